@@ -8,6 +8,7 @@ mod arguments;
 mod caller_table;
 mod connect;
 mod describe;
+mod diff;
 mod doctor;
 mod events;
 mod failure;
@@ -65,6 +66,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match arguments.word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
+        Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
@@ -85,5 +87,27 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             }
             failure.exit_code()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unikprof_test_kit::documents;
+
+    use super::*;
+
+    /// Options that were renamed, or never existed.
+    #[test]
+    #[cfg(feature = "demo")]
+    fn commands_in_the_documentation_are_understood() {
+        const PROGRAM: &str = "unikprof-client";
+        let commands = documents::commands(PROGRAM);
+        for (line, words) in &commands {
+            let words = std::iter::once(PROGRAM).chain(words.iter().map(String::as_str));
+            if let Err(error) = Arguments::try_parse_from(words) {
+                panic!("{line}\n{error}");
+            }
+        }
+        assert!(commands.len() > 40, "{} were found", commands.len());
     }
 }

@@ -146,12 +146,14 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
 
     let report = Report::new(&symbolized, ReportOptions::default())
         .with_timeline(TimelineView::of(&recording));
-    let mut written = vec![(
-        path.to_owned(),
-        "the recording; all other files are made from it",
-    )];
+    let mut written = Vec::new();
     for (name, format, what) in [
-        ("demo.svg", Format::Svg, "flame graph; open it in a browser"),
+        (
+            "demo.html",
+            Format::Page,
+            "the recording over time, as flame graph and table; open it in a browser",
+        ),
+        ("demo.svg", Format::Svg, "flame graph as one picture"),
         (
             "demo.folded",
             Format::Folded,
@@ -167,6 +169,8 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         cli::write_report(&report, format, &file)?;
         written.push((file, what));
     }
+    let what = "the recording; all other files are made from it";
+    written.insert(1, (path.to_owned(), what));
     let spans = recording.timeline.as_ref();
     let spans = spans.map(|timeline| timeline.spans(Window::ALL));
     // On a busy machine a short demo may have seen none of the guest's spans.

@@ -15,6 +15,7 @@
 //! | 10 | the agent requires a key, rejects the given key, or does not permit the request with it |
 //! | 11 | no recording has the given name, or there are several and no name was given |
 //! | 12 | another client holds the lease on the recording |
+//! | 13 | `diff` found what `--fail-on` names: the new recording is slower |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
@@ -44,5 +45,7 @@ pub const KEY: u8 = 10;
 pub const NO_SUCH_RECORDING: u8 = 11;
 /// Another client holds the lease on the recording.
 pub const LEASED: u8 = 12;
+/// `diff` found what `--fail-on` names: the new recording is slower.
+pub const SLOWER: u8 = 13;
 /// Interrupted; nothing was kept.
 pub(crate) const INTERRUPTED: u8 = 130;

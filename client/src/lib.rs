@@ -7,6 +7,7 @@ pub mod connection;
 mod deadline;
 #[cfg(feature = "demo")]
 mod demo;
+mod diff;
 pub mod doctor;
 pub mod exit_code;
 mod file_bytes;

@@ -22,10 +22,16 @@ pub struct ProgressLine {
     endless: bool,
 }
 
-/// What a recording without its caller table lacks, and how it would have it.
-pub(crate) const WITHOUT_CALLER_TABLE: &str = "the agent accepts no caller table while another \
-    recording runs, so callers of leaf functions are guessed. Start the first recording with --image, or \
-    link a table into the image (`caller-table`)";
+/// The warning that the agent did not take a recording's caller table, and used the one that it has, or none.
+pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
+    if uses_held {
+        "the agent replaces no caller table while another recording runs, and has no room for a second one: callers \
+         are looked up in the one that it has. For both, give the agent a larger caller-table block"
+    } else {
+        "the agent accepts no caller table while another recording runs, so callers of leaf functions are guessed. \
+         Start the first recording with --image, or link a table into the image (`caller-table`)"
+    }
+}
 
 /// How often the line moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -101,7 +107,9 @@ impl Observer for ProgressLine {
                     bytes.div_ceil(1024)
                 ));
             }
-            Event::WithoutCallerTable => self.say(&format!("warning: {WITHOUT_CALLER_TABLE}")),
+            Event::CallerTableNotTaken { uses_held } => {
+                self.say(&format!("warning: {}", caller_table_warning(uses_held)));
+            }
             Event::ConnectionLost(error) => {
                 self.say(&format!("{error}; reconnecting"));
                 self.bar.set_message("reconnecting");

@@ -91,9 +91,12 @@ pub enum Event<'a> {
         /// Bytes so far.
         bytes: u64,
     },
-    /// Another recording prevents the agent from accepting this recording's caller table: callers of functions
-    /// without a frame will be guessed.
-    WithoutCallerTable,
+    /// Another recording prevents the agent from accepting this recording's caller table.
+    CallerTableNotTaken {
+        /// Whether the recording uses the table that the agent has; otherwise callers of functions without a frame
+        /// will be guessed.
+        uses_held: bool,
+    },
     /// The connection broke; the client reconnects.
     ConnectionLost(&'a ConnectionError),
     /// The connection is back.

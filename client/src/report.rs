@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`Format::Text`] | people: the accounting, the cost, the top functions with their intervals |
 //! | [`Format::Folded`] | flame graph tools: `root;...;leaf count` |
+//! | [`Format::Page`] | people: time tracks, flame graph and tables in a browser, see `page` |
 //! | [`Format::Svg`] | a flame graph in a browser |
 //! | [`Format::Pprof`] | `go tool pprof` and other tools that read its format |
 //! | [`Format::Json`] | programs; the schema is in `json` |
@@ -46,6 +47,7 @@ pub(crate) mod marks;
 mod merged;
 #[cfg(test)]
 mod mode_golden_tests;
+mod page;
 #[cfg(feature = "svg")]
 mod palette;
 mod pprof;
@@ -216,6 +218,7 @@ impl<'a> Report<'a> {
             Format::Svg => svg::write(self, &mut out)?,
             #[cfg(not(feature = "svg"))]
             Format::Svg => return Err(ReportError::NotBuiltIn { format }),
+            Format::Page => page::write(self, &mut out)?,
             Format::Pprof => pprof::write(self, &mut out)?,
             Format::Json => json::write(self, &mut out)?,
         }

@@ -145,6 +145,12 @@ impl Ring {
         &self.records[self.places(window)]
     }
 
+    /// What is recorded of the vCPU's time so far: moments, and its running, runnable, blocked and offline time until
+    /// then; and whether the platform measures runnable and offline time.
+    pub(crate) fn times_told(&self) -> (Vec<(u64, [u64; 4])>, bool) {
+        Times::of(self).into_parts()
+    }
+
     fn places(&self, window: Window) -> Range<usize> {
         let from = self
             .records

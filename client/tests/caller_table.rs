@@ -373,6 +373,28 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
     assert_eq!(peer.starts().len(), 1);
 }
 
+/// Such a table may be linked into the guest: it is better than none, also where every frame is looked up.
+#[test]
+fn beside_a_recording_the_agents_own_table_serves() {
+    const HELD: u32 = 7;
+    let image = Image::new();
+    let peer = Peer::start(Script {
+        caller_table: Some(HELD),
+        refuses: Some((
+            types::TABLE_BEGIN,
+            refusal::ALREADY_RECORDING,
+            "`nightly` is being recorded",
+        )),
+        ..image.guest(FULL_ROWS)
+    });
+    for unwind in ["fp", "table"] {
+        let arguments = ["--image", image.path(), "--unwind", unwind];
+        let stderr = start(0, &peer, &arguments, image.folder());
+        assert!(stderr.contains("in the one that it has"), "{stderr}");
+        assert_eq!(peer.starts().last().unwrap().caller_table, Some(HELD));
+    }
+}
+
 #[test]
 fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let image = Image::new();

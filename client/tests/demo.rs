@@ -21,6 +21,10 @@ fn the_demo_records_its_guest_and_writes_every_report() {
     assert!(stdout.contains("the agent's own overhead"), "{stdout}");
     let file = |name: &str| here.path().join("a/b").join(name);
     let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
+    names.push("demo.html");
+    let (_, written) = stdout.split_once("Written:").unwrap();
+    let first = written.lines().find(|line| line.contains("demo."));
+    assert!(first.unwrap().contains("demo.html"), "{written}");
     if cfg!(feature = "svg") {
         names.push("demo.svg");
     }

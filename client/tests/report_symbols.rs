@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -193,6 +194,64 @@ fn rust_names_are_demangled_without_their_hash() {
         "{name}"
     );
     assert!(!name.contains("::h"), "{name}");
+}
+
+/// Two functions without a name; the first instruction of the one on line 7 is that of a function that was inlined. The
+/// other is the argument on line 9.
+const OCAML_SOURCE: &str = "
+let[@inline] doubled x = x * 2
+let apply = (fun f -> fun x -> f (f x)) [@inline never]
+let () =
+  let count = Array.length Sys.argv in
+  print_int (apply
+    (fun x ->
+      doubled x + count) 5);
+  print_int (apply succ count)
+";
+
+/// Compiler, version and build determine the stamp in the name; the place in the source tells what function it is.
+#[test]
+fn ocaml_functions_without_a_name_have_their_place() {
+    if Command::new("ocamlopt").arg("-version").output().is_err() {
+        const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
+        let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+        assert!(!is_required, "{REQUIRE} is set, but there is no `ocamlopt`");
+        let line =
+            "SKIPPED ocaml_functions_without_a_name_have_their_place: there is no `ocamlopt`";
+        writeln!(std::io::stderr(), "{line}").unwrap();
+        return;
+    }
+    let names = |options: &[&str]| {
+        let all = [options, &["-ccopt", "-Wl,--build-id=sha1"]].concat();
+        let program = Program::build("ocamlopt", "ml", OCAML_SOURCE, &all);
+        let bytes = fs::read(&program.path).unwrap();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        let anonymous = file
+            .symbols()
+            .filter(|symbol| symbol.name().unwrap().starts_with("camlProgram__fun_"));
+        let anonymous = anonymous.map(|symbol| Frame::leaf(symbol.address() + 4));
+        let profile = profile(program.mappings(0), anonymous);
+        let symbolized = resolve(&profile, &program.path).unwrap();
+        let frames = profile.frame_ids().map(|frame| {
+            let [.., symbol] = symbolized.frame(frame) else {
+                panic!("no name");
+            };
+            symbolized.function(symbol.function).name.clone()
+        });
+        frames.collect::<BTreeSet<String>>()
+    };
+    let expected = [
+        "Program.(fun program.ml:7,4)",
+        "Program.(fun program.ml:9,19)",
+    ];
+    assert_eq!(names(&["-g"]), expected.map(String::from).into());
+    // Without debug information the stamp has to tell them apart.
+    let stamped = names(&[]);
+    assert_eq!(stamped.len(), 2, "{stamped:?}");
+    for name in stamped {
+        let is_stamped = name.starts_with("Program.(fun ") && !name.contains(':');
+        assert!(is_stamped, "{name}");
+    }
 }
 
 const INLINED_RUST_SOURCE: &str = "

@@ -15,7 +15,7 @@ fn every_format_tells_of_missing_symbols_on_stderr() {
     let folder = folder.path();
     let peer = Peer::start(Script::default());
     program::connect(0, &peer, &["record", "1s", "-o", "run.unikprof"], folder);
-    for name in ["x.svg", "x.pb.gz", "x.folded", "x.json", "x.txt"] {
+    for name in ["x.svg", "x.pb.gz", "x.folded", "x.json", "x.txt", "x.html"] {
         let (stdout, stderr) = program::run(0, &["report", "run.unikprof", "-o", name], folder);
         assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
         assert_eq!(stdout, "", "{name}");
@@ -24,7 +24,7 @@ fn every_format_tells_of_missing_symbols_on_stderr() {
         let (_, stderr) = program::connect(0, &peer, &["record", "1s", "-o", name], folder);
         assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
     }
-    for format in ["svg", "folded", "json", "text"] {
+    for format in ["svg", "folded", "json", "text", "html"] {
         let (stdout, stderr) =
             program::run(0, &["report", "run.unikprof", "--format", format], folder);
         assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{format}: {stderr}");

@@ -48,6 +48,7 @@ const EXAMPLES: &str = "\
   unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record 30 seconds
   unikprof-client report run.unikprof --image guest.elf       list the hot functions
   unikprof-client report run.unikprof --image guest.elf -o run.svg
+  unikprof-client diff old.unikprof new.unikprof              show what changed
   unikprof-client doctor run.unikprof --image guest.elf       check the profile's quality
   unikprof-client keygen -o guest.key                         make a key for an agent
   unikprof-client connect 10.0.0.5 --key-file guest.key info
@@ -68,6 +69,7 @@ Exit codes:
        the request; or the peer is not the agent that the key is for
    11  no recording has the given name, or several exist and none was named
    12  another client is fetching the recording; `copy` still works
+   13  `diff` found what --fail-on names: the new recording is slower
   130  interrupted; nothing was saved";
 
 #[derive(Debug, Subcommand)]
@@ -76,6 +78,8 @@ pub(super) enum Word {
     Connect(ConnectArguments),
     /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
     Report(Box<ReportArguments>),
+    /// Show what changed between two recordings, and which changes are more than chance
+    Diff(super::diff::DiffArguments),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump
@@ -251,13 +255,14 @@ pub(super) struct EventsArguments {
 pub(super) struct OutputArguments {
     /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .unikprof is the raw recording, from which `report` makes all other formats; .svg is a flame
-    /// graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables. In the name, %t
-    /// stands for the time (UTC), %n for the guest's name, %r for the recording's name and %% for a
-    /// percent sign; - is standard output. Default: %n-%r-%t.unikprof.
+    /// .unikprof is the raw recording, from which `report` makes all other formats; .html is a page
+    /// that shows the recording over time and as a flame graph, .svg a flame graph, .pb.gz a pprof
+    /// profile, .folded folded stacks, .txt and .json are tables. In the name, %t stands for the time
+    /// (UTC), %n for the guest's name, %r for the recording's name and %% for a percent sign; - is
+    /// standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: unikprof, text, folded, svg, pprof or json
+    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof or json
     #[arg(long)]
     pub(super) format: Option<OutputFormat>,
 }
@@ -341,6 +346,9 @@ pub(super) struct ReportArguments {
     /// Print the report as JSON; the same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(super) json: bool,
+    /// Open the page (.html) in a browser; without -o FILE.html it is written to the directory for temporary files
+    #[arg(long, conflicts_with_all = ["json", "format"], help_heading = "Output")]
+    pub(super) open: bool,
     #[command(flatten)]
     pub(super) time: ReportTimeArguments,
     #[command(flatten)]
@@ -355,12 +363,13 @@ pub(super) struct ReportArguments {
 pub(super) struct ReportOutputArguments {
     /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .svg is a flame graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables.
+    /// .html is a page that shows the recording over time and as a flame graph; it needs a browser and no
+    /// network. .svg is a flame graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables.
     /// In the name, %t stands for the recording's time (UTC), %n for the guest's name, %r for the
     /// recording's name and %% for a percent sign; - is standard output. Default: text on standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: text, folded, svg, pprof or json
+    /// The output format, regardless of the extension: text, folded, html, svg, pprof or json
     #[arg(long)]
     pub(super) format: Option<crate::report::Format>,
 }
@@ -368,6 +377,8 @@ pub(super) struct ReportOutputArguments {
 const REPORT_HELP: &str = "\
 Examples:
   unikprof-client report run.unikprof --image guest.elf
+  unikprof-client report run.unikprof --image guest.elf -o run.html
+  unikprof-client report run.unikprof --image guest.elf --open
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp

@@ -42,6 +42,8 @@ command prints:
              .space BYTES
   Rust       #[unsafe(link_section = \".unikprof.callers\")]
              static TABLE: [u8; BYTES] = [0; BYTES];
+  C          __attribute__((section(\".unikprof.callers\")))
+             static const char table[BYTES] = { 0 };
 
 Then make the table and copy it into the section; this changes neither code nor
 build-id. If the table is instead linked in (include_bytes!, .incbin), the image

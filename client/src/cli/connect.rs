@@ -23,7 +23,7 @@ use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
 use crate::printable::Printable;
-use crate::progress::{ProgressLine, WITHOUT_CALLER_TABLE};
+use crate::progress::{ProgressLine, caller_table_warning};
 use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
@@ -119,8 +119,8 @@ pub(super) struct Warnings;
 
 impl Observer for Warnings {
     fn event(&mut self, event: Event<'_>) {
-        if let Event::WithoutCallerTable = event {
-            eprintln!("warning: {WITHOUT_CALLER_TABLE}");
+        if let Event::CallerTableNotTaken { uses_held } = event {
+            eprintln!("warning: {}", caller_table_warning(uses_held));
         }
     }
 }

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::recover::RecoverError;
 use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
+use crate::diff::DiffError;
 use crate::exit_code;
 use crate::key::{KeyFileError, NoRandomness};
 use crate::output::{OutputError, UnknownOutputFormat};
@@ -47,6 +48,8 @@ pub(crate) enum Failure {
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
     Report { path: PathBuf, source: ReportError },
+    #[error("wrote {}, but cannot start a browser: {source}; open the file yourself", path.display())]
+    Browser { path: PathBuf, source: io::Error },
     #[error("cannot write to standard output: {0}")]
     Stdout(io::Error),
     #[error(transparent)]
@@ -71,6 +74,10 @@ pub(crate) enum Failure {
     },
     #[error("a check is bad")]
     Untrustworthy,
+    #[error(transparent)]
+    Diff(#[from] DiffError),
+    #[error("the new recording is slower, as --fail-on asks")]
+    Slower,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     #[cfg(feature = "demo")]
@@ -83,7 +90,7 @@ impl Failure {
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Failure::Untrustworthy => None,
+            Failure::Untrustworthy | Failure::Slower => None,
             other => Some(other.to_string()),
         }
     }
@@ -115,8 +122,15 @@ impl Failure {
             | Failure::Usage(_) => exit_code::USAGE,
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
             Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
+            Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => {
+                exit_code::USAGE
+            }
+            Failure::Diff(_) => exit_code::INPUT,
+            Failure::Slower => exit_code::SLOWER,
             Failure::AfterRecording { source, .. } => source.exit_code(),
-            Failure::Signals(_) | Failure::Randomness(_) => exit_code::OTHER,
+            Failure::Browser { .. } | Failure::Signals(_) | Failure::Randomness(_) => {
+                exit_code::OTHER
+            }
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

@@ -151,6 +151,34 @@ impl ReportOutput {
         Ok(outputs)
     }
 
+    /// What the patterns mean, and the page among them that is to be opened. If there is none, it is added, in the
+    /// directory for temporary files.
+    pub(super) fn plan_to_open(
+        patterns: &[NamePattern],
+        after: &NamedAfter<'_>,
+    ) -> Result<(Vec<ReportOutput>, PathBuf), Failure> {
+        let mut outputs = match patterns {
+            [] => Vec::new(),
+            patterns => ReportOutput::plan(patterns, None, after)?,
+        };
+        let page = outputs.iter().find_map(|output| match &output.target {
+            Target::File(path) if output.format == Format::Page => Some(path.clone()),
+            _ => None,
+        });
+        let page = match page {
+            Some(path) => path,
+            None => {
+                let path = std::env::temp_dir().join(pattern("%n-%r-%t.html")?.expand(after));
+                outputs.push(ReportOutput {
+                    format: Format::Page,
+                    target: Target::File(path.clone()),
+                });
+                path
+            }
+        };
+        Ok((outputs, page))
+    }
+
     /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for them, or
     /// none that people see. A text on the terminal shows them itself.
     pub(super) fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), Failure> {

@@ -16,19 +16,23 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
     let time = i128::from(recording.created_unix_ns);
-    let outputs = ReportOutput::plan(
-        &arguments.outputs.output,
-        if arguments.json {
-            Some(Format::Json)
-        } else {
-            arguments.outputs.format
-        },
-        &NamedAfter {
-            guest: recording.agent.guest_name.as_deref(),
-            recording: &recording.profile.recording().name,
-            time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
-        },
-    )?;
+    let after = NamedAfter {
+        guest: recording.agent.guest_name.as_deref(),
+        recording: &recording.profile.recording().name,
+        time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
+    };
+    let format = if arguments.json {
+        Some(Format::Json)
+    } else {
+        arguments.outputs.format
+    };
+    let (outputs, opened) = if arguments.open {
+        let (outputs, page) = ReportOutput::plan_to_open(&arguments.outputs.output, &after)?;
+        (outputs, Some(page))
+    } else {
+        let outputs = ReportOutput::plan(&arguments.outputs.output, format, &after)?;
+        (outputs, None)
+    };
     let calls = match (&arguments.callers, &arguments.callees) {
         (Some(name), _) => Some((name, Direction::Callers)),
         (None, Some(name)) => Some((name, Direction::Callees)),
@@ -71,7 +75,11 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         let annotation = Annotation::of(&report, name, &symbolizer, &arguments.source);
         report = report.with_annotation(annotation.map_err(Failure::Annotation)?);
     }
-    ReportOutput::write_all(&outputs, &report)
+    ReportOutput::write_all(&outputs, &report)?;
+    match opened {
+        Some(path) => ::open::that(&path).map_err(|source| Failure::Browser { path, source }),
+        None => Ok(()),
+    }
 }
 
 /// Reads recordings as one, of these vCPUs alone if any is named.

@@ -163,9 +163,9 @@ impl Session {
     }
 
     /// Sends the caller table given in the settings, unless the agent already has it, and starts a recording. While
-    /// other recordings run a table cannot be sent; the recording then starts without one, unless every frame is to
-    /// be looked up. The start request is not repeated on a new connection, since it is unknown whether the first
-    /// one arrived.
+    /// other recordings run the agent replaces no table: if it has no room for a second one, the recording uses the
+    /// one that is there. If there is none, it starts without, unless every frame is to be looked up. The start request
+    /// is not repeated on a new connection, since it is unknown whether the first one arrived.
     pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
         self.start_observed(settings, &mut ())
     }
@@ -202,7 +202,7 @@ impl Session {
                 Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
                     return match self.start_once(settings) {
                         Err(error) if error.is_refused(refusal::NO_TABLE) => {
-                            self.start_without(settings, held, error, observer)
+                            self.start_with_held(settings, held, error, observer)
                         }
                         other => other.and_then(with_callers),
                     };
@@ -215,7 +215,7 @@ impl Session {
             Err(error) if error.is_refused(refusal::NO_TABLE) => {
                 match self.install(callers, observer) {
                     Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
-                        self.start_without(settings, held, error, observer)
+                        self.start_with_held(settings, held, error, observer)
                     }
                     Err(error) => Err(error),
                     Ok(()) => self.start_once(settings).and_then(with_callers),
@@ -225,32 +225,40 @@ impl Session {
         }
     }
 
-    /// Starts without the caller table of the settings, if the recording can do without, since the agent does not take
-    /// it now: `refused` says why. Of a table that is partial, what the agent `held` is as good.
-    fn start_without(
+    /// Starts with the caller table that the agent has in place of that of the settings, which the agent does not take
+    /// now: `refused` says why. `held` is what it had before. Without a table, only a recording that can do without
+    /// starts.
+    fn start_with_held(
         &mut self,
         settings: &Settings,
         held: Option<u32>,
         refused: RecordError,
         observer: &mut dyn Observer,
     ) -> Result<(Started, bool), RecordError> {
+        let mut other = Settings {
+            callers: None,
+            held_callers: held,
+            ..settings.clone()
+        };
+        if other.held_callers.is_some() {
+            match self.start_once(&other) {
+                Err(error) if error.is_refused(refusal::NO_TABLE) => {}
+                Err(error) => return Err(error),
+                Ok(started) => {
+                    // Of a table that is partial, any other part is as good.
+                    if settings.partial.is_none() {
+                        observer.event(Event::CallerTableNotTaken { uses_held: true });
+                    }
+                    return Ok((started, false));
+                }
+            }
+        }
         if settings.unwind == Unwind::Table {
             return Err(refused);
         }
-        let mut without = Settings {
-            callers: None,
-            held_callers: held.filter(|_| settings.partial.is_some()),
-            ..settings.clone()
-        };
-        if without.held_callers.is_some() {
-            match self.start_once(&without) {
-                Err(error) if error.is_refused(refusal::NO_TABLE) => {}
-                other => return Ok((other?, false)),
-            }
-        }
-        without.held_callers = None;
-        let started = self.start_once(&without)?;
-        observer.event(Event::WithoutCallerTable);
+        other.held_callers = None;
+        let started = self.start_once(&other)?;
+        observer.event(Event::CallerTableNotTaken { uses_held: false });
         Ok((started, false))
     }
 

@@ -17,14 +17,17 @@ pub enum Format {
     Svg,
     /// The pprof protocol buffer, compressed with gzip: `.pb.gz` or `.pprof`.
     Pprof,
+    /// A page that shows the recording over time and as a flame graph: `.html`.
+    Page,
     /// Counters and functions for programs: `.json`.
     Json,
 }
 
 /// Name and endings, in the order they are listed.
-const FORMATS: [(Format, &str, &[&str]); 5] = [
+const FORMATS: [(Format, &str, &[&str]); 6] = [
     (Format::Text, "text", &[".txt"]),
     (Format::Folded, "folded", &[".folded"]),
+    (Format::Page, "html", &[".html", ".htm"]),
     (Format::Svg, "svg", &[".svg"]),
     (Format::Pprof, "pprof", &[".pb.gz", ".pprof"]),
     (Format::Json, "json", &[".json"]),
@@ -129,11 +132,14 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(".txt, .folded, .svg, .pb.gz, .pprof, .json"),
+            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .json"),
             "{error}"
         );
         let error = "PDF".parse::<Format>().unwrap_err().to_string();
-        assert!(error.contains("text, folded, svg, pprof, json"), "{error}");
+        assert!(
+            error.contains("text, folded, html, svg, pprof, json"),
+            "{error}"
+        );
         assert!(
             Format::from_path(Path::new("svg")).is_err(),
             "a name is no ending"

@@ -231,7 +231,7 @@ pub(super) fn check(name: &str, found: &str) {
     golden::check(&format!("report_golden/{name}"), found);
 }
 
-fn with_report(options: ReportOptions, test: impl FnOnce(&Report<'_>)) {
+pub(super) fn with_report(options: ReportOptions, test: impl FnOnce(&Report<'_>)) {
     let profile = profile();
     let symbolized = symbolized(&profile);
     test(&Report::new(&symbolized, options));

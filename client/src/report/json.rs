@@ -124,6 +124,7 @@ use serde::Serialize;
 
 use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
+use super::functions::FunctionRow;
 use super::shares::{JsonShares, Shares};
 use super::{Report, json_time, warnings};
 use crate::profile::{Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats};
@@ -133,12 +134,17 @@ use crate::symbols::FunctionKind;
 pub(crate) const SCHEMA: u32 = 1;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &document(report, &report.functions().rows))?;
+    out.write_all(b"\n")
+}
+
+/// The object, with these of the functions.
+pub(super) fn document<'r>(report: &'r Report<'_>, rows: &'r [FunctionRow]) -> impl Serialize + 'r {
     let symbolized = report.symbolized;
     let profile = symbolized.profile();
     let table = report.functions();
     let recording = profile.recording();
-    let functions = table
-        .rows
+    let functions = rows
         .iter()
         .map(|row| {
             let function = symbolized.function(row.function);
@@ -146,12 +152,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
                 name: &function.name,
                 raw_name: &function.raw_name,
                 image: function.image.map(|image| symbolized.image(image)),
-                kind: match function.kind {
-                    FunctionKind::Named => "function",
-                    FunctionKind::Address => "address",
-                    FunctionKind::Agent => "agent",
-                    FunctionKind::Special(_) => "special",
-                },
+                kind: kind(function.kind),
                 file: row.line.map(|(file, _)| symbolized.file(file)),
                 line: row.line.map(|(_, line)| line),
                 shares: Shares::of(row).json(table.unit),
@@ -162,7 +163,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let time = time
         .map(|view| json_time::of(report, view))
         .unwrap_or_default();
-    let document = Document {
+    Document {
         schema: SCHEMA,
         recording: Recording {
             name: &recording.name,
@@ -209,9 +210,17 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         marks: time.marks,
         refused_names: time.refused_names,
         seconds: time.seconds,
-    };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    out.write_all(b"\n")
+    }
+}
+
+/// A word for the kind of a function's name.
+pub(super) fn kind(kind: FunctionKind) -> &'static str {
+    match kind {
+        FunctionKind::Named => "function",
+        FunctionKind::Address => "address",
+        FunctionKind::Agent => "agent",
+        FunctionKind::Special(_) => "special",
+    }
 }
 
 #[derive(Serialize)]

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use addr2line::Context;
 use gimli::{
-    DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, SectionId,
-    UnitOffset,
+    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian,
+    SectionId, UnitOffset,
 };
 use object::{Object, ObjectSection};
 
@@ -160,6 +160,30 @@ impl<'a> DebugInfo<'a> {
             next = after?;
         }
         Ok(())
+    }
+
+    /// Where the function at `start` is declared, as `main.ml:12,4`: the file's name, the line and the column of the
+    /// first row for its first instruction. `None` if no line is known.
+    ///
+    /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
+    pub(super) fn declared_at(&self, start: u64) -> Option<String> {
+        let unit = self.context.find_dwarf_and_unit(start);
+        let unit = unit.skip_all_loads()?;
+        let mut rows = unit.line_program.clone()?.rows();
+        while let Some((header, row)) = rows.next_row().ok()? {
+            if row.address() != start || row.end_sequence() {
+                continue;
+            }
+            let path = unit.attr_string(row.file(header)?.path_name()).ok()?;
+            let path = path.to_string_lossy();
+            let file = path.rsplit('/').next()?;
+            let column = match row.column() {
+                ColumnType::LeftEdge => String::new(),
+                ColumnType::Column(column) => format!(",{column}"),
+            };
+            return Some(format!("{file}:{}{column}", row.line()?));
+        }
+        None
     }
 
     /// The name with its scopes of the function that has this entry in the unit of an address.

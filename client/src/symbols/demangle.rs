@@ -28,7 +28,7 @@ pub fn demangle(raw: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(raw) {
         return bounded(|out| write!(out, "{rust:#}"));
     }
-    if let Some(name) = ocaml::demangle(raw) {
+    if let Some(name) = ocaml::demangle(raw, || None) {
         return Some(name);
     }
     if !raw.starts_with("_Z") && !raw.starts_with("__Z") {

@@ -5,7 +5,10 @@
 //! Characters that assemblers do not take are `$` or, from 5.3 on, `$$` and two hexadecimal digits.
 
 /// The source form of a name that ocamlopt wrote, or `None` where it is none.
-pub(super) fn demangle(raw: &str) -> Option<String> {
+///
+/// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`, or if that is not
+/// known, its stamp.
+pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
     let body = raw.strip_prefix("caml")?;
     // The runtime's own functions are C: caml_alloc, caml_call_gc.
     if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -39,7 +42,10 @@ pub(super) fn demangle(raw: &str) -> Option<String> {
         "" => return None,
         // A module's own code, which runs when the program starts.
         "entry" | "code_begin" | "code_end" if !stamped => format!("({name})"),
-        "fun" | "fn" => format!("(fun{})", stamp_of(rest, identifier)),
+        "fun" | "fn" => match place() {
+            Some(place) => format!("(fun {place})"),
+            None => format!("(fun{})", stamp_of(rest, identifier)),
+        },
         name if anonymous(name).is_some() => format!("(fun {})", anonymous(name)?),
         name if is_operator(name) => format!("({name})"),
         name => name.to_owned(),
@@ -135,6 +141,7 @@ fn is_operator(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// Names as compilers wrote them: 4.13's from programs compiled with it, the later ones from OCaml's own
@@ -188,7 +195,18 @@ mod tests {
     #[test]
     fn names_are_those_of_the_source() {
         for (raw, name) in NAMES {
-            assert_eq!(demangle(raw).as_deref(), Some(*name), "{raw}");
+            assert_eq!(demangle(raw, || None).as_deref(), Some(*name), "{raw}");
+        }
+    }
+
+    #[test]
+    fn only_functions_without_a_name_have_a_place() {
+        for (raw, name) in NAMES {
+            let placed = demangle(raw, || Some("main.ml:12,4".into())).unwrap();
+            match name.strip_suffix("(fun 385)") {
+                Some(module) => assert_eq!(placed, format!("{module}(fun main.ml:12,4)")),
+                None => assert_eq!(placed, *name),
+            }
         }
     }
 
@@ -209,7 +227,7 @@ mod tests {
             "camlA b__c_1",
             "camlÄ__b_1",
         ] {
-            assert_eq!(demangle(raw), None, "{raw}");
+            assert_eq!(demangle(raw, || None), None, "{raw}");
         }
     }
 }

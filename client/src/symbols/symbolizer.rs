@@ -8,6 +8,7 @@ use super::error::{SymbolError, SymbolWarning};
 use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
+use super::ocaml;
 use super::symbol_file::SymbolFile;
 use super::symbolized::{Function, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized};
 use crate::profile::{Frame, FrameId, Mapping, Profile};
@@ -304,8 +305,12 @@ fn name_address(
                 Some(symbol) if is_mangled(symbol) && !is_mangled(&raw_name) => {
                     names.function(Some(image), symbol)
                 }
-                // Named as C names functions.
-                Some(_) => names.function(Some(image), &raw_name),
+                // Named as C or OCaml name functions.
+                Some(_) => names.function_in(
+                    Some(image),
+                    ocaml_name(address, &raw_name, Some(info), table, names.raw).as_deref(),
+                    &raw_name,
+                ),
                 None => names.function_in(Some(image), found.path.as_deref(), &raw_name),
             };
             names.push(Symbol {
@@ -323,7 +328,8 @@ fn name_address(
     if let Some(outermost) = names.since(begin).last_mut() {
         outermost.inlined = false;
     } else if let Some(raw_name) = table.find(address) {
-        let function = names.function(Some(image), raw_name);
+        let path = ocaml_name(address, raw_name, info, table, names.raw);
+        let function = names.function_in(Some(image), path.as_deref(), raw_name);
         let (file, line) = nameless.unwrap_or_default();
         names.push(Symbol {
             function,
@@ -332,6 +338,19 @@ fn name_address(
             inlined: false,
         });
     }
+}
+
+/// The name of the OCaml function at `address`, with its place if it is anonymous; `None` for other functions, and if names
+/// are to stay raw.
+fn ocaml_name(
+    address: u64,
+    raw_name: &str,
+    info: Option<&DebugInfo<'_>>,
+    table: &NameTable<'_>,
+    raw: bool,
+) -> Option<String> {
+    let place = || info?.declared_at(table.range(address)?.start);
+    (!raw).then(|| ocaml::demangle(raw_name, place)).flatten()
 }
 
 /// Names a frame from the first list that knows one of the addresses.

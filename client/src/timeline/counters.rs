@@ -30,6 +30,15 @@ impl CounterSeries {
         self.each().next_back().unwrap_or(0)
     }
 
+    /// When it grew by how much, from its first value on; `None` if it fell at any time.
+    pub(crate) fn growth(&self) -> Option<Vec<(u64, f64)>> {
+        let steps = self.values.windows(2).map(|step| {
+            let ((_, before), (at_ns, value)) = (step[0], step[1]);
+            (value >= before).then(|| (at_ns, value.abs_diff(before) as f64))
+        });
+        steps.collect()
+    }
+
     /// The mean over each of `parts` equal parts of a window; `None` before the first value.
     pub(crate) fn means(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
         let length = u128::from(window.length_ns());
@@ -125,6 +134,23 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_falls_counts_no_work() {
+        let growth = |values: &[(u64, i64)]| {
+            let series = CounterSeries {
+                name: String::new(),
+                values: values.to_vec(),
+            };
+            series.growth()
+        };
+        assert_eq!(
+            growth(&[(1, i64::MIN), (5, 0), (7, 0), (9, 3)]),
+            Some(vec![(5, 9_223_372_036_854_775_808.0), (7, 0.0), (9, 3.0)])
+        );
+        assert_eq!(growth(&[(1, 4), (2, 3), (3, 9)]), None);
+        assert_eq!(growth(&[(1, 4)]), Some(vec![]), "it grew by nothing known");
+    }
 
     #[test]
     fn a_counter_keeps_its_value_until_the_next() {

@@ -60,20 +60,20 @@ pub(super) struct VcpuSpan {
     pub(super) window: Window,
 }
 
-/// A beginning, and the end that belongs to it.
-#[derive(Debug, Clone, Copy)]
-struct Pair {
-    name: u64,
-    vcpu: u32,
-    began_ns: u64,
+/// A span of the guest: a beginning, and the end that belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GuestSpan {
+    pub(crate) name: u64,
+    pub(crate) vcpu: u32,
+    pub(crate) began_ns: u64,
     /// The vCPU and the moment.
-    ended: Option<(u32, u64)>,
+    pub(crate) ended: Option<(u32, u64)>,
 }
 
 /// All spans, by their beginnings.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    pairs: Vec<Pair>,
+    pairs: Vec<GuestSpan>,
     /// By name and number: where the pair is. A number that begins again leaves the one before unfinished.
     by_number: HashMap<(u64, u64), usize>,
     /// Name and moment of ends without a beginning.
@@ -97,7 +97,7 @@ impl Pairs {
         for (vcpu, begin) in begins {
             let at = pairs.pairs.len();
             pairs.by_number.insert((begin.first, begin.second), at);
-            pairs.pairs.push(Pair {
+            pairs.pairs.push(GuestSpan {
                 name: begin.first,
                 vcpu,
                 began_ns: begin.at_ns,
@@ -125,7 +125,7 @@ impl Pairs {
     /// The spans that began and ended on a vCPU, and those that have not ended, by their beginnings.
     pub(super) fn on(&self, vcpu: u32) -> Vec<VcpuSpan> {
         let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
-        let stretch = |pair: &Pair| {
+        let stretch = |pair: &GuestSpan| {
             let to_ns = match pair.ended {
                 None => u64::MAX,
                 Some((ended_on, ended_ns)) if ended_on == vcpu => ended_ns,
@@ -180,6 +180,26 @@ impl Timeline {
             .collect();
         all.sort_by_key(|table| std::cmp::Reverse(table.times.total_ns()));
         all
+    }
+
+    /// The guest's spans that overlap a window, by their beginnings.
+    pub(crate) fn guest_spans(&self, window: Window) -> Vec<GuestSpan> {
+        let mut spans = Pairs::of(self).pairs;
+        spans.retain(|span| {
+            let is_before = span.ended.is_some_and(|(_, at_ns)| at_ns < window.from_ns);
+            !is_before && span.began_ns < window.to_ns
+        });
+        spans
+    }
+
+    /// When spans of this name ended within a window, in order; also those that began before the rings do.
+    pub(crate) fn span_ends(&self, name: &str, window: Window) -> Vec<u64> {
+        let names = self.name_ids(name);
+        let records = self.all_records(window).map(|(_, record)| record);
+        let ends = records.filter(|r| r.kind == kind::SPAN_END && names.contains(&r.first));
+        let mut ends: Vec<u64> = ends.map(|record| record.at_ns).collect();
+        ends.sort_unstable();
+        ends
     }
 
     /// A name of events; where the file holds none, its number.

@@ -50,6 +50,12 @@ impl Times {
         Times { told, tells_stolen }
     }
 
+    /// The moments with the times so far, and whether stolen and offline time are measured.
+    pub(super) fn into_parts(self) -> (Vec<(u64, Sums)>, bool) {
+        let told = self.told.into_iter().map(|told| (told.at_ns, told.sums));
+        (told.collect(), self.tells_stolen)
+    }
+
     /// The last recorded moment.
     pub(super) fn last_ns(&self) -> Option<u64> {
         self.told.last().map(|told| told.at_ns)

@@ -1,0 +1,124 @@
+// Drives a page in headless Chromium for tests: reads a list of steps as JSON from standard input, prints what the
+// steps have read. Ends with 1 if the page reports an error or asks for anything but files and its own data.
+//
+//   {"open": "/path/run.html#view=table"}     waits until it is drawn
+//   {"drag": "#overlay", "from": [0.2, 0.5], "to": [0.4, 0.5], "key": "Control"}   parts of the element's size
+//   {"click": "#view-table", "count": 2, "at": [0.5, 0.1]}   {"hover": "#graph", "at": [0.5, 0.1]}
+//   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}
+//   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
+//   {"screenshot": "/path.png"}   {"scheme": "dark"}   {"size": [1200, 800]}
+import { text } from "node:stream/consumers";
+import process from "node:process";
+import puppeteer from "puppeteer-core";
+
+const SOON = 60000;
+const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag"];
+
+const steps = JSON.parse(await text(process.stdin));
+const browser = await puppeteer.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  // The sandbox needs a user that is not root; the pages are our own.
+  args: ["--no-sandbox"],
+});
+const errors = [];
+const results = [];
+try {
+  const page = await browser.newPage();
+  await page.setViewport({ width: 1400, height: 1000 });
+  page.on("pageerror", (error) => errors.push(error.message));
+  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+  page.on("request", (request) => request.url().startsWith("file:") || errors.push(`request for ${request.url()}`));
+  for (const step of steps) results.push(await take(page, step));
+} finally {
+  await browser.close();
+}
+process.stdout.write(JSON.stringify(results));
+if (errors.length > 0) {
+  process.stderr.write(`${errors.join("\n")}\n`);
+  process.exitCode = 1;
+}
+
+async function take(page, step) {
+  const kind = KINDS.find((each) => Object.hasOwn(step, each));
+  const value = step[kind];
+  switch (kind) {
+    case "open":
+      // A change of the fragment alone would not load it again.
+      await page.goto("about:blank");
+      await page.goto(`file://${value}`);
+      await page.waitForSelector("html[data-ready]", { timeout: SOON });
+      return null;
+    case "fails":
+      await page.goto(`file://${value}`);
+      await page.waitForSelector("#failure:not([hidden])", { timeout: SOON });
+      return page.$eval("#failure", (found) => found.textContent);
+    case "read":
+      return page.$$eval(value, (found) => found.map((each) => each.textContent));
+    case "rows":
+      return page.$$eval(value, (found) => found.map((row) => [...row.children].map((cell) => cell.textContent)));
+    case "hash":
+      return page.evaluate(() => location.hash);
+    case "screenshot":
+      await page.screenshot({ path: value });
+      return null;
+    case "scheme":
+      return settled(page, () => page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]));
+    case "size":
+      return settled(page, () => page.setViewport({ width: value[0], height: value[1] }));
+    case "hover": {
+      const [x, y] = await place(page, value, step.at);
+      await page.mouse.move(x, y);
+      return page.$eval("#tip", (tip) => (tip.hidden ? null : tip.innerText));
+    }
+    default:
+      return settled(page, () => act(page, kind, step));
+  }
+}
+
+async function act(page, kind, step) {
+  if (kind === "click") {
+    const [x, y] = await place(page, step.click, step.at ?? [0.5, 0.5]);
+    await page.mouse.click(x, y, { count: step.count ?? 1 });
+  } else if (kind === "type") {
+    await page.focus(step.type);
+    await page.keyboard.type(step.text);
+  } else if (kind === "press") {
+    if (step.on) await page.focus(step.on);
+    if (step.key) await page.keyboard.down(step.key);
+    await page.keyboard.press(step.press);
+    if (step.key) await page.keyboard.up(step.key);
+  } else if (kind === "drag") {
+    const from = await place(page, step.drag, step.from);
+    const to = await place(page, step.drag, step.to);
+    if (step.key) await page.keyboard.down(step.key);
+    await page.mouse.move(...from);
+    await page.mouse.down();
+    await page.mouse.move(...to, { steps: 5 });
+    await page.mouse.up();
+    if (step.key) await page.keyboard.up(step.key);
+  } else throw new Error(`unknown step ${kind}`);
+}
+
+/** The point of an element at these parts of its width and height. */
+async function place(page, selector, [x, y]) {
+  const element = await page.$(selector);
+  if (element === null) throw new Error(`the page has no ${selector}`);
+  await element.evaluate((found) => found.scrollIntoView({ block: "nearest" }));
+  // An element may be taller than the window.
+  await element.evaluate((found, part) => {
+    const box = found.getBoundingClientRect();
+    const at = box.top + box.height * part;
+    if (at < 0 || at >= innerHeight) scrollBy(0, at - innerHeight / 2);
+  }, y);
+  const box = await element.boundingBox();
+  return [box.x + box.width * x, box.y + box.height * y];
+}
+
+/** Acts, and waits until the page has drawn what follows. */
+async function settled(page, action) {
+  const ready = () => document.documentElement.dataset.ready;
+  const before = await page.evaluate(ready);
+  await action();
+  await page.waitForFunction((old) => document.documentElement.dataset.ready !== old, { timeout: SOON }, before);
+  return null;
+}

@@ -1,0 +1,58 @@
+// Colours of cells: fills that dark text is legible on, in both themes.
+import { hashOf, moduleOf } from "./format.js";
+
+const MARK = "#a9adb4";
+const ADDRESS = "#cfd4db";
+const AGENT = "#b39df2";
+
+/** The text on every cell. */
+export const INK = "#1b1a18";
+/** Cells that the search matches. */
+export const MATCH = "#ff7ae0";
+/** Cells that are merged because they are narrower than a pixel. */
+export const MERGED = "#c9c5bb";
+
+const unit = (hash) => (hash % 1000) / 999;
+
+/** The colours of labels: by module, by image or by kind. */
+export class Palette {
+  constructor(labels, by) {
+    const counts = new Map();
+    for (const { image } of labels) if (image !== null) counts.set(image, (counts.get(image) ?? 0) + 1);
+    const [program] = [...counts].sort((a, b) => b[1] - a[1])[0] ?? [null];
+    this.labels = labels;
+    this.by = by;
+    this.program = program;
+    this.known = new Array(labels.length);
+  }
+
+  color(label) {
+    this.known[label] ??= this.find(this.labels[label]);
+    return this.known[label];
+  }
+
+  find({ name, kind, image }) {
+    if (kind === "agent" || name === "[unikprof agent]") return AGENT;
+    if (kind === "special") return MARK;
+    if (kind === "address") return ADDRESS;
+    const isProgram = image === this.program;
+    if (this.by === "kind") return isProgram ? "hsl(36 80% 72%)" : "hsl(168 45% 68%)";
+    if (this.by === "image") return `hsl(${(hashOf(image ?? "") * 47) % 360} 60% 72%)`;
+    const part = hashOf(moduleOf(name));
+    // The program is warm, from red to yellow; its libraries are green to blue.
+    const [from, to, least] = isProgram ? [8, 52, 68] : [130, 205, 42];
+    const hue = from + (to - from) * unit(part);
+    return `hsl(${hue.toFixed(1)} ${(least + 20 * unit(part >>> 10)).toFixed(1)}% ${(68 + 10 * unit(hashOf(name))).toFixed(1)}%)`;
+  }
+}
+
+/** The colour of a change between two shares: red is more, blue is less. */
+export function changeColor(base, now) {
+  const whole = Math.max(base, now);
+  if (whole === 0) return "#e6e4de";
+  const part = (now - base) / whole;
+  // Too little to be seen.
+  if (Math.abs(part) < 0.02) return "#e6e4de";
+  const light = 92 - 32 * Math.min(1, Math.abs(part));
+  return part >= 0 ? `hsl(8 85% ${light}%)` : `hsl(214 80% ${light}%)`;
+}

@@ -1,0 +1,165 @@
+// Flame graphs: cells of a tree by their counts.
+import { elide, prepare } from "./canvas.js";
+import { INK, MATCH, MERGED } from "./colors.js";
+
+const ROW = 18;
+const TEXT = 4;
+
+/**
+ * The cells of a tree that are wide enough to be seen: place, width, row, node, and how many nodes are merged in it.
+ * `order` is `name` or `weight`; `root` fills the width, and its callers are above it.
+ */
+export function layout(tree, total, { width, order, root }) {
+  const cells = [];
+  const path = [];
+  for (let at = root; at !== 0; at = tree.parent[at]) path.push(at);
+  path.push(0);
+  path.reverse().forEach((node, row) => cells.push({ x: 0, w: width, row, node, merged: 0 }));
+  const scale = total[root] > 0 ? width / total[root] : 0;
+  const open = [{ node: root, x: 0, row: path.length }];
+  while (open.length > 0) {
+    const { node, x, row } = open.pop();
+    const children = [];
+    const small = { count: 0, nodes: 0, node: 0 };
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) {
+      if (total[child] <= 0) continue;
+      if (total[child] * scale >= 1) children.push(child);
+      else {
+        small.count += total[child];
+        small.nodes += 1;
+        small.node = child;
+      }
+    }
+    if (order === "weight") children.sort((a, b) => total[b] - total[a] || a - b);
+    let left = x;
+    for (const child of children) {
+      const w = total[child] * scale;
+      cells.push({ x: left, w, row, node: child, merged: 0 });
+      open.push({ node: child, x: left, row: row + 1 });
+      left += w;
+    }
+    if (small.count * scale >= 0.5) {
+      cells.push({ x: left, w: small.count * scale, row, node: small.node, merged: small.nodes, count: small.count, parent: node });
+    }
+  }
+  return cells;
+}
+
+/** A graph on a canvas. */
+export class Flame {
+  constructor(canvas, { onClick, onHover, onMenu }) {
+    this.canvas = canvas;
+    this.cells = [];
+    this.hovered = null;
+    this.chosen = null;
+    canvas.addEventListener("click", (event) => {
+      const cell = this.at(event);
+      if (cell) onClick(cell, event);
+    });
+    canvas.addEventListener("dblclick", (event) => {
+      const cell = this.at(event);
+      if (cell) onMenu(cell, event);
+    });
+    canvas.addEventListener("mousemove", (event) => {
+      const cell = this.at(event);
+      if (cell !== this.hovered) {
+        this.hovered = cell;
+        this.draw();
+      }
+      onHover(cell, event);
+    });
+    canvas.addEventListener("mouseleave", () => {
+      this.hovered = null;
+      this.draw();
+      onHover(null);
+    });
+  }
+
+  /** Shows a tree: `name` and `color` of nodes, `matches` by label, whether the root is at the bottom. */
+  show(shown) {
+    this.shown = shown;
+    this.resize();
+  }
+
+  resize() {
+    if (!this.shown) return;
+    const width = this.canvas.parentElement.clientWidth;
+    if (width === 0) return;
+    this.width = width;
+    const { tree, total, order, root } = this.shown;
+    this.cells = layout(tree, total, { width, order, root });
+    this.rows = this.cells.reduce((most, cell) => Math.max(most, cell.row + 1), 1);
+    this.byRow = Array.from({ length: this.rows }, () => []);
+    for (const cell of this.cells) this.byRow[cell.row].push(cell);
+    for (const row of this.byRow) row.sort((a, b) => a.x - b.x);
+    this.hovered = null;
+    this.draw();
+  }
+
+  y(row) {
+    return (this.shown.upwards ? this.rows - 1 - row : row) * ROW;
+  }
+
+  at(event) {
+    if (!this.shown || !this.byRow) return null;
+    const line = Math.floor(event.offsetY / ROW);
+    const row = this.byRow[this.shown.upwards ? this.rows - 1 - line : line];
+    return row?.find((cell) => event.offsetX >= cell.x && event.offsetX < cell.x + cell.w) ?? null;
+  }
+
+  draw() {
+    if (!this.shown || !this.byRow) return;
+    const { name, color, matches, tree, root } = this.shown;
+    const context = prepare(this.canvas, this.width, this.rows * ROW);
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (const cell of this.cells) {
+      const y = this.y(cell.row);
+      const label = cell.node === 0 ? -1 : tree.label[cell.node];
+      if (cell.merged > 0) context.fillStyle = MERGED;
+      else context.fillStyle = matches && label >= 0 && matches[label] ? MATCH : color(cell.node);
+      // What is above the chosen root is only the way to it.
+      context.globalAlpha = root !== 0 && cell.merged === 0 && cell.row < this.rowOf(root) ? 0.55 : 1;
+      const w = Math.max(cell.w - (cell.w > 3 ? 0.75 : 0), 0.5);
+      context.fillRect(cell.x, y, w, ROW - 1);
+      context.globalAlpha = 1;
+      if (cell === this.hovered || cell === this.chosen) {
+        context.strokeStyle = INK;
+        context.lineWidth = cell === this.chosen ? 2 : 1;
+        context.strokeRect(cell.x + 1, y + 1, Math.max(w - 2, 1), ROW - 3);
+      }
+      const text = cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);
+      const fits = elide(context, text, cell.w - 2 * TEXT);
+      if (fits !== "") {
+        context.fillStyle = INK;
+        context.fillText(fits, cell.x + TEXT, y + ROW / 2);
+      }
+    }
+  }
+
+  rowOf(node) {
+    let row = 0;
+    for (let at = node; at !== 0; at = this.shown.tree.parent[at]) row += 1;
+    return row;
+  }
+
+  /** Moves the choice with a key; gives the cell. */
+  move(key) {
+    const from = this.chosen && this.cells.includes(this.chosen) ? this.chosen : this.cells[0];
+    if (!this.chosen || from !== this.chosen) return this.choose(from);
+    const out = this.shown.upwards ? "ArrowDown" : "ArrowUp";
+    const row = this.byRow[from.row];
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    if (step !== undefined) return this.choose(row[row.indexOf(from) + step] ?? from);
+    const nextRow = this.byRow[from.row + (key === out ? -1 : 1)] ?? [];
+    const touching = nextRow.filter((cell) => cell.x < from.x + from.w && cell.x + cell.w > from.x);
+    const widest = touching.reduce((best, cell) => (best === null || cell.w > best.w ? cell : best), null);
+    return this.choose(widest ?? from);
+  }
+
+  choose(cell) {
+    this.chosen = cell;
+    this.draw();
+    return cell;
+  }
+}

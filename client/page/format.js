@@ -1,0 +1,108 @@
+// Numbers and names as text.
+
+/** A count with its thousands apart, as in `1,234,567`. */
+export function grouped(count) {
+  return Math.round(count).toString().replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** A number with so many decimal places; halves are rounded to an even digit, as the reports of the client do. */
+export function fixed(number, digits) {
+  const isHalf = Number.isInteger(number * 2 ** (digits + 1)) && !Number.isInteger(number * 2 ** digits);
+  const scale = 10 ** digits;
+  return (isHalf ? (2 * Math.round((number * scale) / 2)) / scale : number).toFixed(digits);
+}
+
+/** A share between 0 and 1 in percent, with one decimal place. */
+export function percent(share) {
+  if (share === null || share === undefined || !Number.isFinite(share)) return "-";
+  if (share > 0 && share < 0.0005) return "<0.1 %";
+  return `${fixed(share * 100, 1)} %`;
+}
+
+const UNITS = [
+  [1e3, 1, 0, "ns"],
+  [1e6, 1e3, 1, "µs"],
+  [1e9, 1e6, 1, "ms"],
+  [6e10, 1e9, 2, "s"],
+];
+
+/** A duration in ns, as the reports write it: `1.2 ms`, `3.18 s`, `1 h 02 min 03 s`. */
+export function duration(ns) {
+  for (const [below, length, digits, unit] of UNITS) {
+    if (ns < below) return `${fixed(ns / length, ns % length === 0 ? 0 : digits)} ${unit}`;
+  }
+  const all = Math.floor(ns / 1e9);
+  const [hours, minutes, seconds] = [Math.floor(all / 3600), Math.floor(all / 60) % 60, all % 60];
+  const two = (number) => String(number).padStart(2, "0");
+  const parts = hours > 0 ? [`${grouped(hours)} h`] : [];
+  if (hours === 0) parts.push(`${minutes} min`);
+  else if (minutes > 0 || seconds > 0) parts.push(`${two(minutes)} min`);
+  if (seconds > 0) parts.push(`${two(seconds)} s`);
+  return parts.join(" ");
+}
+
+/** A moment in ns since the recording began, in seconds; `step` is the distance that is to be told. */
+export function moment(ns, step) {
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10((step || 1e6) / 1e9))));
+  return `${(ns / 1e9).toFixed(digits)} s`;
+}
+
+/** A moment as a date (UTC), if the guest knows the date. */
+export function clock(unixNs) {
+  if (unixNs === null || unixNs === undefined) return "";
+  const date = new Date(unixNs / 1e6);
+  return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(11, 23);
+}
+
+/** A count in the unit of the recording: samples or nanoseconds. */
+export function amount(count, unit) {
+  return unit === "nanoseconds" ? duration(count) : grouped(count);
+}
+
+/** The same with the unit's name. */
+export function amountWithUnit(count, unit) {
+  if (unit === "nanoseconds") return duration(count);
+  return Math.round(count) === 1 ? "1 sample" : `${grouped(count)} samples`;
+}
+
+// Control characters, and those that turn the direction of text.
+const HIDDEN = /[\p{Cc}\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff]/gu;
+
+/** Text of the guest with what cannot be seen escaped. */
+export function printable(text) {
+  return text.replace(HIDDEN, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
+}
+
+/** The same for every text in a value of JSON. */
+export function printableDeep(value) {
+  if (typeof value === "string") return printable(value);
+  if (Array.isArray(value)) return value.map(printableDeep);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, printableDeep(part)]));
+}
+
+/** The crate, namespace or prefix that a function belongs to. */
+export function moduleOf(name) {
+  let text = name.replace(/^[<&*]+/, "");
+  if (text.startsWith("dyn ")) text = text.slice(4);
+  let end = text.indexOf("::");
+  if (end < 0) {
+    end = text.search(/[_(<.]/);
+    if (end === 0) end = -1;
+  }
+  return end < 0 ? text : text.slice(0, end);
+}
+
+/** FNV-1a of a text's UTF-16 units. */
+export function hashOf(text) {
+  let hash = 0x811c9dc5;
+  for (let at = 0; at < text.length; at += 1) {
+    hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
+  }
+  return (hash ^ (hash >>> 15)) >>> 0;
+}
+
+/** Compares names as people expect them in a list. */
+export function byName(a, b) {
+  return a < b ? -1 : Number(a > b);
+}

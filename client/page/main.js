@@ -1,0 +1,775 @@
+// The page: what is chosen, and what follows from it.
+import { css } from "./canvas.js";
+import { MATCH, Palette, changeColor } from "./colors.js";
+import { decode, inflate } from "./decode.js";
+import { Flame } from "./flame.js";
+import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent } from "./format.js";
+import { Recording } from "./selection.js";
+import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
+import { change, design, interval, significant, unplaced } from "./statistics.js";
+import { callTree, element, ends, functionTable, placeOf, rowsOf } from "./tables.js";
+import { Tracks } from "./tracks.js";
+import { callees, callers, carry, derive } from "./tree.js";
+
+/** The most rows of the table: at rest, and while a range is dragged. */
+const MOST_ROWS = 2000;
+const ROWS_MOVING = 60;
+/** How long a choice must rest before intervals are computed, in ms. */
+const REST = 120;
+
+const VIEW_NAMES = {
+  icicle: "Icicle",
+  flame: "Flame graph",
+  left: "Left heavy",
+  tree: "Call tree",
+  sandwich: "Sandwich",
+  table: "Table",
+};
+
+const KEYS = [
+  ["1 to 6", "the views"],
+  ["/", "search"],
+  ["r", "collapse recursion"],
+  ["d", "light or dark"],
+  ["w", "the whole recording"],
+  ["Esc", "back: menu, search, zoom, hidden functions, range"],
+  ["arrows, Enter", "in a graph: move, zoom"],
+  ["s, f, h, z", "the chosen cell: sandwich, focus, hide, zoom"],
+  ["arrows, +, -", "in the time tracks: move, zoom"],
+  ["Shift+arrows", "in the time tracks: move the selected range"],
+  ["Enter", "in the time tracks: select what is shown"],
+  ["drag, Ctrl+drag, Shift+drag", "in the time tracks: select a range, select the base of a comparison, move"],
+  ["double click", "a cell: its menu; the time tracks: show all"],
+];
+
+const $ = (id) => document.getElementById(id);
+
+class Page {
+  constructor(recording) {
+    this.recording = recording;
+    this.state = fromFragment(location.hash);
+    this.trees = new Map();
+    this.selections = new Map();
+    const graph = {
+      onClick: (cell) => this.zoom(cell),
+      onHover: (cell, event) => this.tipOfCell(cell, event, this.shownGraph),
+      onMenu: (cell, event) => this.openMenu(cell, event),
+    };
+    this.graph = new Flame($("graph"), graph);
+    this.callersGraph = new Flame($("callers"), {
+      onClick: (cell) => this.choose(this.shownCallers.tree.label[cell.node]),
+      onHover: (cell, event) => this.tipOfCell(cell, event, this.shownCallers),
+      onMenu: () => {},
+    });
+    this.describe();
+    this.listen();
+    this.correct();
+    this.update();
+  }
+
+  /** Leaves out what the address names and the recording does not have. */
+  correct() {
+    const { state, recording } = this;
+    if (!recording.time) Object.assign(state, { window: null, base: null, zoom: null, span: null });
+    else {
+      const { from_ns: from, to_ns: to } = recording.time;
+      for (const key of ["window", "base", "zoom"]) {
+        const range = state[key]?.map((at) => Math.min(Math.max(at, from), to));
+        state[key] = range && range[0] < range[1] ? range : null;
+      }
+      if (!recording.spanNames().some(([id]) => id === state.span)) state.span = null;
+    }
+    if (state.vcpus && !recording.vcpus.some((vcpu) => state.vcpus.has(vcpu))) state.vcpus = null;
+    const isLabel = (label) => label < recording.labels.length;
+    state.hide = state.hide.filter(isLabel);
+    for (const key of ["chosen", "focus"]) if (state[key] !== null && !isLabel(state[key])) state[key] = null;
+  }
+
+  /** What does not change with a choice. */
+  describe() {
+    const { report, started } = this.recording.head;
+    const info = report.recording;
+    const title = [info.guest_name || "guest", info.name].filter(Boolean).join(": ");
+    $("title").textContent = title;
+    document.title = `${title} - unikprof`;
+    const rate = info.mode === "off-cpu" ? "measured" : `${info.rate_hz === null ? "unknown rate" : `${info.rate_hz.toFixed(0)} Hz`}`;
+    const filters = [
+      report.filter.focus === null ? "" : `only stacks that match ${report.filter.focus}`,
+      report.filter.ignore === null ? "" : `without stacks that match ${report.filter.ignore}`,
+      report.window?.inside ? `inside spans ${report.window.inside}` : "",
+      report.merged ? `${report.merged.files} files, ${report.merged.gaps.length} gaps` : "",
+    ];
+    $("about").textContent = [
+      `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
+      info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
+    ].filter(Boolean).join(" · ");
+    $("warnings").append(...report.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
+    $("views").append(...VIEWS.map((view) => element("button", {
+      type: "button", role: "tab", id: `view-${view}`, textContent: VIEW_NAMES[view], onclick: () => this.set({ view }),
+    })));
+    const options = (id, pairs) => $(id).append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
+    options("vcpu", [["", "all"], ...this.recording.vcpus.map((vcpu) => [vcpu, String(vcpu)])]);
+    options("span", [["", "all"], ...(this.recording.spans ? this.recording.spanNames() : [])]);
+    options("merge", MERGES.map((merge) => [merge, merge]));
+    options("color", COLORS.map((color) => [color, color]));
+    $("keys").append(...KEYS.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
+    const isTimed = this.recording.time !== null && this.recording.time.to_ns > this.recording.time.from_ns;
+    if (isTimed) {
+      this.tracks = new Tracks($("track"), $("overlay"), {
+        onRange: (kind, range) => this.set({ [kind]: range }),
+        onZoom: (zoom) => this.set({ zoom }),
+        onHover: (lines, event) => this.tip(lines, event),
+      });
+    } else {
+      $("tracks").hidden = true;
+      $("no-time").hidden = false;
+      $("no-time").textContent = "The recording has counts without times: the agent had no ring, or nothing was recorded in it. " +
+        "Give the agent memory for a ring to see time tracks and to select ranges.";
+      for (const id of ["span", "from", "to", "clear"]) $(id).disabled = true;
+    }
+  }
+
+  listen() {
+    $("vcpu").onchange = (event) => this.set({ vcpus: event.target.value === "" ? null : new Set([Number(event.target.value)]) });
+    $("span").onchange = (event) => this.set({ span: event.target.value === "" ? null : Number(event.target.value) });
+    $("merge").onchange = (event) => this.set({ merge: event.target.value, node: 0 });
+    $("color").onchange = (event) => this.set({ color: event.target.value });
+    $("collapse").onchange = (event) => this.set({ collapse: event.target.checked, node: 0 });
+    $("query").oninput = (event) => this.set({ query: event.target.value });
+    $("clear").onclick = () => this.set({ window: null, base: null });
+    for (const id of ["from", "to"]) $(id).onchange = () => this.enterRange();
+    $("theme").onclick = () => this.toggleTheme();
+    $("help-button").onclick = () => $("help").showModal();
+    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("click", (event) => {
+      if (!$("menu").contains(event.target)) $("menu").hidden = true;
+    });
+    window.addEventListener("resize", () => this.update());
+    window.addEventListener("hashchange", () => {
+      if (location.hash.replace(/^#/, "") === toFragment(this.state)) return;
+      this.state = fromFragment(location.hash);
+      this.correct();
+      this.update();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
+    window.addEventListener("beforeprint", () => this.print(true));
+    window.addEventListener("afterprint", () => this.print(false));
+  }
+
+  print(isPrinting) {
+    this.isPrinting = isPrinting;
+    this.draw();
+  }
+
+  set(changes) {
+    Object.assign(this.state, changes);
+    this.update();
+  }
+
+  /** Draws in the next frame, however often it is asked for. */
+  update() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = null;
+      this.draw();
+      clearTimeout(this.resting);
+      this.resting = setTimeout(() => this.rest(), REST);
+    });
+  }
+
+  /** What is done once a choice rests: the address, and what takes longer. */
+  rest() {
+    const fragment = toFragment(this.state);
+    if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
+    this.drawList(true);
+    document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+  }
+
+  toggleTheme() {
+    this.set({ theme: this.isDark() ? "light" : "dark" });
+  }
+
+  isDark() {
+    if (this.isPrinting) return false;
+    return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
+  }
+
+  enterRange() {
+    const { from_ns: first, to_ns: last } = this.recording.time;
+    const read = (id, otherwise) => {
+      const seconds = Number.parseFloat($(id).value);
+      return Number.isFinite(seconds) ? Math.round(seconds * 1e9) : otherwise;
+    };
+    const clamp = (at) => Math.min(Math.max(at, first), last);
+    const range = [clamp(read("from", first)), clamp(read("to", last))];
+    this.set({ window: range[0] < range[1] ? range : null });
+  }
+
+  /** The tree with the chosen changes, and the way to it from the recording's. */
+  derived() {
+    const { hide, collapse, merge } = this.state;
+    const key = `${hide}|${collapse}|${merge}`;
+    if (!this.trees.has(key)) {
+      if (this.trees.size > 4) this.trees.clear();
+      this.trees.set(key, this.derive());
+    }
+    return this.trees.get(key);
+  }
+
+  derive() {
+    const { hide, collapse, merge } = this.state;
+    const { tree, labels } = this.recording;
+    if (hide.length === 0 && !collapse && merge === "function") return { tree, to: null, labels };
+    const all = merge === "function" ? [...labels] : [];
+    const known = new Map();
+    const rename = labels.map((label, at) => {
+      if (hide.includes(at)) return -1;
+      if (merge === "function") return at;
+      const isMarked = label.kind === "special";
+      const name = isMarked ? label.name : merge === "image" ? (label.image ?? "[no image]") : moduleOf(label.name);
+      if (!known.has(name)) {
+        known.set(name, all.length);
+        all.push({ name, kind: label.kind, image: label.image, file: null, line: 0 });
+      }
+      return known.get(name);
+    });
+    const hidden = all.length;
+    all.push({ name: "[hidden]", kind: "special", image: null, file: null, line: 0 });
+    // Frames of one module that call each other are one.
+    const made = derive(tree, rename, collapse || merge !== "function", hidden, all.length);
+    return { ...made, labels: all };
+  }
+
+  selection(window) {
+    const { vcpus, span } = this.state;
+    const key = `${window}|${vcpus && [...vcpus]}|${span}`;
+    if (!this.selections.has(key)) {
+      if (this.selections.size > 3) this.selections.clear();
+      this.selections.set(key, this.recording.select({ window, vcpus, span }));
+    }
+    return this.selections.get(key);
+  }
+
+  /** Counts of a selection on the shown tree. */
+  counts(selection, model) {
+    return this.nodeCounts(selection.own, model);
+  }
+
+  nodeCounts(base, model) {
+    let own = model.to === null ? base : carry(base, model.to, model.tree.length);
+    if (model.focused) {
+      own = own.slice();
+      for (let node = 0; node < own.length; node += 1) if (model.focused[node] === 0) own[node] = 0;
+    }
+    return { own, total: model.tree.totals(own) };
+  }
+
+  model() {
+    const derived = this.derived();
+    const focus = this.state.focus;
+    if (focus === null || this.state.merge !== "function") return { ...derived, focused: null };
+    return { ...derived, focused: derived.tree.below(focus) };
+  }
+
+  draw() {
+    const { state, recording } = this;
+    document.documentElement.classList.toggle("dark", this.isDark());
+    document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
+    $("page").hidden = false;
+    this.shown = this.selection(state.window);
+    this.baseShown = state.base ? this.selection(state.base) : null;
+    this.shownModel = this.model();
+    if (this.tracks) this.tracks.show(recording, state);
+    this.drawControls();
+    this.drawAccounting();
+    this.drawProfile();
+    performance.mark("drawn");
+  }
+
+  drawControls() {
+    const { state, recording } = this;
+    for (const view of VIEWS) $(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
+    $("vcpu").value = state.vcpus === null ? "" : String([...state.vcpus][0]);
+    $("span").value = state.span === null ? "" : String(state.span);
+    $("merge").value = state.merge;
+    $("color").value = state.base ? "change" : state.color;
+    $("collapse").checked = state.collapse;
+    if ($("query").value !== state.query) $("query").value = state.query;
+    if (recording.time) {
+      const [from, to] = state.window ?? [recording.time.from_ns, recording.time.to_ns];
+      for (const [id, at] of [["from", from], ["to", to]]) if (document.activeElement !== $(id)) $(id).value = (at / 1e9).toFixed(9).replace(/0{1,6}$/, "");
+    }
+    const undo = (text, changes) => element("button", { type: "button", textContent: `${text} ×`, onclick: () => this.set(changes) });
+    const name = (label) => recording.labels[label].name.slice(-40);
+    $("changes").replaceChildren(
+      ...state.hide.map((label) => undo(`hidden: ${name(label)}`, { hide: state.hide.filter((each) => each !== label), node: 0 })),
+      ...(state.focus === null ? [] : [undo(`focus: ${name(state.focus)}`, { focus: null, node: 0 })]),
+      ...(state.base === null ? [] : [undo(`base: ${moment(state.base[0])} to ${moment(state.base[1])}`, { base: null })]),
+      ...(state.node === 0 ? [] : [undo("zoom", { node: 0 })]),
+    );
+    const legend = (kind, text) => element("span", {}, element("i", { className: kind }), text);
+    const changes = state.base ? [legend("more", "more than base"), legend("less", "less than base")] : [];
+    $("legend").replaceChildren(legend("run", "on CPU"), legend("stolen", "stolen"), legend("blocked", "blocked"),
+      legend("masked", "masked"), legend("lost", "lost or overflow"), ...changes);
+  }
+
+  /** How the time of the shown vCPUs was spent, in ns: running, runnable, blocked, offline. */
+  timeSpent() {
+    const { isWhole, shown, from, to, window } = this.shown;
+    const parts = isWhole
+      ? this.recording.report.vcpus.filter(({ vcpu }) => shown.includes(vcpu)).map(({ runstate: r }) =>
+          r.running_ns === null ? null : [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns])
+      : this.state.span !== null || window === null ? [] : shown.map((vcpu) => this.recording.timesOf(vcpu).ofWindow(from, to));
+    const known = parts.filter((part) => part !== null);
+    if (known.length === 0) return null;
+    return [0, 1, 2, 3].map((at) => (known.some((part) => part[at] === null) ? null : known.reduce((sum, part) => sum + part[at], 0)));
+  }
+
+  drawAccounting() {
+    const { sum, recorded, isWhole } = this.shown;
+    const { unit } = this.recording;
+    const time = this.timeSpent();
+    const names = ["running", "stolen", "blocked", "offline"];
+    $("bar").replaceChildren();
+    if (time === null) {
+      $("bar").append(element("span", { textContent: "How the vCPUs' time was spent is not known here." }));
+    } else {
+      const whole = time.reduce((all, ns) => all + (ns ?? 0), 0) || 1;
+      time.forEach((ns, at) => {
+        if (ns === null) return;
+        const part = element("span", { className: names[at], textContent: `${names[at]} ${percent(ns / whole)}`, title: `${names[at]} ${duration(ns)}` });
+        part.style.flex = `${ns / whole} 0 0`;
+        if (ns > 0) $("bar").append(part);
+      });
+      if (time[1] === null) $("bar").append(element("span", { textContent: "stolen unknown" }));
+    }
+    $("warnings-of").hidden = isWhole || this.recording.report.warnings.length === 0;
+    $("bar").setAttribute("aria-label", $("bar").textContent);
+    const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
+    const facts = [
+      ["ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
+      ["missing", sum.missing === null ? "-" : String(sum.missing)],
+      ["shares are of", amountWithUnit(recorded, unit)],
+    ];
+    const of = sum.recorded + sum.aged;
+    const part = (count) => `${grouped(count)} (${percent(count / (of || 1))})`;
+    for (const name of ["late", "truncated", "broken"]) if (sum[name] > 0) facts.push([name, unit === "samples" ? part(sum[name]) : amount(sum[name], unit)]);
+    if (sum.blocks > 0) facts.push(["waits", `${grouped(sum.blocks)}, blocked ${amount(sum.blocked, unit)}`]);
+    if (isWhole && of > 0) {
+      const ways = [["table", sum.by_table], ["instructions", sum.by_bytes], ["frame pointer", sum.by_frame_pointer]];
+      if (ways.some(([, count]) => count > 0)) facts.push(["callers by", ways.map(([name, count]) => `${name} ${percent(count / of)}`).join(", ")]);
+      const cost = this.recording.report.cost_share;
+      if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time`]);
+    }
+    $("facts").replaceChildren(...facts.map(([name, text]) =>
+      element("div", { "data-fact": name }, element("dt", { textContent: name }), element("dd", { textContent: text }))));
+  }
+
+  drawProfile() {
+    const { state, recording } = this;
+    const model = this.shownModel;
+    const now = this.counts(this.shown, model);
+    this.now = now;
+    this.matches = this.findMatches(model.labels);
+    const shown = now.total[0];
+    const { recorded } = this.shown;
+    const { unit } = recording;
+    const status = $("shown");
+    status.replaceChildren(element("b", { id: "count", textContent: amountWithUnit(shown, unit) }));
+    if (shown !== recorded) status.append(` of ${amountWithUnit(recorded, unit)} (${percent(shown / (recorded || 1))})`);
+    if (state.window) status.append(` from ${moment(state.window[0])} to ${moment(state.window[1])} (${duration(state.window[1] - state.window[0])})`);
+    if (!this.shown.isWhole) status.append("; from the ring");
+    if (state.base) {
+      status.append(`, compared with base ${moment(state.base[0])} to ${moment(state.base[1])} (${amountWithUnit(this.baseShown.recorded, unit)}): ` +
+        "shares of the two ranges are compared; widths are the mean of both");
+    }
+    const isEmpty = shown === 0 && !(this.baseShown && this.baseShown.recorded > 0);
+    if (isEmpty) status.append(recorded === 0 ? ": nothing was recorded here" : ": the filters leave nothing out of what was recorded");
+    this.drawMatched(now, model);
+    const { view } = state;
+    const isGraph = !isEmpty && ["icicle", "flame", "left", "sandwich"].includes(view);
+    $("graph-part").hidden = !isGraph;
+    $("callers-part").hidden = !(isGraph && view === "sandwich");
+    $("list").hidden = isGraph || isEmpty;
+    if (isEmpty) return;
+    if (view === "sandwich") this.drawSandwich(model, now);
+    else if (isGraph) this.drawGraph(model, now);
+    this.drawList(false);
+  }
+
+  drawMatched(now, model) {
+    const { query } = this.state;
+    if (query === "") $("matched").textContent = "";
+    else if (this.matches === null) $("matched").textContent = "not a regular expression";
+    else {
+      const matched = model.tree.matched(now.total, this.matches);
+      $("matched").textContent = `matched ${amount(matched, this.recording.unit)}, ${percent(matched / (this.shown.recorded || 1))}`;
+      $("matched").style.borderBottom = `3px solid ${MATCH}`;
+    }
+  }
+
+  findMatches(labels) {
+    const { query } = this.state;
+    if (query === "") return null;
+    try {
+      const regex = new RegExp(query, "u");
+      return Uint8Array.from(labels, ({ name }) => Number(regex.test(name)));
+    } catch {
+      return null;
+    }
+  }
+
+  drawGraph(model, now) {
+    const { state } = this;
+    const base = this.baseShown ? this.counts(this.baseShown, model) : null;
+    const drawn = base ? this.mean(now, base) : now;
+    if (state.node >= model.tree.length || !(drawn.total[state.node] > 0)) state.node = 0;
+    this.shownGraph = { ...model, ...now, base };
+    this.graph.show(this.look(model, drawn, { order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame" }, now, base));
+  }
+
+  /** Widths where two ranges are compared: the mean of the shares, so that what is gone is seen too. */
+  mean(now, base) {
+    const [a, b] = [this.shown.recorded || 1, this.baseShown.recorded || 1];
+    return { total: now.total.map((count, node) => count / a / 2 + base.total[node] / b / 2) };
+  }
+
+  look(model, drawn, options, now, base) {
+    const { labels, tree } = model;
+    const key = `${this.state.color}|${this.state.merge}|${labels.length}`;
+    if (this.paletteKey !== key) {
+      this.palette = new Palette(labels, this.state.color);
+      this.paletteKey = key;
+    }
+    const { palette } = this;
+    const [a, b] = [this.baseShown?.recorded || 1, this.shown.recorded || 1];
+    const color = (node) => {
+      if (base) return changeColor(base.total[node] / a, now.total[node] / b);
+      return node === 0 ? "#ddd8cc" : palette.color(tree.label[node]);
+    };
+    const name = (node) => (node === 0 ? "all" : labels[tree.label[node]].name);
+    return { tree, total: drawn.total, color, name, matches: this.matches, ...options };
+  }
+
+  drawSandwich(model, now) {
+    const { labels, tree } = model;
+    let label = this.state.merge === "function" ? this.state.chosen : null;
+    if (label === null) {
+      const sums = tree.functions(now.own, now.total, labels.length);
+      label = sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
+    }
+    const above = callers(tree, now.total, label, labels.length);
+    const below = callees(tree, now.own, label, labels.length);
+    this.shownCallers = { ...above, to: undefined, labels, total: above.tree.totals(above.own) };
+    this.shownGraph = { ...below, to: undefined, labels, total: below.tree.totals(below.own) };
+    const show = (graph, part, upwards) => {
+      const options = { order: "weight", root: part.tree.first[0], upwards };
+      graph.show(this.look(part, part, options, part, null));
+    };
+    show(this.callersGraph, this.shownCallers, true);
+    // The function is at the bottom.
+    if (this.scrolledTo !== label) $("callers-part").scrollTop = $("callers-part").scrollHeight;
+    this.scrolledTo = label;
+    show(this.graph, this.shownGraph, false);
+    const sum = this.shownGraph.total[0];
+    $("shown").append(`; callers of ${labels[label].name} above, callees below: ${amount(sum, this.recording.unit)} (${percent(sum / (this.shown.recorded || 1))})`);
+  }
+
+  /** The table and the call tree; intervals once a choice rests. */
+  drawList(withIntervals) {
+    const { view } = this.state;
+    if ($("list").hidden || !this.now) return;
+    if (view === "tree" && !withIntervals) this.drawTree();
+    if (view === "table") this.drawTable(withIntervals);
+  }
+
+  drawTree() {
+    const { labels, tree } = this.shownModel;
+    const head = element("div", { className: "call head" }, ...["total", "share", "self"].map((text) => element("span", { className: "number", textContent: text })), "function");
+    $("list").replaceChildren(head, callTree({
+      tree, ...this.now, recorded: this.shown.recorded || 1, unit: this.recording.unit,
+      name: (node) => labels[tree.label[node]].name,
+      onChoose: (label) => this.choose(label),
+    }));
+  }
+
+  drawTable(withIntervals) {
+    const { labels, tree } = this.shownModel;
+    const { unit } = this.recording;
+    const recorded = this.shown.recorded || 1;
+    const sums = tree.functions(this.now.own, this.now.total, labels.length);
+    const base = this.baseShown ? this.counts(this.baseShown, this.shownModel) : null;
+    const baseSums = base ? tree.functions(base.own, base.total, labels.length) : null;
+    const { rows: found, order } = rowsOf(sums, labels, this.state.sort, baseSums);
+    let rows = this.matches ? found.filter((row) => this.matches[row.label]) : found;
+    if (baseSums) {
+      for (const row of rows) row.change = row.own / recorded - row.baseOwn / (this.baseShown.recorded || 1);
+      if (withIntervals) this.judge(rows);
+    }
+    rows.sort(order);
+    const all = rows.length;
+    rows = rows.slice(0, withIntervals ? MOST_ROWS : ROWS_MOVING);
+    if (withIntervals && unit === "samples") this.addIntervals(rows);
+    const table = functionTable({
+      rows, recorded, unit, labels, sort: this.state.sort, compares: base !== null,
+      onSort: (sort) => this.set({ sort }),
+      onChoose: (label) => this.choose(label),
+    });
+    const rest = all > rows.length ? [element("p", { textContent: `${grouped(all - rows.length)} more functions; search to see them` })] : [];
+    $("list").replaceChildren(table, ...rest);
+  }
+
+  /** The counts of labels in each part of the time. */
+  partsOf(selection) {
+    const { tree, labels } = this.shownModel;
+    return this.recording.byParts(selection, (base) => {
+      const { own, total } = this.nodeCounts(base, this.shownModel);
+      return tree.functions(own, total, labels.length);
+    });
+  }
+
+  addIntervals(rows) {
+    const found = this.partsOf(this.shown);
+    const { recorded, unknown, late } = this.certainty();
+    for (const row of rows) {
+      for (const [key, hits] of [["own", row.own], ["total", row.total]]) {
+        const clusters = found && design(found.parts, found.results.map((result) => result[key][row.label]));
+        row[`${key}Interval`] = interval(hits, recorded, clusters, unknown, key === "total" ? late[row.label] : 0);
+      }
+    }
+  }
+
+  /** What intervals of the shown part are computed with: samples without a known place, and late ones by label. */
+  certainty() {
+    const { tree, labels } = this.shownModel;
+    const { counters, recorded } = this.shown;
+    const unknown = unplaced(counters, this.recording.mode, recorded);
+    const late = new Float64Array(labels.length);
+    const mark = labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
+    if (unknown && mark >= 0) {
+      for (let node = 1; node < tree.length; node += 1) {
+        if (tree.label[node] !== mark || this.now.own[node] === 0) continue;
+        for (const label of new Set(tree.path(node))) late[label] += this.now.own[node];
+      }
+    }
+    return { recorded, unknown, late };
+  }
+
+  /** Which changes of self are more than chance explains. */
+  judge(rows) {
+    if (this.recording.unit !== "samples") return;
+    const [now, base] = [this.partsOf(this.shown), this.partsOf(this.baseShown)];
+    if (!now || !base) return;
+    const counts = (of, label) => ({ parts: of.parts, counts: of.results.map((result) => result.own[label]) });
+    // Only what has samples of its own can have changed.
+    const tested = rows.filter((row) => row.own + row.baseOwn > 0);
+    const found = tested.map((row) => change(counts(base, row.label), counts(now, row.label)));
+    const isSignificant = significant(found.map(({ p }) => p));
+    tested.forEach((row, at) => Object.assign(row, { changeInterval: found[at].interval, isSignificant: isSignificant[at] }));
+  }
+
+  zoom(cell) {
+    if (cell.merged > 0) this.set({ node: cell.parent });
+    else if (this.state.view === "sandwich") this.choose(this.shownGraph.tree.label[cell.node]);
+    else this.set({ node: cell.node });
+  }
+
+  choose(label) {
+    if (this.state.merge !== "function" || label === undefined || label < 0) return;
+    this.set({ view: "sandwich", chosen: label });
+  }
+
+  actions(cell) {
+    const label = cell.node === 0 || cell.merged > 0 ? -1 : this.shownGraph.tree.label[cell.node];
+    const zoom = ["Zoom (z)", "z", () => this.zoom(cell)];
+    if (label < 0 || this.state.merge !== "function" || label >= this.recording.labels.length) return [zoom];
+    return [
+      zoom,
+      ["Callers and callees (s)", "s", () => this.choose(label)],
+      ["Focus: only stacks with it (f)", "f", () => this.set({ focus: label, node: 0 })],
+      ["Hide it (h)", "h", () => this.set({ hide: [...new Set([...this.state.hide, label])], node: 0 })],
+    ];
+  }
+
+  openMenu(cell, event) {
+    const menu = $("menu");
+    menu.replaceChildren(...this.actions(cell).map(([textContent, , act]) => element("button", {
+      type: "button", role: "menuitem", textContent, onclick: () => {
+        menu.hidden = true;
+        act();
+      },
+    })));
+    menu.hidden = false;
+    menu.style.left = `${Math.min(event.clientX, innerWidth - 240)}px`;
+    menu.style.top = `${Math.min(event.clientY, innerHeight - 140)}px`;
+    menu.firstChild.focus();
+  }
+
+  tip(lines, event) {
+    const tip = $("tip");
+    tip.hidden = !lines;
+    if (!lines) return;
+    const [first, ...rest] = lines;
+    tip.replaceChildren(element("b", { textContent: first }), ...rest.flatMap((line) => [line, element("br")]));
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    const y = event.clientY + 18;
+    tip.style.top = `${y + tip.offsetHeight > innerHeight ? Math.max(4, event.clientY - tip.offsetHeight - 12) : y}px`;
+  }
+
+  tipOfCell(cell, event, part) {
+    if (!cell) {
+      this.tip(null);
+      return;
+    }
+    this.tip(this.linesOf(cell, part), event);
+  }
+
+  /** What a cell stands for, in words. */
+  linesOf(cell, part) {
+    const { unit } = this.recording;
+    const recorded = this.shown.recorded || 1;
+    const { tree, labels } = part;
+    if (cell.merged > 0) {
+      const count = this.baseShown ? "" : `: ${amountWithUnit(cell.count, unit)}, ${percent(cell.count / recorded)}`;
+      return [`${cell.merged} merged cells`, `each narrower than a pixel${count}`];
+    }
+    const total = part.total[cell.node];
+    const lines = [cell.node === 0 ? "all" : labels[tree.label[cell.node]].name];
+    const range = this.cellInterval(cell.node, total, part);
+    lines.push(`total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}${range ? `, 95 % interval ${ends(range)} %` : ""}`);
+    if (cell.node !== 0) {
+      lines.push(`self ${amount(part.own[cell.node], unit)}, ${percent(part.own[cell.node] / recorded)}`);
+      const label = labels[tree.label[cell.node]];
+      const place = placeOf(label);
+      if (place) lines.push(`mostly at ${place}`);
+      if (label.image) lines.push(label.image);
+    }
+    if (part.base) lines.push(...this.cellChange(cell.node, total, part));
+    return lines;
+  }
+
+  /** The counts of a cell in each part of the time; `null` where its stacks are not those of the recording's tree. */
+  cellParts(node, part, selection) {
+    if (this.recording.unit !== "samples" || part.to === undefined || node === 0) return null;
+    const key = `${part.tree.length}|${toFragment(this.state)}|${selection.from}|${selection.to}|${node}`;
+    if (this.cellKey !== key) {
+      const inside = part.tree.inside(node);
+      const found = this.recording.byParts(selection, (base) => {
+        let sum = 0;
+        for (let at = 1; at < base.length; at += 1) if (inside[part.to === null ? at : part.to[at]]) sum += base[at];
+        return sum;
+      });
+      this.cellKey = key;
+      this.cellFound = found && { parts: found.parts, counts: found.results };
+    }
+    return this.cellFound;
+  }
+
+  /** The interval of a cell's share. */
+  cellInterval(node, total, part) {
+    if (this.recording.unit !== "samples" || part.to === undefined || node === 0) return null;
+    const found = this.cellParts(node, part, this.shown);
+    const { recorded, unknown } = this.certainty();
+    let late = 0;
+    const mark = part.labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
+    if (unknown && mark >= 0) {
+      const inside = part.tree.inside(node);
+      for (let at = node; at < inside.length; at += 1) if (inside[at] && part.tree.label[at] === mark) late += part.own[at];
+    }
+    return interval(total, recorded, found && design(found.parts, found.counts), unknown, late);
+  }
+
+  /** How the share of a cell changed from the base, in words. */
+  cellChange(node, total, part) {
+    const recorded = this.shown.recorded || 1;
+    const base = part.base.total[node];
+    const share = base / (this.baseShown.recorded || 1);
+    const points = `${((total / recorded - share) * 100).toFixed(1)} points`;
+    const now = this.cellParts(node, part, this.shown);
+    const before = this.cellParts(node, part, this.baseShown);
+    const found = now && before ? change(before, now) : null;
+    const certain = !found?.interval ? "" : `, 95 % interval ${found.interval.map((end) => (end * 100).toFixed(1)).join(" to ")}`;
+    return [`base ${amountWithUnit(base, this.recording.unit)}, ${percent(share)}`, `change ${points}${certain}`];
+  }
+
+  key(event) {
+    if (event.altKey || ((event.ctrlKey || event.metaKey) && event.key !== "Escape")) return;
+    const isTyping = ["INPUT", "SELECT"].includes(event.target.tagName) && event.target.type !== "checkbox";
+    if (event.key === "Escape") this.back();
+    else if (isTyping) return;
+    else if (event.target === $("tracks") && this.tracks && this.timeKey(event)) event.preventDefault();
+    else if (event.target === $("graph") && this.graphKey(event)) event.preventDefault();
+    else if (/^[1-6]$/.test(event.key)) this.set({ view: VIEWS[Number(event.key) - 1] });
+    else if (event.key === "/") {
+      event.preventDefault();
+      $("query").focus();
+    } else if (event.key === "r") this.set({ collapse: !this.state.collapse, node: 0 });
+    else if (event.key === "d") this.toggleTheme();
+    else if (event.key === "w") this.set({ window: null, base: null });
+    else if (event.key === "?") $("help").showModal();
+  }
+
+  /** Undoes one thing: the nearest first. */
+  back() {
+    const { state } = this;
+    if (!$("menu").hidden) $("menu").hidden = true;
+    else if (document.activeElement === $("query") && state.query !== "") this.set({ query: "" });
+    else if (state.node !== 0) this.set({ node: 0 });
+    else if (state.focus !== null) this.set({ focus: null });
+    else if (state.hide.length > 0) this.set({ hide: state.hide.slice(0, -1) });
+    else if (state.base) this.set({ base: null });
+    else if (state.window) this.set({ window: null });
+    else if (state.zoom) this.set({ zoom: null });
+  }
+
+  timeKey(event) {
+    const { window: range, zoom } = this.state;
+    const { tracks } = this;
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step !== undefined && event.shiftKey && range) {
+      const shift = Math.round(step * (range[1] - range[0]) * 0.25);
+      const { from_ns: first, to_ns: last } = this.recording.time;
+      const moved = Math.min(Math.max(shift, first - range[0]), last - range[1]);
+      this.set({ window: [range[0] + moved, range[1] + moved] });
+    } else if (step !== undefined) tracks.pan(step * 0.1);
+    else if (event.key === "+" || event.key === "=") tracks.zoomBy(0.5);
+    else if (event.key === "-") tracks.zoomBy(2);
+    else if (event.key === "Enter") this.set({ window: zoom });
+    else return false;
+    return true;
+  }
+
+  graphKey(event) {
+    if (event.key.startsWith("Arrow")) {
+      const cell = this.graph.move(event.key);
+      const box = $("graph").getBoundingClientRect();
+      this.tipOfCell(cell, { clientX: box.left + cell.x, clientY: box.top + this.graph.y(cell.row) }, this.shownGraph);
+      return true;
+    }
+    const cell = this.graph.chosen;
+    if (!cell) return false;
+    const key = event.key === "Enter" ? "z" : event.key;
+    const action = this.actions(cell).find(([, name]) => name === key);
+    action?.[2]();
+    return action !== undefined;
+  }
+}
+
+function fail(error) {
+  const failure = document.getElementById("failure");
+  failure.hidden = false;
+  failure.textContent = typeof DecompressionStream === "undefined"
+    ? "This page needs a browser that can inflate data (DecompressionStream): Chrome 80, Firefox 113, Safari 16.4 or later."
+    : `The page's data cannot be shown: ${error.message}. The file may be incomplete; write it again with unikprof-client report.`;
+}
+
+async function start() {
+  const element_ = document.getElementById("data");
+  const bytes = await inflate(element_.textContent);
+  element_.remove();
+  const page = new Page(new Recording(decode(bytes)));
+  // For tests and for the browser's console.
+  window.unikprof = { page, initialState, css };
+}
+
+if (typeof document !== "undefined") start().catch(fail);

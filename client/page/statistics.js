@@ -1,0 +1,140 @@
+// Intervals of shares, as the reports of the client compute them.
+
+/** The normal distribution holds 95 % within this many standard deviations. */
+const Z = 1.959963984540054;
+
+/** From this share of samples without a known place on, intervals include what these could change. */
+const NOTABLE = 0.02;
+
+/** Into how many equal parts of the time samples are sorted to see whether they come in clusters. */
+export const PARTS = 32;
+
+/** Wilson's score interval of a share of `n` independent samples. */
+export function wilson(share, n, z = Z) {
+  if (n === 0) return [0, 1];
+  const z2 = z * z;
+  const center = share + z2 / (2 * n);
+  const spread = z * Math.sqrt((share * (1 - share)) / n + z2 / (4 * n * n));
+  const scale = 1 + z2 / n;
+  const low = (center - spread) / scale;
+  const high = (center + spread) / scale;
+  return [Math.min(Math.max(low, 0), share), Math.min(Math.max(high, share), 1)];
+}
+
+/** How many standard deviations contain 95 % if the deviation is estimated with `freedom` degrees of freedom. */
+export function student(freedom) {
+  const terms = [
+    (Z ** 3 + Z) / 4,
+    (5 * Z ** 5 + 16 * Z ** 3 + 3 * Z) / 96,
+    (3 * Z ** 7 + 19 * Z ** 5 + 17 * Z ** 3 - 15 * Z) / 384,
+  ];
+  return terms.reduce((sum, term, at) => sum + term / freedom ** (at + 1), Z);
+}
+
+/**
+ * The design effect of a share of which each part of the time has these counts, if it is more than chance makes it:
+ * the variance between the parts (W. G. Cochran, "Sampling Techniques", 1977, section 6.3) over that of independent
+ * samples.
+ */
+export function design(parts, counts) {
+  let samples = 0;
+  let hits = 0;
+  for (let at = 0; at < parts.length; at += 1) {
+    samples += parts[at];
+    hits += counts[at];
+  }
+  const share = hits / samples;
+  const independent = samples * share * (1 - share);
+  const freedom = parts.length - 1;
+  if (!(independent > 0) || freedom < 1) return null;
+  const effect = (squares(parts, counts, share) * (parts.length / freedom)) / independent;
+  const spread = 2 / (9 * freedom);
+  const chance = (1 - spread + Z * Math.sqrt(spread)) ** 3;
+  return effect > chance ? { effect, z: student(freedom) } : null;
+}
+
+function squares(parts, counts, share) {
+  let sum = 0;
+  for (let at = 0; at < parts.length; at += 1) sum += (counts[at] - share * parts[at]) ** 2;
+  return sum;
+}
+
+/** Samples that were due and whose place is not known, of the counters of each vCPU; `null` where they are too few to matter. */
+export function unplaced(vcpus, mode, samples) {
+  if (mode === "off-cpu") return null;
+  const all = { missing: 0, dropped: 0, late: 0, aged: 0 };
+  for (const counters of vcpus) {
+    const missing = Math.max(counters.missing ?? 0, 0);
+    const came = counters.ticks + counters.blocked + counters.blocked_overflow + counters.blocked_aged;
+    const chance = 2 * Math.sqrt(missing + came);
+    all.missing += missing > chance ? missing : 0;
+    all.dropped += counters.overflow + counters.lost + counters.masked;
+    all.late += counters.late;
+    all.aged += counters.aged;
+  }
+  const outside = all.missing + all.dropped;
+  const count = outside + all.late + all.aged;
+  return count > NOTABLE * (samples + outside) ? { ...all, outside, count } : null;
+}
+
+/**
+ * The 95 % interval of `hits` of so many samples. `clusters` is the design effect, if there is one; `unknown` are the
+ * samples without a known place, of which `inDoubt` are among the hits.
+ */
+export function interval(hits, samples, clusters, unknown, inDoubt) {
+  const share = Math.min(hits / samples, 1) || 0;
+  const [low, high] = clusters ? wilson(share, samples / clusters.effect, clusters.z) : wilson(share, samples);
+  if (!unknown) return [low, high];
+  const due = samples + unknown.outside;
+  return [
+    Math.min(Math.max((low * samples - inDoubt) / due, 0), share),
+    Math.max(Math.min((high * samples + unknown.late + unknown.aged + unknown.outside) / due, 1), share),
+  ];
+}
+
+/** The variance of a share between the parts of the time, or of independent samples where that is more. */
+function variance(parts, counts) {
+  const samples = parts.reduce((sum, n) => sum + n, 0);
+  const share = counts.reduce((sum, n) => sum + n, 0) / samples;
+  const between = (squares(parts, counts, share) * (parts.length / (parts.length - 1))) / (samples * samples);
+  return { share, variance: Math.max(between, (share * (1 - share)) / samples) };
+}
+
+/**
+ * How a share changed from one range of time to another: the difference, its 95 % interval, and how likely chance makes
+ * it as large. `null` for p and interval where a range has fewer than 30 parts with samples.
+ */
+export function change(base, now) {
+  const sum = (counts) => counts.reduce((all, n) => all + n, 0);
+  const difference = sum(now.counts) / sum(now.parts) - sum(base.counts) / sum(base.parts);
+  if (base.parts.length < 30 || now.parts.length < 30) return { difference, interval: null, p: null };
+  const [a, b] = [variance(base.parts, base.counts), variance(now.parts, now.counts)];
+  const deviation = Math.sqrt(a.variance + b.variance);
+  const freedom = Math.min(base.parts.length, now.parts.length) - 1;
+  const reach = student(freedom) * deviation;
+  // The normal quantile that leaves as much as Student's t at this distance.
+  const t = deviation > 0 ? Math.abs(difference) / deviation : 0;
+  const z = t * (1 - 1 / (4 * freedom)) / Math.sqrt(1 + (t * t) / (2 * freedom));
+  return { difference, interval: [difference - reach, difference + reach], p: 2 * (1 - normal(z)) };
+}
+
+/** The normal distribution (M. Abramowitz and I. A. Stegun, "Handbook of Mathematical Functions", 7.1.26). */
+function normal(z) {
+  const x = z / Math.SQRT2;
+  const t = 1 / (1 + 0.3275911 * x);
+  const sum = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+  return (2 - sum * Math.exp(-x * x)) / 2;
+}
+
+/** Which of these p-values are significant at 5 %, with so many of them: Benjamini and Hochberg, 1995. */
+export function significant(values) {
+  const known = values.map((p, at) => [p, at]).filter(([p]) => p !== null);
+  known.sort((a, b) => a[0] - b[0]);
+  let last = -1;
+  known.forEach(([p], rank) => {
+    if (p <= (0.05 * (rank + 1)) / known.length) last = rank;
+  });
+  const found = values.map(() => false);
+  for (const [, at] of known.slice(0, last + 1)) found[at] = true;
+  return found;
+}

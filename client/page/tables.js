@@ -1,0 +1,150 @@
+// Tables of the page, made of elements: text is never markup.
+import { amount, byName, fixed, percent } from "./format.js";
+
+/** An element with properties and children. */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("aria-") || name === "role" || name.startsWith("data-")) made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Rows of functions with counts, in the order of a column. */
+export function rowsOf(sums, labels, sort, base) {
+  const rows = [];
+  for (let label = 0; label < labels.length; label += 1) {
+    const row = { label, own: sums.own[label], total: sums.total[label] };
+    if (base) Object.assign(row, { baseOwn: base.own[label], baseTotal: base.total[label] });
+    if (row.total > 0 || row.baseTotal > 0) rows.push(row);
+  }
+  const name = (row) => labels[row.label].name;
+  const orders = {
+    own: (a, b) => b.own - a.own || b.total - a.total,
+    total: (a, b) => b.total - a.total || b.own - a.own,
+    name: (a, b) => byName(name(a), name(b)),
+    change: (a, b) => Math.abs(b.change ?? 0) - Math.abs(a.change ?? 0),
+  };
+  return { rows, order: orders[sort] ?? orders.own };
+}
+
+/** An interval as text. */
+export function ends(interval) {
+  if (!interval) return "";
+  const [low, high] = interval.map((end) => fixed(end * 100, 1));
+  return `${low} - ${high}`;
+}
+
+/** The text of a function's place in the source. */
+export function placeOf({ file, line }) {
+  return file === null ? "" : `${file}:${line}`;
+}
+
+/** A table of functions: a button over each column sorts by it. */
+export function functionTable({ rows, recorded, unit, labels, sort, compares, onSort, onChoose }) {
+  const columns = [
+    ["own", "self"], [null, "share"], [null, "95 % interval"], ["total", "total"], [null, "share"], [null, "95 % interval"],
+    ...(compares ? [["change", "change of self"], [null, "95 % interval"], [null, "significant"]] : []),
+    ["name", "function"],
+  ];
+  const heads = columns.map(([key, text]) => {
+    const head = element("th", { scope: "col" });
+    if (key === null) head.append(text);
+    else {
+      head.append(element("button", { type: "button", textContent: text, onclick: () => onSort(key) }));
+      head.setAttribute("aria-sort", sort === key ? (key === "name" ? "ascending" : "descending") : "none");
+    }
+    return head;
+  });
+  const body = rows.map((row) => {
+    const label = labels[row.label];
+    const change = compares
+      ? [signed(row.change), row.changeInterval ? signedEnds(row.changeInterval) : "", row.isSignificant ? "yes" : "no"]
+      : [];
+    const cells = [
+      amount(row.own, unit), percent(row.own / recorded), ends(row.ownInterval),
+      amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
+    ].map((text) => element("td", { textContent: text }));
+    const name = element("button", { type: "button", textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
+    return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
+  });
+  return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
+}
+
+function signed(share) {
+  return `${share >= 0 ? "+" : "−"}${(Math.abs(share) * 100).toFixed(1)}`;
+}
+
+function signedEnds(interval) {
+  return interval.map(signed).join(" to ");
+}
+
+/** A tree of calls whose rows open with a button or the arrow keys. The heaviest way is open at first. */
+export function callTree({ tree, own, total, recorded, unit, name, onChoose }) {
+  const list = element("div", { className: "calls", role: "tree" });
+  const childrenOf = (node) => {
+    const found = [];
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] > 0) found.push(child);
+    return found.sort((a, b) => total[b] - total[a] || a - b);
+  };
+  const MOST = 200;
+  const add = (node, depth, before) => {
+    const children = childrenOf(node);
+    const row = element("div", { className: "call", role: "treeitem", tabIndex: 0, "data-node": node, "aria-level": depth });
+    const toggle = element("span", { className: "toggle", textContent: children.length > 0 ? "▸" : "" });
+    const cells = [
+      element("span", { className: "number", textContent: amount(total[node], unit) }),
+      element("span", { className: "number", textContent: percent(total[node] / recorded) }),
+      element("span", { className: "number", textContent: amount(own[node], unit) }),
+    ];
+    const text = element("span", { className: "function", textContent: name(node) });
+    text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;
+    text.prepend(toggle);
+    row.append(...cells, text);
+    list.insertBefore(row, before);
+    let isOpen = false;
+    const open = (wants) => {
+      if (wants === isOpen || children.length === 0) return;
+      isOpen = wants;
+      toggle.textContent = isOpen ? "▾" : "▸";
+      row.setAttribute("aria-expanded", String(isOpen));
+      if (isOpen) {
+        const after = row.nextSibling;
+        for (const child of children.slice(0, MOST)) add(child, depth + 1, after);
+        if (children.length > MOST) {
+          const more = element("div", { className: "call more", textContent: `${children.length - MOST} smaller callees are not listed` });
+          more.setAttribute("aria-level", depth + 1);
+          list.insertBefore(more, after);
+        }
+      } else {
+        while (row.nextSibling && Number(row.nextSibling.getAttribute("aria-level")) > depth) row.nextSibling.remove();
+      }
+    };
+    row.addEventListener("click", () => open(!isOpen));
+    row.addEventListener("dblclick", () => onChoose(tree.label[node]));
+    row.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowRight") open(true);
+      else if (event.key === "ArrowLeft") open(false);
+      else if (event.key === "Enter") onChoose(tree.label[node]);
+      else if (event.key === "ArrowDown") row.nextSibling?.focus();
+      else if (event.key === "ArrowUp") row.previousSibling?.focus();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  };
+  const roots = childrenOf(0).slice(0, MOST);
+  for (const root of roots) add(root, 1, null);
+  // Opens the way that most samples go.
+  let row = list.firstChild;
+  while (row && row.querySelector(".toggle")?.textContent === "▸") {
+    row.click();
+    const below = row.nextSibling;
+    const node = Number(below?.getAttribute("data-node"));
+    if (!below || total[node] < total[Number(row.getAttribute("data-node"))] / 2) break;
+    row = below;
+  }
+  return list;
+}

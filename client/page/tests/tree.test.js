@@ -1,0 +1,68 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { layout } from "../flame.js";
+import { Tree, callees, callers, carry, derive } from "../tree.js";
+
+// main(0) calls poll(1), which calls itself and parse(2); main also calls parse.
+const [MAIN, POLL, PARSE] = [0, 1, 2];
+const tree = Tree.fromDepths([1, 2, 3, 4, 3, 2], [MAIN, POLL, POLL, PARSE, PARSE, PARSE]);
+const own = Float64Array.from([0, 1, 2, 4, 8, 16, 32]);
+const total = tree.totals(own);
+
+const paths = (of, counts) => Object.fromEntries([...counts.keys()].filter((node) => node > 0 && counts[node] > 0)
+  .map((node) => [of.path(node).join(";"), counts[node]]));
+
+test("totals add up, and a function counts once in a stack", () => {
+  assert.deepEqual([...total], [63, 63, 30, 12, 8, 16, 32]);
+  const sums = tree.functions(own, total, 3);
+  assert.deepEqual([...sums.own], [1, 6, 56]);
+  assert.deepEqual([...sums.total], [63, 30, 56]);
+  assert.equal(tree.matched(total, [0, 1, 1]), 62, "one below the other counts once");
+});
+
+test("stacks that are not shown are in no total", () => {
+  const filtered = Float64Array.from(own);
+  filtered[0] = 100;
+  assert.equal(tree.totals(filtered)[0], 63);
+});
+
+test("recursion collapses, and hidden functions give their samples to their callers", () => {
+  const collapsed = derive(tree, [0, 1, 2], true, 3, 4);
+  assert.deepEqual(paths(collapsed.tree, carry(own, collapsed.to, collapsed.tree.length)),
+    { 0: 1, "0;1": 6, "0;1;2": 24, "0;2": 32 });
+  const hidden = derive(tree, [0, -1, 2], false, 3, 4);
+  assert.deepEqual(paths(hidden.tree, carry(own, hidden.to, hidden.tree.length)), { 0: 7, "0;2": 56 });
+  const all = derive(tree, [-1, -1, 2], false, 3, 4);
+  assert.deepEqual(paths(all.tree, carry(own, all.to, all.tree.length)), { 3: 7, 2: 56 });
+});
+
+test("callers count the innermost call of a stack, callees the outermost", () => {
+  const above = callers(tree, total, POLL, 3);
+  assert.deepEqual(paths(above.tree, above.tree.totals(above.own)), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
+  const below = callees(tree, own, POLL, 3);
+  assert.deepEqual(paths(below.tree, below.own), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
+  assert.equal(callers(tree, total, 9, 10).tree.length, 1, "a function without calls");
+});
+
+test("cells narrower than a pixel become one that says how many they are", () => {
+  const wide = Tree.fromDepths([1, ...new Array(200).fill(2)], [0, ...new Array(200).keys()].map((label) => label));
+  const counts = new Float64Array(202).fill(1);
+  counts[1] = 0;
+  counts[2] = 100;
+  const cells = layout(wide, wide.totals(counts), { width: 150, order: "name", root: 0 });
+  const merged = cells.filter((cell) => cell.merged > 0);
+  assert.equal(merged.length, 1);
+  assert.equal(merged[0].merged, 199);
+  const row = cells.filter((cell) => cell.row === 2);
+  assert.equal(Math.round(row.reduce((sum, cell) => sum + cell.w, 0)), 150, "nothing is left out");
+});
+
+test("left heavy puts the widest first", () => {
+  const cells = layout(tree, total, { width: 630, order: "weight", root: 0 });
+  assert.deepEqual(cells.filter((cell) => cell.row === 2).map((cell) => [cell.node, cell.x]), [[6, 0], [2, 320]]);
+});
+
+test("a tree of 100,000 frames in one stack is walked", () => {
+  const deep = Tree.fromDepths(Uint32Array.from({ length: 100000 }, (_, at) => at + 1), new Uint32Array(100000));
+  assert.equal(deep.outermost.reduce((sum, flag) => sum + flag, 0), 1);
+});

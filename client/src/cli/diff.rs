@@ -1,0 +1,227 @@
+//! `diff`: what changed between two recordings.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::names::NameArguments;
+use super::report::open;
+use super::{print, screen, values};
+use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
+use crate::output::AtomicFile;
+use crate::report::{self, DEFAULT_COLUMNS};
+
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_HELP, arg_required_else_help = true)]
+pub(super) struct DiffArguments {
+    /// The recording to compare with: a file, or a folder of .unikprof files of the same build
+    #[arg(value_name = "BASE")]
+    base: PathBuf,
+    /// The recording that is compared, likewise; it may be of another build
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Compare the time for each call of this span of the guest, or for each step of a counter that only grows
+    ///
+    /// Without it, shares of the time are compared.
+    #[arg(long, value_name = "SPAN")]
+    per: Option<String>,
+    /// A function of BASE that has another name in NEW; can be repeated
+    #[arg(long, value_name = "OLD=NEW")]
+    rename: Vec<String>,
+    /// Compare recordings of guests with different names
+    #[arg(long)]
+    force: bool,
+    /// Exit with code 13 if NEW is slower: `significant`, or by a share of BASE's time such as 5%
+    ///
+    /// `significant` fails if a function in the cause takes more time than in BASE; 5% if it takes more by at least 5 %
+    /// of all time in BASE, or with --per if all time for each call grew by at least 5 %. Changes that may be chance and
+    /// time that moved between functions do not fail. The last line on standard error is the result as a JSON object.
+    #[arg(long, value_name = "CHANGE")]
+    fail_on: Option<FailOn>,
+    /// Read a damaged or truncated file up to the damage
+    #[arg(long)]
+    salvage: bool,
+    /// Number of functions in the text; 0 lists all
+    #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count)]
+    top: usize,
+    /// Print the comparison as JSON
+    #[arg(long, conflicts_with = "output", help_heading = "Output")]
+    json: bool,
+    /// Write to this file, in the format of its extension: .txt, .json or .svg; can be repeated
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FILE",
+        help_heading = "Output"
+    )]
+    output: Vec<PathBuf>,
+    #[command(flatten)]
+    names: NameArguments,
+}
+
+const DIFF_HELP: &str = "\
+A change is shown as one if it is more than chance between blocks of time, at
+most 5 % of such results being wrong. This needs recordings of an agent that
+keeps a ring; from counts without times, changes are shown as possible only.
+
+`slower`, `faster`, `new`, `gone` and `moved` functions are the cause of the
+change; `carries` marks functions whose callees are, and `share` those that
+have another share only because others became slower or faster.
+
+Examples:
+  unikprof-client diff old.unikprof new.unikprof --image old.elf --image new.elf
+  unikprof-client diff old.unikprof new.unikprof --per request --fail-on 5%
+  unikprof-client diff old.unikprof new.unikprof --rename parse=Parser::parse --json";
+
+/// The change from which on NEW is too slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum FailOn {
+    Significant,
+    /// A share of all time in BASE.
+    Growth(f64),
+}
+
+impl FromStr for FailOn {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<FailOn, Self::Err> {
+        if text == "significant" {
+            return Ok(FailOn::Significant);
+        }
+        let percent = text
+            .strip_suffix('%')
+            .map(|number| number.trim().parse::<f64>());
+        match percent {
+            Some(Ok(percent)) if percent > 0.0 && percent.is_finite() => {
+                Ok(FailOn::Growth(percent / 100.0))
+            }
+            _ => Err("expected `significant`, or a percentage above 0 such as `5%`"),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
+    let outputs = outputs(arguments)?;
+    let symbolizer = arguments.names.symbolizer()?;
+    let files = [&arguments.base, &arguments.new];
+    let read = |path: &PathBuf| open(std::slice::from_ref(path), arguments.salvage, &[]);
+    let [base, new] = [read(files[0])?, read(files[1])?];
+    let named = [
+        symbolizer.resolve(&base.profile)?,
+        symbolizer.resolve(&new.profile)?,
+    ];
+    let titles = files.map(|path| path.display().to_string());
+    let compared = Comparison::of(
+        Input {
+            title: &titles[0],
+            recording: &base,
+            symbolized: &named[0],
+        },
+        Input {
+            title: &titles[1],
+            recording: &new,
+            symbolized: &named[1],
+        },
+        &CompareOptions {
+            per: arguments.per.clone(),
+            renames: arguments.rename.clone(),
+            force: arguments.force,
+        },
+    )?;
+    if arguments.fail_on == Some(FailOn::Significant) && compared.basis() == "counts" {
+        return Err(DiffError::NoTimes.into());
+    }
+    for (format, path) in outputs {
+        write(&compared, format, path, arguments.top)?;
+    }
+    arguments
+        .fail_on
+        .map_or(Ok(()), |fail_on| judge(&compared, fail_on))
+}
+
+fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {
+    if arguments.output.is_empty() {
+        let format = if arguments.json {
+            Format::Json
+        } else {
+            Format::Text
+        };
+        return Ok(vec![(format, None)]);
+    }
+    let output = |path: &'_ PathBuf| match report::Format::from_path(path) {
+        Ok(report::Format::Text) => Ok(Format::Text),
+        Ok(report::Format::Json) => Ok(Format::Json),
+        #[cfg(feature = "svg")]
+        Ok(report::Format::Svg) => Ok(Format::Svg),
+        _ => Err(Failure::Usage(format!(
+            "cannot tell the format of {}: `diff` writes .txt, .json and .svg",
+            path.display()
+        ))),
+    };
+    let outputs = arguments.output.iter();
+    outputs
+        .map(|path| Ok((output(path)?, Some(path.as_path()))))
+        .collect()
+}
+
+fn write(
+    compared: &Comparison<'_>,
+    format: Format,
+    path: Option<&Path>,
+    top: usize,
+) -> Result<(), Failure> {
+    let Some(path) = path else {
+        let mut bytes = Vec::new();
+        let written = compared.write(format, top, screen::columns(), &mut bytes);
+        return written.map_err(Failure::Stdout).and_then(|()| print(bytes));
+    };
+    let mut file = AtomicFile::create(path)?;
+    match compared.write(format, top, DEFAULT_COLUMNS, &mut file) {
+        Ok(()) => Ok(file.publish()?),
+        Err(source) => Err(file.failed(source).into()),
+    }
+}
+
+/// The result of `--fail-on`, in one line.
+#[derive(Serialize)]
+struct Judged<'a> {
+    diff: &'static str,
+    basis: &'static str,
+    /// Functions of the cause that take more time, by how much of all time in BASE.
+    slower: Vec<Slower<'a>>,
+    /// By how much all time for each unit of work grew, beyond chance.
+    total: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Slower<'a> {
+    function: &'a str,
+    growth: f64,
+}
+
+fn judge(compared: &Comparison<'_>, fail_on: FailOn) -> Result<(), Failure> {
+    let least = match fail_on {
+        FailOn::Significant => 0.0,
+        FailOn::Growth(least) => least,
+    };
+    let total = compared.whole_slower_by().filter(|growth| *growth >= least);
+    let slower: Vec<Slower<'_>> = compared
+        .slower_by(least)
+        .into_iter()
+        .map(|(function, growth)| Slower { function, growth })
+        .collect();
+    let counts_total = matches!(fail_on, FailOn::Growth(_));
+    let fails = !slower.is_empty() || (counts_total && total.is_some());
+    let line = Judged {
+        diff: if fails { "slower" } else { "passed" },
+        basis: compared.basis(),
+        slower,
+        total,
+    };
+    let line = serde_json::to_string(&line).unwrap_or_default();
+    eprintln!("{line}");
+    if fails { Err(Failure::Slower) } else { Ok(()) }
+}

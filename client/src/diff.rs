@@ -1,0 +1,478 @@
+//! What changed between two recordings, and whether the change is real.
+//!
+//! A [`Comparison`] has each function's time in both recordings with the change and its 95 % interval, says which
+//! changes are more than chance, and names the cause: the functions without which the rest is as it was. Functions are
+//! matched by name, so that the recordings may be of different builds.
+//!
+//! The samples of a running second are always the same number. Without a measure of work, recordings can only be
+//! compared by shares, where one function that becomes slower makes all others look faster; the cause is found in
+//! spite of that. With one (calls of a span, or a counter that grows) they are compared by the time for each unit of it.
+
+mod cause;
+mod json;
+mod side;
+mod statistics;
+#[cfg(feature = "svg")]
+mod svg;
+mod text;
+#[cfg(test)]
+mod truths;
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::profile::Mode;
+use cause::{Cause, Role};
+pub(crate) use side::Input;
+use side::{NameId, Sides};
+use statistics::{Factor, Hits, LEVEL, Rate, Sight};
+
+/// How recordings are compared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CompareOptions {
+    /// The span or counter whose calls or growth are the work that was done.
+    pub(crate) per: Option<String>,
+    /// Functions that have another name in the new recording: `OLD=NEW`.
+    pub(crate) renames: Vec<String>,
+    /// Whether recordings of guests with different names are compared.
+    pub(crate) force: bool,
+}
+
+/// Two recordings, compared.
+#[derive(Debug)]
+pub(crate) struct Comparison<'a> {
+    inputs: [Input<'a>; 2],
+    per: Option<String>,
+    /// How many blocks of time each recording has; `None`: there are counts without times.
+    blocks: Option<[usize; 2]>,
+    /// What was compared of each recording, in the mode's unit.
+    counted: [u64; 2],
+    /// The work done in each.
+    work: Option<[f64; 2]>,
+    /// All time for each unit of work.
+    total: Option<Change>,
+    /// By the size of the change of their own time, those that changed first.
+    functions: Vec<Function>,
+    /// How many functions were tested.
+    tested: usize,
+    #[cfg(feature = "svg")]
+    sides: Sides,
+    warnings: Vec<String>,
+}
+
+/// A value in both recordings: a share of the time, or ns for each unit of work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Change {
+    base: f64,
+    new: f64,
+    /// `None` if it is in neither.
+    factor: Option<Factor>,
+}
+
+impl Change {
+    fn of([base, new]: [Rate; 2]) -> Change {
+        Change {
+            base: base.rate(),
+            new: new.rate(),
+            factor: statistics::factor(&base, &new),
+        }
+    }
+
+    fn difference(&self) -> f64 {
+        self.new - self.base
+    }
+}
+
+/// A function in both recordings.
+#[derive(Debug)]
+struct Function {
+    name: String,
+    own: Change,
+    /// With its callees.
+    total: Change,
+    /// The chance of such a difference of its own time if nothing changed; `None` if it occurs too seldom to tell.
+    chance: Option<f64>,
+    /// The least share of wrong ones among the functions shown as changed if this is one of them.
+    false_discoveries: Option<f64>,
+    role: Option<Role>,
+    /// How finely the recordings show it; `None` if one of them has none of it.
+    sight: Option<Sight>,
+}
+
+impl Function {
+    /// Whether its own time changed beyond chance.
+    fn is_changed(&self) -> bool {
+        self.false_discoveries.is_some_and(|share| share <= LEVEL)
+    }
+}
+
+/// Recordings cannot be compared.
+#[derive(Debug, Error)]
+pub(crate) enum DiffError {
+    #[error(
+        "the recordings are of guests with different names: `{base}` and `{new}`; compare recordings of one guest, or \
+         give --force"
+    )]
+    OtherGuest { base: String, new: String },
+    #[error(
+        "the recordings have different modes: {base} and {new}; compare recordings of one mode"
+    )]
+    OtherMode { base: Mode, new: Mode },
+    #[error("{file} has no samples to compare")]
+    Empty { file: String },
+    #[error(
+        "--per and --fail-on significant need samples with times in both recordings, at least 30 blocks of them; give \
+         the agent memory for a ring, or record longer"
+    )]
+    NoTimes,
+    #[error(
+        "{file} has no call of a span `{name}` and no counter `{name}` that grows, in the time compared; `report` lists both"
+    )]
+    NoWork { file: String, name: String },
+    #[error(
+        "the counter `{name}` falls in {file}: --per needs a counter that only grows, or a span"
+    )]
+    Falls { file: String, name: String },
+    #[error("--rename {rename}: expected OLD=NEW with the whole name of a function of the base")]
+    NoSuchFunction { rename: String },
+}
+
+/// What a function was counted in the blocks of both recordings.
+#[derive(Debug, Clone, Default)]
+struct FunctionHits {
+    own: [Vec<Hits>; 2],
+    total: [Vec<Hits>; 2],
+}
+
+/// What the counts of both recordings are compared by.
+#[derive(Debug, Clone)]
+struct Measure {
+    of: [Vec<f64>; 2],
+    has_blocks: bool,
+    /// Whether it is the samples themselves, and rates are shares of them.
+    is_share: bool,
+}
+
+impl Measure {
+    fn rates(&self, hits: &[Vec<Hits>; 2]) -> [Rate; 2] {
+        [0, 1].map(|at| {
+            if self.has_blocks {
+                Rate::of_blocks(&hits[at], &self.of[at])
+            } else {
+                let sum = hits[at].iter().map(|(_, hits)| hits).sum();
+                Rate::of_samples(sum, self.of[at].iter().sum())
+            }
+        })
+    }
+
+    /// Whether nothing of a recording is left in it.
+    fn is_empty(&self) -> bool {
+        self.of.iter().any(|of| of.iter().sum::<f64>() <= 0.0)
+    }
+
+    /// Without what these functions were counted, where rates are shares: shares of the rest.
+    fn without(&self, functions: &[&[Vec<Hits>; 2]]) -> Measure {
+        let mut rest = self.clone();
+        if self.is_share {
+            for at in [0, 1] {
+                for (block, hits) in functions.iter().flat_map(|hits| &hits[at]) {
+                    let of = &mut rest.of[at][*block];
+                    *of = (*of - hits).max(0.0);
+                }
+            }
+        }
+        rest
+    }
+}
+
+impl<'a> Comparison<'a> {
+    pub(crate) fn of(
+        base: Input<'a>,
+        new: Input<'a>,
+        options: &CompareOptions,
+    ) -> Result<Comparison<'a>, DiffError> {
+        check(&base, &new, options.force)?;
+        let mut sides = Sides::of([&base, &new], options.per.as_deref())?;
+        for (side, input) in sides.sides.iter().zip([&base, &new]) {
+            if side.counted == 0 {
+                let file = input.title.to_owned();
+                return Err(DiffError::Empty { file });
+            }
+        }
+        rename(&mut sides, &options.renames)?;
+        let hits = by_function(&sides);
+        let measure = Measure {
+            of: [0, 1].map(|at| sides.sides[at].of.clone()),
+            has_blocks: sides.has_blocks,
+            is_share: options.per.is_none(),
+        };
+        let own: Vec<&[Vec<Hits>; 2]> = hits.iter().map(|hits| &hits.own).collect();
+        let chances = chances(&measure, &own);
+        let false_discoveries = statistics::false_discoveries(&chances);
+        let tested = chances.iter().flatten().count();
+        let is_changed = |at: NameId| false_discoveries[at].is_some_and(|share| share <= LEVEL);
+        let cause = Cause::of(&sides, &hits, &measure, &is_changed);
+        let Sides { names, .. } = &sides;
+        // A renamed function leaves a name without samples.
+        let is_there = |at: &NameId| hits[*at].total.iter().any(|hits| !hits.is_empty());
+        let functions = (0..names.all.len()).filter(is_there).map(|at| {
+            let rates = measure.rates(&hits[at].own);
+            Function {
+                name: names.all[at].clone(),
+                own: Change::of(rates),
+                total: Change::of(measure.rates(&hits[at].total)),
+                chance: chances[at],
+                false_discoveries: false_discoveries[at],
+                role: cause.role(at, names),
+                sight: Sight::of(&rates[0], &rates[1], tested, measure.is_share),
+            }
+        });
+        let mut functions: Vec<Function> = functions.collect();
+        functions.sort_by(|a, b| {
+            let key = |f: &Function| {
+                (
+                    f.is_changed(),
+                    f.own.difference().abs(),
+                    f.total.base + f.total.new,
+                )
+            };
+            let (a_key, b_key) = (key(a), key(b));
+            let of_size = b_key
+                .1
+                .total_cmp(&a_key.1)
+                .then(b_key.2.total_cmp(&a_key.2));
+            b_key
+                .0
+                .cmp(&a_key.0)
+                .then(of_size)
+                .then_with(|| a.name.cmp(&b.name))
+        });
+        let all = options.per.as_ref().map(|_| {
+            let every = [0, 1].map(|at| {
+                let stacks = sides.sides[at].stacks.iter();
+                merged(
+                    stacks
+                        .flat_map(|stack| stack.hits.iter().copied())
+                        .collect(),
+                )
+            });
+            Change::of(measure.rates(&every))
+        });
+        Ok(Comparison {
+            warnings: warnings(&base, &new, &sides),
+            inputs: [base, new],
+            per: options.per.clone(),
+            blocks: sides
+                .has_blocks
+                .then(|| [0, 1].map(|at| sides.sides[at].of.len())),
+            counted: [0, 1].map(|at| sides.sides[at].counted),
+            work: options
+                .per
+                .as_ref()
+                .map(|_| [0, 1].map(|at| measure.of[at].iter().sum())),
+            total: all,
+            functions,
+            tested,
+            #[cfg(feature = "svg")]
+            sides,
+        })
+    }
+
+    /// On what significance is based: `blocks` of time, or `counts` of samples that are taken as independent.
+    pub(crate) fn basis(&self) -> &'static str {
+        match self.blocks {
+            Some(_) => "blocks",
+            None => "counts",
+        }
+    }
+
+    /// Functions of the cause that take more time, beyond what moved to them from others, and by how much of the base's
+    /// whole time. At least by this much.
+    pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64)> {
+        let whole = self.total.map_or(1.0, |total| total.base);
+        let grown = self.functions.iter().filter_map(|function| {
+            let growth = function.own.difference() / whole;
+            let is_cause = matches!(function.role, Some(Role::Cause(_)));
+            (is_cause && growth > 0.0 && growth >= least)
+                .then_some((function.name.as_str(), growth))
+        });
+        grown.collect()
+    }
+
+    /// By how much of itself all time for each unit of work grew, if that is more than chance.
+    pub(crate) fn whole_slower_by(&self) -> Option<f64> {
+        let factor = self.total?.factor?;
+        (factor.low > 1.0).then_some(factor.factor - 1.0)
+    }
+
+    /// What the reader should know about the figures, a sentence each.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+fn check(base: &Input<'_>, new: &Input<'_>, force: bool) -> Result<(), DiffError> {
+    let [base, new] = [base.info(), new.info()];
+    let are_named = !base.guest_name.is_empty() && !new.guest_name.is_empty();
+    if are_named && base.guest_name != new.guest_name && !force {
+        let name = |name: &str| crate::printable::Printable(name).to_string();
+        return Err(DiffError::OtherGuest {
+            base: name(&base.guest_name),
+            new: name(&new.guest_name),
+        });
+    }
+    if base.mode != new.mode {
+        return Err(DiffError::OtherMode {
+            base: base.mode,
+            new: new.mode,
+        });
+    }
+    Ok(())
+}
+
+/// Gives functions of the base the names that they have in the new recording. A name may contain `=`.
+fn rename(sides: &mut Sides, renames: &[String]) -> Result<(), DiffError> {
+    for rename in renames {
+        let mut splits = rename.match_indices('=').map(|(at, _)| rename.split_at(at));
+        let found = splits.find_map(|(old, new)| Some((sides.names.known(old)?, &new[1..])));
+        let Some((old, new)) = found.filter(|(_, new)| !new.is_empty()) else {
+            let rename = rename.clone();
+            return Err(DiffError::NoSuchFunction { rename });
+        };
+        match sides.names.known(new) {
+            None => sides.names.rename(old, new),
+            Some(new) => {
+                let stacks = sides.sides[0].stacks.iter_mut();
+                for name in stacks.flat_map(|stack| &mut stack.path) {
+                    if *name == old {
+                        *name = new;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn by_function(sides: &Sides) -> Vec<FunctionHits> {
+    let mut all = vec![FunctionHits::default(); sides.names.all.len()];
+    for at in [0, 1] {
+        for stack in &sides.sides[at].stacks {
+            if let Some(leaf) = stack.path.first() {
+                all[*leaf].own[at].extend(&stack.hits);
+            }
+            // A function counts once a stack.
+            let mut names = stack.path.clone();
+            names.sort_unstable();
+            names.dedup();
+            for name in names {
+                all[name].total[at].extend(&stack.hits);
+            }
+        }
+    }
+    for hits in &mut all {
+        for hits in hits.own.iter_mut().chain(&mut hits.total) {
+            *hits = merged(std::mem::take(hits));
+        }
+    }
+    all
+}
+
+/// With one entry for each block, in order.
+fn merged(mut hits: Vec<Hits>) -> Vec<Hits> {
+    hits.sort_by_key(|(block, _)| *block);
+    hits.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        if is_same {
+            kept.1 += next.1;
+        }
+        is_same
+    });
+    hits
+}
+
+/// For each function the chance of such a difference if nothing changed: by blocks, or if there are none as if each
+/// sample were independent.
+fn chances(measure: &Measure, functions: &[&[Vec<Hits>; 2]]) -> Vec<Option<f64>> {
+    if measure.has_blocks {
+        let pairs: Vec<[&[Hits]; 2]> = functions
+            .iter()
+            .map(|[base, new]| [base.as_slice(), new.as_slice()])
+            .collect();
+        return statistics::permuted(&measure.of, &pairs);
+    }
+    let chance = |hits: &&[Vec<Hits>; 2]| {
+        let [base, new] = measure.rates(hits);
+        let is_there = hits.iter().any(|hits| !hits.is_empty());
+        is_there.then(|| statistics::chance(&base, &new))
+    };
+    functions.iter().map(chance).collect()
+}
+
+fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
+    let mut all = Vec::new();
+    for (input, side) in [base, new].into_iter().zip(&sides.sides) {
+        let profile = &input.recording.profile;
+        let title = input.title;
+        let compared = side.counted as f64 / profile.sample_count().max(1) as f64;
+        if sides.has_blocks && input.recording.asked.is_none() && compared < 0.95 {
+            all.push(format!(
+                "{title}: the rings hold {:.0} % of the samples; only these are compared",
+                compared * 100.0
+            ));
+        }
+        if let Some(unplaced) = crate::report::uncertainty::Unplaced::of(profile) {
+            all.push(format!(
+                "{title}: {} samples are not counted in the function that ran when they were due ({}); intervals do not \
+                 include what they could change",
+                crate::units::grouped(unplaced.count()),
+                unplaced.kinds()
+            ));
+        }
+        let info = &profile.recording().warnings;
+        all.extend(info.iter().map(|warning| format!("{title}: {warning}")));
+        // An image that only the other recording uses is no mistake.
+        let is_used = |warning: &&crate::symbols::SymbolWarning| {
+            !matches!(warning, crate::symbols::SymbolWarning::NotUsed { .. })
+        };
+        let symbols = input.symbolized.warnings().iter().filter(is_used);
+        all.extend(symbols.map(|warning| format!("{title}: {warning}")));
+    }
+    if !sides.has_blocks {
+        all.push(
+            "the recordings have counts without times, or too few samples for 30 blocks of time: samples are taken as \
+             independent. If they come in bursts, intervals are too narrow and changes shown as possible may be chance; \
+             give the agent memory for a ring"
+                .to_owned(),
+        );
+    }
+    all
+}
+
+impl Comparison<'_> {
+    /// Writes it. Text lists `top` functions (0: all) in so many columns.
+    pub(crate) fn write(
+        &self,
+        format: Format,
+        top: usize,
+        columns: usize,
+        out: &mut impl io::Write,
+    ) -> io::Result<()> {
+        match format {
+            Format::Text => text::write(self, top, columns, out),
+            Format::Json => json::write(self, out),
+            #[cfg(feature = "svg")]
+            Format::Svg => svg::write(self, out),
+        }
+    }
+}
+
+/// A format of comparisons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+    #[cfg(feature = "svg")]
+    Svg,
+}

@@ -1,0 +1,265 @@
+//! One of the two recordings: its samples by stack and block of time, and the work it did.
+
+use std::collections::HashMap;
+
+use super::DiffError;
+use super::statistics::Hits;
+use crate::printable::Printable;
+use crate::profile::{NodeId, RecordingInfo, Unit};
+use crate::recording::Recording;
+use crate::report::TimelineView;
+use crate::symbols::Symbolized;
+use crate::timeline::{Slice, Window};
+
+/// Into how many blocks the shorter recording is divided.
+const BLOCKS: f64 = 40.0;
+
+/// The most blocks of a recording that is longer than the other one.
+const MOST_BLOCKS: f64 = 160.0;
+
+/// In fewer blocks than this, nothing can be said about how samples are clustered.
+const LEAST_BLOCKS: usize = 30;
+
+/// How finely the time is cut before blocks are made of the pieces.
+const PIECES: u64 = 1_000;
+
+/// An index into [`Names::all`].
+pub(super) type NameId = usize;
+
+/// The names of the functions in both recordings.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    pub(super) all: Vec<String>,
+    ids: HashMap<String, NameId>,
+}
+
+impl Names {
+    fn id(&mut self, name: &str) -> NameId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        self.all.push(name.to_owned());
+        self.ids.insert(name.to_owned(), self.all.len() - 1);
+        self.all.len() - 1
+    }
+
+    pub(super) fn known(&self, name: &str) -> Option<NameId> {
+        self.ids.get(name).copied()
+    }
+
+    /// Gives a name to what has another one so far.
+    pub(super) fn rename(&mut self, id: NameId, name: &str) {
+        self.ids.remove(&self.all[id]);
+        self.all[id] = name.to_owned();
+        self.ids.insert(name.to_owned(), id);
+    }
+}
+
+/// A recording that is compared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Input<'a> {
+    /// How the output names it: the file.
+    pub(crate) title: &'a str,
+    pub(crate) recording: &'a Recording,
+    pub(crate) symbolized: &'a Symbolized<'a>,
+}
+
+impl Input<'_> {
+    pub(super) fn info(&self) -> &RecordingInfo {
+        self.recording.profile.recording()
+    }
+
+    fn view(&self) -> Option<(TimelineView<'_>, Window)> {
+        let view = TimelineView::of(self.recording)?;
+        Some((view, view.timeline.bounded(&view.of, view.window)))
+    }
+
+    /// The pieces of the recording's time, if the rings hold most of its samples.
+    fn pieces(&self) -> Option<Vec<Slice>> {
+        let (view, window) = self.view()?;
+        let step_ns = window.length_ns().div_ceil(PIECES).max(1);
+        let pieces = view
+            .timeline
+            .slices(self.info(), &view.of, window, None, step_ns);
+        let is_window = view.window != view.of.window;
+        let held: u64 = pieces.iter().map(counted).sum();
+        (is_window || held >= self.recording.profile.sample_count() / 2).then_some(pieces)
+    }
+}
+
+fn counted(piece: &Slice) -> u64 {
+    let counts = piece.stacks.iter().map(|(_, count)| *count);
+    counts.fold(0, u64::saturating_add)
+}
+
+/// A stack's functions, innermost first, and what it was counted in each block that it occurs in.
+#[derive(Debug)]
+pub(super) struct Stack {
+    pub(super) path: Vec<NameId>,
+    pub(super) hits: Vec<Hits>,
+}
+
+/// A recording in blocks.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    pub(super) stacks: Vec<Stack>,
+    /// What each block is compared by: its samples, or the work done in it.
+    pub(super) of: Vec<f64>,
+    /// What was counted, in the mode's unit.
+    pub(super) counted: u64,
+}
+
+/// Both recordings, base first, in blocks of about the same size.
+#[derive(Debug)]
+pub(super) struct Sides {
+    pub(super) sides: [Side; 2],
+    pub(super) names: Names,
+    /// Whether the blocks are of time. If not, each recording is one block of counts without times.
+    pub(super) has_blocks: bool,
+}
+
+impl Sides {
+    /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and counts are in ns.
+    pub(super) fn of(inputs: [&Input<'_>; 2], per: Option<&str>) -> Result<Sides, DiffError> {
+        let mut names = Names::default();
+        let pieces = inputs.map(Input::pieces);
+        if let [Some(base), Some(new)] = &pieces {
+            let totals = [base, new].map(|pieces| pieces.iter().map(counted).sum::<u64>() as f64);
+            let size = totals[0].min(totals[1]) / BLOCKS;
+            let cut = |at: usize, pieces| {
+                let blocks = (totals[at] / size).round().clamp(BLOCKS, MOST_BLOCKS);
+                blocks_of(pieces, totals[at] / blocks)
+            };
+            let blocks = [cut(0, base), cut(1, new)];
+            if blocks.iter().all(|blocks| blocks.len() >= LEAST_BLOCKS) {
+                let sides = [0, 1].map(|at| Side::timed(inputs[at], &blocks[at], per, &mut names));
+                let [base, new] = sides;
+                return Ok(Sides {
+                    sides: [base?, new?],
+                    names,
+                    has_blocks: true,
+                });
+            }
+        }
+        if per.is_some() {
+            return Err(DiffError::NoTimes);
+        }
+        Ok(Sides {
+            sides: inputs.map(|input| Side::counted(input, &mut names)),
+            names,
+            has_blocks: false,
+        })
+    }
+}
+
+/// Joins neighbours until each block has at least this many samples. The last one may have fewer.
+fn blocks_of(pieces: &[Slice], size: f64) -> Vec<&[Slice]> {
+    let mut blocks = Vec::new();
+    let (mut from, mut sum, mut due) = (0, 0.0, size);
+    for (at, piece) in pieces.iter().enumerate() {
+        sum += counted(piece) as f64;
+        // Rounding must not leave a crumb behind the last block.
+        if sum >= due * (1.0 - 1e-9) {
+            blocks.push(&pieces[from..=at]);
+            from = at + 1;
+            due = size * ((sum / size).floor() + 1.0);
+        }
+    }
+    blocks
+}
+
+impl Side {
+    fn timed(
+        input: &Input<'_>,
+        blocks: &[&[Slice]],
+        per: Option<&str>,
+        names: &mut Names,
+    ) -> Result<Side, DiffError> {
+        let work = per.map(|name| work(input, name)).transpose()?;
+        let mut known: HashMap<NodeId, usize> = HashMap::new();
+        let mut side = Side::default();
+        for (at, pieces) in blocks.iter().enumerate() {
+            let mut sum = 0;
+            for (node, count) in pieces.iter().flat_map(|piece| &piece.stacks) {
+                sum += count;
+                let stack = *known.entry(*node).or_insert_with(|| {
+                    side.stacks.push(Stack {
+                        path: path(input, *node, names),
+                        hits: Vec::new(),
+                    });
+                    side.stacks.len() - 1
+                });
+                side.stacks[stack].hits.push((at, *count as f64));
+            }
+            side.counted += sum;
+            side.of.push(match (&work, pieces) {
+                (Some(work), [first, .., last]) => {
+                    done(work, first.window.from_ns, last.window.to_ns)
+                }
+                (Some(work), [only]) => done(work, only.window.from_ns, only.window.to_ns),
+                _ => sum as f64,
+            });
+        }
+        if side.of.iter().sum::<f64>() <= 0.0 {
+            return Err(DiffError::NoWork {
+                file: input.title.to_owned(),
+                name: per.unwrap_or_default().to_owned(),
+            });
+        }
+        if work.is_some() && input.info().mode.unit() == Unit::Samples {
+            let period_ns = input.info().period_ns as f64;
+            let hits = side.stacks.iter_mut().flat_map(|stack| &mut stack.hits);
+            hits.for_each(|(_, hits)| *hits *= period_ns);
+        }
+        Ok(side)
+    }
+
+    fn counted(input: &Input<'_>, names: &mut Names) -> Side {
+        let mut side = Side::default();
+        for sample in input.symbolized.profile().samples() {
+            side.counted = side.counted.saturating_add(sample.count);
+            side.stacks.push(Stack {
+                path: path(input, sample.node, names),
+                hits: vec![(0, sample.count as f64)],
+            });
+        }
+        side.of.push(side.counted as f64);
+        side
+    }
+}
+
+fn path(input: &Input<'_>, node: NodeId, names: &mut Names) -> Vec<NameId> {
+    let frames = input.symbolized.profile().stack(node);
+    let symbols = frames.flat_map(|frame| input.symbolized.frame(frame));
+    let name = |symbol: &crate::symbols::Symbol| {
+        let name = &input.symbolized.function(symbol.function).name;
+        names.id(&Printable(name).to_string())
+    };
+    symbols.map(name).collect()
+}
+
+/// When how much of a unit of work was done, in the order of time.
+fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
+    let unknown = || DiffError::NoWork {
+        file: input.title.to_owned(),
+        name: name.to_owned(),
+    };
+    let (view, window) = input.view().ok_or(DiffError::NoTimes)?;
+    let ends = view.timeline.span_ends(name, window);
+    if !ends.is_empty() {
+        return Ok(ends.into_iter().map(|at_ns| (at_ns, 1.0)).collect());
+    }
+    let counters = view.timeline.counters(window);
+    let counter = counters.iter().find(|counter| counter.name == name);
+    let growth = counter.ok_or_else(unknown)?.growth();
+    growth.ok_or_else(|| DiffError::Falls {
+        file: input.title.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+fn done(work: &[(u64, f64)], from_ns: u64, to_ns: u64) -> f64 {
+    let from = work.partition_point(|(at, _)| *at < from_ns);
+    let to = work.partition_point(|(at, _)| *at < to_ns);
+    work[from..to.max(from)].iter().map(|(_, done)| done).sum()
+}

@@ -1,0 +1,264 @@
+//! A comparison for people.
+
+use std::io::{self, Write};
+
+use super::statistics::Factor;
+use super::{Change, Comparison, Function, Role};
+use crate::printable::Printable;
+use crate::profile::Unit;
+use crate::report::shorten;
+use crate::units::{amount_with_unit, duration, grouped, percent, two_digits};
+
+/// The column in which the names of the functions begin.
+const NAMES_BEGIN: usize = 88;
+const LEAST_NAME: usize = 24;
+
+pub(super) fn write(
+    of: &Comparison<'_>,
+    top: usize,
+    columns: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    for (name, line) in lines(of) {
+        writeln!(out, "{name:<10} {line}")?;
+    }
+    for warning in of.warnings() {
+        writeln!(out, "warning: {warning}")?;
+    }
+    write_functions(of, top, columns, out)
+}
+
+/// What the comparison says, each line with its name.
+pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("base", of.title(0)), ("new", of.title(1))];
+    let measure = match (&of.per, of.work) {
+        (Some(per), Some([base, new])) => format!(
+            "time for each `{}`: {} and {} of them",
+            Printable(per),
+            grouped(base as u64),
+            grouped(new as u64)
+        ),
+        _ => "shares of the time".to_owned(),
+    };
+    let basis = match of.blocks {
+        Some([base, new]) => format!("in {base} and {new} blocks of time"),
+        None => "from counts without times".to_owned(),
+    };
+    lines.push(("compared", format!("{measure}, {basis}")));
+    if of.per.is_none() {
+        lines.push((
+            "",
+            "one slower function makes all others look faster; --per SPAN compares the time for each call".to_owned(),
+        ));
+    }
+    let changed = of.functions.iter().filter(|f| f.is_changed()).count();
+    let result = match (changed, of.blocks) {
+        (0, _) => format!("no change beyond chance in {} functions", of.tested),
+        (_, Some(_)) => format!(
+            "{changed} of {} functions changed; at most 5 % of such results are chance",
+            of.tested
+        ),
+        (_, None) => format!("{changed} of {} functions possibly changed", of.tested),
+    };
+    lines.push(("result", result));
+    if let Some(total) = &of.total {
+        let change = format!(
+            "{} to {}",
+            duration(total.base as u64),
+            duration(total.new as u64)
+        );
+        lines.push(("all time", format!("{change}, {}", interval(total))));
+    }
+    let mut name = "cause";
+    for function in &of.functions {
+        if let Some(line) = cause(of, function) {
+            lines.push((name, line));
+            name = "";
+        }
+    }
+    if let Some(line) = power(of) {
+        lines.push(("power", line));
+    }
+    lines
+}
+
+impl Comparison<'_> {
+    /// A recording's file, guest and name, and what was compared of it.
+    pub(super) fn title(&self, at: usize) -> String {
+        let input = &self.inputs[at];
+        let info = input.info();
+        let names = [&info.guest_name, &info.name].into_iter();
+        let names: Vec<String> = names
+            .filter(|name| !name.is_empty())
+            .map(|name| Printable(name).to_string())
+            .collect();
+        format!(
+            "{} ({}), {} in {}",
+            Printable(input.title),
+            names.join(", "),
+            amount_with_unit(self.counted[at], info.mode.unit()),
+            duration(info.elapsed_ns)
+        )
+    }
+}
+
+fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
+    let name = &function.name;
+    let (factor, others) = match function.role.as_ref()? {
+        Role::Cause(factor) => (factor, None),
+        Role::Moved { factor, others } => (factor, Some(others)),
+        Role::Carries | Role::Displaced => return None,
+    };
+    if let Some(others) = others {
+        let way = if function.own.difference() < 0.0 {
+            "to"
+        } else {
+            "from"
+        };
+        let listed = others.iter().map(|name| format!("`{name}`"));
+        return Some(format!(
+            "`{name}`: moved {way} {}",
+            listed.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    let condition = if of.per.is_some() {
+        ""
+    } else {
+        " if all others are unchanged"
+    };
+    Some(match (function.own, factor) {
+        (Change { base: 0.0, .. }, _) => format!("`{name}` is new"),
+        (Change { new: 0.0, .. }, _) => format!("`{name}` is gone"),
+        (_, Some(Factor { factor, low, high })) => {
+            format!("`{name}` takes {factor:.2} times as long ({low:.2} to {high:.2}){condition}")
+        }
+        (_, None) => format!("`{name}` has another share; no function is left as a reference"),
+    })
+}
+
+/// What the recordings could show at all, of the function that they show most finely.
+fn power(of: &Comparison<'_>) -> Option<String> {
+    let (least, function) = of.finest()?;
+    let times = function.sight?.times_longer(0.01);
+    let lengths = [0, 1].map(|at| {
+        let needed_s = of.inputs[at].info().elapsed_ns as f64 * times / 1e9;
+        duration(two_digits(needed_s as u64).saturating_mul(1_000_000_000))
+    });
+    let small = format!(
+        "the smallest slow-down found with 80 % probability is {}, of `{}`",
+        percent(least),
+        function.name
+    );
+    Some(if times <= 1.0 {
+        small
+    } else {
+        format!(
+            "{small}; to find 1 %, record {} and {}",
+            lengths[0], lengths[1]
+        )
+    })
+}
+
+impl Comparison<'_> {
+    /// The function whose slow-down is found from the smallest one on, and that.
+    pub(super) fn finest(&self) -> Option<(f64, &Function)> {
+        let least = |function| Function::least(function).map(|least| (least, function));
+        let all = self.functions.iter().filter_map(least);
+        all.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+}
+
+fn write_functions(
+    of: &Comparison<'_>,
+    top: usize,
+    columns: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let shown = match top {
+        0 => of.functions.len(),
+        top => top.min(of.functions.len()),
+    };
+    let values = match of.inputs[0].info().mode.unit() {
+        Unit::Samples => "time",
+        Unit::Nanoseconds => "blocked time",
+    };
+    writeln!(
+        out,
+        "\n{} of {} functions, by the change of their own {values}; 95 % intervals\n\
+         {:>37}{:>35}{:>9}\n\
+         {:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} function",
+        grouped(shown as u64),
+        grouped(of.functions.len() as u64),
+        "self",
+        "with callees",
+        "found",
+        "base",
+        "new",
+        "change",
+        "base",
+        "new",
+        "change",
+        "from",
+        "",
+    )?;
+    let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
+    for function in &of.functions[..shown] {
+        let value = |value: f64| match of.per {
+            Some(_) => duration(value as u64),
+            None => percent(value),
+        };
+        let least = function.least().map_or("-".to_owned(), percent);
+        writeln!(
+            out,
+            "{:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} {}",
+            value(function.own.base),
+            value(function.own.new),
+            interval(&function.own),
+            value(function.total.base),
+            value(function.total.new),
+            interval(&function.total),
+            least,
+            verdict(of, function),
+            shorten::name(&function.name, name_columns)
+        )?;
+    }
+    Ok(())
+}
+
+impl Function {
+    /// The least slow-down that is found with the stated probability.
+    pub(super) fn least(&self) -> Option<f64> {
+        self.sight.as_ref()?.least()
+    }
+}
+
+/// What became of a function, in a word; nothing if that may be chance.
+pub(super) fn verdict(of: &Comparison<'_>, function: &Function) -> &'static str {
+    match &function.role {
+        None => "",
+        Some(Role::Carries) => "carries",
+        Some(Role::Displaced) => "share",
+        Some(_) if of.blocks.is_none() => "maybe",
+        Some(Role::Moved { .. }) => "moved",
+        Some(Role::Cause(_)) if function.own.base == 0.0 => "new",
+        Some(Role::Cause(_)) if function.own.new == 0.0 => "gone",
+        Some(Role::Cause(_)) if function.own.difference() > 0.0 => "slower",
+        Some(Role::Cause(_)) => "faster",
+    }
+}
+
+/// The interval of a relative change.
+pub(super) fn interval(change: &Change) -> String {
+    let Some(Factor { low, high, .. }) = change.factor else {
+        return "-".to_owned();
+    };
+    let percent = |factor: f64| match (factor - 1.0) * 100.0 {
+        change if change.abs() < 9.95 => format!("{change:+.1}"),
+        change => format!("{change:+.0}"),
+    };
+    if high.is_infinite() {
+        format!("{} % or more", percent(low))
+    } else {
+        format!("{} to {} %", percent(low), percent(high))
+    }
+}
