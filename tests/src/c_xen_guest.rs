@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use unikprof_client::caller_table::ImageTable;
+use unikprof_client::symbols::Image;
+
 use crate::lab::LabError;
 use crate::lab::guest_image::{cargo, locked_folder, run};
 
@@ -34,6 +37,10 @@ pub const LINK_FLAGS: &[&str] = &[
     "-Wl,-z,max-page-size=4096",
 ];
 
+const STEP: &str = "building the kernel in C";
+/// The function of the kernel before which the drop-in starts: events work then, and xenstore is not used yet.
+const DROPIN_ENTRY: &str = "xenstore_start";
+
 /// What of the agent is linked into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agent {
@@ -43,43 +50,91 @@ pub enum Agent {
     Streams,
     /// The archive with the agent's own TCP over the kernel's frames.
     Frames,
+    /// That with keys, the flight recorder and a linked caller table.
+    Full,
+    /// The drop-in, linked with the kernel as it was before.
+    DropIn,
 }
 
-/// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own.
+/// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own. [`Agent::Full`] also has a
+/// caller table linked in, and a [stripped] copy to boot.
 pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
-    let step = "building the kernel in C";
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/c-xen");
     let (name, option) = match agent {
         Agent::Without => ("without", None),
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
+        Agent::Full => ("full", Some(&["--smoltcp", "--noise", "--ring"][..])),
+        Agent::DropIn => ("dropin", Some(&["--dropin", "--entry", DROPIN_ENTRY][..])),
+    };
+    let is_dropin = agent == Agent::DropIn;
+    let archive = if is_dropin {
+        "libunikprof-dropin.a"
+    } else {
+        "libunikprof.a"
     };
     // The archive's header is written in place.
     let (folder, _lock) = locked_folder(Path::new("c-xen").join(name))?;
-    let mut gcc = Command::new("gcc");
-    gcc.current_dir(&sources);
-    gcc.args(FLAGS).args(LINK_FLAGS).arg("-I").arg(&folder);
-    gcc.arg("-Wl,-T,link.ld");
-    for unit in units(&sources).map_err(|e| LabError::setup(step, e))? {
-        if agent != Agent::Without || !unit.ends_with("profiler.c") {
-            gcc.arg(unit);
-        }
-    }
-    match option {
-        None => {
-            gcc.arg("-DWITHOUT_AGENT");
-        }
-        Some(options) => {
-            run(step, &mut build_archive(&folder, options))?;
-            gcc.arg(folder.join("libunikprof.a"));
-        }
+    if let Some(options) = option {
+        run(STEP, &mut build_archive(&folder, options))?;
     }
     // A lab may be reading the last one: the image is renamed into place.
     let image = folder.join("c-xen.elf");
     let beside = folder.join(format!(".c-xen.elf.{}", std::process::id()));
-    run(step, gcc.arg("-o").arg(&beside))?;
-    fs::rename(&beside, &image).map_err(|e| LabError::setup(step, e))?;
+    let units = units(&sources).map_err(|e| LabError::setup(STEP, e))?;
+    let link = |definitions: &[&str]| {
+        let mut gcc = Command::new("gcc");
+        gcc.current_dir(&sources);
+        gcc.args(FLAGS).args(LINK_FLAGS).arg("-I").arg(&folder);
+        gcc.arg("-Wl,-T,link.ld").args(definitions);
+        let knows_agent = option.is_some() && !is_dropin;
+        let is_linked = |unit: &&PathBuf| knows_agent || !unit.ends_with("profiler.c");
+        gcc.args(units.iter().filter(is_linked));
+        gcc.args(option.map(|_| folder.join(archive)));
+        run(STEP, gcc.arg("-o").arg(&beside))
+    };
+    match agent {
+        Agent::Without => link(&["-DWITHOUT_AGENT"])?,
+        Agent::DropIn => link(&["-DWITHOUT_AGENT", &format!("-Wl,--wrap={DROPIN_ENTRY}")])?,
+        Agent::Streams | Agent::Frames => link(&[])?,
+        Agent::Full => {
+            let link_with = |bytes: usize| -> Result<Vec<u8>, LabError> {
+                let bytes = format!("-DCALLER_TABLE_BYTES={bytes}");
+                link(&["-DPROFILER_KEYS", "-DPROFILER_RING", &bytes])?;
+                caller_table(&beside)
+            };
+            let bytes = link_with(1)?.len();
+            let table = link_with(bytes)?;
+            if table.len() != bytes {
+                let found = format!("{bytes} bytes, and {} in the second pass", table.len());
+                return Err(LabError::setup("linking the caller table", found));
+            }
+            let file = folder.join("c-xen.elf.callers");
+            fs::write(&file, table).map_err(|e| LabError::setup(STEP, e))?;
+            let section = format!(".unikprof.callers={}", file.display());
+            let mut fill = Command::new("objcopy");
+            run(STEP, fill.arg("--update-section").arg(section).arg(&beside))?;
+            let bare = beside.with_added_extension("stripped");
+            let mut strip = Command::new("objcopy");
+            run(STEP, strip.arg("--strip-all").arg(&beside).arg(&bare))?;
+            fs::rename(bare, stripped(&image)).map_err(|e| LabError::setup(STEP, e))?;
+        }
+    }
+    fs::rename(&beside, &image).map_err(|e| LabError::setup(STEP, e))?;
     Ok(image)
+}
+
+/// The copy without symbols and debug information of the image of [`Agent::Full`].
+pub fn stripped(image: &Path) -> PathBuf {
+    image.with_added_extension("stripped")
+}
+
+/// What `unikprof-client caller-table` writes.
+fn caller_table(image: &Path) -> Result<Vec<u8>, LabError> {
+    let step = "compiling the caller table";
+    let image = Image::open(image).map_err(|e| LabError::setup(step, e))?;
+    let table = ImageTable::compile(&image, &[]).map_err(|e| LabError::setup(step, e))?;
+    table.to_file().map_err(|e| LabError::setup(step, e))
 }
 
 /// The names of the sources in C and assembly, in a settled order.

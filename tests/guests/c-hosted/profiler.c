@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "coroutine.h"
 #include "profiler.h"
 
 #include <errno.h>
@@ -70,9 +71,22 @@ static uint64_t running_ns(void *context, uint32_t of)
 static int32_t stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
     (void)context;
+    if (coroutine_has(sp, bounds)) {
+        return 1;
+    }
     bounds->start = sp;
     bounds->end = stack_end;
     return sp < stack_end;
+}
+
+/* The coroutine's first frame saves its resumer's frame pointer. `sp` is at most the end of its stack. */
+static int32_t continuation(void *context, uint64_t sp, uint64_t fp, struct unikprof_registers *registers)
+{
+    struct unikprof_range bounds;
+    (void)context;
+    (void)fp;
+    (void)registers;
+    return coroutine_has(sp - 8, &bounds) ? UNIKPROF_FRAME_RECORD : 0;
 }
 
 static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
@@ -196,6 +210,7 @@ void profiler_start(uint64_t end_of_stack)
         .stack_bounds = stack_bounds,
         .wall_clock_ns = wall_clock_ns,
         .code_bounds = code_bounds,
+        .continuation = continuation,
     };
     code = unikprof_init(&config, &ops, memory, sizeof memory);
     if (code != UNIKPROF_OK) {

@@ -31,6 +31,16 @@ static const char *value_of(const char *key)
     return NULL;
 }
 
+bool command_line_is(const char *key, const char *value)
+{
+    const char *text = value_of(key);
+    while (text != NULL && *value != 0 && *text == *value) {
+        text++;
+        value++;
+    }
+    return text != NULL && *value == 0 && (*text == 0 || *text == ' ');
+}
+
 /* Parses a decimal number up to `most`, and moves `*text` after it. */
 static bool take_number(const char **text, uint32_t most, uint32_t *number)
 {

@@ -1,6 +1,12 @@
 #include "console.h"
 
+#include "clock.h"
+#include "events.h"
 #include "hypercall.h"
+
+/* Five seconds. */
+#define LOOK_NS 50000000
+#define LOOKS 100
 
 static void put(char byte)
 {
@@ -20,6 +26,46 @@ void say_hex(uint64_t number)
     for (int shift = 60; shift >= 0; shift -= 4) {
         put("0123456789abcdef"[number >> shift & 15]);
     }
+}
+
+static struct xen_console_ring *console(void)
+{
+    return (struct xen_console_ring *)(hvm_parameter(HVM_PARAM_CONSOLE_PFN) * PAGE_SIZE);
+}
+
+/* Waits until the ring has room for so many bytes. */
+static bool console_wait(struct xen_console_ring *ring, uint32_t room)
+{
+    uint32_t port = (uint32_t)hvm_parameter(HVM_PARAM_CONSOLE_EVTCHN);
+    for (unsigned look = 0; look < LOOKS; look++) {
+        uint32_t used = ring->output_producer - ring->output_consumer;
+        if (used + room <= sizeof ring->output) {
+            return true;
+        }
+        events_send(port);
+        events_wait_for(port, clock_now_ns() + LOOK_NS);
+    }
+    return false;
+}
+
+bool console_write(const char *text)
+{
+    struct xen_console_ring *ring = console();
+    for (; *text != 0; text++) {
+        uint32_t producer = ring->output_producer;
+        if (producer - ring->output_consumer >= sizeof ring->output && !console_wait(ring, 1)) {
+            return false;
+        }
+        ring->output[producer % sizeof ring->output] = *text;
+        __atomic_store_n(&ring->output_producer, producer + 1, __ATOMIC_SEQ_CST);
+    }
+    return true;
+}
+
+void console_flush(void)
+{
+    struct xen_console_ring *ring = console();
+    console_wait(ring, sizeof ring->output);
 }
 
 void panic(const char *why)

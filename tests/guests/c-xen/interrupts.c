@@ -1,6 +1,7 @@
 #include "interrupts.h"
 
 #include "console.h"
+#include "profiler.h"
 
 #define EXCEPTIONS 32
 #define CODE_SELECTOR 0x08
@@ -64,5 +65,6 @@ __attribute__((noreturn)) void on_exception(const struct interrupt_frame *frame)
     say(", cr2 ");
     say_hex(address);
     say("\n");
+    profiler_crash();
     panic("an exception");
 }

@@ -18,6 +18,16 @@
 #include "work.h"
 #include "xenstore.h"
 
+/* Ends the guest with an exception, five seconds after its start: `fault=page` or `fault=protection`. */
+static void fail(void)
+{
+    thread_wait(NULL, clock_now_ns() + 5000000000);
+    /* The first pages are not mapped; the other address is not canonical. */
+    volatile uint8_t *wrong = (uint8_t *)(command_line_is("fault", "page") ? 8 : (uint64_t)1 << 63);
+    *wrong = 0;
+    panic("no fault");
+}
+
 /* Called by boot.S, with interrupts off. */
 __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
 {
@@ -34,6 +44,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     timer_start();
     thread_create(miller);
     thread_create(baker);
+    if (command_line_is("fault", "page") || command_line_is("fault", "protection")) {
+        thread_create(fail);
+    }
     events_unmask();
     say("c-xen: at work\n");
     profiler_serve();

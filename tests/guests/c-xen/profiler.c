@@ -24,6 +24,8 @@
 #define FRAMES 8
 #define ROUNDS 32
 #define BUILD_ID_LENGTH 20
+/* A key file has one line of 79 characters. */
+#define KEY_ROOM 128
 
 _Static_assert(NO_DEADLINE == UNIKPROF_NO_DEADLINE, "deadlines are handed on as they are");
 _Static_assert(FRAME_SIZE == UNIKPROF_MAX_FRAME, "frames are handed on as they are");
@@ -39,6 +41,16 @@ extern const struct {
 /* For stacks: about 100 bytes each. */
 static uint8_t memory[1 << 20];
 static uint8_t caller_memory[10 * CALLER_ROWS];
+
+#ifdef CALLER_TABLE_BYTES
+/* Filled after the kernel was linked: docs/embedding/c.md. */
+__attribute__((section(".unikprof.callers"))) static const uint8_t caller_table[CALLER_TABLE_BYTES] = { 0 };
+#endif
+
+#ifdef PROFILER_RING
+/* For the newest samples with their times. */
+static uint8_t ring[64 << 10];
+#endif
 
 /* --- The platform functions that the agent calls; upcalls also call those marked (upcall) --- */
 
@@ -104,6 +116,43 @@ static int32_t runstate(void *context, uint32_t of, struct unikprof_runstate *ti
     times->offline_ns = clock_runstate_ns(RUNSTATE_OFFLINE);
     return 1;
 }
+
+#ifdef PROFILER_KEYS
+static bool has_rdrand(void)
+{
+    uint32_t eax = 1, ebx, ecx = 0, edx;
+    __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    return ecx >> 30 & 1;
+}
+
+/* Without random bits nobody is served: unikprof_init returns UNIKPROF_E_RANDOM. */
+static int32_t random_bits(void *context, uint64_t *bits)
+{
+    uint8_t is_done = 0;
+    (void)context;
+    if (has_rdrand()) {
+        __asm__ volatile("rdrand %0; setc %1" : "=r"(*bits), "=qm"(is_done) : : "cc");
+    }
+    return is_done;
+}
+
+/* Reads the keys that whoever created the guest has put into its part of xenstore; returns how many. */
+static uint32_t read_keys(struct unikprof_key keys[2], char texts[2][KEY_ROOM])
+{
+    static const struct {
+        const char *node;
+        uint32_t role;
+    } roles[2] = { { "view", UNIKPROF_ROLE_VIEW }, { "control", UNIKPROF_ROLE_CONTROL } };
+    uint32_t count = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        if (xenstore_read("data/unikprof", roles[i].node, texts[count], KEY_ROOM)) {
+            keys[count] = (struct unikprof_key) { .role = roles[i].role, .text = texts[count] };
+            count++;
+        }
+    }
+    return count;
+}
+#endif
 
 /* --- The agent's calls --- */
 
@@ -205,6 +254,19 @@ void profiler_start(void)
         .code_bounds = code_bounds,
     };
     int32_t code;
+#ifdef PROFILER_KEYS
+    struct unikprof_key keys[2];
+    char texts[2][KEY_ROOM];
+    config.access = UNIKPROF_ACCESS_KEYS;
+    config.keys = keys;
+    config.key_count = read_keys(keys, texts);
+    ops.random = random_bits;
+#endif
+#ifdef PROFILER_RING
+    config.ring = ring;
+    config.ring_length = sizeof ring;
+    config.recordings = 2;
+#endif
 
     if (build_id_note.length > BUILD_ID_LENGTH) {
         panic("the build-id is longer than its place");
@@ -223,8 +285,55 @@ void profiler_start(void)
     command_line_address("gateway", network.gateway, &ignored);
 
     code = unikprof_init(&config, &ops, memory, sizeof memory);
+#ifdef PROFILER_KEYS
+    /* The agent has its own copy. */
+    memset(texts, 0, sizeof texts);
+    __asm__ volatile("" : : "m"(texts));
+#endif
     if (code != UNIKPROF_OK) {
-        panic(unikprof_error_text(code));
+        say("c-xen: no profiler on port 7777: ");
+        say(unikprof_error_text(code));
+        say("\n");
+        return;
     }
+#ifdef CALLER_TABLE_BYTES
+    int64_t rows = unikprof_install_caller_table(caller_table, sizeof caller_table);
+    if (rows < 0) {
+        say("c-xen: no caller table: ");
+        say(unikprof_error_text((int32_t)rows));
+        say("\n");
+    }
+#endif
+#ifdef PROFILER_RING
+    static const struct unikprof_boot_recording always_on = { .name = "always-on" };
+    if (unikprof_start_at_boot(&always_on) < 0) {
+        say("c-xen: no recording from boot\n");
+    }
+#endif
     say("c-xen: profiler on port 7777\n");
+}
+
+/* --- The guest's end --- */
+
+#ifdef PROFILER_RING
+/* Once nobody reads the console, the other lines are dropped without a wait. */
+static void print_line(void *context, const char *line)
+{
+    bool *is_read = context;
+    *is_read = *is_read && console_write(line) && console_write("\r\n");
+}
+#endif
+
+void profiler_crash(void)
+{
+#ifdef PROFILER_RING
+    static uint8_t block[32 << 10];
+    int64_t length = unikprof_crash_dump_into(block, sizeof block);
+    bool is_read = true;
+    if (length > 0) {
+        unikprof_crash_lines(block, (size_t)length, print_line, &is_read);
+        print_line(&is_read, "c-xen: the dump ends here");
+        console_flush();
+    }
+#endif
 }

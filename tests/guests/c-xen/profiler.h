@@ -10,8 +10,11 @@
 
 #ifndef WITHOUT_AGENT
 
-/* Starts the agent; ends the guest on failure. */
+/* Starts the agent. If that fails, the guest runs on without it and says why. */
 void profiler_start(void);
+
+/* Called when the guest is about to end after an exception: prints what was recorded. */
+void profiler_crash(void);
 
 /* Serves the agent's clients, in a separate thread. */
 __attribute__((noreturn)) void profiler_serve(void);
@@ -32,6 +35,10 @@ uint64_t profiler_on_wake(void);
 #include "threads.h"
 
 static inline void profiler_start(void)
+{
+}
+
+static inline void profiler_crash(void)
 {
 }
 

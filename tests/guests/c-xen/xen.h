@@ -134,6 +134,8 @@ struct xen_add_to_physmap {
 #define HVM_PARAM_CALLBACK_IRQ 0
 #define HVM_PARAM_STORE_PFN 1
 #define HVM_PARAM_STORE_EVTCHN 2
+#define HVM_PARAM_CONSOLE_PFN 17
+#define HVM_PARAM_CONSOLE_EVTCHN 18
 /* The upper byte of HVM_PARAM_CALLBACK_IRQ: the lower one is a vector, which needs no end of interrupt. */
 #define HVM_CALLBACK_VECTOR (2ull << 56)
 
@@ -143,6 +145,18 @@ struct xen_hvm_param {
     uint32_t index;
     uint64_t value;
 };
+
+/* --- io/console.h --- */
+
+struct xen_console_ring {
+    volatile char input[1024];
+    volatile char output[2048];
+    volatile uint32_t input_consumer;
+    volatile uint32_t input_producer;
+    volatile uint32_t output_consumer;
+    volatile uint32_t output_producer;
+};
+_Static_assert(offsetof(struct xen_console_ring, output_producer) == 3084, "struct xencons_interface");
 
 /* --- grant_table.h, version 1 --- */
 

@@ -2,7 +2,7 @@
 //! threads and netfront (`tests/guests/c-xen`).
 
 mod blocked;
-mod guide;
+mod full;
 mod names;
 mod own_kernel;
 mod peers;

@@ -1,14 +1,24 @@
-//! Builds `libunikprof.a` and copies it with its headers into a folder.
+//! Builds `libunikprof.a` or `libunikprof-dropin.a` and copies it with its headers into a folder.
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--entry NAME] [--memory MIB]
 //! ```
 //!
 //! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
-//! keys; `--ring` adds the flight recorder. Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a
-//! Rust toolchain.
+//! keys; `--ring` adds the flight recorder.
+//!
+//! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
+//! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), and has
+//! `MIB` mebibytes of memory (by default 4).
+//!
+//! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain.
 
 mod direct;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
 use std::env::consts::ARCH;
 use std::error::Error;
@@ -67,32 +77,62 @@ const PROFILE: [&str; 9] = [
 /// The prefix of exported names; all other names are made local.
 const PREFIX: &str = "unikprof_";
 
-/// The headers that a guest includes.
-const HEADERS: [&str; 3] = ["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"];
+const USAGE: &str = "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]
+      or: build-archive FOLDER --dropin [--entry NAME] [--memory MIB]";
+
+/// What is built.
+struct Archive {
+    /// The package, beside this one.
+    package: &'static str,
+    name: &'static str,
+    /// The headers that a guest includes; the first declares the exported functions.
+    headers: &'static [&'static str],
+    features: Vec<&'static str>,
+    /// Assembly code of further members, with their names. The linker takes each only if the guest
+    /// refers to it.
+    members: Vec<(&'static str, String)>,
+}
+
+impl Archive {
+    fn library(features: Vec<&'static str>) -> Self {
+        Self {
+            package: "capi",
+            name: "libunikprof.a",
+            headers: &["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"],
+            features,
+            members: Vec::new(),
+        }
+    }
+
+    fn dropin(entry: &str, mebibytes: u32) -> Self {
+        let start = format!(
+            ".globl __wrap_{entry}\n__wrap_{entry}:\n{}jmp __real_{entry}\n",
+            arch::CALL_START
+        );
+        let memory = format!(
+            ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
+             .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n{PREFIX}dropin_memory_end:\n"
+        );
+        Self {
+            package: "dropin",
+            name: "libunikprof-dropin.a",
+            headers: &["unikprof_dropin.h"],
+            features: Vec::new(),
+            members: vec![("start", start), ("memory", memory)],
+        }
+    }
+}
 
 /// Sections that describe how the object was made, and unwind tables: nothing unwinds through the
 /// agent, which keeps its frame pointers.
 const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
 
 fn main() -> ExitCode {
-    let mut words = env::args_os().skip(1);
-    let Some(folder) = words.next() else {
-        eprintln!("expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]");
+    let Some((folder, archive)) = parse(env::args().skip(1)) else {
+        eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let mut features = Vec::new();
-    for option in words {
-        match option.to_str() {
-            Some("--smoltcp") => features.push("smoltcp"),
-            Some("--noise") => features.push("noise"),
-            Some("--ring") => features.push("ring"),
-            _ => {
-                eprintln!("{option:?} is no option; there are --smoltcp, --noise and --ring");
-                return ExitCode::from(2);
-            }
-        }
-    }
-    match build(Path::new(&folder), &features) {
+    match build(Path::new(&folder), &archive) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -101,16 +141,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn build(folder: &Path, features: &[&str]) -> Result<(), Box<dyn Error>> {
+/// The folder and the archive that the words ask for.
+fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
+    let folder = words.next()?;
+    let mut features = Vec::new();
+    let (mut is_dropin, mut entry, mut memory) = (false, None, None);
+    while let Some(option) = words.next() {
+        match &*option {
+            "--smoltcp" => features.push("smoltcp"),
+            "--noise" => features.push("noise"),
+            "--ring" => features.push("ring"),
+            "--dropin" => is_dropin = true,
+            "--entry" => entry = Some(words.next()?),
+            "--memory" => memory = Some(words.next()?.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let entry = entry.as_deref();
+    let archive = match is_dropin {
+        true if features.is_empty() => {
+            Archive::dropin(entry.unwrap_or("solo5_app_main"), memory.unwrap_or(4))
+        }
+        false if entry.is_none() && memory.is_none() => Archive::library(features),
+        _ => return None,
+    };
+    Some((folder, archive))
+}
+
+fn build(folder: &Path, archive: &Archive) -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = target_folder()?;
-    let compiled = compile(package, &target, features)?;
+    let compiled = compile(&package.with_file_name(archive.package), &target, archive)?;
 
     // Private to this process, since others may build at the same time.
     let work = target.join(format!("work-{}", process::id()));
     fs::create_dir_all(&work)?;
-    let linked = link(package, &compiled, &work);
-    let placed = linked.and_then(|archive| place(package, &archive, folder));
+    let linked = link(package, &compiled, &work, archive);
+    let placed = linked.and_then(|from| place(package, &from, folder, archive));
     fs::remove_dir_all(&work)?;
     placed
 }
@@ -123,9 +190,10 @@ fn target_folder() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// Compiles the package and its dependencies into one static library; returns its path.
-fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
-    // One for each set of features, so that they do not replace each other's builds.
-    let target = target.join(features.join("-"));
+fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, Box<dyn Error>> {
+    let features = &archive.features;
+    // One for each kind and set of features, so that they do not replace each other's builds.
+    let target = target.join(archive.package).join(features.join("-"));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -163,7 +231,7 @@ fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, 
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_TARGET_DIR");
     run(&mut command)?;
-    Ok(target.join("release/libunikprof_capi.a"))
+    Ok(target.join(format!("release/libunikprof_{}.a", archive.package)))
 }
 
 fn default_cargo_home() -> Option<PathBuf> {
@@ -172,16 +240,21 @@ fn default_cargo_home() -> Option<PathBuf> {
 
 /// Links everything that the exported functions reach into one object, and hides all else; returns
 /// the archive's path.
-fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let (reached, object, archive) = (
+fn link(
+    package: &Path,
+    compiled: &Path,
+    work: &Path,
+    archive: &Archive,
+) -> Result<PathBuf, Box<dyn Error>> {
+    let (reached, object, placed) = (
         work.join("reached.o"),
         work.join("unikprof.o"),
-        work.join("libunikprof.a"),
+        work.join(archive.name),
     );
     let mut ld = Command::new("ld");
     ld.args(["-r", "--gc-sections", "-T"])
         .arg(package.join("src/archive.ld"));
-    for name in exported(package)? {
+    for name in exported(package, archive)? {
         ld.args(["--require-defined", &name]);
     }
     run(ld.arg("-o").arg(&reached).arg(compiled))?;
@@ -201,19 +274,27 @@ fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn
     direct::rewrite(&mut bytes)?;
     fs::write(&object, bytes)?;
 
-    let memmove = work.join("memmove.o");
-    let mut assembler = Command::new("as");
-    assembler.arg("-o").arg(&memmove);
-    run(assembler.arg(package.join("src").join(ARCH).join("memmove.s")))?;
+    let memmove = fs::read_to_string(package.join("src").join(ARCH).join("memmove.s"))?;
+    let mut members = vec![object];
+    for (name, code) in archive.members.iter().chain([&("memmove", memmove)]) {
+        let (source, member) = (
+            work.join(format!("{name}.s")),
+            work.join(format!("{name}.o")),
+        );
+        fs::write(&source, code)?;
+        run(Command::new("as").arg("-o").arg(&member).arg(&source))?;
+        members.push(member);
+    }
 
     let mut ar = Command::new("ar");
-    run(ar.arg("rcsD").arg(&archive).args([&object, &memmove]))?;
-    Ok(archive)
+    run(ar.arg("rcsD").arg(&placed).args(&members))?;
+    Ok(placed)
 }
 
 /// The functions that the header declares.
-fn exported(package: &Path) -> Result<Vec<String>, Box<dyn Error>> {
-    let header = fs::read_to_string(package.join("include/unikprof.h"))?;
+fn exported(package: &Path, archive: &Archive) -> Result<Vec<String>, Box<dyn Error>> {
+    let header = package.join("include").join(archive.headers[0]);
+    let header = fs::read_to_string(header)?;
     let names = header.lines().filter_map(|line| {
         let begin = line.find(PREFIX)?;
         let is_code = !line.trim_start().starts_with(['*', '/', '#']);
@@ -226,15 +307,20 @@ fn exported(package: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(names.collect())
 }
 
-fn place(package: &Path, archive: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
+fn place(
+    package: &Path,
+    from: &Path,
+    folder: &Path,
+    archive: &Archive,
+) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
-    for header in HEADERS {
+    for header in archive.headers {
         fs::copy(package.join("include").join(header), folder.join(header))?;
     }
     // Renamed into place, so that nobody links an incomplete file.
-    let beside = folder.join(format!(".libunikprof.a.{}", process::id()));
-    fs::copy(archive, &beside)?;
-    fs::rename(&beside, folder.join("libunikprof.a"))?;
+    let beside = folder.join(format!(".{}.{}", archive.name, process::id()));
+    fs::copy(from, &beside)?;
+    fs::rename(&beside, folder.join(archive.name))?;
     Ok(())
 }
 

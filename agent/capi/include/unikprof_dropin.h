@@ -1,0 +1,20 @@
+/* The profiler for PVH guests that know nothing of it: libunikprof-dropin.a. See docs/embedding/dropin.md. */
+#ifndef UNIKPROF_DROPIN_H
+#define UNIKPROF_DROPIN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Starts the profiler. A second call does nothing.
+ *
+ * For guests that do not start it by `-Wl,--wrap`. Call it on the first vCPU after the guest has mapped its shared
+ * information page, loaded its interrupt table and set the vector of its events, and before it uses xenstore or the
+ * grant table. It prints a line on the console: what it did, or why the guest is not profiled. The guest continues
+ * in both cases. */
+void unikprof_dropin_start(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

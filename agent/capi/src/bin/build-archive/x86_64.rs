@@ -1,0 +1,15 @@
+//! Assembly code of the archive's members on x86-64.
+
+/// Calls the drop-in's start; registers of arguments, and the stack's alignment, are kept.
+pub(crate) const CALL_START: &str = "push %rdi
+push %rsi
+push %rdx
+push %rcx
+push %r8
+call unikprof_dropin_start
+pop %r8
+pop %rcx
+pop %rdx
+pop %rsi
+pop %rdi
+";

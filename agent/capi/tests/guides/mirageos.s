@@ -1,0 +1,5 @@
+# What surrounds the code of docs/embedding/mirageos.md in Solo5's interrupt entry.
+    .text
+irq_entry:
+//= 1
+    call intr_irq_handler
