@@ -37,11 +37,16 @@ pub fn profiled_guest_with_keys(
 ) -> Result<GuestConfig, LabError> {
     let mut guest = profiled_guest(name, command_line)?;
     guest.command_line = guest.command_line.replace("=open:", "=keys:");
-    guest.store = vec![
+    Ok(with_keys(guest, keys))
+}
+
+/// The same guest with these keys in its part of xenstore.
+pub fn with_keys(mut guest: GuestConfig, keys: &Keys) -> GuestConfig {
+    guest.store.extend([
         ("data/unikprof/view".into(), keys.view.text()),
         ("data/unikprof/control".into(), keys.control.text()),
-    ];
-    Ok(guest)
+    ]);
+    guest
 }
 
 /// The same with so many vCPUs, all of which work.

@@ -379,3 +379,23 @@ fn print(bytes: &[u8]) -> Result<(), DemoError> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use unikprof_test_kit::documents;
+
+    use super::*;
+
+    #[test]
+    fn commands_in_the_documentation_are_understood() {
+        let commands = documents::commands("xen-demo");
+        for (line, words) in &commands {
+            let words = std::iter::once("xen-demo").chain(words.iter().map(String::as_str));
+            if let Err(error) = Arguments::try_parse_from(words) {
+                panic!("{line}\n{error}");
+            }
+        }
+        assert!(commands.len() > 4, "{} were found", commands.len());
+    }
+}

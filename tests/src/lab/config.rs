@@ -131,9 +131,9 @@ pub struct GuestConfig {
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
     pub(crate) extra_xl_lines: Vec<String>,
     /// Its network interfaces, in the words of `xl`; the lab adds its bridge. None: one with the guest's address.
-    pub(crate) interfaces: Vec<String>,
+    pub interfaces: Vec<String>,
     /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with their values.
-    pub(crate) store: Vec<(String, String)>,
+    pub store: Vec<(String, String)>,
     /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
     pub ports: Vec<u16>,
 }

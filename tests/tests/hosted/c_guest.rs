@@ -74,7 +74,7 @@ fn compile(frames: Frames) -> &'static Path {
 }
 
 /// The folder with the archive and its header, built by the command that an embedder uses.
-fn archive() -> &'static Path {
+pub(crate) fn archive() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
@@ -83,7 +83,7 @@ fn archive() -> &'static Path {
     })
 }
 
-fn run(command: &mut Command) {
+pub(crate) fn run(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
@@ -152,6 +152,25 @@ fn callers_in_c_are_the_right_ones() {
         right * 100 >= worked * 97,
         "{right} of {worked}: {by_caller:?}"
     );
+    end(guest);
+}
+
+/// A coroutine's stack has its callers on the stack that resumed it, and the guest says that the frame pointer leads there.
+#[test]
+fn a_coroutines_callers_are_those_that_resumed_it() {
+    let (guest, client) = start(Frames::Kept, &["coroutine"]);
+    client.record_samples(SAMPLES, &[]);
+    let folded = client.folded(&[]);
+    for (name, _, caller) in SHARES {
+        let whole = format!("main;coroutine_resume;coroutine_switch;day;{caller};{name}");
+        let found = folded.iter().any(|(stack, _)| stack.ends_with(&whole));
+        assert!(found, "{whole}: {folded:#?}");
+    }
+    for (stack, _) in &folded {
+        // Interrupted before it has saved the frame pointer, a function's caller is missing.
+        let is_whole = stack.contains("main;coroutine_resume;") || !stack.contains("day;");
+        assert!(is_whole, "{stack}");
+    }
     end(guest);
 }
 

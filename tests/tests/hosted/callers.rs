@@ -1,6 +1,7 @@
 //! Caller tables on a real guest: sent by the client, or linked into the program.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -95,29 +96,75 @@ fn an_upload_that_was_cut_goes_on_from_there() {
     assert!(table.is_some() && table == expected);
 }
 
+/// A copy of the guest's program, whose caller table is a file beside it.
+struct Linked {
+    folder: TempDir,
+    /// What `caller-table --json` prints.
+    said: Value,
+}
+
+impl Linked {
+    fn new() -> Linked {
+        let folder = TempDir::with_prefix("unikprof-linked-").unwrap();
+        let [program, table] = ["guest", "callers"].map(|name| folder.path().join(name));
+        fs::copy(Guest::program(), &program).unwrap();
+        let other = Guest::start("shares");
+        let [image, table] = [&program, &table].map(|path| path.to_str().unwrap());
+        let words = ["caller-table", image, "-o", table, "--json"];
+        let said = other.client().run(&words).expect_json();
+        Linked { folder, said }
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("guest")
+    }
+
+    /// The program with the table, which its agent installs at the start.
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program());
+        command.env("UNIKPROF_TEST_CALLERS", self.folder.path().join("callers"));
+        command.args(["shares", "--open"]);
+        command
+    }
+}
+
 /// The image is nowhere to be found, as in a recording that somebody else takes: the table that was
 /// linked into the guest serves.
 #[test]
 fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
-    let folder = TempDir::with_prefix("unikprof-linked-").unwrap();
-    let (program, table) = (folder.path().join("guest"), folder.path().join("callers"));
-    fs::copy(Guest::program(), &program).unwrap();
-    let image = program.to_str().unwrap();
-    let other = Guest::start("shares");
-    let words = ["caller-table", image, "-o", table.to_str().unwrap()];
-    other.client().run(&words).expect_success();
-    drop(other);
-
-    let mut command = Command::new(&program);
-    command.env("UNIKPROF_TEST_CALLERS", &table);
-    let guest = Guest::spawn(command.args(["shares", "--open"]));
-    fs::remove_file(&program).unwrap();
+    let program = Linked::new();
+    let guest = Guest::spawn(&mut program.command());
+    fs::remove_file(program.program()).unwrap();
     let client = guest.client();
     let linked = held(&client);
     assert!(linked.is_some());
     record_by_table(&client);
     let held = held(&client);
     assert_eq!(held, linked, "nothing was sent in its place");
+}
+
+/// The client's table has rows for libraries as well, and the linked one is not replaced while a recording runs.
+#[test]
+fn beside_a_recording_from_boot_the_linked_table_serves_where_there_is_no_room_for_another() {
+    let program = Linked::new();
+    let block = program.said["block_bytes"].to_string();
+    let mut command = program.command();
+    command.env("UNIKPROF_TEST_CALLER_BYTES", block);
+    let guest = Guest::spawn(command.args(["--record-at-boot", "flight"]));
+    let client = guest.client();
+    let linked = held(&client);
+    assert!(linked.is_some());
+    let words = ["record", "2s", "--name", "second", "-o", "run.unikprof"];
+    let said = client.must(&words).stderr;
+    assert!(said.contains("in the one that it has"), "{said}");
+    let counters = client.recording("run.unikprof").profile.counters();
+    adds_up(&counters);
+    let most = counters.recorded * 9 / 10;
+    assert!(
+        counters.recorded > 0 && counters.by_table > most,
+        "{counters:?}"
+    );
+    assert_eq!(held(&client), linked);
 }
 
 /// Rows for some functions: next to none of the guest's program.

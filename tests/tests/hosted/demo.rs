@@ -5,12 +5,41 @@ use std::fs;
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
+use serde_json::json;
 use unikprof_client::recording::{Completeness, Reading, Recording};
 
 use crate::harness::{Client, RunningClient, SOON};
+use crate::page::drive;
 
 /// How many samples it takes to see how varied the work is.
 const ENOUGH: u64 = 1_000;
+
+/// The page finds what README tells of. With `UNIKPROF_PAGE_PICTURE=docs/page.png` the picture is the documentation's.
+fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
+    let is_in = |stack: &str| stack.split(';').any(|name| name.ends_with("note::is_spam"));
+    let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    let counts = stacks.filter(|(stack, _)| is_in(stack));
+    let mistake: u64 = counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum();
+    let page = client.path("demo/demo.html");
+    let picture = match std::env::var_os("UNIKPROF_PAGE_PICTURE") {
+        Some(path) => path.into(),
+        None => client.path("page.png"),
+    };
+    let steps = [
+        json!({ "open": format!("{}#query=note::is_spam$", page.display()) }),
+        json!({ "read": "#matched" }),
+        json!({ "size": [1200, 1250] }),
+        json!({ "screenshot": picture }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let matched = shown[1][0].as_str().unwrap().replace(',', "");
+    let expected = format!("matched {mistake} ");
+    assert!(
+        matched.starts_with(&expected),
+        "{matched}, {expected}of {samples}"
+    );
+    assert!(fs::metadata(picture).unwrap().len() > 10_000);
+}
 
 #[test]
 fn the_demo_shows_real_work_deep_and_varied() {
@@ -69,6 +98,7 @@ fn the_demo_shows_real_work_deep_and_varied() {
         assert!(table.contains(" samples; 95 % intervals"), "{table}");
         assert!(!table.contains("unikprof_agent::"), "{table}");
     }
+    shows_the_mistake(&client, &folded, samples);
     let svg = text("demo.svg");
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.contains("unikprof_demo_service::"));

@@ -8,6 +8,7 @@ mod accounting;
 mod bad_line;
 mod c_kernel;
 mod clients;
+mod dropin;
 mod faults;
 mod flight;
 mod harness;

@@ -1,0 +1,190 @@
+//! The settings: nodes below `data/unikprof` in the domain's part of xenstore.
+
+use core::fmt;
+
+use unikprof_agent::tcp_server::smoltcp::wire::{Ipv4Address, Ipv4Cidr};
+use unikprof_agent::{Key, Keys, Role};
+use xen_sys_lite::Errno;
+use xen_sys_lite::xenstore::{Path, StoreError, Tree};
+
+const FOLDER: &str = "data/unikprof";
+const NAMES: [&str; 11] = [
+    "vif",
+    "address",
+    "gateway",
+    "port",
+    "access",
+    "view",
+    "view-2",
+    "control",
+    "control-2",
+    "record",
+    "cpu-share",
+];
+/// The longest name of a recording.
+const MAX_NAME: usize = 64;
+
+/// How the device gets its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Dhcp,
+    Static(Ipv4Cidr),
+}
+
+/// The settings, with their defaults: the last of several network devices, DHCP, port 7777, no access without a key.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) vif: Option<u32>,
+    pub(crate) address: Address,
+    pub(crate) gateway: Option<Ipv4Address>,
+    pub(crate) port: u16,
+    pub(crate) is_open: bool,
+    pub(crate) keys: Keys,
+    /// The name of a recording that begins at the start.
+    pub(crate) record: Option<heapless::String<MAX_NAME>>,
+    /// Thousandths of a CPU.
+    pub(crate) cpu_share: Option<u32>,
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Invalid {
+    name: &'static str,
+    expected: &'static str,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, expected } = self;
+        write!(f, "{FOLDER}/{name} is not usable: expected {expected}")
+    }
+}
+
+impl Configuration {
+    const DEFAULT: Self = Self {
+        vif: None,
+        address: Address::Dhcp,
+        gateway: None,
+        port: 7777,
+        is_open: false,
+        keys: Keys::new(),
+        record: None,
+        cpu_share: None,
+    };
+
+    /// Reads the settings. A missing node leaves the default; an error of xenstore is as good as a missing node.
+    pub(crate) fn read(store: &mut impl Tree) -> Result<Self, Invalid> {
+        let mut settings = Self::DEFAULT;
+        for name in NAMES {
+            let mut buffer = [0; 256];
+            match store.read_text(Path::join(FOLDER, name), &mut buffer) {
+                Ok(text) => settings.set(name, text.trim())?,
+                Err(StoreError::Refused(Errno::ENOENT)) => {}
+                Err(_) => {
+                    return Err(Invalid {
+                        name,
+                        expected: "at most 256 bytes of text that the guest may read",
+                    });
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, name: &'static str, text: &str) -> Result<(), Invalid> {
+        let expected = match name {
+            "vif" => "the number of a network device, such as 1",
+            "address" => "`dhcp`, or an address with its prefix length, such as 10.0.2.50/24",
+            "gateway" => "an address, such as 10.0.2.1",
+            "port" => "a TCP port, 1 to 65535",
+            "access" => "`keys` or `open`",
+            "record" => "the name of a recording, at most 64 bytes",
+            "cpu-share" => "thousandths of a CPU, 1 to 1000",
+            _ => "a key as `unikprof-client keygen` makes it, given once",
+        };
+        self.try_set(name, text).ok_or(Invalid { name, expected })
+    }
+
+    fn try_set(&mut self, name: &str, text: &str) -> Option<()> {
+        match name {
+            "vif" => self.vif = Some(text.parse().ok()?),
+            "address" if text == "dhcp" => self.address = Address::Dhcp,
+            "address" => self.address = Address::Static(text.parse().ok()?),
+            "gateway" => self.gateway = Some(text.parse().ok()?),
+            "port" => self.port = text.parse().ok().filter(|&port| port != 0)?,
+            "access" if text == "open" => self.is_open = true,
+            "access" if text == "keys" => self.is_open = false,
+            "record" => self.record = Some(heapless::String::try_from(text).ok()?),
+            "cpu-share" => {
+                let share = text.parse().ok()?;
+                self.cpu_share = Some(share).filter(|share| (1..=1000).contains(share));
+                self.cpu_share?;
+            }
+            "view" | "view-2" => self.keys.add(Role::View, Key::parse(text).ok()?).ok()?,
+            "control" | "control-2" => self.keys.add(Role::Control, Key::parse(text).ok()?).ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::string::ToString as _;
+
+    fn set(name: &'static str, text: &str) -> Result<Configuration, std::string::String> {
+        let mut settings = Configuration::DEFAULT;
+        settings
+            .set(name, text)
+            .map_err(|error| error.to_string())?;
+        Ok(settings)
+    }
+
+    #[test]
+    fn a_setting_of_each_kind_is_taken() {
+        let cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 50), 24);
+        assert_eq!(set("vif", "3").unwrap().vif, Some(3));
+        assert_eq!(
+            set("address", "10.0.2.50/24").unwrap().address,
+            Address::Static(cidr)
+        );
+        assert_eq!(set("address", "dhcp").unwrap().address, Address::Dhcp);
+        assert_eq!(set("port", "1").unwrap().port, 1);
+        assert!(set("access", "open").unwrap().is_open);
+        assert_eq!(
+            set("record", "flight").unwrap().record.as_deref(),
+            Some("flight")
+        );
+        assert_eq!(set("cpu-share", "1000").unwrap().cpu_share, Some(1000));
+    }
+
+    /// Guards against a guest that nobody can reach, or everybody, because of a typing error.
+    #[test]
+    fn a_wrong_setting_says_what_was_expected() {
+        for (name, text) in [
+            ("vif", "-1"),
+            ("vif", ""),
+            ("address", "10.0.2.50"),
+            ("address", "10.0.2.50/33"),
+            ("gateway", "here"),
+            ("port", "0"),
+            ("port", "65536"),
+            ("access", "everybody"),
+            ("view", "a key"),
+            ("cpu-share", "0"),
+            ("cpu-share", "1001"),
+        ] {
+            let error = set(name, text).unwrap_err();
+            assert!(
+                error.starts_with(&std::format!(
+                    "data/unikprof/{name} is not usable: expected "
+                )),
+                "{error}"
+            );
+        }
+        let long = "x".repeat(65);
+        assert!(set("record", &long).is_err());
+    }
+}

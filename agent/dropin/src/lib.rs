@@ -1,0 +1,45 @@
+//! The profiler for PVH unikernels that know nothing of it: its own network device, timer, interrupt vector and
+//! stack.
+//!
+//! `build-archive FOLDER --dropin` makes `libunikprof-dropin.a` of it; docs/embedding/dropin.md says how to link and
+//! configure it.
+//!
+//! From the top down:
+//!
+//! - `start`: finds what is needed in the running guest, and connects it. Whatever is missing, the guest continues
+//!   without the profiler.
+//! - `upcall`: the two interrupts: a tick of the timer, and an event on its way to the guest's own handler.
+//! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
+//! - `configuration`: the settings in xenstore.
+//! - `machine`: the processor: page tables, descriptor tables, the local APIC, the entries of interrupts.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod configuration;
+mod console;
+mod image;
+mod machine;
+mod served;
+mod start;
+mod statics;
+mod store;
+mod upcall;
+
+#[cfg(unikprof_archive)]
+#[path = "../../capi/src/freestanding.rs"]
+mod freestanding;
+#[cfg(unikprof_archive)]
+use machine as arch;
+
+/// Starts the profiler. A second call does nothing.
+///
+/// Call it on the first vCPU with interrupts off or on, after the guest has mapped its shared information page, loaded
+/// its interrupt table and set the vector of its events, and before it uses xenstore or the grant table itself.
+/// It prints one line on the console: what it did, or why it did not start.
+#[allow(unsafe_code, reason = "the name is called from C")]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_dropin_start() {
+    start::start();
+}

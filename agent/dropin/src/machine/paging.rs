@@ -1,0 +1,159 @@
+//! The guest's page tables: what is mapped, and whether one to one.
+
+use core::cell::Cell;
+
+use xen_sys_lite::Hypercall;
+use xen_sys_lite::memory::is_readable;
+
+const PAGE_SIZE: u64 = 4096;
+const PRESENT: u64 = 1;
+/// In an entry above the last level: the entry maps a large page.
+const LARGE: u64 = 1 << 7;
+/// The address in an entry.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// CR4: five levels of tables.
+pub(crate) const FIVE_LEVELS: u64 = 1 << 12;
+
+/// A mapping: the physical address of its first byte, and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mapped {
+    physical: u64,
+    size: u64,
+}
+
+/// Four levels of page tables, which are themselves mapped one to one.
+pub(crate) struct PageTables<R> {
+    root: u64,
+    read: R,
+}
+
+impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
+    /// The tables at the physical address `root`; `read` returns the word at a physical address, or `None` if it is
+    /// not mapped one to one.
+    fn new(root: u64, read: R) -> Self {
+        Self {
+            root: root & ADDRESS,
+            read,
+        }
+    }
+
+    /// The mapping of the page that contains a virtual address.
+    fn find(&self, address: u64) -> Option<Mapped> {
+        let mut table = self.root;
+        for level in (0..4).rev() {
+            let shift = 12 + 9 * level;
+            let entry = (self.read)(table + (address >> shift & 0x1ff) * 8)?;
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if level == 0 || level < 3 && entry & LARGE != 0 {
+                let size = 1 << shift;
+                // The lowest address bit of a large page's entry is another flag.
+                let physical = entry & ADDRESS & !(size - 1);
+                return Some(Mapped { physical, size });
+            }
+            table = entry & ADDRESS;
+        }
+        None
+    }
+
+    /// The physical address of a virtual address, if it is mapped.
+    pub(crate) fn translate(&self, address: u64) -> Option<u64> {
+        let mapped = self.find(address)?;
+        Some(mapped.physical | address & (mapped.size - 1))
+    }
+
+    /// The end of the range from `address` on, up to `limit`, that is mapped one to one; `address` if it is not.
+    pub(crate) fn identity_end(&self, address: u64, limit: u64) -> u64 {
+        let mut end = address;
+        while end < limit {
+            match self.find(end) {
+                Some(mapped) if mapped.physical == end & !(mapped.size - 1) => {
+                    end = (mapped.physical + mapped.size).min(limit);
+                }
+                _ => break,
+            }
+        }
+        end
+    }
+}
+
+/// The tables in use. Xen says whether a page of the tables is mapped before it is read.
+pub(crate) fn current(hypercall: &impl Hypercall) -> PageTables<impl Fn(u64) -> Option<u64>> {
+    let readable = Cell::new(0);
+    PageTables::new(super::read_cr3(), move |address| {
+        let page = address & !(PAGE_SIZE - 1);
+        if page == 0 || page != readable.get() {
+            if !is_readable(hypercall, address) {
+                return None;
+            }
+            readable.set(page);
+        }
+        // SAFETY: Xen found the page mapped; nobody else runs.
+        Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    const WRITABLE: u64 = 2;
+    /// Its lowest address bit is PAT.
+    const PAT: u64 = 1 << 12;
+
+    fn tables(words: &[(u64, u64)]) -> PageTables<impl Fn(u64) -> Option<u64>> {
+        let words: HashMap<u64, u64> = words.iter().copied().collect();
+        PageTables::new(0x1018, move |at| {
+            // 0x9000 is a table that is not mapped.
+            (at & !0xfff != 0x9000).then(|| words.get(&at).copied().unwrap_or(0))
+        })
+    }
+
+    /// Small pages at 0x1000 and 0x2000 (one to one) and at 0x3000 (elsewhere), then large ones.
+    fn small_and_large() -> PageTables<impl Fn(u64) -> Option<u64>> {
+        tables(&[
+            (0x1000, 0x2000 | PRESENT),
+            (0x1008, 0x9000 | PRESENT),
+            (0x2000, 0x3000 | PRESENT | WRITABLE),
+            (0x2008, 1 << 30 | LARGE | PRESENT),
+            (0x2010, 5 << 30 | LARGE | PRESENT),
+            (0x3000, 0x4000 | PRESENT),
+            (0x3008, 2 << 20 | PAT | LARGE | PRESENT | 1 << 63),
+            (0x4008, 0x1000 | PRESENT),
+            (0x4010, 0x2000 | PRESENT | 1 << 63),
+            (0x4018, 0x7000 | PRESENT),
+        ])
+    }
+
+    #[test]
+    fn each_size_of_page_is_translated() {
+        let tables = small_and_large();
+        for (address, physical) in [
+            (0x1234, Some(0x1234)),
+            (0x3456, Some(0x7456)),
+            (0x20_1234, Some(0x20_1234)),
+            (0x7fff_ffff, Some(0x7fff_ffff)),
+            (0x8000_0000, Some(0x1_4000_0000)),
+            // Not present, at each level; a table that cannot be read.
+            (0, None),
+            (0x40_0000, None),
+            (3 << 30, None),
+            (2 << 39, None),
+            (1 << 39, None),
+        ] {
+            assert_eq!(tables.translate(address), physical, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_range_ends_where_it_is_mapped_otherwise() {
+        let tables = small_and_large();
+        assert_eq!(tables.identity_end(0x1000, u64::MAX), 0x3000);
+        assert_eq!(tables.identity_end(0x1800, 0x2100), 0x2100);
+        assert_eq!(tables.identity_end(0x3000, u64::MAX), 0x3000);
+        assert_eq!(tables.identity_end(0x20_0000, u64::MAX), 0x40_0000);
+        assert_eq!(tables.identity_end(1 << 30, u64::MAX), 2 << 30);
+    }
+}

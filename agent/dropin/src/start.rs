@@ -1,0 +1,443 @@
+//! The start: finds what is needed in the running guest, and connects it.
+#![allow(unsafe_code, reason = "what the guest has set up is found by address")]
+
+use core::arch::global_asm;
+use core::fmt;
+use core::mem::{MaybeUninit, offset_of};
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use unikprof_agent::tcp_server::TcpError;
+use unikprof_agent::xen::{Hooks, VcpuAreas, XenPlatform};
+use unikprof_agent::{
+    Access, Agent, BootRecording, Config, Mapping, ServeError, Service, StartError,
+};
+use xen_sys_lite::abi::PAGE_SIZE;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
+use xen_sys_lite::clock::{self, Clock, TimeSnapshot};
+use xen_sys_lite::events::EventChannels;
+use xen_sys_lite::grant::{GrantTable, GrantTableError};
+use xen_sys_lite::hvm::{self, Param};
+use xen_sys_lite::net::{NetError, Netfront};
+use xen_sys_lite::runstate::{self, RunstateArea};
+use xen_sys_lite::vcpu::{self, VcpuId};
+use xen_sys_lite::xenstore::{StoreError, Tree as _};
+use xen_sys_lite::{Errno, HypercallPage, memory};
+
+use crate::configuration::{Configuration, Invalid};
+use crate::console::print;
+use crate::image::{self, NoImage};
+use crate::machine::apic::{Apic, NoTimer};
+use crate::machine::descriptors::{self, NoVector};
+use crate::machine::paging::{self, FIVE_LEVELS};
+use crate::machine::{self, address_of, entry};
+use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAgent};
+use crate::statics::{Once, Pages, agent_memory};
+use crate::store::{GuestStore, with_ring};
+use crate::upcall::{self, Running};
+
+/// CR4: SSE registers can be used and saved.
+const SSE: u64 = 1 << 9;
+const FIRST: VcpuId = VcpuId(0);
+/// Times that the shared information page is looked for: Xen may update the clock meanwhile.
+const TRIES: u32 = 3;
+/// Memory above is left to devices.
+const MEMORY_END: u64 = 0xf000_0000;
+/// The callback's kind in [`Param::CALLBACK_IRQ`]: an interrupt vector.
+const BY_VECTOR: u64 = 2;
+
+// The page that Xen fills with its entries: in the text, so that it can be executed.
+global_asm!(
+    r#"
+    .pushsection .text.unikprof_dropin_hypercalls, "ax", @progbits
+    .balign 4096
+unikprof_dropin_hypercalls:
+    .skip 4096
+    .popsection
+"#
+);
+
+static AGENT: Once<MaybeUninit<ServedAgent>> = Once::empty();
+static RUNNING: Once<MaybeUninit<Running>> = Once::empty();
+static SETTINGS: Once<MaybeUninit<Configuration>> = Once::empty();
+static MAPPING: Once<MaybeUninit<[Mapping<'static>; 1]>> = Once::empty();
+static IDENTITY: Once<Identity> = Once::new(Identity::UNKNOWN);
+static RUNSTATE: RunstateArea = RunstateArea::new();
+/// A second copy of the vCPU's clock, by which the first is found.
+static TIME: VcpuTimeInfo = VcpuTimeInfo::new();
+static SHARED: core::sync::atomic::AtomicPtr<SharedInfo> =
+    core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+/// The guest's memory that is mapped one to one: start and end.
+static MEMORY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The code: start and end.
+static CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The domain's name and UUID.
+struct Identity {
+    name: heapless::String<128>,
+    id: heapless::String<64>,
+}
+
+impl Identity {
+    const UNKNOWN: Self = Self {
+        name: heapless::String::new(),
+        id: heapless::String::new(),
+    };
+}
+
+/// Why the guest is not profiled.
+#[derive(Debug)]
+enum Refusal {
+    Xen(&'static str, Errno),
+    Store(StoreError),
+    NoStore,
+    Setting(Invalid),
+    NoAccess,
+    Devices(usize),
+    Callback(u64),
+    Image(NoImage),
+    Timer(NoTimer),
+    Vector(NoVector),
+    Grants(GrantTableError),
+    Network(u32, NetError),
+    Tcp(TcpError),
+    Agent(StartError),
+    Serve(ServeError),
+    Static,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xen(what, errno) => write!(f, "{what}: {errno}"),
+            Self::Store(error) => write!(f, "xenstore: {error}"),
+            Self::NoStore => f.write_str("the page of xenstore is not mapped one to one"),
+            Self::Setting(invalid) => invalid.fmt(f),
+            Self::NoAccess => f.write_str(
+                "no client may connect: write a key of `unikprof-client keygen` to data/unikprof/view or \
+                 data/unikprof/control in xenstore, or `open` to data/unikprof/access",
+            ),
+            Self::Devices(count) => write!(
+                f,
+                "the guest has {count} network devices: add one for the profiler, or name one in data/unikprof/vif"
+            ),
+            Self::Callback(value) => write!(
+                f,
+                "the guest's events do not come by an interrupt vector (HVM_PARAM_CALLBACK_IRQ is {value:#x}): start \
+                 the profiler after the guest has set it"
+            ),
+            Self::Image(error) => error.fmt(f),
+            Self::Timer(error) => error.fmt(f),
+            Self::Vector(error) => error.fmt(f),
+            Self::Grants(error) => error.fmt(f),
+            Self::Network(vif, error) => write!(f, "device/vif/{vif}: {error}"),
+            Self::Tcp(error) => error.fmt(f),
+            Self::Agent(error) => error.fmt(f),
+            Self::Serve(error) => error.fmt(f),
+            Self::Static => f.write_str("started before"),
+        }
+    }
+}
+
+/// What every step needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    xen: HypercallPage,
+    shared: &'static SharedInfo,
+}
+
+/// Starts the profiler, once.
+pub(crate) fn start() {
+    static IS_STARTED: AtomicBool = AtomicBool::new(false);
+    if !IS_STARTED.swap(true, Ordering::AcqRel) {
+        entry::on_poll_stack(run);
+    }
+}
+
+extern "C" fn run() {
+    let found = match find_xen() {
+        Ok(found) => found,
+        Err(reason) => return machine::debug_line(reason),
+    };
+    if let Err(reason) = connect(&found) {
+        print(&found, format_args!("not started: {reason}"));
+    }
+}
+
+/// Finds Xen and the page that it shares with the guest; the console cannot be used before. The error says what is
+/// missing.
+fn find_xen() -> Result<Found, &'static str> {
+    let cr4 = machine::read_cr4();
+    if cr4 & SSE == 0 {
+        return Err("not started: the guest has not enabled SSE (CR4.OSFXSR)");
+    }
+    if cr4 & FIVE_LEVELS != 0 {
+        return Err("not started: the guest uses five levels of page tables");
+    }
+    let address = address_of!("unikprof_dropin_hypercalls");
+    let page = NonNull::new(core::ptr::with_exposed_provenance_mut(address as usize))
+        .ok_or("not started: no page for hypercalls")?;
+    // The first page is installed where the image is mapped one to one, which is checked with it.
+    // SAFETY: a page of the text for this purpose. If it is not mapped one to one, Xen writes another page of the
+    // guest; unikernels are.
+    let xen = unsafe { HypercallPage::install(page, address) }
+        .map_err(|_| "not started: this is no guest of Xen")?;
+    let tables = paging::current(&xen);
+    let pages = &raw const PAGES as u64;
+    let end = pages + size_of_val(&PAGES) as u64;
+    if tables.translate(address) != Some(address) || tables.identity_end(pages, end) != end {
+        return Err("not started: the guest's image is not mapped one to one");
+    }
+    let size = memory::current_pages(&xen)
+        .unwrap_or(0)
+        .saturating_mul(PAGE_SIZE as u64);
+    let size = size.min(MEMORY_END);
+    let starts = [PAGE_SIZE as u64, 1 << 20, 2 << 20, address];
+    let start = starts
+        .into_iter()
+        .find(|start| tables.identity_end(*start, size) > address);
+    let memory = start.map_or(0..0, |start| start..tables.identity_end(start, size));
+    for (word, value) in MEMORY.iter().zip([memory.start, memory.end]) {
+        word.store(value, Ordering::Relaxed);
+    }
+    let shared = find_shared_info(&xen, memory)
+        .ok_or("not started: no shared information page is mapped: start the profiler after the guest has mapped it")?;
+    SHARED.store(core::ptr::from_ref(shared).cast_mut(), Ordering::Release);
+    Ok(Found { xen, shared })
+}
+
+/// Finds the page that Xen shares with the guest by its copy of the first vCPU's clock. `memory` is mapped one to one.
+fn find_shared_info(xen: &HypercallPage, memory: Range<u64>) -> Option<&'static SharedInfo> {
+    const CLOCK: usize = offset_of!(SharedInfo, vcpu_info) + offset_of!(VcpuInfo, time);
+    clock::register_copy(xen, FIRST, Some(&TIME)).ok()?;
+    let found = (0..TRIES).find_map(|_| {
+        let wanted = TimeSnapshot::try_read(&TIME)?;
+        let mut pages = memory.clone().step_by(PAGE_SIZE);
+        pages.find_map(|address| {
+            let page = core::ptr::with_exposed_provenance::<SharedInfo>(address as usize);
+            // SAFETY: a page of the guest's memory; all fields are atomics, of which only the clock's are read.
+            let time = unsafe { &*page.byte_add(CLOCK).cast::<VcpuTimeInfo>() };
+            let is_it = wanted.tsc_timestamp == time.tsc_timestamp.load(Ordering::Relaxed)
+                && TimeSnapshot::try_read(time) == Some(wanted);
+            // SAFETY: Xen shares this page with the guest, for as long as the guest lives.
+            is_it.then(|| unsafe { &*page })
+        })
+    });
+    // Fails only as the registration would have.
+    let _ = clock::register_copy(xen, FIRST, None);
+    found
+}
+
+/// Connects everything, and prints what it did.
+fn connect(found: &Found) -> Result<(), Refusal> {
+    let Found { xen, shared } = *found;
+    let mapping = image::mapping().map_err(Refusal::Image)?;
+    for (word, value) in CODE.iter().zip([mapping.start, mapping.end]) {
+        word.store(value, Ordering::Relaxed);
+    }
+    let callback = hvm::param(&xen, Param::CALLBACK_IRQ)
+        .map_err(|errno| Refusal::Xen("HVMOP_get_param", errno))?;
+    if callback >> 56 != BY_VECTOR {
+        return Err(Refusal::Callback(callback));
+    }
+    let apic =
+        Apic::find(|address| paging::current(&xen).translate(address)).map_err(Refusal::Timer)?;
+    runstate::register(&xen, FIRST, &RUNSTATE)
+        .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
+
+    let identity = IDENTITY.take().ok_or(Refusal::Static)?;
+    let (settings, vif, device) =
+        found.with_store(|store| from_store(found, store, identity))??;
+    let settings = SETTINGS.take().ok_or(Refusal::Static)?.write(settings);
+    let agent = start_agent(found, mapping, identity)?;
+    let access = if settings.is_open {
+        Access::Open
+    } else {
+        Access::Keys(&settings.keys)
+    };
+    let mut service = Service::new(agent, access).map_err(Refusal::Serve)?;
+    if let Some(share) = settings.cpu_share {
+        service.set_cpu_share(share);
+    }
+    let recording = settings.record.as_ref().map(|name| {
+        service
+            .start_at_boot(&BootRecording::always_on(name))
+            .is_ok()
+    });
+    let port = device
+        .port()
+        .ok_or(Refusal::Network(vif, NetError::NotConnected))?;
+    let served = Served::new(device, service, settings).map_err(Refusal::Tcp)?;
+    let clock = Clock::new(shared, FIRST).ok_or(Refusal::Static)?;
+    let running = Running::new(agent, shared, clock, apic, (xen, port), served);
+    let running = RUNNING.take().ok_or(Refusal::Static)?.write(running);
+
+    let others = vcpu::is_up(&xen, VcpuId(1)) == Ok(true);
+    print(
+        found,
+        format_args!(
+            "profiler on port {} of device/vif/{vif}, {}, ticks by {}{}{}",
+            settings.port,
+            if settings.is_open {
+                "open to everybody"
+            } else {
+                "for those with a key"
+            },
+            apic.kind(),
+            match recording {
+                None => "",
+                Some(true) => ", recording",
+                Some(false) => ", not recording (see data/unikprof/record)",
+            },
+            if others { ", the first vCPU only" } else { "" },
+        ),
+    );
+    let were_on = machine::disable_interrupts();
+    let result = begin(upcall::publish(running), callback as u8);
+    if were_on {
+        machine::enable_interrupts();
+    }
+    result
+}
+
+/// Takes over the interrupts, which are off.
+fn begin(running: &Running, events: u8) -> Result<(), Refusal> {
+    // SAFETY: interrupts are off; the guest runs with these tables.
+    let vectors = unsafe { descriptors::install(events) }.map_err(Refusal::Vector)?;
+    running
+        .begin(vectors.timer, vectors.spurious)
+        .map_err(|errno| Refusal::Xen("EVTCHNOP_unmask", errno))
+}
+
+/// What needs xenstore: the settings, the domain's name, and the connected device.
+fn from_store(
+    found: &Found,
+    store: &mut GuestStore,
+    identity: &mut Identity,
+) -> Result<(Configuration, u32, Device), Refusal> {
+    let settings = Configuration::read(store).map_err(Refusal::Setting)?;
+    if !settings.is_open && settings.keys.is_empty() {
+        return Err(Refusal::NoAccess);
+    }
+    let mut buffer = [0; 512];
+    if let Ok(name) = store.read_text("name", &mut buffer) {
+        let _ = identity.name.push_str(name);
+    }
+    // `/vm/UUID`
+    if let Ok(path) = store.read_text("vm", &mut buffer) {
+        let _ = identity
+            .id
+            .push_str(path.rsplit('/').next().unwrap_or(path));
+    }
+    let vif = match settings.vif {
+        Some(vif) => vif,
+        None => last_device(store, &mut buffer)?,
+    };
+    // SAFETY: mapped one to one, which was checked, and for this purpose.
+    let mut pages = unsafe { Pages::new(&PAGES) };
+    let mut page = || pages.next();
+    let table = page().ok_or(Refusal::Static)?;
+    let grants: &'static Grants = GRANTS
+        .take()
+        .ok_or(Refusal::Static)?
+        .write(GrantTable::map_last(&found.xen, [table]).map_err(Refusal::Grants)?);
+    let pages = DevicePages::new(|| page().unwrap_or_else(|| unreachable!("as many as `COUNT`")));
+    let events = EventChannels::new(found.xen, found.shared);
+    let mut device = Netfront::new(vif, events, grants, pages);
+    device
+        .connect(store)
+        .map_err(|error| Refusal::Network(vif, error))?;
+    Ok((settings, vif, device))
+}
+
+/// The last of several devices: the others are the guest's.
+fn last_device(store: &mut GuestStore, buffer: &mut [u8]) -> Result<u32, Refusal> {
+    let names = match store.list("device/vif", buffer) {
+        Err(StoreError::Refused(Errno::ENOENT)) => return Err(Refusal::Devices(0)),
+        other => other.map_err(Refusal::Store)?,
+    };
+    let count = names.clone().count();
+    let last = names.filter_map(|name| name.parse().ok()).max();
+    last.filter(|_| count > 1).ok_or(Refusal::Devices(count))
+}
+
+fn start_agent(
+    found: &Found,
+    mapping: Mapping<'static>,
+    identity: &'static Identity,
+) -> Result<&'static ServedAgent, Refusal> {
+    let known = |text: &'static str| Some(text).filter(|text| !text.is_empty());
+    let config = Config {
+        vcpus: 1,
+        recordings: 4,
+        mappings: MAPPING.take().ok_or(Refusal::Static)?.write([mapping]),
+        guest_name: known(&identity.name),
+        guest_id: known(&identity.id),
+        platform_name: "xen",
+        reachable_when_busy: true,
+    };
+    let hooks = Hooks {
+        vcpu: || Some(FIRST.0),
+        areas: |_| {
+            // SAFETY: null, or the page that Xen shares with the guest for ever.
+            let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() }?;
+            Some(VcpuAreas {
+                time: &shared.vcpu_info.first()?.time,
+                runstate: &RUNSTATE,
+            })
+        },
+        stack_bounds: |sp| range(&MEMORY).filter(|memory| memory.contains(&sp)),
+        continuation: upcall::continuation,
+        code_bounds: |pc| range(&CODE).filter(|code| code.contains(&pc)),
+        kick_port: |_| None,
+        // The console is the guest's once it runs.
+        log: |_| {},
+    };
+    // SAFETY: the memory and the code are mapped: unikernels do not unmap theirs.
+    let platform = unsafe { XenPlatform::new(found.xen, found.shared, hooks) };
+    let memory = agent_memory();
+    // An eighth for the caller table, three for the ring, the rest for stacks.
+    let eighth = memory.len() / 8;
+    let (stacks, others) = memory.split_at_mut(4 * eighth);
+    let (callers, ring) = others.split_at_mut(eighth);
+    let agent = Agent::new(platform, config, stacks).map_err(Refusal::Agent)?;
+    let agent = agent.with_caller_memory(callers).with_ring(ring);
+    Ok(AGENT.take().ok_or(Refusal::Static)?.write(agent))
+}
+
+fn range(words: &[AtomicU64; 2]) -> Option<Range<u64>> {
+    let [start, end] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+    Some(start..end)
+}
+
+impl Found {
+    fn is_identity(&self, address: u64) -> bool {
+        paging::current(&self.xen).translate(address) == Some(address)
+    }
+
+    /// Calls `work` with xenstore.
+    fn with_store<T>(&self, work: impl FnOnce(&mut GuestStore) -> T) -> Result<T, Refusal> {
+        let ring = hvm::store_ring(&self.xen).map_err(|errno| Refusal::Xen("xenstore", errno))?;
+        let is_identity = |address| self.is_identity(address);
+        // SAFETY: the guest has not begun to use it: the contract of the start.
+        let result = unsafe {
+            with_ring(ring, self.shared, self.xen, is_identity, |page, channel| {
+                work(&mut GuestStore::new(page, channel))
+            })
+        };
+        result.ok_or(Refusal::NoStore)
+    }
+
+    /// Calls `work` with the console's page and channel, if there is a console.
+    pub(crate) fn with_console(
+        &self,
+        work: impl FnOnce(xen_sys_lite::SharedPage, xen_sys_lite::PolledChannel<'static, HypercallPage>),
+    ) {
+        if let Ok(ring) = hvm::console_ring(&self.xen) {
+            let is_identity = |address| self.is_identity(address);
+            // SAFETY: the guest does not write while this runs; it continues where the ring's index is.
+            unsafe { with_ring(ring, self.shared, self.xen, is_identity, work) };
+        }
+    }
+}

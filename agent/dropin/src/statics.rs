@@ -1,0 +1,88 @@
+//! Memory that lives as long as the guest.
+#![allow(unsafe_code, reason = "statics are given out once, as mutable")]
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use xen_sys_lite::{PageMemory, SharedPage};
+
+/// A static value that is given out once.
+pub(crate) struct Once<T> {
+    value: UnsafeCell<T>,
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the only reference to the value is given to one caller.
+unsafe impl<T: Send> Sync for Once<T> {}
+
+impl<T> Once<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self {
+            value: UnsafeCell::new(value),
+            is_taken: AtomicBool::new(false),
+        }
+    }
+
+    /// The value; `None` if it was taken before.
+    #[allow(clippy::mut_from_ref, reason = "the flag admits one caller")]
+    pub(crate) fn take(&'static self) -> Option<&'static mut T> {
+        let is_first = !self.is_taken.swap(true, Ordering::AcqRel);
+        // SAFETY: the first caller has the only reference.
+        is_first.then(|| unsafe { &mut *self.value.get() })
+    }
+}
+
+impl<T> Once<MaybeUninit<T>> {
+    /// Room for a value.
+    pub(crate) const fn empty() -> Self {
+        Self::new(MaybeUninit::uninit())
+    }
+}
+
+// Words in the image: without a global offset table, code cannot refer to addresses of other objects.
+#[cfg(unikprof_archive)]
+core::arch::global_asm!(
+    ".pushsection .data.rel.ro.unikprof_dropin, \"aw\", @progbits",
+    ".balign 8",
+    "unikprof_dropin_memory_bounds:",
+    ".quad unikprof_dropin_memory, unikprof_dropin_memory_end",
+    ".popsection",
+);
+
+/// The memory for samples, caller table and ring, in this order. A member of its own in the archive, so that the size
+/// is chosen by `build-archive --memory`, or by a guest that defines both symbols.
+pub(crate) fn agent_memory() -> &'static mut [MaybeUninit<u8>] {
+    #[cfg(unikprof_archive)]
+    {
+        let bounds = crate::machine::address_of!("unikprof_dropin_memory_bounds") as usize;
+        let bounds = core::ptr::with_exposed_provenance::<[usize; 2]>(bounds);
+        // SAFETY: the words above, which are never written.
+        let [start, end] = unsafe { bounds.read() };
+        let start = core::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: the symbols enclose memory for this purpose, and `start` runs once.
+        unsafe { core::slice::from_raw_parts_mut(start, end - start.addr()) }
+    }
+    #[cfg(not(unikprof_archive))]
+    {
+        static MEMORY: Once<[MaybeUninit<u8>; 1 << 20]> =
+            Once::new([MaybeUninit::uninit(); 1 << 20]);
+        MEMORY.take().map_or(&mut [], |memory| memory)
+    }
+}
+
+/// Pages to share with Xen and other domains, handed out one by one.
+pub(crate) struct Pages(core::slice::Iter<'static, PageMemory>);
+
+impl Pages {
+    /// # Safety
+    /// The guest's memory is mapped one to one where `pages` lies, and nothing else uses them.
+    pub(crate) unsafe fn new(pages: &'static [PageMemory]) -> Self {
+        Self(pages.iter())
+    }
+
+    pub(crate) fn next(&mut self) -> Option<SharedPage> {
+        // SAFETY: the contract of `new`.
+        Some(unsafe { SharedPage::identity(self.0.next()?.base()) })
+    }
+}

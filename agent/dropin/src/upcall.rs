@@ -1,0 +1,378 @@
+//! The two interrupts: a tick of the timer, and an event on its way to the guest's own handler. Both run with
+//! interrupts off on the tick stack, so neither interrupts the other. A poll runs with interrupts on, on its own
+//! stack, and begins when a tick or an event asks for it.
+//!
+//! # A guest that waits
+//!
+//! The guest waits by `sti; hlt`. A tick or an event of the profiler that ends the `hlt` returns to it: the guest does
+//! not wake. A tick that finds the guest waiting begins a block of the agent, and arms no further tick. An event of
+//! the guest's own ends it. So a recorded guest is interrupted at most once in each wait, and one that is not recorded
+//! only by clients. If an event of the guest's own arrives when such a `hlt` is about to be executed again, the event's
+//! entry lets the guest continue behind the `hlt`, as the processor would have.
+//!
+//! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
+//! know. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the guest's own there is one.
+//!
+//! The byte of `hlt` before the program counter may also end another instruction. So a wait is one only if Xen has
+//! counted blocked time since the profiler's last interrupt: a blocked vCPU continues with an interrupt, and all of
+//! them pass here.
+#![allow(
+    unsafe_code,
+    reason = "the state is reached from interrupts, and instructions are read"
+)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use unikprof_agent::{Continuation, Platform as _, Registers};
+use xen_sys_lite::HypercallPage;
+use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::clock::{Clock, read_tsc};
+use xen_sys_lite::events::{EventChannels, Port};
+
+use crate::machine;
+use crate::machine::apic::Apic;
+use crate::machine::entry::{self, Frame, Saved};
+use crate::served::{Served, ServedAgent};
+
+/// Used as a time: never.
+const NEVER: u64 = u64::MAX;
+/// After the guest has handled an event, the device is looked at within this time.
+const CHECK_NS: u64 = 20_000_000;
+const STI: u8 = 0xfb;
+const HLT: u8 = 0xf4;
+
+/// What the entry does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Next {
+    /// Return to the interrupted code.
+    Return = 0,
+    /// Poll, then return to the interrupted code.
+    Poll = 1,
+    /// Continue with the guest's handler.
+    Guest = 2,
+}
+
+/// The profiler of the first vCPU.
+pub(crate) struct Running {
+    agent: &'static ServedAgent,
+    shared: &'static SharedInfo,
+    clock: Clock<'static>,
+    events: EventChannels<HypercallPage>,
+    apic: Apic,
+    /// The device's event channel.
+    port: Port,
+    /// Cycles of the time stamp counter in a ns, 32.32 fixed point.
+    cycles_per_ns: u64,
+    /// Used by the poll only.
+    served: UnsafeCell<Served>,
+    is_polling: AtomicBool,
+    /// The device has sent an event since the last poll began.
+    is_noticed: AtomicBool,
+    /// When to poll without an event, in system time.
+    poll_at_ns: AtomicU64,
+    /// When the next tick is due, in system time.
+    tick_at_ns: AtomicU64,
+    /// When to look at the device, in system time.
+    check_at_ns: AtomicU64,
+    /// The guest waits, and the agent knows.
+    is_blocked: AtomicBool,
+    /// The `hlt` to which the last interrupt has returned, or 0.
+    waits_at: AtomicU64,
+    /// The vCPU's blocked time when the last interrupt ended.
+    blocked_ns: AtomicU64,
+    /// Events of the guest's own.
+    guests_events: AtomicU32,
+    /// What the poll under way has interrupted: program counter, stack pointer, frame pointer; 0 for a wait.
+    interrupted: [AtomicU64; 3],
+}
+
+// SAFETY: `served` is used by the poll only, which `is_polling` admits once; the rest is shared by atomics or read.
+unsafe impl Sync for Running {}
+
+static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
+
+fn running() -> Option<&'static Running> {
+    // SAFETY: null, or given by `publish` for ever.
+    unsafe { RUNNING.load(Ordering::Acquire).as_ref() }
+}
+
+/// Lets interrupts use `running`.
+pub(crate) fn publish(running: &'static mut Running) -> &'static Running {
+    RUNNING.store(running, Ordering::Release);
+    running
+}
+
+/// Where a walk continues at the end of the chain of frames of a poll: in the code that it interrupted.
+pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
+    let running = running().filter(|_| entry::is_on_poll_stack(sp))?;
+    let [pc, sp, fp] = running
+        .interrupted
+        .each_ref()
+        .map(|word| word.load(Ordering::Relaxed));
+    (pc != 0).then(|| Continuation::Interrupted(Registers::new(pc, sp, fp)))
+}
+
+/// The timer has interrupted the guest or a poll.
+pub(crate) extern "C" fn on_timer(saved: &mut Saved) -> Next {
+    let Some(running) = running() else {
+        return Next::Return;
+    };
+    running.apic.end_of_interrupt();
+    running.find_wait(saved);
+    let next_ns = running.agent.on_tick(Some(&saved.registers()));
+    running
+        .tick_at_ns
+        .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+    running.leave(saved)
+}
+
+/// An event has interrupted the guest or a poll. `frame` is the processor's, for the guest's handler.
+pub(crate) extern "C" fn on_event(saved: &mut Saved, frame: &mut Frame) -> Next {
+    let Some(running) = running() else {
+        return Next::Guest;
+    };
+    if running.events.take_pending(running.port) {
+        running.is_noticed.store(true, Ordering::Relaxed);
+    }
+    running.find_wait(saved);
+    if !running.take_upcall() {
+        return running.leave(saved);
+    }
+    running.guests_events.fetch_add(1, Ordering::Relaxed);
+    frame.skip_hlt(running.waits_at.swap(0, Ordering::Relaxed));
+    running.wake();
+    if running.check_at_ns.load(Ordering::Relaxed) == NEVER {
+        let now_ns = running.clock.now_ns();
+        running
+            .check_at_ns
+            .store(now_ns + CHECK_NS, Ordering::Relaxed);
+    }
+    if running.is_poll_due() {
+        // The timer's interrupt follows the guest's handler.
+        running.poll_at_ns.store(0, Ordering::Relaxed);
+    }
+    running.arm();
+    Next::Guest
+}
+
+/// A poll, with interrupts off before and after.
+pub(crate) extern "C" fn on_poll(saved: &mut Saved) {
+    let Some(running) = running() else {
+        return;
+    };
+    let events = running.guests_events.load(Ordering::Relaxed);
+    let waits_at = running.waits_at.load(Ordering::Relaxed);
+    running.is_noticed.store(false, Ordering::Relaxed);
+    machine::enable_interrupts();
+    // SAFETY: `is_polling` is set, so this is the only poll.
+    let next_ns = unsafe { &mut *running.served.get() }.poll();
+    machine::disable_interrupts();
+    let platform = running.agent.platform();
+    let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
+    running.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
+    // The poll may have begun a recording.
+    let tick_at_ns = running.agent.deadline().unwrap_or(NEVER);
+    running.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+    running.is_polling.store(false, Ordering::Relaxed);
+    if running.is_noticed.load(Ordering::Relaxed) {
+        running.poll_at_ns.store(0, Ordering::Relaxed);
+    }
+    if events == running.guests_events.load(Ordering::Relaxed) {
+        running.wait_again(saved);
+    } else {
+        // The event ends the wait also where its `hlt` was about to be executed again.
+        saved.frame.skip_hlt(waits_at);
+        running.wake();
+    }
+    running.arm();
+}
+
+impl Saved {
+    pub(crate) fn registers(&self) -> Registers {
+        Registers::new(self.frame.rip, self.frame.rsp, self.rbp)
+    }
+}
+
+impl Frame {
+    /// Continues behind the `hlt` to which an interrupt has returned, if it was not executed yet.
+    fn skip_hlt(&mut self, waits_at: u64) {
+        if self.rip == waits_at && instruction(self.rip) == HLT {
+            self.rip += 1;
+        }
+    }
+}
+
+/// The first byte of the instruction at an address of executed code.
+fn instruction(address: u64) -> u8 {
+    // SAFETY: the processor has executed the instruction, or is about to.
+    unsafe { core::ptr::with_exposed_provenance::<u8>(address as usize).read() }
+}
+
+impl Running {
+    /// The profiler, not yet published.
+    pub(crate) fn new(
+        agent: &'static ServedAgent,
+        shared: &'static SharedInfo,
+        clock: Clock<'static>,
+        apic: Apic,
+        (hypercalls, port): (HypercallPage, Port),
+        served: Served,
+    ) -> Self {
+        let hz = clock.snapshot().tsc_hz().unwrap_or(0);
+        Self {
+            agent,
+            shared,
+            clock,
+            events: EventChannels::new(hypercalls, shared),
+            apic,
+            port,
+            cycles_per_ns: ((u128::from(hz) << 32) / 1_000_000_000) as u64,
+            served: UnsafeCell::new(served),
+            is_polling: AtomicBool::new(false),
+            is_noticed: AtomicBool::new(true),
+            poll_at_ns: AtomicU64::new(0),
+            tick_at_ns: AtomicU64::new(NEVER),
+            check_at_ns: AtomicU64::new(NEVER),
+            is_blocked: AtomicBool::new(false),
+            waits_at: AtomicU64::new(0),
+            blocked_ns: AtomicU64::new(0),
+            guests_events: AtomicU32::new(0),
+            interrupted: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    /// Ends an interrupt that the guest's handler does not see: begins a poll that is due, else returns to the
+    /// interrupted code.
+    fn leave(&self, saved: &mut Saved) -> Next {
+        if self.is_poll_due() {
+            self.is_polling.store(true, Ordering::Relaxed);
+            // A poll of a guest that waits is not its idle function's.
+            let interrupted = match self.is_blocked.load(Ordering::Relaxed) {
+                true => [0; 3],
+                false => [saved.frame.rip, saved.frame.rsp, saved.rbp],
+            };
+            for (word, value) in self.interrupted.iter().zip(interrupted) {
+                word.store(value, Ordering::Relaxed);
+            }
+            return Next::Poll;
+        }
+        if !self.is_polling.load(Ordering::Relaxed) {
+            self.wait_again(saved);
+        }
+        self.arm();
+        Next::Return
+    }
+
+    /// Begins a block of the agent if the interrupted code waits in `hlt`, and no interrupt has found it there before.
+    fn find_wait(&self, saved: &Saved) {
+        if self.is_polling.load(Ordering::Relaxed) || self.is_blocked.load(Ordering::Relaxed) {
+            return;
+        }
+        let platform = self.agent.platform();
+        let blocked_ns = platform.blocked_ns(0);
+        let before_ns = self.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
+        if blocked_ns > before_ns && instruction(saved.frame.rip.wrapping_sub(1)) == HLT {
+            self.is_blocked.store(true, Ordering::Relaxed);
+            // The block began when its first ns was counted, not now.
+            platform.at_blocked_ns(0, before_ns, || {
+                self.agent.on_block(Some(&saved.registers()));
+            });
+        }
+    }
+
+    /// Returns to the `hlt` if the guest waits. Otherwise, where the idiom is another one, or where interrupts come that
+    /// do not pass here because the guest uses the APIC itself, the guest wakes.
+    fn wait_again(&self, saved: &mut Saved) {
+        let at = saved.frame.rip.wrapping_sub(1);
+        if !self.is_blocked.load(Ordering::Relaxed)
+            || saved.frame.rip == self.waits_at.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        if self.apic.is_shared || instruction(at.wrapping_sub(1)) != STI {
+            self.wake();
+        } else {
+            saved.frame.rip = at;
+            self.waits_at.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// The guest continues after a wait.
+    fn wake(&self) {
+        if self.is_blocked.swap(false, Ordering::Relaxed) {
+            let blocked_ns = self.agent.platform().blocked_ns(0);
+            self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+            let next_ns = self.agent.on_wake();
+            self.tick_at_ns
+                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that the guest's handler
+    /// need not run.
+    fn take_upcall(&self) -> bool {
+        let Some(vcpu) = self.shared.vcpu_info.first() else {
+            return true;
+        };
+        // The order of Xen's own demultiplexing: a new event sets the flag again.
+        vcpu.evtchn_upcall_pending.store(0, Ordering::SeqCst);
+        let words = vcpu.evtchn_pending_sel.swap(0, Ordering::SeqCst);
+        let all = self
+            .shared
+            .evtchn_pending
+            .iter()
+            .zip(&self.shared.evtchn_mask);
+        let is_pending = all.enumerate().any(|(number, (pending, mask))| {
+            words >> number & 1 != 0
+                && pending.load(Ordering::SeqCst) & !mask.load(Ordering::SeqCst) != 0
+        });
+        if is_pending {
+            vcpu.evtchn_pending_sel.fetch_or(words, Ordering::SeqCst);
+            vcpu.evtchn_upcall_pending.store(1, Ordering::SeqCst);
+        }
+        is_pending
+    }
+
+    fn is_poll_due(&self) -> bool {
+        if self.is_polling.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
+            self.check_at_ns.store(NEVER, Ordering::Relaxed);
+        }
+        self.is_noticed.load(Ordering::Relaxed)
+            || self.is_past(self.poll_at_ns.load(Ordering::Relaxed))
+            // SAFETY: there is no poll, and none can begin meanwhile.
+            || unsafe { &*self.served.get() }.has_received()
+    }
+
+    fn is_past(&self, at_ns: u64) -> bool {
+        at_ns != NEVER && at_ns <= self.clock.now_ns()
+    }
+
+    /// Arms the timer for the next tick or poll.
+    fn arm(&self) {
+        let poll_at_ns = if self.is_polling.load(Ordering::Relaxed) {
+            NEVER
+        } else {
+            let poll_at_ns = self.poll_at_ns.load(Ordering::Relaxed);
+            poll_at_ns.min(self.check_at_ns.load(Ordering::Relaxed))
+        };
+        let at_ns = self.tick_at_ns.load(Ordering::Relaxed).min(poll_at_ns);
+        let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(self.clock.now_ns()));
+        self.apic.arm(delay_ns, |delay_ns| {
+            let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;
+            read_tsc().wrapping_add(cycles as u64)
+        });
+    }
+
+    /// Lets the timer and the device interrupt, beginning with a poll.
+    pub(crate) fn begin(&self, timer: u8, spurious: u8) -> Result<(), xen_sys_lite::Errno> {
+        self.events.unmask(self.port)?;
+        self.apic.enable(timer, spurious);
+        self.arm();
+        Ok(())
+    }
+}

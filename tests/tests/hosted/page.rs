@@ -1,0 +1,524 @@
+//! The page that `report -o run.html` writes, in a real browser: the numbers on the screen are those of the report for
+//! programs, for the same part of the recording.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder, RecordingInfo, VcpuStats};
+use unikprof_client::report::{Format, Report, ReportOptions};
+use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_tests::requirement::skip;
+
+use crate::harness::time::{Span, events, report};
+use crate::harness::{Client, Guest, RunningClient, wait_until};
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/page");
+
+/// Takes steps in a browser, as `client/page/browser/drive.js` describes them; `None` if the case is skipped because
+/// there is none.
+pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
+    let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());
+    if !Path::new(&chromium).exists() {
+        skip(format!(
+            "there is no browser at {chromium}: install chromium, or set CHROMIUM"
+        ));
+        return None;
+    }
+    if !Path::new(PROGRAM).join("node_modules").exists() {
+        skip(format!("run `npm ci` in {PROGRAM}"));
+        return None;
+    }
+    let mut browser = Command::new("node")
+        .arg(Path::new(PROGRAM).join("browser/drive.js"))
+        .env("CHROMIUM", chromium)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let steps = serde_json::to_vec(steps).unwrap();
+    browser.stdin.take().unwrap().write_all(&steps).unwrap();
+    let output = browser.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A page of a recording, as an address with this fragment.
+fn open(client: &Client, fragment: &str) -> Value {
+    let path = client.path("run.html");
+    json!({ "open": format!("{}#{fragment}", path.display()) })
+}
+
+fn write_page(client: &Client, more: &[&str]) {
+    let words = [&["-o", "run.html"], more].concat();
+    client.report("run.unikprof", &words).expect_success();
+}
+
+/// The range in ns that a page's address names.
+fn range(hash: &Value, key: &str) -> [u64; 2] {
+    let hash = hash.as_str().unwrap().trim_start_matches('#');
+    let mut fields = hash.split('&').filter_map(|field| field.split_once('='));
+    let (_, range) = fields.find(|(name, _)| *name == key).unwrap();
+    let ends: Vec<u64> = range.split('-').map(|end| end.parse().unwrap()).collect();
+    ends.try_into().unwrap()
+}
+
+/// The words that make a report of the same range.
+fn window([from, to]: [u64; 2]) -> [String; 4] {
+    [
+        "--from".into(),
+        format!("{from}ns"),
+        "--to".into(),
+        format!("{to}ns"),
+    ]
+}
+
+fn share(share: &Value) -> String {
+    match share.as_f64().unwrap() {
+        share if share > 0.0 && share < 0.0005 => "<0.1 %".to_owned(),
+        share => format!("{:.1} %", share * 100.0),
+    }
+}
+
+fn interval(ends: &Value) -> String {
+    match ends.as_array() {
+        Some(ends) => {
+            let ends: Vec<String> = ends
+                .iter()
+                .map(|end| format!("{:.1}", end.as_f64().unwrap() * 100.0))
+                .collect();
+            ends.join(" - ")
+        }
+        None => String::new(),
+    }
+}
+
+fn grouped(count: &Value) -> String {
+    let digits = count.as_u64().unwrap().to_string();
+    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    String::from_utf8(groups.join(&b","[..])).unwrap()
+}
+
+/// The rows that a page's table has to show for a report of samples, sorted.
+fn expected_rows(report: &Value) -> Vec<Vec<String>> {
+    let functions = report["functions"].as_array().unwrap().iter();
+    let mut rows: Vec<Vec<String>> = functions
+        .map(|row| {
+            vec![
+                grouped(&row["self"]),
+                share(&row["self_share"]),
+                interval(&row["self_interval"]),
+                grouped(&row["total"]),
+                share(&row["total_share"]),
+                interval(&row["total_interval"]),
+                row["name"].as_str().unwrap().to_owned(),
+            ]
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+fn sorted_rows(rows: &Value) -> Vec<Vec<String>> {
+    let mut rows: Vec<Vec<String>> = serde_json::from_value(rows.clone()).unwrap();
+    rows.sort();
+    rows
+}
+
+const ROWS: &str = ".functions tbody tr";
+
+/// Asserts that what a page shows of its part is what the report of that part says.
+fn assert_same(report: &Value, rows: &Value, ticks: &Value, missing: &Value) {
+    let (expected, found) = (expected_rows(report), sorted_rows(rows));
+    assert!(found.len() > 3, "{found:?}");
+    for (expected, found) in expected.iter().zip(&found) {
+        assert_eq!(expected, found, "{}", report["window"]);
+    }
+    assert_eq!(expected.len(), found.len());
+    let counters = &report["counters"];
+    let ticks = ticks[0].as_str().unwrap();
+    assert!(
+        ticks.starts_with(&grouped(&counters["ticks"])),
+        "{ticks}: {counters:#}"
+    );
+    assert!(
+        ticks.contains(&format!("recorded {}", grouped(&counters["recorded"]))),
+        "{ticks}"
+    );
+    match counters["missing"].as_i64() {
+        Some(expected) => assert_eq!(missing[0], expected.to_string(), "{counters:#}"),
+        None => assert_eq!(missing[0], "-"),
+    }
+}
+
+const TICKS: &str = "[data-fact=ticks] dd";
+const MISSING: &str = "[data-fact=missing] dd";
+
+#[test]
+fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
+    let guest = Guest::start("service");
+    let client = guest.client();
+    client.record("6s", &["-F", "997"]);
+    write_page(&client, &[]);
+    let read = [
+        json!({ "rows": ROWS }),
+        json!({ "read": TICKS }),
+        json!({ "read": MISSING }),
+        json!({ "hash": true }),
+    ];
+    let mut steps = vec![open(&client, "view=table")];
+    steps.extend_from_slice(&read);
+    steps.push(json!({ "drag": "#overlay", "from": [0.3, 0.3], "to": [0.7, 0.3] }));
+    steps.extend_from_slice(&read);
+    steps.push(open(&client, "view=table&vcpus=1"));
+    steps.extend_from_slice(&read);
+    let Some(shown) = drive(&steps) else { return };
+    let whole = report(&client, "run.unikprof", &[]);
+    assert_same(&whole, &shown[1], &shown[2], &shown[3]);
+
+    let brushed = range(&shown[9], "window");
+    let words = window(brushed);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let part = report(&client, "run.unikprof", &words);
+    assert!(part["samples"]["recorded"].as_u64() < whole["samples"]["recorded"].as_u64());
+    assert_same(&part, &shown[6], &shown[7], &shown[8]);
+
+    let vcpu = report(&client, "run.unikprof", &["--vcpu", "1"]);
+    assert_same(&vcpu, &shown[11], &shown[12], &shown[13]);
+}
+
+/// What `open` shows in the table, in JSON: the rows, then the ticks, then the check on them.
+fn numbers(client: &Client, fragment: &str) -> [Value; 4] {
+    [
+        open(client, fragment),
+        json!({ "rows": ROWS }),
+        json!({ "read": TICKS }),
+        json!({ "read": MISSING }),
+    ]
+}
+
+/// Blocked time counts in periods, whichever waits they are made of.
+#[test]
+fn a_page_counts_blocked_time_as_the_report_does() {
+    let guest = Guest::start("waits");
+    let client = guest.client();
+    client.must(&["start", "-F", "331", "--mode", "wall"]);
+    wait_until("a span of waiting while it was recorded", || {
+        Span::since_recording(&events(&client), "waiting")
+    });
+    client.must(&["stop", "-o", "run.unikprof"]);
+    write_page(&client, &[]);
+    let brush = [234_567_891, 1_321_987_654];
+    let [from, to] = brush;
+    let part = format!("view=table&window={from}-{to}");
+    let waiting = "view=table&span=0";
+    let steps: Vec<Value> = ["view=table", &part, waiting]
+        .iter()
+        .flat_map(|f| numbers(&client, f))
+        .collect();
+    let Some(shown) = drive(&steps) else { return };
+    let words = window(brush);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for (shown, words) in shown
+        .chunks(4)
+        .zip([&[][..], &words, &["--in-span", "waiting"]])
+    {
+        let expected = report(&client, "run.unikprof", words);
+        if words.first() != Some(&"--from") {
+            let blocked = expected["counters"]["blocked"].as_u64();
+            assert!(blocked > Some(0), "{expected:#}");
+        }
+        assert_same(&expected, &shown[1], &shown[2], &shown[3]);
+    }
+}
+
+#[test]
+fn a_page_searches_compares_and_restores_its_address() {
+    let guest = Guest::start("service");
+    let client = guest.client();
+    client.record("6s", &["-F", "997"]);
+    write_page(&client, &[]);
+    let whole = report(&client, "run.unikprof", &[]);
+    let first = whole["functions"][0]["name"].as_str().unwrap();
+    let steps = [
+        open(&client, ""),
+        json!({ "type": "#query", "text": "note::|core::" }),
+        json!({ "read": "#matched" }),
+        json!({ "press": "Escape" }),
+        json!({ "read": "#matched" }),
+        // Two ranges, the second as the base.
+        json!({ "drag": "#overlay", "from": [0.6, 0.3], "to": [0.95, 0.3] }),
+        json!({ "drag": "#overlay", "from": [0.15, 0.3], "to": [0.5, 0.3], "key": "Control" }),
+        json!({ "press": "6", "on": "#tracks" }),
+        json!({ "rows": ROWS }),
+        json!({ "read": "#shown" }),
+        json!({ "hash": true }),
+        json!({ "press": "4", "on": "#tracks" }),
+        json!({ "read": ".call .function" }),
+        // The root's cell, and its function hidden by keys.
+        open(&client, ""),
+        json!({ "hover": "#graph", "at": [0.5, 0.01] }),
+        json!({ "click": "#view-table" }),
+        json!({ "click": ".functions tbody tr:first-child button" }),
+        json!({ "read": "#shown" }),
+        json!({ "hash": true }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let focused = report(&client, "run.unikprof", &["--focus", "note::|core::"]);
+    let matched = &focused["samples"]["shown"];
+    let part = matched.as_f64().unwrap() / whole["samples"]["recorded"].as_f64().unwrap();
+    assert_eq!(
+        shown[2][0],
+        format!("matched {}, {}", grouped(matched), share(&json!(part)))
+    );
+    assert_eq!(shown[4][0], "", "Escape ends the search");
+
+    let hash = &shown[10];
+    let parts = ["window", "base"].map(|key| {
+        let words = window(range(hash, key));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        report(&client, "run.unikprof", &words)
+    });
+    let own = |report: &Value, name: &str| {
+        let rows = report["functions"].as_array().unwrap().iter();
+        let own = rows
+            .filter(|row| row["name"] == name)
+            .map(|row| row["self_share"].as_f64().unwrap());
+        own.sum::<f64>()
+    };
+    let rows: Vec<Vec<String>> = serde_json::from_value(shown[8].clone()).unwrap();
+    assert!(rows.len() > 3, "{rows:?}");
+    for row in &rows {
+        let name = &row[9];
+        let change = 100.0 * (own(&parts[0], name) - own(&parts[1], name));
+        let found: f64 = row[6].replace('−', "-").parse().unwrap();
+        assert!((found - change).abs() < 0.051, "{row:?}: {change}");
+        assert!(["yes", "no"].contains(&&*row[8]), "{row:?}");
+    }
+    let compared = shown[9][0].as_str().unwrap();
+    assert!(
+        compared.contains("compared with base") && compared.contains("shares"),
+        "{compared}"
+    );
+    assert!(shown[12].as_array().unwrap().len() > 3, "{}", shown[12]);
+    let tip = shown[14].as_str().unwrap();
+    assert!(
+        tip.starts_with("all") && tip.contains(&grouped(&whole["samples"]["recorded"])),
+        "{tip}"
+    );
+
+    let calls = report(
+        &client,
+        "run.unikprof",
+        &["--callers", &format!("^{}$", regex::escape(first))],
+    );
+    let total = grouped(&calls["calls"]["total"]);
+    let sandwich = shown[17][0].as_str().unwrap();
+    assert!(
+        sandwich.contains(&format!(
+            "callers of {first} above, callees below: {total} "
+        )),
+        "{sandwich}"
+    );
+
+    let again = [
+        open(&client, hash.as_str().unwrap().trim_start_matches('#')),
+        json!({ "rows": ROWS }),
+    ];
+    // Before the call tree it was the table.
+    let table = drive(&again).unwrap();
+    assert_eq!(
+        sorted_rows(&table[1]),
+        {
+            let mut rows = rows;
+            rows.sort();
+            rows
+        },
+        "the address restores it"
+    );
+}
+
+/// A page of a profile that no guest has to have had.
+fn page_of(profile: &Profile, symbols: &str, folder: &Path) -> String {
+    let names = folder.join("names.txt");
+    std::fs::write(&names, symbols).unwrap();
+    let mut images = Images::new(ImageOptions::default());
+    images.add_symbols(&names).unwrap();
+    let symbolizer = Symbolizer::new(images);
+    let symbolized = symbolizer.resolve(profile).unwrap();
+    let path = folder.join("run.html");
+    let mut file = std::fs::File::create(&path).unwrap();
+    Report::new(&symbolized, ReportOptions::default())
+        .write(Format::Page, &mut file)
+        .unwrap();
+    path.display().to_string()
+}
+
+const HOSTILE: &str = "</script><img/src=x/onerror=document.title='owned'>";
+
+/// 64 vCPUs, 128 frames, names of 4 KB, markup and characters that turn the direction of text; and no ring.
+#[test]
+fn hostile_names_stay_text_and_large_profiles_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = "x".repeat(4_096);
+    let turning = "turns\u{202e}direction";
+    let mut symbols = format!("1000 T {HOSTILE}\n1100 T {turning}\n1200 T {long}\n");
+    for at in 3..128 {
+        symbols.push_str(&format!("{:x} T function_{at}\n", 0x1000 + at * 0x100));
+    }
+    let mut builder = ProfileBuilder::new();
+    builder.add_mapping(Mapping {
+        start: 0,
+        end: 0x10_0000,
+        path: "/guest.elf".into(),
+        ..Mapping::default()
+    });
+    builder.set_recording(RecordingInfo {
+        guest_name: HOSTILE.into(),
+        name: turning.into(),
+        ..RecordingInfo::default()
+    });
+    let frames: Vec<Frame> = (0..128_u64)
+        .map(|at| Frame::leaf(0x1000 + at * 0x100))
+        .collect();
+    for vcpu in 0..64 {
+        builder
+            .add_stack(vcpu, 1 + u64::from(vcpu), &frames)
+            .unwrap();
+        builder.add_vcpu(VcpuStats {
+            vcpu,
+            ..VcpuStats::default()
+        });
+    }
+    let profile = builder.finish();
+    let path = page_of(&profile, &symbols, folder.path());
+    let steps = [
+        json!({ "open": format!("{path}#view=table") }),
+        json!({ "read": "#title" }),
+        json!({ "read": ".functions .name" }),
+        json!({ "read": "#no-time" }),
+        json!({ "read": "img, script:not([type])" }),
+        json!({ "read": "#vcpu option" }),
+        json!({ "press": "1" }),
+        json!({ "hover": "#graph", "at": [0.5, 0.999] }),
+        json!({ "press": "4" }),
+        json!({ "read": ".call .function" }),
+        json!({ "open": format!("{path}#view=table&vcpus=63") }),
+        json!({ "read": "#count" }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let turned = "turns\\u{202e}direction";
+    assert_eq!(shown[1][0], format!("{HOSTILE}: {turned}"));
+    let names: Vec<String> = serde_json::from_value(shown[2].clone()).unwrap();
+    assert_eq!(names.len(), 128);
+    for name in [HOSTILE, turned, &long] {
+        assert!(names.iter().any(|found| found == name), "{name}");
+    }
+    assert!(
+        shown[3][0]
+            .as_str()
+            .unwrap()
+            .contains("the agent had no ring"),
+        "{}",
+        shown[3]
+    );
+    assert_eq!(
+        shown[4].as_array().unwrap().len(),
+        1,
+        "the page's own program alone"
+    );
+    assert_eq!(shown[5].as_array().unwrap().len(), 65);
+    assert!(
+        shown[7].as_str().unwrap().starts_with(HOSTILE),
+        "the leaf: {}",
+        shown[7]
+    );
+    assert!(
+        shown[9].as_array().unwrap().len() > 100,
+        "the heaviest way is open: {}",
+        shown[9]
+    );
+    assert_eq!(shown[11][0], "64 samples");
+}
+
+#[test]
+fn pages_without_samples_and_cut_pages_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = page_of(
+        &ProfileBuilder::new().finish(),
+        "1000 T main\n",
+        folder.path(),
+    );
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let cut = folder.path().join("cut.html");
+    let (before, data) = whole.split_once("octet-stream\">").unwrap();
+    // As if half of the data were lost.
+    let (data, after) = data.split_once('<').unwrap();
+    let half = &data[..data.len() / 8 * 4];
+    std::fs::write(&cut, format!("{before}octet-stream\">{half}<{after}")).unwrap();
+    let steps = [
+        json!({ "open": path }),
+        json!({ "read": "#shown" }),
+        json!({ "read": "#warnings li" }),
+        json!({ "press": "6" }),
+        json!({ "press": "5" }),
+        json!({ "fails": cut.display().to_string() }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    assert_eq!(shown[1][0], "0 samples: nothing was recorded here");
+    assert!(shown[2].to_string().contains("no samples"), "{}", shown[2]);
+    let failure = shown[5].as_str().unwrap();
+    assert!(failure.contains("The file may be incomplete"), "{failure}");
+}
+
+/// `--open` writes the page and starts what opens files on this machine.
+#[test]
+fn report_opens_the_page_in_a_browser() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    client.record_samples(50, &[]);
+    let tools = client.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let opener = tools.join("xdg-open");
+    std::fs::write(&opener, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&opener, mode).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let run = |words: &[&str]| {
+        let mut command = client.command();
+        command
+            .args(["report", "run.unikprof", "--open"])
+            .args(words)
+            .env("PATH", &path)
+            .env("TMPDIR", &tools);
+        RunningClient::spawn(&mut command).finish().expect_success();
+        std::fs::read_to_string(client.path("opened"))
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(run(&["-o", "named.html"]), "named.html");
+    let temporary = run(&[]);
+    assert!(
+        Path::new(&temporary).starts_with(&tools) && temporary.ends_with(".html"),
+        "{temporary}"
+    );
+    assert!(std::fs::metadata(&temporary).unwrap().len() > 1_000);
+
+    std::fs::remove_file(&opener).unwrap();
+    let mut command = client.command();
+    command
+        .args(["report", "run.unikprof", "--open", "-o", "named.html"])
+        .env("PATH", &tools);
+    let finished = RunningClient::spawn(&mut command).finish().expect_code(1);
+    assert!(
+        finished
+            .stderr
+            .contains("wrote named.html, but cannot start a browser"),
+        "{}",
+        finished.stderr
+    );
+}

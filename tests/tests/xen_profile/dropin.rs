@@ -1,0 +1,182 @@
+//! The drop-in: the kernel in C, compiled without an agent, is profiled through a second network device.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use unikprof_client::exit_code;
+use unikprof_client::recording::Completeness;
+use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
+use unikprof_tests::lab::{GuestConfig, Lab, LabConfig};
+use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
+use unikprof_tests::soak::random::Random;
+use unikprof_tests::soak::target::{KeyFiles, Keys};
+
+use crate::harness::{Boot, Client, Guest, counters_add_up, on, wait_until, without_lab};
+
+const NAME: &str = "c-dropin";
+const KEYED: &str = "c-dropin-keyed";
+const BOOT: Duration = Duration::from_secs(120);
+
+const KERNELS: Boot = Boot {
+    name: "C kernels with the drop-in",
+    config: || {
+        let keyed = guest(KEYED, "10.0.2.51", &[("record", "flight")]);
+        Ok(LabConfig {
+            guests: vec![
+                guest(NAME, "10.0.2.50", &[("access", "open")]),
+                with_keys(keyed, &keys()),
+            ],
+            ..LabConfig::default()
+        })
+    },
+};
+
+fn image() -> &'static Path {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE.get_or_init(|| build_c_xen_guest(Agent::DropIn).unwrap())
+}
+
+fn keys() -> Keys {
+    Keys::draw(&mut Random::new(12))
+}
+
+/// The guest's own device comes first; the profiler's has the address that the lab forwards to.
+fn guest(name: &str, address: &str, settings: &[(&str, &str)]) -> GuestConfig {
+    let mut guest = GuestConfig::new(name, image());
+    guest.ports = vec![PROFILER_PORT];
+    guest.interfaces = vec!["ip=10.0.2.90".into(), format!("ip={address}")];
+    let address = format!("{address}/24");
+    let settings = [("address", &*address)]
+        .into_iter()
+        .chain(settings.iter().copied());
+    guest.store = settings
+        .map(|(node, value)| (format!("data/unikprof/{node}"), value.to_owned()))
+        .collect();
+    guest
+}
+
+fn client(lab: &Lab) -> Client {
+    Guest::of_recording(lab, NAME).client().with_image(image())
+}
+
+fn record(client: &Client, mode: &str, enough: impl Fn(&Value) -> bool) -> Value {
+    let image = image().to_str().unwrap();
+    client.must(&["start", "-F", "499", "--mode", mode, "--image", image]);
+    wait_until("the samples", || {
+        thread::sleep(Duration::from_millis(300));
+        enough(&client.status()["counters"]).then_some(())
+    });
+    client.stop("run.unikprof");
+    let report = client.report("run.unikprof", &["--json", "--no-inlines"]);
+    report.expect_json()
+}
+
+/// Samples of a function alone.
+fn own(report: &Value, name: &str) -> u64 {
+    let functions = report["functions"].as_array().unwrap();
+    let found = functions.iter().find(|function| function["name"] == name);
+    found.map_or(0, |function| function["self"].as_u64().unwrap())
+}
+
+/// `grind` works five parts, `knead` three: with whole stacks, down to the start of their threads.
+#[test]
+fn a_kernel_that_knows_nothing_of_it_is_profiled() {
+    on(&KERNELS, |lab| {
+        let client = client(lab);
+        let report = record(&client, "cpu", |counters| {
+            counters["recorded"].as_u64() >= Some(1_500)
+        });
+        counters_add_up(&report);
+        let ratio = own(&report, "grind") as f64 / own(&report, "knead") as f64;
+        assert!((1.2..2.3).contains(&ratio), "{ratio}: {report:#}");
+        let stacks = client.folded(&["--no-inlines"]);
+        let all: u64 = stacks.iter().map(|(_, count)| count).sum();
+        let whole = stacks
+            .iter()
+            .filter(|(stack, _)| stack.contains("thread_begin;"));
+        let whole: u64 = whole.map(|(_, count)| count).sum();
+        assert!(whole * 100 >= all * 95, "{whole} of {all}");
+        let ground = stacks
+            .iter()
+            .any(|(stack, _)| stack.ends_with("miller;mill;grind"));
+        assert!(ground, "{stacks:#?}");
+    });
+}
+
+/// Guards against waits that are charged from the first interrupt in them only, or not at all, or twice.
+#[test]
+fn waits_in_hlt_are_blocked_time() {
+    on(&KERNELS, |lab| {
+        let client = client(lab);
+        let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(200);
+        let report = record(&client, "off-cpu", waits);
+        let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"]
+            .as_u64()
+            .unwrap();
+        let told_ns = report["counters"]["blocked"].as_u64().unwrap();
+        // Xen's account begins and ends a little beside the recording's.
+        assert!(
+            told_ns.abs_diff(blocked_ns) < blocked_ns / 50 + 20_000_000,
+            "{told_ns} of {blocked_ns}: {report:#}"
+        );
+    });
+}
+
+/// The guest's handler does not run for the profiler's events, and its own device stays as it was.
+#[test]
+fn the_guests_own_device_is_left_alone() {
+    on(&KERNELS, |lab| {
+        client(lab).must(&["info"]);
+        let id = lab.domain_id(NAME).unwrap();
+        let script = format!(
+            "xenstore-ls /local/domain/{id}/device/vif; xenstore-ls /local/domain/{id}/data"
+        );
+        let nodes = lab.dom0(&script, Duration::from_secs(30)).unwrap().text;
+        let references: Vec<u32> = nodes
+            .lines()
+            .filter(|line| line.contains("tx-ring-ref"))
+            .filter_map(|line| line.split('"').nth(1)?.parse().ok())
+            .collect();
+        // The guest's first frame of the grant table, and the last one of the domain.
+        let [guests, ours] = references[..] else {
+            panic!("{nodes}");
+        };
+        assert!(guests < 512 && ours >= 512, "{nodes}");
+    });
+}
+
+#[test]
+fn keys_and_a_recording_from_boot_come_from_xenstore() {
+    on(&KERNELS, |lab| {
+        let guest = Guest::of_recording(lab, KEYED);
+        guest
+            .client()
+            .connect(&["info"])
+            .expect_code(exit_code::KEY);
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let KeyFiles { view, control } = KeyFiles::write(&keys(), folder.path()).unwrap();
+        let [view, control] = [view, control].map(|key| guest.client().with_key(&key));
+        assert_eq!(view.recording_names(), ["flight"]);
+        view.connect(&["start"]).expect_code(exit_code::KEY);
+        let recording = control.record("2s", &["--name", "second"]);
+        assert_eq!(recording.completeness, Completeness::Complete);
+    });
+}
+
+/// Without a key, and without `open`, nobody may connect: the console says so, and the guest runs.
+#[test]
+fn without_access_it_says_so_and_the_guest_runs() {
+    without_lab(|| {
+        let lab = Lab::start(LabConfig::with_guest(guest(NAME, "10.0.2.50", &[]))).unwrap();
+        for text in [
+            "unikprof: not started: no client may connect",
+            "c-xen: at work",
+        ] {
+            lab.wait_for_console(NAME, text, BOOT).unwrap();
+        }
+    });
+}
