@@ -249,6 +249,14 @@ impl<H: Hypercall> EventChannels<H> {
         issue::<EvtchnUnmask>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
 
+    /// Is the port masked? So is what is not a port.
+    #[must_use]
+    pub fn is_masked(&self, port: Port) -> bool {
+        port.place().is_none_or(|(word, bit)| {
+            self.shared.evtchn_mask[word].load(Ordering::SeqCst) & bit != 0
+        })
+    }
+
     /// Is the port pending?
     #[must_use]
     pub fn is_pending(&self, port: Port) -> bool {

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code, reason = "Xen replaces a page of the guest's memory")]
 
+use crate::abi::PAGE_SIZE;
+use crate::abi::grant_table::op::COPY;
+use crate::abi::grant_table::{Copy, CopyPlace};
 use crate::abi::memory::{ADD_TO_PHYSMAP, AddToPhysmap, CURRENT_RESERVATION, space};
 use crate::abi::xen::{DOMID_SELF, SharedInfo, hypercall as number};
 use crate::errno::Errno;
@@ -60,19 +63,35 @@ impl SharedInfoPage {
 /// The hypercall's.
 pub fn current_pages(hypercall: &impl Hypercall) -> Result<u64, Errno> {
     let domain = DOMID_SELF;
-    current_reservation(hypercall, (&raw const domain).expose_provenance() as u64)
-}
-
-/// Whether the guest's page tables map the two bytes at the virtual `address` to memory of the guest: Xen walks the
-/// tables, so a wrong guess does no harm. Pages of devices count as not readable.
-pub fn is_readable(hypercall: &impl Hypercall, address: u64) -> bool {
-    current_reservation(hypercall, address) != Err(Errno::EFAULT)
-}
-
-fn current_reservation(hypercall: &impl Hypercall, domain_at: u64) -> Result<u64, Errno> {
-    let arguments = [u64::from(CURRENT_RESERVATION), domain_at, 0, 0, 0];
-    // SAFETY: Xen reads the argument if it is mapped, and changes no memory of the guest.
+    let address = (&raw const domain).expose_provenance() as u64;
+    let arguments = [u64::from(CURRENT_RESERVATION), address, 0, 0, 0];
+    // SAFETY: Xen reads the argument, and changes no memory of the guest.
     Errno::from_result(unsafe { hypercall.call(number::MEMORY_OP, arguments) })
+}
+
+/// Copies `length` bytes of this domain's memory inside Xen, between physical addresses: for memory that the page
+/// tables do not map. False if Xen rejects it, as for places that are no memory of the domain or cross a page.
+///
+/// # Safety
+/// The bytes at the physical address `to` are the caller's to write.
+pub unsafe fn copy(hypercall: &impl Hypercall, from: u64, to: u64, length: u16) -> bool {
+    let place = |address: u64| CopyPlace {
+        frame: address / PAGE_SIZE as u64,
+        domain: DOMID_SELF,
+        offset: (address % PAGE_SIZE as u64) as u16,
+    };
+    let mut argument = Copy {
+        source: place(from),
+        destination: place(to),
+        length,
+        flags: 0,
+        status: 0,
+    };
+    let address = core::ptr::from_mut(&mut argument).expose_provenance() as u64;
+    let arguments = [u64::from(COPY), address, 1, 0, 0];
+    // SAFETY: Xen reads and writes the argument, and the caller's bytes.
+    let result = unsafe { hypercall.call(number::GRANT_TABLE_OP, arguments) };
+    Errno::from_result(result).is_ok() && argument.status == 0
 }
 
 /// Puts frame `index` of the grant table in place of the page at `frame`, which the caller owns.

@@ -11,4 +11,4 @@ pub mod start_info;
 pub mod timer;
 pub(crate) mod vcpu;
 
-pub use hypercall::{HypercallPage, NotXen};
+pub use hypercall::{HypercallInstruction, HypercallPage, NotXen};

@@ -1,4 +1,5 @@
-//! The guest's image: its code and its build-id, from the ELF headers that are loaded with it.
+//! The guest's image: its code and its build-id, from the ELF headers if they are loaded with it, else from the symbols
+//! that linker scripts define.
 #![allow(unsafe_code, reason = "the headers are read from the image's memory")]
 
 use core::arch::global_asm;
@@ -8,15 +9,15 @@ use unikprof_agent::Mapping;
 
 use crate::machine::address_of;
 
-// GNU ld and lld define the symbol where a segment contains the file's headers. In a word of its own, so that a
-// missing one is 0.
+// GNU ld and lld define the first where a segment contains the file's headers; the others are usual names of linker
+// scripts. In words of their own, so that a missing one is 0.
 global_asm!(
     r#"
     .pushsection .data.rel.ro.unikprof_dropin, "aw", @progbits
-    .weak __ehdr_start
+    .weak __ehdr_start, _stext, _text, _etext, _edata
     .balign 8
-unikprof_dropin_image_headers:
-    .quad __ehdr_start
+unikprof_dropin_image:
+    .quad __ehdr_start, _stext, _text, _etext, _edata
     .popsection
 "#
 );
@@ -27,36 +28,81 @@ const EXECUTABLE: u32 = 1;
 /// `NT_GNU_BUILD_ID`.
 const BUILD_ID: u32 = 3;
 const PROGRAM_HEADER: usize = 56;
+const MAX_BUILD_ID: u64 = 64;
 
 /// Why the code is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoImage {
-    NoHeaders,
+    NoSymbols,
     NoCode,
 }
 
 impl fmt::Display for NoImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoHeaders => {
-                "the image's ELF headers are not loaded: add FILEHDR PHDRS to the first segment of its linker script"
+            Self::NoSymbols => {
+                "the image has neither ELF headers in a loaded segment (FILEHDR PHDRS in the linker script) nor the \
+                 symbols _stext or _text, and _etext"
             }
             Self::NoCode => "the image has no executable segment",
         })
     }
 }
 
-/// The image's executable segment.
+/// The word at an address.
+///
+/// # Safety
+/// The word is in the image, and not written.
+unsafe fn word(address: u64) -> u64 {
+    let place = core::ptr::with_exposed_provenance::<u64>(address as usize);
+    // SAFETY: the caller's contract.
+    unsafe { place.read_unaligned() }
+}
+
+/// The image's code.
 pub(crate) fn mapping() -> Result<Mapping<'static>, NoImage> {
-    let word = |address: u64| {
-        let place = core::ptr::with_exposed_provenance::<u64>(address as usize);
-        // SAFETY: the word above, or inside the headers, which are loaded with the image and never written.
-        unsafe { place.read_unaligned() }
-    };
-    let headers = word(address_of!("unikprof_dropin_image_headers"));
-    if headers == 0 {
-        return Err(NoImage::NoHeaders);
+    let words = address_of!("unikprof_dropin_image");
+    // SAFETY: the words above.
+    let [headers, stext, text, end, data_end] =
+        core::array::from_fn(|number| unsafe { word(words + 8 * number as u64) });
+    if headers != 0 {
+        return from_headers(headers);
     }
+    let start = if stext == 0 { text } else { stext };
+    if start == 0 || end <= start {
+        return Err(NoImage::NoSymbols);
+    }
+    Ok(Mapping {
+        start,
+        end,
+        // Of no use: an image that is not at the addresses that the linker gave it would not run.
+        file_offset: 0,
+        build_id: scan(start, data_end.max(end)).unwrap_or_default(),
+        path: "",
+    })
+}
+
+/// The build-id's note between two addresses of the image.
+fn scan(start: u64, end: u64) -> Option<&'static [u8]> {
+    /// Behind the sizes of name and description: the type and the name.
+    const TYPE_AND_NAME: u64 = BUILD_ID as u64 | (u32::from_le_bytes(*b"GNU\0") as u64) << 32;
+    const NAME_SIZE: u64 = 4;
+    // SAFETY: from the code to the end of the data the image is loaded.
+    let word = |address| unsafe { word(address) };
+    let sizes = |at: &u64| (word(at - 8) & 0xffff_ffff, word(at - 8) >> 32);
+    let mut places = (start + 8..end.saturating_sub(8)).step_by(4);
+    let at = places.find(|at| {
+        word(*at) == TYPE_AND_NAME && matches!(sizes(at), (NAME_SIZE, 1..=MAX_BUILD_ID))
+    })?;
+    let (_, size) = sizes(&at);
+    let id = core::ptr::with_exposed_provenance::<u8>(at as usize + 8);
+    // SAFETY: as above; notes are not written.
+    Some(unsafe { core::slice::from_raw_parts(id, size as usize) })
+}
+
+fn from_headers(headers: u64) -> Result<Mapping<'static>, NoImage> {
+    // SAFETY: inside the headers, which are loaded with the image and never written.
+    let word = |address| unsafe { word(address) };
     let count = word(headers + 0x38) as u16;
     let first = headers + word(headers + 0x20);
     let mut code = None;
@@ -123,6 +169,29 @@ mod tests {
             note.resize(note.len().next_multiple_of(4), 0);
         }
         note
+    }
+
+    #[test]
+    fn the_build_id_is_found_in_a_loaded_image() {
+        let mut image = std::vec![0xcc; 100];
+        image.extend(note(b"GNU\0", 5, &[9; 8]));
+        image.extend(note(b"GNU\0", 3, b"twenty bytes of hash"));
+        image.extend([0; 3]);
+        // Aligned as images are.
+        let words: Vec<u64> = image
+            .chunks(8)
+            .map(|it| {
+                let mut word = [0; 8];
+                word[..it.len()].copy_from_slice(it);
+                u64::from_le_bytes(word)
+            })
+            .collect();
+        let start = words.as_ptr().expose_provenance() as u64;
+        assert_eq!(
+            scan(start, start + 8 * words.len() as u64),
+            Some(&b"twenty bytes of hash"[..])
+        );
+        assert_eq!(scan(start, start + 100), None);
     }
 
     #[test]

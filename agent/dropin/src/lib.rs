@@ -8,10 +8,11 @@
 //!
 //! - `start`: finds what is needed in the running guest, and connects it. Whatever is missing, the guest continues
 //!   without the profiler.
-//! - `upcall`: the two interrupts: a tick of the timer, and an event on its way to the guest's own handler.
+//! - `upcall`: the interrupt: a tick of the timer, or an event on its way to the guest's own handler.
+//! - `delivery`: how Xen delivers events to the guest.
 //! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
 //! - `configuration`: the settings in xenstore.
-//! - `machine`: the processor: page tables, descriptor tables, the local APIC, the entries of interrupts.
+//! - `machine`: the processor: page tables, the interrupt table, the local APIC, the entry of interrupts.
 #![no_std]
 
 #[cfg(test)]
@@ -19,6 +20,7 @@ extern crate std;
 
 mod configuration;
 mod console;
+mod delivery;
 mod image;
 mod machine;
 mod served;

@@ -1,4 +1,4 @@
-//! The processor: page tables, descriptor tables, the local APIC, and the entries of interrupts.
+//! The processor: page tables, descriptor tables, the local APIC, and the entry of interrupts.
 #![allow(
     unsafe_code,
     reason = "instructions and tables without an equivalent in Rust"
@@ -29,7 +29,7 @@ pub(crate) mod paging;
 use core::arch::asm;
 
 /// The interrupt flag of rflags.
-pub(crate) const INTERRUPTS_ON: u64 = 1 << 9;
+const INTERRUPTS_ON: u64 = 1 << 9;
 
 pub(crate) fn enable_interrupts() {
     // SAFETY: called where an interrupt is handled like anywhere else.
@@ -56,6 +56,20 @@ pub(crate) fn read_cr4() -> u64 {
     // SAFETY: as above.
     unsafe { asm!("mov {}, cr4", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
+}
+
+pub(crate) fn read_cr0() -> u64 {
+    let value;
+    // SAFETY: as above.
+    unsafe { asm!("mov {}, cr0", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// # Safety
+/// The caller may have the effect.
+pub(crate) unsafe fn write_cr0(value: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("mov cr0, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
 /// # Safety

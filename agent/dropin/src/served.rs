@@ -8,18 +8,18 @@ use unikprof_agent::xen::XenPlatform;
 use unikprof_agent::{Agent, Service};
 use xen_sys_lite::grant::GrantTable;
 use xen_sys_lite::net::{NetPages, Netfront};
-use xen_sys_lite::{HypercallPage, PageMemory};
+use xen_sys_lite::{HypercallInstruction, PageMemory};
 
 use crate::configuration::{Address, Configuration};
 use crate::statics::Once;
 
-pub(crate) type Platform = XenPlatform<HypercallPage, 1>;
+pub(crate) type Platform = XenPlatform<HypercallInstruction, 1>;
 pub(crate) type ServedAgent = Agent<'static, Platform>;
 pub(crate) type Grants = GrantTable<1>;
 
 const TX: usize = 32;
 const RX: usize = 64;
-pub(crate) type Device = Netfront<'static, HypercallPage, 1, TX, RX>;
+pub(crate) type Device = Netfront<'static, HypercallInstruction, 1, TX, RX>;
 pub(crate) type DevicePages = NetPages<TX, RX>;
 
 /// One for the grant table.

@@ -1,37 +1,37 @@
 //! The start: finds what is needed in the running guest, and connects it.
 #![allow(unsafe_code, reason = "what the guest has set up is found by address")]
 
-use core::arch::global_asm;
 use core::fmt;
 use core::mem::{MaybeUninit, offset_of};
 use core::ops::Range;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unikprof_agent::tcp_server::TcpError;
 use unikprof_agent::xen::{Hooks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
-    Access, Agent, BootRecording, Config, Mapping, ServeError, Service, StartError,
+    Access, Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
+    StartError,
 };
 use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, TimeSnapshot};
 use xen_sys_lite::events::EventChannels;
 use xen_sys_lite::grant::{GrantTable, GrantTableError};
-use xen_sys_lite::hvm::{self, Param};
+use xen_sys_lite::hvm;
 use xen_sys_lite::net::{NetError, Netfront};
 use xen_sys_lite::runstate::{self, RunstateArea};
 use xen_sys_lite::vcpu::{self, VcpuId};
 use xen_sys_lite::xenstore::{StoreError, Tree as _};
-use xen_sys_lite::{Errno, HypercallPage, memory};
+use xen_sys_lite::{Errno, HypercallInstruction, PolledChannel, SharedPage, memory};
 
 use crate::configuration::{Configuration, Invalid};
 use crate::console::print;
+use crate::delivery::{Delivery, Unknown};
 use crate::image::{self, NoImage};
 use crate::machine::apic::{Apic, NoTimer};
-use crate::machine::descriptors::{self, NoVector};
+use crate::machine::descriptors::{self, NoHandler};
 use crate::machine::paging::{self, FIVE_LEVELS};
-use crate::machine::{self, address_of, entry};
+use crate::machine::{self, entry};
 use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAgent};
 use crate::statics::{Once, Pages, agent_memory};
 use crate::store::{GuestStore, with_ring};
@@ -44,20 +44,6 @@ const FIRST: VcpuId = VcpuId(0);
 const TRIES: u32 = 3;
 /// Memory above is left to devices.
 const MEMORY_END: u64 = 0xf000_0000;
-/// The callback's kind in [`Param::CALLBACK_IRQ`]: an interrupt vector.
-const BY_VECTOR: u64 = 2;
-
-// The page that Xen fills with its entries: in the text, so that it can be executed.
-global_asm!(
-    r#"
-    .pushsection .text.unikprof_dropin_hypercalls, "ax", @progbits
-    .balign 4096
-unikprof_dropin_hypercalls:
-    .skip 4096
-    .popsection
-"#
-);
-
 static AGENT: Once<MaybeUninit<ServedAgent>> = Once::empty();
 static RUNNING: Once<MaybeUninit<Running>> = Once::empty();
 static SETTINGS: Once<MaybeUninit<Configuration>> = Once::empty();
@@ -95,10 +81,10 @@ enum Refusal {
     Setting(Invalid),
     NoAccess,
     Devices(usize),
-    Callback(u64),
     Image(NoImage),
     Timer(NoTimer),
-    Vector(NoVector),
+    Events(Unknown),
+    Handler(NoHandler),
     Grants(GrantTableError),
     Network(u32, NetError),
     Tcp(TcpError),
@@ -122,14 +108,10 @@ impl fmt::Display for Refusal {
                 f,
                 "the guest has {count} network devices: add one for the profiler, or name one in data/unikprof/vif"
             ),
-            Self::Callback(value) => write!(
-                f,
-                "the guest's events do not come by an interrupt vector (HVM_PARAM_CALLBACK_IRQ is {value:#x}): start \
-                 the profiler after the guest has set it"
-            ),
             Self::Image(error) => error.fmt(f),
             Self::Timer(error) => error.fmt(f),
-            Self::Vector(error) => error.fmt(f),
+            Self::Events(error) => error.fmt(f),
+            Self::Handler(error) => error.fmt(f),
             Self::Grants(error) => error.fmt(f),
             Self::Network(vif, error) => write!(f, "device/vif/{vif}: {error}"),
             Self::Tcp(error) => error.fmt(f),
@@ -143,15 +125,22 @@ impl fmt::Display for Refusal {
 /// What every step needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    xen: HypercallPage,
+    xen: HypercallInstruction,
     shared: &'static SharedInfo,
 }
 
 /// Starts the profiler, once.
 pub(crate) fn start() {
+    // Not in memory that the guest may zero between two calls.
+    #[unsafe(link_section = ".data.unikprof_dropin_is_started")]
     static IS_STARTED: AtomicBool = AtomicBool::new(false);
     if !IS_STARTED.swap(true, Ordering::AcqRel) {
+        // A poll uses the same stack, so none may begin before this is done.
+        let were_on = machine::disable_interrupts();
         entry::on_poll_stack(run);
+        if were_on {
+            machine::enable_interrupts();
+        }
     }
 }
 
@@ -175,24 +164,22 @@ fn find_xen() -> Result<Found, &'static str> {
     if cr4 & FIVE_LEVELS != 0 {
         return Err("not started: the guest uses five levels of page tables");
     }
-    let address = address_of!("unikprof_dropin_hypercalls");
-    let page = NonNull::new(core::ptr::with_exposed_provenance_mut(address as usize))
-        .ok_or("not started: no page for hypercalls")?;
-    // The first page is installed where the image is mapped one to one, which is checked with it.
-    // SAFETY: a page of the text for this purpose. If it is not mapped one to one, Xen writes another page of the
-    // guest; unikernels are.
-    let xen = unsafe { HypercallPage::install(page, address) }
-        .map_err(|_| "not started: this is no guest of Xen")?;
-    let tables = paging::current(&xen);
-    let pages = &raw const PAGES as u64;
-    let end = pages + size_of_val(&PAGES) as u64;
-    if tables.translate(address) != Some(address) || tables.identity_end(pages, end) != end {
-        return Err("not started: the guest's image is not mapped one to one");
-    }
+    let xen = HypercallInstruction::find().map_err(|_| "not started: this is no guest of Xen")?;
     let size = memory::current_pages(&xen)
         .unwrap_or(0)
         .saturating_mul(PAGE_SIZE as u64);
     let size = size.min(MEMORY_END);
+    const ELSEWHERE: &str = "not started: the guest's image is not mapped one to one";
+    let address = &raw const PAGES as u64;
+    let end = address + size_of_val(&PAGES) as u64;
+    if end > size {
+        return Err(ELSEWHERE);
+    }
+    // SAFETY: the image is below the memory's size, and nobody else has such tables.
+    let tables = unsafe { paging::current(&xen) }.ok_or(ELSEWHERE)?;
+    if tables.identity_end(address, end) != end {
+        return Err(ELSEWHERE);
+    }
     let starts = [PAGE_SIZE as u64, 1 << 20, 2 << 20, address];
     let start = starts
         .into_iter()
@@ -208,7 +195,7 @@ fn find_xen() -> Result<Found, &'static str> {
 }
 
 /// Finds the page that Xen shares with the guest by its copy of the first vCPU's clock. `memory` is mapped one to one.
-fn find_shared_info(xen: &HypercallPage, memory: Range<u64>) -> Option<&'static SharedInfo> {
+fn find_shared_info(xen: &HypercallInstruction, memory: Range<u64>) -> Option<&'static SharedInfo> {
     const CLOCK: usize = offset_of!(SharedInfo, vcpu_info) + offset_of!(VcpuInfo, time);
     clock::register_copy(xen, FIRST, Some(&TIME)).ok()?;
     let found = (0..TRIES).find_map(|_| {
@@ -218,7 +205,9 @@ fn find_shared_info(xen: &HypercallPage, memory: Range<u64>) -> Option<&'static 
             let page = core::ptr::with_exposed_provenance::<SharedInfo>(address as usize);
             // SAFETY: a page of the guest's memory; all fields are atomics, of which only the clock's are read.
             let time = unsafe { &*page.byte_add(CLOCK).cast::<VcpuTimeInfo>() };
-            let is_it = wanted.tsc_timestamp == time.tsc_timestamp.load(Ordering::Relaxed)
+            let is_own = core::ptr::eq(time, &TIME);
+            let is_it = !is_own
+                && wanted.tsc_timestamp == time.tsc_timestamp.load(Ordering::Relaxed)
                 && TimeSnapshot::try_read(time) == Some(wanted);
             // SAFETY: Xen shares this page with the guest, for as long as the guest lives.
             is_it.then(|| unsafe { &*page })
@@ -236,13 +225,13 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     for (word, value) in CODE.iter().zip([mapping.start, mapping.end]) {
         word.store(value, Ordering::Relaxed);
     }
-    let callback = hvm::param(&xen, Param::CALLBACK_IRQ)
-        .map_err(|errno| Refusal::Xen("HVMOP_get_param", errno))?;
-    if callback >> 56 != BY_VECTOR {
-        return Err(Refusal::Callback(callback));
-    }
-    let apic =
-        Apic::find(|address| paging::current(&xen).translate(address)).map_err(Refusal::Timer)?;
+    let clock = Clock::new(shared, FIRST).ok_or(Refusal::Static)?;
+    let apic = Apic::find(
+        |address| found.translate(address),
+        clock.snapshot().tsc_hz(),
+    )
+    .map_err(Refusal::Timer)?;
+    let delivery = Delivery::find(&xen, shared, &apic).map_err(Refusal::Events)?;
     runstate::register(&xen, FIRST, &RUNSTATE)
         .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
 
@@ -269,11 +258,23 @@ fn connect(found: &Found) -> Result<(), Refusal> {
         .port()
         .ok_or(Refusal::Network(vif, NetError::NotConnected))?;
     let served = Served::new(device, service, settings).map_err(Refusal::Tcp)?;
-    let clock = Clock::new(shared, FIRST).ok_or(Refusal::Static)?;
-    let running = Running::new(agent, shared, clock, apic, (xen, port), served);
+    // A vCPU that is not up yet may use the same interrupt table later.
+    let is_alone = vcpu::is_up(&xen, VcpuId(1)).is_err();
+    let has_others = apic.is_enabled && !is_alone;
+    let share = settings.cpu_share.unwrap_or(DEFAULT_CPU_SHARE_PERMILLE);
+    let running = Running::new(
+        agent,
+        shared,
+        clock,
+        (xen, port),
+        (apic, delivery, has_others),
+        (served, share),
+    );
     let running = RUNNING.take().ok_or(Refusal::Static)?.write(running);
+    // SAFETY: interrupts are off; the guest runs with these tables.
+    unsafe { descriptors::intercept(delivery.vector, is_alone) }.map_err(Refusal::Handler)?;
+    upcall::publish(running).begin();
 
-    let others = vcpu::is_up(&xen, VcpuId(1)) == Ok(true);
     print(
         found,
         format_args!(
@@ -290,24 +291,14 @@ fn connect(found: &Found) -> Result<(), Refusal> {
                 Some(true) => ", recording",
                 Some(false) => ", not recording (see data/unikprof/record)",
             },
-            if others { ", the first vCPU only" } else { "" },
+            if is_alone {
+                ""
+            } else {
+                ", the first vCPU only"
+            },
         ),
     );
-    let were_on = machine::disable_interrupts();
-    let result = begin(upcall::publish(running), callback as u8);
-    if were_on {
-        machine::enable_interrupts();
-    }
-    result
-}
-
-/// Takes over the interrupts, which are off.
-fn begin(running: &Running, events: u8) -> Result<(), Refusal> {
-    // SAFETY: interrupts are off; the guest runs with these tables.
-    let vectors = unsafe { descriptors::install(events) }.map_err(Refusal::Vector)?;
-    running
-        .begin(vectors.timer, vectors.spurious)
-        .map_err(|errno| Refusal::Xen("EVTCHNOP_unmask", errno))
+    Ok(())
 }
 
 /// What needs xenstore: the settings, the domain's name, and the connected device.
@@ -412,8 +403,14 @@ fn range(words: &[AtomicU64; 2]) -> Option<Range<u64>> {
 }
 
 impl Found {
+    /// The physical address of a virtual one.
+    fn translate(&self, address: u64) -> Option<u64> {
+        // SAFETY: `find_xen` has done the same; the tables are not used beyond this line.
+        unsafe { paging::current(&self.xen) }?.translate(address)
+    }
+
     fn is_identity(&self, address: u64) -> bool {
-        paging::current(&self.xen).translate(address) == Some(address)
+        self.translate(address) == Some(address)
     }
 
     /// Calls `work` with xenstore.
@@ -432,7 +429,7 @@ impl Found {
     /// Calls `work` with the console's page and channel, if there is a console.
     pub(crate) fn with_console(
         &self,
-        work: impl FnOnce(xen_sys_lite::SharedPage, xen_sys_lite::PolledChannel<'static, HypercallPage>),
+        work: impl FnOnce(SharedPage, PolledChannel<'static, HypercallInstruction>),
     ) {
         if let Ok(ring) = hvm::console_ring(&self.xen) {
             let is_identity = |address| self.is_identity(address);

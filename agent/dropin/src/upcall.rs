@@ -1,17 +1,24 @@
-//! The two interrupts: a tick of the timer, and an event on its way to the guest's own handler. Both run with
-//! interrupts off on the tick stack, so neither interrupts the other. A poll runs with interrupts on, on its own
-//! stack, and begins when a tick or an event asks for it.
+//! The interrupt: a tick of the timer, an event on its way to the guest's own handler, or both. It runs with interrupts
+//! off on the tick stack. A poll runs with interrupts on, on its own stack, and begins when an interrupt finds it due.
+//!
+//! # One vector
+//!
+//! The timer raises the vector of the guest's events. If the guest loads another interrupt table later, or writes its
+//! gate anew, its own handler gets the timer's last interrupt, finds no event, and the profiler is gone without harm; a
+//! vector of its own would have no gate there. Events that come by the local APIC, too, cannot be told from ticks;
+//! whatever is due is done.
 //!
 //! # A guest that waits
 //!
-//! The guest waits by `sti; hlt`. A tick or an event of the profiler that ends the `hlt` returns to it: the guest does
+//! The guest waits by `sti; hlt`. An interrupt without an event of the guest's own returns to the `hlt`: the guest does
 //! not wake. A tick that finds the guest waiting begins a block of the agent, and arms no further tick. An event of
 //! the guest's own ends it. So a recorded guest is interrupted at most once in each wait, and one that is not recorded
-//! only by clients. If an event of the guest's own arrives when such a `hlt` is about to be executed again, the event's
+//! only by clients. If an event of the guest's own arrives when such a `hlt` is about to be executed again, the
 //! entry lets the guest continue behind the `hlt`, as the processor would have.
 //!
 //! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
-//! know. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the guest's own there is one.
+//! know, or masks its port. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the
+//! guest's own there is one; again and again while an upcall is pending, since Xen raises no other.
 //!
 //! The byte of `hlt` before the program counter may also end another instruction. So a wait is one only if Xen has
 //! counted blocked time since the profiler's last interrupt: a blocked vCPU continues with an interrupt, and all of
@@ -25,20 +32,23 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use unikprof_agent::{Continuation, Platform as _, Registers};
-use xen_sys_lite::HypercallPage;
-use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::HypercallInstruction;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo};
 use xen_sys_lite::clock::{Clock, read_tsc};
 use xen_sys_lite::events::{EventChannels, Port};
 
+use crate::delivery::Delivery;
 use crate::machine;
 use crate::machine::apic::Apic;
-use crate::machine::entry::{self, Frame, Saved};
+use crate::machine::entry::{self, Saved};
 use crate::served::{Served, ServedAgent};
 
 /// Used as a time: never.
 const NEVER: u64 = u64::MAX;
 /// After the guest has handled an event, the device is looked at within this time.
 const CHECK_NS: u64 = 20_000_000;
+/// Polls take their share of a CPU over this time.
+const SHARE_NS: u64 = 100_000_000;
 const STI: u8 = 0xfb;
 const HLT: u8 = 0xf4;
 
@@ -59,8 +69,13 @@ pub(crate) struct Running {
     agent: &'static ServedAgent,
     shared: &'static SharedInfo,
     clock: Clock<'static>,
-    events: EventChannels<HypercallPage>,
+    events: EventChannels<HypercallInstruction>,
     apic: Apic,
+    delivery: Delivery,
+    /// The guest's interrupts that are not events pass elsewhere.
+    has_others: bool,
+    /// Of polls, in thousandths of a CPU.
+    share_permille: u64,
     /// The device's event channel.
     port: Port,
     /// Cycles of the time stamp counter in a ns, 32.32 fixed point.
@@ -76,6 +91,8 @@ pub(crate) struct Running {
     tick_at_ns: AtomicU64,
     /// When to look at the device, in system time.
     check_at_ns: AtomicU64,
+    /// When the polls so far have used no more than their share, in system time.
+    paid_at_ns: AtomicU64,
     /// The guest waits, and the agent knows.
     is_blocked: AtomicBool,
     /// The `hlt` to which the last interrupt has returned, or 0.
@@ -114,88 +131,23 @@ pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
     (pc != 0).then(|| Continuation::Interrupted(Registers::new(pc, sp, fp)))
 }
 
-/// The timer has interrupted the guest or a poll.
-pub(crate) extern "C" fn on_timer(saved: &mut Saved) -> Next {
-    let Some(running) = running() else {
-        return Next::Return;
-    };
-    running.apic.end_of_interrupt();
-    running.find_wait(saved);
-    let next_ns = running.agent.on_tick(Some(&saved.registers()));
-    running
-        .tick_at_ns
-        .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
-    running.leave(saved)
-}
-
-/// An event has interrupted the guest or a poll. `frame` is the processor's, for the guest's handler.
-pub(crate) extern "C" fn on_event(saved: &mut Saved, frame: &mut Frame) -> Next {
-    let Some(running) = running() else {
-        return Next::Guest;
-    };
-    if running.events.take_pending(running.port) {
-        running.is_noticed.store(true, Ordering::Relaxed);
-    }
-    running.find_wait(saved);
-    if !running.take_upcall() {
-        return running.leave(saved);
-    }
-    running.guests_events.fetch_add(1, Ordering::Relaxed);
-    frame.skip_hlt(running.waits_at.swap(0, Ordering::Relaxed));
-    running.wake();
-    if running.check_at_ns.load(Ordering::Relaxed) == NEVER {
-        let now_ns = running.clock.now_ns();
-        running
-            .check_at_ns
-            .store(now_ns + CHECK_NS, Ordering::Relaxed);
-    }
-    if running.is_poll_due() {
-        // The timer's interrupt follows the guest's handler.
-        running.poll_at_ns.store(0, Ordering::Relaxed);
-    }
-    running.arm();
-    Next::Guest
+/// An interrupt of the guest or of a poll.
+pub(crate) extern "C" fn on_interrupt(saved: &mut Saved) -> Next {
+    running().map_or(Next::Guest, |running| running.on_interrupt(saved))
 }
 
 /// A poll, with interrupts off before and after.
 pub(crate) extern "C" fn on_poll(saved: &mut Saved) {
-    let Some(running) = running() else {
-        return;
-    };
-    let events = running.guests_events.load(Ordering::Relaxed);
-    let waits_at = running.waits_at.load(Ordering::Relaxed);
-    running.is_noticed.store(false, Ordering::Relaxed);
-    machine::enable_interrupts();
-    // SAFETY: `is_polling` is set, so this is the only poll.
-    let next_ns = unsafe { &mut *running.served.get() }.poll();
-    machine::disable_interrupts();
-    let platform = running.agent.platform();
-    let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
-    running.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
-    // The poll may have begun a recording.
-    let tick_at_ns = running.agent.deadline().unwrap_or(NEVER);
-    running.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
-    running.is_polling.store(false, Ordering::Relaxed);
-    if running.is_noticed.load(Ordering::Relaxed) {
-        running.poll_at_ns.store(0, Ordering::Relaxed);
+    if let Some(running) = running() {
+        running.on_poll(saved);
     }
-    if events == running.guests_events.load(Ordering::Relaxed) {
-        running.wait_again(saved);
-    } else {
-        // The event ends the wait also where its `hlt` was about to be executed again.
-        saved.frame.skip_hlt(waits_at);
-        running.wake();
-    }
-    running.arm();
 }
 
 impl Saved {
-    pub(crate) fn registers(&self) -> Registers {
-        Registers::new(self.frame.rip, self.frame.rsp, self.rbp)
+    fn registers(&self) -> Registers {
+        Registers::new(self.rip, self.rsp, self.rbp)
     }
-}
 
-impl Frame {
     /// Continues behind the `hlt` to which an interrupt has returned, if it was not executed yet.
     fn skip_hlt(&mut self, waits_at: u64) {
         if self.rip == waits_at && instruction(self.rip) == HLT {
@@ -211,22 +163,25 @@ fn instruction(address: u64) -> u8 {
 }
 
 impl Running {
-    /// The profiler, not yet published.
+    /// The profiler, not yet published. `has_others` tells whether other interrupts than events come to the guest.
     pub(crate) fn new(
         agent: &'static ServedAgent,
         shared: &'static SharedInfo,
         clock: Clock<'static>,
-        apic: Apic,
-        (hypercalls, port): (HypercallPage, Port),
-        served: Served,
+        (xen, port): (HypercallInstruction, Port),
+        (apic, delivery, has_others): (Apic, Delivery, bool),
+        (served, share_permille): (Served, u32),
     ) -> Self {
         let hz = clock.snapshot().tsc_hz().unwrap_or(0);
         Self {
             agent,
             shared,
             clock,
-            events: EventChannels::new(hypercalls, shared),
+            events: EventChannels::new(xen, shared),
             apic,
+            delivery,
+            has_others,
+            share_permille: u64::from(share_permille),
             port,
             cycles_per_ns: ((u128::from(hz) << 32) / 1_000_000_000) as u64,
             served: UnsafeCell::new(served),
@@ -235,23 +190,92 @@ impl Running {
             poll_at_ns: AtomicU64::new(0),
             tick_at_ns: AtomicU64::new(NEVER),
             check_at_ns: AtomicU64::new(NEVER),
+            paid_at_ns: AtomicU64::new(0),
             is_blocked: AtomicBool::new(false),
             waits_at: AtomicU64::new(0),
-            blocked_ns: AtomicU64::new(0),
+            blocked_ns: AtomicU64::new(agent.platform().blocked_ns(0)),
             guests_events: AtomicU32::new(0),
             interrupted: [const { AtomicU64::new(0) }; 3],
         }
     }
 
+    /// Lets the timer and the device interrupt, beginning with a poll.
+    pub(crate) fn begin(&self) {
+        self.apic.enable(self.delivery.vector);
+        // Fails only for a port that does not exist.
+        let _ = self.events.unmask(self.port);
+        self.arm();
+    }
+
+    fn on_interrupt(&self, saved: &mut Saved) -> Next {
+        let by_apic = self.delivery.by_apic;
+        let is_timer = !by_apic && self.apic.is_in_service(self.delivery.vector);
+        if is_timer {
+            self.apic.end_of_interrupt();
+        }
+        self.look();
+        self.find_wait(saved);
+        if self.is_past(self.tick_at_ns.load(Ordering::Relaxed)) {
+            let next_ns = self.agent.on_tick(Some(&saved.registers()));
+            self.tick_at_ns
+                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        }
+        if !is_timer && self.take_upcall() {
+            self.pass_on(saved);
+            return Next::Guest;
+        }
+        if by_apic {
+            // The guest's handler, which would have ended it, does not run.
+            self.apic.end_of_interrupt();
+        }
+        self.leave(saved)
+    }
+
+    /// Looks whether the device has sent an event, and when to look again.
+    fn look(&self) {
+        if self.events.is_masked(self.port) {
+            // As in `begin`.
+            let _ = self.events.unmask(self.port);
+        }
+        if self.events.take_pending(self.port) {
+            self.is_noticed.store(true, Ordering::Relaxed);
+        }
+        if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
+            let is_pending = self
+                .vcpu_info()
+                .evtchn_upcall_pending
+                .load(Ordering::SeqCst)
+                != 0;
+            let next_ns = match is_pending {
+                true => self.clock.now_ns() + CHECK_NS,
+                false => NEVER,
+            };
+            self.check_at_ns.store(next_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Before the guest's handler.
+    fn pass_on(&self, saved: &mut Saved) {
+        self.guests_events.fetch_add(1, Ordering::Relaxed);
+        saved.skip_hlt(self.waits_at.swap(0, Ordering::Relaxed));
+        self.wake();
+        if self.check_at_ns.load(Ordering::Relaxed) == NEVER {
+            let check_at_ns = self.clock.now_ns() + CHECK_NS;
+            self.check_at_ns.store(check_at_ns, Ordering::Relaxed);
+        }
+        // A poll that is due begins with the timer's interrupt, which follows.
+        self.arm();
+    }
+
     /// Ends an interrupt that the guest's handler does not see: begins a poll that is due, else returns to the
     /// interrupted code.
     fn leave(&self, saved: &mut Saved) -> Next {
-        if self.is_poll_due() {
+        if self.is_past(self.next_poll_ns()) {
             self.is_polling.store(true, Ordering::Relaxed);
             // A poll of a guest that waits is not its idle function's.
             let interrupted = match self.is_blocked.load(Ordering::Relaxed) {
                 true => [0; 3],
-                false => [saved.frame.rip, saved.frame.rsp, saved.rbp],
+                false => [saved.rip, saved.rsp, saved.rbp],
             };
             for (word, value) in self.interrupted.iter().zip(interrupted) {
                 word.store(value, Ordering::Relaxed);
@@ -265,6 +289,42 @@ impl Running {
         Next::Return
     }
 
+    fn on_poll(&self, saved: &mut Saved) {
+        let events = self.guests_events.load(Ordering::Relaxed);
+        let waits_at = self.waits_at.load(Ordering::Relaxed);
+        self.is_noticed.store(false, Ordering::Relaxed);
+        let began_ns = self.clock.now_ns();
+        machine::enable_interrupts();
+        // SAFETY: `is_polling` is set, so this is the only poll.
+        let next_ns = unsafe { &mut *self.served.get() }.poll();
+        machine::disable_interrupts();
+        let platform = self.agent.platform();
+        let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
+        self.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
+        self.pay(began_ns);
+        // The poll may have begun a recording.
+        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
+        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        self.is_polling.store(false, Ordering::Relaxed);
+        if events == self.guests_events.load(Ordering::Relaxed) {
+            self.wait_again(saved);
+        } else {
+            // The event ends the wait also where its `hlt` was about to be executed again.
+            saved.skip_hlt(waits_at);
+            self.wake();
+        }
+        self.arm();
+    }
+
+    /// Charges the time since `began_ns` to the share of polls.
+    fn pay(&self, began_ns: u64) {
+        let spent_ns = self.clock.now_ns().saturating_sub(began_ns);
+        let price_ns = spent_ns.saturating_mul(1000) / self.share_permille;
+        let from_ns = self.paid_at_ns.load(Ordering::Relaxed).max(began_ns);
+        self.paid_at_ns
+            .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
+    }
+
     /// Begins a block of the agent if the interrupted code waits in `hlt`, and no interrupt has found it there before.
     fn find_wait(&self, saved: &Saved) {
         if self.is_polling.load(Ordering::Relaxed) || self.is_blocked.load(Ordering::Relaxed) {
@@ -273,7 +333,7 @@ impl Running {
         let platform = self.agent.platform();
         let blocked_ns = platform.blocked_ns(0);
         let before_ns = self.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns && instruction(saved.frame.rip.wrapping_sub(1)) == HLT {
+        if blocked_ns > before_ns && instruction(saved.rip.wrapping_sub(1)) == HLT {
             self.is_blocked.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
             platform.at_blocked_ns(0, before_ns, || {
@@ -285,16 +345,16 @@ impl Running {
     /// Returns to the `hlt` if the guest waits. Otherwise, where the idiom is another one, or where interrupts come that
     /// do not pass here because the guest uses the APIC itself, the guest wakes.
     fn wait_again(&self, saved: &mut Saved) {
-        let at = saved.frame.rip.wrapping_sub(1);
+        let at = saved.rip.wrapping_sub(1);
         if !self.is_blocked.load(Ordering::Relaxed)
-            || saved.frame.rip == self.waits_at.load(Ordering::Relaxed)
+            || saved.rip == self.waits_at.load(Ordering::Relaxed)
         {
             return;
         }
-        if self.apic.is_shared || instruction(at.wrapping_sub(1)) != STI {
+        if self.has_others || instruction(at.wrapping_sub(1)) != STI {
             self.wake();
         } else {
-            saved.frame.rip = at;
+            saved.rip = at;
             self.waits_at.store(at, Ordering::Relaxed);
         }
     }
@@ -313,9 +373,10 @@ impl Running {
     /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that the guest's handler
     /// need not run.
     fn take_upcall(&self) -> bool {
-        let Some(vcpu) = self.shared.vcpu_info.first() else {
-            return true;
-        };
+        let vcpu = self.vcpu_info();
+        if vcpu.evtchn_upcall_pending.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
         // The order of Xen's own demultiplexing: a new event sets the flag again.
         vcpu.evtchn_upcall_pending.store(0, Ordering::SeqCst);
         let words = vcpu.evtchn_pending_sel.swap(0, Ordering::SeqCst);
@@ -335,17 +396,23 @@ impl Running {
         is_pending
     }
 
-    fn is_poll_due(&self) -> bool {
+    fn vcpu_info(&self) -> &'static VcpuInfo {
+        &self.shared.vcpu_info[0]
+    }
+
+    /// When the next poll is due, in system time.
+    fn next_poll_ns(&self) -> u64 {
         if self.is_polling.load(Ordering::Relaxed) {
-            return false;
+            return NEVER;
         }
-        if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
-            self.check_at_ns.store(NEVER, Ordering::Relaxed);
-        }
-        self.is_noticed.load(Ordering::Relaxed)
-            || self.is_past(self.poll_at_ns.load(Ordering::Relaxed))
-            // SAFETY: there is no poll, and none can begin meanwhile.
-            || unsafe { &*self.served.get() }.has_received()
+        // SAFETY: there is no poll, and none can begin meanwhile.
+        let has_received = || unsafe { &*self.served.get() }.has_received();
+        let poll_at_ns = match self.is_noticed.load(Ordering::Relaxed) || has_received() {
+            true => 0,
+            false => self.poll_at_ns.load(Ordering::Relaxed),
+        };
+        let paid_at_ns = self.paid_at_ns.load(Ordering::Relaxed);
+        poll_at_ns.max(paid_at_ns.saturating_sub(SHARE_NS))
     }
 
     fn is_past(&self, at_ns: u64) -> bool {
@@ -354,25 +421,13 @@ impl Running {
 
     /// Arms the timer for the next tick or poll.
     fn arm(&self) {
-        let poll_at_ns = if self.is_polling.load(Ordering::Relaxed) {
-            NEVER
-        } else {
-            let poll_at_ns = self.poll_at_ns.load(Ordering::Relaxed);
-            poll_at_ns.min(self.check_at_ns.load(Ordering::Relaxed))
-        };
-        let at_ns = self.tick_at_ns.load(Ordering::Relaxed).min(poll_at_ns);
+        let times =
+            [&self.tick_at_ns, &self.check_at_ns].map(|at_ns| at_ns.load(Ordering::Relaxed));
+        let at_ns = times.into_iter().fold(self.next_poll_ns(), u64::min);
         let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(self.clock.now_ns()));
         self.apic.arm(delay_ns, |delay_ns| {
             let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;
             read_tsc().wrapping_add(cycles as u64)
         });
-    }
-
-    /// Lets the timer and the device interrupt, beginning with a poll.
-    pub(crate) fn begin(&self, timer: u8, spurious: u8) -> Result<(), xen_sys_lite::Errno> {
-        self.events.unmask(self.port)?;
-        self.apic.enable(timer, spurious);
-        self.arm();
-        Ok(())
     }
 }

@@ -6,6 +6,8 @@ use super::layout;
 
 /// Commands of the grant table hypercall (`GNTTABOP_*`).
 pub mod op {
+    /// Copies between frames, granted ones or the caller's own.
+    pub const COPY: u32 = 5;
     /// Size of the table.
     pub const QUERY_SIZE: u32 = 6;
     /// Choose the entry format.
@@ -76,3 +78,33 @@ pub struct SetVersion {
     pub version: u32,
 }
 layout!(SetVersion, size 4, version @ 0);
+
+/// `struct gnttab_copy_ptr`, without a grant: a place in the memory of `domain`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopyPlace {
+    /// A gfn.
+    pub frame: u64,
+    /// `DOMID_SELF`.
+    pub domain: u16,
+    /// In bytes, from the frame's start.
+    pub offset: u16,
+}
+layout!(CopyPlace, size 16, frame @ 0, domain @ 8, offset @ 10);
+
+/// `struct gnttab_copy`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Copy {
+    /// From here.
+    pub source: CopyPlace,
+    /// To here.
+    pub destination: CopyPlace,
+    /// Bytes, inside one frame on both sides.
+    pub length: u16,
+    /// Zero: neither place is a grant.
+    pub flags: u16,
+    /// Out: `GNTST_*`, zero is success.
+    pub status: i16,
+}
+layout!(Copy, size 40, source @ 0, destination @ 16, length @ 32, flags @ 34, status @ 36);

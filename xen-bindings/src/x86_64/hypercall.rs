@@ -1,4 +1,4 @@
-//! Calling Xen on x86-64: through a page of code that Xen fills.
+//! Calling Xen on x86-64: through a page of code that Xen fills, or by the processor's own instruction.
 
 #![allow(
     unsafe_code,
@@ -6,6 +6,7 @@
 )]
 
 use core::arch::asm;
+use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::ptr::NonNull;
 
@@ -101,6 +102,64 @@ impl Hypercall for HypercallPage {
             );
         }
         result
+    }
+}
+
+/// The processor's instruction for calling the hypervisor, without a page: `vmmcall` on processors of AMD and Hygon,
+/// `vmcall` on the others. For HVM and PVH guests. Xen's advisory 466 recommends it over the page, whose indirect
+/// branches cannot be hardened by the guest.
+#[derive(Clone, Copy, Debug)]
+pub struct HypercallInstruction {
+    is_vmmcall: bool,
+}
+
+impl HypercallInstruction {
+    /// Finds the processor's instruction. The caller runs at privilege level 0, or each hypercall is an exception.
+    ///
+    /// # Errors
+    /// [`NotXen`] where CPUID shows no Xen.
+    pub fn find() -> Result<Self, NotXen> {
+        XenLeaves::find().ok_or(NotXen)?;
+        let leaf = __cpuid(0);
+        let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+        let is_vmmcall = matches!(vendor.as_flattened(), b"AuthenticAMD" | b"HygonGenuine");
+        Ok(Self { is_vmmcall })
+    }
+}
+
+macro_rules! call_by {
+    ($instruction:literal, $number:expr, $arguments:expr) => {{
+        let [first, second, third, fourth, fifth] = $arguments;
+        let result;
+        // SAFETY: the processor has the instruction, by which Xen is called with the number in eax and arguments in
+        // rdi, rsi, rdx, r10, r8. Whether the arguments are right is the caller's contract.
+        unsafe {
+            asm!(
+                $instruction,
+                inlateout("rax") u64::from($number) => result,
+                inlateout("rdi") first => _,
+                inlateout("rsi") second => _,
+                inlateout("rdx") third => _,
+                inlateout("r10") fourth => _,
+                inlateout("r8") fifth => _,
+                lateout("rcx") _,
+                lateout("r9") _,
+                lateout("r11") _,
+                options(nostack),
+            );
+        }
+        result
+    }};
+}
+
+impl Hypercall for HypercallInstruction {
+    #[inline]
+    unsafe fn call(&self, number: u32, arguments: [u64; 5]) -> i64 {
+        if self.is_vmmcall {
+            call_by!("vmmcall", number, arguments)
+        } else {
+            call_by!("vmcall", number, arguments)
+        }
     }
 }
 

@@ -21,4 +21,3 @@ memmove:                            # rdi: to, rsi: from, rdx: bytes
     jmp 1b
 2:  ret
     .size memmove, . - memmove
-    .section .note.GNU-stack, "", @progbits

@@ -19,6 +19,9 @@ const HAS_X2: u32 = 1 << 21;
 const HAS_TSC_DEADLINE: u32 = 1 << 24;
 
 const EOI: u32 = 0xb0;
+/// Eight registers of 32 vectors each, 16 bytes apart: interrupts being handled, and interrupts that wait.
+const IN_SERVICE: u32 = 0x100;
+const REQUESTED: u32 = 0x200;
 const SPURIOUS: u32 = 0xf0;
 const SPURIOUS_ENABLED: u32 = 1 << 8;
 const TIMER: u32 = 0x320;
@@ -59,13 +62,13 @@ impl Registers {
     }
 }
 
-/// This vCPU's timer.
+/// This vCPU's APIC.
 #[derive(Clone, Copy)]
 pub(crate) struct Apic {
     registers: Registers,
     by_tsc: bool,
-    /// Whether the guest itself uses the APIC, so that other interrupts than its events may come.
-    pub(crate) is_shared: bool,
+    /// The guest has enabled it.
+    pub(crate) is_enabled: bool,
 }
 
 // SAFETY: the pointer is to a device's registers, used on the vCPU whose timer it is.
@@ -97,7 +100,10 @@ impl fmt::Display for NoTimer {
 impl Apic {
     /// Finds the APIC. `translate` returns the physical address of a virtual one. Where the guest has not mapped the
     /// APIC, it does not use it: x2APIC mode is switched on then.
-    pub(crate) fn find(translate: impl Fn(u64) -> Option<u64>) -> Result<Self, NoTimer> {
+    pub(crate) fn find(
+        translate: impl Fn(u64) -> Option<u64>,
+        tsc_hz: Option<u64>,
+    ) -> Result<Self, NoTimer> {
         let features = __cpuid(1).ecx;
         // SAFETY: every x86-64 processor has the register.
         let base = unsafe { read_msr(APIC_BASE) };
@@ -118,26 +124,41 @@ impl Apic {
         } else {
             return Err(NoTimer::NotMapped(address));
         };
-        let is_shared = registers.read(SPURIOUS) & SPURIOUS_ENABLED != 0;
-        if is_shared && registers.read(TIMER) & TIMER_MASKED == 0 {
+        let is_enabled = registers.read(SPURIOUS) & SPURIOUS_ENABLED != 0;
+        if is_enabled && registers.read(TIMER) & TIMER_MASKED == 0 {
             return Err(NoTimer::InUse);
         }
         Ok(Self {
             registers,
-            by_tsc: features & HAS_TSC_DEADLINE != 0,
-            is_shared,
+            by_tsc: features & HAS_TSC_DEADLINE != 0 && tsc_hz.is_some_and(|hz| hz != 0),
+            is_enabled,
         })
     }
 
-    /// Has the timer raise `vector`. `spurious` is the vector of interrupts that were withdrawn.
-    pub(crate) fn enable(&self, vector: u8, spurious: u8) {
-        if !self.is_shared {
+    /// Has the timer raise `vector`.
+    pub(crate) fn enable(&self, vector: u8) {
+        if !self.is_enabled {
+            // Xen withdraws no interrupt, so it raises none for that.
             self.registers
-                .write(SPURIOUS, SPURIOUS_ENABLED | u32::from(spurious));
+                .write(SPURIOUS, SPURIOUS_ENABLED | u32::from(vector));
         }
         self.registers.write(DIVIDE, DIVIDE_BY_1);
         let mode = if self.by_tsc { TIMER_TSC_DEADLINE } else { 0 };
         self.registers.write(TIMER, mode | u32::from(vector));
+    }
+
+    /// The vectors of interrupts that wait to be delivered, a bit each.
+    pub(crate) fn requested(&self) -> [u32; 8] {
+        core::array::from_fn(|word| self.registers.read(REQUESTED + 16 * word as u32))
+    }
+
+    /// Whether an interrupt with this vector is being handled.
+    #[inline]
+    pub(crate) fn is_in_service(&self, vector: u8) -> bool {
+        let word = self
+            .registers
+            .read(IN_SERVICE + u32::from(vector / 32) * 16);
+        word >> (vector % 32) & 1 != 0
     }
 
     /// Ends the interrupt that is being handled.
@@ -155,7 +176,7 @@ impl Apic {
             // SAFETY: the processor has the register.
             unsafe { write_msr(TSC_DEADLINE, at) };
         } else {
-            let count = delay_ns.map_or(0, |delay_ns| (delay_ns / COUNT_NS).max(1));
+            let count = delay_ns.map_or(0, |delay_ns| delay_ns.div_ceil(COUNT_NS).max(1));
             self.registers
                 .write(INITIAL_COUNT, u32::try_from(count).unwrap_or(u32::MAX));
         }

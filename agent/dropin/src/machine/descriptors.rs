@@ -1,11 +1,10 @@
-//! The interrupt table: a copy of the guest's, in which the timer has a vector, and events pass by our entry first.
+//! The interrupt table: the guest's gate for its events leads to our entry first.
 //!
-//! Layouts: Intel's manual, volume 3, chapters "Interrupt and Exception Handling" and "Task Management".
+//! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
 use super::entry;
@@ -13,11 +12,9 @@ use super::entry;
 const PRESENT: u8 = 1 << 7;
 /// An interrupt gate: it turns interrupts off.
 const INTERRUPT_GATE: u8 = 0xe;
-/// Vectors for the timer: above those that kernels number their own interrupts by.
-const TIMER_VECTORS: core::ops::RangeInclusive<u8> = 0x30..=0xef;
-/// The vector of interrupts that the APIC has withdrawn.
-const SPURIOUS: u8 = 0xff;
 const VECTORS: usize = 256;
+/// CR0: pages that are mapped for reading only cannot be written at privilege level 0 either.
+const WRITE_PROTECT: u64 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -65,7 +62,7 @@ impl Gate {
     }
 }
 
-/// The operand of `sidt`, `sgdt` and `lidt`.
+/// The operand of `sidt` and `lidt`.
 #[derive(Clone, Copy, Default)]
 #[repr(C, packed)]
 struct TablePointer {
@@ -73,135 +70,81 @@ struct TablePointer {
     base: u64,
 }
 
-/// The part of a TSS that is used here.
-#[repr(C, packed(4))]
-struct TaskState {
-    reserved: u32,
-    privileged_stacks: [u64; 3],
-    reserved_2: u64,
-    /// The interrupt stacks, from 1 on.
-    stacks: [u64; 7],
-}
-const _: () = assert!(offset_of!(TaskState, stacks) == 36);
-
 #[repr(C, align(16))]
 struct Table(UnsafeCell<[Gate; VECTORS]>);
 
 // SAFETY: written while no interrupt can come, on one vCPU; the processor reads it.
 unsafe impl Sync for Table {}
 
+/// A copy of the guest's table, for the first of several vCPUs.
 static TABLE: Table = Table(UnsafeCell::new([Gate::NONE; VECTORS]));
 
-/// Why the interrupt table cannot be extended.
+/// The guest has no handler for its events at this vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoVector {
-    /// Events have no gate at their vector.
-    Events(u8),
-    Used,
-    Stacks,
-}
+pub(crate) struct NoHandler(u8);
 
-impl fmt::Display for NoVector {
+impl fmt::Display for NoHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Events(vector) => write!(
-                f,
-                "the guest has no handler for its events at vector {vector:#x}: start the profiler later"
-            ),
-            Self::Used => f.write_str("the guest uses all interrupt vectors"),
-            Self::Stacks => f.write_str("the guest uses all seven interrupt stacks of its TSS"),
-        }
+        write!(
+            f,
+            "the guest has no handler for its events at vector {:#x}: start the profiler later",
+            self.0
+        )
     }
 }
 
-/// The vectors of the timer and of withdrawn interrupts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Vectors {
-    pub(crate) timer: u8,
-    pub(crate) spurious: u8,
-}
-
-/// Loads a copy of the guest's interrupt table, with a gate for the timer. Events at vector `events` enter
-/// [`entry`]'s code, which continues with the guest's handler.
+/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler.
+///
+/// The gate is changed in the guest's own table, so that whatever the guest does to its table later has the effect
+/// that it would have without the profiler. `is_alone` tells that there is one vCPU. Otherwise this one gets a copy of
+/// the table, since the others may use the same.
 ///
 /// # Safety
-/// Interrupts are off, and the descriptor tables are mapped at their addresses.
-pub(crate) unsafe fn install(events: u8) -> Result<Vectors, NoVector> {
-    let (mut old, mut code) = (TablePointer::default(), 0_u16);
-    // SAFETY: the instructions only store registers.
+/// Interrupts are off, and the table is mapped at its address.
+pub(crate) unsafe fn intercept(vector: u8, is_alone: bool) -> Result<(), NoHandler> {
+    let mut pointer = TablePointer::default();
+    // SAFETY: the instruction only stores a register.
     unsafe {
-        asm!("sidt [{}]", in(reg) &raw mut old, options(nostack, preserves_flags));
-        asm!("mov {:x}, cs", out(reg) code, options(nomem, nostack, preserves_flags));
+        asm!("sidt [{}]", in(reg) &raw mut pointer, options(nostack, preserves_flags));
     }
-    let count = (usize::from(old.limit) + 1) / size_of::<Gate>();
-    let mut gates = [Gate::NONE; VECTORS];
-    for (number, gate) in gates.iter_mut().enumerate().take(count) {
-        let from = core::ptr::with_exposed_provenance::<Gate>(old.base as usize);
-        // SAFETY: inside the table in use.
-        *gate = unsafe { from.add(number).read_unaligned() };
+    let gates = core::ptr::with_exposed_provenance_mut::<Gate>(pointer.base as usize);
+    let count = (usize::from(pointer.limit) + 1) / size_of::<Gate>();
+    if usize::from(vector) >= count {
+        return Err(NoHandler(vector));
     }
-    let guests = gates[usize::from(events)];
+    // SAFETY: inside the table in use.
+    let guests = unsafe { gates.add(usize::from(vector)).read_unaligned() };
     if !guests.is_present() {
-        return Err(NoVector::Events(events));
+        return Err(NoHandler(vector));
     }
-    let is_free = |vector: &u8| !gates[usize::from(*vector)].is_present();
-    let timer = TIMER_VECTORS.rev().find(is_free).ok_or(NoVector::Used)?;
-    // SAFETY: the caller's contract.
-    let stack = unsafe { own_stack() }?;
     entry::GUESTS_HANDLER.store(guests.entry(), Ordering::Relaxed);
-    gates[usize::from(events)] = Gate::new(entry::events(), guests.selector, guests.stack);
-    gates[usize::from(timer)] = Gate::new(entry::timer(), code, stack);
-    if !gates[usize::from(SPURIOUS)].is_present() {
-        gates[usize::from(SPURIOUS)] = Gate::new(entry::spurious(), code, 0);
-    }
-    let new = TablePointer {
-        limit: (size_of::<Table>() - 1) as u16,
-        base: TABLE.0.get().expose_provenance() as u64,
-    };
-    // SAFETY: nobody else uses the copy yet; it contains all of the guest's gates.
-    unsafe {
-        TABLE.0.get().write(gates);
-        asm!("lidt [{}]", in(reg) &raw const new, options(nostack, preserves_flags));
-    }
-    Ok(Vectors {
-        timer,
-        spurious: SPURIOUS,
-    })
-}
-
-/// Puts [`entry`]'s landing stack into the guest's TSS and returns its number; 0 if the guest has no TSS. Its own
-/// handlers then run on the interrupted stack too.
-///
-/// # Safety
-/// As for [`install`].
-unsafe fn own_stack() -> Result<u8, NoVector> {
-    let (mut table, mut selector) = (TablePointer::default(), 0_u16);
-    // SAFETY: the instructions only store registers.
-    unsafe {
-        asm!("sgdt [{}]", in(reg) &raw mut table, options(nostack, preserves_flags));
-        asm!("str {:x}", out(reg) selector, options(nomem, nostack, preserves_flags));
-    }
-    if selector & !7 == 0 {
-        return Ok(0);
-    }
-    let descriptor = table.base + u64::from(selector & !7);
-    let descriptor = core::ptr::with_exposed_provenance::<[u64; 2]>(descriptor as usize);
-    // SAFETY: the descriptor of the loaded task register.
-    let [low, high] = unsafe { descriptor.read_unaligned() };
-    let base = low >> 16 & 0xff_ffff | low >> 56 << 24 | high << 32;
-    let state = core::ptr::with_exposed_provenance_mut::<TaskState>(base as usize);
-    for number in (1..=7_u8).rev() {
-        // SAFETY: the TSS in use.
-        let place = unsafe { &raw mut (*state).stacks[usize::from(number) - 1] };
-        // SAFETY: as above; a stack of 0 is used by no gate.
+    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
+    if is_alone {
+        // SAFETY: as above; interrupts are off, and the protection is as before afterwards.
         unsafe {
-            if place.read_unaligned() == 0 {
-                place.write_unaligned(entry::landing_stack_top());
-                return Ok(number);
-            }
+            let protection = super::read_cr0();
+            super::write_cr0(protection & !WRITE_PROTECT);
+            gates.add(usize::from(vector)).write_unaligned(ours);
+            super::write_cr0(protection);
         }
+        return Ok(());
     }
-    Err(NoVector::Stacks)
+    let copy = TABLE.0.get().cast::<Gate>();
+    let pointer = TablePointer {
+        limit: (count.min(VECTORS) * size_of::<Gate>() - 1) as u16,
+        base: copy.expose_provenance() as u64,
+    };
+    // SAFETY: nobody uses the copy yet; it has all of the guest's gates.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            gates.cast::<u8>(),
+            copy.cast::<u8>(),
+            count.min(VECTORS) * size_of::<Gate>(),
+        );
+        copy.add(usize::from(vector)).write(ours);
+        asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
-//! The entries of the two interrupts, and the stacks that they run on.
+//! The entry of interrupts, and the stacks that they run on.
 //!
-//! The processor pushes its frame on the interrupted stack, or on the landing stack if the guest has a TSS. The entry
-//! copies the frame to the tick stack and continues there: a tick that interrupts a poll finds the landing stack
-//! unused. Until the copy is complete there is no branch, because QEMU 7.2 may deliver an interrupt twice, with
-//! interrupts off the second time, at the next one; the second frame has overwritten the first on the landing stack
-//! then. Such a frame is copied elsewhere, and ignored. No real processor delivers it.
-//!
-//! A poll runs with interrupts on, on a stack of its own, to which the saved registers move before.
+//! The processor pushes its frame on the interrupted stack, or on the stack that the guest's gate names; the entry saves
+//! registers below it, as a handler of the guest would, and continues on the tick stack. A poll runs with interrupts
+//! on, on a stack of its own, to which the frame and the registers move before: so an interrupt of the poll finds the
+//! gate's stack unused.
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
@@ -15,17 +12,15 @@ use core::sync::atomic::AtomicU64;
 use crate::upcall::{self, Next};
 
 const TICK_STACK: usize = 16 * 1024;
-/// A poll needs 32 KiB; the start, which builds everything on it, three times the largest frame of 96 KiB.
-const POLL_STACK: usize = 256 * 1024;
-/// One frame of the processor, and the registers that the entry saves there.
-const LANDING_STACK: usize = 512;
+/// A poll needs 32 KiB. The start needs three times 96 KiB, the size of what it builds and moves.
+const POLL_STACK: usize = 320 * 1024;
 /// The size of the area of `fxsave`.
 const FX_AREA: usize = 512;
 
 #[repr(C, align(16))]
 struct Memory<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: only the entries use it, one at a time: interrupts are off, or the poll's flag is set.
+// SAFETY: only the entry uses it, one at a time: interrupts are off, or the poll's flag is set.
 unsafe impl<const SIZE: usize> Sync for Memory<SIZE> {}
 
 impl<const SIZE: usize> Memory<SIZE> {
@@ -38,17 +33,12 @@ impl<const SIZE: usize> Memory<SIZE> {
     }
 }
 
-static LANDING: Memory<LANDING_STACK> = Memory::new();
 static TICK: Memory<TICK_STACK> = Memory::new();
 static POLL: Memory<POLL_STACK> = Memory::new();
-/// Where the second delivery's frame goes.
-static IGNORED: Memory<64> = Memory::new();
 static FX: Memory<FX_AREA> = Memory::new();
 
 /// The guest's handler of events.
 pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
-/// The stack on which that handler finds the processor's frame.
-static GUESTS_STACK: AtomicU64 = AtomicU64::new(0);
 
 /// What was interrupted. The entry restores all of it.
 #[derive(Clone, Copy, Debug)]
@@ -57,13 +47,6 @@ pub(crate) struct Saved {
     rbx: u64,
     pub(crate) rbp: u64,
     others: [u64; 9],
-    pub(crate) frame: Frame,
-}
-
-/// The processor's part.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Frame {
     pub(crate) rip: u64,
     cs: u64,
     flags: u64,
@@ -72,54 +55,12 @@ pub(crate) struct Frame {
 }
 
 const SAVED: usize = size_of::<Saved>();
-const _: () = assert!(SAVED == 128);
+const _: () = assert!(SAVED.is_multiple_of(16));
 
+// Code with interrupts off is not interrupted: such a frame is an emulator's mistake (QEMU 7.2 may deliver an interrupt
+// twice), and the guest's handler has it as it would without the profiler.
 global_asm!(
     r#"
-    .macro unikprof_save
-    push rax
-    push rcx
-    push rdx
-    lea rcx, [rip + {tick}]
-    add rcx, {tick_size}
-    lea rdx, [rip + {ignored}]
-    add rdx, 64
-    test dword ptr [rsp + 40], 0x200    /* the interrupted code had interrupts on */
-    cmovz rcx, rdx
-    mov rax, [rsp + 56]
-    mov [rcx - 8], rax
-    mov rax, [rsp + 48]
-    mov [rcx - 16], rax
-    mov rax, [rsp + 40]
-    mov [rcx - 24], rax
-    mov rax, [rsp + 32]
-    mov [rcx - 32], rax
-    mov rax, [rsp + 24]
-    mov [rcx - 40], rax
-    mov rax, [rsp + 16]
-    mov [rcx - 48], rax
-    mov rax, [rsp + 8]
-    mov [rcx - 56], rax
-    mov rax, [rsp]
-    mov [rcx - 64], rax
-    test dword ptr [rsp + 40], 0x200
-    jz 9f
-    mov rdx, rsp
-    lea rsp, [rcx - 64]
-    push rsi
-    push rdi
-    push r8
-    push r9
-    push r10
-    push r11
-    push rbp
-    push rbx
-    cld
-    mov rdi, rsp
-    lea rsi, [rdx + 24]
-    mov rbx, rsi
-    .endm
-
     .macro unikprof_restore
     pop rbx
     pop rbp
@@ -136,28 +77,42 @@ global_asm!(
 
     .text
     .balign 16
-    .type unikprof_dropin_timer_entry, @function
-unikprof_dropin_timer_entry:
-    unikprof_save
-    call {on_timer}
-unikprof_dropin_go_on:
+    .type unikprof_dropin_entry, @function
+unikprof_dropin_entry:
+    test dword ptr [rsp + 16], 0x200    /* the interrupted code had interrupts on */
+    jz 2f
+    push rax
+    push rcx
+    push rdx
+    push rsi
+    push rdi
+    push r8
+    push r9
+    push r10
+    push r11
+    push rbp
+    push rbx
+    cld
+    mov rdi, rsp
+    mov rbx, rsp
+    lea rsp, [rip + {tick}]
+    add rsp, {tick_size}
+    call {interrupt}
+    mov rsp, rbx
     cmp al, {poll_next}
     je 1f
+    cmp al, {guest_next}
     unikprof_restore
+    je 2f
     iretq
-9:  pop rdx
-    pop rcx
-    pop rax
-unikprof_dropin_spurious_entry:
-    iretq
+2:  jmp [rip + {guests_handler}]
     /* The poll. Its chain of frames ends here; the interrupted code's follows by `Platform::continuation`. */
 1:  mov rsi, rsp
     lea rdi, [rip + {poll}]
     add rdi, {poll_size} - {saved}
-    mov rdx, rdi
+    mov rsp, rdi
     mov ecx, {saved} / 8
     rep movsq
-    mov rsp, rdx
     xor ebp, ebp
     fxsave64 [rip + {fx}]
     fninit
@@ -165,62 +120,28 @@ unikprof_dropin_spurious_entry:
     ldmxcsr [rsp]
     add rsp, 8
     mov rdi, rsp
-    call {on_poll}
+    call {poll_function}
     fxrstor64 [rip + {fx}]
     unikprof_restore
     iretq
-    .size unikprof_dropin_timer_entry, . - unikprof_dropin_timer_entry
-
-    .balign 16
-    .type unikprof_dropin_event_entry, @function
-unikprof_dropin_event_entry:
-    unikprof_save
-    call {on_event}
-    cmp al, {guest_next}
-    jne unikprof_dropin_go_on
-    mov [rip + {guests_stack}], rbx
-    unikprof_restore
-    mov rsp, [rip + {guests_stack}]
-    jmp [rip + {guests_handler}]
-9:  pop rdx
-    pop rcx
-    pop rax
-    jmp [rip + {guests_handler}]
-    .size unikprof_dropin_event_entry, . - unikprof_dropin_event_entry
-
-    .purgem unikprof_save
+    .size unikprof_dropin_entry, . - unikprof_dropin_entry
     .purgem unikprof_restore
 "#,
     tick = sym TICK,
     tick_size = const TICK_STACK,
     poll = sym POLL,
     poll_size = const POLL_STACK,
-    ignored = sym IGNORED,
     fx = sym FX,
     saved = const SAVED,
     poll_next = const Next::Poll as u8,
     guest_next = const Next::Guest as u8,
-    guests_stack = sym GUESTS_STACK,
     guests_handler = sym GUESTS_HANDLER,
-    on_timer = sym upcall::on_timer,
-    on_poll = sym upcall::on_poll,
-    on_event = sym upcall::on_event,
+    interrupt = sym upcall::on_interrupt,
+    poll_function = sym upcall::on_poll,
 );
 
-pub(super) fn timer() -> u64 {
-    address_of!("unikprof_dropin_timer_entry")
-}
-
-pub(super) fn events() -> u64 {
-    address_of!("unikprof_dropin_event_entry")
-}
-
-pub(super) fn spurious() -> u64 {
-    address_of!("unikprof_dropin_spurious_entry")
-}
-
-pub(super) fn landing_stack_top() -> u64 {
-    LANDING.top()
+pub(super) fn address() -> u64 {
+    address_of!("unikprof_dropin_entry")
 }
 
 /// Whether a stack pointer is on the stack of polls.

@@ -1,9 +1,9 @@
 //! The guest's page tables: what is mapped, and whether one to one.
+#![allow(unsafe_code, reason = "a page into which Xen writes is read")]
 
 use core::cell::Cell;
 
-use xen_sys_lite::Hypercall;
-use xen_sys_lite::memory::is_readable;
+use xen_sys_lite::{Hypercall, PageMemory, memory};
 
 const PAGE_SIZE: u64 = 4096;
 const PRESENT: u64 = 1;
@@ -21,15 +21,15 @@ struct Mapped {
     size: u64,
 }
 
-/// Four levels of page tables, which are themselves mapped one to one.
+/// Four levels of page tables.
 pub(crate) struct PageTables<R> {
     root: u64,
     read: R,
 }
 
 impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
-    /// The tables at the physical address `root`; `read` returns the word at a physical address, or `None` if it is
-    /// not mapped one to one.
+    /// The tables at the physical address `root`; `read` returns the word at a physical address, or `None` if there
+    /// is no memory.
     fn new(root: u64, read: R) -> Self {
         Self {
             root: root & ADDRESS,
@@ -78,20 +78,49 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
     }
 }
 
-/// The tables in use. Xen says whether a page of the tables is mapped before it is read.
-pub(crate) fn current(hypercall: &impl Hypercall) -> PageTables<impl Fn(u64) -> Option<u64>> {
-    let readable = Cell::new(0);
-    PageTables::new(super::read_cr3(), move |address| {
-        let page = address & !(PAGE_SIZE - 1);
-        if page == 0 || page != readable.get() {
-            if !is_readable(hypercall, address) {
-                return None;
-            }
-            readable.set(page);
+/// Where Xen copies a page of the tables to be read.
+static COPIED: PageMemory = PageMemory::new();
+/// What the copy is tried with.
+const PATTERN: u64 = 0x756e_696b_7072_6f66;
+
+/// The tables in use, which the guest need not map: Xen copies them, page by page. `None` if the image is not mapped
+/// one to one, or Xen does not copy.
+///
+/// # Safety
+/// No other result of this function is in use. The image's addresses are below the domain's memory size: Xen is asked
+/// to write eight bytes at an address of the image, which is found to be the physical one by that only.
+pub(crate) unsafe fn current(
+    hypercall: &impl Hypercall,
+) -> Option<PageTables<impl Fn(u64) -> Option<u64>>> {
+    let words = COPIED.base().cast::<u64>();
+    let physical = words.addr().get() as u64;
+    let last = PAGE_SIZE as usize / size_of::<u64>() - 1;
+    // SAFETY: the page is used here only, by one caller.
+    unsafe {
+        words.write_volatile(PATTERN);
+        words.add(last).write_volatile(0);
+        let to = physical + PAGE_SIZE - size_of::<u64>() as u64;
+        let is_copied = memory::copy(hypercall, physical, to, size_of::<u64>() as u16);
+        if !is_copied || words.add(last).read_volatile() != PATTERN {
+            return None;
         }
-        // SAFETY: Xen found the page mapped; nobody else runs.
-        Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
-    })
+    }
+    let copied = Cell::new(None);
+    Some(PageTables::new(super::read_cr3(), move |address| {
+        let page = address & !(PAGE_SIZE - 1);
+        if copied.replace(None) != Some(page) {
+            // SAFETY: the copy's page has its own address, which was tried.
+            let is_copied = unsafe { memory::copy(hypercall, page, physical, PAGE_SIZE as u16) };
+            is_copied.then_some(())?;
+        }
+        copied.set(Some(page));
+        // SAFETY: inside the page.
+        Some(unsafe {
+            words
+                .add((address % PAGE_SIZE) as usize / size_of::<u64>())
+                .read_volatile()
+        })
+    }))
 }
 
 #[cfg(test)]

@@ -123,6 +123,9 @@ impl Archive {
     }
 }
 
+/// Without it, linkers warn, and make the image's stack executable.
+const NO_EXECUTABLE_STACK: &str = "\n.section .note.GNU-stack,\"\",@progbits\n";
+
 /// Sections that describe how the object was made, and unwind tables: nothing unwinds through the
 /// agent, which keeps its frame pointers.
 const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
@@ -281,7 +284,7 @@ fn link(
             work.join(format!("{name}.s")),
             work.join(format!("{name}.o")),
         );
-        fs::write(&source, code)?;
+        fs::write(&source, format!("{code}{NO_EXECUTABLE_STACK}"))?;
         run(Command::new("as").arg("-o").arg(&member).arg(&source))?;
         members.push(member);
     }

@@ -1,0 +1,163 @@
+//! How Xen delivers events to the guest, found by raising one.
+//!
+//! A guest chooses a vector by `HVMOP_set_evtchn_upcall_vector`, which nobody can read, or by `HVM_PARAM_CALLBACK_IRQ`.
+//! Events by the former come through the local APIC, and are seen there while interrupts are off.
+
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+use xen_sys_lite::events::EventChannels;
+use xen_sys_lite::hvm::{self, Param};
+use xen_sys_lite::vcpu::VcpuId;
+use xen_sys_lite::{Errno, Hypercall};
+
+use xen_sys_lite::abi::xen::SharedInfo;
+
+use crate::machine::apic::Apic;
+
+/// The callback's kind in [`Param::CALLBACK_IRQ`]: an interrupt vector.
+const BY_VECTOR: u64 = 2;
+
+/// How events arrive at the guest's handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) vector: u8,
+    /// The handler ends the interrupt at the local APIC.
+    pub(crate) by_apic: bool,
+}
+
+/// Why the guest's events cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    Hypercall(Errno),
+    /// An event left no trace in the shared information page.
+    NotThere,
+    /// An event left its trace there, but not where the first vCPU's events are told.
+    Elsewhere,
+    /// The guest has set no vector; [`Param::CALLBACK_IRQ`].
+    NoVector(u64),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hypercall(errno) => write!(f, "an event channel: {errno}"),
+            Self::NotThere => f.write_str(
+                "events are not seen in the shared information page: the guest uses FIFO event channels, or a second \
+                 page",
+            ),
+            Self::Elsewhere => {
+                f.write_str("the guest has moved its vcpu_info (VCPUOP_register_vcpu_info)")
+            }
+            Self::NoVector(callback) => write!(
+                f,
+                "the guest's events do not come by an interrupt vector (HVM_PARAM_CALLBACK_IRQ is {callback:#x}): start \
+                 the profiler after the guest has set it"
+            ),
+        }
+    }
+}
+
+impl Delivery {
+    /// Raises an event of the first vCPU, which must be the calling one, and looks for its traces. Interrupts are off;
+    /// one without an event may follow.
+    pub(crate) fn find(
+        xen: &(impl Hypercall + Copy),
+        shared: &'static SharedInfo,
+        apic: &Apic,
+    ) -> Result<Self, Unknown> {
+        let events = EventChannels::new(*xen, shared);
+        let vcpu = &shared.vcpu_info[0];
+        let port = events.bind_ipi(VcpuId(0)).map_err(Unknown::Hypercall)?;
+        // Xen raises an interrupt only when these change.
+        let words = vcpu.evtchn_pending_sel.swap(0, Ordering::SeqCst);
+        let was_pending = vcpu.evtchn_upcall_pending.swap(0, Ordering::SeqCst) != 0;
+        let before = apic.requested();
+        let sent = events.unmask(port).and_then(|()| events.send(port));
+        let requested = apic.requested();
+        let is_there = events.take_pending(port);
+        let told = vcpu.evtchn_pending_sel.load(Ordering::SeqCst) != 0
+            && vcpu.evtchn_upcall_pending.load(Ordering::SeqCst) != 0;
+        events.mask(port);
+        let closed = events.close(port);
+        vcpu.evtchn_pending_sel.fetch_or(words, Ordering::SeqCst);
+        if was_pending {
+            vcpu.evtchn_upcall_pending.store(1, Ordering::SeqCst);
+        }
+        sent.and(closed).map_err(Unknown::Hypercall)?;
+        if !is_there {
+            return Err(Unknown::NotThere);
+        }
+        if !told {
+            return Err(Unknown::Elsewhere);
+        }
+        let callback = hvm::param(xen, Param::CALLBACK_IRQ).map_err(Unknown::Hypercall)?;
+        Self::from_traces(before, requested, was_pending, callback)
+            .ok_or(Unknown::NoVector(callback))
+    }
+
+    /// The vector that was `requested` after the event and not `before`; if there is none, the callback's; and if that
+    /// is not a vector, the only one that an earlier event can have requested.
+    fn from_traces(
+        before: [u32; 8],
+        requested: [u32; 8],
+        was_pending: bool,
+        callback: u64,
+    ) -> Option<Self> {
+        let by_apic = |vector| Self {
+            vector,
+            by_apic: true,
+        };
+        let new = core::array::from_fn(|word| requested[word] & !before[word]);
+        only(new).map(by_apic).or_else(|| {
+            let is_vector = callback >> 56 == BY_VECTOR;
+            let by_callback = is_vector.then_some(Self {
+                vector: callback as u8,
+                by_apic: false,
+            });
+            by_callback.or_else(|| only(before).filter(|_| was_pending).map(by_apic))
+        })
+    }
+}
+
+/// The vector of the only bit.
+fn only(words: [u32; 8]) -> Option<u8> {
+    let mut set = (0..=u8::MAX).filter(|v| words[usize::from(v / 32)] >> (v % 32) & 1 != 0);
+    set.next().filter(|_| set.next().is_none())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn bits(vectors: &[u8]) -> [u32; 8] {
+        let mut words = [0; 8];
+        for vector in vectors {
+            words[usize::from(vector / 32)] |= 1 << (vector % 32);
+        }
+        words
+    }
+
+    #[test]
+    fn the_new_vector_is_found_beside_others() {
+        let callback = 2 << 56 | 0xf3;
+        let found = |before, after, was_pending, callback| {
+            Delivery::from_traces(bits(before), bits(after), was_pending, callback)
+                .map(|it| (it.vector, it.by_apic))
+        };
+        assert_eq!(found(&[], &[0x20], false, 1), Some((0x20, true)));
+        assert_eq!(found(&[0x40], &[0x20, 0x40], false, 1), Some((0x20, true)));
+        // A vector of one's own is asked for by a guest that has set both.
+        assert_eq!(found(&[], &[0xf3], false, callback), Some((0xf3, true)));
+        assert_eq!(
+            found(&[0x40], &[0x40], false, callback),
+            Some((0xf3, false))
+        );
+        // An event that came before has requested it already.
+        assert_eq!(found(&[0x20], &[0x20], true, 1), Some((0x20, true)));
+        assert_eq!(found(&[0x20], &[0x20], false, 1), None);
+        assert_eq!(found(&[0x20, 0x40], &[0x20, 0x40], true, 1), None);
+        assert_eq!(found(&[], &[], true, 0), None);
+    }
+}
