@@ -93,8 +93,10 @@ pub(crate) struct Running {
     check_at_ns: AtomicU64,
     /// When the polls so far have used no more than their share, in system time.
     paid_at_ns: AtomicU64,
-    /// The guest waits, and the agent knows.
-    is_blocked: AtomicBool,
+    /// The guest waits in `hlt`.
+    is_waiting: AtomicBool,
+    /// The agent has been told of the wait.
+    is_block: AtomicBool,
     /// The `hlt` to which the last interrupt has returned, or 0.
     waits_at: AtomicU64,
     /// The vCPU's blocked time when the last interrupt ended.
@@ -191,7 +193,8 @@ impl Running {
             tick_at_ns: AtomicU64::new(NEVER),
             check_at_ns: AtomicU64::new(NEVER),
             paid_at_ns: AtomicU64::new(0),
-            is_blocked: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
+            is_block: AtomicBool::new(false),
             waits_at: AtomicU64::new(0),
             blocked_ns: AtomicU64::new(agent.platform().blocked_ns(0)),
             guests_events: AtomicU32::new(0),
@@ -272,8 +275,9 @@ impl Running {
     fn leave(&self, saved: &mut Saved) -> Next {
         if self.is_past(self.next_poll_ns()) {
             self.is_polling.store(true, Ordering::Relaxed);
-            // A poll of a guest that waits is not its idle function's.
-            let interrupted = match self.is_blocked.load(Ordering::Relaxed) {
+            // A poll of a guest that waits is running time, and not its idle function's.
+            self.end_block();
+            let interrupted = match self.is_waiting.load(Ordering::Relaxed) {
                 true => [0; 3],
                 false => [saved.rip, saved.rsp, saved.rbp],
             };
@@ -325,16 +329,17 @@ impl Running {
             .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits in `hlt`, and no interrupt has found it there before.
+    /// Begins a block of the agent if the interrupted code waits in `hlt`, and there is none.
     fn find_wait(&self, saved: &Saved) {
-        if self.is_polling.load(Ordering::Relaxed) || self.is_blocked.load(Ordering::Relaxed) {
+        if self.is_polling.load(Ordering::Relaxed) || self.is_block.load(Ordering::Relaxed) {
             return;
         }
         let platform = self.agent.platform();
         let blocked_ns = platform.blocked_ns(0);
         let before_ns = self.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
         if blocked_ns > before_ns && instruction(saved.rip.wrapping_sub(1)) == HLT {
-            self.is_blocked.store(true, Ordering::Relaxed);
+            self.is_waiting.store(true, Ordering::Relaxed);
+            self.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
             platform.at_blocked_ns(0, before_ns, || {
                 self.agent.on_block(Some(&saved.registers()));
@@ -346,7 +351,7 @@ impl Running {
     /// do not pass here because the guest uses the APIC itself, the guest wakes.
     fn wait_again(&self, saved: &mut Saved) {
         let at = saved.rip.wrapping_sub(1);
-        if !self.is_blocked.load(Ordering::Relaxed)
+        if !self.is_waiting.load(Ordering::Relaxed)
             || saved.rip == self.waits_at.load(Ordering::Relaxed)
         {
             return;
@@ -361,7 +366,12 @@ impl Running {
 
     /// The guest continues after a wait.
     fn wake(&self) {
-        if self.is_blocked.swap(false, Ordering::Relaxed) {
+        self.is_waiting.store(false, Ordering::Relaxed);
+        self.end_block();
+    }
+
+    fn end_block(&self) {
+        if self.is_block.swap(false, Ordering::Relaxed) {
             let blocked_ns = self.agent.platform().blocked_ns(0);
             self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
             let next_ns = self.agent.on_wake();

@@ -113,12 +113,19 @@ impl Archive {
             ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
              .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n{PREFIX}dropin_memory_end:\n"
         );
+        let functions = arch::MEMORY_FUNCTIONS.map(|(name, code)| {
+            let head = format!(".text\n.weak {name}\n.type {name}, @function\n{name}:\n");
+            (name, head + code)
+        });
         Self {
             package: "dropin",
             name: "libunikprof-dropin.a",
             headers: &["unikprof_dropin.h"],
             features: Vec::new(),
-            members: vec![("start", start), ("memory", memory)],
+            members: [("start", start), ("memory", memory)]
+                .into_iter()
+                .chain(functions)
+                .collect(),
         }
     }
 }
