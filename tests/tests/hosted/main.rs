@@ -21,6 +21,7 @@ mod lines;
 mod merge;
 mod minute;
 mod ocaml_guest;
+mod ocaml_package;
 mod page;
 mod pprof;
 mod reading;
