@@ -10,6 +10,8 @@
 //! | [`Format::Page`] | people: time tracks, flame graph and tables in a browser, see `page` |
 //! | [`Format::Svg`] | a flame graph in a browser |
 //! | [`Format::Pprof`] | `go tool pprof` and other tools that read its format |
+//! | [`Format::Firefox`] | the Firefox profiler, see `firefox` |
+//! | [`Format::Speedscope`] | speedscope, see `speedscope` |
 //! | [`Format::Json`] | programs; the schema is in `json` |
 //!
 //! Counts are samples, or nanoseconds where blocked time was measured
@@ -34,6 +36,7 @@ pub(crate) mod broken;
 mod calls;
 mod events;
 mod filter;
+mod firefox;
 mod folded;
 mod format;
 mod functions;
@@ -47,6 +50,7 @@ pub(crate) mod marks;
 mod merged;
 #[cfg(test)]
 mod mode_golden_tests;
+mod moments;
 mod page;
 #[cfg(feature = "svg")]
 mod palette;
@@ -57,6 +61,7 @@ mod script;
 mod seconds;
 pub(crate) mod shares;
 pub(crate) mod shorten;
+mod speedscope;
 pub(crate) mod stack_warnings;
 #[cfg(feature = "svg")]
 mod svg;
@@ -73,15 +78,19 @@ pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
 pub(crate) use script::ScriptFormat;
+#[cfg(feature = "svg")]
+pub(crate) use svg::LEAST_SHARE;
 
+use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::sync::OnceLock;
 
 use regex::Regex;
 use thiserror::Error;
 
+use crate::printable::Printable;
 use crate::recording::Recording;
-use crate::symbols::Symbolized;
+use crate::symbols::{FileId, Symbolized};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 use crate::units;
 use filter::Weights;
@@ -220,6 +229,8 @@ impl<'a> Report<'a> {
             Format::Svg => return Err(ReportError::NotBuiltIn { format }),
             Format::Page => page::write(self, &mut out)?,
             Format::Pprof => pprof::write(self, &mut out)?,
+            Format::Firefox => firefox::write(self, &mut out)?,
+            Format::Speedscope => speedscope::write(self, &mut out)?,
             Format::Json => json::write(self, &mut out)?,
         }
         out.flush()?;
@@ -246,10 +257,32 @@ impl<'a> Report<'a> {
         self.functions.get_or_init(|| FunctionTable::of(self))
     }
 
+    /// For each of the labels its source line: a function's is the one with the most samples.
+    fn label_lines(&self) -> impl Iterator<Item = Option<(FileId, u32)>> + '_ {
+        let rows = self.functions().rows.iter();
+        let lines: HashMap<_, _> = rows.map(|row| (row.function, row.line)).collect();
+        let labels = self.labels.all().iter();
+        labels.map(move |label| label.line.or(lines.get(&label.function).copied().flatten()))
+    }
+
     /// Warnings about the figures; each is one sentence.
     pub fn warnings(&self) -> Vec<String> {
         warnings::of(self, self.functions())
     }
+}
+
+/// The guest's and the recording's name.
+fn title(report: &Report<'_>) -> String {
+    let recording = report.symbolized.profile().recording();
+    let guest = match recording.guest_name.as_str() {
+        "" => "guest",
+        name => name,
+    };
+    let title = match recording.name.as_str() {
+        "" => guest.to_owned(),
+        name => format!("{guest}: {name}"),
+    };
+    Printable(&title).to_string()
 }
 
 /// A report could not be written.

@@ -76,7 +76,7 @@ Exit codes:
 pub(super) enum Word {
     /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top
     Connect(ConnectArguments),
-    /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
+    /// Show a recording as tables, a page, a flame graph, or in the formats of other viewers
     Report(Box<ReportArguments>),
     /// Show what changed between two recordings, and which changes are more than chance
     Diff(super::diff::DiffArguments),
@@ -257,12 +257,13 @@ pub(super) struct OutputArguments {
     ///
     /// .unikprof is the raw recording, from which `report` makes all other formats; .html is a page
     /// that shows the recording over time and as a flame graph, .svg a flame graph, .pb.gz a pprof
-    /// profile, .folded folded stacks, .txt and .json are tables. In the name, %t stands for the time
+    /// profile, .profile.json.gz is for the Firefox profiler, .speedscope.json for speedscope, .folded are folded
+    /// stacks, .txt and .json tables. In the name, %t stands for the time
     /// (UTC), %n for the guest's name, %r for the recording's name and %% for a percent sign; - is
     /// standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof or json
+    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof, firefox, speedscope or json
     #[arg(long)]
     pub(super) format: Option<OutputFormat>,
 }
@@ -364,12 +365,13 @@ pub(super) struct ReportOutputArguments {
     /// Write to this file, in the format of its extension; can be repeated
     ///
     /// .html is a page that shows the recording over time and as a flame graph; it needs a browser and no
-    /// network. .svg is a flame graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables.
+    /// network. .svg is a flame graph, .pb.gz a pprof profile, .profile.json.gz is for the Firefox profiler,
+    /// .speedscope.json for speedscope, .folded are folded stacks, .txt and .json tables.
     /// In the name, %t stands for the recording's time (UTC), %n for the guest's name, %r for the
     /// recording's name and %% for a percent sign; - is standard output. Default: text on standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: text, folded, html, svg, pprof or json
+    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox, speedscope or json
     #[arg(long)]
     pub(super) format: Option<crate::report::Format>,
 }

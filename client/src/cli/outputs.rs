@@ -76,12 +76,10 @@ impl Plan {
         let patterns = match patterns {
             [] => {
                 let ending = match format.unwrap_or(OutputFormat::Recording) {
-                    OutputFormat::Recording => "unikprof",
-                    OutputFormat::Report(Format::Text) => "txt",
-                    OutputFormat::Report(Format::Pprof) => "pb.gz",
-                    OutputFormat::Report(format) => format.name(),
+                    OutputFormat::Recording => ".unikprof",
+                    OutputFormat::Report(format) => format.ending(),
                 };
-                default = [pattern(&format!("%n-%r-%t.{ending}"))?];
+                default = [pattern(&format!("%n-%r-%t{ending}"))?];
                 &default[..]
             }
             given => given,
@@ -199,11 +197,11 @@ impl ReportOutput {
     fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
         match &self.target {
             Target::Stdout => {
-                if self.format == Format::Pprof && std::io::stdout().is_terminal() {
-                    return Err(Failure::Usage(
-                        "pprof is a binary format, not for terminals: name a file with -o, or use a pipe"
-                            .into(),
-                    ));
+                if self.format.is_binary() && std::io::stdout().is_terminal() {
+                    return Err(Failure::Usage(format!(
+                        "{} is a binary format, not for terminals: name a file with -o, or use a pipe",
+                        self.format
+                    )));
                 }
                 let mut bytes = Vec::new();
                 let written = report.write(self.format, &mut bytes);

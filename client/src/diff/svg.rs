@@ -9,6 +9,7 @@ use inferno::flamegraph::{self, Direction, Options};
 
 use super::text::{interval, lines, verdict};
 use super::{Comparison, Function};
+use crate::report::LEAST_SHARE;
 
 /// The sum of all widths.
 const WHOLE: f64 = 1e6;
@@ -45,7 +46,14 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
     let said = lines(of)
         .into_iter()
         .filter(|(name, _)| matches!(*name, "compared" | "result"));
-    options.subtitle = Some(said.map(|(_, line)| line).collect::<Vec<_>>().join(" · "));
+    let narrow = format!(
+        "functions below {} % of the width are not drawn",
+        LEAST_SHARE * 100.0
+    );
+    let said = said.map(|(_, line)| line).chain([narrow]);
+    options.subtitle = Some(said.collect::<Vec<_>>().join(" · "));
+    // Inferno's is in percent.
+    options.min_width = LEAST_SHARE * 100.0;
     options.count_name = "millionths, mean of both".to_owned();
     options.direction = Direction::Inverted;
     options.deterministic = true;

@@ -19,17 +19,23 @@ pub enum Format {
     Pprof,
     /// A page that shows the recording over time and as a flame graph: `.html`.
     Page,
+    /// The Firefox profiler's processed format, compressed with gzip: `.profile.json.gz`.
+    Firefox,
+    /// speedscope's format: `.speedscope.json`.
+    Speedscope,
     /// Counters and functions for programs: `.json`.
     Json,
 }
 
-/// Name and endings, in the order they are listed.
-const FORMATS: [(Format, &str, &[&str]); 6] = [
+/// Name and endings, in the order they are listed. Of endings that one name has, the first counts.
+const FORMATS: [(Format, &str, &[&str]); 8] = [
     (Format::Text, "text", &[".txt"]),
     (Format::Folded, "folded", &[".folded"]),
     (Format::Page, "html", &[".html", ".htm"]),
     (Format::Svg, "svg", &[".svg"]),
     (Format::Pprof, "pprof", &[".pb.gz", ".pprof"]),
+    (Format::Firefox, "firefox", &[".profile.json.gz"]),
+    (Format::Speedscope, "speedscope", &[".speedscope.json"]),
     (Format::Json, "json", &[".json"]),
 ];
 
@@ -45,6 +51,20 @@ impl Format {
             .iter()
             .find(|(format, _, _)| *format == self)
             .map_or("", |(_, name, _)| name)
+    }
+
+    /// The first of the endings that select it.
+    pub(crate) fn ending(self) -> &'static str {
+        let found = FORMATS.iter().find(|(format, _, _)| *format == self);
+        found
+            .and_then(|(_, _, endings)| endings.first())
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Whether it is not for a terminal.
+    pub(crate) fn is_binary(self) -> bool {
+        matches!(self, Format::Pprof | Format::Firefox)
     }
 
     /// The format that a file's extension selects, in upper or lower case.
@@ -132,12 +152,12 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .json"),
+            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .speedscope.json, .json"),
             "{error}"
         );
         let error = "PDF".parse::<Format>().unwrap_err().to_string();
         assert!(
-            error.contains("text, folded, html, svg, pprof, json"),
+            error.contains("text, folded, html, svg, pprof, firefox, speedscope, json"),
             "{error}"
         );
         assert!(

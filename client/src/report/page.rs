@@ -27,7 +27,7 @@ use super::{Report, TimelineView};
 use crate::timeline::{Outcome, Ring, Timeline, What};
 use crate::units::date;
 use columns::{Columns, zigzag};
-use stacks::Stacks;
+pub(super) use stacks::Stacks;
 
 const TEMPLATE: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
@@ -196,12 +196,10 @@ impl Names {
 
 fn labels<'a>(report: &'a Report<'_>) -> (Vec<Label<'a>>, Vec<&'a str>, Vec<&'a str>) {
     let symbolized = report.symbolized;
-    let rows = report.functions().rows.iter();
-    let lines: HashMap<_, _> = rows.map(|row| (row.function, row.line)).collect();
     let (mut images, mut files) = (Indices::default(), Indices::default());
-    let labels = report.labels.all().iter().map(|label| {
+    let labels = report.labels.all().iter().zip(report.label_lines());
+    let labels = labels.map(|(label, line)| {
         let function = symbolized.function(label.function);
-        let line = label.line.or(lines.get(&label.function).copied().flatten());
         let image = function.image.map(|image| symbolized.image(image));
         (
             label.text.as_str(),

@@ -133,7 +133,8 @@ impl Line<'_> {
     }
 }
 
-fn root_first(report: &Report<'_>, stack: NodeId) -> Vec<LabelId> {
+/// The labels of a stack, root first.
+pub(super) fn root_first(report: &Report<'_>, stack: NodeId) -> Vec<LabelId> {
     let frames = report.symbolized.profile().stack(stack);
     let labels = frames.flat_map(|frame| report.labels.of_frame(frame));
     let mut labels: Vec<LabelId> = labels.copied().collect();

@@ -1,9 +1,11 @@
 //! A flame graph, drawn by `inferno`, with the root at the top, where a browser's view starts.
 //!
-//! Frames narrower than half a pixel are omitted before drawing, so that a browser can open the graph of a million
-//! distinct stacks. The graph ends at a depth that hardly any stack reaches, so that a few deep, thin stacks do not
-//! make it tall. Their samples count in the function above, and the subtitle gives their number.
+//! A function narrower than three pixels cannot be read or pointed at. Such callees of one function are drawn as one
+//! cell that says how many they are, if that cell is wide enough itself. The graph ends at a depth that hardly any stack
+//! reaches, so that a few deep, thin stacks do not make it tall. Samples of what is not drawn count in the function
+//! above, and the subtitle gives their share.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
@@ -14,15 +16,18 @@ use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::palette::Palette;
 use super::units::{amount, amount_with_unit, duration, grouped, share};
-use super::{Report, ReportError};
+use super::{Report, ReportError, title};
 use crate::printable::Printable;
 use crate::profile::Unit;
 
-/// Stands for whole stacks that are left out, so that the widths add up.
-const TOO_SMALL: &str = "[too small to draw]";
+/// The width of the graph on most screens, in pixels.
+const WIDTH: f64 = 1_200.0;
 
-/// The least that is drawn, as a part of the whole: half a pixel where the graph is 1,200 wide.
-const LEAST_SHARE: f64 = 0.5 / 1_200.0;
+/// The least width that is drawn, in pixels of those.
+const LEAST_PIXELS: f64 = 3.0;
+
+/// The same as a part of the whole. A diff has it too.
+pub(crate) const LEAST_SHARE: f64 = LEAST_PIXELS / WIDTH;
 
 /// A row is drawn if at least this part of the samples reaches it.
 const LEAST_ROW_SHARE: f64 = 0.02;
@@ -43,15 +48,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         rows: rows.reached_by((shown as f64 * LEAST_ROW_SHARE) as u64),
         path: String::new(),
         steps: Vec::new(),
+        least,
+        root: Narrow::default(),
         below: 0,
-        small: 0,
         deeper: 0,
+        merged: BTreeSet::new(),
         lines: Vec::new(),
     };
     walk(report, least, &mut lines);
-    if lines.small != 0 {
-        lines.lines.push(format!("{TOO_SMALL} {}", lines.small));
-    }
+    lines.end();
     lines.lines.sort_unstable();
 
     let mut colors = PaletteMap::default();
@@ -67,7 +72,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
     }
     // The bar below all others has no name here.
     colors.insert("", rgb(Palette::ROOT));
-    colors.insert(TOO_SMALL, rgb(Palette::MARK));
+    for merged in &lines.merged {
+        colors.insert(merged, rgb(Palette::MARK));
+    }
 
     let unit = report.symbolized.profile().recording().mode.unit();
     let mut options = Options::default();
@@ -92,19 +99,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
     options.palette_map = Some(&mut colors);
     flamegraph::from_lines(&mut options, lines.lines.iter().map(String::as_str), out)?;
     Ok(())
-}
-
-fn title(report: &Report<'_>) -> String {
-    let recording = report.symbolized.profile().recording();
-    let guest = match recording.guest_name.as_str() {
-        "" => "guest",
-        name => name,
-    };
-    let title = match recording.name.as_str() {
-        "" => guest.to_owned(),
-        name => format!("{guest}: {name}"),
-    };
-    Printable(&title).to_string()
 }
 
 fn subtitle(report: &Report<'_>, deeper: u64) -> String {
@@ -158,7 +152,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     }
     if deeper != 0 {
         let part = share(deeper, report.weights.shown());
-        parts.push(format!("{part} in frames too small to draw"));
+        parts.push(format!("{part} end in functions too narrow to draw"));
     }
     parts.join(" · ")
 }
@@ -198,12 +192,20 @@ impl Visitor for Rows {
     }
 }
 
+/// The callees of a function that are too narrow to draw.
+#[derive(Default)]
+struct Narrow {
+    functions: u64,
+    samples: u64,
+}
+
 /// One function on the way from the root.
 struct Step {
     /// The length of the path before it.
     length: usize,
     /// Its own samples and those of callees that are not drawn.
     weight: u64,
+    narrow: Narrow,
 }
 
 struct Lines {
@@ -213,24 +215,42 @@ struct Lines {
     rows: usize,
     path: String,
     steps: Vec<Step>,
+    /// The least number of samples that is drawn.
+    least: u64,
+    /// The narrow ones among the functions that nothing calls.
+    root: Narrow,
     /// How many functions below the last row the walk is in.
     below: usize,
-    /// Samples of whole stacks that are too small to draw.
-    small: u64,
     /// Samples whose innermost functions are not drawn.
     deeper: u64,
+    /// What the cells that stand for several functions are called.
+    merged: BTreeSet<String>,
     lines: Vec<String>,
 }
 
 impl Lines {
-    fn count_above(&mut self, samples: u64) {
-        match self.steps.last_mut() {
-            Some(step) => {
-                step.weight = step.weight.saturating_add(samples);
-                self.deeper = self.deeper.saturating_add(samples);
-            }
-            None => self.small = self.small.saturating_add(samples),
+    /// Draws narrow callees of the function at the end of the path as one cell. Whole stacks are drawn in any case, so
+    /// that the widths add up. Returns the samples that were not drawn.
+    fn merge(&mut self, narrow: &Narrow) -> u64 {
+        let is_root = self.path.is_empty();
+        if narrow.samples == 0 || (narrow.samples < self.least && !is_root) {
+            return narrow.samples;
         }
+        let name = match narrow.functions {
+            1 => "[1 function too narrow]".to_owned(),
+            many => format!("[{} functions too narrow]", grouped(many)),
+        };
+        let separator = if is_root { "" } else { ";" };
+        let line = format!("{}{separator}{name} {}", self.path, narrow.samples);
+        self.lines.push(line);
+        self.merged.insert(name);
+        0
+    }
+
+    /// Draws what is left when the walk is over.
+    fn end(&mut self) {
+        let root = std::mem::take(&mut self.root);
+        self.merge(&root);
     }
 }
 
@@ -238,11 +258,16 @@ impl Visitor for Lines {
     fn enter(&mut self, label: LabelId, own: u64, _total: u64) {
         if self.steps.len() == self.rows {
             self.below += 1;
-            return self.count_above(own);
+            if let Some(step) = self.steps.last_mut() {
+                step.weight = step.weight.saturating_add(own);
+            }
+            self.deeper = self.deeper.saturating_add(own);
+            return;
         }
         self.steps.push(Step {
             length: self.path.len(),
             weight: own,
+            narrow: Narrow::default(),
         });
         if !self.path.is_empty() {
             self.path.push(';');
@@ -252,7 +277,18 @@ impl Visitor for Lines {
     }
 
     fn skipped(&mut self, total: u64) {
-        self.count_above(total);
+        let is_last_row = self.steps.len() == self.rows;
+        let narrow = match self.steps.last_mut() {
+            Some(step) if is_last_row => {
+                step.weight = step.weight.saturating_add(total);
+                self.deeper = self.deeper.saturating_add(total);
+                return;
+            }
+            Some(step) => &mut step.narrow,
+            None => &mut self.root,
+        };
+        narrow.functions += 1;
+        narrow.samples = narrow.samples.saturating_add(total);
     }
 
     fn leave(&mut self, _label: LabelId) {
@@ -261,8 +297,11 @@ impl Visitor for Lines {
             return;
         }
         let Some(step) = self.steps.pop() else { return };
-        if step.weight != 0 {
-            self.lines.push(format!("{} {}", self.path, step.weight));
+        let not_drawn = self.merge(&step.narrow);
+        self.deeper = self.deeper.saturating_add(not_drawn);
+        let weight = step.weight.saturating_add(not_drawn);
+        if weight != 0 {
+            self.lines.push(format!("{} {weight}", self.path));
         }
         self.path.truncate(step.length);
     }
@@ -303,7 +342,46 @@ mod tests {
     fn a_thin_tower_does_not_make_the_graph_tall() {
         let svg = drawn(&profile(&[(10, 990), (140, 10)]));
         assert_eq!(rectangles(&svg), 10);
-        assert!(svg.contains("1,000 samples · 1.0 % in frames too small to draw"));
+        assert!(svg.contains("1,000 samples · 1.0 % end in functions too narrow to draw"));
+    }
+
+    /// Hairlines: of 300 callees of one function, three have a width that can be pointed at.
+    #[test]
+    fn narrow_callees_of_a_function_are_one_cell() {
+        let mut builder = ProfileBuilder::new();
+        for at in 0..300_u64 {
+            let count = if at < 3 { 100 } else { 1 };
+            let stack = [Frame::leaf(16 + at * 16), Frame::caller(8)];
+            builder.add_stack(0, count, &stack).unwrap();
+        }
+        let svg = drawn(&builder.finish());
+        assert_eq!(rectangles(&svg), 1 + 3 + 1);
+        assert!(
+            svg.contains("<title>[297 functions too narrow] (297 samples, 49.75%)</title>"),
+            "{svg}"
+        );
+        assert!(!svg.contains("end in functions too narrow"), "{svg}");
+    }
+
+    #[test]
+    fn narrow_callees_that_are_narrow_together_count_above() {
+        let mut builder = ProfileBuilder::new();
+        builder.add_stack(0, 997, &[Frame::leaf(8)]).unwrap();
+        let stack = |leaf| [Frame::leaf(leaf), Frame::caller(101)];
+        builder.add_stack(0, 1, &stack(16)).unwrap();
+        builder.add_stack(0, 1, &stack(32)).unwrap();
+        let svg = drawn(&builder.finish());
+        // The caller itself is narrow: whole stacks are never left out.
+        assert_eq!(rectangles(&svg), 2);
+        assert!(svg.contains("<title>[1 function too narrow] (2 samples, 0.20%)</title>"));
+        let mut builder = ProfileBuilder::new();
+        builder.add_stack(0, 997, &[Frame::leaf(8)]).unwrap();
+        builder
+            .add_stack(0, 2, &[Frame::leaf(16), Frame::leaf(8)])
+            .unwrap();
+        let svg = drawn(&builder.finish());
+        assert_eq!(rectangles(&svg), 1);
+        assert!(svg.contains("999 samples · 0.2 % end in functions too narrow to draw"));
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub struct CounterSeries {
 }
 
 impl CounterSeries {
+    /// When it got which value, in the order of time; at least one.
+    pub(crate) fn values(&self) -> &[(u64, i64)] {
+        &self.values
+    }
+
     /// The least value.
     pub(crate) fn min(&self) -> i64 {
         self.each().min().unwrap_or(0)

@@ -31,4 +31,5 @@ mod snapshot;
 mod threads;
 mod timeline;
 mod top;
+mod viewers;
 mod windows;

@@ -2,7 +2,7 @@
 //! programs, for the same part of the recording.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -19,20 +19,7 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/page");
 /// Takes steps in a browser, as `client/page/browser/drive.js` describes them; `None` if the case is skipped because
 /// there is none.
 pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
-    let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());
-    if !Path::new(&chromium).exists() {
-        skip(format!(
-            "there is no browser at {chromium}: install chromium, or set CHROMIUM"
-        ));
-        return None;
-    }
-    if !Path::new(PROGRAM).join("node_modules").exists() {
-        skip(format!("run `npm ci` in {PROGRAM}"));
-        return None;
-    }
-    let mut browser = Command::new("node")
-        .arg(Path::new(PROGRAM).join("browser/drive.js"))
-        .env("CHROMIUM", chromium)
+    let mut browser = browser_script("drive.js")?
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -44,6 +31,33 @@ pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// One of the programs in `client/page/browser`; `None` if the case is skipped because there is no browser.
+pub(crate) fn browser_script(name: &str) -> Option<Command> {
+    let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());
+    if !Path::new(&chromium).exists() {
+        skip(format!(
+            "there is no browser at {chromium}: install chromium, or set CHROMIUM"
+        ));
+        return None;
+    }
+    let modules = node_modules()?;
+    let mut command = Command::new("node");
+    command
+        .arg(modules.with_file_name("browser").join(name))
+        .env("CHROMIUM", chromium);
+    Some(command)
+}
+
+/// Where npm installed what the page's tests need; `None` if the case is skipped because it did not.
+pub(crate) fn node_modules() -> Option<PathBuf> {
+    let modules = Path::new(PROGRAM).join("node_modules");
+    if !modules.exists() {
+        skip(format!("run `npm ci` in {PROGRAM}"));
+        return None;
+    }
+    Some(modules)
 }
 
 /// A page of a recording, as an address with this fragment.

@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::report::labels::LabelId;
 
 /// The shown stacks, in the order of a walk from the roots: a node's callees follow it, by their names.
-pub(super) struct Stacks {
+pub(in crate::report) struct Stacks {
     /// Depth, from 1, and label.
     nodes: Vec<(u32, LabelId)>,
     /// By the profile's node: the place in `nodes` plus one; 0 if it is not shown.
@@ -13,7 +13,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    pub(super) fn of(report: &Report<'_>) -> Result<Stacks, TooManyStacks> {
+    pub(in crate::report) fn of(report: &Report<'_>) -> Result<Stacks, TooManyStacks> {
         let tree = report.symbolized.profile().tree();
         let mut merged = StackTree::new();
         let mut of_stack = vec![NodeId::ROOT; tree.len()];
@@ -53,12 +53,12 @@ impl Stacks {
     }
 
     /// Depths and labels.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (u32, LabelId)> + '_ {
+    pub(in crate::report) fn nodes(&self) -> impl Iterator<Item = (u32, LabelId)> + '_ {
         self.nodes.iter().copied()
     }
 
     /// The place of a stack's innermost label, from 1; 0 if the report leaves the stack out.
-    pub(super) fn node(&self, stack: NodeId) -> u32 {
+    pub(in crate::report) fn node(&self, stack: NodeId) -> u32 {
         self.of_stack[stack.index()]
     }
 }

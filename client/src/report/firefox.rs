@@ -1,0 +1,463 @@
+//! The Firefox profiler's processed format, in gzip: a track for each vCPU with samples, markers and counters.
+//!
+//! Samples have their times if the guest has a ring. Else a track's stacks follow each other in the order of their
+//! functions' names, each for as long as it was counted, and the track's name says so. The categories tell apart what
+//! ran, what was blocked and what was stolen. The accounting and the warnings are in the profile's information.
+//!
+//! `fxprof-processed-profile` makes the file. Its frames have no files and lines and no inlined functions at an
+//! address, so `tables` replaces the tables of frames and functions.
+
+mod marker;
+mod tables;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::GzBuilder;
+use fxprof_processed_profile as fx;
+use serde_json::{Value, json};
+
+use super::filter::shown_symbols;
+use super::moments::{Moment, moments};
+use super::{Report, TimelineView, text, title};
+use crate::profile::{NodeId, SpecialFrame, TooManyStacks, Unit};
+use crate::symbols::{FunctionKind, Symbol};
+use crate::timeline::Window;
+use marker::Markers;
+use tables::Places;
+
+/// The categories of samples and markers.
+#[derive(Debug, Clone, Copy)]
+struct Categories {
+    running: fx::CategoryHandle,
+    blocked: fx::CategoryHandle,
+    stolen: fx::CategoryHandle,
+    agent: fx::CategoryHandle,
+    guest: fx::CategoryHandle,
+}
+
+impl Categories {
+    fn add_to(profile: &mut fx::Profile) -> Categories {
+        Categories {
+            running: profile.add_category("Running", fx::CategoryColor::Blue),
+            blocked: profile.add_category("Blocked", fx::CategoryColor::LightBlue),
+            stolen: profile.add_category("Stolen", fx::CategoryColor::Red),
+            agent: profile.add_category("Profiler", fx::CategoryColor::Yellow),
+            guest: profile.add_category("Guest's events", fx::CategoryColor::Green),
+        }
+    }
+}
+
+pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    // No time and no name in the header: equal profiles are equal files.
+    let mut gzip = GzBuilder::new().write(out, Compression::default());
+    write_json(report, &mut gzip)?;
+    gzip.finish()?.flush()
+}
+
+/// Writes the profile as JSON.
+fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let info = report.symbolized.profile().recording();
+    let view = report.view.as_ref();
+    let window = view.map(|view| view.timeline.bounded(&view.of, view.window));
+    let clock = view.map(|view| view.timeline.wall_clock());
+    let began = window.zip(clock);
+    let began = began.and_then(|(window, clock)| clock.unix_ns(window.from_ns));
+    let began_ms = began.or(info.started_unix_ns).unwrap_or(0) as f64 / 1e6;
+    let mut profile = fx::Profile::new(
+        &title(report),
+        fx::ReferenceTimestamp::from_millis_since_unix_epoch(began_ms),
+        // An interval of zero is not allowed; waits are measured to the ns.
+        fx::SamplingInterval::from_nanos(info.period_ns.max(1)),
+    );
+    profile.set_symbolicated(true);
+    let categories = Categories::add_to(&mut profile);
+    let places = Places::of(report, &mut profile);
+    let tracks = match (view, window) {
+        (Some(view), Some(window)) => {
+            let mut tracks = Tracks::new(report, profile, categories, &places, window);
+            tracks.add_moments(view);
+            let (profile, threads) = (&mut tracks.profile, &tracks.threads);
+            Markers::new(profile, threads, categories, window).add(view, tracks.process, info.mode);
+            tracks
+        }
+        _ => {
+            let nothing = Window {
+                from_ns: 0,
+                to_ns: info.elapsed_ns,
+            };
+            let mut tracks = Tracks::new(report, profile, categories, &places, nothing);
+            tracks.add_counts().map_err(io::Error::other)?;
+            tracks
+        }
+    };
+    tables::write(
+        report,
+        &tracks.profile,
+        &places,
+        &tracks.weights,
+        &extra(report),
+        out,
+    )
+}
+
+/// What the front end shows as information about the profile.
+fn extra(report: &Report<'_>) -> Value {
+    let entry =
+        |label: &str, value: &str| json!({ "label": label, "format": "string", "value": value });
+    let lines = text::accounting_lines(report);
+    let entries = lines.iter().map(|line| {
+        let (label, value) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        entry(label.trim_end_matches(':'), value.trim_start())
+    });
+    let entries: Vec<Value> = entries.collect();
+    json!([{ "label": "Accounting", "entries": entries }])
+}
+
+/// The profile's threads, one for each vCPU.
+struct Tracks<'r> {
+    report: &'r Report<'r>,
+    profile: fx::Profile,
+    process: fx::ProcessHandle,
+    threads: BTreeMap<u32, fx::ThreadHandle>,
+    categories: Categories,
+    places: &'r Places,
+    window: Window,
+    /// By vCPU, in the order of the samples: what they count, in the mode's unit.
+    weights: BTreeMap<u32, Vec<u64>>,
+    stacks: HashMap<(u32, NodeId, bool), Option<fx::StackHandle>>,
+}
+
+impl<'r> Tracks<'r> {
+    fn new(
+        report: &'r Report<'r>,
+        mut profile: fx::Profile,
+        categories: Categories,
+        places: &'r Places,
+        window: Window,
+    ) -> Tracks<'r> {
+        let begin = fx::Timestamp::from_nanos_since_reference(0);
+        let end = fx::Timestamp::from_nanos_since_reference(window.length_ns());
+        let process = profile.add_process(&title(report), 1, begin);
+        profile.set_process_end_time(process, end);
+        let info = report.symbolized.profile();
+        let counted = info.vcpus().iter().map(|vcpu| vcpu.vcpu);
+        let sampled = info.samples().iter().map(|sample| sample.vcpu);
+        let rings = report.view.iter().flat_map(|view| view.timeline.rings());
+        let mut vcpus: Vec<u32> = counted
+            .chain(sampled)
+            .chain(rings.map(|ring| ring.vcpu))
+            .collect();
+        vcpus.sort_unstable();
+        vcpus.dedup();
+        let mut threads = BTreeMap::new();
+        for (at, vcpu) in vcpus.into_iter().enumerate() {
+            // Threads of one beginning are put in the order of their names, which has 10 before 2.
+            let begin = fx::Timestamp::from_nanos_since_reference(at as u64);
+            let thread = profile.add_thread(process, vcpu, begin, false);
+            let order = match report.view {
+                Some(_) => "",
+                None => " (no times: stacks by name)",
+            };
+            profile.set_thread_name(thread, &format!("vCPU {vcpu}{order}"));
+            profile.set_thread_end_time(thread, end);
+            profile.set_thread_show_markers_in_timeline(thread, true);
+            if info.recording().mode.unit() == Unit::Nanoseconds {
+                profile.set_thread_samples_weight_type(thread, fx::WeightType::TracingMs);
+            }
+            profile.add_initial_visible_thread(thread);
+            threads.insert(vcpu, thread);
+        }
+        if let Some(first) = threads.values().next() {
+            profile.add_initial_selected_thread(*first);
+        }
+        Tracks {
+            report,
+            profile,
+            process,
+            weights: threads.keys().map(|vcpu| (*vcpu, Vec::new())).collect(),
+            threads,
+            categories,
+            places,
+            window,
+            stacks: HashMap::new(),
+        }
+    }
+
+    fn add_moments(&mut self, view: &TimelineView<'_>) {
+        let report = self.report;
+        for moment in moments(report, view) {
+            self.add(&moment, moment.at_ns.saturating_sub(self.window.from_ns));
+        }
+    }
+
+    /// Stacks without times: one after the other.
+    fn add_counts(&mut self) -> Result<(), TooManyStacks> {
+        let report = self.report;
+        let info = report.symbolized.profile().recording();
+        let each = match info.mode.unit() {
+            Unit::Samples => info.period_ns,
+            Unit::Nanoseconds => 1,
+        };
+        for (vcpu, counted) in super::speedscope::by_name(report)? {
+            let mut at_ns: u64 = 0;
+            for (stack, count) in counted {
+                let length_ns = count.saturating_mul(each);
+                let moment = Moment {
+                    at_ns,
+                    vcpu,
+                    stack,
+                    count,
+                    blocked_ns: (info.mode.unit() == Unit::Nanoseconds).then_some(length_ns),
+                };
+                self.add(&moment, at_ns);
+                at_ns = at_ns.saturating_add(length_ns);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, moment: &Moment, since_ns: u64) {
+        let Some(&thread) = self.threads.get(&moment.vcpu) else {
+            return;
+        };
+        let is_blocked = moment.blocked_ns.is_some();
+        let stack = self.stack(thread, moment.vcpu, moment.stack, is_blocked);
+        let ran_ns = match moment.blocked_ns {
+            Some(_) => 0,
+            // Each sample stands for so much running time.
+            None => {
+                let info = self.report.symbolized.profile().recording();
+                info.period_ns.saturating_mul(moment.count)
+            }
+        };
+        let at = fx::Timestamp::from_nanos_since_reference(since_ns);
+        // The weight is replaced by one that may be larger, or a part of a millisecond.
+        self.profile
+            .add_sample(thread, at, stack, fx::CpuDelta::from_nanos(ran_ns), 1);
+        let weights = self.weights.entry(moment.vcpu).or_default();
+        weights.push(moment.count);
+    }
+
+    fn stack(
+        &mut self,
+        thread: fx::ThreadHandle,
+        vcpu: u32,
+        node: NodeId,
+        is_blocked: bool,
+    ) -> Option<fx::StackHandle> {
+        if let Some(known) = self.stacks.get(&(vcpu, node, is_blocked)) {
+            return *known;
+        }
+        let report = self.report;
+        let mut frames: Vec<_> = report.symbolized.profile().stack(node).collect();
+        frames.reverse();
+        let mut stack = None;
+        for (at, frame) in frames.iter().enumerate() {
+            let symbols = shown_symbols(report.symbolized.frame(*frame), &report.options);
+            for (place, symbol) in self.places.of_frame(*frame).zip(symbols.iter().rev()) {
+                let category = if is_blocked && at + 1 == frames.len() {
+                    self.categories.blocked
+                } else {
+                    self.category(symbol)
+                };
+                let handle = self.profile.intern_frame(
+                    thread,
+                    fx::FrameInfo {
+                        frame: self.places.frame(place),
+                        category_pair: category.into(),
+                        flags: fx::FrameFlags::empty(),
+                    },
+                );
+                stack = Some(self.profile.intern_stack(thread, stack, handle));
+            }
+        }
+        self.stacks.insert((vcpu, node, is_blocked), stack);
+        stack
+    }
+
+    fn category(&self, symbol: &Symbol) -> fx::CategoryHandle {
+        match self.report.symbolized.function(symbol.function).kind {
+            FunctionKind::Named | FunctionKind::Address => self.categories.running,
+            FunctionKind::Agent | FunctionKind::Special(SpecialFrame::AgentWork) => {
+                self.categories.agent
+            }
+            FunctionKind::Special(SpecialFrame::Blocked) => self.categories.blocked,
+            FunctionKind::Special(_) => fx::CategoryHandle::OTHER,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+    use crate::profile::{Frame, Mode, ProfileBuilder, RecordingInfo};
+    use crate::report::golden_tests::with_report;
+    use crate::report::{Format, ReportOptions};
+    use crate::symbols::{Images, Symbolizer};
+
+    fn file(report: &Report<'_>) -> Value {
+        let mut packed = Vec::new();
+        report.write(Format::Firefox, &mut packed).unwrap();
+        let mut text = String::new();
+        let mut gzip = GzDecoder::new(&*packed);
+        gzip.read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn numbers(column: &Value) -> Vec<usize> {
+        let numbers = column.as_array().unwrap().iter();
+        numbers.map(|n| n.as_u64().unwrap() as usize).collect()
+    }
+
+    /// The frames of a thread from the root to the leaf, as `function file:line +depth`, for each of its stacks.
+    fn stacks(thread: &Value) -> Vec<String> {
+        let text = |at: &Value| {
+            let at = at.as_u64();
+            at.map_or("", |at| {
+                thread["stringArray"][at as usize].as_str().unwrap()
+            })
+        };
+        let (frames, functions) = (&thread["frameTable"], &thread["funcTable"]);
+        let describe = |frame: usize| {
+            let function = frames["func"][frame].as_u64().unwrap() as usize;
+            let name = text(&functions["name"][function]);
+            let file = text(&functions["fileName"][function]);
+            let (line, depth) = (&frames["line"][frame], &frames["inlineDepth"][frame]);
+            format!("{name} {file}:{line} +{depth}")
+        };
+        let table = &thread["stackTable"];
+        let path = |leaf: &Value| {
+            let mut path = Vec::new();
+            let mut next = leaf.as_u64();
+            while let Some(at) = next {
+                path.push(describe(
+                    table["frame"][at as usize].as_u64().unwrap() as usize
+                ));
+                next = table["prefix"][at as usize].as_u64();
+            }
+            path.reverse();
+            path.join(" > ")
+        };
+        let stacks = thread["samples"]["stack"].as_array().unwrap().iter();
+        stacks.map(path).collect()
+    }
+
+    #[test]
+    fn frames_have_files_lines_and_inlined_functions() {
+        with_report(ReportOptions::default(), |report| {
+            let file = file(report);
+            let thread = &file["threads"][0];
+            let stacks = stacks(thread);
+            let weights = numbers(&thread["samples"]["weight"]);
+            let inlined = "main src/main.c:12 +0 > Server::poll(int) src/server.cc:40 +0 > \
+                           mycrate::packet::next src/packet.rs:99 +0 > parse::<[u8; 4]> src/parse.rs:7 +1";
+            let at = stacks.iter().position(|stack| stack == inlined).unwrap();
+            assert_eq!(weights[at], 500);
+            let sum: usize = weights.iter().sum();
+            assert_eq!(sum, 729, "every sample of the vCPU is there");
+            let second = &file["threads"][1];
+            assert_eq!(second["name"], "vCPU 1 (no times: stacks by name)");
+            assert_eq!(file["libs"][0]["codeId"], "0123456789abcdef");
+            // The offset in the file, as the mapping tells it.
+            let addresses = numbers_or_none(&thread["frameTable"]["address"]);
+            assert!(addresses.contains(&Some(0x4000)), "{addresses:x?}");
+            assert!(addresses.contains(&None), "a mark is nowhere");
+        });
+    }
+
+    fn numbers_or_none(column: &Value) -> Vec<Option<u64>> {
+        column
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Value::as_u64)
+            .collect()
+    }
+
+    #[test]
+    fn columns_are_as_long_as_their_tables_and_their_indices_lie_inside() {
+        with_report(ReportOptions::default(), |report| {
+            let file = file(report);
+            for thread in file["threads"].as_array().unwrap() {
+                let length = |table: &str| thread[table]["length"].as_u64().unwrap() as usize;
+                for table in [
+                    "frameTable",
+                    "funcTable",
+                    "resourceTable",
+                    "nativeSymbols",
+                    "stackTable",
+                    "samples",
+                ] {
+                    for (name, column) in thread[table].as_object().unwrap() {
+                        if let Some(column) = column.as_array() {
+                            assert_eq!(column.len(), length(table), "{table}.{name}");
+                        }
+                    }
+                }
+                let strings = thread["stringArray"].as_array().unwrap().len();
+                let inside = |table: &str, column: &str, bound: usize| {
+                    let column = thread[table][column].as_array().unwrap().iter();
+                    column
+                        .filter_map(Value::as_u64)
+                        .all(|at| (at as usize) < bound)
+                };
+                assert!(inside("frameTable", "func", length("funcTable")));
+                assert!(inside("funcTable", "name", strings));
+                assert!(inside("funcTable", "fileName", strings));
+                assert!(inside("funcTable", "resource", length("resourceTable")));
+                assert!(inside(
+                    "resourceTable",
+                    "lib",
+                    file["libs"].as_array().unwrap().len()
+                ));
+                assert!(inside("stackTable", "frame", length("frameTable")));
+            }
+        });
+    }
+
+    fn of_one_stack(mode: Mode, count: u64) -> Value {
+        let mut builder = ProfileBuilder::new();
+        builder.set_recording(RecordingInfo {
+            mode,
+            period_ns: 1_000_000,
+            ..RecordingInfo::default()
+        });
+        builder.add_stack(3, count, &[Frame::leaf(0x10)]).unwrap();
+        let profile = builder.finish();
+        let symbolized = Symbolizer::new(Images::default())
+            .resolve(&profile)
+            .unwrap();
+        file(&Report::new(&symbolized, ReportOptions::default()))
+    }
+
+    #[test]
+    fn counts_beyond_the_librarys_weights_are_kept() {
+        let file = of_one_stack(Mode::Cpu, 10_000_000_000);
+        let samples = &file["threads"][0]["samples"];
+        assert_eq!(samples["weight"], json!([10_000_000_000_u64]));
+        assert_eq!(samples["weightType"], "samples");
+        // A hostile recording may count any number.
+        of_one_stack(Mode::Cpu, u64::MAX);
+    }
+
+    #[test]
+    fn blocked_time_is_in_ms_and_a_category() {
+        let file = of_one_stack(Mode::OffCpu, 1_500_000);
+        let thread = &file["threads"][0];
+        assert_eq!(thread["samples"]["weight"], json!([1.5]));
+        assert_eq!(thread["samples"]["weightType"], "tracing-ms");
+        assert_eq!(thread["samples"]["threadCPUDelta"], json!([0]));
+        let category = thread["frameTable"]["category"][0].as_u64().unwrap();
+        assert_eq!(
+            file["meta"]["categories"][category as usize]["name"],
+            "Blocked"
+        );
+    }
+}
