@@ -6,6 +6,7 @@
 mod access;
 mod arguments;
 mod caller_table;
+mod configure;
 mod connect;
 mod describe;
 mod diff;
@@ -71,6 +72,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),
+        Word::Configure(arguments) => configure::run(&arguments),
         Word::Keygen(arguments) => keygen::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),

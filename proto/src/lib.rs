@@ -16,7 +16,8 @@
 //! a new message type. Codes are raw integers, so that unknown ones survive a round trip.
 //!
 //! A recording file has the same frames after a different magic: see [`file`](mod@file).
-//! [`console`] carries such a file as text lines out of a guest that has crashed.
+//! [`console`] carries such a file as text lines out of a guest that has crashed. [`image_settings`] are
+//! the settings that a client writes into a guest's image.
 //!
 //! ```
 //! use unikprof_proto::{frame, message};
@@ -38,6 +39,7 @@ pub mod console;
 pub mod counts;
 pub mod file;
 pub mod frame;
+pub mod image_settings;
 pub mod message;
 pub mod nodes;
 pub mod preamble;

@@ -1,11 +1,16 @@
-//! The settings: nodes below `data/unikprof` in the domain's part of xenstore.
+//! The settings: nodes below `data/unikprof` in the domain's part of xenstore, and lines of a text in the image.
+#![allow(unsafe_code, reason = "the image's text is found by address")]
 
+use core::arch::global_asm;
 use core::fmt;
 
 use unikprof_agent::tcp_server::smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 use unikprof_agent::{Key, Keys, Role};
+use unikprof_proto::image_settings::{self, CAPACITY};
 use xen_sys_lite::Errno;
 use xen_sys_lite::xenstore::{Path, StoreError, Tree};
+
+use crate::machine::address_of;
 
 const FOLDER: &str = "data/unikprof";
 const NAMES: [&str; 11] = [
@@ -46,17 +51,29 @@ pub(crate) struct Configuration {
     pub(crate) cpu_share: Option<u32>,
 }
 
+/// Where a setting is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Xenstore,
+    Image,
+}
+
 /// A setting that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Invalid {
+    source: Source,
     name: &'static str,
     expected: &'static str,
 }
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, expected } = self;
-        write!(f, "{FOLDER}/{name} is not usable: expected {expected}")
+        let Self { name, expected, .. } = self;
+        match self.source {
+            Source::Xenstore => write!(f, "{FOLDER}/{name}")?,
+            Source::Image => write!(f, "the image's setting {name}")?,
+        }
+        write!(f, " is not usable: expected {expected}")
     }
 }
 
@@ -72,16 +89,21 @@ impl Configuration {
         cpu_share: None,
     };
 
-    /// Reads the settings. A missing node leaves the default; an error of xenstore is as good as a missing node.
-    pub(crate) fn read(store: &mut impl Tree) -> Result<Self, Invalid> {
+    /// Reads the settings: each from xenstore, or if the node is missing from `image`, the text in the image.
+    pub(crate) fn read(store: &mut impl Tree, image: &str) -> Result<Self, Invalid> {
         let mut settings = Self::DEFAULT;
         for name in NAMES {
             let mut buffer = [0; 256];
             match store.read_text(Path::join(FOLDER, name), &mut buffer) {
-                Ok(text) => settings.set(name, text.trim())?,
-                Err(StoreError::Refused(Errno::ENOENT)) => {}
+                Ok(text) => settings.set(Source::Xenstore, name, text.trim())?,
+                Err(StoreError::Refused(Errno::ENOENT)) => {
+                    if let Some(text) = image_settings::value(image, name) {
+                        settings.set(Source::Image, name, text)?;
+                    }
+                }
                 Err(_) => {
                     return Err(Invalid {
+                        source: Source::Xenstore,
                         name,
                         expected: "at most 256 bytes of text that the guest may read",
                     });
@@ -91,7 +113,7 @@ impl Configuration {
         Ok(settings)
     }
 
-    fn set(&mut self, name: &'static str, text: &str) -> Result<(), Invalid> {
+    fn set(&mut self, source: Source, name: &'static str, text: &str) -> Result<(), Invalid> {
         let expected = match name {
             "vif" => "the number of a network device, such as 1",
             "address" => "`dhcp`, or an address with its prefix length, such as 10.0.2.50/24",
@@ -102,7 +124,11 @@ impl Configuration {
             "cpu-share" => "thousandths of a CPU, 1 to 1000",
             _ => "a key as `unikprof-client keygen` makes it, given once",
         };
-        self.try_set(name, text).ok_or(Invalid { name, expected })
+        self.try_set(name, text).ok_or(Invalid {
+            source,
+            name,
+            expected,
+        })
     }
 
     fn try_set(&mut self, name: &str, text: &str) -> Option<()> {
@@ -128,6 +154,30 @@ impl Configuration {
     }
 }
 
+// The place for the image's settings, as `unikprof_proto::image_settings` has it.
+global_asm!(
+    ".pushsection .rodata.unikprof_dropin_settings, \"a\", @progbits",
+    ".balign 16",
+    ".ascii \"\\377unikprof image\\377\"",
+    "unikprof_dropin_settings:",
+    ".skip {capacity}",
+    ".popsection",
+    capacity = const CAPACITY,
+);
+
+/// The text of the image's settings.
+pub(crate) fn in_image() -> Result<&'static str, Invalid> {
+    let block = address_of!("unikprof_dropin_settings") as usize;
+    let block = core::ptr::with_exposed_provenance::<u8>(block);
+    // SAFETY: the bytes above, which are never written.
+    let block = unsafe { core::slice::from_raw_parts(block, CAPACITY) };
+    image_settings::text(block).map_err(|_| Invalid {
+        source: Source::Image,
+        name: "text",
+        expected: "lines of NAME=VALUE, as `unikprof-client configure` writes them",
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -137,7 +187,7 @@ mod tests {
     fn set(name: &'static str, text: &str) -> Result<Configuration, std::string::String> {
         let mut settings = Configuration::DEFAULT;
         settings
-            .set(name, text)
+            .set(Source::Xenstore, name, text)
             .map_err(|error| error.to_string())?;
         Ok(settings)
     }

@@ -24,7 +24,7 @@ use xen_sys_lite::vcpu::{self, VcpuId};
 use xen_sys_lite::xenstore::{StoreError, Tree as _};
 use xen_sys_lite::{Errno, HypercallInstruction, PolledChannel, SharedPage, memory};
 
-use crate::configuration::{Configuration, Invalid};
+use crate::configuration::{self, Configuration, Invalid};
 use crate::console::print;
 use crate::delivery::{Delivery, Unknown};
 use crate::image::{self, NoImage};
@@ -101,8 +101,8 @@ impl fmt::Display for Refusal {
             Self::NoStore => f.write_str("the page of xenstore is not mapped one to one"),
             Self::Setting(invalid) => invalid.fmt(f),
             Self::NoAccess => f.write_str(
-                "no client may connect: write a key of `unikprof-client keygen` to data/unikprof/view or \
-                 data/unikprof/control in xenstore, or `open` to data/unikprof/access",
+                "no client may connect: write a key of `unikprof-client keygen` to data/unikprof/control in xenstore, \
+                 or into the image by `unikprof-client configure`",
             ),
             Self::Devices(count) => write!(
                 f,
@@ -307,7 +307,9 @@ fn from_store(
     store: &mut GuestStore,
     identity: &mut Identity,
 ) -> Result<(Configuration, u32, Device), Refusal> {
-    let settings = Configuration::read(store).map_err(Refusal::Setting)?;
+    let settings = configuration::in_image()
+        .and_then(|image| Configuration::read(store, image))
+        .map_err(Refusal::Setting)?;
     if !settings.is_open && settings.keys.is_empty() {
         return Err(Refusal::NoAccess);
     }

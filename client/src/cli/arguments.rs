@@ -88,6 +88,8 @@ pub(super) enum Word {
     Doctor(DoctorArguments),
     /// Compile an image's caller table into a file that can be linked into the image
     CallerTable(super::caller_table::CallerTableArguments),
+    /// Write a guest's settings into its image: address, keys, a recording from boot
+    Configure(Box<super::configure::ConfigureArguments>),
     /// Generate a key shared by a client and an agent
     Keygen(super::keygen::KeygenArguments),
     /// Record a demo guest on this machine and show its profile

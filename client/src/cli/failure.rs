@@ -40,6 +40,8 @@ pub(crate) enum Failure {
     CallerTable(#[from] CallerTableError),
     #[error(transparent)]
     Compile(#[from] CompileError),
+    #[error("cannot configure {}: {problem}", path.display())]
+    Image { path: PathBuf, problem: String },
     #[error(transparent)]
     Key(#[from] KeyFileError),
     #[error(transparent)]
@@ -100,7 +102,10 @@ impl Failure {
             Failure::Connection(error) => error.exit_code(),
             Failure::Record(error) => error.exit_code(),
             Failure::Recording(error) => error.exit_code(),
-            Failure::Symbols(_) | Failure::Compile(_) | Failure::Recover(_) => exit_code::INPUT,
+            Failure::Symbols(_)
+            | Failure::Compile(_)
+            | Failure::Recover(_)
+            | Failure::Image { .. } => exit_code::INPUT,
             Failure::CallerTable(error) => error.exit_code(),
             Failure::Key(error) => error.exit_code(),
             Failure::Output(error) | Failure::Unwritten { source: error, .. } => error.exit_code(),

@@ -42,8 +42,14 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     netfront_start();
     profiler_start();
     timer_start();
-    thread_create(miller);
-    thread_create(baker);
+    if (command_line_is("work", "sleep")) {
+        thread_create(sleeper);
+    } else if (command_line_is("work", "stuck")) {
+        thread_create(stuck);
+    } else {
+        thread_create(miller);
+        thread_create(baker);
+    }
     if (command_line_is("fault", "page") || command_line_is("fault", "protection")) {
         thread_create(fail);
     }

@@ -29,6 +29,7 @@ extern void thread_begin(void);
 
 uint8_t thread_stacks[THREADS][THREAD_STACK_SIZE] __attribute__((aligned(THREAD_STACK_SIZE)));
 
+unsigned thread_wakes;
 static unsigned count;
 static unsigned running;
 static volatile bool due;
@@ -92,6 +93,7 @@ static __attribute__((noinline)) void block(uint64_t until_ns)
     timer_set_for_block(until_ns);
     /* The processor takes no interrupt between `sti` and the next instruction, so that none is missed. */
     __asm__ volatile("sti; hlt; cli" : : : "memory");
+    thread_wakes++;
     timer_set_sampler(profiler_on_wake());
 }
 

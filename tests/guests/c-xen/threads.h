@@ -29,6 +29,9 @@ void thread_yield(void);
 /* Called from upcalls after an event that a thread may be waiting for. */
 void threads_are_due(void);
 
+/* How often the guest was woken while all threads waited. */
+extern unsigned thread_wakes;
+
 /* The stack that contains an address; false if there is none. May be called from upcalls. */
 bool thread_stack_of(uint64_t sp, uint64_t *start, uint64_t *end);
 

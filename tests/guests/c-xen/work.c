@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "clock.h"
+#include "console.h"
 #include "events.h"
 #include "threads.h"
 #include "timer.h"
@@ -104,4 +105,30 @@ void baker(void)
         }
         thread_wait(NULL, clock_now_ns() + SLEEP_NS);
     }
+}
+
+void sleeper(void)
+{
+    for (unsigned nap = 1;; nap++) {
+        unsigned before = thread_wakes;
+        thread_wait(NULL, clock_now_ns() + 10000000000);
+        say("c-xen: nap ");
+        say_hex(nap);
+        say(", wakes: ");
+        say_hex(thread_wakes - before);
+        say("\n");
+    }
+}
+
+WORK static void spin(void)
+{
+    for (;;) {
+        __asm__ volatile("");
+    }
+}
+
+WORK void stuck(void)
+{
+    say("c-xen: stuck in a loop\n");
+    spin();
 }

@@ -8,4 +8,10 @@ void miller(void);
 /* Bakes what the miller has ground, and sleeps now and then. */
 void baker(void);
 
+/* Instead of them: sleeps, and says every ten seconds how often it was woken. */
+void sleeper(void);
+
+/* Instead of them: never ends, and never blocks. */
+void stuck(void);
+
 #endif

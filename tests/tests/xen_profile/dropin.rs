@@ -1,6 +1,7 @@
 //! The drop-in: the kernel in C, compiled without an agent, is profiled through a second network device.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
-use unikprof_tests::lab::{GuestConfig, Lab, LabConfig};
+use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError};
 use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
@@ -19,17 +20,43 @@ use crate::harness::{Boot, Client, Guest, counters_add_up, on, wait_until, witho
 
 const NAME: &str = "c-dropin";
 const KEYED: &str = "c-dropin-keyed";
+const CONFIGURED: &str = "c-dropin-configured";
 const BOOT: Duration = Duration::from_secs(120);
 
 const KERNELS: Boot = Boot {
     name: "C kernels with the drop-in",
     config: || {
         let keyed = guest(KEYED, "10.0.2.51", &[("record", "flight")]);
+        let mut configured = guest(CONFIGURED, "10.0.2.52", &[]);
+        configured.kernel = configured_image()?;
+        configured.store.clear();
         Ok(LabConfig {
             guests: vec![
                 guest(NAME, "10.0.2.50", &[("access", "open")]),
                 with_keys(keyed, &keys()),
+                configured,
             ],
+            ..LabConfig::default()
+        })
+    },
+};
+
+const ASLEEP: &str = "c-dropin-asleep";
+const STUCK: &str = "c-dropin-stuck";
+const OTHERS: Boot = Boot {
+    name: "C kernels with the drop-in and other work",
+    config: || {
+        let guests = [
+            (ASLEEP, "10.0.2.50", "sleep"),
+            (STUCK, "10.0.2.51", "stuck"),
+        ];
+        let guests = guests.map(|(name, address, work)| {
+            let mut guest = guest(name, address, &[("access", "open")]);
+            guest.command_line = format!("work={work}");
+            guest
+        });
+        Ok(LabConfig {
+            guests: guests.into(),
             ..LabConfig::default()
         })
     },
@@ -38,6 +65,22 @@ const KERNELS: Boot = Boot {
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| build_c_xen_guest(Agent::DropIn).unwrap())
+}
+
+/// The image with what the others have in xenstore.
+fn configured_image() -> Result<PathBuf, LabError> {
+    let from = image();
+    let to = from.with_added_extension("configured");
+    let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+    let KeyFiles { control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
+    let [from, to, control] = [from, &to, &control].map(|path| path.to_str().unwrap());
+    let done = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
+        .args(["configure", from, "-o", to, "--control", control])
+        .args(["--address", "10.0.2.52/24", "--record", "boot"])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    Ok(to.into())
 }
 
 fn keys() -> Keys {
@@ -126,6 +169,60 @@ fn waits_in_hlt_are_blocked_time() {
     });
 }
 
+/// How often the guest was woken in the next ten seconds, as it tells itself; the first nap that is not over is not
+/// the one.
+fn wakes_in_the_next_nap(lab: &Lab) -> u64 {
+    const SOON: Duration = Duration::from_millis(200);
+    let line = |nap: u64, within| {
+        lab.wait_for_console(ASLEEP, &format!("c-xen: nap 0x{nap:016x},"), within)
+    };
+    let under_way = (1..).find(|nap| line(*nap, SOON).is_err()).unwrap();
+    let line = line(under_way + 1, BOOT).unwrap();
+    let (_, wakes) = line.rsplit_once("0x").unwrap();
+    u64::from_str_radix(wakes.trim(), 16).unwrap()
+}
+
+/// By the guest's own count: neither ticks nor clients wake it, and the network's broadcasts are few.
+#[test]
+fn a_guest_that_sleeps_is_not_woken() {
+    on(&OTHERS, |lab| {
+        let guest = Guest::of(lab, ASLEEP);
+        let client = guest.client().with_image(image());
+        let before = wakes_in_the_next_nap(lab);
+        client.must(&["start", "-F", "1997", "--mode", "wall"]);
+        let recorded = wakes_in_the_next_nap(lab);
+        for wakes in [before, recorded] {
+            assert!((1..20).contains(&wakes), "{before}, recorded {recorded}");
+        }
+        client.stop("run.unikprof");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        let blocked = report["vcpus"][0]["runstate"]["blocked_ns"]
+            .as_u64()
+            .unwrap();
+        let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
+        assert!(blocked > elapsed / 2, "{report:#}");
+    });
+}
+
+#[test]
+fn a_guest_that_is_stuck_is_reached_and_recorded() {
+    on(&OTHERS, |lab| {
+        let guest = Guest::of(lab, STUCK);
+        let client = guest.client().with_image(image());
+        let report = record(&client, "cpu", |counters| {
+            counters["recorded"].as_u64() >= Some(500)
+        });
+        counters_add_up(&report);
+        let stacks = client.folded(&["--no-inlines"]);
+        let all: u64 = stacks.iter().map(|(_, count)| count).sum();
+        let stuck = stacks
+            .iter()
+            .filter(|(stack, _)| stack.contains("stuck;spin"));
+        let stuck: u64 = stuck.map(|(_, count)| count).sum();
+        assert!(stuck * 10 >= all * 8, "{stuck} of {all}: {stacks:#?}");
+    });
+}
+
 /// The guest's handler does not run for the profiler's events, and its own device stays as it was.
 #[test]
 fn the_guests_own_device_is_left_alone() {
@@ -164,6 +261,26 @@ fn keys_and_a_recording_from_boot_come_from_xenstore() {
         view.connect(&["start"]).expect_code(exit_code::KEY);
         let recording = control.record("2s", &["--name", "second"]);
         assert_eq!(recording.completeness, Completeness::Complete);
+    });
+}
+
+/// For tenants who cannot write to xenstore.
+#[test]
+fn keys_and_an_address_come_from_the_image() {
+    on(&KERNELS, |lab| {
+        let guest = Guest::of_recording(lab, CONFIGURED);
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let KeyFiles { view, control } = KeyFiles::write(&keys(), folder.path()).unwrap();
+        // The other key is in xenstore of another guest only.
+        guest
+            .client()
+            .with_key(&view)
+            .connect(&["info"])
+            .expect_code(exit_code::KEY);
+        assert_eq!(
+            guest.client().with_key(&control).recording_names(),
+            ["boot"]
+        );
     });
 }
 
