@@ -1,5 +1,6 @@
 //! What a lab is to run.
 
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -136,6 +137,8 @@ pub struct GuestConfig {
     pub store: Vec<(String, String)>,
     /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
     pub ports: Vec<u16>,
+    /// TCP ports of other addresses of the guest to forward likewise; see `Lab::forwarded_from`.
+    pub other_ports: Vec<SocketAddrV4>,
 }
 
 impl GuestConfig {
@@ -153,6 +156,7 @@ impl GuestConfig {
             interfaces: Vec::new(),
             store: Vec::new(),
             ports: Vec::new(),
+            other_ports: Vec::new(),
         }
     }
 

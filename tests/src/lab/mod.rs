@@ -38,6 +38,7 @@ mod signs;
 mod sizing;
 
 use std::fmt;
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -237,6 +238,14 @@ impl Lab {
     pub fn forwarded(&self, guest: &str, port: u16) -> Option<u16> {
         let guest = self.guests.iter().find(|g| g.config.name == guest)?;
         let offset = guest.config.ports.iter().position(|&p| p == port)?;
+        self.machine.port(guest.first_forward + offset)
+    }
+
+    /// The port on 127.0.0.1 that leads to one of the guest's `other_ports`.
+    pub fn forwarded_from(&self, guest: &str, at: SocketAddrV4) -> Option<u16> {
+        let guest = self.guests.iter().find(|g| g.config.name == guest)?;
+        let offset = guest.config.other_ports.iter().position(|&p| p == at)?;
+        let offset = guest.config.ports.len() + offset;
         self.machine.port(guest.first_forward + offset)
     }
 

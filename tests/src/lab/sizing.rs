@@ -25,6 +25,12 @@ pub(super) fn hardware(
                 .iter()
                 .map(|&port| (config::guest_address(index), port)),
         );
+        forwards.extend(
+            guest
+                .other_ports
+                .iter()
+                .map(|at| (at.ip().to_string(), at.port())),
+        );
         kernels_mb += file_size_mb(&guest.kernel)?;
         // What Xen keeps for a domain beside its memory.
         guests_mb += guest.memory_mb + 24;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -10,10 +10,12 @@ use clap::Args;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
-use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig};
-use crate::profiled::{PROFILER_PORT, address_of};
+use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError};
+use crate::profiled::PROFILER_PORT;
 
 const GUEST: &str = "own";
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 50);
+const PROFILER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, PROFILER_PORT);
 
 /// A guest that the user brings.
 #[derive(Debug, Args)]
@@ -30,9 +32,10 @@ pub(super) struct KernelArguments {
     /// network is 10.0.2.0/24, its gateway 10.0.2.2 [default: one with ip=10.0.2.50]
     #[arg(long = "vif", value_name = "SPEC", requires = "kernel")]
     interfaces: Vec<String>,
-    /// A TCP port of the guest's address 10.0.2.50 to forward to this machine; can be repeated
-    #[arg(long = "port", value_name = "PORT", default_values_t = [PROFILER_PORT], requires = "kernel")]
-    ports: Vec<u16>,
+    /// A TCP port of the guest to forward to this machine, of its address 10.0.2.50 unless another one is given; can be
+    /// repeated
+    #[arg(long = "port", value_name = "[ADDRESS:]PORT", value_parser = port, default_values_t = [PROFILER], requires = "kernel")]
+    ports: Vec<SocketAddrV4>,
     /// The guest's memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "kernel")]
     memory: u64,
@@ -46,6 +49,12 @@ pub(super) struct KernelArguments {
     /// Do not clear the machine's memory at boot: faster, but a guest may find data where it expects zeroes
     #[arg(long, requires = "kernel")]
     no_scrub: bool,
+}
+
+fn port(text: &str) -> Result<SocketAddrV4, String> {
+    let port = text.parse().map(|port| SocketAddrV4::new(ADDRESS, port));
+    port.or_else(|_| text.parse())
+        .map_err(|_| "expected PORT or ADDRESS:PORT, for example 10.0.2.60:80".to_owned())
 }
 
 fn node(text: &str) -> Result<(String, String), String> {
@@ -75,7 +84,7 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
             command_line: own.command_line.clone(),
             interfaces: own.interfaces.clone(),
             store: own.store.clone(),
-            ports: own.ports.clone(),
+            other_ports: own.ports.clone(),
             ..GuestConfig::new(GUEST, kernel)
         }],
         // Dom0 has the first.
@@ -85,8 +94,12 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
     })?;
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(DemoError::Signals)?;
-    let addresses = own.ports.iter().map(|port| address_of(&lab, GUEST, *port));
-    let addresses: Vec<SocketAddr> = addresses.collect::<Result<_, _>>()?;
+    let addresses = own.ports.iter().map(|at| {
+        let port = lab.forwarded_from(GUEST, *at);
+        let port = port.ok_or_else(|| LabError::Config(format!("{at} is not forwarded")))?;
+        Ok::<_, LabError>(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+    });
+    let addresses: Vec<SocketAddrV4> = addresses.collect::<Result<_, _>>()?;
     print(introduction(&own.ports, &addresses, &image).as_bytes())?;
     let until = (!arguments.hold).then(|| Instant::now() + arguments.duration);
     let mut shown = ConsolePosition::default();
@@ -96,17 +109,17 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
     })
 }
 
-fn introduction(ports: &[u16], addresses: &[SocketAddr], image: &str) -> String {
+fn introduction(ports: &[SocketAddrV4], addresses: &[SocketAddrV4], image: &str) -> String {
     let mut text = String::from("\nOnce its agent listens:\n");
     for (port, address) in ports.iter().zip(addresses) {
         // Writing to a string does not fail.
-        let _ = match *port {
+        let _ = match port.port() {
             PROFILER_PORT => writeln!(
                 text,
                 "  unikprof-client connect {address} info\n\
                  \x20 unikprof-client connect {address} record 10s --image {image} -o own.svg"
             ),
-            port => writeln!(text, "  port {port} of the guest is {address}"),
+            _ => writeln!(text, "  {port} of the guest is {address}"),
         };
     }
     text + "Enter or Ctrl-C ends the guest. Its console:\n\n"

@@ -31,6 +31,7 @@ fn a_kernel_boots_by_the_command_alone() {
             .arg("--kernel")
             .arg(image())
             .args(["--hold", "--vif", "ip=10.0.2.50", "--vif", "ip=10.0.2.60"])
+            .args(["--port", "7777", "--port", "10.0.2.60:80"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -48,6 +49,7 @@ fn a_kernel_boots_by_the_command_alone() {
         };
         let hint = next("unikprof-client connect");
         let address = hint.split_whitespace().nth(2).unwrap();
+        next("  10.0.2.60:80 of the guest is 127.0.0.1:");
         next("c-xen: profiler on port 7777");
         let client = Client::of(address.parse().unwrap());
         let info = client.connect(&["--json", "info"]).expect_json();
