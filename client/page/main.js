@@ -1,4 +1,5 @@
 // The page: what is chosen, and what follows from it.
+import { analysisPane } from "./analysis.js";
 import { css } from "./canvas.js";
 import { MATCH, Palette, changeColor } from "./colors.js";
 import { decode, inflate } from "./decode.js";
@@ -104,6 +105,10 @@ class Page {
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
     $("warnings").append(...report.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
+    $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
+      onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
+      onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label }),
+    }));
     $("views").append(...VIEWS.map((view) => element("button", {
       type: "button", role: "tab", id: `view-${view}`, textContent: VIEW_NAMES[view], onclick: () => this.set({ view }),
     })));
@@ -158,6 +163,7 @@ class Page {
 
   print(isPrinting) {
     this.isPrinting = isPrinting;
+    if (isPrinting) for (const details of document.querySelectorAll("#analysis details")) details.open = true;
     this.draw();
   }
 

@@ -11,6 +11,7 @@ mod diff;
 pub mod doctor;
 pub mod exit_code;
 mod file_bytes;
+mod finding;
 mod frame_reader;
 #[cfg(test)]
 mod golden;

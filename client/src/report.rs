@@ -31,6 +31,7 @@
 //! ```
 
 mod accounting;
+mod analysis;
 mod annotation;
 pub(crate) mod broken;
 mod calls;
@@ -176,6 +177,7 @@ pub struct Report<'a> {
     functions: OnceLock<FunctionTable>,
     calls: Option<Calls>,
     annotation: Option<Annotation>,
+    is_analyzed: bool,
 }
 
 impl<'a> Report<'a> {
@@ -192,6 +194,7 @@ impl<'a> Report<'a> {
             functions: OnceLock::new(),
             calls: None,
             annotation: None,
+            is_analyzed: false,
         }
     }
 
@@ -206,6 +209,14 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn with_annotation(mut self, annotation: Annotation) -> Report<'a> {
         self.annotation = Some(annotation);
+        self
+    }
+
+    /// Shows what rules find about the guest: in text instead of the functions, in JSON in addition to them. Pages have it
+    /// in any case.
+    #[must_use]
+    pub fn with_analysis(mut self) -> Report<'a> {
+        self.is_analyzed = true;
         self
     }
 

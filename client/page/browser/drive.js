@@ -4,6 +4,7 @@
 //   {"open": "/path/run.html#view=table"}     waits until it is drawn
 //   {"drag": "#overlay", "from": [0.2, 0.5], "to": [0.4, 0.5], "key": "Control"}   parts of the element's size
 //   {"click": "#view-table", "count": 2, "at": [0.5, 0.1]}   {"hover": "#graph", "at": [0.5, 0.1]}
+//   "still": true beside an action that changes nothing of the page's state
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 //   {"screenshot": "/path.png"}   {"scheme": "dark"}   {"size": [1200, 800]}
@@ -71,6 +72,7 @@ async function take(page, step) {
       return page.$eval("#tip", (tip) => (tip.hidden ? null : tip.innerText));
     }
     default:
+      if (step.still) return act(page, kind, step);
       return settled(page, () => act(page, kind, step));
   }
 }

@@ -317,6 +317,17 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) annotate: Option<FunctionName>,
+    /// Show what rules find about the guest, with a score, evidence and the next step
+    ///
+    /// Stolen and masked time, load in lockstep, truncated or guessed callers, bursts, slow spans, a dominating function,
+    /// memory copies and allocation, rising counters. `doctor` judges the profile, this judges the guest. Pages have it in
+    /// any case.
+    #[arg(
+        long,
+        conflicts_with_all = ["annotate", "callers", "callees", "lines", "timeline"],
+        help_heading = "Selection"
+    )]
+    pub(super) analyze: bool,
     /// A folder with the source files that --annotate shows, if they are not where they were compiled; can be repeated
     #[arg(
         long,
@@ -386,6 +397,7 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp
+  unikprof-client report run.unikprof --image guest.elf --analyze
   unikprof-client report run.unikprof --image guest.elf --callers malloc
   unikprof-client report run.unikprof --image guest.elf --annotate malloc
   unikprof-client report dumps/ --image guest.elf -o day.svg

@@ -45,6 +45,12 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             "--callers, --callees and --annotate make tables: write them as text or JSON (-o FILE.txt, -o FILE.json)".into(),
         ));
     }
+    let has_analysis = |output: &ReportOutput| is_table(output) || output.format == Format::Page;
+    if arguments.analyze && !outputs.iter().all(has_analysis) {
+        return Err(Failure::Usage(
+            "--analyze makes text: write it as text, JSON or a page (-o FILE.txt, -o FILE.json, -o FILE.html)".into(),
+        ));
+    }
     let part = arguments.time.part(&recording)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
@@ -70,6 +76,9 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     if let Some((name, direction)) = calls {
         let calls = Calls::of(&report, name, direction).map_err(Failure::Function)?;
         report = report.with_calls(calls);
+    }
+    if arguments.analyze {
+        report = report.with_analysis();
     }
     if let Some(name) = &arguments.annotate {
         let annotation = Annotation::of(&report, name, &symbolizer, &arguments.source);

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::finding::Figure;
+
 /// The result of a check. The worst is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -36,18 +38,6 @@ impl fmt::Display for Verdict {
             Verdict::Bad => "bad",
         })
     }
-}
-
-/// A number that a check is about.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Figure {
-    /// A count, bytes or nanoseconds; the name says which.
-    Count(u64),
-    /// A number of either sign.
-    Signed(i64),
-    /// A share between 0 and 1, or a rate.
-    Real(f64),
 }
 
 /// One check of a diagnosis.

@@ -7,9 +7,11 @@ use crate::agent_info::AgentInfo;
 use crate::profile::{Counters, Mode, Profile, RecordingInfo, Runstate, Unit};
 use crate::recording::Recording;
 use crate::report::marks;
-use crate::report::stack_warnings::where_late;
+use crate::report::stack_warnings::{UNMASK_OR_STALL, where_late};
 use crate::report::uncertainty::Unplaced;
-use crate::report::warnings::{RANKED_ROWS, STOLEN, notable, off_rate, samples_needed};
+use crate::report::warnings::{
+    LESS_STEAL, RANKED_ROWS, STILL_CORRECT, STOLEN, notable, off_rate, samples_needed, stolen_words,
+};
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
 use crate::units::{duration, grouped, percent};
@@ -355,9 +357,10 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
     }
     Check::new("late", verdict, finding)
         .advise(
-            "they are shown as [sample arrived late] under the code that ran when they arrived; the code that ran when \
-             they were due is unknown. If that code unmasks events, mask events for less time there; if not, the \
-             guest was stalled: record on a less busy host, or on hardware instead of an emulator",
+            format!(
+                "they are shown as [sample arrived late] under the code that ran when they arrived; the code that ran \
+                 when they were due is unknown. If that code {UNMASK_OR_STALL}"
+            ),
         )
         .count("late", counters.late)
 }
@@ -373,15 +376,9 @@ fn stolen(runstate: &Runstate) -> Check {
         Some(share) => Check::new(
             "steal",
             Verdict::of_share(share, STOLEN, f64::INFINITY),
-            format!(
-                "{} of the time in which the guest wanted to run was stolen",
-                percent(share)
-            ),
+            stolen_words(share),
         )
-        .advise(
-            "shares are of running time and remain correct, but there are fewer samples: give the guest more weight, \
-             or use a less busy host",
-        )
+        .advise(format!("{STILL_CORRECT}: {LESS_STEAL}"))
         .real("stolen_share", share),
     }
 }

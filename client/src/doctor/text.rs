@@ -4,12 +4,10 @@ use std::fmt::Write as _;
 
 use super::check::Verdict;
 use super::{Diagnosis, Subject};
+use crate::finding::paragraph;
 
 /// The column in which findings begin.
 const FINDING: usize = 22;
-
-/// The least that a line of a finding gets, however narrow the text is.
-const LEAST: usize = 30;
 
 impl Diagnosis {
     /// For people: the verdict, then a paragraph for each check, in lines of at most so many columns as
@@ -66,58 +64,5 @@ fn things(count: usize, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
         count => format!("{count} {many}"),
-    }
-}
-
-/// Words in lines, all but the first below the end of `head`.
-fn paragraph(out: &mut String, head: &str, words: &str, columns: usize) {
-    let indent = head.chars().count();
-    let width = columns.saturating_sub(indent).max(LEAST);
-    let mut line = head.to_owned();
-    let mut used = 0;
-    for word in words.split(' ') {
-        let length = word.chars().count();
-        if used != 0 && used + 1 + length > width {
-            let _ = writeln!(out, "{}", line.trim_end());
-            line = " ".repeat(indent);
-            used = 0;
-        }
-        if used != 0 {
-            line.push(' ');
-            used += 1;
-        }
-        line.push_str(word);
-        used += length;
-    }
-    let _ = writeln!(out, "{}", line.trim_end());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paragraphs_hang_below_their_head() {
-        let mut out = String::new();
-        paragraph(&mut out, "head: ", "one two three four five six seven", 40);
-        paragraph(&mut out, "", &"x".repeat(90), 40);
-        assert_eq!(
-            out,
-            format!(
-                "head: one two three four five six seven\n{}\n",
-                "x".repeat(90)
-            )
-        );
-        let mut out = String::new();
-        paragraph(
-            &mut out,
-            "head: ",
-            "one two three four five six seven eight",
-            10,
-        );
-        assert_eq!(
-            out,
-            "head: one two three four five six\n      seven eight\n"
-        );
     }
 }

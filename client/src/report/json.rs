@@ -66,6 +66,15 @@
 //!       "self_interval": [0.18, 0.36], "total_share": 0.26, "total_interval": [0.18, 0.36]
 //!     }]
 //!   },
+//!   "analysis": {
+//!     "findings": [{
+//!       "rule": "dominating function", "score": 39, "finding": "`is_spam` with what it calls has 58.0 % of the time ...",
+//!       "evidence": ["most of it is in `Regex::new`"], "next": "see what it calls ...",
+//!       "figures": { "share": 0.58 }, "windows": [{ "from_ns": 12000000000, "to_ns": 15000000000 }],
+//!       "functions": ["is_spam"]
+//!     }],
+//!     "quiet": ["masked"], "unchecked": [{ "rule": "burst", "why": "..." }]
+//!   },
 //!   "warnings": ["..."],
 //!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
 //!   "spans": [{
@@ -106,6 +115,9 @@
 //!   inlined into it, `own_without_inlined` those of the function itself; `lines` and `instructions` cover the same
 //!   code. `lines` are sorted by `self`; `text` is `null` if the source file was not found. `instructions` are in the
 //!   order of `address`, their address in the image; there are none unless the guest is of x86_64.
+//! - `analysis` exists only with `--analyze`: what rules found about the guest, the highest `score` first; 25 is where a
+//!   rule begins to speak, 75 is severe. `windows` are relative to the start of the recording. `quiet` rules found
+//!   nothing, `unchecked` ones lack what they need. Rules' names and those of their `figures` stay, texts may change.
 //! - `window` is the part of the recording that is shown, if not all of it; everything then comes from the ring's
 //!   samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are unknown: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
@@ -122,6 +134,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::analysis::Analysis;
 use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
 use super::functions::FunctionRow;
@@ -134,12 +147,18 @@ use crate::symbols::FunctionKind;
 pub(crate) const SCHEMA: u32 = 1;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, &document(report, &report.functions().rows))?;
+    let analysis = report.is_analyzed.then(|| Analysis::of(report));
+    let document = document(report, &report.functions().rows, analysis.as_ref());
+    serde_json::to_writer_pretty(&mut *out, &document)?;
     out.write_all(b"\n")
 }
 
 /// The object, with these of the functions.
-pub(super) fn document<'r>(report: &'r Report<'_>, rows: &'r [FunctionRow]) -> impl Serialize + 'r {
+pub(super) fn document<'r>(
+    report: &'r Report<'_>,
+    rows: &'r [FunctionRow],
+    analysis: Option<&'r Analysis>,
+) -> impl Serialize + 'r {
     let symbolized = report.symbolized;
     let profile = symbolized.profile();
     let table = report.functions();
@@ -203,6 +222,7 @@ pub(super) fn document<'r>(report: &'r Report<'_>, rows: &'r [FunctionRow]) -> i
         functions,
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
         annotation: report.annotation.as_ref().map(|found| found.json(report)),
+        analysis,
         warnings: warnings::of(report, table),
         window: recording.ring.as_ref(),
         spans: time.spans,
@@ -240,6 +260,8 @@ struct Document<'a> {
     calls: Option<JsonCalls<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     annotation: Option<JsonAnnotation<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    analysis: Option<&'a Analysis>,
     warnings: Vec<String>,
     window: Option<&'a FromRing>,
     spans: Vec<json_time::Span>,

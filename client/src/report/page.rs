@@ -22,6 +22,7 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::analysis::Analysis;
 use super::json;
 use super::{Report, TimelineView};
 use crate::timeline::{Outcome, Ring, Timeline, What};
@@ -33,7 +34,7 @@ const TEMPLATE: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
 
 /// The program's modules. A module comes after those that it imports from.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     include_str!("../../page/format.js"),
     include_str!("../../page/decode.js"),
     include_str!("../../page/statistics.js"),
@@ -46,6 +47,7 @@ const MODULES: [&str; 13] = [
     include_str!("../../page/tracks.js"),
     include_str!("../../page/flame.js"),
     include_str!("../../page/tables.js"),
+    include_str!("../../page/analysis.js"),
     include_str!("../../page/main.js"),
 ];
 
@@ -156,9 +158,10 @@ fn write_data(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let view = report.view.as_ref();
     let time = view.map(|view| add_time(report, view, &stacks, &mut names, &mut columns));
     let recording = profile.recording();
+    let analysis = Analysis::of(report);
     let (labels, images, files) = labels(report);
     let head = Head {
-        report: json::document(report, &[]),
+        report: json::document(report, &[], Some(&analysis)),
         labels,
         images,
         files,

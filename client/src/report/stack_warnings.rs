@@ -1,11 +1,13 @@
 //! Warnings about stacks: truncated ones, late ones, guessed callers.
 
+use std::fmt;
+
 use super::broken::{self, BrokenIn};
 use super::marks::{self, Marked};
 use super::shorten;
 use super::units::{duration, share};
 use super::warnings::notable;
-use crate::profile::{Counters, SpecialFrame, Unit, Unwind};
+use crate::profile::{Counters, Profile, SpecialFrame, Unit, Unwind};
 use crate::symbols::Symbolized;
 
 /// How many functions a warning names, and in how many columns each.
@@ -15,30 +17,74 @@ const NAME: usize = 48;
 /// A share of callers from the frame pointer alone that is worth a word.
 pub(crate) const BY_FRAME_POINTER: f64 = 0.1;
 
+/// What to do about late samples, after "if that code".
+pub(crate) const UNMASK_OR_STALL: &str = "unmasks events, mask events for less time there; if not, the guest was \
+     stalled: record on a less busy host, or on hardware instead of an emulator";
+
+/// What was found, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) finding: String,
+    pub(super) advice: String,
+}
+
+impl Told {
+    fn new(finding: impl Into<String>, advice: impl Into<String>) -> Told {
+        Told {
+            finding: finding.into(),
+            advice: advice.into(),
+        }
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.finding, self.advice)
+    }
+}
+
+/// Samples or blocked time whose stacks lack their outer frames, and of how much.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Incomplete {
+    pub(super) truncated: u64,
+    pub(super) broken: u64,
+    pub(super) whole: u64,
+}
+
+impl Incomplete {
+    pub(super) fn of(profile: &Profile, counters: &Counters) -> Incomplete {
+        match profile.recording().mode.unit() {
+            Unit::Samples => Incomplete {
+                truncated: counters.truncated,
+                broken: counters.broken,
+                whole: counters.sampled(),
+            },
+            // The counters count samples, of which there are none.
+            Unit::Nanoseconds => {
+                let marked = Marked::of(profile);
+                Incomplete {
+                    truncated: marked.truncated,
+                    broken: marked.broken,
+                    whole: profile.sample_count(),
+                }
+            }
+        }
+    }
+}
+
 pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
     let profile = symbolized.profile();
     let recording = profile.recording();
-    let (truncated, broken, whole) = match recording.mode.unit() {
-        Unit::Samples => (counters.truncated, counters.broken, counters.sampled()),
-        // The counters count samples, of which there are none.
-        Unit::Nanoseconds => {
-            let marked = Marked::of(profile);
-            (marked.truncated, marked.broken, profile.sample_count())
-        }
-    };
+    let Incomplete {
+        truncated,
+        broken,
+        whole,
+    } = Incomplete::of(profile, counters);
     if notable(truncated, whole) {
-        all.push(format!(
-            "{} of the stacks are deeper than {} frames and lack their outer frames; record with a \
-             larger --depth",
-            share(truncated, whole),
-            recording.depth
-        ));
+        all.push(about_truncated(&share(truncated, whole), recording.depth).to_string());
     }
     if notable(broken, whole) {
-        all.push(about_broken(
-            &share(broken, whole),
-            &broken::places(symbolized),
-        ));
+        all.push(about_broken(&share(broken, whole), &broken::places(symbolized)).to_string());
     }
     if notable(counters.late, counters.sampled()) {
         all.push(about_late(
@@ -47,23 +93,26 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
             &marks::late_under(symbolized),
         ));
     }
-    all.extend(about_callers(
-        counters,
-        recording.caller_table.is_some(),
-        recording.unwind,
-    ));
+    let guessed = about_callers(counters, recording.caller_table.is_some(), recording.unwind);
+    all.extend(guessed.map(|told| told.to_string()));
+}
+
+pub(super) fn about_truncated(part: &str, depth: u32) -> Told {
+    Told::new(
+        format!("{part} of the stacks are deeper than {depth} frames and lack their outer frames"),
+        "record with a larger --depth",
+    )
 }
 
 /// How many stacks break, where, and what to do about it.
-fn about_broken(part: &str, places: &[BrokenIn]) -> String {
+pub(super) fn about_broken(part: &str, places: &[BrokenIn]) -> Told {
     let text = format!("{part} of the stacks are broken and lack their outer frames");
     match where_broken(places) {
-        None => text + "; build all code with frame pointers",
-        Some(place) => {
-            text + &format!(
-                ", {place}; build that code with frame pointers, or record with --unwind table"
-            )
-        }
+        None => Told::new(text, "build all code with frame pointers"),
+        Some(place) => Told::new(
+            format!("{text}, {place}"),
+            "build that code with frame pointers, or record with --unwind table",
+        ),
     }
 }
 
@@ -127,24 +176,34 @@ pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
     (!functions.is_empty()).then(|| functions.join(", "))
 }
 
-fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<String> {
+pub(super) fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<Told> {
     let guessed = share(counters.by_frame_pointer, counters.sampled());
     let many = counters.by_frame_pointer as f64 >= counters.sampled() as f64 * BY_FRAME_POINTER;
     if counters.sampled() == 0 || !many {
         return None;
     }
+    const ALL_IMAGES: &str =
+        "use all images of the guest, and give the agent memory for the whole table";
     Some(match (has_table, unwind) {
-        (false, _) => format!(
-            "no caller table: in {guessed} of the samples the caller was taken from the frame pointer, which skips \
-             the caller of a function without its own frame; record with --image"
+        (false, _) => Told::new(
+            format!(
+                "no caller table: in {guessed} of the samples the caller was taken from the frame pointer, which skips \
+                 the caller of a function without its own frame"
+            ),
+            "record with --image",
         ),
-        (true, Unwind::FramePointers) => format!(
-            "the caller table does not cover {guessed} of the samples, so their callers were taken from the frame \
-             pointer; use all images of the guest, and give the agent memory for the whole table"
+        (true, Unwind::FramePointers) => Told::new(
+            format!(
+                "the caller table does not cover {guessed} of the samples, so their callers were taken from the frame \
+                 pointer"
+            ),
+            ALL_IMAGES,
         ),
-        (true, Unwind::Table) => format!(
-            "the caller table does not cover {guessed} of the samples, although every frame is unwound with it; use \
-             all images of the guest, and give the agent memory for the whole table"
+        (true, Unwind::Table) => Told::new(
+            format!(
+                "the caller table does not cover {guessed} of the samples, although every frame is unwound with it"
+            ),
+            ALL_IMAGES,
         ),
     })
 }
@@ -163,18 +222,18 @@ mod tests {
         let malloc = ["_int_malloc", "_int_free", "malloc", "calloc"];
         let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
         assert_eq!(
-            about_broken("16.9 %", &places),
+            about_broken("16.9 %", &places).to_string(),
             "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in libc.so.6 \
              (_int_malloc, _int_free, malloc); build that code with frame pointers, or record with \
              --unwind table"
         );
         assert_eq!(
-            about_broken("16.9 %", &places[1..]),
+            about_broken("16.9 %", &places[1..]).to_string(),
             "16.9 % of the stacks are broken and lack their outer frames, all of them in code of an unknown \
              file; build that code with frame pointers, or record with --unwind table"
         );
         assert_eq!(
-            about_broken("16.9 %", &[]),
+            about_broken("16.9 %", &[]).to_string(),
             "16.9 % of the stacks are broken and lack their outer frames; build all code with frame pointers"
         );
     }
@@ -213,6 +272,7 @@ mod tests {
                 has_table,
                 Unwind::FramePointers,
             )
+            .map(|told| told.to_string())
         };
         assert_eq!(about(99, false), None);
         assert!(

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use super::analysis::Analysis;
 use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
 use super::labels::Label;
@@ -42,6 +43,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     }
     if report.view.is_some_and(|view| view.seconds) {
         return Ok(());
+    }
+    if report.is_analyzed {
+        return Analysis::of(report).write(report.options.columns, out);
     }
     if let Some(calls) = &report.calls {
         calls.write(report, out)?;

@@ -121,7 +121,7 @@ pub(super) fn late_samples(report: &Report<'_>) -> HashMap<LabelId, u64> {
 }
 
 /// The labels of a stack, innermost first; a function counts once a stack.
-fn distinct_labels(report: &Report<'_>, stack: NodeId) -> Vec<LabelId> {
+pub(super) fn distinct_labels(report: &Report<'_>, stack: NodeId) -> Vec<LabelId> {
     let frames = report.symbolized.profile().stack(stack);
     let mut labels = Vec::new();
     for label in frames.flat_map(|frame| report.labels.of_frame(frame)) {

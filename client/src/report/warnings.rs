@@ -9,7 +9,7 @@ use crate::printable::Printable;
 use crate::profile::{Counters, Mode, Profile, Unit};
 
 /// A share of samples from which on their absence can change the picture.
-const NOTABLE: f64 = 0.01;
+pub(super) const NOTABLE: f64 = 0.01;
 
 /// Time whose sampling is this far from the asked rate is worth a word.
 const MISSING: f64 = 0.05;
@@ -47,7 +47,10 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     let stolen = profile.runstate().stolen_share();
     // Waiting is not made longer by it.
     if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode != Mode::OffCpu) {
-        all.push(about_stolen(stolen));
+        all.push(format!(
+            "{}: {STILL_CORRECT}; {LESS_STEAL}",
+            stolen_words(stolen)
+        ));
     }
     if recording.fixed_interval {
         all.push(
@@ -155,13 +158,20 @@ pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> 
     (missing > MISSING_NOISE && missing as f64 > due as f64 * MISSING).then_some((due, came))
 }
 
-fn about_stolen(share: f64) -> String {
+/// How much of the wanted time was stolen, in words.
+pub(crate) fn stolen_words(share: f64) -> String {
     format!(
-        "{} of the time in which the guest wanted to run was stolen: shares are of running time and remain \
-         correct, but there are fewer samples; give the guest more weight, or use a less busy host",
+        "{} of the time in which the guest wanted to run was stolen",
         percent(share)
     )
 }
+
+/// What to do about stolen time.
+pub(crate) const LESS_STEAL: &str = "give the guest more weight, or use a less busy host";
+
+/// What stolen time does to a profile.
+pub(crate) const STILL_CORRECT: &str =
+    "shares are of running time and remain correct, but there are fewer samples";
 
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {

@@ -20,6 +20,11 @@ impl CounterSeries {
         &self.values
     }
 
+    /// The counter's name, as the guest gave it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The least value.
     pub(crate) fn min(&self) -> i64 {
         self.each().min().unwrap_or(0)

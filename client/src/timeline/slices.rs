@@ -101,6 +101,19 @@ impl Timeline {
     }
 }
 
+impl Timeline {
+    /// Of each of these windows, the share that was stolen of the time in which the vCPUs had work; `None` where no ring
+    /// tells of it.
+    pub(crate) fn stolen_shares(&self, windows: &[Window]) -> Vec<Option<f64>> {
+        let times: Vec<Times> = self.rings.iter().map(Times::of).collect();
+        let stolen = |window: &Window| {
+            let known = times.iter().filter_map(|t| t.of_window(*window));
+            known.reduce(|sum, next| sum.plus(&next))?.stolen_share()
+        };
+        windows.iter().map(stolen).collect()
+    }
+}
+
 /// The windows of the slices, in the order of time.
 fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
     let step_ns = step_ns.max(1);

@@ -18,6 +18,7 @@ mod burst;
 mod deep;
 mod errno;
 mod events;
+mod health;
 mod idle;
 mod late;
 mod registration;
@@ -36,7 +37,7 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 16] = [
+const LOADS: [(&str, u32, Load); 18] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
@@ -53,6 +54,8 @@ const LOADS: [(&str, u32, Load); 16] = [
     ("registration", 1, registration::run),
     ("states", states::VCPUS, states::run),
     ("service", service::VCPUS, service::run),
+    ("healthy", 1, health::healthy),
+    ("ailing", 1, health::ailing),
 ];
 
 /// The variable with the path of a caller table file, used instead of a linked table.

@@ -5,6 +5,7 @@
 mod harness;
 
 mod always_on;
+mod analysis;
 mod attribution;
 mod build_ids;
 mod c_guest;

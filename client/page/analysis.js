@@ -1,0 +1,38 @@
+// What rules found about the guest: the page's first pane.
+import { moment } from "./format.js";
+import { element } from "./tables.js";
+
+/** The most buttons of one finding. */
+const MOST = 6;
+
+/** A finding: a line with its score, below it the evidence, the next step, and buttons that show when and where. */
+function entry(found, labels, { onWindow, onLabel }) {
+  const line = (className, textContent) => element("p", { className, textContent });
+  const button = (textContent, onclick) => element("button", { type: "button", textContent, onclick });
+  const windows = onWindow ? found.windows.slice(0, MOST) : [];
+  const functions = found.functions
+    .map((name) => [name, labels.findIndex((label) => label.name === name)])
+    .filter(([, label]) => label >= 0);
+  const buttons = [
+    ...windows.map(({ from_ns: from, to_ns: to }) => button(`show ${moment(from)} to ${moment(to)}`, () => onWindow([from, to]))),
+    ...functions.map(([name, label]) => button(`callers and callees of ${name.slice(-40)}`, () => onLabel(label))),
+  ];
+  return element("details", { "data-rule": found.rule },
+    element("summary", {},
+      element("span", { className: found.score < 75 ? "score" : "score severe", textContent: String(found.score), title: "25 is notable, 75 severe" }),
+      element("b", { textContent: found.rule }), ` ${found.finding}`),
+    ...found.evidence.map((text) => line("evidence", text)),
+    line("next", `Next: ${found.next}`),
+    element("p", { className: "buttons" }, ...buttons));
+}
+
+/** What the pane holds: the findings, or that there are none, and what could not be checked. */
+export function analysisPane({ findings, quiet, unchecked }, labels, on) {
+  const checked = quiet.length + new Set(findings.map(({ rule }) => rule)).size;
+  const head = findings.length === 0 ? `none of ${checked} rules found anything` : `${findings.length} found by ${checked} rules`;
+  return [
+    element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
+    ...findings.map((found) => entry(found, labels, on)),
+    ...unchecked.map(({ rule, why }) => element("p", { className: "unchecked", textContent: `not checked: ${rule}: ${why}` })),
+  ];
+}

@@ -1,0 +1,60 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { analysisPane } from "../analysis.js";
+
+// As much of a document as the pane uses.
+class Node {
+  constructor(tag) {
+    Object.assign(this, { tag, children: [], attributes: {} });
+  }
+
+  setAttribute(name, value) {
+    this.attributes[name] = value;
+  }
+
+  append(...children) {
+    this.children.push(...children);
+  }
+
+  get text() {
+    return (this.textContent ?? "") + this.children.map((child) => child.text ?? child).join("");
+  }
+
+  all(tag) {
+    return [...(this.tag === tag ? [this] : []), ...this.children.flatMap((child) => child.all?.(tag) ?? [])];
+  }
+}
+
+globalThis.document = { createElement: (tag) => new Node(tag) };
+
+const finding = {
+  rule: "burst",
+  score: 76,
+  finding: "`</b>compact` ran",
+  evidence: ["one", "two"],
+  next: "look",
+  windows: [{ from_ns: 1e9, to_ns: 2e9 }],
+  functions: ["compact", "gone"],
+};
+
+test("a finding's buttons show its time and its function, and one that is not in the page has none", () => {
+  const done = [];
+  const on = { onWindow: (range) => done.push(range), onLabel: (label) => done.push(label) };
+  const pane = analysisPane({ findings: [finding], quiet: ["memory"], unchecked: [] }, [{ name: "main" }, { name: "compact" }], on);
+  const buttons = pane.flatMap((node) => node.all("button"));
+  assert.equal(buttons.length, 2);
+  for (const button of buttons) button.onclick();
+  assert.deepEqual(done, [[1e9, 2e9], 1]);
+  const text = pane.map((node) => node.text).join("\n");
+  assert.match(text, /1 found by 2 rules/);
+  assert.match(text, /<\/b>compact/, "text is never markup");
+  assert.equal(pane.flatMap((node) => node.all("span")).find((node) => node.className === "score severe").textContent, "76");
+});
+
+test("without time there is no button for it, and what was not checked is said", () => {
+  const unchecked = [{ rule: "slow span", why: "no times" }];
+  const pane = analysisPane({ findings: [finding], quiet: [], unchecked }, [], {});
+  assert.equal(pane.flatMap((node) => node.all("button")).length, 0);
+  const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
+  assert.deepEqual(empty.map((node) => node.text), ["Analysis of the guest: none of 2 rules found anything", "not checked: slow span: no times"]);
+});

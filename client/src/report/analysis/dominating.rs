@@ -1,0 +1,253 @@
+//! One function that has most of the time, by itself or with what it calls.
+//!
+//! Some function always has most samples: a main loop, or what it calls to serve requests. These are the way to the work
+//! and not the work. So a function dominates with its callees only if it has not all of the time, and if most of what it
+//! has is spent in another crate or namespace, a library, or if its caller calls three others that matter.
+
+use std::collections::HashMap;
+
+use super::super::labels::LabelId;
+use super::{FEW, Finding, Found, Subject, memory, score};
+use crate::symbols::FunctionKind;
+use crate::units::percent;
+
+pub(super) const RULE: &str = "dominating function";
+
+const HALF: f64 = 0.5;
+const SEVERE: f64 = 0.8;
+/// What has more than this of all samples is the way to the work.
+const WAY: f64 = 0.95;
+/// Callees with so much of their caller's samples matter; so many of them make it a choice between several.
+const WORTH: f64 = 0.1;
+const MANY_CALLEES: usize = 4;
+/// Callees with so much of the function's samples are named with it.
+const CHAIN: f64 = 0.8;
+const NAMED: usize = 5;
+
+pub(super) fn rule(subject: &Subject<'_>) -> Found {
+    let table = subject.table();
+    if table.recorded == 0 {
+        return Err(FEW);
+    }
+    let is_code = |function| {
+        let function = subject.report.symbolized.function(function);
+        matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
+            // Another rule tells of those.
+            && memory::kind_of(function).is_none()
+    };
+    let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
+    if let Some(row) = first.filter(|row| is_code(row.function)) {
+        let share = row.own_share;
+        let finding = Finding::new(
+            RULE,
+            score(share.share, HALF, SEVERE),
+            format!(
+                "`{}` itself has {} of the time ({})",
+                row.text,
+                percent(share.share),
+                ends(subject, share.low, share.high)
+            ),
+            "see its lines and instructions: `report --annotate FUNCTION`; who calls it: `report --callers FUNCTION`",
+        );
+        return Ok(vec![named(finding, &row.text, share.share)]);
+    }
+    let code: Vec<bool> = subject
+        .report
+        .labels
+        .all()
+        .iter()
+        .map(|l| is_code(l.function))
+        .collect();
+    let calls = Calls::of(subject, table.recorded as f64 * HALF);
+    let module_of = |label: LabelId| {
+        let function = subject.report.labels.all()[label as usize].function;
+        module(&subject.report.symbolized.function(function).name)
+    };
+    let Some((label, chain)) =
+        calls.dominating(table.recorded, |label| code[label as usize], module_of)
+    else {
+        return Ok(Vec::new());
+    };
+    let text = subject.text(label);
+    // Whatever calls it: its row has all of its samples.
+    let row = table.rows.iter().find(|row| row.text == text);
+    let Some(share) = row
+        .map(|row| row.total_share)
+        .filter(|share| share.low >= HALF)
+    else {
+        return Ok(Vec::new());
+    };
+    let mut finding = Finding::new(
+        RULE,
+        score(share.share, HALF, SEVERE),
+        format!(
+            "`{text}` with what it calls has {} of the time ({})",
+            percent(share.share),
+            ends(subject, share.low, share.high)
+        ),
+        "see what it calls, and how often: `report --callees FUNCTION`, or its sandwich in the page; ask whether all of \
+         these calls are needed",
+    );
+    if !chain.is_empty() {
+        let names: Vec<String> = chain
+            .iter()
+            .take(NAMED)
+            .map(|label| format!("`{}`", subject.text(*label)))
+            .collect();
+        finding = finding.because(format!(
+            "most of it is in {}",
+            names.join(", and there in ")
+        ));
+    }
+    Ok(vec![named(finding, text, share.share)])
+}
+
+fn named(finding: Finding, name: &str, share: f64) -> Finding {
+    let mut finding = finding.real("share", share);
+    finding.functions.push(name.to_owned());
+    finding
+}
+
+fn ends(subject: &Subject<'_>, low: f64, high: f64) -> String {
+    match subject.is_sampled() {
+        Ok(()) => format!("95 % interval {:.1} to {:.1} %", low * 100.0, high * 100.0),
+        Err(_) => "measured".to_owned(),
+    }
+}
+
+/// The functions with half of all samples, and their calls. Each stack counts once, whichever vCPU it is of.
+struct Calls {
+    total: HashMap<LabelId, u64>,
+    by_caller: HashMap<LabelId, HashMap<LabelId, u64>>,
+}
+
+impl Calls {
+    /// Those with at least so many samples.
+    fn of(subject: &Subject<'_>, least: f64) -> Calls {
+        let table = subject.table();
+        let texts = subject.report.labels.all().iter().enumerate();
+        let by_function: HashMap<_, LabelId> = texts
+            .map(|(at, label)| ((label.function, label.line), at as LabelId))
+            .collect();
+        let rows = table.rows.iter().filter(|row| row.total as f64 >= least);
+        let total: HashMap<LabelId, u64> = rows
+            .filter_map(|row| {
+                let line = row.line.filter(|_| subject.report.options.lines);
+                Some((*by_function.get(&(row.function, line))?, row.total))
+            })
+            .collect();
+        let mut by_caller: HashMap<LabelId, HashMap<LabelId, u64>> = HashMap::new();
+        let mut seen: Vec<(LabelId, LabelId)> = Vec::new();
+        let profile = subject.profile;
+        for sample in profile.samples() {
+            if !subject.report.weights.keeps(sample.node) {
+                continue;
+            }
+            seen.clear();
+            let frames = profile.stack(sample.node);
+            let labels = frames.flat_map(|frame| subject.report.labels.of_frame(frame).iter());
+            let mut callee = None;
+            for label in labels.copied() {
+                let call = callee.map(|callee| (label, callee));
+                callee = Some(label);
+                let Some(call) = call.filter(|call| call.0 != call.1) else {
+                    continue;
+                };
+                if total.contains_key(&label) && !seen.contains(&call) {
+                    seen.push(call);
+                    let sum = by_caller
+                        .entry(label)
+                        .or_default()
+                        .entry(call.1)
+                        .or_default();
+                    *sum = sum.saturating_add(sample.count);
+                }
+            }
+        }
+        Calls { total, by_caller }
+    }
+
+    /// The callees of a function with their samples, the heaviest first.
+    fn callees(&self, of: LabelId) -> Vec<(LabelId, u64)> {
+        let mut callees: Vec<(LabelId, u64)> = match self.by_caller.get(&of) {
+            Some(callees) => callees
+                .iter()
+                .map(|(label, count)| (*label, *count))
+                .collect(),
+            None => Vec::new(),
+        };
+        callees.sort_unstable_by_key(|(label, count)| (std::cmp::Reverse(*count), *label));
+        callees
+    }
+
+    /// The functions below this one that have nearly all of its samples.
+    fn chain(&self, of: LabelId) -> Vec<LabelId> {
+        let least = self.total[&of] as f64 * CHAIN;
+        let (mut chain, mut below) = (Vec::new(), of);
+        loop {
+            let next = self.callees(below).first().copied();
+            match next.filter(|(_, count)| *count as f64 >= least) {
+                // A cycle of calls ends it.
+                Some((label, _)) if label != of && !chain.contains(&label) => {
+                    chain.push(label);
+                    below = label;
+                }
+                _ => return chain,
+            }
+        }
+    }
+
+    /// The function that dominates, and the functions below it that have most of its samples. `all` samples were
+    /// recorded; `module_of` is what a function belongs to, if it can be said.
+    fn dominating(
+        &self,
+        all: u64,
+        is_code: impl Fn(LabelId) -> bool,
+        module_of: impl Fn(LabelId) -> Option<String>,
+    ) -> Option<(LabelId, Vec<LabelId>)> {
+        let mut candidates: Vec<(LabelId, u64)> = self
+            .total
+            .iter()
+            .map(|(label, total)| (*label, *total))
+            .collect();
+        candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
+        for (label, total) in candidates {
+            if !is_code(label) || total as f64 >= all as f64 * WAY {
+                continue;
+            }
+            let chain = self.chain(label);
+            let own = module_of(label);
+            let is_other = |last: &LabelId| {
+                let modules = own.as_ref().zip(module_of(*last));
+                modules.is_some_and(|(own, last)| *own != last)
+            };
+            if chain.last().is_some_and(is_other) {
+                // Named by the last one of its module, with what that calls.
+                let last_own = chain.iter().rposition(|callee| module_of(*callee) == own);
+                let (named, rest) = match last_own {
+                    Some(at) => (chain[at], &chain[at + 1..]),
+                    None => (label, &chain[..]),
+                };
+                return Some((named, rest.to_vec()));
+            }
+            let is_one_of_several = |caller: &LabelId| {
+                let callees = self.callees(*caller);
+                let least = self.total[caller] as f64 * WORTH;
+                let worth = callees.iter().filter(|(_, of)| *of as f64 >= least);
+                worth.count() >= MANY_CALLEES && callees.iter().any(|(callee, _)| *callee == label)
+            };
+            if !chain.is_empty() && self.by_caller.keys().any(is_one_of_several) {
+                return Some((label, chain));
+            }
+        }
+        None
+    }
+}
+
+/// The crate or namespace of a function; `None` if its name has none.
+fn module(name: &str) -> Option<String> {
+    let name = name.trim_start_matches(['<', '&', '*', '(', '[']);
+    let (module, _) = name.split_once("::")?;
+    let is_word = module.chars().all(|c| c.is_alphanumeric() || c == '_');
+    is_word.then(|| module.to_owned())
+}

@@ -1,0 +1,277 @@
+//! Memory copies and allocation that dominate, by the names of the functions that do them.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use regex::RegexSet;
+
+use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
+use super::{FEW, Finding, Found, Subject, score};
+use crate::profile::NodeId;
+use crate::symbols::{Function, FunctionKind};
+use crate::units::percent;
+
+pub(super) const RULE: &str = "memory";
+
+/// Without a quarter of the time a guest does a third more, without half twice as much.
+const NOTABLE: f64 = 0.25;
+const SEVERE: f64 = 0.5;
+const CALLERS: usize = 3;
+
+/// What a function does with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Copy,
+    Allocation,
+}
+
+/// Copies first, then allocation; of C, C++, Rust and OCaml.
+static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
+    RegexSet::new([
+        r"^_*(w?mem(p?cpy|move|set|ccpy)|bcopy|bzero|rep_movs[bwdq]?|rep_stos[bwdq]?)(_\w+)?$",
+        r"^(core|std)::(ptr|intrinsics)(::\w+)*::(copy|copy_nonoverlapping|write_bytes)(::<.*>)?$",
+        r"^compiler_builtins::mem::",
+        r"^caml_(array|floatarray|string|bytes|blit)_?(blit|bytes|string)\w*$",
+        // From here on allocation.
+        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k)?(m|c|re|v|z)alloc(_\w+)?$",
+        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k|c)?free(_\w+)?$",
+        r"^_*(GI___)?(libc_)?(memalign|posix_memalign|aligned_alloc|sysmalloc|malloc_consolidate|unlink_chunk|tcache_\w+)(\.\w+)*$",
+        r"^operator (new|delete)(\[\])?(\(.*\))?$",
+        r"^_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
+        r"^alloc::alloc::",
+        r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
+        r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
+        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
+    ])
+    .ok()
+});
+const COPIES: usize = 4;
+
+/// What a function does with memory, if that is all it does.
+pub(super) fn kind_of(function: &Function) -> Option<Kind> {
+    if function.kind != FunctionKind::Named {
+        return None;
+    }
+    let first = NAMES.as_ref()?.matches(&function.name).iter().next()?;
+    Some(match first {
+        copy if copy < COPIES => Kind::Copy,
+        _ => Kind::Allocation,
+    })
+}
+
+pub(super) fn rule(subject: &Subject<'_>) -> Found {
+    let recorded = subject.table().recorded;
+    if recorded == 0 {
+        return Err(FEW);
+    }
+    let labels = subject.report.labels.all();
+    let symbolized = subject.report.symbolized;
+    let kinds: Vec<Option<Kind>> = labels
+        .iter()
+        .map(|label| kind_of(symbolized.function(label.function)))
+        .collect();
+    if kinds.iter().all(Option::is_none) {
+        return Ok(Vec::new());
+    }
+    let all = [Kind::Copy, Kind::Allocation];
+    Ok(all
+        .into_iter()
+        .filter_map(|kind| find(subject, &kinds, kind))
+        .collect())
+}
+
+/// Where a stack spends memory's time: what does it, and the guest's code that asked for it.
+struct Place {
+    function: u32,
+    caller: Option<u32>,
+}
+
+/// The function of this kind at the inner end of a stack, and the function that calls it. A copy within an allocation
+/// is the allocation's.
+fn place(
+    subject: &Subject<'_>,
+    kinds: &[Option<Kind>],
+    kind: Kind,
+    stack: NodeId,
+) -> Option<Place> {
+    let frames = subject.profile.stack(stack);
+    let labels = frames.flat_map(|frame| subject.report.labels.of_frame(frame).iter().copied());
+    let symbolized = subject.report.symbolized;
+    let name_of = |label: u32| {
+        let function = subject.report.labels.all()[label as usize].function;
+        symbolized.function(function)
+    };
+    let mut found: Option<u32> = None;
+    for label in labels {
+        match kinds[label as usize] {
+            Some(Kind::Allocation) if kind == Kind::Copy => return None,
+            // Of copies the one that does it, of allocation the one that was called.
+            Some(known) if known == kind => match kind {
+                Kind::Copy => found = found.or(Some(label)),
+                Kind::Allocation => found = Some(label),
+            },
+            Some(_) => {}
+            // Libraries' own containers ask for what the guest's code wants.
+            None if found.is_some() && is_library(&name_of(label).name) => {}
+            None => {
+                return found.map(|function| Place {
+                    function,
+                    caller: Some(label),
+                });
+            }
+        }
+        // What is deeper within other code is that code's work.
+        if found.is_none() && kind == Kind::Copy {
+            return None;
+        }
+    }
+    found.map(|function| Place {
+        function,
+        caller: None,
+    })
+}
+
+fn is_library(name: &str) -> bool {
+    let name = name.trim_start_matches(['<', '&']);
+    ["alloc::", "core::", "std::", "hashbrown::", "["]
+        .iter()
+        .any(|of| name.starts_with(of))
+}
+
+fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Finding> {
+    let (mut part, mut callers, mut functions) = (0_u64, HashMap::new(), HashMap::new());
+    for sample in subject.profile.samples() {
+        if let Some(place) = place(subject, kinds, kind, sample.node) {
+            part = part.saturating_add(sample.count);
+            *functions.entry(place.function).or_insert(0_u64) += sample.count;
+            *callers.entry(place.caller).or_insert(0_u64) += sample.count;
+        }
+    }
+    let table = subject.table();
+    let clusters = Clusters::by(subject.report, |stack| {
+        let is_there = place(subject, kinds, kind, stack).is_some();
+        let hits: Vec<u32> = is_there.then_some(0).into_iter().collect();
+        (hits.clone(), hits)
+    });
+    let all = Recorded {
+        count: table.recorded,
+        unit: table.unit,
+        unplaced: Unplaced::of(subject.profile),
+    };
+    let design = clusters.and_then(|clusters| clusters.design(0, Hits::Own));
+    let share = all.share(part, design, 0);
+    if share.low < NOTABLE {
+        return None;
+    }
+    let (what, next) = match kind {
+        Kind::Copy => (
+            "copying and clearing memory",
+            "pass references or move instead of copying, and do not clear what is overwritten",
+        ),
+        Kind::Allocation => (
+            "allocating and freeing memory",
+            "reuse buffers, allocate outside of loops, and reserve what will be needed",
+        ),
+    };
+    let first = |counts: HashMap<u32, u64>| {
+        let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
+        counts.sort_by_key(|(label, count)| (std::cmp::Reverse(*count), *label));
+        counts
+    };
+    let functions = first(functions);
+    let callers = first(
+        callers
+            .into_iter()
+            .filter_map(|(caller, count)| Some((caller?, count)))
+            .collect(),
+    );
+    let words = |counts: &[(u32, u64)]| {
+        let words = counts.iter().take(CALLERS).map(|(label, count)| {
+            format!(
+                "`{}` {}",
+                subject.text(*label),
+                percent(*count as f64 / part as f64)
+            )
+        });
+        words.collect::<Vec<String>>().join(", ")
+    };
+    let mut finding = Finding::new(
+        RULE,
+        score(share.share, NOTABLE, SEVERE),
+        format!(
+            "{} of the time ({:.1} to {:.1} %) is {what}",
+            percent(share.share),
+            share.low * 100.0,
+            share.high * 100.0
+        ),
+        next,
+    )
+    .because(format!("by {}", words(&functions)))
+    .real("share", share.share);
+    if callers.is_empty() {
+        finding = finding.because("who calls it is not known");
+    } else {
+        finding = finding.because(format!("for {}", words(&callers)));
+    }
+    let most = callers.first().or(functions.first());
+    finding
+        .functions
+        .extend(most.map(|(label, _)| subject.text(*label).to_owned()));
+    Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(name: &str) -> Option<Kind> {
+        kind_of(&Function {
+            name: name.to_owned(),
+            raw_name: name.to_owned(),
+            image: None,
+            kind: FunctionKind::Named,
+        })
+    }
+
+    #[test]
+    fn functions_of_several_languages_are_known() {
+        for name in [
+            "memcpy",
+            "__memmove_avx_unaligned_erms",
+            "__memset_avx2_unaligned",
+            "core::ptr::copy_nonoverlapping::<u8>",
+            "compiler_builtins::mem::memcpy",
+            "caml_blit_bytes",
+        ] {
+            assert_eq!(kind(name), Some(Kind::Copy), "{name}");
+        }
+        for name in [
+            "malloc",
+            "__libc_malloc",
+            "__GI___libc_free",
+            "_int_malloc",
+            "cfree",
+            "je_malloc",
+            "operator new(unsigned long)",
+            "operator delete[](void*)",
+            "__rust_alloc",
+            "__rdl_dealloc",
+            "alloc::alloc::realloc",
+            "<talc::Talck<R, O> as core::alloc::global::GlobalAlloc>::alloc",
+            "caml_empty_minor_heap",
+            "caml_alloc_small_dispatch",
+        ] {
+            assert_eq!(kind(name), Some(Kind::Allocation), "{name}");
+        }
+        for name in [
+            "memchr",
+            "freeze",
+            "shop::alloc_room",
+            "mallory",
+            "Server::free_slots",
+            "memcmp",
+        ] {
+            assert_eq!(kind(name), None, "{name}");
+        }
+    }
+}
