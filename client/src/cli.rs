@@ -28,6 +28,7 @@ mod status;
 mod time;
 mod top;
 mod values;
+mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -69,6 +70,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Report(arguments) => report::run(&arguments),
         Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
+        Word::View(arguments) => view::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),

@@ -29,3 +29,4 @@ mod runs;
 pub mod symbols;
 pub mod timeline;
 mod units;
+mod view;

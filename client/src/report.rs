@@ -12,6 +12,7 @@
 //! | [`Format::Pprof`] | `go tool pprof` and other tools that read its format |
 //! | [`Format::Firefox`] | the Firefox profiler, see `firefox` |
 //! | [`Format::Speedscope`] | speedscope, see `speedscope` |
+//! | [`Format::Otlp`] | OpenTelemetry collectors; the signal is in development |
 //! | [`Format::Json`] | programs; the schema is in `json` |
 //!
 //! Counts are samples, or nanoseconds where blocked time was measured
@@ -52,6 +53,8 @@ mod merged;
 #[cfg(test)]
 mod mode_golden_tests;
 mod moments;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod page;
 #[cfg(feature = "svg")]
 mod palette;
@@ -72,8 +75,10 @@ pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
 pub use annotation::{Annotation, AnnotationError};
+pub(crate) use annotation::{listing, source_text};
 pub use calls::{Calls, Direction};
 pub(crate) use calls::{FunctionError, FunctionName};
+pub(crate) use firefox::library_key as firefox_library;
 pub use format::Format;
 pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable};
@@ -84,6 +89,7 @@ pub(crate) use svg::LEAST_SHARE;
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use regex::Regex;
@@ -91,7 +97,7 @@ use thiserror::Error;
 
 use crate::printable::Printable;
 use crate::recording::Recording;
-use crate::symbols::{FileId, Symbolized};
+use crate::symbols::{CodeError, FileId, MappedAddress, Symbolized, Symbolizer};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 use crate::units;
 use filter::Weights;
@@ -178,6 +184,8 @@ pub struct Report<'a> {
     calls: Option<Calls>,
     annotation: Option<Annotation>,
     is_analyzed: bool,
+    /// By the address of a frame, its function's code; empty if it was not looked up.
+    ranges: HashMap<u64, Range<u64>>,
 }
 
 impl<'a> Report<'a> {
@@ -195,6 +203,7 @@ impl<'a> Report<'a> {
             calls: None,
             annotation: None,
             is_analyzed: false,
+            ranges: HashMap::new(),
         }
     }
 
@@ -220,6 +229,23 @@ impl<'a> Report<'a> {
         self
     }
 
+    /// Says in the Firefox profile which code is whose, so that the front end can ask for a function's instructions.
+    /// `symbolizer` is the one that named the report's functions.
+    pub(crate) fn with_function_ranges(
+        mut self,
+        symbolizer: &Symbolizer,
+    ) -> Result<Report<'a>, CodeError> {
+        let profile = self.symbolized.profile();
+        let located = |frame| {
+            let address = profile.frame(frame).lookup_address()?;
+            let mapping = self.symbolized.mapping_of(frame);
+            Some(MappedAddress { address, mapping })
+        };
+        let addresses: Vec<_> = profile.frame_ids().filter_map(located).collect();
+        self.ranges = symbolizer.function_ranges(profile, &addresses)?;
+        Ok(self)
+    }
+
     /// Shows time data as well, if there is any: the guest's own events, and the seconds if requested.
     #[must_use]
     pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
@@ -241,6 +267,10 @@ impl<'a> Report<'a> {
             Format::Page => page::write(self, &mut out)?,
             Format::Pprof => pprof::write(self, &mut out)?,
             Format::Firefox => firefox::write(self, &mut out)?,
+            #[cfg(feature = "otlp")]
+            Format::Otlp => otlp::write(self, &mut out)?,
+            #[cfg(not(feature = "otlp"))]
+            Format::Otlp => return Err(ReportError::NotBuiltIn { format }),
             Format::Speedscope => speedscope::write(self, &mut out)?,
             Format::Json => json::write(self, &mut out)?,
         }

@@ -80,6 +80,8 @@ pub(super) enum Word {
     Report(Box<ReportArguments>),
     /// Show what changed between two recordings, and which changes are more than chance
     Diff(super::diff::DiffArguments),
+    /// Show a recording in the Firefox profiler: serve it to the browser on this machine
+    View(super::view::ViewArguments),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump
@@ -265,7 +267,8 @@ pub(super) struct OutputArguments {
     /// standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof, firefox, speedscope or json
+    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof, firefox, speedscope, json, or otlp if
+    /// the client was built with that feature
     #[arg(long)]
     pub(super) format: Option<OutputFormat>,
 }
@@ -384,7 +387,8 @@ pub(super) struct ReportOutputArguments {
     /// recording's name and %% for a percent sign; - is standard output. Default: text on standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox, speedscope or json
+    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox, speedscope, json, or otlp if
+    /// the client was built with that feature
     #[arg(long)]
     pub(super) format: Option<crate::report::Format>,
 }

@@ -17,6 +17,7 @@ use crate::recording::RecordingError;
 use crate::report::{AnnotationError, FunctionError, ReportError};
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
+use crate::view::ViewError;
 
 /// Every error of the program, with its message and exit code.
 #[derive(Debug, Error)]
@@ -77,6 +78,8 @@ pub(crate) enum Failure {
     #[error("a check is bad")]
     Untrustworthy,
     #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
     Diff(#[from] DiffError),
     #[error("the new recording is slower, as --fail-on asks")]
     Slower,
@@ -133,9 +136,11 @@ impl Failure {
             Failure::Diff(_) => exit_code::INPUT,
             Failure::Slower => exit_code::SLOWER,
             Failure::AfterRecording { source, .. } => source.exit_code(),
-            Failure::Browser { .. } | Failure::Signals(_) | Failure::Randomness(_) => {
-                exit_code::OTHER
-            }
+            Failure::View(ViewError::Code(_)) => exit_code::INPUT,
+            Failure::View(_)
+            | Failure::Browser { .. }
+            | Failure::Signals(_)
+            | Failure::Randomness(_) => exit_code::OTHER,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use clap::Args;
 use jiff::Timestamp;
 
 use super::arguments::ReportArguments;
 use super::failure::Failure;
 use super::outputs::ReportOutput;
+use super::values;
 use crate::output::NamedAfter;
 use crate::recording::{Reading, Recording, RecordingError};
 use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions};
@@ -88,6 +90,32 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     match opened {
         Some(path) => ::open::that(&path).map_err(|source| Failure::Browser { path, source }),
         None => Ok(()),
+    }
+}
+
+/// Which recordings are read, for subcommands that take them as `report` does.
+#[derive(Debug, Args)]
+pub(super) struct InputArguments {
+    /// The recording; several, or a folder, as for `report`
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    recordings: Vec<PathBuf>,
+    /// Read a damaged or truncated file up to the damage
+    #[arg(long)]
+    salvage: bool,
+    /// Only these vCPUs. May be given again, or as in 0,2
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = values::vcpu,
+        help_heading = "Selection"
+    )]
+    vcpu: Vec<u32>,
+}
+
+impl InputArguments {
+    pub(super) fn open(&self) -> Result<Recording, Failure> {
+        open(&self.recordings, self.salvage, &self.vcpu)
     }
 }
 

@@ -1,27 +1,21 @@
 //! `script`: what a recording sampled, a line each.
 
 use std::io::{self, BufWriter, Write as _};
-use std::path::PathBuf;
 
 use clap::Args;
 use regex::Regex;
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::report::open;
+use super::report::InputArguments;
 use super::time::PartArguments;
-use super::values;
 use crate::report::{Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRIPT_HELP, arg_required_else_help = true)]
 pub(super) struct ScriptArguments {
-    /// The recording; several, or a folder, as for `report`
-    #[arg(value_name = "FILE|FOLDER", required = true)]
-    recordings: Vec<PathBuf>,
-    /// Read a damaged or truncated file up to the damage
-    #[arg(long)]
-    salvage: bool,
+    #[command(flatten)]
+    input: InputArguments,
     /// Only stacks with a function whose name matches
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     focus: Option<Regex>,
@@ -31,15 +25,6 @@ pub(super) struct ScriptArguments {
     /// Leave inlined functions out of the stacks
     #[arg(long, help_heading = "Selection")]
     no_inlines: bool,
-    /// Only these vCPUs. May be given again, or as in 0,2
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        value_parser = values::vcpu,
-        help_heading = "Selection"
-    )]
-    vcpu: Vec<u32>,
     /// Print each line as a JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -63,7 +48,7 @@ Examples:
 
 pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
+    let recording = arguments.input.open()?;
     let part = arguments.time.of(&recording, false)?;
     let Some((part, timeline)) = part.zip(recording.timeline.as_ref()) else {
         return Err(Failure::Usage(

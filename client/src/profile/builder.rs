@@ -24,6 +24,27 @@ pub struct ProfileBuilder {
     last: Vec<(Frame, NodeId)>,
 }
 
+impl Profile {
+    /// A profile of the same guest with a sample at each of these addresses, to look up their names.
+    pub(crate) fn at_addresses(
+        &self,
+        addresses: impl Iterator<Item = u64>,
+    ) -> Result<Profile, TooManyStacks> {
+        let mut builder = ProfileBuilder::new();
+        for mapping in &self.mappings {
+            builder.add_mapping(mapping.clone());
+        }
+        builder.set_recording(RecordingInfo {
+            architecture: self.recording.architecture.clone(),
+            ..RecordingInfo::default()
+        });
+        for address in addresses {
+            builder.add_stack(0, 1, &[Frame::leaf(address)])?;
+        }
+        Ok(builder.finish())
+    }
+}
+
 impl ProfileBuilder {
     /// A builder that holds nothing yet.
     pub fn new() -> ProfileBuilder {

@@ -8,6 +8,8 @@ mod samples;
 mod source;
 mod write;
 
+pub(crate) use instructions::listing;
+pub(crate) use source::source_text;
 pub(super) use write::JsonAnnotation;
 
 use std::cmp::Reverse;

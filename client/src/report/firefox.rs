@@ -20,12 +20,13 @@ use serde_json::{Value, json};
 
 use super::filter::shown_symbols;
 use super::moments::{Moment, moments};
-use super::{Report, TimelineView, text, title};
+use super::{Report, ReportError, TimelineView, text, title};
 use crate::profile::{NodeId, SpecialFrame, TooManyStacks, Unit};
 use crate::symbols::{FunctionKind, Symbol};
 use crate::timeline::Window;
 use marker::Markers;
 use tables::Places;
+pub(crate) use tables::library_key;
 
 /// The categories of samples and markers.
 #[derive(Debug, Clone, Copy)]
@@ -49,11 +50,19 @@ impl Categories {
     }
 }
 
-pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
+    let profile = report.symbolized.profile();
+    if profile.vcpus().is_empty() && profile.samples().is_empty() {
+        // The front end rejects a profile without threads.
+        return Err(ReportError::Empty {
+            recorded: report.weights.recorded,
+        });
+    }
     // No time and no name in the header: equal profiles are equal files.
     let mut gzip = GzBuilder::new().write(out, Compression::default());
     write_json(report, &mut gzip)?;
-    gzip.finish()?.flush()
+    gzip.finish()?.flush()?;
+    Ok(())
 }
 
 /// Writes the profile as JSON.
@@ -435,6 +444,17 @@ mod tests {
             .resolve(&profile)
             .unwrap();
         file(&Report::new(&symbolized, ReportOptions::default()))
+    }
+
+    #[test]
+    fn a_recording_of_nothing_is_an_error() {
+        let profile = ProfileBuilder::new().finish();
+        let symbolized = Symbolizer::new(Images::default())
+            .resolve(&profile)
+            .unwrap();
+        let report = Report::new(&symbolized, ReportOptions::default());
+        let written = report.write(Format::Firefox, &mut Vec::new());
+        assert!(matches!(written, Err(ReportError::Empty { recorded: 0 })));
     }
 
     #[test]

@@ -23,12 +23,14 @@ pub enum Format {
     Firefox,
     /// speedscope's format: `.speedscope.json`.
     Speedscope,
+    /// OpenTelemetry's profiles signal, which is in development: `.otlp`. Needs the feature `otlp`.
+    Otlp,
     /// Counters and functions for programs: `.json`.
     Json,
 }
 
 /// Name and endings, in the order they are listed. Of endings that one name has, the first counts.
-const FORMATS: [(Format, &str, &[&str]); 8] = [
+const FORMATS: [(Format, &str, &[&str]); 9] = [
     (Format::Text, "text", &[".txt"]),
     (Format::Folded, "folded", &[".folded"]),
     (Format::Page, "html", &[".html", ".htm"]),
@@ -36,6 +38,7 @@ const FORMATS: [(Format, &str, &[&str]); 8] = [
     (Format::Pprof, "pprof", &[".pb.gz", ".pprof"]),
     (Format::Firefox, "firefox", &[".profile.json.gz"]),
     (Format::Speedscope, "speedscope", &[".speedscope.json"]),
+    (Format::Otlp, "otlp", &[".otlp"]),
     (Format::Json, "json", &[".json"]),
 ];
 
@@ -64,7 +67,7 @@ impl Format {
 
     /// Whether it is not for a terminal.
     pub(crate) fn is_binary(self) -> bool {
-        matches!(self, Format::Pprof | Format::Firefox)
+        matches!(self, Format::Pprof | Format::Firefox | Format::Otlp)
     }
 
     /// The format that a file's extension selects, in upper or lower case.
@@ -152,12 +155,12 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .speedscope.json, .json"),
+            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .speedscope.json, .otlp, .json"),
             "{error}"
         );
         let error = "PDF".parse::<Format>().unwrap_err().to_string();
         assert!(
-            error.contains("text, folded, html, svg, pprof, firefox, speedscope, json"),
+            error.contains("text, folded, html, svg, pprof, firefox, speedscope, otlp, json"),
             "{error}"
         );
         assert!(

@@ -1,5 +1,6 @@
 //! The code of functions, from the images that name them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -116,12 +117,69 @@ impl Symbolizer {
         profile: &Profile,
         addresses: &[MappedAddress],
     ) -> Result<Vec<Code>, CodeError> {
+        let mut all = Vec::new();
+        self.locate(profile, addresses, &mut |located| match located {
+            Located::In(image, addresses) => {
+                let linked = addresses.into_iter().map(|(linked, address)| {
+                    let no_bytes = || CodeError::NoBytes {
+                        path: image.path().to_owned(),
+                        address,
+                    };
+                    Ok((linked.ok_or_else(no_bytes)?, address))
+                });
+                self.code_of(image, linked.collect::<Result<_, CodeError>>()?, &mut all)
+            }
+            Located::NoImage { mapping, address } => Err(CodeError::NoImage {
+                mapping: mapping.to_owned(),
+                address,
+            }),
+            Located::NotMapped { address } => Err(CodeError::NotMapped { address }),
+        })?;
+        Ok(all)
+    }
+
+    /// By address, the functions that hold these addresses of a profile: from the function's first address in the guest
+    /// to the one after its last. Addresses in no known function are left out.
+    ///
+    /// # Errors
+    /// If an image that the user named does not belong to the profile.
+    pub(crate) fn function_ranges(
+        &self,
+        profile: &Profile,
+        addresses: &[MappedAddress],
+    ) -> Result<HashMap<u64, Range<u64>>, CodeError> {
+        let mut ranges = HashMap::new();
+        self.locate(profile, addresses, &mut |located| {
+            let Located::In(image, addresses) = located else {
+                return Ok(());
+            };
+            self.with_names(image, |_, table| {
+                for (linked, address) in addresses {
+                    let range = linked.and_then(|linked| Some((linked, table.range(linked)?)));
+                    if let Some((linked, range)) = range {
+                        let start = address.wrapping_sub(linked - range.start);
+                        let end = start.saturating_add(range.end - range.start);
+                        ranges.insert(address, start..end);
+                    }
+                }
+                Ok(())
+            })
+        })?;
+        Ok(ranges)
+    }
+
+    /// Finds the image of each address, and visits the images.
+    fn locate(
+        &self,
+        profile: &Profile,
+        addresses: &[MappedAddress],
+        visit: &mut dyn FnMut(Located<'_>) -> Result<(), CodeError>,
+    ) -> Result<(), CodeError> {
         let mappings = profile.mappings();
         // Its warnings were shown when the profile was resolved.
         let mut warnings = Vec::new();
         let architecture = &profile.recording().architecture;
         let assignment = self.images.assign(mappings, architecture, &mut warnings)?;
-        let mut all = Vec::new();
         for group in &assignment.groups {
             let here = addresses.iter().filter_map(|at| {
                 let mapping = at
@@ -138,41 +196,36 @@ impl Symbolizer {
                 (None, Some(id)) => self.images.options.find_image(id, &mut warnings),
                 _ => None,
             };
-            let image = assigned.or(found.as_ref()).ok_or(CodeError::NoImage {
-                mapping: group.name().to_owned(),
-                address: *first,
+            visit(match assigned.or(found.as_ref()) {
+                Some(image) => {
+                    let linked =
+                        |(mapping, address)| (image.link_address(mapping, address), address);
+                    Located::In(image, here.into_iter().map(linked).collect())
+                }
+                None => Located::NoImage {
+                    mapping: group.name(),
+                    address: *first,
+                },
             })?;
-            let linked = here.into_iter().map(|(mapping, address)| {
-                let linked = image.link_address(mapping, address);
-                linked
-                    .map(|linked| (linked, address))
-                    .ok_or_else(|| CodeError::NoBytes {
-                        path: image.path().to_owned(),
-                        address,
-                    })
-            });
-            self.code_of(image, linked.collect::<Result<_, _>>()?, &mut all)?;
         }
         let outside = addresses.iter().filter(|at| at.mapping.is_none());
-        let outside: Vec<(u64, u64)> = outside.map(|at| (at.address, at.address)).collect();
-        if let Some((address, _)) = outside.first() {
+        let outside: Vec<u64> = outside.map(|at| at.address).collect();
+        if let Some(address) = outside.first() {
             // A recording without mappings: its addresses are as linked.
-            let [image] = assignment.unmapped.as_slice() else {
-                return Err(CodeError::NotMapped { address: *address });
-            };
-            self.code_of(image, outside, &mut all)?;
+            visit(match assignment.unmapped.as_slice() {
+                [image] => Located::In(image, outside.iter().map(|at| (Some(*at), *at)).collect()),
+                _ => Located::NotMapped { address: *address },
+            })?;
         }
-        Ok(all)
+        Ok(())
     }
 
-    /// Adds the functions of an image that hold these addresses, given in the image and in the guest.
-    fn code_of(
+    /// Reads the names of an image's functions, or else those of its debug file.
+    fn with_names(
         &self,
         image: &Image,
-        mut linked: Vec<(u64, u64)>,
-        all: &mut Vec<Code>,
+        read: impl FnOnce(&object::File<'_>, &NameTable<'_>) -> Result<(), CodeError>,
     ) -> Result<(), CodeError> {
-        linked.sort_unstable();
         // It was parsed when it was opened.
         let Ok(file) = object::File::parse(image.bytes()) else {
             return Ok(());
@@ -187,41 +240,70 @@ impl Symbolizer {
         let table = full
             .filter(|table| !table.is_empty())
             .unwrap_or_else(|| NameTable::from_elf(&file));
+        read(&file, &table)
+    }
+
+    /// Adds the functions of an image that hold these addresses, given in the image and in the guest.
+    fn code_of(
+        &self,
+        image: &Image,
+        mut linked: Vec<(u64, u64)>,
+        all: &mut Vec<Code>,
+    ) -> Result<(), CodeError> {
+        linked.sort_unstable();
         let path = || image.path().to_owned();
-        for (link_address, address) in linked {
-            if all.iter().any(|code| code.contains(address)) {
-                continue;
-            }
-            let range = table
-                .range(link_address)
-                .ok_or_else(|| CodeError::NoFunction {
+        self.with_names(image, |file, table| {
+            for (link_address, address) in linked {
+                if all.iter().any(|code| code.contains(address)) {
+                    continue;
+                }
+                let range = table
+                    .range(link_address)
+                    .ok_or_else(|| CodeError::NoFunction {
+                        path: path(),
+                        address: link_address,
+                    })?;
+                let size = range.end - range.start;
+                if size > MAX_FUNCTION {
+                    return Err(CodeError::TooLarge {
+                        path: path(),
+                        address: range.start,
+                        size,
+                    });
+                }
+                let bytes = bytes_at(file, &range).ok_or_else(|| CodeError::NoBytes {
                     path: path(),
                     address: link_address,
                 })?;
-            let size = range.end - range.start;
-            if size > MAX_FUNCTION {
-                return Err(CodeError::TooLarge {
-                    path: path(),
-                    address: range.start,
-                    size,
+                let address = address.wrapping_sub(link_address - range.start);
+                // A function that lies inside this one.
+                all.retain(|inner| inner.address.wrapping_sub(address) >= size);
+                all.push(Code {
+                    image: file_name(image),
+                    link_address: range.start,
+                    address,
+                    bytes: bytes.to_owned(),
                 });
             }
-            let bytes = bytes_at(&file, &range).ok_or_else(|| CodeError::NoBytes {
-                path: path(),
-                address: link_address,
-            })?;
-            let address = address.wrapping_sub(link_address - range.start);
-            // A function that lies inside this one.
-            all.retain(|inner| inner.address.wrapping_sub(address) >= size);
-            all.push(Code {
-                image: file_name(image),
-                link_address: range.start,
-                address,
-                bytes: bytes.to_owned(),
-            });
-        }
-        Ok(())
+            Ok(())
+        })
     }
+}
+
+/// The image that addresses of a profile lie in.
+enum Located<'l> {
+    /// Each address with that in the image, if it has one.
+    In(&'l Image, Vec<(Option<u64>, u64)>),
+    NoImage {
+        /// The file's path in the recording.
+        mapping: &'l str,
+        /// One of the addresses.
+        address: u64,
+    },
+    NotMapped {
+        /// One of the addresses.
+        address: u64,
+    },
 }
 
 /// The bytes of an image at these addresses.

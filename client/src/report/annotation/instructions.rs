@@ -8,9 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter as _, GasFormatte
 use super::super::Report;
 use super::super::filter::shown_symbols;
 use crate::printable::Printable;
-use crate::profile::{
-    Architecture, Frame, FrameId, Profile, ProfileBuilder, RecordingInfo, TooManyStacks,
-};
+use crate::profile::{Architecture, FrameId, Profile, TooManyStacks};
 use crate::symbols::{Code, CodeError, FunctionId, MappedAddress, Symbol, Symbolized, Symbolizer};
 
 /// All instructions of aarch64 are that long, in bytes.
@@ -133,22 +131,19 @@ fn is_same(
 
 /// A profile with a sample at each instruction, and at each address that one leads to.
 fn profile_of(of: &Profile, instructions: &[Instruction]) -> Result<Profile, TooManyStacks> {
-    let mut builder = ProfileBuilder::new();
-    for mapping in of.mappings() {
-        builder.add_mapping(mapping.clone());
-    }
-    builder.set_recording(RecordingInfo {
-        architecture: of.recording().architecture.clone(),
-        ..RecordingInfo::default()
-    });
     let addresses = instructions.iter();
     let addresses = addresses
         .flat_map(|at| [Some(at.address), at.target])
         .flatten();
-    for address in addresses {
-        builder.add_stack(0, 1, &[Frame::leaf(address)])?;
-    }
-    Ok(builder.finish())
+    of.at_addresses(addresses)
+}
+
+/// The instructions of a function of x86-64: where they begin in its code, and their text.
+pub(crate) fn listing(code: &Code) -> Vec<(u64, String)> {
+    let instructions = decode(code).into_iter();
+    instructions
+        .map(|at| (at.link_address.wrapping_sub(code.link_address), at.text))
+        .collect()
 }
 
 /// The instructions of x86-64.

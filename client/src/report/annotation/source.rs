@@ -8,6 +8,11 @@ use crate::symbols::read_regular_file;
 /// The largest source file that is read, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
+/// The text of the file at a path in the debug information, there or below one of these folders.
+pub(crate) fn source_text(folders: &[PathBuf], path: &str) -> Option<String> {
+    Sources::new(folders).text(path)
+}
+
 /// Source files, each read once.
 pub(super) struct Sources<'f> {
     folders: &'f [PathBuf],
@@ -34,11 +39,15 @@ impl<'f> Sources<'f> {
     }
 
     fn read(&self, path: &str) -> Option<Vec<String>> {
+        let text = self.text(path)?;
+        Some(text.lines().map(str::to_owned).collect())
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
         let bytes = self
             .candidates(path)
             .find_map(|path| read_regular_file(&path, MAX_BYTES).ok())?;
-        let text = String::from_utf8_lossy(&bytes);
-        Some(text.lines().map(str::to_owned).collect())
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Where a file may be: below the folders under as much of its path as possible, then at the path itself.

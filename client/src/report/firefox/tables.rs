@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::printable::Printable;
-use crate::profile::{BuildId, FrameId, Unit};
+use crate::profile::{BuildId, FrameId, Mapping, Unit};
 use crate::report::Report;
 use crate::report::filter::shown_symbols;
 use crate::symbols::{FileId, FunctionId, Symbol};
@@ -84,6 +84,12 @@ fn library(path: &str, build_id: Option<&BuildId>) -> fx::LibraryInfo {
     }
 }
 
+/// How the file calls a mapping's image: its name and its debug id.
+pub(crate) fn library_key(mapping: &Mapping) -> (String, String) {
+    let library = library(&mapping.path, mapping.build_id.as_ref());
+    (library.debug_name, library.debug_id.breakpad().to_string())
+}
+
 /// The first 16 bytes of a build-id as symbol servers write them: a GUID whose first three numbers are little endian.
 fn debug_id(build_id: &BuildId) -> fx::debugid::DebugId {
     const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -140,11 +146,13 @@ pub(super) fn write(
             functions: Functions::default(),
             function_ids: HashMap::new(),
             resources: Vec::new(),
+            native_symbols: NativeSymbols::default(),
+            native_ids: HashMap::new(),
         };
         let frames = tables.frames(places, made);
         set(thread, "frameTable", &frames)?;
         set(thread, "resourceTable", &tables.resource_table())?;
-        set(thread, "nativeSymbols", &NativeSymbols::default())?;
+        set(thread, "nativeSymbols", &tables.native_symbols)?;
         set(thread, "funcTable", &tables.functions)?;
         set(thread, "stringArray", &tables.strings.all)?;
     }
@@ -252,6 +260,9 @@ struct Tables<'r> {
     function_ids: HashMap<(FunctionId, Option<FileId>, Option<usize>), usize>,
     /// The place of its library, by resource.
     resources: Vec<usize>,
+    native_symbols: NativeSymbols,
+    /// By library and address.
+    native_ids: HashMap<(usize, u32), usize>,
 }
 
 impl Tables<'_> {
@@ -264,7 +275,7 @@ impl Tables<'_> {
             category: made.category,
             subcategory: made.subcategory,
             func: Vec::with_capacity(length),
-            native_symbol: vec![None; length],
+            native_symbol: Vec::with_capacity(length),
             inner_window_id: vec![0; length],
             line: Vec::with_capacity(length),
             column: vec![None; length],
@@ -293,8 +304,35 @@ impl Tables<'_> {
             table.inline_depth.push(depth);
             table.func.push(self.function(&symbol, library));
             table.line.push(symbol.line);
+            let native = self.native_symbol(frame, address);
+            table.native_symbol.push(native);
         }
         table
+    }
+
+    /// The function whose code holds the address of a frame, where that is known.
+    fn native_symbol(&mut self, frame: FrameId, address: Option<u64>) -> Option<usize> {
+        let symbolized = self.report.symbolized;
+        let range = self.report.ranges.get(&address?)?;
+        let mapping = symbolized.mapping_of(frame)?;
+        let offset = symbolized.profile().mappings()[mapping].offset_of(range.start)?;
+        let offset = u32::try_from(offset).ok()?;
+        let library = self.libraries.of_mapping[mapping];
+        if let Some(known) = self.native_ids.get(&(library, offset)) {
+            return Some(*known);
+        }
+        let outermost = symbolized.frame(frame).last()?;
+        let name = Printable(&symbolized.function(outermost.function).name).to_string();
+        let symbols = &mut self.native_symbols;
+        symbols.address.push(offset);
+        let size = u32::try_from(range.end - range.start).ok();
+        symbols.function_size.push(size);
+        symbols.lib_index.push(library);
+        symbols.name.push(self.strings.index(&name));
+        symbols.length += 1;
+        self.native_ids
+            .insert((library, offset), symbols.length - 1);
+        Some(symbols.length - 1)
     }
 
     fn function(&mut self, symbol: &Symbol, library: Option<usize>) -> usize {
