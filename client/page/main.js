@@ -113,7 +113,8 @@ class Page {
       type: "button", role: "tab", id: `view-${view}`, textContent: VIEW_NAMES[view], onclick: () => this.set({ view }),
     })));
     const options = (id, pairs) => $(id).append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
-    options("vcpu", [["", "all"], ...this.recording.vcpus.map((vcpu) => [vcpu, String(vcpu)])]);
+    $("vcpu-list").append(...this.recording.vcpus.map((vcpu) =>
+      element("label", {}, element("input", { type: "checkbox", value: String(vcpu) }), ` ${vcpu}`)));
     options("span", [["", "all"], ...(this.recording.spans ? this.recording.spanNames() : [])]);
     options("merge", MERGES.map((merge) => [merge, merge]));
     options("color", COLORS.map((color) => [color, color]));
@@ -135,7 +136,11 @@ class Page {
   }
 
   listen() {
-    $("vcpu").onchange = (event) => this.set({ vcpus: event.target.value === "" ? null : new Set([Number(event.target.value)]) });
+    $("vcpu-list").onchange = () => {
+      const chosen = this.vcpuBoxes().filter((box) => box.checked).map((box) => Number(box.value));
+      // None is no choice.
+      this.set({ vcpus: chosen.length === 0 ? null : new Set(chosen) });
+    };
     $("span").onchange = (event) => this.set({ span: event.target.value === "" ? null : Number(event.target.value) });
     $("merge").onchange = (event) => this.set({ merge: event.target.value, node: 0 });
     $("color").onchange = (event) => this.set({ color: event.target.value });
@@ -148,6 +153,7 @@ class Page {
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("click", (event) => {
       if (!$("menu").contains(event.target)) $("menu").hidden = true;
+      if (!$("vcpus").contains(event.target)) $("vcpus").open = false;
     });
     window.addEventListener("resize", () => this.update());
     window.addEventListener("hashchange", () => {
@@ -295,7 +301,8 @@ class Page {
   drawControls() {
     const { state, recording } = this;
     for (const view of VIEWS) $(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
-    $("vcpu").value = state.vcpus === null ? "" : String([...state.vcpus][0]);
+    for (const box of this.vcpuBoxes()) box.checked = state.vcpus?.has(Number(box.value)) ?? false;
+    $("vcpus-shown").textContent = state.vcpus === null ? "all" : [...state.vcpus].sort((a, b) => a - b).join(", ");
     $("span").value = state.span === null ? "" : String(state.span);
     $("merge").value = state.merge;
     $("color").value = state.base ? "change" : state.color;
@@ -317,6 +324,10 @@ class Page {
     const changes = state.base ? [legend("more", "more than base"), legend("less", "less than base")] : [];
     $("legend").replaceChildren(legend("run", "on CPU"), legend("stolen", "stolen"), legend("blocked", "blocked"),
       legend("masked", "masked"), legend("lost", "lost or overflow"), ...changes);
+  }
+
+  vcpuBoxes() {
+    return [...$("vcpu-list").querySelectorAll("input")];
   }
 
   /** How the time of the shown vCPUs was spent, in ns: running, runnable, blocked, offline. */
@@ -719,6 +730,7 @@ class Page {
   back() {
     const { state } = this;
     if (!$("menu").hidden) $("menu").hidden = true;
+    else if ($("vcpus").open) $("vcpus").open = false;
     else if (document.activeElement === $("query") && state.query !== "") this.set({ query: "" });
     else if (state.node !== 0) this.set({ node: 0 });
     else if (state.focus !== null) this.set({ focus: null });

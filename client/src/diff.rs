@@ -10,6 +10,7 @@
 
 mod cause;
 mod json;
+mod page;
 mod side;
 mod statistics;
 #[cfg(feature = "svg")]
@@ -56,7 +57,6 @@ pub(crate) struct Comparison<'a> {
     functions: Vec<Function>,
     /// How many functions were tested.
     tested: usize,
-    #[cfg(feature = "svg")]
     sides: Sides,
     warnings: Vec<String>,
 }
@@ -274,7 +274,6 @@ impl<'a> Comparison<'a> {
             total: all,
             functions,
             tested,
-            #[cfg(feature = "svg")]
             sides,
         })
     }
@@ -462,6 +461,7 @@ impl Comparison<'_> {
         match format {
             Format::Text => text::write(self, top, columns, out),
             Format::Json => json::write(self, out),
+            Format::Page => page::write(self, out),
             #[cfg(feature = "svg")]
             Format::Svg => svg::write(self, out),
         }
@@ -473,6 +473,7 @@ impl Comparison<'_> {
 pub(crate) enum Format {
     Text,
     Json,
+    Page,
     #[cfg(feature = "svg")]
     Svg,
 }

@@ -55,7 +55,7 @@ mod mode_golden_tests;
 mod moments;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod page;
+pub(crate) mod page;
 #[cfg(feature = "svg")]
 mod palette;
 mod pprof;

@@ -261,6 +261,36 @@ fn the_flame_graph_names_both_recordings_and_every_function() {
     );
 }
 
+/// Whatever a function calls itself is in the data alone, which is base64; and the page asks nobody for anything.
+#[test]
+fn the_page_has_its_names_in_its_data_alone() {
+    let folder = folder();
+    diff(0, "renamed", &["-o", "out.html"], folder.path());
+    let page = fs::read_to_string(folder.path().join("out.html")).unwrap();
+    let (before, rest) = page.split_once("octet-stream\">").unwrap();
+    let (data, after) = rest.split_once('<').unwrap();
+    assert!(data.len() > 500, "{data}");
+    let program = format!("{before}{after}");
+    assert!(program.len() < 60_000, "{} bytes", program.len());
+    for word in [
+        "renamed.unikprof",
+        "eval(",
+        "Function(",
+        "fetch(",
+        "http:",
+        "https:",
+        "innerHTML",
+        "{policy}",
+        "{script}",
+    ] {
+        assert!(!program.contains(word), "{word}");
+    }
+    assert!(
+        program.contains("default-src 'none'; script-src 'sha256-"),
+        "{before}"
+    );
+}
+
 /// The exit code and the last line on stderr say whether the new recording is slower.
 #[test]
 fn a_slower_recording_fails_if_asked() {

@@ -50,7 +50,7 @@ pub(super) struct DiffArguments {
     /// Print the comparison as JSON
     #[arg(long, conflicts_with = "output", help_heading = "Output")]
     json: bool,
-    /// Write to this file, in the format of its extension: .txt, .json or .svg; can be repeated
+    /// Write to this file, in the format of its extension: .txt, .json, .html or .svg; can be repeated
     #[arg(
         short = 'o',
         long = "output",
@@ -154,10 +154,11 @@ fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Fa
     let output = |path: &'_ PathBuf| match report::Format::from_path(path) {
         Ok(report::Format::Text) => Ok(Format::Text),
         Ok(report::Format::Json) => Ok(Format::Json),
+        Ok(report::Format::Page) => Ok(Format::Page),
         #[cfg(feature = "svg")]
         Ok(report::Format::Svg) => Ok(Format::Svg),
         _ => Err(Failure::Usage(format!(
-            "cannot tell the format of {}: `diff` writes .txt, .json and .svg",
+            "cannot tell the format of {}: `diff` writes .txt, .json, .html and .svg",
             path.display()
         ))),
     };

@@ -203,26 +203,52 @@ fn write_functions(
     )?;
     let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
     for function in &of.functions[..shown] {
-        let value = |value: f64| match of.per {
-            Some(_) => duration(value as u64),
-            None => percent(value),
-        };
-        let least = function.least().map_or("-".to_owned(), percent);
+        let [
+            base,
+            new,
+            change,
+            base_total,
+            new_total,
+            change_total,
+            least,
+        ] = cells(of, function);
         writeln!(
             out,
             "{:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} {}",
-            value(function.own.base),
-            value(function.own.new),
-            interval(&function.own),
-            value(function.total.base),
-            value(function.total.new),
-            interval(&function.total),
+            base,
+            new,
+            change,
+            base_total,
+            new_total,
+            change_total,
             least,
             verdict(of, function),
             shorten::name(&function.name, name_columns)
         )?;
     }
     Ok(())
+}
+
+/// The figures of a function: its own time in both recordings and the change, that with callees, and the least slow-down
+/// that would be found.
+pub(super) fn cells(of: &Comparison<'_>, function: &Function) -> [String; 7] {
+    let value = |value: f64| match of.per {
+        Some(_) => duration(value as u64),
+        None => percent(value),
+    };
+    let changes = |change: &Change| [value(change.base), value(change.new), interval(change)];
+    let [base, new, change] = changes(&function.own);
+    let [base_total, new_total, change_total] = changes(&function.total);
+    let least = function.least().map_or("-".to_owned(), percent);
+    [
+        base,
+        new,
+        change,
+        base_total,
+        new_total,
+        change_total,
+        least,
+    ]
 }
 
 impl Function {

@@ -27,13 +27,24 @@ use super::json;
 use super::{Report, TimelineView};
 use crate::timeline::{Outcome, Ring, Timeline, What};
 use crate::units::date;
-use columns::{Columns, zigzag};
+pub(crate) use columns::Columns;
+use columns::zigzag;
 pub(super) use stacks::Stacks;
 
 const TEMPLATE: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
 
-/// The program's modules. A module comes after those that it imports from.
+/// The modules of every page. A module comes after those that it imports from.
+const DECODING: [&str; 6] = [
+    include_str!("../../page/format.js"),
+    include_str!("../../page/decode.js"),
+    include_str!("../../page/tree.js"),
+    include_str!("../../page/colors.js"),
+    include_str!("../../page/canvas.js"),
+    include_str!("../../page/flame.js"),
+];
+
+/// The program's modules, likewise.
 const MODULES: [&str; 14] = [
     include_str!("../../page/format.js"),
     include_str!("../../page/decode.js"),
@@ -52,13 +63,28 @@ const MODULES: [&str; 14] = [
 ];
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
-    let script = script();
+    write_page(TEMPLATE, &MODULES, out, |out| write_report(report, out))
+}
+
+/// The modules that read a page's data and draw its graph; those of a report come after them.
+pub(crate) fn decoding_modules() -> impl Iterator<Item = &'static str> {
+    DECODING.into_iter()
+}
+
+/// Writes a page: its template, the modules of its program, and the data that `write_data` writes, compressed.
+pub(crate) fn write_page(
+    template: &str,
+    modules: &[&str],
+    out: &mut impl Write,
+    write_data: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let script = script(modules);
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
         hash(&script),
         hash(STYLE)
     );
-    let mut after = TEMPLATE;
+    let mut after = template;
     let mut until = |mark| -> io::Result<&str> {
         let parts = after.split_once(mark);
         let (before, rest) =
@@ -71,7 +97,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     out.write_all(until("{data}")?.as_bytes())?;
     let mut base64 = EncoderWriter::new(&mut *out, &BASE64_STANDARD);
     let mut gzip = GzEncoder::new(&mut base64, Compression::default());
-    write_data(report, &mut gzip)?;
+    write_data(&mut gzip)?;
     gzip.finish()?;
     base64.finish()?;
     drop(base64);
@@ -79,9 +105,22 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     out.write_all(after.as_bytes())
 }
 
+/// Writes a page's data: the head and the columns that it lists.
+pub(crate) fn write_data(
+    head: &impl Serialize,
+    columns: &Columns,
+    mut out: &mut dyn Write,
+) -> io::Result<()> {
+    let head = serde_json::to_vec(head)?;
+    let length = u32::try_from(head.len()).map_err(io::Error::other)?;
+    out.write_all(&length.to_le_bytes())?;
+    out.write_all(&head)?;
+    columns.write(&mut out)
+}
+
 /// The modules as one program: names are unique across them, so imports are left out, and exports are declarations.
-fn script() -> String {
-    let lines = MODULES.iter().flat_map(|module| module.lines());
+fn script(modules: &[&str]) -> String {
+    let lines = modules.iter().flat_map(|module| module.lines());
     let lines = lines.filter(|line| !line.starts_with("import "));
     let mut script = String::from("\"use strict\";\n(() => {\n");
     for line in lines {
@@ -141,7 +180,7 @@ struct RingHead {
     tells_stolen: bool,
 }
 
-fn write_data(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut columns = Columns::default();
     let mut names = Names::default();
     let stacks = Stacks::of(report).map_err(io::Error::other)?;
@@ -171,11 +210,7 @@ fn write_data(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
         time,
         columns: columns.lengths().collect(),
     };
-    let head = serde_json::to_vec(&head)?;
-    let length = u32::try_from(head.len()).map_err(io::Error::other)?;
-    out.write_all(&length.to_le_bytes())?;
-    out.write_all(&head)?;
-    columns.write(out)
+    write_data(&head, &columns, out)
 }
 
 /// Ids of names.

@@ -1,9 +1,10 @@
 //! Two recordings of real guests, compared.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::time::rows;
 use crate::harness::{Client, Guest};
+use crate::page::drive;
 
 /// Runs `diff BASE NEW` with the guests' image, and expects this exit code.
 fn diff(client: &Client, code: i32, files: [&str; 2], more: &[&str]) -> (String, String) {
@@ -21,6 +22,73 @@ fn json(client: &Client, files: [&str; 2], more: &[&str]) -> Value {
 
 fn only<'j>(json: &'j Value, name: &'j str) -> &'j Value {
     rows(json, name).next().unwrap()
+}
+
+/// The page has the rows of the JSON in its order, finds functions, and its address restores what it shows.
+fn the_page_shows_the_same(client: &Client, files: [&str; 2], found: &Value) {
+    diff(client, 0, files, &["--force", "-o", "diff.html"]);
+    let path = client.path("diff.html").display().to_string();
+    let rows = ".functions tbody tr";
+    let steps = [
+        json!({ "open": path }),
+        json!({ "rows": rows }),
+        json!({ "read": "#said" }),
+        json!({ "hover": "#graph", "at": [0.5, 0.01] }),
+        json!({ "type": "#query", "text": "shares::" }),
+        json!({ "read": "#matched" }),
+        json!({ "click": "#view-flame" }),
+        json!({ "hash": true }),
+        json!({ "open": format!("{path}#view=flame&query=shares%3A%3A&sort=name") }),
+        json!({ "rows": rows }),
+        json!({ "read": "[aria-selected=true]" }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let functions = found["functions"].as_array().unwrap();
+    let expected: Vec<[&Value; 2]> = functions
+        .iter()
+        .map(|f| [&f["verdict"], &f["name"]])
+        .collect();
+    let shown_rows = shown[1].as_array().unwrap();
+    let rows: Vec<[&Value; 2]> = shown_rows.iter().map(|row| [&row[7], &row[8]]).collect();
+    assert_eq!(rows, expected);
+    let percent = |share: &Value| format!("{:.1} %", share.as_f64().unwrap() * 100.0);
+    for (function, row) in functions.iter().zip(shown_rows) {
+        let own = &function["self"];
+        assert_eq!(
+            [&row[0], &row[1]],
+            [&percent(&own["base"]), &percent(&own["new"])],
+            "{row}"
+        );
+    }
+    let said = shown[2][0].as_str().unwrap();
+    for words in ["base", "burst", "new", "shares", "cause"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let tip = shown[3].as_str().unwrap();
+    assert!(
+        tip.contains("base 100.0 %, new 100.0 % of all time"),
+        "{tip}"
+    );
+    // The one recording has only these functions, the other none of them.
+    let matched = shown[5][0].as_str().unwrap();
+    assert!(matched.starts_with("matched 0.0 % of base, "), "{matched}");
+    let hash = shown[7].as_str().unwrap();
+    assert!(
+        hash.contains("view=flame") && hash.contains("query=shares"),
+        "{hash}"
+    );
+    let names: Vec<&str> = shown[9]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row[8].as_str().unwrap())
+        .collect();
+    assert!(names.len() >= 3 && names.is_sorted(), "{names:?}");
+    assert!(
+        names.iter().all(|name| name.contains("shares::")),
+        "{names:?}"
+    );
+    assert_eq!(shown[10][0], "Flame graph");
 }
 
 /// The work of one guest is gone in the other, and the other way round.
@@ -50,6 +118,7 @@ fn what_vanished_and_what_appeared_is_shown() {
         let chance = row["chance"].as_f64().unwrap();
         assert!(chance < 0.001, "{row:#}");
     }
+    the_page_shows_the_same(&client, files, &found);
     // Self time is that of the reports, as far as rings and counts hold the same samples.
     let report = client.report("base.unikprof", &["--json"]).expect_json();
     let share = only(&report, "burst::usual")["self_share"]

@@ -204,6 +204,45 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
     assert_same(&vcpu, &shown[11], &shown[12], &shown[13]);
 }
 
+/// Any of several vCPUs, by the menu and by the address.
+#[test]
+fn a_page_shows_the_vcpus_that_are_chosen() {
+    let guest = Guest::start("threads");
+    let client = guest.client();
+    client.record("3s", &["-F", "997"]);
+    write_page(&client, &[]);
+    let mut steps = vec![
+        open(&client, "view=table"),
+        json!({ "read": "#vcpus-shown" }),
+        json!({ "click": "#vcpus summary", "still": true }),
+        json!({ "click": "#vcpu-list input[value='0']" }),
+        json!({ "click": "#vcpu-list input[value='2']" }),
+        json!({ "read": "#vcpus-shown" }),
+        json!({ "rows": ROWS }),
+        json!({ "read": TICKS }),
+        json!({ "read": MISSING }),
+        json!({ "hash": true }),
+        json!({ "click": "#vcpu-list input[value='0']" }),
+        json!({ "click": "#vcpu-list input[value='2']" }),
+        json!({ "read": "#vcpus-shown" }),
+    ];
+    steps.extend(numbers(&client, "view=table&vcpus=0.2"));
+    let Some(shown) = drive(&steps) else { return };
+    assert_eq!(
+        (&shown[1][0], &shown[5][0]),
+        (&json!("all"), &json!("0, 2"))
+    );
+    let chosen = report(&client, "run.unikprof", &["--vcpu", "0,2"]);
+    assert_same(&chosen, &shown[6], &shown[7], &shown[8]);
+    assert!(
+        shown[9].as_str().unwrap().contains("vcpus=0.2"),
+        "{}",
+        shown[9]
+    );
+    assert_eq!(shown[12][0], "all", "no choice is all");
+    assert_same(&chosen, &shown[14], &shown[15], &shown[16]);
+}
+
 /// What `open` shows in the table, in JSON: the rows, then the ticks, then the check on them.
 fn numbers(client: &Client, fragment: &str) -> [Value; 4] {
     [
@@ -415,7 +454,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         json!({ "read": ".functions .name" }),
         json!({ "read": "#no-time" }),
         json!({ "read": "img, script:not([type])" }),
-        json!({ "read": "#vcpu option" }),
+        json!({ "read": "#vcpu-list label" }),
         json!({ "press": "1" }),
         json!({ "hover": "#graph", "at": [0.5, 0.999] }),
         json!({ "press": "4" }),
@@ -444,7 +483,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         1,
         "the page's own program alone"
     );
-    assert_eq!(shown[5].as_array().unwrap().len(), 65);
+    assert_eq!(shown[5].as_array().unwrap().len(), 64);
     assert!(
         shown[7].as_str().unwrap().starts_with(HOSTILE),
         "the leaf: {}",

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 
 /// Columns by their names, in LEB128.
 #[derive(Default)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     columns: Vec<(&'static str, usize)>,
     bytes: Vec<u8>,
 }
 
 impl Columns {
-    pub(super) fn add(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
+    pub(crate) fn add(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut count = 0;
         for mut value in values {
             count += 1;
@@ -41,7 +41,7 @@ impl Columns {
     }
 
     /// The columns' names, and how many numbers each has.
-    pub(super) fn lengths(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
         self.columns.iter().copied()
     }
 

@@ -1,0 +1,194 @@
+// The page of a comparison: both recordings in one graph, in the colours of what became of each function, and the table
+// of `diff`. The client computes and words all figures; the page counts what its graph needs.
+import { MATCH } from "./colors.js";
+import { decode, inflate } from "./decode.js";
+import { Flame } from "./flame.js";
+import { byName, percent } from "./format.js";
+import { fromFragment, toFragment } from "./state.js";
+import { element } from "./tables.js";
+import { Tree } from "./tree.js";
+
+const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
+const MOST_FUNCTIONS = 2000;
+const UNCHANGED = "#e6e4de";
+const VERDICTS = {
+  slower: "hsl(8 85% 62%)",
+  new: "hsl(8 85% 62%)",
+  faster: "hsl(214 80% 62%)",
+  gone: "hsl(214 80% 62%)",
+  moved: "hsl(42 80% 62%)",
+  maybe: "hsl(42 80% 62%)",
+};
+const HEADS = [["base self", "own"], ["new self", null], ["change", "change"], ["base total", "total"], ["new total", null],
+  ["change", null], ["found from", null], ["", null]];
+
+const by = (id) => document.getElementById(id);
+
+/** Functions in the order of a column; `change` is the order of the client, what changed most first. */
+export function ordered(functions, sort) {
+  const of = (at) => functions[at];
+  const orders = {
+    own: (a, b) => of(b).own - of(a).own || a - b,
+    total: (a, b) => of(b).total - of(a).total || a - b,
+    name: (a, b) => byName(of(a).name, of(b).name) || a - b,
+    change: (a, b) => a - b,
+  };
+  return functions.map((_, at) => at).sort(orders[sort] ?? orders.change);
+}
+
+/** By node, the mean of the shares of both recordings that go through it, and those shares. */
+export function meanOf(tree, columns) {
+  const sides = ["base_own", "new_own"].map((name) => {
+    const own = new Float64Array(tree.length);
+    own.set(columns[name], 1);
+    const totals = tree.totals(own);
+    return totals.map((total) => total / (totals[0] || 1));
+  });
+  return { sides, mean: sides[0].map((share, node) => (share + sides[1][node]) / 2) };
+}
+
+class DiffPage {
+  constructor({ head, columns }) {
+    this.head = head;
+    this.tree = Tree.fromDepths(columns.node_depth, columns.node_label);
+    Object.assign(this, meanOf(this.tree, columns));
+    this.state = fromFragment(location.hash);
+    if (!/(^|[#&])sort=/.test(location.hash)) this.state.sort = "change";
+    this.graph = new Flame(by("graph"), {
+      onClick: (cell) => this.set({ node: cell.merged > 0 ? cell.parent : cell.node }),
+      onHover: (cell, event) => this.tip(cell, event),
+      onMenu: () => {},
+    });
+    by("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
+    by("warnings").append(...head.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
+    const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or may be chance"]];
+    by("legend").append(...legend.map(([kind, text]) => element("span", {}, element("i", { className: kind }), text)));
+    by("views").append(...VIEWS_OF_DIFF.map(([view, textContent]) => element("button", {
+      type: "button", role: "tab", id: `view-${view}`, textContent, onclick: () => this.set({ view }),
+    })));
+    by("query").oninput = (event) => this.set({ query: event.target.value });
+    by("whole").onclick = () => this.set({ node: 0 });
+    by("theme").onclick = () => this.toggle();
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("resize", () => this.draw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    this.draw();
+  }
+
+  isDark() {
+    return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
+  }
+
+  toggle() {
+    this.set({ theme: this.isDark() ? "light" : "dark" });
+  }
+
+  set(changes) {
+    Object.assign(this.state, changes);
+    this.draw();
+  }
+
+  key(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "Escape") this.set(this.state.node !== 0 ? { node: 0 } : { query: "" });
+    else if (event.target.tagName === "INPUT") return;
+    else if (/^[1-3]$/.test(event.key)) this.set({ view: VIEWS_OF_DIFF[Number(event.key) - 1][0] });
+    else if (event.key === "d") this.toggle();
+    else if (event.key === "/") {
+      event.preventDefault();
+      by("query").focus();
+    }
+  }
+
+  draw() {
+    const { state, tree, head } = this;
+    document.documentElement.classList.toggle("dark", this.isDark());
+    document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
+    by("page").hidden = false;
+    if (!VIEWS_OF_DIFF.some(([view]) => view === state.view)) state.view = "icicle";
+    if (state.node >= tree.length) state.node = 0;
+    for (const [view] of VIEWS_OF_DIFF) by(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
+    by("whole").hidden = state.node === 0;
+    if (by("query").value !== state.query) by("query").value = state.query;
+    this.search();
+    this.graph.show({
+      tree,
+      total: this.mean,
+      name: (node) => (node === 0 ? "all" : head.functions[tree.label[node]].name),
+      color: (node) => (node === 0 ? UNCHANGED : VERDICTS[head.functions[tree.label[node]].verdict] ?? UNCHANGED),
+      matches: this.matches,
+      order: state.view === "left" ? "weight" : "name",
+      root: state.node,
+      upwards: state.view === "flame",
+    });
+    this.list();
+    // Without one, rows are in the order of the client.
+    const sort = state.sort === "own" ? ["sort=own"] : [];
+    const fragment = [toFragment(state), ...sort].filter(Boolean).join("&");
+    if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
+    document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+  }
+
+  search() {
+    const { query } = this.state;
+    this.matches = null;
+    by("matched").textContent = "";
+    if (query === "") return;
+    try {
+      const regex = new RegExp(query, "u");
+      this.matches = Uint8Array.from(this.head.functions, ({ name }) => Number(regex.test(name)));
+      const matched = this.sides.map((side) => percent(this.tree.matched(side, this.matches)));
+      by("matched").textContent = `matched ${matched[0]} of base, ${matched[1]} of new`;
+      by("matched").style.borderBottom = `3px solid ${MATCH}`;
+    } catch {
+      by("matched").textContent = "not a regular expression";
+    }
+  }
+
+  list() {
+    const { head, state, matches } = this;
+    const sort = (key, textContent) => element("button", { type: "button", textContent, onclick: () => this.set({ sort: key }) });
+    const heading = ([text, key]) => element("th", key === state.sort ? { "aria-sort": "descending" } : {}, key ? sort(key, text) : text);
+    const shown = ordered(head.functions, state.sort).filter((at) => matches === null || matches[at] === 1);
+    const rows = shown.slice(0, MOST_FUNCTIONS).map((at) => {
+      const { name, verdict, cells } = head.functions[at];
+      const texts = [...cells, verdict].map((textContent) => element("td", { textContent }));
+      const find = () => this.set({ query: `^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$`, node: 0 });
+      return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", textContent: name, onclick: find })));
+    });
+    const heads = [...HEADS, ["function", "name"]].map(heading);
+    by("list").replaceChildren(element("table", { className: "functions" },
+      element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+  }
+
+  tip(cell, event) {
+    const tip = by("tip");
+    tip.hidden = !cell;
+    if (!cell) return;
+    const { tree, head, sides } = this;
+    const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;
+    const found = cell.node === 0 || cell.merged > 0 ? null : head.functions[tree.label[cell.node]];
+    const name = cell.merged > 0 ? `${cell.merged} merged cells` : found?.name ?? "all";
+    const lines = cell.merged > 0 ? ["each narrower than a pixel"] : [`here: ${shares}`];
+    if (found) lines.push(`self: ${found.cells[0]} to ${found.cells[1]}, ${found.cells[2]}`, `with callees: ${found.cells[3]} to ${found.cells[4]}, ${found.cells[5]}`);
+    if (found?.verdict) lines.push(found.verdict);
+    tip.replaceChildren(element("b", { textContent: name }), ...lines.flatMap((line) => [line, element("br")]));
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 18, innerHeight - tip.offsetHeight - 8))}px`;
+  }
+}
+
+async function startDiff() {
+  const data = by("data");
+  const bytes = await inflate(data.textContent);
+  data.remove();
+  window.unikprof = new DiffPage(decode(bytes));
+}
+
+function failDiff(error) {
+  by("failure").hidden = false;
+  by("failure").textContent = `The page's data cannot be shown: ${error.message}. The file may be incomplete, or the browser cannot inflate data: ` +
+    "it takes Chrome 80, Firefox 113, Safari 16.4 or later. Write it again with unikprof-client diff.";
+}
+
+if (typeof document !== "undefined") startDiff().catch(failDiff);
