@@ -45,3 +45,15 @@ use machine as arch;
 pub extern "C" fn unikprof_dropin_start() {
     start::start();
 }
+
+/// Connects the profiler's network device again. Without it a guest that was restored from a save is sampled further,
+/// and not reachable.
+///
+/// Call it on the first vCPU after a restore, when the guest has its shared information page and the vector of its events
+/// as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits for the
+/// backend, and prints a line on the console.
+#[allow(unsafe_code, reason = "the name is called from C")]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_dropin_resume() {
+    start::resume();
+}

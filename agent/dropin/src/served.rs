@@ -6,12 +6,14 @@ use unikprof_agent::tcp_server::smoltcp::wire::{EthernetAddress, IpAddress, IpCi
 use unikprof_agent::tcp_server::{TcpConfig, TcpError, TcpServer, TcpStorage};
 use unikprof_agent::xen::XenPlatform;
 use unikprof_agent::{Agent, Service};
-use xen_sys_lite::grant::GrantTable;
-use xen_sys_lite::net::{NetPages, Netfront};
+use xen_sys_lite::events::Port;
+use xen_sys_lite::grant::{GrantTable, GrantTableError};
+use xen_sys_lite::net::{NetError, NetPages, Netfront};
 use xen_sys_lite::{HypercallInstruction, PageMemory};
 
 use crate::configuration::{Address, Configuration};
 use crate::statics::Once;
+use crate::store::GuestStore;
 
 pub(crate) type Platform = XenPlatform<HypercallInstruction, 1>;
 pub(crate) type ServedAgent = Agent<'static, Platform>;
@@ -31,6 +33,7 @@ static STORAGE: Once<TcpStorage<'static>> = Once::new(TcpStorage::new());
 /// What a poll serves.
 pub(crate) struct Served {
     device: Device,
+    grants: &'static Grants,
     service: Service<'static, 'static, Platform>,
     server: TcpServer<'static>,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Served {
 impl Served {
     /// Serves `service` on the connected `device`.
     pub(crate) fn new(
-        mut device: Device,
+        (mut device, grants): (Device, &'static Grants),
         service: Service<'static, 'static, Platform>,
         settings: &Configuration,
     ) -> Result<Self, TcpError> {
@@ -65,9 +68,33 @@ impl Served {
         };
         Ok(Self {
             device,
+            grants,
             service,
             server,
         })
+    }
+
+    /// The connected device's event channel.
+    pub(crate) fn port(&self) -> Option<Port> {
+        self.device.port()
+    }
+
+    /// Connects the device again: in a new domain, where the old connection does not exist, or to a backend that comes
+    /// anew.
+    pub(crate) fn reconnect(
+        &mut self,
+        xen: &HypercallInstruction,
+        store: &mut GuestStore,
+        is_new_domain: bool,
+    ) -> Result<(), NetError> {
+        if !is_new_domain {
+            return self.device.reconnect(store);
+        }
+        match self.grants.resume(xen) {
+            Ok(()) | Err(GrantTableError::Status(_)) => self.device.resume(store),
+            Err(GrantTableError::Hypercall(errno)) => Err(NetError::Hypercall(errno)),
+            Err(_) => Err(NetError::NotConnected),
+        }
     }
 
     /// Whether a poll would receive something.

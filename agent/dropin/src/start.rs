@@ -154,6 +154,41 @@ extern "C" fn run() {
     }
 }
 
+/// Connects the network device again, after a restore or when its backend comes anew.
+pub(crate) fn resume() {
+    let Some(running) = upcall::running() else {
+        return;
+    };
+    let were_on = machine::disable_interrupts();
+    if running.is_polling() {
+        machine::debug_line("not connected again: called from within network work");
+    } else {
+        entry::on_poll_stack(run_again);
+    }
+    if were_on {
+        machine::enable_interrupts();
+    }
+}
+
+extern "C" fn run_again() {
+    // SAFETY: null, or the page that Xen shares with the guest, which has it at the same place after a restore.
+    let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() };
+    let (Some(running), Some(shared), Ok(xen)) =
+        (upcall::running(), shared, HypercallInstruction::find())
+    else {
+        return;
+    };
+    let found = Found { xen, shared };
+    let result = running.reconnect(|served, is_new_domain| {
+        found.with_store(|store| served.reconnect(&xen, store, is_new_domain))
+    });
+    match result {
+        Ok(Ok(())) => print(&found, format_args!("connected again")),
+        Ok(Err(error)) => print(&found, format_args!("no network: {error}")),
+        Err(error) => print(&found, format_args!("no network: {error}")),
+    }
+}
+
 /// Finds Xen and the page that it shares with the guest; the console cannot be used before. The error says what is
 /// missing.
 fn find_xen() -> Result<Found, &'static str> {
@@ -236,7 +271,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
         .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
-    let (settings, vif, device) =
+    let (settings, vif, network) =
         found.with_store(|store| from_store(found, store, identity))??;
     let settings = SETTINGS.take().ok_or(Refusal::Static)?.write(settings);
     let agent = start_agent(found, mapping, identity)?;
@@ -254,10 +289,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
             .start_at_boot(&BootRecording::always_on(name))
             .is_ok()
     });
-    let port = device
-        .port()
-        .ok_or(Refusal::Network(vif, NetError::NotConnected))?;
-    let served = Served::new(device, service, settings).map_err(Refusal::Tcp)?;
+    let served = Served::new(network, service, settings).map_err(Refusal::Tcp)?;
     // A vCPU that is not up yet may use the same interrupt table later.
     let is_alone = vcpu::is_up(&xen, VcpuId(1)).is_err();
     let has_others = apic.is_enabled && !is_alone;
@@ -265,8 +297,8 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let running = Running::new(
         agent,
         shared,
-        clock,
-        (xen, port),
+        (clock, &RUNSTATE),
+        xen,
         (apic, delivery, has_others),
         (served, share),
     );
@@ -306,7 +338,7 @@ fn from_store(
     found: &Found,
     store: &mut GuestStore,
     identity: &mut Identity,
-) -> Result<(Configuration, u32, Device), Refusal> {
+) -> Result<(Configuration, u32, (Device, &'static Grants)), Refusal> {
     let settings = configuration::in_image()
         .and_then(|image| Configuration::read(store, image))
         .map_err(Refusal::Setting)?;
@@ -341,7 +373,7 @@ fn from_store(
     device
         .connect(store)
         .map_err(|error| Refusal::Network(vif, error))?;
-    Ok((settings, vif, device))
+    Ok((settings, vif, (device, grants)))
 }
 
 /// The last of several devices: the others are the guest's.

@@ -35,7 +35,9 @@ use unikprof_agent::{Continuation, Platform as _, Registers};
 use xen_sys_lite::HypercallInstruction;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo};
 use xen_sys_lite::clock::{Clock, read_tsc};
-use xen_sys_lite::events::{EventChannels, Port};
+use xen_sys_lite::events::{Binding, EventChannels, Port};
+use xen_sys_lite::runstate::{self, RunstateArea};
+use xen_sys_lite::vcpu::VcpuId;
 
 use crate::delivery::Delivery;
 use crate::machine;
@@ -49,6 +51,8 @@ const NEVER: u64 = u64::MAX;
 const CHECK_NS: u64 = 20_000_000;
 /// Polls take their share of a CPU over this time.
 const SHARE_NS: u64 = 100_000_000;
+/// The device's port is proven to be the device's at this interval.
+const PROOF_NS: u64 = 1_000_000_000;
 const STI: u8 = 0xfb;
 const HLT: u8 = 0xf4;
 
@@ -69,6 +73,7 @@ pub(crate) struct Running {
     agent: &'static ServedAgent,
     shared: &'static SharedInfo,
     clock: Clock<'static>,
+    runstate: &'static RunstateArea,
     events: EventChannels<HypercallInstruction>,
     apic: Apic,
     delivery: Delivery,
@@ -76,8 +81,12 @@ pub(crate) struct Running {
     has_others: bool,
     /// Of polls, in thousandths of a CPU.
     share_permille: u64,
-    /// The device's event channel.
-    port: Port,
+    /// The device's event channel; 0 for none.
+    port: AtomicU32,
+    /// The domain at its other end.
+    backend: AtomicU32,
+    /// When to see whether it still is, in system time.
+    proof_at_ns: AtomicU64,
     /// Cycles of the time stamp counter in a ns, 32.32 fixed point.
     cycles_per_ns: u64,
     /// Used by the poll only.
@@ -112,7 +121,7 @@ unsafe impl Sync for Running {}
 
 static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
 
-fn running() -> Option<&'static Running> {
+pub(crate) fn running() -> Option<&'static Running> {
     // SAFETY: null, or given by `publish` for ever.
     unsafe { RUNNING.load(Ordering::Acquire).as_ref() }
 }
@@ -169,8 +178,8 @@ impl Running {
     pub(crate) fn new(
         agent: &'static ServedAgent,
         shared: &'static SharedInfo,
-        clock: Clock<'static>,
-        (xen, port): (HypercallInstruction, Port),
+        (clock, runstate): (Clock<'static>, &'static RunstateArea),
+        xen: HypercallInstruction,
         (apic, delivery, has_others): (Apic, Delivery, bool),
         (served, share_permille): (Served, u32),
     ) -> Self {
@@ -179,12 +188,15 @@ impl Running {
             agent,
             shared,
             clock,
+            runstate,
             events: EventChannels::new(xen, shared),
             apic,
             delivery,
             has_others,
             share_permille: u64::from(share_permille),
-            port,
+            port: AtomicU32::new(0),
+            backend: AtomicU32::new(0),
+            proof_at_ns: AtomicU64::new(0),
             cycles_per_ns: ((u128::from(hz) << 32) / 1_000_000_000) as u64,
             served: UnsafeCell::new(served),
             is_polling: AtomicBool::new(false),
@@ -202,12 +214,74 @@ impl Running {
         }
     }
 
-    /// Lets the timer and the device interrupt, beginning with a poll.
+    /// Lets the timer and the connected device interrupt, beginning with a poll.
     pub(crate) fn begin(&self) {
         self.apic.enable(self.delivery.vector);
-        // Fails only for a port that does not exist.
-        let _ = self.events.unmask(self.port);
+        // SAFETY: interrupts are off, and there is no poll.
+        let port = unsafe { &*self.served.get() }.port();
+        if let Some(port) = port {
+            if let Ok((Binding::Interdomain { domain, .. }, _)) = self.events.status(port) {
+                self.backend.store(u32::from(domain), Ordering::Relaxed);
+            }
+            self.port.store(port.0, Ordering::Relaxed);
+            // Fails only for a port that does not exist.
+            let _ = self.events.unmask(port);
+        }
+        self.is_noticed.store(true, Ordering::Relaxed);
         self.arm();
+    }
+
+    pub(crate) fn is_polling(&self) -> bool {
+        self.is_polling.load(Ordering::Relaxed)
+    }
+
+    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one. Interrupts are off,
+    /// and no poll is under way.
+    pub(crate) fn reconnect<T>(&self, reconnect: impl FnOnce(&mut Served, bool) -> T) -> T {
+        if self.port().is_some_and(|port| !self.is_ours(port)) {
+            self.follow_restore();
+        }
+        let is_new_domain = self.port.swap(0, Ordering::Relaxed) == 0;
+        // SAFETY: there is no poll, and none begins: interrupts are off.
+        let result = reconnect(unsafe { &mut *self.served.get() }, is_new_domain);
+        self.begin();
+        result
+    }
+
+    fn port(&self) -> Option<Port> {
+        let port = self.port.load(Ordering::Relaxed);
+        (port != 0).then_some(Port(port))
+    }
+
+    /// Whether a port is the device's. In a domain that was restored, its number may be another's.
+    fn is_ours(&self, port: Port) -> bool {
+        let backend = self.backend.load(Ordering::Relaxed);
+        self.events
+            .status(port)
+            .is_ok_and(|(binding, _)| match binding {
+                // Unbound where the backend has gone.
+                Binding::Interdomain { domain, .. } | Binding::Unbound { domain } => {
+                    u32::from(domain) == backend
+                }
+                _ => false,
+            })
+    }
+
+    /// The domain was restored from a save: what Xen knew of the profiler is gone. Sampling goes on.
+    fn follow_restore(&self) {
+        self.port.store(0, Ordering::Relaxed);
+        // The area is where it was, which Xen has accepted before.
+        let _ = runstate::register(self.events.hypercall(), VcpuId(0), self.runstate);
+        self.agent.resume();
+        self.wake();
+        let blocked_ns = self.agent.platform().blocked_ns(0);
+        self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
+        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        for at_ns in [&self.check_at_ns, &self.poll_at_ns] {
+            at_ns.store(NEVER, Ordering::Relaxed);
+        }
+        self.paid_at_ns.store(0, Ordering::Relaxed);
     }
 
     fn on_interrupt(&self, saved: &mut Saved) -> Next {
@@ -236,11 +310,26 @@ impl Running {
 
     /// Looks whether the device has sent an event, and when to look again.
     fn look(&self) {
-        if self.events.is_masked(self.port) {
-            // As in `begin`.
-            let _ = self.events.unmask(self.port);
+        let Some(port) = self.port() else {
+            return;
+        };
+        let (is_masked, is_pending) = (self.events.is_masked(port), self.events.is_pending(port));
+        // Before an event is taken, which could be another's, and now and then.
+        if is_masked || is_pending || self.is_past(self.proof_at_ns.load(Ordering::Relaxed)) {
+            if !self.is_ours(port) {
+                machine::debug_line(
+                    "the guest was restored: no network before unikprof_dropin_resume()",
+                );
+                return self.follow_restore();
+            }
+            let proof_at_ns = self.clock.now_ns() + PROOF_NS;
+            self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
         }
-        if self.events.take_pending(self.port) {
+        if is_masked {
+            // As in `begin`.
+            let _ = self.events.unmask(port);
+        }
+        if self.events.take_pending(port) {
             self.is_noticed.store(true, Ordering::Relaxed);
         }
         if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
@@ -286,7 +375,7 @@ impl Running {
             }
             return Next::Poll;
         }
-        if !self.is_polling.load(Ordering::Relaxed) {
+        if !self.is_polling() {
             self.wait_again(saved);
         }
         self.arm();
@@ -331,7 +420,7 @@ impl Running {
 
     /// Begins a block of the agent if the interrupted code waits in `hlt`, and there is none.
     fn find_wait(&self, saved: &Saved) {
-        if self.is_polling.load(Ordering::Relaxed) || self.is_block.load(Ordering::Relaxed) {
+        if self.is_polling() || self.is_block.load(Ordering::Relaxed) {
             return;
         }
         let platform = self.agent.platform();
@@ -412,7 +501,7 @@ impl Running {
 
     /// When the next poll is due, in system time.
     fn next_poll_ns(&self) -> u64 {
-        if self.is_polling.load(Ordering::Relaxed) {
+        if self.is_polling() || self.port().is_none() {
             return NEVER;
         }
         // SAFETY: there is no poll, and none can begin meanwhile.

@@ -1,5 +1,7 @@
 #include "events.h"
 
+#include <string.h>
+
 #include "console.h"
 #include "hypercall.h"
 
@@ -13,6 +15,7 @@ static event_handler handlers[PORTS];
 void events_start(void)
 {
     map_xen_page(XENMAPSPACE_SHARED_INFO, &shared_info);
+    memset(handlers, 0, sizeof handlers);
     for (unsigned word = 0; word < 64; word++) {
         shared_info.event_mask[word] = UINT64_MAX;
     }

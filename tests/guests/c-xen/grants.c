@@ -9,6 +9,7 @@ static uint32_t next = GRANTS_RESERVED;
 void grants_start(void)
 {
     struct xen_set_version argument = { 1 };
+    next = GRANTS_RESERVED;
     check(hypercall(HYPERCALL_GRANT_TABLE_OP, GNTTABOP_SET_VERSION, (uint64_t)&argument, 1),
           "GNTTABOP_set_version");
     map_xen_page(XENMAPSPACE_GRANT_TABLE, table);

@@ -13,6 +13,7 @@
 #include "interrupts.h"
 #include "netfront.h"
 #include "profiler.h"
+#include "suspend.h"
 #include "threads.h"
 #include "timer.h"
 #include "work.h"
@@ -52,6 +53,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     }
     if (command_line_is("fault", "page") || command_line_is("fault", "protection")) {
         thread_create(fail);
+    }
+    if (command_line_is("tools", "follow")) {
+        thread_create(suspender);
     }
     events_unmask();
     say("c-xen: at work\n");

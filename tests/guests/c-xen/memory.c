@@ -1,4 +1,4 @@
-/* The four functions that a compiler calls by itself, and that the agent's archive needs. They use no SSE
+/* The four functions that a compiler calls by itself, and that the agent's archive needs, and two for texts. They use no SSE
  * registers: the agent copies inside the upcall, where these are not saved. */
 #include <stddef.h>
 #include <stdint.h>
@@ -40,4 +40,22 @@ int memcmp(const void *left, const void *right, size_t length)
         }
     }
     return 0;
+}
+
+size_t strlen(const char *text)
+{
+    size_t length = 0;
+    while (text[length] != 0) {
+        length++;
+    }
+    return length;
+}
+
+int strcmp(const char *text, const char *other)
+{
+    while (*text != 0 && *text == *other) {
+        text++;
+        other++;
+    }
+    return *(const unsigned char *)text - *(const unsigned char *)other;
 }

@@ -105,6 +105,10 @@ void netfront_start(void)
         panic("there is no network device");
     }
     read_hardware_address();
+    memset(&tx, 0, sizeof tx);
+    memset(&rx, 0, sizeof rx);
+    memset(tx_busy, 0, sizeof tx_busy);
+    tx_responses = rx_responses = 0;
     port = events_alloc_unbound(domain);
     xenstore_write_number(FRONTEND, "state", XENBUS_INITIALISING);
     expect_backend(backend, XENBUS_INIT_WAIT);

@@ -48,6 +48,8 @@ static void on_timer(const struct interrupt_frame *frame)
 void timer_start(void)
 {
     events_handle(events_bind_virq(VIRQ_TIMER), on_timer);
+    armed_ns = NO_DEADLINE;
+    arm();
 }
 
 static void change(uint64_t *deadline, uint64_t to_ns)

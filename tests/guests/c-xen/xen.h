@@ -77,6 +77,7 @@ _Static_assert(sizeof(struct xen_runstate) == 48, "struct vcpu_runstate_info");
 
 #define SCHEDOP_SHUTDOWN 2
 #define SCHEDOP_POLL 3
+#define SHUTDOWN_SUSPEND 2
 #define SHUTDOWN_CRASH 3
 
 struct xen_shutdown {

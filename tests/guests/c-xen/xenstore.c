@@ -1,5 +1,7 @@
 #include "xenstore.h"
 
+#include <string.h>
+
 #include "clock.h"
 #include "console.h"
 #include "events.h"
@@ -124,15 +126,22 @@ uint32_t xenstore_read_number(const char *folder, const char *name)
     return number;
 }
 
+void xenstore_write(const char *folder, const char *name, const char *text)
+{
+    char ignored[16];
+    if (ask(XS_WRITE, folder, name, text, strlen(text), ignored, sizeof ignored) < 0) {
+        panic("xenstore refuses a value");
+    }
+}
+
 void xenstore_write_number(const char *folder, const char *name, uint32_t number)
 {
-    char text[16], ignored[16];
-    size_t begin = sizeof text;
+    char text[16];
+    size_t begin = sizeof text - 1;
+    text[begin] = 0;
     do {
         text[--begin] = (char)('0' + number % 10);
         number /= 10;
     } while (number > 0);
-    if (ask(XS_WRITE, folder, name, text + begin, sizeof text - begin, ignored, sizeof ignored) < 0) {
-        panic("xenstore refuses a value");
-    }
+    xenstore_write(folder, name, text + begin);
 }

@@ -16,6 +16,9 @@ bool xenstore_read(const char *folder, const char *name, char *text, size_t room
 /* The same as a decimal number; 0 if it does not exist or is not a number. */
 uint32_t xenstore_read_number(const char *folder, const char *name);
 
+/* Writes a text; ends the guest if that is refused. */
+void xenstore_write(const char *folder, const char *name, const char *text);
+
 /* Writes a decimal number; ends the guest if that is refused. */
 void xenstore_write_number(const char *folder, const char *name, uint32_t number);
 

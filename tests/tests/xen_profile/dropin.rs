@@ -62,6 +62,20 @@ const OTHERS: Boot = Boot {
     },
 };
 
+const RESTORED: &str = "c-dropin-restored";
+const SAVED: Boot = Boot {
+    name: "C kernel with the drop-in, to be saved",
+    config: || {
+        let mut guest = guest(RESTORED, "10.0.2.50", &[("access", "open")]);
+        guest.command_line = "tools=follow".into();
+        Ok(LabConfig {
+            // The image of the guest's memory lies on dom0's RAM disk.
+            extra_dom0_memory_mb: 128,
+            ..LabConfig::with_guest(guest)
+        })
+    },
+};
+
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| build_c_xen_guest(Agent::DropIn).unwrap())
@@ -220,6 +234,34 @@ fn a_guest_that_is_stuck_is_reached_and_recorded() {
             .filter(|(stack, _)| stack.contains("stuck;spin"));
         let stuck: u64 = stuck.map(|(_, count)| count).sum();
         assert!(stuck * 10 >= all * 8, "{stuck} of {all}: {stacks:#?}");
+    });
+}
+
+/// Guards against a port of the old domain that is another's in the new one, and clocks that begin anew.
+#[test]
+fn a_recording_goes_on_after_a_save_and_restore() {
+    on(&SAVED, |lab| {
+        let guest = Guest::of(lab, RESTORED);
+        let client = guest.client().with_image(image());
+        client.must(&["start"]);
+        let before = client.wait_for_samples(300);
+        guest.dom0(&format!("xl save {RESTORED} /tmp/image"));
+        lab.restore(RESTORED, "/tmp/image", BOOT).unwrap();
+        lab.wait_for_console(RESTORED, "unikprof: connected again", BOOT)
+            .unwrap();
+        let saved = before["counters"]["recorded"].as_u64().unwrap();
+        let after = client.wait_for_samples(saved + 300);
+        assert_eq!(after["recording"], before["recording"]);
+        client.stop("run.unikprof");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        assert!(counters_add_up(&report) >= saved + 300);
+        let told = client.must(&["events", "--json"]);
+        let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
+        assert_eq!(resumed, 1, "{}", told.stdout);
+        let vcpu = &report["vcpus"][0];
+        let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+        let running = vcpu["runstate"]["running_ns"].as_u64().unwrap();
+        assert!((elapsed / 10..=elapsed).contains(&running), "{vcpu:#}");
     });
 }
 
