@@ -51,8 +51,8 @@ impl fmt::Display for Unknown {
             }
             Self::NoVector(callback) => write!(
                 f,
-                "the guest's events do not come by an interrupt vector (HVM_PARAM_CALLBACK_IRQ is {callback:#x}): start \
-                 the profiler after the guest has set it"
+                "it is not clear by which interrupt vector the guest's events come (HVM_PARAM_CALLBACK_IRQ is \
+                 {callback:#x}): start the profiler after the guest has set it, with interrupts on"
             ),
         }
     }
@@ -92,31 +92,33 @@ impl Delivery {
             return Err(Unknown::Elsewhere);
         }
         let callback = hvm::param(xen, Param::CALLBACK_IRQ).map_err(Unknown::Hypercall)?;
-        Self::from_traces(before, requested, was_pending, callback)
-            .ok_or(Unknown::NoVector(callback))
+        Self::from_traces(before, requested, callback).ok_or(Unknown::NoVector(callback))
     }
 
-    /// The vector that was `requested` after the event and not `before`; if there is none, the callback's; and if that
-    /// is not a vector, the only one that an earlier event can have requested.
-    fn from_traces(
-        before: [u32; 8],
-        requested: [u32; 8],
-        was_pending: bool,
-        callback: u64,
-    ) -> Option<Self> {
+    /// The vector that was `requested` after the event and not `before`. If there is none, an earlier event may have
+    /// requested it (Xen raises one when the vector is chosen): one that waited, or the callback's, which does not come
+    /// by the APIC unless its vector waited there.
+    fn from_traces(before: [u32; 8], requested: [u32; 8], callback: u64) -> Option<Self> {
         let by_apic = |vector| Self {
             vector,
             by_apic: true,
         };
         let new = core::array::from_fn(|word| requested[word] & !before[word]);
-        only(new).map(by_apic).or_else(|| {
-            let is_vector = callback >> 56 == BY_VECTOR;
-            let by_callback = is_vector.then_some(Self {
-                vector: callback as u8,
+        if new != [0; 8] {
+            return only(new).map(by_apic);
+        }
+        if callback >> 56 != BY_VECTOR {
+            return only(before).map(by_apic);
+        }
+        let vector = callback as u8;
+        match only(before) {
+            None if before == [0; 8] => Some(Self {
+                vector,
                 by_apic: false,
-            });
-            by_callback.or_else(|| only(before).filter(|_| was_pending).map(by_apic))
-        })
+            }),
+            Some(waited) if waited == vector => Some(by_apic(vector)),
+            _ => None,
+        }
     }
 }
 
@@ -142,22 +144,22 @@ mod tests {
     #[test]
     fn the_new_vector_is_found_beside_others() {
         let callback = 2 << 56 | 0xf3;
-        let found = |before, after, was_pending, callback| {
-            Delivery::from_traces(bits(before), bits(after), was_pending, callback)
+        let found = |before, after, callback| {
+            Delivery::from_traces(bits(before), bits(after), callback)
                 .map(|it| (it.vector, it.by_apic))
         };
-        assert_eq!(found(&[], &[0x20], false, 1), Some((0x20, true)));
-        assert_eq!(found(&[0x40], &[0x20, 0x40], false, 1), Some((0x20, true)));
+        assert_eq!(found(&[], &[0x20], 1), Some((0x20, true)));
+        assert_eq!(found(&[0x40], &[0x20, 0x40], 1), Some((0x20, true)));
         // A vector of one's own is asked for by a guest that has set both.
-        assert_eq!(found(&[], &[0xf3], false, callback), Some((0xf3, true)));
-        assert_eq!(
-            found(&[0x40], &[0x40], false, callback),
-            Some((0xf3, false))
-        );
+        assert_eq!(found(&[], &[0xf3], callback), Some((0xf3, true)));
+        assert_eq!(found(&[], &[], callback), Some((0xf3, false)));
         // An event that came before has requested it already.
-        assert_eq!(found(&[0x20], &[0x20], true, 1), Some((0x20, true)));
-        assert_eq!(found(&[0x20], &[0x20], false, 1), None);
-        assert_eq!(found(&[0x20, 0x40], &[0x20, 0x40], true, 1), None);
-        assert_eq!(found(&[], &[], true, 0), None);
+        assert_eq!(found(&[0x20], &[0x20], 1), Some((0x20, true)));
+        assert_eq!(found(&[0xf3], &[0xf3], callback), Some((0xf3, true)));
+        // What waits may be the vector, or another interrupt.
+        assert_eq!(found(&[0x20, 0x40], &[0x20, 0x40], 1), None);
+        assert_eq!(found(&[0x40], &[0x40], callback), None);
+        assert_eq!(found(&[], &[0x20, 0x40], 1), None);
+        assert_eq!(found(&[], &[], 0), None);
     }
 }

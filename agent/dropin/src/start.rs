@@ -39,6 +39,8 @@ use crate::upcall::{self, Running};
 
 /// CR4: SSE registers can be used and saved.
 const SSE: u64 = 1 << 9;
+/// CR0: the next use of the FPU is an exception.
+const TASK_SWITCHED: u64 = 1 << 3;
 const FIRST: VcpuId = VcpuId(0);
 /// Times that the shared information page is looked for: Xen may update the clock meanwhile.
 const TRIES: u32 = 3;
@@ -195,6 +197,9 @@ fn find_xen() -> Result<Found, &'static str> {
     let cr4 = machine::read_cr4();
     if cr4 & SSE == 0 {
         return Err("not started: the guest has not enabled SSE (CR4.OSFXSR)");
+    }
+    if machine::read_cr0() & TASK_SWITCHED != 0 {
+        return Err("not started: the guest saves the FPU's state when it is used only (CR0.TS)");
     }
     if cr4 & FIVE_LEVELS != 0 {
         return Err("not started: the guest uses five levels of page tables");

@@ -51,6 +51,8 @@ const NEVER: u64 = u64::MAX;
 const CHECK_NS: u64 = 20_000_000;
 /// Polls take their share of a CPU over this time.
 const SHARE_NS: u64 = 100_000_000;
+/// The timer may fire so much before its time, on another clock than Xen's.
+const EARLY_NS: u64 = 100_000;
 /// The device's port is proven to be the device's at this interval.
 const PROOF_NS: u64 = 1_000_000_000;
 const STI: u8 = 0xfb;
@@ -96,6 +98,14 @@ pub(crate) struct Running {
     is_noticed: AtomicBool,
     /// When to poll without an event, in system time.
     poll_at_ns: AtomicU64,
+    /// While the last poll ended, something was received that it could not take.
+    is_stuck: AtomicBool,
+    /// The guest's handler has had the pending upcall since the last poll began.
+    has_passed: AtomicBool,
+    /// The guest's handler did not get an upcall, for a poll's sake.
+    is_owed: AtomicBool,
+    /// When the timer fires, in system time.
+    armed_ns: AtomicU64,
     /// When the next tick is due, in system time.
     tick_at_ns: AtomicU64,
     /// When to look at the device, in system time.
@@ -201,6 +211,10 @@ impl Running {
             served: UnsafeCell::new(served),
             is_polling: AtomicBool::new(false),
             is_noticed: AtomicBool::new(true),
+            is_stuck: AtomicBool::new(false),
+            has_passed: AtomicBool::new(false),
+            is_owed: AtomicBool::new(false),
+            armed_ns: AtomicU64::new(NEVER),
             poll_at_ns: AtomicU64::new(0),
             tick_at_ns: AtomicU64::new(NEVER),
             check_at_ns: AtomicU64::new(NEVER),
@@ -290,16 +304,26 @@ impl Running {
         if is_timer {
             self.apic.end_of_interrupt();
         }
-        self.look();
+        let armed_ns = self.armed_ns.load(Ordering::Relaxed);
+        // What the profiler has not caused is the guest's, also if it no longer tells its events where it did.
+        let is_own = self.look() | is_timer | self.is_past(armed_ns.saturating_sub(EARLY_NS));
         self.find_wait(saved);
         if self.is_past(self.tick_at_ns.load(Ordering::Relaxed)) {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
             self.tick_at_ns
                 .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
-        if !is_timer && self.take_upcall() {
-            self.pass_on(saved);
-            return Next::Guest;
+        let is_guests = !is_own || !is_timer && self.take_upcall();
+        if is_guests {
+            // A guest that leaves its upcall pending while it computes must not keep polls off.
+            let has_passed = self.has_passed.swap(true, Ordering::Relaxed);
+            if !(is_own && by_apic && has_passed && self.is_past(self.next_poll_ns())) {
+                self.pass_on(saved);
+                return Next::Guest;
+            }
+            self.is_owed.store(true, Ordering::Relaxed);
+        } else {
+            self.has_passed.store(false, Ordering::Relaxed);
         }
         if by_apic {
             // The guest's handler, which would have ended it, does not run.
@@ -308,10 +332,10 @@ impl Running {
         self.leave(saved)
     }
 
-    /// Looks whether the device has sent an event, and when to look again.
-    fn look(&self) {
+    /// Looks whether the device has sent an event, which it returns, and when to look again.
+    fn look(&self) -> bool {
         let Some(port) = self.port() else {
-            return;
+            return false;
         };
         let (is_masked, is_pending) = (self.events.is_masked(port), self.events.is_pending(port));
         // Before an event is taken, which could be another's, and now and then.
@@ -320,7 +344,8 @@ impl Running {
                 machine::debug_line(
                     "the guest was restored: no network before unikprof_dropin_resume()",
                 );
-                return self.follow_restore();
+                self.follow_restore();
+                return false;
             }
             let proof_at_ns = self.clock.now_ns() + PROOF_NS;
             self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
@@ -329,25 +354,27 @@ impl Running {
             // As in `begin`.
             let _ = self.events.unmask(port);
         }
-        if self.events.take_pending(port) {
+        if is_pending && self.events.take_pending(port) {
             self.is_noticed.store(true, Ordering::Relaxed);
         }
         if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
-            let is_pending = self
+            let is_upcall_pending = self
                 .vcpu_info()
                 .evtchn_upcall_pending
                 .load(Ordering::SeqCst)
                 != 0;
-            let next_ns = match is_pending {
+            let next_ns = match is_upcall_pending {
                 true => self.clock.now_ns() + CHECK_NS,
                 false => NEVER,
             };
             self.check_at_ns.store(next_ns, Ordering::Relaxed);
         }
+        is_pending
     }
 
     /// Before the guest's handler.
     fn pass_on(&self, saved: &mut Saved) {
+        self.is_owed.store(false, Ordering::Relaxed);
         self.guests_events.fetch_add(1, Ordering::Relaxed);
         saved.skip_hlt(self.waits_at.swap(0, Ordering::Relaxed));
         self.wake();
@@ -364,6 +391,7 @@ impl Running {
     fn leave(&self, saved: &mut Saved) -> Next {
         if self.is_past(self.next_poll_ns()) {
             self.is_polling.store(true, Ordering::Relaxed);
+            self.has_passed.store(false, Ordering::Relaxed);
             // A poll of a guest that waits is running time, and not its idle function's.
             self.end_block();
             let interrupted = match self.is_waiting.load(Ordering::Relaxed) {
@@ -386,7 +414,7 @@ impl Running {
         let events = self.guests_events.load(Ordering::Relaxed);
         let waits_at = self.waits_at.load(Ordering::Relaxed);
         self.is_noticed.store(false, Ordering::Relaxed);
-        let began_ns = self.clock.now_ns();
+        let began_ns = (self.clock.now_ns(), self.running_ns());
         machine::enable_interrupts();
         // SAFETY: `is_polling` is set, so this is the only poll.
         let next_ns = unsafe { &mut *self.served.get() }.poll();
@@ -395,6 +423,9 @@ impl Running {
         let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
         self.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
         self.pay(began_ns);
+        // SAFETY: as above; the poll is over.
+        let is_stuck = unsafe { &*self.served.get() }.has_received();
+        self.is_stuck.store(is_stuck, Ordering::Relaxed);
         // The poll may have begun a recording.
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
         self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
@@ -409,9 +440,9 @@ impl Running {
         self.arm();
     }
 
-    /// Charges the time since `began_ns` to the share of polls.
-    fn pay(&self, began_ns: u64) {
-        let spent_ns = self.clock.now_ns().saturating_sub(began_ns);
+    /// Charges the running time since `began_ns`, system time and running time, to the share of polls.
+    fn pay(&self, (began_ns, began_running_ns): (u64, u64)) {
+        let spent_ns = self.running_ns().saturating_sub(began_running_ns);
         let price_ns = spent_ns.saturating_mul(1000) / self.share_permille;
         let from_ns = self.paid_at_ns.load(Ordering::Relaxed).max(began_ns);
         self.paid_at_ns
@@ -445,7 +476,7 @@ impl Running {
         {
             return;
         }
-        if self.has_others || instruction(at.wrapping_sub(1)) != STI {
+        if self.has_others || [at.wrapping_sub(1), at].map(instruction) != [STI, HLT] {
             self.wake();
         } else {
             saved.rip = at;
@@ -495,6 +526,10 @@ impl Running {
         is_pending
     }
 
+    fn running_ns(&self) -> u64 {
+        self.agent.platform().running_ns(0)
+    }
+
     fn vcpu_info(&self) -> &'static VcpuInfo {
         &self.shared.vcpu_info[0]
     }
@@ -506,7 +541,9 @@ impl Running {
         }
         // SAFETY: there is no poll, and none can begin meanwhile.
         let has_received = || unsafe { &*self.served.get() }.has_received();
-        let poll_at_ns = match self.is_noticed.load(Ordering::Relaxed) || has_received() {
+        let is_stuck = self.is_stuck.load(Ordering::Relaxed);
+        let is_noticed = self.is_noticed.load(Ordering::Relaxed);
+        let poll_at_ns = match is_noticed || !is_stuck && has_received() {
             true => 0,
             false => self.poll_at_ns.load(Ordering::Relaxed),
         };
@@ -522,7 +559,10 @@ impl Running {
     fn arm(&self) {
         let times =
             [&self.tick_at_ns, &self.check_at_ns].map(|at_ns| at_ns.load(Ordering::Relaxed));
-        let at_ns = times.into_iter().fold(self.next_poll_ns(), u64::min);
+        let is_owed = !self.is_polling() && self.is_owed.load(Ordering::Relaxed);
+        let next_ns = if is_owed { 0 } else { self.next_poll_ns() };
+        let at_ns = times.into_iter().fold(next_ns, u64::min);
+        self.armed_ns.store(at_ns, Ordering::Relaxed);
         let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(self.clock.now_ns()));
         self.apic.arm(delay_ns, |delay_ns| {
             let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;

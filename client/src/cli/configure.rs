@@ -226,5 +226,8 @@ fn write(output: &Path, image: &Path, bytes: &[u8]) -> Result<(), Failure> {
         return Err(file.failed(source).into());
     }
     file.publish()?;
-    Ok(fs::set_permissions(output, permissions).map_err(failed)?)
+    if fs::metadata(output).is_ok_and(|written| written.is_file()) {
+        fs::set_permissions(output, permissions).map_err(failed)?;
+    }
+    Ok(())
 }

@@ -1,9 +1,12 @@
 #include "events.h"
 
+#include <stddef.h>
 #include <string.h>
 
+#include "command_line.h"
 #include "console.h"
 #include "hypercall.h"
+#include "threads.h"
 
 #define PORTS 64
 #define INTERRUPTS_ON 0x200
@@ -11,6 +14,31 @@
 struct xen_shared_info shared_info __attribute__((aligned(PAGE_SIZE)));
 
 static event_handler handlers[PORTS];
+/* `events=lazy`: upcalls come by the local APIC, and their handler only ends them: the threads look for events when
+ * they are about to wait. MirageOS does so. */
+static bool is_lazy;
+
+#define MSR_APIC_BASE 0x1b
+#define APIC_BASE_X2 0x400
+#define MSR_APIC_EOI 0x80b
+#define MSR_APIC_SPURIOUS 0x80f
+#define APIC_ENABLED 0x100
+
+static void write_msr(uint32_t number, uint64_t value)
+{
+    __asm__ volatile("wrmsr" : : "c"(number), "a"((uint32_t)value), "d"((uint32_t)(value >> 32)) : "memory");
+}
+
+static void upcall_by_apic(void)
+{
+    struct xen_upcall_vector argument = { .vcpu = 0, .vector = UPCALL_VECTOR };
+    uint32_t low, high;
+    __asm__ volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(MSR_APIC_BASE));
+    write_msr(MSR_APIC_BASE, (uint64_t)high << 32 | low | APIC_BASE_X2);
+    write_msr(MSR_APIC_SPURIOUS, APIC_ENABLED | 0xff);
+    check(hypercall(HYPERCALL_HVM_OP, HVMOP_SET_EVTCHN_UPCALL_VECTOR, (uint64_t)&argument, 0),
+          "HVMOP_set_evtchn_upcall_vector");
+}
 
 void events_start(void)
 {
@@ -19,7 +47,12 @@ void events_start(void)
     for (unsigned word = 0; word < 64; word++) {
         shared_info.event_mask[word] = UINT64_MAX;
     }
-    hvm_set_parameter(HVM_PARAM_CALLBACK_IRQ, HVM_CALLBACK_VECTOR | UPCALL_VECTOR);
+    is_lazy = command_line_is("events", "lazy");
+    if (is_lazy) {
+        upcall_by_apic();
+    } else {
+        hvm_set_parameter(HVM_PARAM_CALLBACK_IRQ, HVM_CALLBACK_VECTOR | UPCALL_VECTOR);
+    }
 }
 
 void events_handle(uint32_t port, event_handler handler)
@@ -84,11 +117,23 @@ static void handle_all(const struct interrupt_frame *frame)
 void on_upcall(struct interrupt_frame *frame)
 {
     const uint8_t hlt = 0xf4;
-    handle_all(frame);
+    if (is_lazy) {
+        write_msr(MSR_APIC_EOI, 0);
+        threads_are_due();
+    } else {
+        handle_all(frame);
+    }
     /* In QEMU's emulation an upcall sometimes comes between `sti` and `hlt`, and the `hlt` would then miss the
      * event: execution continues after it. */
     if (*(const uint8_t *)frame->rip == hlt) {
         frame->rip++;
+    }
+}
+
+void events_look(void)
+{
+    if (is_lazy) {
+        handle_all(NULL);
     }
 }
 

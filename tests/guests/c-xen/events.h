@@ -32,6 +32,9 @@ void events_wait_for(uint32_t port, uint64_t until_ns);
 /* Masks all events; returns whether they were unmasked before, for events_restore. */
 bool events_mask(void);
 
+/* Calls the handlers of pending events, if upcalls do not. With events masked. */
+void events_look(void);
+
 /* Unmasks events. Those that have arrived meanwhile are handled here, without a frame. */
 void events_unmask(void);
 

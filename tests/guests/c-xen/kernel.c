@@ -34,9 +34,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
 {
     interrupts_start();
     hypercall_start();
+    command_line_start(info);
     events_start();
     threads_start();
-    command_line_start(info);
     clock_start();
     xenstore_start();
     grants_start();

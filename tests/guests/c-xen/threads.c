@@ -103,6 +103,7 @@ static unsigned choose(void)
     for (;;) {
         uint64_t now_ns = clock_now_ns();
         due = false;
+        events_look();
         for (unsigned step = 1; step <= count; step++) {
             unsigned number = (running + step) % count;
             if (can_run(thread_number(number), now_ns)) {

@@ -132,6 +132,12 @@ struct xen_add_to_physmap {
 
 #define HVMOP_SET_PARAM 0
 #define HVMOP_GET_PARAM 1
+#define HVMOP_SET_EVTCHN_UPCALL_VECTOR 23
+
+struct xen_upcall_vector {
+    uint32_t vcpu;
+    uint8_t vector;
+};
 #define HVM_PARAM_CALLBACK_IRQ 0
 #define HVM_PARAM_STORE_PFN 1
 #define HVM_PARAM_STORE_EVTCHN 2

@@ -53,8 +53,9 @@ impl Gate {
         }
     }
 
-    const fn is_present(self) -> bool {
-        self.kind & PRESENT != 0
+    /// Present, and turning interrupts off.
+    const fn is_usable(self) -> bool {
+        self.kind & (PRESENT | 0xf) == PRESENT | INTERRUPT_GATE
     }
 
     const fn entry(self) -> u64 {
@@ -79,7 +80,7 @@ unsafe impl Sync for Table {}
 /// A copy of the guest's table, for the first of several vCPUs.
 static TABLE: Table = Table(UnsafeCell::new([Gate::NONE; VECTORS]));
 
-/// The guest has no handler for its events at this vector.
+/// The guest has no interrupt gate for its events at this vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoHandler(u8);
 
@@ -87,7 +88,7 @@ impl fmt::Display for NoHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the guest has no handler for its events at vector {:#x}: start the profiler later",
+            "the guest has no interrupt gate for its events at vector {:#x}: start the profiler later",
             self.0
         )
     }
@@ -114,7 +115,7 @@ pub(crate) unsafe fn intercept(vector: u8, is_alone: bool) -> Result<(), NoHandl
     }
     // SAFETY: inside the table in use.
     let guests = unsafe { gates.add(usize::from(vector)).read_unaligned() };
-    if !guests.is_present() {
+    if !guests.is_usable() {
         return Err(NoHandler(vector));
     }
     entry::GUESTS_HANDLER.store(guests.entry(), Ordering::Relaxed);
@@ -155,7 +156,7 @@ mod tests {
     fn a_gate_keeps_all_of_its_entry() {
         let gate = Gate::new(0x1234_5678_9abc_def0, 8, 3);
         assert_eq!(gate.entry(), 0x1234_5678_9abc_def0);
-        assert!(gate.is_present());
+        assert!(gate.is_usable());
         // The bytes of Intel's figure "64-Bit IDT Gate Descriptors".
         // SAFETY: sixteen bytes without padding.
         let bytes: [u8; 16] = unsafe { core::mem::transmute(gate) };

@@ -95,8 +95,7 @@ unikprof_dropin_entry:
     cld
     mov rdi, rsp
     mov rbx, rsp
-    lea rsp, [rip + {tick}]
-    add rsp, {tick_size}
+    lea rsp, [rip + {tick} + {tick_size}]
     call {interrupt}
     mov rsp, rbx
     cmp al, {poll_next}

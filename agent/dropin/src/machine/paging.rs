@@ -78,8 +78,8 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
     }
 }
 
-/// Where Xen copies a page of the tables to be read.
-static COPIED: PageMemory = PageMemory::new();
+/// Where Xen copies pages of the tables to be read, one for each level.
+static COPIED: [PageMemory; 4] = [const { PageMemory::new() }; 4];
 /// What the copy is tried with.
 const PATTERN: u64 = 0x756e_696b_7072_6f66;
 
@@ -92,7 +92,7 @@ const PATTERN: u64 = 0x756e_696b_7072_6f66;
 pub(crate) unsafe fn current(
     hypercall: &impl Hypercall,
 ) -> Option<PageTables<impl Fn(u64) -> Option<u64>>> {
-    let words = COPIED.base().cast::<u64>();
+    let words = COPIED[0].base().cast::<u64>();
     let physical = words.addr().get() as u64;
     let last = PAGE_SIZE as usize / size_of::<u64>() - 1;
     // SAFETY: the page is used here only, by one caller.
@@ -105,15 +105,24 @@ pub(crate) unsafe fn current(
             return None;
         }
     }
-    let copied = Cell::new(None);
+    let pages = Cell::new([None; COPIED.len()]);
+    let oldest = Cell::new(0);
     Some(PageTables::new(super::read_cr3(), move |address| {
         let page = address & !(PAGE_SIZE - 1);
-        if copied.replace(None) != Some(page) {
-            // SAFETY: the copy's page has its own address, which was tried.
-            let is_copied = unsafe { memory::copy(hypercall, page, physical, PAGE_SIZE as u16) };
+        let mut known = pages.get();
+        let found = known.iter().position(|known| *known == Some(page));
+        let place = found.unwrap_or_else(|| oldest.replace((oldest.get() + 1) % COPIED.len()));
+        let words = COPIED[place].base().cast::<u64>();
+        if found.is_none() {
+            known[place] = None;
+            pages.set(known);
+            let to = words.addr().get() as u64;
+            // SAFETY: the copies have their own addresses, which was tried with the first; the image is one mapping.
+            let is_copied = unsafe { memory::copy(hypercall, page, to, PAGE_SIZE as u16) };
             is_copied.then_some(())?;
+            known[place] = Some(page);
+            pages.set(known);
         }
-        copied.set(Some(page));
         // SAFETY: inside the page.
         Some(unsafe {
             words

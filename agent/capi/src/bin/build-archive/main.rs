@@ -78,7 +78,7 @@ const PROFILE: [&str; 9] = [
 const PREFIX: &str = "unikprof_";
 
 const USAGE: &str = "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]
-      or: build-archive FOLDER --dropin [--entry NAME] [--memory MIB]";
+      or: build-archive FOLDER --dropin [--entry NAME] [--memory MIB, 1 to 1024]";
 
 /// What is built.
 struct Archive {
@@ -163,7 +163,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
             "--ring" => features.push("ring"),
             "--dropin" => is_dropin = true,
             "--entry" => entry = Some(words.next()?),
-            "--memory" => memory = Some(words.next()?.parse().ok()?),
+            "--memory" => {
+                let mebibytes = words.next()?.parse().ok()?;
+                memory = Some(mebibytes).filter(|mebibytes| (1..=1024).contains(mebibytes));
+                memory?;
+            }
             _ => return None,
         }
     }
