@@ -2,6 +2,8 @@
 #ifndef UNIKPROF_DROPIN_H
 #define UNIKPROF_DROPIN_H
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,6 +23,13 @@ void unikprof_dropin_start(void);
  * events as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits
  * for the backend, and prints a line on the console. */
 void unikprof_dropin_resume(void);
+/* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
+ * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. */
+int32_t unikprof_event_name(const char *text);
+int32_t unikprof_mark(int32_t name, uint64_t value);
+int32_t unikprof_counter(int32_t name, int64_t value);
+uint64_t unikprof_span_begin(int32_t name);
+int32_t unikprof_span_end(int32_t name, uint64_t span);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@
 //! - `upcall`: the interrupt: a tick of the timer, or an event on its way to the guest's own handler.
 //! - `delivery`: how Xen delivers events to the guest.
 //! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
+//! - `events`: the calls by which the guest records events of its own.
 //! - `configuration`: the settings in xenstore.
 //! - `machine`: the processor: page tables, the interrupt table, the local APIC, the entry of interrupts.
 #![no_std]
@@ -21,6 +22,7 @@ extern crate std;
 mod configuration;
 mod console;
 mod delivery;
+mod events;
 mod image;
 mod machine;
 mod served;

@@ -136,15 +136,24 @@ pub(crate) fn running() -> Option<&'static Running> {
     unsafe { RUNNING.load(Ordering::Acquire).as_ref() }
 }
 
+/// The agent, once it has started.
+pub(crate) fn agent() -> Option<&'static ServedAgent> {
+    Some(running()?.agent)
+}
+
 /// Lets interrupts use `running`.
 pub(crate) fn publish(running: &'static mut Running) -> &'static Running {
     RUNNING.store(running, Ordering::Release);
     running
 }
 
-/// Where a walk continues at the end of the chain of frames of a poll: in the code that it interrupted.
+/// Where a walk continues at the end of a chain of frames: a poll's in the code that it interrupted, a coroutine's or
+/// fiber's on the stack that the frame pointer leads to, which may lie below.
 pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
-    let running = running().filter(|_| entry::is_on_poll_stack(sp))?;
+    let running = running()?;
+    if !entry::is_on_poll_stack(sp) {
+        return Some(Continuation::FrameRecord);
+    }
     let [pc, sp, fp] = running
         .interrupted
         .each_ref()
