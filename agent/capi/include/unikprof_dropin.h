@@ -23,6 +23,7 @@ void unikprof_dropin_start(void);
  * events as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits
  * for the backend, and prints a line on the console. */
 void unikprof_dropin_resume(void);
+
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
  * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. */
 int32_t unikprof_event_name(const char *text);

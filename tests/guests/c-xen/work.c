@@ -107,11 +107,19 @@ void baker(void)
     }
 }
 
+/* Of the drop-in, if it is linked in. */
+extern int32_t unikprof_event_name(const char *text) __attribute__((weak));
+extern int32_t unikprof_mark(int32_t name, uint64_t value) __attribute__((weak));
+
 void sleeper(void)
 {
+    int32_t name = unikprof_event_name != NULL ? unikprof_event_name("nap") : -1;
     for (unsigned nap = 1;; nap++) {
         unsigned before = thread_wakes;
         thread_wait(NULL, clock_now_ns() + 10000000000);
+        if (unikprof_mark != NULL) {
+            unikprof_mark(name, nap);
+        }
         say("c-xen: nap ");
         say_hex(nap);
         say(", wakes: ");

@@ -211,6 +211,9 @@ fn a_guest_that_sleeps_is_not_woken() {
         for wakes in [before, recorded] {
             assert!((1..20).contains(&wakes), "{before}, recorded {recorded}");
         }
+        // The guest's own events.
+        let told = client.must(&["events", "--json"]).stdout;
+        assert!(told.contains("\"nap\""), "{told}");
         client.stop("run.unikprof");
         let report = client.report("run.unikprof", &["--json"]).expect_json();
         let blocked = report["vcpus"][0]["runstate"]["blocked_ns"]
