@@ -146,7 +146,8 @@ pub fn record(
     let mut collector = Collector::new(session, writer).following(growth);
     let request = Request::Stop { recording };
     let collected = match drain_until_end(&mut collector, recording, observer) {
-        Ok(()) => collector.collect(request, observer),
+        Ok(true) => Ok(()),
+        Ok(false) => collector.collect(request, observer),
         // A disk that is full leaves the rest in the guest, as at the end.
         Err(error @ RecordError::Output(_)) => Err(error),
         Err(error) => Err(error.while_running(recording, &settings.name)),
@@ -214,8 +215,9 @@ pub(crate) fn first_second(
         Err(error) => return Err(error),
     };
     let mut collector = Collector::new(session, writer).following(Some(Growth::new(None)));
-    drain_until_end(&mut collector, recording, observer)?;
-    collector.collect(Request::Stop { recording }, observer)?;
+    if !drain_until_end(&mut collector, recording, observer)? {
+        collector.collect(Request::Stop { recording }, observer)?;
+    }
     let growth = collector.growth();
     Ok(growth.map(Growth::into_interrupted).unwrap_or_default())
 }
@@ -251,12 +253,12 @@ pub(crate) fn own_name(what: &str) -> String {
 }
 
 /// Fetches what a recording has counted, and the records of the rings, before the guest's memory is full, until the
-/// recording has ended or the user wants it to.
+/// recording has ended or the user wants it to. Returns whether all of it has been fetched.
 fn drain_until_end(
     collector: &mut Collector<'_>,
     recording: u64,
     observer: &mut dyn Observer,
-) -> Result<(), RecordError> {
+) -> Result<bool, RecordError> {
     // When it was drained last, or was first seen to be recording.
     let (mut since, mut is_first) = (None, true);
     // Samples that were taken before rows were added are told from those after.
@@ -271,7 +273,7 @@ fn drain_until_end(
             recorder: &recorder,
         });
         if status.state == state::FINISHED {
-            return Ok(());
+            return Ok(false);
         }
         let now = Instant::now();
         let between = |status| collector.between_drains(between_drains(status));
@@ -283,7 +285,9 @@ fn drain_until_end(
             _ => now + CHECK_EVERY,
         };
         if due <= now {
-            collector.drain(recording, observer)?;
+            if collector.drain(recording, observer)? {
+                return Ok(true);
+            }
             has_grown = collector.grow(observer)?;
             (since, is_first) = (Some(Instant::now()), false);
             continue;
@@ -295,7 +299,7 @@ fn drain_until_end(
         let wait = left.map_or(look, |left| left.min(look));
         if collector.session.sleep(wait.min(due - now)) {
             observer.event(Event::Stopping);
-            return Ok(());
+            return Ok(false);
         }
     }
 }

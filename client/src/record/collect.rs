@@ -171,12 +171,13 @@ impl<'a> Collector<'a> {
     }
 
     /// Fetches what has come together in a recording that goes on: its counts, and the new records of the rings. They
-    /// are on disk before the agent may clear them.
+    /// are on disk before the agent may clear them. Returns whether the recording has ended meanwhile, and the file with
+    /// it: the agent forgets a recording whose last epoch is acknowledged.
     pub(super) fn drain(
         &mut self,
         recording: u64,
         observer: &mut dyn Observer,
-    ) -> Result<(), RecordError> {
+    ) -> Result<bool, RecordError> {
         self.is_draining = true;
         self.rounds(true, observer, |connection| dump(connection, recording))
     }
@@ -192,14 +193,16 @@ impl<'a> Collector<'a> {
                 let stopped = self.rounds(false, observer, |connection| {
                     connection.ask(&Stop { recording }, PENDING, "stopping the recording")
                 });
-                stopped.map_err(|error| match error {
-                    RecordError::NotBegun { recording } => RecordError::NeverBegun { recording },
-                    other => other,
-                })
+                match stopped {
+                    Err(RecordError::NotBegun { recording }) => {
+                        Err(RecordError::NeverBegun { recording })
+                    }
+                    other => other.map(drop),
+                }
             }
-            Request::Dump { recording } => {
-                self.rounds(false, observer, |connection| dump(connection, recording))
-            }
+            Request::Dump { recording } => self
+                .rounds(false, observer, |connection| dump(connection, recording))
+                .map(drop),
             Request::Copy { recording } => self.copy(recording, observer),
         }
     }
@@ -217,12 +220,14 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// Fetches epochs until the agent has no more for now; returns whether the file has ended with them. With `goes_on`
+    /// it ends only if the recording has.
     fn rounds(
         &mut self,
         goes_on: bool,
         observer: &mut dyn Observer,
         ask: impl Fn(&mut Connection) -> Result<Pending, ConnectionError>,
-    ) -> Result<(), RecordError> {
+    ) -> Result<bool, RecordError> {
         for _ in 0..MOST_ROUNDS {
             let pending = self
                 .session
@@ -234,7 +239,8 @@ impl<'a> Collector<'a> {
             for epoch in epochs.clone() {
                 self.fetch(epoch, observer)?;
             }
-            let is_last = pending.complete && !goes_on;
+            let is_last = pending.complete
+                && (!goes_on || self.has_ended(pending.recording, epochs.end, observer)?);
             if pending.complete && !self.arrived {
                 return Err(RecordError::NotBegun {
                     recording: pending.recording,
@@ -251,13 +257,27 @@ impl<'a> Collector<'a> {
                 self.acknowledge(epoch, is_last, observer)?;
             }
             if pending.complete {
-                return Ok(());
+                return Ok(is_last);
             }
             if pending.epochs == 0 {
                 break;
             }
         }
         Err(RecordError::NothingToFetch)
+    }
+
+    /// Whether a recording has ended, and all its epochs are below `end`.
+    fn has_ended(
+        &mut self,
+        recording: u64,
+        end: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<bool, RecordError> {
+        let recorder = self.session.check(observer)?;
+        Ok(recorder.by_id(recording).is_some_and(|status| {
+            let waiting_to = status.first_epoch.saturating_add(status.epochs.into());
+            status.state == state::FINISHED && waiting_to <= end
+        }))
     }
 
     /// Fetches the epochs that wait, as far as they go, and the rings, and leaves them there.

@@ -76,6 +76,8 @@ pub struct Script {
     pub wants_fetch: bool,
     /// The recording ends once it was dumped so often.
     pub ends_after_dumps: Option<usize>,
+    /// The last of these dumps fetches all of it: once that is acknowledged, the recording is forgotten.
+    pub ends_in_dump: bool,
     /// Called with the epoch before an acknowledgement is answered.
     pub on_acknowledge: Option<OnAcknowledge>,
     /// The mode of its recordings; counts of blocked time alone are no samples.
@@ -177,6 +179,7 @@ impl Default for Script {
             windows: (None, None),
             wants_fetch: false,
             ends_after_dumps: None,
+            ends_in_dump: false,
             on_acknowledge: None,
             mode: mode::CPU,
             recording: RECORDING,
@@ -597,7 +600,17 @@ impl Guest {
                     Some(dumps) => self.dumps >= dumps,
                     None => self.script.ends_by_itself,
                 };
-                let first = (!self.script.is_empty).then_some((RECORDING, "default"));
+                // What the last dump made waits, and what came after it.
+                let (first_epoch, epochs) = match self.script.ends_after_dumps {
+                    Some(_) if has_ended => {
+                        (self.newest(), 2 - u32::from(self.script.ends_in_dump))
+                    }
+                    _ => (NEWER, self.script.waiting),
+                };
+                let is_forgotten =
+                    has_ended && self.script.ends_in_dump && self.acknowledged.len() >= self.dumps;
+                let is_there = !self.script.is_empty && !is_forgotten;
+                let first = is_there.then_some((RECORDING, "default"));
                 let there: Vec<_> = first
                     .into_iter()
                     .chain(self.script.others.clone())
@@ -612,8 +625,8 @@ impl Guest {
                     line.send(&RecordingStatus {
                         recording,
                         name,
-                        epochs: self.script.waiting,
-                        first_epoch: NEWER,
+                        epochs,
+                        first_epoch,
                         max_age_ns: self.script.keeps.0,
                         max_bytes: self.script.keeps.1,
                         mode: self.script.mode,
