@@ -126,6 +126,8 @@ pub(crate) enum ViewError {
         address: SocketAddr,
         source: io::Error,
     },
+    #[error("no connection can be accepted any more: {0}")]
+    Accept(io::Error),
 }
 
 /// A server on this machine.
@@ -166,10 +168,13 @@ impl Server {
         )
     }
 
-    /// Answers requests until the process ends.
-    pub(crate) fn serve(&self, view: &View<'_>) {
-        for request in self.http.incoming_requests() {
-            self.answer(view, request);
+    /// Answers requests until no connection can be accepted any more.
+    pub(crate) fn serve(&self, view: &View<'_>) -> ViewError {
+        loop {
+            match self.http.recv() {
+                Ok(request) => self.answer(view, request),
+                Err(error) => return ViewError::Accept(error),
+            }
         }
     }
 

@@ -39,7 +39,9 @@ try {
   page.on("pageerror", (error) => errors.push(error.message));
   page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || errors.push(`request for ${request.url()}`));
   await page.goto(`file://${join(released, "index.html")}#localProfilePath=${loader.slice(1)}&view=sandwich`);
-  await page.waitForSelector("table tr td", { timeout: SOON });
+  // The profiles have a table before the functions have theirs.
+  await page.waitForFunction(() => [...document.querySelectorAll("table")].at(-1)?.querySelector("tr td")?.closest("table")
+    ?.querySelectorAll("tr").length > 4, { timeout: SOON });
   const shown = await page.evaluate(() => ({
     title: document.title,
     rows: [...document.querySelectorAll("table tr")]

@@ -88,6 +88,5 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
             );
         }
     }
-    server.serve(&view);
-    Ok(())
+    Err(server.serve(&view).into())
 }

@@ -193,6 +193,8 @@ impl Analysis {
 const NO_TIME: &str = "the recording has counts without times; give the agent memory for a ring";
 const EMPTY: &str = "the rings hold nothing of the time shown";
 const NOT_SAMPLED: &str = "mode off-cpu samples no running time; record with --mode cpu or wall";
+const GAPS: &str =
+    "the recordings have gaps between them; analyze one, or name a time with --from and --to";
 const FEW: &str = "there are too few samples; record for longer";
 
 /// What is judged.
@@ -225,9 +227,12 @@ impl<'r> Subject<'r> {
 
     fn time(&self) -> Result<Time<'r>, &'static str> {
         let view = self.report.view.ok_or(NO_TIME)?;
-        let window = view.timeline.bounded(&view.of, view.window);
+        let mut window = view.timeline.bounded(&view.of, view.window);
+        // Before that some vCPU would seem to be idle, and in a gap all of them.
+        window.from_ns = window.from_ns.max(view.timeline.held_since());
         match window.length_ns() {
             0 => Err(EMPTY),
+            _ if !view.timeline.covers(window) => Err(GAPS),
             _ => Ok(Time { view, window }),
         }
     }
@@ -253,11 +258,13 @@ impl<'r> Subject<'r> {
         let report: &'r Report<'r> = self.report;
         report.view.iter().flat_map(move |view| {
             let ticks = timeline.ticks(&view.of, info.mode, view.window, info.inside());
-            ticks.filter(|tick| {
-                matches!(
-                    tick.outcome,
-                    Outcome::Recorded | Outcome::Late | Outcome::Aged
-                )
+            ticks.filter(move |tick| {
+                let is_kept = tick.stack.is_none_or(|stack| report.weights.keeps(stack));
+                is_kept
+                    && matches!(
+                        tick.outcome,
+                        Outcome::Recorded | Outcome::Late | Outcome::Aged
+                    )
             })
         })
     }

@@ -394,7 +394,7 @@ mod tests {
     fn all_that_is_wide_enough_is_drawn_and_nothing_is_said() {
         let svg = drawn(&profile(&[(10, 50), (12, 50)]));
         assert_eq!(rectangles(&svg), 12);
-        assert!(!svg.contains("deeper"));
+        assert!(!svg.contains("too narrow"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn ailing(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let vcpu = guest.register_thread()?;
     let agent = guest.agent();
     let (request, held) = (agent.event_name("request")?, agent.event_name("held")?);
-    let (from, mut to) = (vec![7; 1 << 18], vec![0; 1 << 18]);
+    let (from, mut to) = (vec![7; 1 << 21], vec![0; 1 << 21]);
     let mut next = Instant::now();
     let mut number = 0;
     while !stop.is_set() {

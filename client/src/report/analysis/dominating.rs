@@ -233,8 +233,8 @@ impl Calls {
             let is_one_of_several = |caller: &LabelId| {
                 let callees = self.callees(*caller);
                 let least = self.total[caller] as f64 * WORTH;
-                let worth = callees.iter().filter(|(_, of)| *of as f64 >= least);
-                worth.count() >= MANY_CALLEES && callees.iter().any(|(callee, _)| *callee == label)
+                let mut worth = callees.iter().filter(|(_, of)| *of as f64 >= least);
+                worth.clone().count() >= MANY_CALLEES && worth.any(|(callee, _)| *callee == label)
             };
             if !chain.is_empty() && self.by_caller.keys().any(is_one_of_several) {
                 return Some((label, chain));

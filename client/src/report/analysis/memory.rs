@@ -70,6 +70,12 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .iter()
         .map(|label| kind_of(symbolized.function(label.function)))
         .collect();
+    let mut functions = labels
+        .iter()
+        .map(|label| symbolized.function(label.function));
+    if !functions.any(|function| function.kind == FunctionKind::Named) {
+        return Err("no function has a name; name the image with --image");
+    }
     if kinds.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
@@ -140,11 +146,15 @@ fn is_library(name: &str) -> bool {
 
 fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Finding> {
     let (mut part, mut callers, mut functions) = (0_u64, HashMap::new(), HashMap::new());
-    for sample in subject.profile.samples() {
+    let weights = &subject.report.weights;
+    let samples = subject.profile.samples().iter();
+    for sample in samples.filter(|sample| weights.keeps(sample.node)) {
         if let Some(place) = place(subject, kinds, kind, sample.node) {
             part = part.saturating_add(sample.count);
-            *functions.entry(place.function).or_insert(0_u64) += sample.count;
-            *callers.entry(place.caller).or_insert(0_u64) += sample.count;
+            let function: &mut u64 = functions.entry(place.function).or_default();
+            *function = function.saturating_add(sample.count);
+            let caller: &mut u64 = callers.entry(place.caller).or_default();
+            *caller = caller.saturating_add(sample.count);
         }
     }
     let table = subject.table();
