@@ -25,7 +25,8 @@ void unikprof_dropin_start(void);
 void unikprof_dropin_resume(void);
 
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
- * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. */
+ * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. On the
+ * first vCPU only. */
 int32_t unikprof_event_name(const char *text);
 int32_t unikprof_mark(int32_t name, uint64_t value);
 int32_t unikprof_counter(int32_t name, int64_t value);

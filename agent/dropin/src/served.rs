@@ -1,6 +1,7 @@
 //! The network device and the agent's TCP server on it.
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use unikprof_agent::tcp_server::smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use unikprof_agent::tcp_server::{TcpConfig, TcpError, TcpServer, TcpStorage};
@@ -85,16 +86,17 @@ impl Served {
         &mut self,
         xen: &HypercallInstruction,
         store: &mut GuestStore,
-        is_new_domain: bool,
+        is_new_domain: &AtomicBool,
     ) -> Result<(), NetError> {
-        if !is_new_domain {
+        if !is_new_domain.load(Ordering::Relaxed) {
             return self.device.reconnect(store);
         }
-        match self.grants.resume(xen) {
-            Ok(()) | Err(GrantTableError::Status(_)) => self.device.resume(store),
-            Err(GrantTableError::Hypercall(errno)) => Err(NetError::Hypercall(errno)),
-            Err(_) => Err(NetError::NotConnected),
-        }
+        self.grants.resume(xen).map_err(|error| match error {
+            GrantTableError::Hypercall(errno) => NetError::Hypercall(errno),
+            _ => NetError::NotConnected,
+        })?;
+        is_new_domain.store(false, Ordering::Relaxed);
+        self.device.resume(store)
     }
 
     /// Whether a poll would receive something.

@@ -15,6 +15,7 @@ use unikprof_agent::{
 use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, TimeSnapshot};
+use xen_sys_lite::cpuid::XenLeaves;
 use xen_sys_lite::events::EventChannels;
 use xen_sys_lite::grant::{GrantTable, GrantTableError};
 use xen_sys_lite::hvm;
@@ -299,11 +300,12 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let is_alone = vcpu::is_up(&xen, VcpuId(1)).is_err();
     let has_others = apic.is_enabled && !is_alone;
     let share = settings.cpu_share.unwrap_or(DEFAULT_CPU_SHARE_PERMILLE);
+    let leaves = XenLeaves::find().ok_or(Refusal::Static)?;
     let running = Running::new(
         agent,
         shared,
         (clock, &RUNSTATE),
-        xen,
+        (xen, leaves),
         (apic, delivery, has_others),
         (served, share),
     );

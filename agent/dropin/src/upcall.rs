@@ -35,6 +35,7 @@ use unikprof_agent::{Continuation, Platform as _, Registers};
 use xen_sys_lite::HypercallInstruction;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo};
 use xen_sys_lite::clock::{Clock, read_tsc};
+use xen_sys_lite::cpuid::XenLeaves;
 use xen_sys_lite::events::{Binding, EventChannels, Port};
 use xen_sys_lite::runstate::{self, RunstateArea};
 use xen_sys_lite::vcpu::VcpuId;
@@ -53,6 +54,8 @@ const CHECK_NS: u64 = 20_000_000;
 const SHARE_NS: u64 = 100_000_000;
 /// The timer may fire so much before its time, on another clock than Xen's.
 const EARLY_NS: u64 = 100_000;
+/// The one-shot timer counts no longer than 42.9 s.
+const LONGEST_NS: u64 = 40_000_000_000;
 /// The device's port is proven to be the device's at this interval.
 const PROOF_NS: u64 = 1_000_000_000;
 const STI: u8 = 0xfb;
@@ -85,8 +88,13 @@ pub(crate) struct Running {
     share_permille: u64,
     /// The device's event channel; 0 for none.
     port: AtomicU32,
-    /// The domain at its other end.
-    backend: AtomicU32,
+    /// Its other end: domain and port.
+    backend: [AtomicU32; 2],
+    leaves: XenLeaves,
+    /// This domain's number.
+    domain: AtomicU32,
+    /// The domain was restored, and the grants are still those of the old one.
+    is_new_domain: AtomicBool,
     /// When to see whether it still is, in system time.
     proof_at_ns: AtomicU64,
     /// Cycles of the time stamp counter in a ns, 32.32 fixed point.
@@ -100,7 +108,7 @@ pub(crate) struct Running {
     poll_at_ns: AtomicU64,
     /// While the last poll ended, something was received that it could not take.
     is_stuck: AtomicBool,
-    /// The guest's handler has had the pending upcall since the last poll began.
+    /// The guest's handler has had an upcall since the last poll began, or since none was pending.
     has_passed: AtomicBool,
     /// The guest's handler did not get an upcall, for a poll's sake.
     is_owed: AtomicBool,
@@ -198,7 +206,7 @@ impl Running {
         agent: &'static ServedAgent,
         shared: &'static SharedInfo,
         (clock, runstate): (Clock<'static>, &'static RunstateArea),
-        xen: HypercallInstruction,
+        (xen, leaves): (HypercallInstruction, XenLeaves),
         (apic, delivery, has_others): (Apic, Delivery, bool),
         (served, share_permille): (Served, u32),
     ) -> Self {
@@ -214,7 +222,10 @@ impl Running {
             has_others,
             share_permille: u64::from(share_permille),
             port: AtomicU32::new(0),
-            backend: AtomicU32::new(0),
+            backend: [const { AtomicU32::new(0) }; 2],
+            leaves,
+            domain: AtomicU32::new(0),
+            is_new_domain: AtomicBool::new(false),
             proof_at_ns: AtomicU64::new(0),
             cycles_per_ns: ((u128::from(hz) << 32) / 1_000_000_000) as u64,
             served: UnsafeCell::new(served),
@@ -243,14 +254,17 @@ impl Running {
         // SAFETY: interrupts are off, and there is no poll.
         let port = unsafe { &*self.served.get() }.port();
         if let Some(port) = port {
-            if let Ok((Binding::Interdomain { domain, .. }, _)) = self.events.status(port) {
-                self.backend.store(u32::from(domain), Ordering::Relaxed);
+            if let Ok((Binding::Interdomain { domain, port }, _)) = self.events.status(port) {
+                self.backend[0].store(u32::from(domain), Ordering::Relaxed);
+                self.backend[1].store(port, Ordering::Relaxed);
             }
             self.port.store(port.0, Ordering::Relaxed);
             // Fails only for a port that does not exist.
             let _ = self.events.unmask(port);
         }
         self.is_noticed.store(true, Ordering::Relaxed);
+        self.domain.store(self.domain_id(), Ordering::Relaxed);
+        self.put_off_proof();
         self.arm();
     }
 
@@ -258,15 +272,15 @@ impl Running {
         self.is_polling.load(Ordering::Relaxed)
     }
 
-    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one. Interrupts are off,
-    /// and no poll is under way.
-    pub(crate) fn reconnect<T>(&self, reconnect: impl FnOnce(&mut Served, bool) -> T) -> T {
-        if self.port().is_some_and(|port| !self.is_ours(port)) {
+    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one, and says when it has
+    /// forgotten the old one. Interrupts are off, and no poll is under way.
+    pub(crate) fn reconnect<T>(&self, reconnect: impl FnOnce(&mut Served, &AtomicBool) -> T) -> T {
+        if self.is_restored() {
             self.follow_restore();
         }
-        let is_new_domain = self.port.swap(0, Ordering::Relaxed) == 0;
+        self.port.store(0, Ordering::Relaxed);
         // SAFETY: there is no poll, and none begins: interrupts are off.
-        let result = reconnect(unsafe { &mut *self.served.get() }, is_new_domain);
+        let result = reconnect(unsafe { &mut *self.served.get() }, &self.is_new_domain);
         self.begin();
         result
     }
@@ -276,23 +290,38 @@ impl Running {
         (port != 0).then_some(Port(port))
     }
 
-    /// Whether a port is the device's. In a domain that was restored, its number may be another's.
+    /// Whether a port is connected as the device's was.
     fn is_ours(&self, port: Port) -> bool {
-        let backend = self.backend.load(Ordering::Relaxed);
-        self.events
-            .status(port)
-            .is_ok_and(|(binding, _)| match binding {
-                // Unbound where the backend has gone.
-                Binding::Interdomain { domain, .. } | Binding::Unbound { domain } => {
-                    u32::from(domain) == backend
-                }
-                _ => false,
-            })
+        let binding = self.events.status(port).map(|(binding, _)| binding);
+        let [domain, far_port] = self.backend.each_ref().map(|it| it.load(Ordering::Relaxed));
+        binding.is_ok_and(|binding| {
+            matches!(binding, Binding::Interdomain { domain: of, port }
+                if u32::from(of) == domain && port == far_port)
+        })
+    }
+
+    /// Whether the domain is another one than at the last proof: by its number, or because its time began anew.
+    fn is_restored(&self) -> bool {
+        let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
+        self.domain_id() != self.domain.load(Ordering::Relaxed)
+            || proof_at_ns > self.clock.now_ns() + PROOF_NS
+    }
+
+    fn domain_id(&self) -> u32 {
+        self.leaves.domain().map_or(u32::MAX, u32::from)
+    }
+
+    fn put_off_proof(&self) {
+        let proof_at_ns = self.clock.now_ns() + PROOF_NS;
+        self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
     }
 
     /// The domain was restored from a save: what Xen knew of the profiler is gone. Sampling goes on.
     fn follow_restore(&self) {
         self.port.store(0, Ordering::Relaxed);
+        self.is_new_domain.store(true, Ordering::Relaxed);
+        self.domain.store(self.domain_id(), Ordering::Relaxed);
+        self.put_off_proof();
         // The area is where it was, which Xen has accepted before.
         let _ = runstate::register(self.events.hypercall(), VcpuId(0), self.runstate);
         self.agent.resume();
@@ -305,6 +334,7 @@ impl Running {
             at_ns.store(NEVER, Ordering::Relaxed);
         }
         self.paid_at_ns.store(0, Ordering::Relaxed);
+        self.is_owed.store(false, Ordering::Relaxed);
     }
 
     fn on_interrupt(&self, saved: &mut Saved) -> Next {
@@ -332,6 +362,7 @@ impl Running {
             }
             self.is_owed.store(true, Ordering::Relaxed);
         } else {
+            self.is_owed.store(false, Ordering::Relaxed);
             self.has_passed.store(false, Ordering::Relaxed);
         }
         if by_apic {
@@ -343,22 +374,31 @@ impl Running {
 
     /// Looks whether the device has sent an event, which it returns, and when to look again.
     fn look(&self) -> bool {
-        let Some(port) = self.port() else {
-            return false;
-        };
-        let (is_masked, is_pending) = (self.events.is_masked(port), self.events.is_pending(port));
+        let port = self.port();
+        let (is_masked, is_pending) = port.map_or((false, false), |port| {
+            (self.events.is_masked(port), self.events.is_pending(port))
+        });
         // Before an event is taken, which could be another's, and now and then.
-        if is_masked || is_pending || self.is_past(self.proof_at_ns.load(Ordering::Relaxed)) {
-            if !self.is_ours(port) {
+        let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
+        let now_ns = self.clock.now_ns();
+        if is_masked || is_pending || !(now_ns..=now_ns + PROOF_NS).contains(&proof_at_ns) {
+            if self.is_restored() {
                 machine::debug_line(
                     "the guest was restored: no network before unikprof_dropin_resume()",
                 );
                 self.follow_restore();
                 return false;
             }
-            let proof_at_ns = self.clock.now_ns() + PROOF_NS;
-            self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
+            self.put_off_proof();
+            if port.is_some_and(|port| !self.is_ours(port)) {
+                // The backend has gone.
+                self.port.store(0, Ordering::Relaxed);
+                return false;
+            }
         }
+        let Some(port) = port else {
+            return false;
+        };
         if is_masked {
             // As in `begin`.
             let _ = self.events.unmask(port);
@@ -410,6 +450,8 @@ impl Running {
             for (word, value) in self.interrupted.iter().zip(interrupted) {
                 word.store(value, Ordering::Relaxed);
             }
+            // Ticks interrupt the poll.
+            self.arm();
             return Next::Poll;
         }
         if !self.is_polling() {
@@ -435,6 +477,11 @@ impl Running {
         // SAFETY: as above; the poll is over.
         let is_stuck = unsafe { &*self.served.get() }.has_received();
         self.is_stuck.store(is_stuck, Ordering::Relaxed);
+        if is_stuck {
+            // Or it came when the poll did not look any more, and the guest may take its event.
+            let again_ns = self.clock.now_ns() + CHECK_NS;
+            self.poll_at_ns.fetch_min(again_ns, Ordering::Relaxed);
+        }
         // The poll may have begun a recording.
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
         self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
@@ -570,9 +617,13 @@ impl Running {
             [&self.tick_at_ns, &self.check_at_ns].map(|at_ns| at_ns.load(Ordering::Relaxed));
         let is_owed = !self.is_polling() && self.is_owed.load(Ordering::Relaxed);
         let next_ns = if is_owed { 0 } else { self.next_poll_ns() };
-        let at_ns = times.into_iter().fold(next_ns, u64::min);
+        let now_ns = self.clock.now_ns();
+        let at_ns = match times.into_iter().fold(next_ns, u64::min) {
+            NEVER => NEVER,
+            at_ns => at_ns.min(now_ns + LONGEST_NS),
+        };
         self.armed_ns.store(at_ns, Ordering::Relaxed);
-        let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(self.clock.now_ns()));
+        let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns));
         self.apic.arm(delay_ns, |delay_ns| {
             let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;
             read_tsc().wrapping_add(cycles as u64)

@@ -29,13 +29,15 @@ static void suspend(void)
         hypercall_start();
         events_start();
         clock_start();
-        timer_start();
         xenstore_start();
+        grants_start();
+        /* Its port is the one that the profiler's device had. */
+        netfront_start();
+        timer_start();
+        threads_clock_changed();
         if (unikprof_dropin_resume != NULL) {
             unikprof_dropin_resume();
         }
-        grants_start();
-        netfront_start();
     }
     events_restore(were_unmasked);
     say("c-xen: resumed\n");

@@ -115,6 +115,16 @@ static unsigned choose(void)
     }
 }
 
+void threads_clock_changed(void)
+{
+    for (unsigned number = 0; number < count; number++) {
+        struct thread *thread = thread_number(number);
+        if (thread->until_ns != NO_DEADLINE) {
+            thread->until_ns = 0;
+        }
+    }
+}
+
 static void run_another(void)
 {
     /* Masked from the check of the events to the block; otherwise an event in between would be missed. */

@@ -29,6 +29,9 @@ void thread_yield(void);
 /* Called from upcalls after an event that a thread may be waiting for. */
 void threads_are_due(void);
 
+/* Time began anew: ends the waits that have a deadline. */
+void threads_clock_changed(void);
+
 /* How often the guest was woken while all threads waited. */
 extern unsigned thread_wakes;
 

@@ -48,8 +48,7 @@ static void on_timer(const struct interrupt_frame *frame)
 void timer_start(void)
 {
     events_handle(events_bind_virq(VIRQ_TIMER), on_timer);
-    armed_ns = NO_DEADLINE;
-    arm();
+    own_ns = armed_ns = NO_DEADLINE;
 }
 
 static void change(uint64_t *deadline, uint64_t to_ns)
