@@ -183,6 +183,14 @@ fn waits_in_hlt_are_blocked_time() {
             told_ns.abs_diff(blocked_ns) < blocked_ns / 50 + 20_000_000,
             "{told_ns} of {blocked_ns}: {report:#}"
         );
+        // The ring tells each wait by its times.
+        let by_ring = client.report("run.unikprof", &["--json", "--no-inlines", "--from", "0s"]);
+        let by_ring = by_ring.expect_json();
+        let ring_ns = by_ring["counters"]["blocked"].as_u64().unwrap();
+        assert!(
+            ring_ns.abs_diff(told_ns) < told_ns / 5,
+            "{ring_ns} of {told_ns}: {by_ring:#}"
+        );
     });
 }
 

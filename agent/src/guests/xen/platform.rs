@@ -149,17 +149,22 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         Some(Clock::with_time_info(self.shared, areas.time))
     }
 
-    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`: for a block that is reported after it has
-    /// begun, when that was its blocked time. Call it on that vCPU, with its upcalls masked.
+    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`, and the clock as much less than now: for a block
+    /// that is reported after it has begun, when that was its blocked time. Call it on that vCPU, with its upcalls
+    /// masked, while no other vCPU reads the clock.
     pub fn at_blocked_ns(&self, vcpu: u32, blocked_ns: u64, work: impl FnOnce()) {
         let since_ns = self.blocked_ns(vcpu).wrapping_sub(blocked_ns);
         let Some((clock, _)) = self.known(vcpu) else {
             return;
         };
         let [_, _, offset_ns, _] = &clock.offset_ns;
-        offset_ns.fetch_sub(since_ns, Ordering::Relaxed);
+        for offset_ns in [offset_ns, &self.offset_ns] {
+            offset_ns.fetch_sub(since_ns, Ordering::Relaxed);
+        }
         work();
-        offset_ns.fetch_add(since_ns, Ordering::Relaxed);
+        for offset_ns in [offset_ns, &self.offset_ns] {
+            offset_ns.fetch_add(since_ns, Ordering::Relaxed);
+        }
     }
 
     /// Xen's system time.
