@@ -41,6 +41,9 @@ const STEP: &str = "building the kernel in C";
 /// The function of the kernel before which the drop-in starts: events work then, and xenstore is not used yet.
 const DROPIN_ENTRY: &str = "xenstore_start";
 
+/// The function by which the kernel ends.
+const DROPIN_ABORT: &str = "panic";
+
 /// What of the agent is linked into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agent {
@@ -65,7 +68,10 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
         Agent::Full => ("full", Some(&["--smoltcp", "--noise", "--ring"][..])),
-        Agent::DropIn => ("dropin", Some(&["--dropin", "--entry", DROPIN_ENTRY][..])),
+        Agent::DropIn => {
+            let words = &["--dropin", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
+            ("dropin", Some(&words[..]))
+        }
     };
     let is_dropin = agent == Agent::DropIn;
     let archive = if is_dropin {
@@ -95,7 +101,10 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
     };
     match agent {
         Agent::Without => link(&["-DWITHOUT_AGENT"])?,
-        Agent::DropIn => link(&["-DWITHOUT_AGENT", &format!("-Wl,--wrap={DROPIN_ENTRY}")])?,
+        Agent::DropIn => {
+            let wrap = format!("-Wl,--wrap={DROPIN_ENTRY},--wrap={DROPIN_ABORT}");
+            link(&["-DWITHOUT_AGENT", &wrap])?;
+        }
         Agent::Streams | Agent::Frames => link(&[])?,
         Agent::Full => {
             let link_with = |bytes: usize| -> Result<Vec<u8>, LabError> {

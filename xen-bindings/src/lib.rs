@@ -11,7 +11,7 @@
 //!    [`events`], [`clock`], [`timer`], [`runstate`], [`sched`], [`vcpu`].
 //! 5. The domain's own resources: [`version`], [`start_info`], [`hvm`], [`memory`].
 //! 6. Sharing with other domains: [`grant`], [`ring`], and [`Channel`] to wait for them.
-//! 7. Communicating with other domains: [`xenstore`], [`console`], [`xenbus`], [`net`].
+//! 7. Communicating with other domains: [`xenstore`], [`console`], [`last_words`], [`xenbus`], [`net`].
 //!
 //! # What is trusted
 //!
@@ -102,6 +102,7 @@ pub mod fake;
 pub mod grant;
 pub mod hvm;
 mod hypercall;
+pub mod last_words;
 pub mod memory;
 pub mod net;
 mod page;

@@ -24,6 +24,13 @@ void unikprof_dropin_start(void);
  * for the backend, and prints a line on the console. */
 void unikprof_dropin_resume(void);
 
+/* Writes the crash dump on Xen's console: what was recorded last, for `unikprof-client recover`. Only the first call
+ * does; in a guest that is not profiled none does.
+ *
+ * For guests that do not call it by `-Wl,--wrap`. Call it where the guest ends because of an error, on the first vCPU,
+ * with interrupts on or off. It waits for the console's reader: up to 5 s for each read, up to 30 s in all. */
+void unikprof_dropin_crash(void);
+
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
  * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. On the
  * first vCPU only. */

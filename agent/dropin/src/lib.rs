@@ -12,6 +12,7 @@
 //! - `delivery`: how Xen delivers events to the guest.
 //! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
 //! - `events`: the calls by which the guest records events of its own.
+//! - `crash`: the crash dump.
 //! - `configuration`: the settings in xenstore.
 //! - `machine`: the processor: page tables, the interrupt table, the local APIC, the entry of interrupts.
 #![no_std]
@@ -21,6 +22,7 @@ extern crate std;
 
 mod configuration;
 mod console;
+mod crash;
 mod delivery;
 mod events;
 mod image;
@@ -58,4 +60,15 @@ pub extern "C" fn unikprof_dropin_start() {
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_dropin_resume() {
     start::resume();
+}
+
+/// Writes the crash dump on the console: what was recorded last, for `unikprof-client recover`. Only the first call
+/// does.
+///
+/// Call it where the guest ends because of an error, on the first vCPU, with interrupts off or on. It returns after at
+/// most 40 s, if nobody reads the console after 5 s.
+#[allow(unsafe_code, reason = "the name is called from C")]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_dropin_crash() {
+    crash::leave();
 }

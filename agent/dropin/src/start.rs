@@ -173,17 +173,20 @@ pub(crate) fn resume() {
     }
 }
 
-extern "C" fn run_again() {
+/// What the start has found.
+pub(crate) fn found() -> Option<Found> {
     // SAFETY: null, or the page that Xen shares with the guest, which has it at the same place after a restore.
-    let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() };
-    let (Some(running), Some(shared), Ok(xen)) =
-        (upcall::running(), shared, HypercallInstruction::find())
-    else {
+    let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() }?;
+    let xen = HypercallInstruction::find().ok()?;
+    Some(Found { xen, shared })
+}
+
+extern "C" fn run_again() {
+    let (Some(running), Some(found)) = (upcall::running(), found()) else {
         return;
     };
-    let found = Found { xen, shared };
     let result = running.reconnect(|served, is_new_domain| {
-        found.with_store(|store| served.reconnect(&xen, store, is_new_domain))
+        found.with_store(|store| served.reconnect(&found.xen, store, is_new_domain))
     });
     match result {
         Ok(Ok(())) => print(&found, format_args!("connected again")),

@@ -16,6 +16,7 @@ use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
+use crate::c_kernel::full::assert_dump_tells;
 use crate::harness::{Boot, Client, Guest, counters_add_up, on, wait_until, without_lab};
 
 const NAME: &str = "c-dropin";
@@ -45,6 +46,8 @@ const ASLEEP: &str = "c-dropin-asleep";
 const STUCK: &str = "c-dropin-stuck";
 /// Its upcall stays pending: it looks for events in its threads.
 const LAZY: &str = "c-dropin-lazy";
+/// It ends by a page fault, after five seconds.
+const CRASHING: &str = "c-dropin-crashing";
 const OTHERS: Boot = Boot {
     name: "C kernels with the drop-in and other work",
     config: || {
@@ -58,8 +61,11 @@ const OTHERS: Boot = Boot {
             guest.command_line = format!("work={work}");
             guest
         });
+        let settings = [("access", "open"), ("record", "flight")];
+        let mut crashing = guest(CRASHING, "10.0.2.53", &settings);
+        crashing.command_line = "fault=page".into();
         Ok(LabConfig {
-            guests: guests.into(),
+            guests: guests.into_iter().chain([crashing]).collect(),
             ..LabConfig::default()
         })
     },
@@ -259,6 +265,12 @@ fn record_stuck(lab: &Lab, name: &str) {
         stuck * 10 >= all * 8,
         "{name}: {stuck} of {all}: {stacks:#?}"
     );
+}
+
+/// By its own `panic`, which knows nothing of the profiler.
+#[test]
+fn a_guest_that_ends_by_its_own_panic_leaves_its_recording() {
+    on(&OTHERS, |lab| assert_dump_tells(lab, CRASHING, image()));
 }
 
 /// Guards against a port of the old domain that is another's in the new one, and clocks that begin anew.

@@ -14,6 +14,8 @@ use crate::upcall::{self, Next};
 const TICK_STACK: usize = 16 * 1024;
 /// A poll needs 32 KiB. The start needs three times 96 KiB, the size of what it builds and moves.
 const POLL_STACK: usize = 320 * 1024;
+/// At the end of the poll stack that only the start reaches.
+const CRASH_BLOCK: usize = 128 * 1024;
 /// The size of the area of `fxsave`.
 const FX_AREA: usize = 512;
 
@@ -150,6 +152,22 @@ pub(crate) fn is_on_poll_stack(sp: u64) -> bool {
 
 /// Calls `function` on the stack of polls, which must be unused.
 pub(crate) fn on_poll_stack(function: extern "C" fn()) {
+    on_stack(POLL.top(), function);
+}
+
+/// Calls `function` on the stack of ticks. Interrupts are off.
+pub(crate) fn on_tick_stack(function: extern "C" fn()) {
+    on_stack(TICK.top(), function);
+}
+
+/// The memory for a crash dump. The start is over, and only one caller has it.
+pub(crate) fn crash_block() -> &'static mut [u8] {
+    let start = POLL.0.get().cast();
+    // SAFETY: the start of the memory, of which the callers' contract is that nobody uses it.
+    unsafe { core::slice::from_raw_parts_mut(start, CRASH_BLOCK) }
+}
+
+fn on_stack(top: u64, function: extern "C" fn()) {
     // SAFETY: the stack is unused, and the registers that a call may change are named.
     unsafe {
         asm!(
@@ -157,7 +175,7 @@ pub(crate) fn on_poll_stack(function: extern "C" fn()) {
             "mov rsp, {top}",
             "call {function}",
             "mov rsp, r12",
-            top = in(reg) POLL.top(),
+            top = in(reg) top,
             function = in(reg) function,
             out("r12") _,
             clobber_abi("C"),

@@ -4,16 +4,25 @@
 //! preserved), and then to the console, line by line, for readers of its log. Nothing is allocated and no lock is
 //! waited for, because the panic may have happened anywhere, including an upcall.
 
-#![allow(unsafe_code, reason = "a block of memory of its own is borrowed")]
+#![allow(
+    unsafe_code,
+    reason = "a block of memory of its own is borrowed, and the console's page taken over"
+)]
 
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use unikprof_agent::CrashLines;
+use xen_sys_lite::clock::Clock;
+use xen_sys_lite::last_words::LastWords;
+use xen_sys_lite::{PolledChannel, SharedPage, hvm};
 
-use crate::last_words::LastWords;
+use crate::hypercalls::CountedCalls;
+use crate::hypervisor::{self, shared_info, xen};
 use crate::{early_println, events, vcpus};
+
+type Console = LastWords<PolledChannel<'static, CountedCalls>>;
 
 /// The size of the block in bytes: the newest records of the ring, and the stacks that they refer to. On the console
 /// it is twice as long, which takes a second at the rate that xenconsoled allows.
@@ -58,7 +67,7 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
         "xen-guest: {length} bytes are left at {:#x}",
         block.as_ptr() as u64
     );
-    let Some(mut console) = LastWords::open() else {
+    let Some(mut console) = take_console() else {
         return;
     };
     // Output that is not accepted is lost: there is nowhere to report it.
@@ -66,7 +75,18 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
     console.finish();
 }
 
-fn write(console: &mut LastWords, what: &dyn fmt::Display, block: &[u8]) -> fmt::Result {
+/// Takes over the console on this vCPU, whoever has its lock. `None` if there is no console.
+fn take_console() -> Option<Console> {
+    let ring = hvm::console_ring(&xen()).ok()?;
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and the earlier console is
+    // no longer used on this vCPU.
+    let page = unsafe { SharedPage::identity_frame(ring.frame) }?;
+    let clock = Clock::new(shared_info(), vcpus::current().0)?;
+    let channel = PolledChannel::new(hypervisor::events(), clock, ring.port);
+    Some(LastWords::new(page, channel))
+}
+
+fn write(console: &mut Console, what: &dyn fmt::Display, block: &[u8]) -> fmt::Result {
     // The previous line may be incomplete.
     write!(console, "\r\nxen-guest: {what}\r\n")?;
     write!(

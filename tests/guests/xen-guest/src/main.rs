@@ -75,8 +75,6 @@ mod hypercalls;
 mod hypervisor;
 mod idle;
 mod interrupts;
-#[cfg(feature = "agent")]
-mod last_words;
 mod load;
 mod lock;
 mod memory_functions;

@@ -9,12 +9,12 @@ use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest, stripped};
-use unikprof_tests::lab::{GuestConfig, GuestEnd, LabConfig};
+use unikprof_tests::lab::{GuestConfig, GuestEnd, Lab, LabConfig};
 use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
-use crate::harness::{Boot, Client, Guest, on, wait_until};
+use crate::harness::{Boot, Guest, on, wait_until};
 
 const KEYED: &str = "c-keyed";
 const WITHOUT_KEYS: &str = "c-no-keys";
@@ -115,25 +115,26 @@ fn the_kernel_runs_on_without_keys() {
 fn an_exception_leaves_the_recording_on_the_console() {
     on(&FULL, |lab| {
         for (name, _) in FAILING {
-            let end = lab.wait_for_end(name, END).unwrap();
-            assert_eq!(end, GuestEnd::Crash("crash".to_owned()));
-            let log = wait_until("the end of the dump", || {
-                let log = lab.guest_console(name).unwrap();
-                log.contains("the dump ends here").then_some(log)
-            });
-            let client = Guest::of_recording(lab, name).client();
-            fs::write(client.path("console.log"), log).unwrap();
-            let words = ["recover", "console.log", "-o", "crash.unikprof"];
-            client.run(&words).expect_success();
-            assert_tells(&client);
+            assert_dump_tells(lab, name, image());
         }
     });
 }
 
-fn assert_tells(client: &Client) {
+/// The guest ends as crashed, and its console has what it worked on before.
+pub(crate) fn assert_dump_tells(lab: &Lab, name: &str, image: &Path) {
+    let end = lab.wait_for_end(name, END).unwrap();
+    assert_eq!(end, GuestEnd::Crash("crash".to_owned()));
+    let log = wait_until("the end of the dump", || {
+        let log = lab.guest_console(name).unwrap();
+        log.contains("the dump ends here").then_some(log)
+    });
+    let client = Guest::of_recording(lab, name).client();
+    fs::write(client.path("console.log"), log).unwrap();
+    let words = ["recover", "console.log", "-o", "crash.unikprof"];
+    client.run(&words).expect_success();
     let recording = client.recording("crash.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
-    let report = client.report_with("crash.unikprof", image(), &["--json"]);
+    let report = client.report_with("crash.unikprof", image, &["--json"]);
     let report = report.expect_json();
     let functions = report["functions"].as_array().unwrap();
     for worker in ["miller", "baker"] {

@@ -2,7 +2,7 @@
 //! threads and netfront (`tests/guests/c-xen`).
 
 mod blocked;
-mod full;
+pub(crate) mod full;
 mod names;
 mod own_kernel;
 mod peers;

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring]
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--entry NAME] [--memory MIB]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB]
 //! ```
 //!
 //! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
 //! keys; `--ring` adds the flight recorder.
 //!
 //! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
-//! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), and has
-//! `MIB` mebibytes of memory (by default 4).
+//! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), writes a crash
+//! dump when it calls a function of `--abort` (by default `solo5_abort` and `solo5_exit`) that it is
+//! linked with in the same way, and has `MIB` mebibytes of memory (by default 4).
 //!
 //! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain.
 
@@ -78,7 +79,7 @@ const PROFILE: [&str; 9] = [
 const PREFIX: &str = "unikprof_";
 
 const USAGE: &str = "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]
-      or: build-archive FOLDER --dropin [--entry NAME] [--memory MIB, 1 to 1024]";
+      or: build-archive FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
 
 /// What is built.
 struct Archive {
@@ -90,7 +91,7 @@ struct Archive {
     features: Vec<&'static str>,
     /// Assembly code of further members, with their names. The linker takes each only if the guest
     /// refers to it.
-    members: Vec<(&'static str, String)>,
+    members: Vec<(String, String)>,
 }
 
 impl Archive {
@@ -104,10 +105,17 @@ impl Archive {
         }
     }
 
-    fn dropin(entry: &str, mebibytes: u32) -> Self {
-        let start = format!(
-            ".globl __wrap_{entry}\n__wrap_{entry}:\n{}jmp __real_{entry}\n",
-            arch::CALL_START
+    fn dropin(entry: &str, aborts: &[String], mebibytes: u32) -> Self {
+        let wrap = |name: &str, function: &str| {
+            let code = arch::call_before(function);
+            let code = format!(".globl __wrap_{name}\n__wrap_{name}:\n{code}jmp __real_{name}\n");
+            (format!("wrap-{name}"), code)
+        };
+        let mut members = vec![wrap(entry, "unikprof_dropin_start")];
+        members.extend(
+            aborts
+                .iter()
+                .map(|name| wrap(name, "unikprof_dropin_crash")),
         );
         let memory = format!(
             ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
@@ -115,17 +123,16 @@ impl Archive {
         );
         let functions = arch::MEMORY_FUNCTIONS.map(|(name, code)| {
             let head = format!(".text\n.weak {name}\n.type {name}, @function\n{name}:\n");
-            (name, head + code)
+            (name.to_owned(), head + code)
         });
+        members.push(("memory".to_owned(), memory));
+        members.extend(functions);
         Self {
             package: "dropin",
             name: "libunikprof-dropin.a",
             headers: &["unikprof_dropin.h"],
             features: Vec::new(),
-            members: [("start", start), ("memory", memory)]
-                .into_iter()
-                .chain(functions)
-                .collect(),
+            members,
         }
     }
 }
@@ -156,6 +163,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
     let folder = words.next()?;
     let mut features = Vec::new();
     let (mut is_dropin, mut entry, mut memory) = (false, None, None);
+    let mut aborts = Vec::new();
     while let Some(option) = words.next() {
         match &*option {
             "--smoltcp" => features.push("smoltcp"),
@@ -163,6 +171,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
             "--ring" => features.push("ring"),
             "--dropin" => is_dropin = true,
             "--entry" => entry = Some(words.next()?),
+            "--abort" => aborts.push(words.next()?),
             "--memory" => {
                 let mebibytes = words.next()?.parse().ok()?;
                 memory = Some(mebibytes).filter(|mebibytes| (1..=1024).contains(mebibytes));
@@ -174,9 +183,15 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
     let entry = entry.as_deref();
     let archive = match is_dropin {
         true if features.is_empty() => {
-            Archive::dropin(entry.unwrap_or("solo5_app_main"), memory.unwrap_or(4))
+            if aborts.is_empty() {
+                aborts = ["solo5_abort", "solo5_exit"].map(str::to_owned).into();
+            }
+            let entry = entry.unwrap_or("solo5_app_main");
+            Archive::dropin(entry, &aborts, memory.unwrap_or(4))
         }
-        false if entry.is_none() && memory.is_none() => Archive::library(features),
+        false if entry.is_none() && aborts.is_empty() && memory.is_none() => {
+            Archive::library(features)
+        }
         _ => return None,
     };
     Some((folder, archive))
@@ -290,7 +305,11 @@ fn link(
 
     let memmove = fs::read_to_string(package.join("src").join(ARCH).join("memmove.s"))?;
     let mut members = vec![object];
-    for (name, code) in archive.members.iter().chain([&("memmove", memmove)]) {
+    for (name, code) in archive
+        .members
+        .iter()
+        .chain([&("memmove".to_owned(), memmove)])
+    {
         let (source, member) = (
             work.join(format!("{name}.s")),
             work.join(format!("{name}.o")),

@@ -1,23 +1,15 @@
 //! Assembly code of the archive's members on x86-64.
 
-/// Calls the drop-in's start; registers of arguments (also al, their number in vector registers), and the stack's
-/// alignment, are kept.
-pub(crate) const CALL_START: &str = "push %rax
-push %rdi
-push %rsi
-push %rdx
-push %rcx
-push %r8
-push %r9
-call unikprof_dropin_start
-pop %r9
-pop %r8
-pop %rcx
-pop %rdx
-pop %rsi
-pop %rdi
-pop %rax
-";
+/// Registers of arguments, and al: the number of arguments in vector registers.
+const ARGUMENTS: [&str; 7] = ["rax", "rdi", "rsi", "rdx", "rcx", "r8", "r9"];
+
+/// Calls `function` at the entry of another function, whose arguments are kept, as is the stack's alignment.
+pub(crate) fn call_before(function: &str) -> String {
+    let push = ARGUMENTS.map(|register| format!("push %{register}\n"));
+    let mut pop = ARGUMENTS.map(|register| format!("pop %{register}\n"));
+    pop.reverse();
+    format!("{}call {function}\n{}", push.concat(), pop.concat())
+}
 
 /// What compilers expect of every C library, for guests without one.
 pub(crate) const MEMORY_FUNCTIONS: [(&str, &str); 3] = [
