@@ -237,6 +237,31 @@ fn a_replayed_first_message_gains_nothing() {
     assert_eq!((peers.displaced, peers.bad_record), (1, 1));
 }
 
+/// Guards against a key that still opens, or a conversation that goes on with it, after it was withdrawn.
+#[test]
+fn keys_can_be_replaced_while_it_serves() {
+    let (_, mut service) = keyed::service();
+    let mut owner = Client::new(&mut service, CONTROL);
+    owner.ask(&mut service, &one_ms());
+    let none = Access::Keys(Box::leak(Box::default()));
+    assert_eq!(service.set_access(none), Err(ServeError::NoKeys));
+    assert!(!service.is_over(owner.session), "nothing has changed");
+
+    let mut keys = Keys::new();
+    keys.add(Role::Control, Key::from_bytes(OTHER)).unwrap();
+    let keys = Access::Keys(Box::leak(Box::new(keys)));
+    service.set_access(keys).unwrap();
+    assert!(service.is_given_up(owner.session));
+    service.close(owner.session);
+    let former = connect(&mut service, CONTROL);
+    service.agent().platform().idle(5_000_000);
+    assert_eq!(refusals(&former.send(&mut service)), refusal::BAD_KEY);
+    service.close(former.session);
+    let answers = Client::new(&mut service, OTHER).ask(&mut service, &Check {});
+    let left: RecordingStatus<'_> = read(&answers[1]);
+    assert_eq!(left.recording, 1, "it goes on");
+}
+
 /// Replayed, out of order, altered anywhere, or of an invalid length: the conversation must end
 /// with that record, send nothing more, and be counted.
 #[test]

@@ -10,7 +10,6 @@ use unikprof_proto::ring::kind;
 use crate::agent::AnyAgent;
 use crate::agent::recordings::Recordings;
 use crate::ground::claim::Claim;
-#[cfg(feature = "noise")]
 use crate::ground::platform::Platform;
 use crate::record::recorder::{RETRY_NS, Recorder};
 use crate::serve::access::Access;
@@ -70,6 +69,20 @@ impl<'a> Conversations<'a> {
             until_ns: None,
             is_unfinished: false,
         }
+    }
+
+    pub(super) fn set_access(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        access: Access<'a>,
+    ) -> Result<(), ServeError> {
+        check(agent.platform(), access)?;
+        self.access = access;
+        let sessions = self.sessions.iter_mut();
+        sessions
+            .filter(|session| !session.is_free())
+            .for_each(Session::abandon);
+        Ok(())
     }
 
     pub(super) fn set_cpu_share(&mut self, permille: u32) {
@@ -370,15 +383,17 @@ pub(super) fn claim<'a>(
     agent: &'a AnyAgent<'a, '_>,
     access: Access<'_>,
 ) -> Result<Claim<'a, Recordings>, ServeError> {
-    #[cfg(not(feature = "noise"))]
-    let _ = access;
-    #[cfg(feature = "noise")]
     if let Err(error) = check(agent.platform(), access) {
         let text = crate::ground::text::Text::format(format_args!("unikprof: {error}"));
         agent.platform().log(text.as_str());
         return Err(error);
     }
     agent.claim_recordings().ok_or(ServeError::Served)
+}
+
+#[cfg(not(feature = "noise"))]
+fn check(_: &dyn Platform, _: Access<'_>) -> Result<(), ServeError> {
+    Ok(())
 }
 
 /// Checks that an agent on `platform` can be served with this `access`.

@@ -78,6 +78,16 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         })
     }
 
+    /// Serves the clients that `access` allows from now on, for example because keys have changed. All conversations end,
+    /// and recordings go on. After an error everything is as before.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::NoKeys`] and [`ServeError::NoRandomness`].
+    pub fn set_access(&mut self, access: Access<'a>) -> Result<(), ServeError> {
+        self.conversations.set_access(self.agent, access)
+    }
+
     /// Sets the share of a CPU that the agent's network work may take over time, in thousandths, 1
     /// to 1000; the default is [`DEFAULT_CPU_SHARE_PERMILLE`](crate::DEFAULT_CPU_SHARE_PERMILLE).
     /// Half of it is reserved for clients with the role `control` (all clients of an open agent),

@@ -231,7 +231,7 @@ impl Session {
     }
 
     /// Ends the conversation at once: nothing more is sent.
-    fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.phase = Phase::GivenUp;
         self.series = Series::None;
         self.ring = None;
