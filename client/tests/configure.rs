@@ -126,16 +126,12 @@ fn the_settings_are_shown_without_secrets() {
 #[test]
 fn what_cannot_be_done_leaves_the_image_alone() {
     let folder = Folder::new(&image());
-    folder.fails(
-        &["--address", "10.0.0.5"],
-        exit_code::USAGE,
-        "such as 10.0.0.5/24",
-    );
-    folder.fails(
-        &["--address", "10.0.0.5/33"],
-        exit_code::USAGE,
-        "such as 10.0.0.5/24",
-    );
+    for address in ["10.0.0.5", "10.0.0.5/33", "224.0.0.1/24", "0.0.0.0/0"] {
+        let expected = "such as 10.0.0.5/24";
+        folder.fails(&["--address", address], exit_code::USAGE, expected);
+    }
+    let broadcast = ["--address", "10.0.0.5/24", "--gateway", "255.255.255.255"];
+    folder.fails(&broadcast, exit_code::USAGE, "unicast");
     folder.fails(&["--port", "0"], exit_code::USAGE, "1..=65535");
     folder.fails(
         &["--record", "two\nlines"],

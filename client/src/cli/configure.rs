@@ -40,7 +40,7 @@ pub(super) struct ConfigureArguments {
     #[arg(long, value_name = "ADDR/LENGTH", value_parser = address)]
     address: Option<String>,
     /// The router
-    #[arg(long, value_name = "ADDR", requires = "address")]
+    #[arg(long, value_name = "ADDR", requires = "address", value_parser = unicast)]
     gateway: Option<Ipv4Addr>,
     /// The TCP port [default: 7777]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
@@ -70,13 +70,22 @@ Examples:
   unikprof-client configure guest.elf";
 
 fn address(text: &str) -> Result<String, String> {
-    let expected = "expected an IPv4 address and the length of its prefix, such as 10.0.0.5/24";
+    let expected =
+        "expected a unicast IPv4 address and the length of its prefix, such as 10.0.0.5/24";
     let parts = text.split_once('/').and_then(|(address, length)| {
         let length: u8 = length.parse().ok()?;
-        let address: Ipv4Addr = address.parse().ok()?;
+        let address = unicast(address).ok()?;
         (length <= 32).then_some(format!("{address}/{length}"))
     });
     parts.ok_or_else(|| expected.into())
+}
+
+/// An address that one network device can have; the agent takes no others.
+fn unicast(text: &str) -> Result<Ipv4Addr, String> {
+    let address = text.parse().ok().filter(|address: &Ipv4Addr| {
+        !(address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+    });
+    address.ok_or_else(|| "expected a unicast IPv4 address, such as 10.0.0.1".into())
 }
 
 /// The agent's limits for it, and that it is a line.
