@@ -21,7 +21,8 @@ void unikprof_dropin_start(void);
  *
  * Call it on the first vCPU after a restore, when the guest has its shared information page and the vector of its
  * events as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits
- * for the backend, and prints a line on the console. */
+ * for the backend, and prints a line on the console. Keys, `access` and `cpu-share` that are in xenstore replace the
+ * former ones. */
 void unikprof_dropin_resume(void);
 
 /* Writes the crash dump on Xen's console: what was recorded last, for `unikprof-client recover`. Only the first call

@@ -5,7 +5,7 @@ use core::arch::global_asm;
 use core::fmt;
 
 use unikprof_agent::tcp_server::smoltcp::wire::{Ipv4Address, Ipv4Cidr};
-use unikprof_agent::{Key, Keys, Role};
+use unikprof_agent::{Access, Key, Keys, Role};
 use unikprof_proto::image_settings::{self, CAPACITY};
 use xen_sys_lite::Errno;
 use xen_sys_lite::xenstore::{Path, StoreError, Tree};
@@ -101,16 +101,35 @@ impl Configuration {
                         settings.set(Source::Image, name, text)?;
                     }
                 }
-                Err(_) => {
+                Err(error) => {
+                    let expected = match error {
+                        StoreError::BufferTooSmall { .. } => "at most 256 bytes",
+                        StoreError::BadValue => "text in UTF-8",
+                        StoreError::Refused(Errno::EACCES) => "a node that the guest may read",
+                        _ => "an answer of xenstore",
+                    };
                     return Err(Invalid {
                         source: Source::Xenstore,
                         name,
-                        expected: "at most 256 bytes of text that the guest may read",
+                        expected,
                     });
                 }
             }
         }
         Ok(settings)
+    }
+
+    /// Whether anybody may connect.
+    pub(crate) fn names_anybody(&self) -> bool {
+        self.is_open || !self.keys.is_empty()
+    }
+
+    pub(crate) fn access(&self) -> Access<'_> {
+        if self.is_open {
+            Access::Open
+        } else {
+            Access::Keys(&self.keys)
+        }
     }
 
     fn set(&mut self, source: Source, name: &'static str, text: &str) -> Result<(), Invalid> {

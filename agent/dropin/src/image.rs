@@ -4,6 +4,7 @@
 
 use core::arch::global_asm;
 use core::fmt;
+use core::ops::Range;
 
 use unikprof_agent::Mapping;
 
@@ -27,7 +28,7 @@ const NOTE: u32 = 4;
 const EXECUTABLE: u32 = 1;
 /// `NT_GNU_BUILD_ID`.
 const BUILD_ID: u32 = 3;
-const PROGRAM_HEADER: usize = 56;
+const PROGRAM_HEADER: u64 = 56;
 const MAX_BUILD_ID: u64 = 64;
 
 /// Why the code is not known.
@@ -105,29 +106,30 @@ fn from_headers(headers: u64) -> Result<Mapping<'static>, NoImage> {
     let word = |address| unsafe { word(address) };
     let count = word(headers + 0x38) as u16;
     let first = headers + word(headers + 0x20);
-    let mut code = None;
-    let mut build_id: &'static [u8] = &[];
-    for number in 0..usize::from(count) {
-        let at = first + (number * PROGRAM_HEADER) as u64;
-        let (kind, flags) = (word(at) as u32, (word(at) >> 32) as u32);
+    let all = (0..u64::from(count)).map(|number| {
+        let at = first + number * PROGRAM_HEADER;
         let [file_offset, address, size] = [8, 16, 40].map(|offset| word(at + offset));
-        match kind {
-            LOAD if flags & EXECUTABLE != 0 && code.is_none() => {
-                code = Some((address, size, file_offset));
-            }
-            NOTE => {
-                let notes = core::ptr::with_exposed_provenance::<u8>(address as usize);
-                // SAFETY: a note's segment is loaded with the image and never written.
-                let notes = unsafe { core::slice::from_raw_parts(notes, size as usize) };
-                build_id = find_build_id(notes).unwrap_or(build_id);
-            }
-            _ => {}
-        }
-    }
-    let (start, size, file_offset) = code.ok_or(NoImage::NoCode)?;
+        (word(at), address..address.saturating_add(size), file_offset)
+    });
+    let of_kind = |wanted| all.clone().filter(move |(kind, ..)| *kind as u32 == wanted);
+    let mut code = of_kind(LOAD).filter(|(kind, ..)| (kind >> 32) as u32 & EXECUTABLE != 0);
+    // Notes that are in no loaded segment are in the file only.
+    let is_loaded = |notes: &Range<u64>| {
+        of_kind(LOAD).any(|(_, it, _)| it.start <= notes.start && notes.end <= it.end)
+    };
+    let notes = of_kind(NOTE).map(|(_, notes, _)| notes).filter(is_loaded);
+    let mut build_ids = notes.filter_map(|notes| {
+        let start = core::ptr::with_exposed_provenance::<u8>(notes.start as usize);
+        // SAFETY: loaded with the image, and never written.
+        let notes =
+            unsafe { core::slice::from_raw_parts(start, (notes.end - notes.start) as usize) };
+        find_build_id(notes)
+    });
+    let build_id = build_ids.next().unwrap_or_default();
+    let (_, code, file_offset) = code.next().ok_or(NoImage::NoCode)?;
     Ok(Mapping {
-        start,
-        end: start + size,
+        start: code.start,
+        end: code.end,
         file_offset,
         build_id,
         path: "",
@@ -155,6 +157,7 @@ fn find_build_id(mut notes: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::vec::Vec;
@@ -192,6 +195,44 @@ mod tests {
             Some(&b"twenty bytes of hash"[..])
         );
         assert_eq!(scan(start, start + 100), None);
+    }
+
+    /// Guards against a read of notes that are in the file only, as where a linker script discards their section.
+    #[test]
+    fn notes_outside_the_loaded_segments_are_not_read() {
+        const CODE: u64 = 0x1000;
+        let notes = note(b"GNU\0", 3, b"twenty bytes of hash");
+        let place = notes.as_ptr().expose_provenance() as u64;
+        let id = |data: Range<u64>| {
+            let header = |kind, flags, range: Range<u64>| {
+                let size = range.end - range.start;
+                [
+                    kind | u64::from(flags) << 32,
+                    0,
+                    range.start,
+                    range.start,
+                    size,
+                    size,
+                    1,
+                ]
+            };
+            let mut words = std::vec![0; 8];
+            (words[4], words[7]) = (64, 3);
+            words.extend(header(u64::from(LOAD), EXECUTABLE, CODE..2 * CODE));
+            words.extend(header(u64::from(LOAD), 0, data));
+            words.extend(header(
+                u64::from(NOTE),
+                0,
+                place..place + notes.len() as u64,
+            ));
+            let found = from_headers(words.as_ptr().expose_provenance() as u64).unwrap();
+            assert_eq!((found.start, found.end), (CODE, 2 * CODE));
+            found.build_id
+        };
+        let end = place + notes.len() as u64;
+        assert_eq!(id(place..end), b"twenty bytes of hash");
+        assert_eq!(id(place..end - 1), b"");
+        assert_eq!(id(place + 1..end), b"");
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub extern "C" fn unikprof_dropin_start() {
 ///
 /// Call it on the first vCPU after a restore, when the guest has its shared information page and the vector of its events
 /// as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits for the
-/// backend, and prints a line on the console.
+/// backend, and prints a line on the console. Keys, `access` and `cpu-share` that are in xenstore replace the former
+/// ones.
 #[allow(unsafe_code, reason = "the name is called from C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_dropin_resume() {

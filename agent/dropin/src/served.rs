@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use unikprof_agent::tcp_server::smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use unikprof_agent::tcp_server::{TcpConfig, TcpError, TcpServer, TcpStorage};
 use unikprof_agent::xen::XenPlatform;
-use unikprof_agent::{Agent, Service};
+use unikprof_agent::{Agent, ServeError, Service};
 use xen_sys_lite::events::Port;
 use xen_sys_lite::grant::{GrantTable, GrantTableError};
 use xen_sys_lite::net::{NetError, NetPages, Netfront};
@@ -97,6 +97,15 @@ impl Served {
         })?;
         is_new_domain.store(false, Ordering::Relaxed);
         self.device.resume(store)
+    }
+
+    /// Serves those whom the settings allow, and nobody else.
+    pub(crate) fn follow(&mut self, settings: &'static Configuration) -> Result<(), ServeError> {
+        self.service.set_access(settings.access())
+    }
+
+    pub(crate) fn set_cpu_share(&mut self, permille: u32) {
+        self.service.set_cpu_share(permille);
     }
 
     /// Whether a poll would receive something.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use unikprof_agent::tcp_server::TcpError;
 use unikprof_agent::xen::{Hooks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
-    Access, Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
+    Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
     StartError,
 };
 use xen_sys_lite::abi::PAGE_SIZE;
@@ -34,7 +34,7 @@ use crate::machine::descriptors::{self, NoHandler};
 use crate::machine::paging::{self, FIVE_LEVELS};
 use crate::machine::{self, entry};
 use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAgent};
-use crate::statics::{Once, Pages, agent_memory};
+use crate::statics::{Once, Pages, Replaced, agent_memory};
 use crate::store::{GuestStore, with_ring};
 use crate::upcall::{self, Running};
 
@@ -49,7 +49,7 @@ const TRIES: u32 = 3;
 const MEMORY_END: u64 = 0xf000_0000;
 static AGENT: Once<MaybeUninit<ServedAgent>> = Once::empty();
 static RUNNING: Once<MaybeUninit<Running>> = Once::empty();
-static SETTINGS: Once<MaybeUninit<Configuration>> = Once::empty();
+static SETTINGS: Replaced<Configuration> = Replaced::empty();
 static MAPPING: Once<MaybeUninit<[Mapping<'static>; 1]>> = Once::empty();
 static IDENTITY: Once<Identity> = Once::new(Identity::UNKNOWN);
 static RUNSTATE: RunstateArea = RunstateArea::new();
@@ -90,6 +90,7 @@ enum Refusal {
     Handler(NoHandler),
     Grants(GrantTableError),
     Network(u32, NetError),
+    Reconnect(NetError),
     Tcp(TcpError),
     Agent(StartError),
     Serve(ServeError),
@@ -117,6 +118,7 @@ impl fmt::Display for Refusal {
             Self::Handler(error) => error.fmt(f),
             Self::Grants(error) => error.fmt(f),
             Self::Network(vif, error) => write!(f, "device/vif/{vif}: {error}"),
+            Self::Reconnect(error) => error.fmt(f),
             Self::Tcp(error) => error.fmt(f),
             Self::Agent(error) => error.fmt(f),
             Self::Serve(error) => error.fmt(f),
@@ -186,12 +188,37 @@ extern "C" fn run_again() {
         return;
     };
     let result = running.reconnect(|served, is_new_domain| {
-        found.with_store(|store| served.reconnect(&found.xen, store, is_new_domain))
+        found.with_store(|store| {
+            // Without the image's: those in use may have been in xenstore once, and would be others.
+            let settings = Configuration::read(store, "").map_err(Refusal::Setting)?;
+            let has_access = settings.names_anybody();
+            if let Some(share) = settings.cpu_share {
+                served.set_cpu_share(share);
+                running.set_cpu_share(share);
+            }
+            if has_access {
+                // SAFETY: interrupts are off; only the service has the settings.
+                unsafe { SETTINGS.replace(settings, |settings| served.follow(settings)) }
+                    .map_err(Refusal::Serve)?;
+            }
+            let result = served.reconnect(&found.xen, store, is_new_domain);
+            result.map_err(Refusal::Reconnect)?;
+            Ok::<_, Refusal>(has_access)
+        })?
     });
     match result {
-        Ok(Ok(())) => print(&found, format_args!("connected again")),
-        Ok(Err(error)) => print(&found, format_args!("no network: {error}")),
-        Err(error) => print(&found, format_args!("no network: {error}")),
+        Ok(has_access) => print(
+            &found,
+            format_args!(
+                "connected again, {}",
+                if has_access {
+                    "for those named in xenstore now"
+                } else {
+                    "for the same clients"
+                }
+            ),
+        ),
+        Err(reason) => print(&found, format_args!("no network: {reason}")),
     }
 }
 
@@ -282,14 +309,10 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
     let (settings, vif, network) =
         found.with_store(|store| from_store(found, store, identity))??;
-    let settings = SETTINGS.take().ok_or(Refusal::Static)?.write(settings);
+    // SAFETY: the first one.
+    let settings = unsafe { SETTINGS.replace(settings, Ok::<_, Refusal>) }?;
     let agent = start_agent(found, mapping, identity)?;
-    let access = if settings.is_open {
-        Access::Open
-    } else {
-        Access::Keys(&settings.keys)
-    };
-    let mut service = Service::new(agent, access).map_err(Refusal::Serve)?;
+    let mut service = Service::new(agent, settings.access()).map_err(Refusal::Serve)?;
     if let Some(share) = settings.cpu_share {
         service.set_cpu_share(share);
     }
@@ -352,7 +375,7 @@ fn from_store(
     let settings = configuration::in_image()
         .and_then(|image| Configuration::read(store, image))
         .map_err(Refusal::Setting)?;
-    if !settings.is_open && settings.keys.is_empty() {
+    if !settings.names_anybody() {
         return Err(Refusal::NoAccess);
     }
     let mut buffer = [0; 512];

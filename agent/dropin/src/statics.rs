@@ -3,7 +3,7 @@
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use xen_sys_lite::{PageMemory, SharedPage};
 
@@ -37,6 +37,41 @@ impl<T> Once<MaybeUninit<T>> {
     /// Room for a value.
     pub(crate) const fn empty() -> Self {
         Self::new(MaybeUninit::uninit())
+    }
+}
+
+/// Room for a value that is replaced now and then, and for its successor.
+pub(crate) struct Replaced<T> {
+    places: [UnsafeCell<Option<T>>; 2],
+    count: AtomicUsize,
+}
+
+// SAFETY: `put` has one caller at a time.
+unsafe impl<T: Send + Sync> Sync for Replaced<T> {}
+
+impl<T> Replaced<T> {
+    pub(crate) const fn empty() -> Self {
+        Self {
+            places: [const { UnsafeCell::new(None) }; 2],
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has `publish` use a value from now on. After an error the former one stays in use.
+    ///
+    /// # Safety
+    /// There is one call at a time. Nobody uses the former value after a successful call, nor the new one after an error.
+    pub(crate) unsafe fn replace<R, E>(
+        &'static self,
+        value: T,
+        publish: impl FnOnce(&'static T) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let count = self.count.load(Ordering::Relaxed) + 1;
+        let place = self.places[count % 2].get();
+        // SAFETY: the caller's contract: the other place has the value in use.
+        let result = publish(unsafe { &mut *place }.insert(value))?;
+        self.count.store(count, Ordering::Relaxed);
+        Ok(result)
     }
 }
 

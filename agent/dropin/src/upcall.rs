@@ -10,17 +10,17 @@
 //!
 //! # A guest that waits
 //!
-//! The guest waits by `sti; hlt`. An interrupt without an event of the guest's own returns to the `hlt`: the guest does
-//! not wake. A tick that finds the guest waiting begins a block of the agent, and arms no further tick. An event of
+//! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An interrupt without an event of
+//! the guest's own returns to the `hlt` or to the call: the guest does not wake. A tick that finds the guest waiting begins a block of the agent, and arms no further tick. An event of
 //! the guest's own ends it. So a recorded guest is interrupted at most once in each wait, and one that is not recorded
-//! only by clients. If an event of the guest's own arrives when such a `hlt` is about to be executed again, the
-//! entry lets the guest continue behind the `hlt`, as the processor would have.
+//! only by clients. If an event of the guest's own arrives when such an instruction is about to be executed
+//! again, the entry lets the guest continue behind it, as the processor would have.
 //!
 //! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
 //! know, or masks its port. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the
 //! guest's own there is one; again and again while an upcall is pending, since Xen raises no other.
 //!
-//! The byte of `hlt` before the program counter may also end another instruction. So a wait is one only if Xen has
+//! The bytes before the program counter may also belong to another instruction. So a wait is one only if Xen has
 //! counted blocked time since the profiler's last interrupt: a blocked vCPU continues with an interrupt, and all of
 //! them pass here.
 #![allow(
@@ -58,8 +58,16 @@ const EARLY_NS: u64 = 100_000;
 const LONGEST_NS: u64 = 40_000_000_000;
 /// The device's port is proven to be the device's at this interval.
 const PROOF_NS: u64 = 1_000_000_000;
+/// The clock may step back by less than this when Xen moves the vCPU to another processor.
+const CLOCK_STEP_NS: u64 = 100_000_000;
 const STI: u8 = 0xfb;
 const HLT: u8 = 0xf4;
+/// An entry of the hypercall page: `mov eax, 29`, for `sched_op`, and `vmcall` or `vmmcall`.
+const LOAD_SCHED_OP: [u8; 5] = [0xb8, SCHED_OP as u8, 0, 0, 0];
+const CALLS_XEN: [[u8; 3]; 2] = [[0x0f, 0x01, 0xc1], [0x0f, 0x01, 0xd9]];
+const SCHED_OP: u64 = 29;
+/// The first argument of `sched_op`.
+const SCHEDOP_BLOCK: u64 = 1;
 
 /// What the entry does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +93,7 @@ pub(crate) struct Running {
     /// The guest's interrupts that are not events pass elsewhere.
     has_others: bool,
     /// Of polls, in thousandths of a CPU.
-    share_permille: u64,
+    share_permille: AtomicU32,
     /// The device's event channel; 0 for none.
     port: AtomicU32,
     /// Its other end: domain and port.
@@ -186,18 +194,50 @@ impl Saved {
         Registers::new(self.rip, self.rsp, self.rbp)
     }
 
-    /// Continues behind the `hlt` to which an interrupt has returned, if it was not executed yet.
-    fn skip_hlt(&mut self, waits_at: u64) {
-        if self.rip == waits_at && instruction(self.rip) == HLT {
+    /// The wait that has ended before the program counter.
+    fn wait_before(&self) -> Option<Wait> {
+        let [hlt, call] = [1, 3].map(|size| self.rip.wrapping_sub(size));
+        if code(hlt) == [HLT] {
+            return Some(Wait::Hlt(hlt));
+        }
+        let is_block = self.rdi == SCHEDOP_BLOCK
+            && CALLS_XEN.contains(&code(call))
+            && code(call.wrapping_sub(5)) == LOAD_SCHED_OP;
+        is_block.then_some(Wait::Block(call))
+    }
+
+    /// Returns to the wait, if the guest cannot tell; returns where it is.
+    fn repeat(&mut self) -> Option<u64> {
+        match self.wait_before()? {
+            Wait::Hlt(at) if code(at.wrapping_sub(1)) == [STI] => self.rip = at,
+            Wait::Hlt(_) => return None,
+            Wait::Block(at) => (self.rip, self.rax) = (at, SCHED_OP),
+        }
+        Some(self.rip)
+    }
+
+    /// Continues behind the wait to which an interrupt has returned, if it was not executed yet.
+    fn skip_wait(&mut self, waits_at: u64) {
+        if self.rip != waits_at {
+        } else if code(self.rip) == [HLT] {
             self.rip += 1;
+        } else if CALLS_XEN.contains(&code(self.rip)) {
+            // It has succeeded.
+            (self.rip, self.rax) = (self.rip + 3, 0);
         }
     }
 }
 
-/// The first byte of the instruction at an address of executed code.
-fn instruction(address: u64) -> u8 {
-    // SAFETY: the processor has executed the instruction, or is about to.
-    unsafe { core::ptr::with_exposed_provenance::<u8>(address as usize).read() }
+/// An instruction in which the guest waits, by its address.
+enum Wait {
+    Hlt(u64),
+    Block(u64),
+}
+
+/// The bytes at an address of executed code.
+fn code<const SIZE: usize>(address: u64) -> [u8; SIZE] {
+    // SAFETY: the processor has executed the instructions, or is about to.
+    unsafe { core::ptr::with_exposed_provenance::<[u8; SIZE]>(address as usize).read() }
 }
 
 impl Running {
@@ -220,7 +260,7 @@ impl Running {
             apic,
             delivery,
             has_others,
-            share_permille: u64::from(share_permille),
+            share_permille: AtomicU32::new(share_permille),
             port: AtomicU32::new(0),
             backend: [const { AtomicU32::new(0) }; 2],
             leaves,
@@ -250,10 +290,14 @@ impl Running {
 
     /// Lets the timer and the connected device interrupt, beginning with a poll.
     pub(crate) fn begin(&self) {
+        self.go_on(true);
+    }
+
+    fn go_on(&self, has_network: bool) {
         self.apic.enable(self.delivery.vector);
         // SAFETY: interrupts are off, and there is no poll.
         let port = unsafe { &*self.served.get() }.port();
-        if let Some(port) = port {
+        if let Some(port) = port.filter(|_| has_network) {
             if let Ok((Binding::Interdomain { domain, port }, _)) = self.events.status(port) {
                 self.backend[0].store(u32::from(domain), Ordering::Relaxed);
                 self.backend[1].store(port, Ordering::Relaxed);
@@ -268,20 +312,28 @@ impl Running {
         self.arm();
     }
 
+    /// Sets the share of polls, in thousandths of a CPU, 1 to 1000.
+    pub(crate) fn set_cpu_share(&self, permille: u32) {
+        self.share_permille.store(permille, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_polling(&self) -> bool {
         self.is_polling.load(Ordering::Relaxed)
     }
 
     /// Connects the device again, by `reconnect`, which is told whether the domain is a new one, and says when it has
-    /// forgotten the old one. Interrupts are off, and no poll is under way.
-    pub(crate) fn reconnect<T>(&self, reconnect: impl FnOnce(&mut Served, &AtomicBool) -> T) -> T {
+    /// forgotten the old one. After an error there is no network. Interrupts are off, and no poll is under way.
+    pub(crate) fn reconnect<T, E>(
+        &self,
+        reconnect: impl FnOnce(&mut Served, &AtomicBool) -> Result<T, E>,
+    ) -> Result<T, E> {
         if self.is_restored() {
             self.follow_restore();
         }
         self.port.store(0, Ordering::Relaxed);
         // SAFETY: there is no poll, and none begins: interrupts are off.
         let result = reconnect(unsafe { &mut *self.served.get() }, &self.is_new_domain);
-        self.begin();
+        self.go_on(result.is_ok());
         result
     }
 
@@ -304,7 +356,7 @@ impl Running {
     fn is_restored(&self) -> bool {
         let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
         self.domain_id() != self.domain.load(Ordering::Relaxed)
-            || proof_at_ns > self.clock.now_ns() + PROOF_NS
+            || proof_at_ns > self.clock.now_ns() + PROOF_NS + CLOCK_STEP_NS
     }
 
     fn domain_id(&self) -> u32 {
@@ -381,7 +433,8 @@ impl Running {
         // Before an event is taken, which could be another's, and now and then.
         let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
         let now_ns = self.clock.now_ns();
-        if is_masked || is_pending || !(now_ns..=now_ns + PROOF_NS).contains(&proof_at_ns) {
+        let is_proven = (now_ns..=now_ns + PROOF_NS).contains(&proof_at_ns);
+        if is_masked || is_pending || !is_proven {
             if self.is_restored() {
                 machine::debug_line(
                     "the guest was restored: no network before unikprof_dropin_resume()",
@@ -425,7 +478,7 @@ impl Running {
     fn pass_on(&self, saved: &mut Saved) {
         self.is_owed.store(false, Ordering::Relaxed);
         self.guests_events.fetch_add(1, Ordering::Relaxed);
-        saved.skip_hlt(self.waits_at.swap(0, Ordering::Relaxed));
+        saved.skip_wait(self.waits_at.swap(0, Ordering::Relaxed));
         self.wake();
         if self.check_at_ns.load(Ordering::Relaxed) == NEVER {
             let check_at_ns = self.clock.now_ns() + CHECK_NS;
@@ -490,7 +543,7 @@ impl Running {
             self.wait_again(saved);
         } else {
             // The event ends the wait also where its `hlt` was about to be executed again.
-            saved.skip_hlt(waits_at);
+            saved.skip_wait(waits_at);
             self.wake();
         }
         self.arm();
@@ -499,7 +552,8 @@ impl Running {
     /// Charges the running time since `began_ns`, system time and running time, to the share of polls.
     fn pay(&self, (began_ns, began_running_ns): (u64, u64)) {
         let spent_ns = self.running_ns().saturating_sub(began_running_ns);
-        let price_ns = spent_ns.saturating_mul(1000) / self.share_permille;
+        let share_permille = u64::from(self.share_permille.load(Ordering::Relaxed));
+        let price_ns = spent_ns.saturating_mul(1000) / share_permille;
         let from_ns = self.paid_at_ns.load(Ordering::Relaxed).max(began_ns);
         self.paid_at_ns
             .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
@@ -513,7 +567,7 @@ impl Running {
         let platform = self.agent.platform();
         let blocked_ns = platform.blocked_ns(0);
         let before_ns = self.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns && instruction(saved.rip.wrapping_sub(1)) == HLT {
+        if blocked_ns > before_ns && saved.wait_before().is_some() {
             self.is_waiting.store(true, Ordering::Relaxed);
             self.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
@@ -523,20 +577,22 @@ impl Running {
         }
     }
 
-    /// Returns to the `hlt` if the guest waits. Otherwise, where the idiom is another one, or where interrupts come that
-    /// do not pass here because the guest uses the APIC itself, the guest wakes.
+    /// Returns to the wait if the guest waits. Otherwise, where the idiom is another one, or where interrupts come that do
+    /// not pass here because the guest uses the APIC itself, the guest wakes.
     fn wait_again(&self, saved: &mut Saved) {
-        let at = saved.rip.wrapping_sub(1);
         if !self.is_waiting.load(Ordering::Relaxed)
             || saved.rip == self.waits_at.load(Ordering::Relaxed)
         {
             return;
         }
-        if self.has_others || [at.wrapping_sub(1), at].map(instruction) != [STI, HLT] {
-            self.wake();
+        let at = if self.has_others {
+            None
         } else {
-            saved.rip = at;
-            self.waits_at.store(at, Ordering::Relaxed);
+            saved.repeat()
+        };
+        match at {
+            Some(at) => self.waits_at.store(at, Ordering::Relaxed),
+            None => self.wake(),
         }
     }
 

@@ -113,6 +113,33 @@ static void handle_all(const struct interrupt_frame *frame)
     }
 }
 
+/* An entry of the hypercall page: 5 bytes that load the number, 3 that call Xen, a return. */
+#define SCHED_ENTRY (hypercall_page + 32 * HYPERCALL_SCHED_OP)
+#define SCHED_CALLED 8
+
+extern const uint8_t block_begin[], block_end[];
+
+__attribute__((noinline)) void events_block(void)
+{
+    uint64_t operation = SCHEDOP_BLOCK;
+    __asm__ volatile("block_begin: sti; nop; call *%[entry]; block_end: cli"
+                     : "+D"(operation)
+                     : [entry] "b"(SCHED_ENTRY), "S"(0)
+                     : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "memory");
+}
+
+/* Where to go on after an upcall in `events_block` before Xen was called: the call would miss the event. */
+static uint64_t after_upcall(const struct interrupt_frame *frame)
+{
+    if (frame->rip >= (uint64_t)block_begin && frame->rip < (uint64_t)block_end) {
+        return (uint64_t)block_end;
+    }
+    if (frame->rip - (uint64_t)SCHED_ENTRY < SCHED_CALLED && frame->rdi == SCHEDOP_BLOCK) {
+        return (uint64_t)SCHED_ENTRY + SCHED_CALLED;
+    }
+    return frame->rip;
+}
+
 /* Called by interrupt_entry.S, with interrupts off. */
 void on_upcall(struct interrupt_frame *frame)
 {
@@ -123,6 +150,7 @@ void on_upcall(struct interrupt_frame *frame)
     } else {
         handle_all(frame);
     }
+    frame->rip = after_upcall(frame);
     /* In QEMU's emulation an upcall sometimes comes between `sti` and `hlt`, and the `hlt` would then miss the
      * event: execution continues after it. */
     if (*(const uint8_t *)frame->rip == hlt) {

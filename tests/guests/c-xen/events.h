@@ -29,6 +29,9 @@ void events_send(uint32_t port);
  * be masked, and stay masked. */
 void events_wait_for(uint32_t port, uint64_t until_ns);
 
+/* Waits for an event by SCHEDOP_block, with events masked before and after. */
+void events_block(void);
+
 /* Masks all events; returns whether they were unmasked before, for events_restore. */
 bool events_mask(void);
 

@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "clock.h"
+#include "command_line.h"
 #include "console.h"
 #include "events.h"
 #include "profiler.h"
@@ -33,6 +34,8 @@ unsigned thread_wakes;
 static unsigned count;
 static unsigned running;
 static volatile bool due;
+/* `wait=block`, instead of hlt */
+static bool waits_by_hypercall;
 
 static struct thread *thread_number(unsigned number)
 {
@@ -42,6 +45,7 @@ static struct thread *thread_number(unsigned number)
 void threads_start(void)
 {
     count = 1;
+    waits_by_hypercall = command_line_is("wait", "block");
 }
 
 void thread_create(void (*body)(void))
@@ -84,6 +88,16 @@ static uint64_t earliest_ns(void)
     return earliest;
 }
 
+static inline void wait_for_upcall(void)
+{
+    if (waits_by_hypercall) {
+        events_block();
+        return;
+    }
+    /* The processor takes no interrupt between `sti` and the next instruction, so that none is missed. */
+    __asm__ volatile("sti; hlt; cli" : : : "memory");
+}
+
 /* Blocks until the next upcall, at the latest at `until_ns`, with events masked before and after. The sampler
  * has no deadline meanwhile, so that an idle guest stays asleep: the timer is set only for the kernel's
  * deadline. A profile of blocked time shows this function below the waiting one. */
@@ -91,8 +105,7 @@ static __attribute__((noinline)) void block(uint64_t until_ns)
 {
     profiler_on_block();
     timer_set_for_block(until_ns);
-    /* The processor takes no interrupt between `sti` and the next instruction, so that none is missed. */
-    __asm__ volatile("sti; hlt; cli" : : : "memory");
+    wait_for_upcall();
     thread_wakes++;
     timer_set_sampler(profiler_on_wake());
 }

@@ -75,6 +75,7 @@ _Static_assert(sizeof(struct xen_runstate) == 48, "struct vcpu_runstate_info");
 
 /* --- sched.h --- */
 
+#define SCHEDOP_BLOCK 1
 #define SCHEDOP_SHUTDOWN 2
 #define SCHEDOP_POLL 3
 #define SHUTDOWN_SUSPEND 2

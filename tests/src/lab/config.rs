@@ -162,10 +162,20 @@ impl GuestConfig {
 
     /// What creates the guest, in dom0's shell; it ends when the guest does.
     pub(crate) fn create_command(&self) -> String {
+        let words = format!("/guest/{}/xl.cfg", self.name);
+        self.start_command("create", &words, &self.store)
+    }
+
+    /// The same by a subcommand of xl, with `store` written before the guest runs.
+    pub(crate) fn start_command(
+        &self,
+        subcommand: &str,
+        file: &str,
+        store: &[(String, String)],
+    ) -> String {
         let name = &self.name;
-        let file = format!("/guest/{name}/xl.cfg");
-        if self.store.is_empty() {
-            return format!("xl create -F {file}");
+        if store.is_empty() {
+            return format!("xl {subcommand} -F {file}");
         }
         // Its interface is the last thing that xl makes of a guest that stays paused.
         let mut script = format!(
@@ -173,10 +183,10 @@ impl GuestConfig {
              [ \"$(xenstore-read /local/domain/0/backend/vif/$id/0/hotplug-status 2>/dev/null)\" = connected ]; \
              do usleep 200000; done; sleep 1; "
         );
-        for (node, value) in &self.store {
+        for (node, value) in store {
             script += &format!("xenstore-write \"/local/domain/$id/{node}\" \"{value}\"; ");
         }
-        script + &format!("xl unpause {name} ) & xl create -F -p {file}")
+        script + &format!("xl unpause {name} ) & xl {subcommand} -F -p {file}")
     }
 
     pub(crate) fn xl_config(&self, index: usize, processors: u32) -> String {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::error::LabError;
 use super::packages::create;
+use crate::c_xen_guest::build_archive;
 
 /// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame pointers.
 const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
@@ -22,7 +23,7 @@ const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
 ///
 /// Each set of features has a file of its own, so labs with different guests can run side by side.
 pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
-    build("xen-guest", features, None)
+    build("xen-guest", features, &[], None)
 }
 
 /// The same guest, compiled without frame pointers. Its unwind tables are there.
@@ -32,12 +33,39 @@ pub(crate) fn build_xen_guest_without_frame_pointers(
     build(
         "xen-guest-without-frame-pointers",
         features,
+        &[],
         Some(FLAGS_WITHOUT_FRAME_POINTERS),
     )
 }
 
-/// `flags` take the place of those that Cargo finds for the package.
-fn build(name: &str, features: &[&str], flags: Option<&[&str]>) -> Result<PathBuf, LabError> {
+/// The guest compiled without the agent, and linked with the drop-in.
+pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
+    const STEP: &str = "building the guest with the drop-in";
+    let (folder, _lock) = locked_folder("xen-guest-dropin/archive")?;
+    run(STEP, &mut build_archive(&folder, &["--dropin"]))?;
+    let archive = format!("-Clink-arg={}/libunikprof-dropin.a", folder.display());
+    let dropin = [
+        "-Cforce-frame-pointers=yes",
+        // With link-time optimization it reaches the core library: upcalls come on the interrupted stack.
+        "-Cllvm-args=-force-attribute=noredzone",
+        "-Clink-arg=-Wl,--undefined=unikprof_dropin_start",
+        &archive,
+    ];
+    let profile = [
+        "profile.release.lto=\"fat\"",
+        "profile.release.codegen-units=1",
+    ];
+    let flags = [FLAGS_WITHOUT_FRAME_POINTERS, &dropin].concat();
+    build("xen-guest-dropin", &["gate"], &profile, Some(&flags))
+}
+
+/// `profile` is for `--config`; `flags` take the place of those that Cargo finds for the package.
+fn build(
+    name: &str,
+    features: &[&str],
+    profile: &[&str],
+    flags: Option<&[&str]>,
+) -> Result<PathBuf, LabError> {
     let step = "building the guest";
     // Cargo overwrites one output for every set of features: build and copy are one step.
     let (target, _lock) = locked_folder(name)?;
@@ -50,6 +78,9 @@ fn build(name: &str, features: &[&str], flags: Option<&[&str]>) -> Result<PathBu
         .args(["build", "--release", "--quiet", "--locked"])
         .args(["--features", &features.join(","), "--target-dir"])
         .arg(&target);
+    for setting in profile {
+        command.args(["--config", setting]);
+    }
     if let Some(flags) = flags {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }

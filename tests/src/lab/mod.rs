@@ -49,8 +49,8 @@ pub use config::{GuestConfig, LabConfig};
 use dom0::CommandFailure;
 pub(crate) use dom0::Dom0Output;
 pub use error::LabError;
-pub use guest_image::build_xen_guest;
 pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
+pub use guest_image::{build_xen_guest, build_xen_guest_with_dropin};
 use machine::{Hardware, Machine};
 pub use requirement::{Shared, run_or_skip};
 pub(crate) use signs::ConsolePosition;
@@ -222,16 +222,21 @@ impl Lab {
         }
     }
 
-    /// Creates a guest again from the image that `xl save` left in dom0, under the same name.
+    /// Creates a guest again from the image that `xl save` left in dom0, under the same name. `store` is written into its
+    /// part of xenstore before it runs.
     ///
     /// Its console and its end are followed anew.
-    pub fn restore(&self, guest: &str, image: &str, within: Duration) -> Result<(), LabError> {
+    pub fn restore(
+        &self,
+        guest: &str,
+        image: &str,
+        store: &[(String, String)],
+        within: Duration,
+    ) -> Result<(), LabError> {
         let index = self.index(guest)?;
-        self.launch(
-            index,
-            &format!("xl restore -F {image}"),
-            Instant::now() + within,
-        )
+        let config = &self.guests[index].config;
+        let command = config.start_command("restore", image, store);
+        self.launch(index, &command, Instant::now() + within)
     }
 
     /// The port on 127.0.0.1 that leads to `port` of a guest; `None` if its configuration has no such port.

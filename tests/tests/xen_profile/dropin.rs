@@ -11,13 +11,14 @@ use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
-use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError};
+use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest_with_dropin};
 use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use crate::c_kernel::full::assert_dump_tells;
 use crate::harness::{Boot, Client, Guest, counters_add_up, on, wait_until, without_lab};
+use crate::hot_spots::assert_shares;
 
 const NAME: &str = "c-dropin";
 const KEYED: &str = "c-dropin-keyed";
@@ -46,26 +47,56 @@ const ASLEEP: &str = "c-dropin-asleep";
 const STUCK: &str = "c-dropin-stuck";
 /// Its upcall stays pending: it looks for events in its threads.
 const LAZY: &str = "c-dropin-lazy";
+/// The same at work, with waits.
+const LAZY_WAITS: &str = "c-dropin-lazy-waits";
+/// It waits by a hypercall.
+const BLOCKS: &str = "c-dropin-blocks";
+const BLOCKS_ASLEEP: &str = "c-dropin-blocks-asleep";
 /// It ends by a page fault, after five seconds.
 const CRASHING: &str = "c-dropin-crashing";
 const OTHERS: Boot = Boot {
     name: "C kernels with the drop-in and other work",
     config: || {
         let guests = [
-            (ASLEEP, "10.0.2.50", "sleep"),
-            (STUCK, "10.0.2.51", "stuck"),
-            (LAZY, "10.0.2.52", "stuck events=lazy"),
+            (ASLEEP, "work=sleep"),
+            (STUCK, "work=stuck"),
+            (LAZY, "work=stuck events=lazy"),
+            (LAZY_WAITS, "events=lazy"),
+            (BLOCKS, "wait=block"),
+            (BLOCKS_ASLEEP, "work=sleep wait=block"),
+            (CRASHING, "fault=page"),
         ];
-        let guests = guests.map(|(name, address, work)| {
-            let mut guest = guest(name, address, &[("access", "open")]);
-            guest.command_line = format!("work={work}");
+        let guests = guests.iter().zip(50..).map(|((name, words), host)| {
+            let settings = [("access", "open"), ("record", "flight")];
+            let settings = &settings[..1 + usize::from(*name == CRASHING)];
+            let mut guest = guest(name, &format!("10.0.2.{host}"), settings);
+            guest.command_line = (*words).into();
             guest
         });
-        let settings = [("access", "open"), ("record", "flight")];
-        let mut crashing = guest(CRASHING, "10.0.2.53", &settings);
-        crashing.command_line = "fault=page".into();
         Ok(LabConfig {
-            guests: guests.into_iter().chain([crashing]).collect(),
+            guests: guests.collect(),
+            ..LabConfig::default()
+        })
+    },
+};
+
+const RUST: &str = "rust-dropin";
+const RUST_TWO: &str = "rust-dropin-two-vcpus";
+const RUST_GUESTS: Boot = Boot {
+    name: "Rust guests with the drop-in",
+    config: || {
+        let guests = [(RUST, 50, 1), (RUST_TWO, 51, 2)];
+        let guests = guests.map(|(name, address, vcpus)| {
+            let own = address + 40;
+            let address = &format!("10.0.2.{address}");
+            let mut guest = guest(name, address, &[("access", "open")]);
+            guest.kernel = rust_image().into();
+            guest.vcpus = vcpus;
+            guest.command_line = format!("hotspots=80 vcpus={vcpus} ip=10.0.2.{own}/24");
+            guest
+        });
+        Ok(LabConfig {
+            guests: guests.into(),
             ..LabConfig::default()
         })
     },
@@ -75,7 +106,7 @@ const RESTORED: &str = "c-dropin-restored";
 const SAVED: Boot = Boot {
     name: "C kernel with the drop-in, to be saved",
     config: || {
-        let mut guest = guest(RESTORED, "10.0.2.50", &[("access", "open")]);
+        let mut guest = with_keys(guest(RESTORED, "10.0.2.50", &[]), &keys());
         guest.command_line = "tools=follow".into();
         Ok(LabConfig {
             // The image of the guest's memory lies on dom0's RAM disk.
@@ -88,6 +119,11 @@ const SAVED: Boot = Boot {
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| build_c_xen_guest(Agent::DropIn).unwrap())
+}
+
+fn rust_image() -> &'static Path {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE.get_or_init(|| build_xen_guest_with_dropin().unwrap())
 }
 
 /// The image with what the others have in xenstore.
@@ -110,6 +146,11 @@ fn keys() -> Keys {
     Keys::draw(&mut Random::new(12))
 }
 
+/// Those that replace them.
+fn later_keys() -> Keys {
+    Keys::draw(&mut Random::new(13))
+}
+
 /// The guest's own device comes first; the profiler's has the address that the lab forwards to.
 fn guest(name: &str, address: &str, settings: &[(&str, &str)]) -> GuestConfig {
     let mut guest = GuestConfig::new(name, image());
@@ -125,8 +166,8 @@ fn guest(name: &str, address: &str, settings: &[(&str, &str)]) -> GuestConfig {
     guest
 }
 
-fn client(lab: &Lab) -> Client {
-    Guest::of_recording(lab, NAME).client().with_image(image())
+fn client(lab: &Lab, name: &str) -> Client {
+    Guest::of(lab, name).client().with_image(image())
 }
 
 fn record(client: &Client, mode: &str, enough: impl Fn(&Value) -> bool) -> Value {
@@ -152,7 +193,7 @@ fn own(report: &Value, name: &str) -> u64 {
 #[test]
 fn a_kernel_that_knows_nothing_of_it_is_profiled() {
     on(&KERNELS, |lab| {
-        let client = client(lab);
+        let client = client(lab, NAME);
         let report = record(&client, "cpu", |counters| {
             counters["recorded"].as_u64() >= Some(1_500)
         });
@@ -173,40 +214,85 @@ fn a_kernel_that_knows_nothing_of_it_is_profiled() {
     });
 }
 
+/// The guest in Rust, compiled without the agent.
+#[test]
+fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
+    on(&RUST_GUESTS, |lab| {
+        assert_shares(&Guest::of(lab, RUST).client().with_image(rust_image()));
+    });
+}
+
+/// Guards against a second vCPU that loses its interrupts by the first one's copy of their table.
+#[test]
+fn of_two_vcpus_the_first_is_profiled_and_both_work() {
+    on(&RUST_GUESTS, |lab| {
+        let line = lab.wait_for_console(RUST_TWO, "profiler on port", BOOT);
+        assert!(line.unwrap().contains("the first vCPU only"));
+        let guest = Guest::of(lab, RUST_TWO);
+        let client = guest.client().with_image(rust_image());
+        let recording = client.record_samples(500, &["-F", "499"]);
+        assert_eq!(recording.profile.vcpus().len(), 1);
+        counters_add_up(&client.report("run.unikprof", &["--json"]).expect_json());
+        for vcpu in [0, 1] {
+            let used = || -> f64 {
+                let list = guest.dom0("xl vcpu-list $ID");
+                let line = list.lines().nth(vcpu + 1).unwrap();
+                // Name, id, vCPU, CPU, state, time in seconds.
+                let time = line.split_whitespace().nth(5).unwrap();
+                time.parse().unwrap_or_else(|_| panic!("{list}"))
+            };
+            let before = used();
+            wait_until("work of each vCPU", || {
+                (used() > before + 0.5).then_some(())
+            });
+        }
+    });
+}
+
 /// Guards against waits that are charged from the first interrupt in them only, or not at all, or twice.
 #[test]
-fn waits_in_hlt_are_blocked_time() {
-    on(&KERNELS, |lab| {
-        let client = client(lab);
-        let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(200);
-        let report = record(&client, "off-cpu", waits);
-        let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"]
-            .as_u64()
-            .unwrap();
-        let told_ns = report["counters"]["blocked"].as_u64().unwrap();
-        // Xen's account begins and ends a little beside the recording's.
-        assert!(
-            told_ns.abs_diff(blocked_ns) < blocked_ns / 50 + 20_000_000,
-            "{told_ns} of {blocked_ns}: {report:#}"
-        );
-        // The ring tells each wait by its times.
-        let by_ring = client.report("run.unikprof", &["--json", "--no-inlines", "--from", "0s"]);
-        let by_ring = by_ring.expect_json();
-        let ring_ns = by_ring["counters"]["blocked"].as_u64().unwrap();
-        assert!(
-            ring_ns.abs_diff(told_ns) < told_ns / 5,
-            "{ring_ns} of {told_ns}: {by_ring:#}"
-        );
+fn waits_are_blocked_time() {
+    on(&KERNELS, |lab| assert_waits_are_told(lab, NAME));
+}
+
+/// With upcalls left pending meanwhile, and by a hypercall.
+#[test]
+fn other_kinds_of_waits_are_blocked_time() {
+    on(&OTHERS, |lab| {
+        assert_waits_are_told(lab, LAZY_WAITS);
+        assert_waits_are_told(lab, BLOCKS);
     });
+}
+
+fn assert_waits_are_told(lab: &Lab, name: &str) {
+    let client = client(lab, name);
+    let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(200);
+    let report = record(&client, "off-cpu", waits);
+    let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"]
+        .as_u64()
+        .unwrap();
+    let told_ns = report["counters"]["blocked"].as_u64().unwrap();
+    // Xen's account begins and ends a little beside the recording's.
+    assert!(
+        told_ns.abs_diff(blocked_ns) < blocked_ns / 50 + 20_000_000,
+        "{told_ns} of {blocked_ns}: {report:#}"
+    );
+    // The ring tells each wait by its times.
+    let by_ring = client.report("run.unikprof", &["--json", "--no-inlines", "--from", "0s"]);
+    let by_ring = by_ring.expect_json();
+    let ring_ns = by_ring["counters"]["blocked"].as_u64().unwrap();
+    assert!(
+        ring_ns.abs_diff(told_ns) < told_ns / 5,
+        "{ring_ns} of {told_ns}: {by_ring:#}"
+    );
 }
 
 /// How often the guest was woken in the next ten seconds, as it tells itself; the first nap that is not over is not
 /// the one.
-fn wakes_in_the_next_nap(lab: &Lab) -> u64 {
+fn wakes_in_the_next_nap(lab: &Lab, name: &str) -> u64 {
     const SOON: Duration = Duration::from_millis(200);
-    let line = |nap: u64, within| {
-        lab.wait_for_console(ASLEEP, &format!("c-xen: nap 0x{nap:016x},"), within)
-    };
+    let line =
+        |nap: u64, within| lab.wait_for_console(name, &format!("c-xen: nap 0x{nap:016x},"), within);
     let under_way = (1..).find(|nap| line(*nap, SOON).is_err()).unwrap();
     let line = line(under_way + 1, BOOT).unwrap();
     let (_, wakes) = line.rsplit_once("0x").unwrap();
@@ -217,25 +303,30 @@ fn wakes_in_the_next_nap(lab: &Lab) -> u64 {
 #[test]
 fn a_guest_that_sleeps_is_not_woken() {
     on(&OTHERS, |lab| {
-        let guest = Guest::of(lab, ASLEEP);
-        let client = guest.client().with_image(image());
-        let before = wakes_in_the_next_nap(lab);
-        client.must(&["start", "-F", "1997", "--mode", "wall"]);
-        let recorded = wakes_in_the_next_nap(lab);
-        for wakes in [before, recorded] {
-            assert!((1..20).contains(&wakes), "{before}, recorded {recorded}");
+        for name in [ASLEEP, BLOCKS_ASLEEP] {
+            assert_not_woken(lab, name);
         }
-        // The guest's own events.
-        let told = client.must(&["events", "--json"]).stdout;
-        assert!(told.contains("\"nap\""), "{told}");
-        client.stop("run.unikprof");
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let blocked = report["vcpus"][0]["runstate"]["blocked_ns"]
-            .as_u64()
-            .unwrap();
-        let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
-        assert!(blocked > elapsed / 2, "{report:#}");
     });
+}
+
+fn assert_not_woken(lab: &Lab, name: &str) {
+    let client = client(lab, name);
+    let before = wakes_in_the_next_nap(lab, name);
+    client.must(&["start", "-F", "1997", "--mode", "wall"]);
+    let recorded = wakes_in_the_next_nap(lab, name);
+    for wakes in [before, recorded] {
+        assert!((1..20).contains(&wakes), "{before}, recorded {recorded}");
+    }
+    // The guest's own events.
+    let told = client.must(&["events", "--json"]).stdout;
+    assert!(told.contains("\"nap\""), "{told}");
+    client.stop("run.unikprof");
+    let report = client.report("run.unikprof", &["--json"]).expect_json();
+    let blocked = report["vcpus"][0]["runstate"]["blocked_ns"]
+        .as_u64()
+        .unwrap();
+    let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
+    assert!(blocked > elapsed / 2, "{report:#}");
 }
 
 #[test]
@@ -249,8 +340,7 @@ fn a_guest_that_is_stuck_is_reached_and_recorded() {
 }
 
 fn record_stuck(lab: &Lab, name: &str) {
-    let guest = Guest::of(lab, name);
-    let client = guest.client().with_image(image());
+    let client = client(lab, name);
     let report = record(&client, "cpu", |counters| {
         counters["recorded"].as_u64() >= Some(500)
     });
@@ -273,18 +363,31 @@ fn a_guest_that_ends_by_its_own_panic_leaves_its_recording() {
     on(&OTHERS, |lab| assert_dump_tells(lab, CRASHING, image()));
 }
 
-/// Guards against a port of the old domain that is another's in the new one, and clocks that begin anew.
+/// Guards against a port of the old domain that is another's in the new one, clocks that begin anew, and a key that was
+/// withdrawn and still opens.
 #[test]
 fn a_recording_goes_on_after_a_save_and_restore() {
     on(&SAVED, |lab| {
-        let guest = Guest::of(lab, RESTORED);
-        let client = guest.client().with_image(image());
-        client.must(&["start"]);
-        let before = client.wait_for_samples(300);
+        let guest = Guest::of_recording(lab, RESTORED);
+        let folders = [keys(), later_keys()].map(|keys| {
+            let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+            let files = KeyFiles::write(&keys, folder.path()).unwrap();
+            (folder, files)
+        });
+        let [former, client] = folders.each_ref().map(|(_, files)| {
+            let client = guest.client().with_image(image());
+            client.with_key(&files.control)
+        });
+        former.must(&["start"]);
+        let before = former.wait_for_samples(300);
         guest.dom0(&format!("xl save {RESTORED} /tmp/image"));
-        lab.restore(RESTORED, "/tmp/image", BOOT).unwrap();
-        lab.wait_for_console(RESTORED, "unikprof: connected again", BOOT)
+        let later = with_keys(GuestConfig::new(RESTORED, image()), &later_keys());
+        lab.restore(RESTORED, "/tmp/image", &later.store, BOOT)
             .unwrap();
+        let line = lab.wait_for_console(RESTORED, "unikprof: connected again", BOOT);
+        assert!(line.unwrap().contains("named in xenstore now"));
+        let refused = former.connect(&["check"]);
+        refused.expect_code(exit_code::KEY);
         // Samples were taken before the suspend, too.
         let resumed = client.status()["counters"]["recorded"].as_u64().unwrap();
         let after = client.wait_for_samples(resumed + 300);
@@ -306,19 +409,23 @@ fn a_recording_goes_on_after_a_save_and_restore() {
 #[test]
 fn the_guests_own_device_is_left_alone() {
     on(&KERNELS, |lab| {
-        client(lab).must(&["info"]);
+        client(lab, NAME).must(&["info"]);
         let id = lab.domain_id(NAME).unwrap();
         let script = format!(
             "xenstore-ls /local/domain/{id}/device/vif; xenstore-ls /local/domain/{id}/data"
         );
         let nodes = lab.dom0(&script, Duration::from_secs(30)).unwrap().text;
-        let references: Vec<u32> = nodes
-            .lines()
-            .filter(|line| line.contains("tx-ring-ref"))
-            .filter_map(|line| line.split('"').nth(1)?.parse().ok())
-            .collect();
+        let values = |name: &str| -> Vec<u32> {
+            let lines = nodes.lines().filter(|line| line.contains(name));
+            let values = lines.filter_map(|line| line.split('"').nth(1)?.parse().ok());
+            values.collect()
+        };
+        // Both are connected, each by its own event channel.
+        assert_eq!(values("state ="), [4, 4], "{nodes}");
+        let channels = values("event-channel ");
+        assert!(channels.len() == 2 && channels[0] != channels[1], "{nodes}");
         // The guest's first frame of the grant table, and the last one of the domain.
-        let [guests, ours] = references[..] else {
+        let [guests, ours] = values("tx-ring-ref")[..] else {
             panic!("{nodes}");
         };
         assert!(guests < 512 && ours >= 512, "{nodes}");

@@ -83,36 +83,40 @@ fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
 #[test]
 fn hot_functions_have_their_shares_order_and_callers() {
     on(&HOT, |lab| {
-        let client = Guest::of(lab, "hot").client();
-        let found = hot_samples(&client);
-        let all = found.values().sum::<u64>() as f64;
-        let share = |(caller, function, _): &(&str, &str, f64)| {
-            let pair = ((*caller).to_owned(), (*function).to_owned());
-            found.get(&pair).copied().unwrap_or_default() as f64 / all
-        };
-        for spot in &SPOTS {
-            let expected = spot.2 / 1_000.0;
-            let deviation = (expected * (1.0 - expected) / all).sqrt();
-            // A tenth for what the emulator makes of equal instructions.
-            let tolerance = SURE * deviation + expected / 10.0;
-            let measured = share(spot);
-            assert!(
-                (measured - expected).abs() < tolerance,
-                "{spot:?}: {measured} of {all}"
-            );
-        }
-        for a in &SPOTS {
-            for b in &SPOTS {
-                let (pa, pb) = (a.2 / 1_000.0, b.2 / 1_000.0);
-                if pa - pb > SURE * ((pa + pb) / all).sqrt() + pa / 10.0 {
-                    assert!(share(a) > share(b), "{a:?} before {b:?}: {found:#?}");
-                }
+        assert_shares(&Guest::of(lab, "hot").client());
+    });
+}
+
+/// Of a guest with `hotspots` on its command line.
+pub(crate) fn assert_shares(client: &Client) {
+    let found = hot_samples(client);
+    let all = found.values().sum::<u64>() as f64;
+    let share = |(caller, function, _): &(&str, &str, f64)| {
+        let pair = ((*caller).to_owned(), (*function).to_owned());
+        found.get(&pair).copied().unwrap_or_default() as f64 / all
+    };
+    for spot in &SPOTS {
+        let expected = spot.2 / 1_000.0;
+        let deviation = (expected * (1.0 - expected) / all).sqrt();
+        // A tenth for what the emulator makes of equal instructions.
+        let tolerance = SURE * deviation + expected / 10.0;
+        let measured = share(spot);
+        assert!(
+            (measured - expected).abs() < tolerance,
+            "{spot:?}: {measured} of {all}"
+        );
+    }
+    for a in &SPOTS {
+        for b in &SPOTS {
+            let (pa, pb) = (a.2 / 1_000.0, b.2 / 1_000.0);
+            if pa - pb > SURE * ((pa + pb) / all).sqrt() + pa / 10.0 {
+                assert!(share(a) > share(b), "{a:?} before {b:?}: {found:#?}");
             }
         }
-        // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
-        let right: f64 = SPOTS.iter().map(share).sum();
-        assert!(right > 0.98, "{right} have their right callers: {found:#?}");
-    });
+    }
+    // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
+    let right: f64 = SPOTS.iter().map(share).sum();
+    assert!(right > 0.98, "{right} have their right callers: {found:#?}");
 }
 
 #[test]

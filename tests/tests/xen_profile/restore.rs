@@ -32,7 +32,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         client.must(&["start"]);
         let before = client.wait_for_samples(300);
         guest.dom0("xl save saved /tmp/image");
-        lab.restore("saved", "/tmp/image", RESTORED).unwrap();
+        lab.restore("saved", "/tmp/image", &[], RESTORED).unwrap();
         lab.wait_for_console("saved", "resumed", SOON).unwrap();
 
         let saved = before["counters"]["recorded"].as_u64().unwrap();

@@ -48,7 +48,10 @@ pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Saved {
     rbx: u64,
     pub(crate) rbp: u64,
-    others: [u64; 9],
+    r11_to_r8: [u64; 4],
+    pub(crate) rdi: u64,
+    rsi_rdx_rcx: [u64; 3],
+    pub(crate) rax: u64,
     pub(crate) rip: u64,
     cs: u64,
     flags: u64,

@@ -9,6 +9,9 @@
 //! Xen, the vector is delivered again, with interrupts off, onto the frame of the first (seen once in about 15,000
 //! ticks). A page fault is delivered correctly and clears the mark. On real processors, too, a page fault replaces an
 //! interrupt during whose delivery it occurs, so the guest also works there.
+//!
+//! With the feature `gate` upcalls have no stack of their own, but run on the interrupted one: there a second delivery
+//! overwrites nothing, and can be ignored.
 
 #![allow(unsafe_code, reason = "descriptor tables are loaded here")]
 
@@ -37,7 +40,10 @@ const fn stack_of(vector: usize) -> u64 {
         PAGE_FAULT => 1,
         DOUBLE_FAULT => 3,
         NON_MASKABLE => 4,
-        vector if vector == UPCALL_VECTOR as usize => UPCALL_STACK,
+        vector if vector == UPCALL_VECTOR as usize => match cfg!(feature = "gate") {
+            true => 0,
+            false => UPCALL_STACK,
+        },
         _ => 2,
     }
 }

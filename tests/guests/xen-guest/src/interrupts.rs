@@ -2,7 +2,7 @@
 //!
 //! A stub for each vector completes the processor's frame; a common path saves all registers and the SSE state and
 //! calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the vector's own stack. Upcalls arrive as
-//! page faults: see [`descriptors`](crate::descriptors).
+//! page faults, or with the feature `gate` by their vector: see [`descriptors`](crate::descriptors).
 
 #![allow(
     unsafe_code,
@@ -144,15 +144,23 @@ pub(crate) fn disable() {
 
 #[unsafe(no_mangle)]
 extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
-    let is_upcall = frame.vector == PAGE_FAULT
-        && frame.error_code == WRITE_TO_NO_PAGE
-        && read_cr2() == UPCALL_FRAME;
+    let is_upcall = match cfg!(feature = "gate") {
+        true => frame.vector == u64::from(UPCALL_VECTOR),
+        false => {
+            frame.vector == PAGE_FAULT
+                && frame.error_code == WRITE_TO_NO_PAGE
+                && read_cr2() == UPCALL_FRAME
+        }
+    };
     if !is_upcall {
         fatal("exception", frame);
     }
-    // An interrupt with interrupts off is QEMU's fault, and on this same stack it has overwritten the frame to return
+    // An interrupt with interrupts off is QEMU's fault, and on an interrupt stack it has overwritten the frame to return
     // to. Ending with a message is better than an endless loop.
     if frame.flags & INTERRUPTS_ON == 0 {
+        if cfg!(feature = "gate") {
+            return;
+        }
         fatal("an upcall was delivered twice: vector", frame);
     }
     crate::upcall::on_upcall(frame.registers(), entered);

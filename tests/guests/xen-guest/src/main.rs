@@ -59,6 +59,8 @@ mod crash;
 #[cfg(feature = "demo")]
 mod demo;
 mod descriptors;
+#[cfg(feature = "gate")]
+mod dropin;
 mod early_console;
 mod echo;
 #[cfg(feature = "agent")]
@@ -128,6 +130,8 @@ extern "C" fn kernel_main(start_info_address: u64) -> ! {
     interrupts::enable();
     console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));
     println!("xen-guest: up on Xen {major}.{minor}");
+    #[cfg(feature = "gate")]
+    dropin::start();
 
     let command_line = CommandLine(start.command_line);
     if let Some(word) = command_line.value("misbehave") {
