@@ -7,7 +7,6 @@ pub mod accuracy;
 pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
-pub mod picture;
 pub mod profiled;
 pub mod requirement;
 pub mod soak;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read as _;
+use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 use serde_json::json;
@@ -14,22 +15,25 @@ use crate::page::drive;
 /// How many samples it takes to see how varied the work is.
 const ENOUGH: u64 = 1_000;
 
-/// The page finds what README tells of. With `UNIKPROF_PAGE_PICTURE=docs/page.png` the picture is the documentation's.
+/// The page finds what README tells of. With `UNIKPROF_PICTURES=docs` the pictures are the documentation's.
 fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     let is_in = |stack: &str| stack.split(';').any(|name| name.ends_with("note::is_spam"));
     let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
     let counts = stacks.filter(|(stack, _)| is_in(stack));
     let mistake: u64 = counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum();
     let page = client.path("demo/demo.html");
-    let picture = match std::env::var_os("UNIKPROF_PAGE_PICTURE") {
-        Some(path) => path.into(),
-        None => client.path("page.png"),
+    let folder = std::env::var_os("UNIKPROF_PICTURES").map(PathBuf::from);
+    let picture = |name: &str| match &folder {
+        Some(folder) => folder.join(name),
+        None => client.path(name),
     };
+    let pictures = ["page.png", "flamegraph.png"].map(picture);
     let steps = [
         json!({ "open": format!("{}#query=note::is_spam$", page.display()) }),
         json!({ "read": "#matched" }),
         json!({ "size": [1200, 1250] }),
-        json!({ "screenshot": picture }),
+        json!({ "screenshot": pictures[0] }),
+        json!({ "screenshot": pictures[1], "of": client.path("demo/demo.svg") }),
     ];
     let Some(shown) = drive(&steps) else { return };
     let matched = shown[1][0].as_str().unwrap().replace(',', "");
@@ -38,7 +42,9 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
         matched.starts_with(&expected),
         "{matched}, {expected}of {samples}"
     );
-    assert!(fs::metadata(picture).unwrap().len() > 10_000);
+    for picture in pictures {
+        assert!(fs::metadata(picture).unwrap().len() > 10_000);
+    }
 }
 
 #[test]
