@@ -12,6 +12,28 @@ export const MATCH = "#ff7ae0";
 /** Cells that are merged because they are narrower than a pixel. */
 export const MERGED = "#c9c5bb";
 
+/** How callers were found, by code: fill and meaning. */
+export const WAYS = [
+  ["#d8d4c9", "no caller: the outermost frame, or a mark"],
+  ["#f2e9c9", "inlined, by the debug information"],
+  ["#8fd19e", "row of the caller table"],
+  ["#9cc3ee", "frame pointer, with a frame record there"],
+  ["#c4b5e8", "frame pointer or row: no image to check it by"],
+  ["#f0b85a", "guessed from instructions or the frame pointer: no row"],
+  ["#ef8f7d", "missing: no frame record there, or a broken stack"],
+];
+
+/** By group, the way that most samples have of the nodes that `groups` puts into it. */
+export function waysOf(ways, total, groups, length) {
+  const sums = new Float64Array(length * WAYS.length);
+  for (let node = 1; node < ways.length; node += 1) sums[groups[node] * WAYS.length + ways[node]] += total[node];
+  return Uint8Array.from({ length }, (_, group) => {
+    let most = 0;
+    for (let way = 1; way < WAYS.length; way += 1) if (sums[group * WAYS.length + way] > sums[group * WAYS.length + most]) most = way;
+    return most;
+  });
+}
+
 const unit = (hash) => (hash % 1000) / 999;
 
 /** The colours of labels: by module, by image or by kind. */

@@ -13,10 +13,9 @@ export async function inflate(base64) {
 /** Numbers that fit 32 bits; all others are kept as floating-point numbers. */
 const WIDE = new Set(["base_own", "new_own", "count_value", "tick_at", "wait_ns", "span_from", "span_length", "event_at", "event_value", "event_name",
   "told_at", "told_running", "told_runnable", "told_blocked", "told_offline"]);
-const RISING = new Set(["tick_at", "event_at"]);
 const SIGNED = new Set(["event_value"]);
 /** Signed differences. */
-const CHANGES = new Set(["span_from", "told_at", "told_running", "told_runnable", "told_blocked", "told_offline"]);
+const CHANGES = new Set(["tick_at", "event_at", "span_from", "told_at", "told_running", "told_runnable", "told_blocked", "told_offline"]);
 
 /** Reads the head and the columns. */
 export function decode(bytes) {
@@ -27,8 +26,8 @@ export function decode(bytes) {
   let at = 4 + length;
   for (const [name, count] of head.columns) {
     const values = WIDE.has(name) ? new Float64Array(count) : new Uint32Array(count);
-    const signed = SIGNED.has(name) || CHANGES.has(name);
-    const sums = RISING.has(name) || CHANGES.has(name);
+    const sums = CHANGES.has(name);
+    const signed = SIGNED.has(name) || sums;
     let before = 0;
     for (let index = 0; index < count; index += 1) {
       let byte = bytes[at];

@@ -5,7 +5,7 @@ import { decode, inflate } from "./decode.js";
 import { Flame } from "./flame.js";
 import { byName, percent } from "./format.js";
 import { fromFragment, toFragment } from "./state.js";
-import { element } from "./tables.js";
+import { element, legendEntry, matchesOf, showTip } from "./tables.js";
 import { Tree } from "./tree.js";
 
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
@@ -62,7 +62,7 @@ class DiffPage {
     by("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
     by("warnings").append(...head.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
     const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or may be chance"]];
-    by("legend").append(...legend.map(([kind, text]) => element("span", {}, element("i", { className: kind }), text)));
+    by("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
     by("views").append(...VIEWS_OF_DIFF.map(([view, textContent]) => element("button", {
       type: "button", role: "tab", id: `view-${view}`, textContent, onclick: () => this.set({ view }),
     })));
@@ -131,18 +131,11 @@ class DiffPage {
 
   search() {
     const { query } = this.state;
-    this.matches = null;
-    by("matched").textContent = "";
-    if (query === "") return;
-    try {
-      const regex = new RegExp(query, "u");
-      this.matches = Uint8Array.from(this.head.functions, ({ name }) => Number(regex.test(name)));
-      const matched = this.sides.map((side) => percent(this.tree.matched(side, this.matches)));
-      by("matched").textContent = `matched ${matched[0]} of base, ${matched[1]} of new`;
-      by("matched").style.borderBottom = `3px solid ${MATCH}`;
-    } catch {
-      by("matched").textContent = "not a regular expression";
-    }
+    this.matches = matchesOf(query, this.head.functions);
+    const matched = this.matches && this.sides.map((side) => percent(this.tree.matched(side, this.matches)));
+    if (matched) by("matched").textContent = `matched ${matched[0]} of base, ${matched[1]} of new`;
+    else by("matched").textContent = query === "" ? "" : "not a regular expression";
+    by("matched").style.borderBottom = matched ? `3px solid ${MATCH}` : "";
   }
 
   list() {
@@ -162,9 +155,10 @@ class DiffPage {
   }
 
   tip(cell, event) {
-    const tip = by("tip");
-    tip.hidden = !cell;
-    if (!cell) return;
+    if (!cell) {
+      showTip(by("tip"), null);
+      return;
+    }
     const { tree, head, sides } = this;
     const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;
     const found = cell.node === 0 || cell.merged > 0 ? null : head.functions[tree.label[cell.node]];
@@ -172,9 +166,7 @@ class DiffPage {
     const lines = cell.merged > 0 ? ["each narrower than a pixel"] : [`here: ${shares}`];
     if (found) lines.push(`self: ${found.cells[0]} to ${found.cells[1]}, ${found.cells[2]}`, `with callees: ${found.cells[3]} to ${found.cells[4]}, ${found.cells[5]}`);
     if (found?.verdict) lines.push(found.verdict);
-    tip.replaceChildren(element("b", { textContent: name }), ...lines.flatMap((line) => [line, element("br")]));
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-    tip.style.top = `${Math.max(4, Math.min(event.clientY + 18, innerHeight - tip.offsetHeight - 8))}px`;
+    showTip(by("tip"), [name, ...lines], event);
   }
 }
 

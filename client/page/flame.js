@@ -77,6 +77,8 @@ export class Flame {
 
   /** Shows a tree: `name` and `color` of nodes, `matches` by label, whether the root is at the bottom. */
   show(shown) {
+    // A number means another node in another tree.
+    if (this.shown?.tree !== shown.tree) this.chosen = null;
     this.shown = shown;
     this.resize();
   }
@@ -93,6 +95,8 @@ export class Flame {
     for (const cell of this.cells) this.byRow[cell.row].push(cell);
     for (const row of this.byRow) row.sort((a, b) => a.x - b.x);
     this.hovered = null;
+    const { chosen } = this;
+    this.chosen = chosen && (this.cells.find((cell) => cell.node === chosen.node && cell.merged === chosen.merged) ?? null);
     this.draw();
   }
 
@@ -145,8 +149,8 @@ export class Flame {
 
   /** Moves the choice with a key; gives the cell. */
   move(key) {
-    const from = this.chosen && this.cells.includes(this.chosen) ? this.chosen : this.cells[0];
-    if (!this.chosen || from !== this.chosen) return this.choose(from);
+    const from = this.chosen;
+    if (from === null) return this.choose(this.cells[0]);
     const out = this.shown.upwards ? "ArrowDown" : "ArrowUp";
     const row = this.byRow[from.row];
     const step = { ArrowLeft: -1, ArrowRight: 1 }[key];

@@ -1,14 +1,14 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { css } from "./canvas.js";
-import { MATCH, Palette, changeColor } from "./colors.js";
+import { MATCH, Palette, WAYS, changeColor, waysOf } from "./colors.js";
 import { decode, inflate } from "./decode.js";
 import { Flame } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent } from "./format.js";
 import { Recording } from "./selection.js";
 import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
 import { change, design, interval, significant, unplaced } from "./statistics.js";
-import { callTree, element, ends, functionTable, placeOf, rowsOf } from "./tables.js";
+import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, rowsOf, showTip } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, derive } from "./tree.js";
 
@@ -38,7 +38,7 @@ const KEYS = [
   ["s, f, h, z", "the chosen cell: sandwich, focus, hide, zoom"],
   ["arrows, +, -", "in the time tracks: move, zoom"],
   ["Shift+arrows", "in the time tracks: move the selected range"],
-  ["Enter", "in the time tracks: select what is shown"],
+  ["Enter, b", "in the time tracks: select what is shown, or select it as the base of a comparison"],
   ["drag, Ctrl+drag, Shift+drag", "in the time tracks: select a range, select the base of a comparison, move"],
   ["double click", "a cell: its menu; the time tracks: show all"],
 ];
@@ -51,17 +51,13 @@ class Page {
     this.state = fromFragment(location.hash);
     this.trees = new Map();
     this.selections = new Map();
-    const graph = {
-      onClick: (cell) => this.zoom(cell),
-      onHover: (cell, event) => this.tipOfCell(cell, event, this.shownGraph),
-      onMenu: (cell, event) => this.openMenu(cell, event),
-    };
-    this.graph = new Flame($("graph"), graph);
-    this.callersGraph = new Flame($("callers"), {
-      onClick: (cell) => this.choose(this.shownCallers.tree.label[cell.node]),
-      onHover: (cell, event) => this.tipOfCell(cell, event, this.shownCallers),
-      onMenu: () => {},
+    const on = (part) => ({
+      onClick: (cell) => this.zoom(cell, part()),
+      onHover: (cell, event) => this.tipOfCell(cell, event, part()),
+      onMenu: (cell, event) => this.openMenu(cell, event, part()),
     });
+    this.graph = new Flame($("graph"), on(() => this.shownGraph));
+    this.callersGraph = new Flame($("callers"), on(() => this.shownCallers));
     this.describe();
     this.listen();
     this.correct();
@@ -71,7 +67,7 @@ class Page {
   /** Leaves out what the address names and the recording does not have. */
   correct() {
     const { state, recording } = this;
-    if (!recording.time) Object.assign(state, { window: null, base: null, zoom: null, span: null });
+    if (!recording.time) Object.assign(state, { window: null, base: null, zoom: null, span: null, recording: null });
     else {
       const { from_ns: from, to_ns: to } = recording.time;
       for (const key of ["window", "base", "zoom"]) {
@@ -80,6 +76,7 @@ class Page {
       }
       if (!recording.spanNames().some(([id]) => id === state.span)) state.span = null;
     }
+    if (!(recording.time?.recordings[state.recording])) state.recording = null;
     if (state.vcpus && !recording.vcpus.some((vcpu) => state.vcpus.has(vcpu))) state.vcpus = null;
     const isLabel = (label) => label < recording.labels.length;
     state.hide = state.hide.filter(isLabel);
@@ -116,6 +113,11 @@ class Page {
     $("vcpu-list").append(...this.recording.vcpus.map((vcpu) =>
       element("label", {}, element("input", { type: "checkbox", value: String(vcpu) }), ` ${vcpu}`)));
     options("span", [["", "all"], ...(this.recording.spans ? this.recording.spanNames() : [])]);
+    const recordings = this.recording.time?.recordings ?? [];
+    $("recordings").hidden = recordings.length < 2;
+    options("recording", recordings.map(({ name, mode, period_ns: period, from_ns: from, to_ns: to, ticks }, at) => [at === 0 ? "" : at, at === 0
+      ? `${recordings.some((other) => other.ticks === null) ? "all" : name} (the file's)`
+      : `${name}, ${moment(from)} to ${moment(to)}${ticks === null || !mode ? "" : `, ${mode}, ${(1e9 / period).toFixed(0)} Hz`}`]));
     options("merge", MERGES.map((merge) => [merge, merge]));
     options("color", COLORS.map((color) => [color, color]));
     $("keys").append(...KEYS.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
@@ -124,7 +126,7 @@ class Page {
       this.tracks = new Tracks($("track"), $("overlay"), {
         onRange: (kind, range) => this.set({ [kind]: range }),
         onZoom: (zoom) => this.set({ zoom }),
-        onHover: (lines, event) => this.tip(lines, event),
+        onHover: (lines, event) => showTip($("tip"), lines, event),
       });
     } else {
       $("tracks").hidden = true;
@@ -142,6 +144,7 @@ class Page {
       this.set({ vcpus: chosen.length === 0 ? null : new Set(chosen) });
     };
     $("span").onchange = (event) => this.set({ span: event.target.value === "" ? null : Number(event.target.value) });
+    $("recording").onchange = (event) => this.set({ recording: event.target.value === "" ? null : Number(event.target.value) });
     $("merge").onchange = (event) => this.set({ merge: event.target.value, node: 0 });
     $("color").onchange = (event) => this.set({ color: event.target.value });
     $("collapse").onchange = (event) => this.set({ collapse: event.target.checked, node: 0 });
@@ -253,17 +256,18 @@ class Page {
   }
 
   selection(window) {
-    const { vcpus, span } = this.state;
-    const key = `${window}|${vcpus && [...vcpus]}|${span}`;
+    const { vcpus, span, recording } = this.state;
+    const key = `${window}|${vcpus && [...vcpus]}|${span}|${recording}`;
     if (!this.selections.has(key)) {
       if (this.selections.size > 3) this.selections.clear();
-      this.selections.set(key, this.recording.select({ window, vcpus, span }));
+      this.selections.set(key, this.recording.select({ window: this.recording.within(window), vcpus, span }));
     }
     return this.selections.get(key);
   }
 
   /** Counts of a selection on the shown tree. */
   counts(selection, model) {
+    if (model.to === null && !model.focused) return { own: selection.own, total: this.recording.totals(selection) };
     return this.nodeCounts(selection.own, model);
   }
 
@@ -288,6 +292,7 @@ class Page {
     document.documentElement.classList.toggle("dark", this.isDark());
     document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
     $("page").hidden = false;
+    recording.choose(state.recording);
     this.shown = this.selection(state.window);
     this.baseShown = state.base ? this.selection(state.base) : null;
     this.shownModel = this.model();
@@ -304,8 +309,10 @@ class Page {
     for (const box of this.vcpuBoxes()) box.checked = state.vcpus?.has(Number(box.value)) ?? false;
     $("vcpus-shown").textContent = state.vcpus === null ? "all" : [...state.vcpus].sort((a, b) => a - b).join(", ");
     $("span").value = state.span === null ? "" : String(state.span);
+    $("recording").value = state.recording ?? "";
     $("merge").value = state.merge;
-    $("color").value = state.base ? "change" : state.color;
+    $("color").value = state.color;
+    $("color").disabled = state.base !== null;
     $("collapse").checked = state.collapse;
     if ($("query").value !== state.query) $("query").value = state.query;
     if (recording.time) {
@@ -320,10 +327,11 @@ class Page {
       ...(state.base === null ? [] : [undo(`base: ${moment(state.base[0])} to ${moment(state.base[1])}`, { base: null })]),
       ...(state.node === 0 ? [] : [undo("zoom", { node: 0 })]),
     );
-    const legend = (kind, text) => element("span", {}, element("i", { className: kind }), text);
-    const changes = state.base ? [legend("more", "more than base"), legend("less", "less than base")] : [];
-    $("legend").replaceChildren(legend("run", "on CPU"), legend("stolen", "stolen"), legend("blocked", "blocked"),
-      legend("masked", "masked"), legend("lost", "lost or overflow"), ...changes);
+    const isGraph = !["tree", "table"].includes(state.view) && !state.base;
+    $("ways").replaceChildren(...(state.color === "caller" && isGraph ? WAYS : []).map(([color, text]) => legendEntry("", text, color)));
+    const legend = [["run", "on CPU"], ["stolen", "stolen"], ["blocked", "blocked"], ["masked", "masked"], ["lost", "lost or overflow"]];
+    if (state.base) legend.push(["more", "more than base"], ["less", "less than base"]);
+    $("legend").replaceChildren(...legend.map(([kind, text]) => legendEntry(kind, text)));
   }
 
   vcpuBoxes() {
@@ -387,7 +395,7 @@ class Page {
     const model = this.shownModel;
     const now = this.counts(this.shown, model);
     this.now = now;
-    this.matches = this.findMatches(model.labels);
+    this.matches = matchesOf(state.query, model.labels);
     const shown = now.total[0];
     const { recorded } = this.shown;
     const { unit } = recording;
@@ -395,6 +403,9 @@ class Page {
     status.replaceChildren(element("b", { id: "count", textContent: amountWithUnit(shown, unit) }));
     if (shown !== recorded) status.append(` of ${amountWithUnit(recorded, unit)} (${percent(shown / (recorded || 1))})`);
     if (state.window) status.append(` from ${moment(state.window[0])} to ${moment(state.window[1])} (${duration(state.window[1] - state.window[0])})`);
+    if (state.vcpus !== null) status.append(` on vCPU ${$("vcpus-shown").textContent}`);
+    if (state.span !== null) status.append(` inside ${recording.head.names[state.span]}`);
+    if (state.recording !== null) status.append(` of ${recording.time.recordings[state.recording].name}`);
     if (!this.shown.isWhole) status.append("; from the ring");
     if (state.base) {
       status.append(`, compared with base ${moment(state.base[0])} to ${moment(state.base[1])} (${amountWithUnit(this.baseShown.recorded, unit)}): ` +
@@ -425,17 +436,6 @@ class Page {
     }
   }
 
-  findMatches(labels) {
-    const { query } = this.state;
-    if (query === "") return null;
-    try {
-      const regex = new RegExp(query, "u");
-      return Uint8Array.from(labels, ({ name }) => Number(regex.test(name)));
-    } catch {
-      return null;
-    }
-  }
-
   drawGraph(model, now) {
     const { state } = this;
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
@@ -448,21 +448,39 @@ class Page {
   /** Widths where two ranges are compared: the mean of the shares, so that what is gone is seen too. */
   mean(now, base) {
     const [a, b] = [this.shown.recorded || 1, this.baseShown.recorded || 1];
-    return { total: now.total.map((count, node) => count / a / 2 + base.total[node] / b / 2) };
+    return { total: Float64Array.from(now.total, (count, node) => count / a / 2 + base.total[node] / b / 2) };
+  }
+
+  /** How the caller of a node was found in most samples of the recording; of a function in most of its calls. */
+  wayOf(model) {
+    const { recording } = this;
+    if (model.to === null) return (node) => recording.ways[node];
+    const { tree, labels, to } = this.shownModel;
+    const byLabel = model.to === undefined;
+    if (this.waysFor !== tree || this.waysByLabel !== byLabel) {
+      const total = recording.tree.totals(recording.select({ window: null, vcpus: null, span: null }).own);
+      const shown = to ?? Int32Array.from(tree.label, (_, node) => node);
+      const groups = byLabel ? shown.map((node) => tree.label[node]) : shown;
+      Object.assign(this, { waysFor: tree, waysByLabel: byLabel, ways: waysOf(recording.ways, total, groups, byLabel ? labels.length : tree.length) });
+    }
+    return byLabel ? (node) => this.ways[model.tree.label[node]] : (node) => this.ways[node];
   }
 
   look(model, drawn, options, now, base) {
+    const { state } = this;
     const { labels, tree } = model;
-    const key = `${this.state.color}|${this.state.merge}|${labels.length}`;
+    const key = `${state.color}|${state.merge}|${labels.length}`;
     if (this.paletteKey !== key) {
-      this.palette = new Palette(labels, this.state.color);
+      this.palette = new Palette(labels, state.color);
       this.paletteKey = key;
     }
     const { palette } = this;
+    const wayOf = state.color === "caller" ? this.wayOf(model) : null;
     const [a, b] = [this.baseShown?.recorded || 1, this.shown.recorded || 1];
     const color = (node) => {
       if (base) return changeColor(base.total[node] / a, now.total[node] / b);
-      return node === 0 ? "#ddd8cc" : palette.color(tree.label[node]);
+      if (node === 0) return "#ddd8cc";
+      return wayOf ? WAYS[wayOf(node)][0] : palette.color(tree.label[node]);
     };
     const name = (node) => (node === 0 ? "all" : labels[tree.label[node]].name);
     return { tree, total: drawn.total, color, name, matches: this.matches, ...options };
@@ -585,10 +603,9 @@ class Page {
     tested.forEach((row, at) => Object.assign(row, { changeInterval: found[at].interval, isSignificant: isSignificant[at] }));
   }
 
-  zoom(cell) {
-    if (cell.merged > 0) this.set({ node: cell.parent });
-    else if (this.state.view === "sandwich") this.choose(this.shownGraph.tree.label[cell.node]);
-    else this.set({ node: cell.node });
+  zoom(cell, part) {
+    if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
+    else if (cell.merged === 0) this.choose(part.tree.label[cell.node]);
   }
 
   choose(label) {
@@ -596,9 +613,9 @@ class Page {
     this.set({ view: "sandwich", chosen: label });
   }
 
-  actions(cell) {
-    const label = cell.node === 0 || cell.merged > 0 ? -1 : this.shownGraph.tree.label[cell.node];
-    const zoom = ["Zoom (z)", "z", () => this.zoom(cell)];
+  actions(cell, part) {
+    const label = cell.node === 0 || cell.merged > 0 ? -1 : part.tree.label[cell.node];
+    const zoom = ["Zoom (z)", "z", () => this.zoom(cell, part)];
     if (label < 0 || this.state.merge !== "function" || label >= this.recording.labels.length) return [zoom];
     return [
       zoom,
@@ -608,9 +625,9 @@ class Page {
     ];
   }
 
-  openMenu(cell, event) {
+  openMenu(cell, event, part) {
     const menu = $("menu");
-    menu.replaceChildren(...this.actions(cell).map(([textContent, , act]) => element("button", {
+    menu.replaceChildren(...this.actions(cell, part).map(([textContent, , act]) => element("button", {
       type: "button", role: "menuitem", textContent, onclick: () => {
         menu.hidden = true;
         act();
@@ -622,23 +639,8 @@ class Page {
     menu.firstChild.focus();
   }
 
-  tip(lines, event) {
-    const tip = $("tip");
-    tip.hidden = !lines;
-    if (!lines) return;
-    const [first, ...rest] = lines;
-    tip.replaceChildren(element("b", { textContent: first }), ...rest.flatMap((line) => [line, element("br")]));
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-    const y = event.clientY + 18;
-    tip.style.top = `${y + tip.offsetHeight > innerHeight ? Math.max(4, event.clientY - tip.offsetHeight - 12) : y}px`;
-  }
-
   tipOfCell(cell, event, part) {
-    if (!cell) {
-      this.tip(null);
-      return;
-    }
-    this.tip(this.linesOf(cell, part), event);
+    showTip($("tip"), cell && this.linesOf(cell, part), event);
   }
 
   /** What a cell stands for, in words. */
@@ -660,6 +662,7 @@ class Page {
       const place = placeOf(label);
       if (place) lines.push(`mostly at ${place}`);
       if (label.image) lines.push(label.image);
+      if (this.state.color === "caller") lines.push(`caller, mostly: ${WAYS[this.wayOf(part)(cell.node)][1]}`);
     }
     if (part.base) lines.push(...this.cellChange(cell.node, total, part));
     return lines;
@@ -715,7 +718,8 @@ class Page {
     if (event.key === "Escape") this.back();
     else if (isTyping) return;
     else if (event.target === $("tracks") && this.tracks && this.timeKey(event)) event.preventDefault();
-    else if (event.target === $("graph") && this.graphKey(event)) event.preventDefault();
+    else if (event.target === $("graph") && this.graphKey(event, this.graph, this.shownGraph)) event.preventDefault();
+    else if (event.target === $("callers") && this.graphKey(event, this.callersGraph, this.shownCallers)) event.preventDefault();
     else if (/^[1-6]$/.test(event.key)) this.set({ view: VIEWS[Number(event.key) - 1] });
     else if (event.key === "/") {
       event.preventDefault();
@@ -753,23 +757,26 @@ class Page {
     else if (event.key === "+" || event.key === "=") tracks.zoomBy(0.5);
     else if (event.key === "-") tracks.zoomBy(2);
     else if (event.key === "Enter") this.set({ window: zoom });
+    else if (event.key === "b") this.set({ base: zoom });
     else return false;
     return true;
   }
 
-  graphKey(event) {
+  graphKey(event, graph, part) {
     if (event.key.startsWith("Arrow")) {
-      const cell = this.graph.move(event.key);
-      const box = $("graph").getBoundingClientRect();
-      this.tipOfCell(cell, { clientX: box.left + cell.x, clientY: box.top + this.graph.y(cell.row) }, this.shownGraph);
+      const cell = graph.move(event.key);
+      const box = event.target.getBoundingClientRect();
+      this.tipOfCell(cell, { clientX: box.left + cell.x, clientY: box.top + graph.y(cell.row) }, part);
       return true;
     }
-    const cell = this.graph.chosen;
+    const cell = graph.chosen;
     if (!cell) return false;
     const key = event.key === "Enter" ? "z" : event.key;
-    const action = this.actions(cell).find(([, name]) => name === key);
-    action?.[2]();
-    return action !== undefined;
+    const action = this.actions(cell, part).find(([, name]) => name === key);
+    if (!action) return false;
+    showTip($("tip"), null);
+    action[2]();
+    return true;
   }
 }
 

@@ -32,9 +32,6 @@ export class Recording {
     this.head = head;
     this.columns = columns;
     this.report = head.report;
-    this.mode = head.report.recording.mode;
-    this.unit = head.report.recording.unit;
-    this.period = head.report.recording.period_ns;
     this.time = head.time;
     this.vcpus = head.vcpus;
     this.labels = head.labels.map(([name, kind, image, file, line]) => ({
@@ -45,14 +42,33 @@ export class Recording {
       line,
     }));
     this.tree = Tree.fromDepths(columns.node_depth, columns.node_label);
+    this.ways = new Uint8Array(this.tree.length);
+    this.ways.set(columns.node_way, 1);
     this.marks = this.findMarks();
     this.hasMarks = this.marks.some((mark) => mark !== 0);
     if (this.time) {
-      this.splitWaits();
+      this.readTicks();
       this.times = this.readTimes();
       this.spans = this.readSpans();
       this.events = this.readEvents();
     }
+    this.choose(null);
+  }
+
+  /** Shows one of the recordings of which the rings tell, by its place among them; `null` is the file's own. */
+  choose(which) {
+    const own = this.report.recording;
+    const { mode, unit, period_ns: period, ...chosen } = which === null ? own : this.time.recordings[which];
+    // Of some the rings hold samples, and nothing tells how they were taken.
+    Object.assign(this, { mode: mode ?? "cpu", unit, period, range: which === null ? null : [chosen.from_ns, chosen.to_ns] });
+    if (this.time) Object.assign(this, this.sets[which ?? 0] ?? this.sets[0]);
+  }
+
+  /** The part of a range in which the chosen recording ran; `null` is all. */
+  within(range) {
+    if (this.range === null || range === null) return range ?? this.range;
+    const from = Math.min(Math.max(range[0], this.range[0]), this.range[1]);
+    return [from, Math.min(Math.max(range[1], from), this.range[1])];
   }
 
   label(name) {
@@ -72,33 +88,32 @@ export class Recording {
     return marks;
   }
 
-  /** Ticks and waits apart. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */
-  splitWaits() {
+  /** Each recording's ticks and waits. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */
+  readTicks() {
     const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, wait_ns: ns, wait_stack: stack } = this.columns;
     this.placeOf = new Map();
     for (const number of [...this.vcpus, ...vcpu]) if (!this.placeOf.has(number)) this.placeOf.set(number, this.placeOf.size);
-    const length = at.length - ns.length;
-    this.ticks = {
-      at: ns.length === 0 ? at : new Float64Array(length),
-      place: new Uint16Array(length),
-      outcome: new Uint8Array(length),
-      node: ns.length === 0 ? node : new Uint32Array(length),
-    };
-    this.waits = [];
-    let next = 0;
-    for (let index = 0; index < at.length; index += 1) {
-      if (outcome[index] === BLOCKED) {
-        const which = this.waits.length;
-        const from = at[index];
-        this.waits.push({ from, to: from + ns[which], vcpu: vcpu[index], node: node[index], hasStack: stack[which] === 1 });
-        continue;
+    let [index, wait] = [0, 0];
+    // A part of the file's own recording has none of its own.
+    this.sets = this.time.recordings.map(({ ticks: length }) => {
+      if (length === null) return null;
+      const ticks = { at: new Float64Array(length), place: new Uint16Array(length), outcome: new Uint8Array(length), node: new Uint32Array(length) };
+      const waits = [];
+      let next = 0;
+      for (const end = index + length; index < end; index += 1) {
+        if (outcome[index] === BLOCKED) {
+          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], hasStack: stack[wait] === 1 });
+          wait += 1;
+          continue;
+        }
+        ticks.at[next] = at[index];
+        ticks.place[next] = this.placeOf.get(vcpu[index]);
+        ticks.outcome[next] = outcome[index];
+        ticks.node[next] = node[index];
+        next += 1;
       }
-      this.ticks.at[next] = at[index];
-      this.ticks.place[next] = this.placeOf.get(vcpu[index]);
-      this.ticks.outcome[next] = outcome[index];
-      this.ticks.node[next] = node[index];
-      next += 1;
-    }
+      return { ticks: Object.fromEntries(Object.entries(ticks).map(([key, values]) => [key, values.subarray(0, next)])), waits };
+    });
   }
 
   readTimes() {
@@ -169,10 +184,10 @@ export class Recording {
    * for all; `span` a name's id, or `null`.
    */
   select({ window, vcpus, span }) {
-    const own = new Float64Array(this.tree.length);
     const isIn = (vcpu) => vcpus === null || vcpus.has(vcpu);
     const shown = this.vcpus.filter(isIn);
     if (window === null && span === null) {
+      const own = new Float64Array(this.tree.length);
       const { count_node: node, count_vcpu: vcpu, count_value: value } = this.columns;
       let recorded = 0;
       for (let at = 0; at < node.length; at += 1) {
@@ -186,7 +201,15 @@ export class Recording {
     const [from, to] = window ?? [this.time.from_ns, this.time.to_ns];
     const allowed = span === null ? null : this.windowsOf(span);
     const byVcpu = new Map(shown.map((vcpu) => [vcpu, { ...noCounters(), blockedNs: 0 }]));
-    const recorded = this.countTicks(from, to, byVcpu, allowed, own) + this.countWaits(from, to, byVcpu, allowed, own);
+    let [own, recorded] = [null, 0];
+    if (span === null && this.waits.length === 0) {
+      this.counted = this.countFrom(this.counted, this.ticksIn(from, to), shown);
+      own = this.counted.own;
+      recorded = this.addCounters(this.counted.sums, byVcpu);
+    } else {
+      own = new Float64Array(this.tree.length);
+      recorded = this.countTicks(from, to, byVcpu, allowed, own) + this.countWaits(from, to, byVcpu, allowed, own);
+    }
     for (const [vcpu, counters] of byVcpu) counters.missing = span === null ? this.missing(vcpu, from, to, counters) : null;
     this.countMarks(own, byVcpu);
     return this.selection({ own, recorded, counters: [...byVcpu.values()], shown, window: [from, to], allowed, isWhole: false });
@@ -200,37 +223,71 @@ export class Recording {
 
   /** Adds the ticks of a range to the counters and to the counts of nodes; gives how many have a stack. */
   countTicks(from, to, byVcpu, allowed, own) {
+    const sums = new Float64Array(this.placeOf.size * OUTCOMES.length);
+    this.addTicks(this.ticksIn(from, to), 1, [...byVcpu.keys()], allowed, { own, total: null, sums });
+    return this.addCounters(sums, byVcpu);
+  }
+
+  /** The indices of the ticks of a range: the first, and the one after the last. */
+  ticksIn(from, to) {
+    return [from, to].map((end) => upper(this.ticks.at, end, true));
+  }
+
+  /** Adds ticks to counts, or takes them away if `sign` is -1: by node, with callers if there are totals, and by vCPU and outcome. */
+  addTicks([first, end], sign, vcpus, allowed, { own, total, sums }) {
     const { at, place, outcome, node } = this.ticks;
-    const end = upper(at, to, true);
-    let recorded = 0;
-    // A counter for each vCPU and outcome, looked up once.
-    const width = OUTCOMES.length;
-    const sums = new Float64Array(this.placeOf.size * width);
+    const { parent } = this.tree;
     const isIn = new Uint8Array(this.placeOf.size);
     const windows = [];
-    for (const vcpu of byVcpu.keys()) {
+    for (const vcpu of vcpus) {
       isIn[this.placeOf.get(vcpu)] = 1;
       windows[this.placeOf.get(vcpu)] = allowed?.get(vcpu);
     }
-    for (let index = upper(at, from, true); index < end; index += 1) {
+    for (let index = first; index < end; index += 1) {
       const on = place[index];
       if (isIn[on] === 0 || (allowed !== null && !holds(windows[on], at[index]))) continue;
       const kind = outcome[index];
-      sums[on * width + kind] += 1;
-      if (kind <= AGED) {
-        recorded += 1;
-        own[node[index]] += 1;
-      }
+      sums[on * OUTCOMES.length + kind] += sign;
+      if (kind > AGED) continue;
+      const leaf = node[index];
+      own[leaf] += sign;
+      if (total === null || leaf === 0) continue;
+      for (let up = leaf; up !== 0; up = parent[up]) total[up] += sign;
+      total[0] += sign;
     }
+  }
+
+  /** Adds sums by vCPU and outcome to the counters; gives how many ticks have a stack. */
+  addCounters(sums, byVcpu) {
+    let recorded = 0;
     for (const [vcpu, counters] of byVcpu) {
       OUTCOMES.forEach((name, kind) => {
-        const ticks = sums[this.placeOf.get(vcpu) * width + kind];
+        const ticks = sums[this.placeOf.get(vcpu) * OUTCOMES.length + kind];
         counters.ticks += ticks;
         counters[name] += ticks;
         if (kind === LATE) counters.recorded += ticks;
+        if (kind <= AGED) recorded += ticks;
       });
     }
     return recorded;
+  }
+
+  /** Counts a range, starting from the one before where they share most ticks, as while a range is dragged. */
+  countFrom(before, [first, end], vcpus) {
+    const { ticks } = this;
+    const shares = before && before.ticks === ticks && before.vcpus === String(vcpus) && before.total !== null &&
+      Math.abs(first - before.range[0]) + Math.abs(end - before.range[1]) < (end - first) / 8;
+    const size = this.placeOf.size * OUTCOMES.length;
+    const counted = shares
+      ? { own: before.own.slice(), total: before.total.slice(), sums: before.sums.slice() }
+      : { own: new Uint32Array(this.tree.length), total: null, sums: new Float64Array(size) };
+    const [from, to] = shares ? before.range : [first, first];
+    const add = (range, sign) => this.addTicks(range, sign, vcpus, null, counted);
+    add([Math.min(first, from), from], 1);
+    add([to, Math.max(end, to)], 1);
+    add([from, Math.max(first, from)], -1);
+    add([Math.min(end, to), to], -1);
+    return { ...counted, ticks, vcpus: String(vcpus), range: [first, end] };
   }
 
   /** The same for waits. */
@@ -278,6 +335,13 @@ export class Recording {
       if (this.marks[node] === 1) first.truncated += own[node];
       if (this.marks[node] === 2) first.broken += own[node];
     }
+  }
+
+  /** The counts of stacks through each node; made once for a selection. */
+  totals(selection) {
+    const { counted } = this;
+    if (counted?.own === selection.own) return (counted.total ??= this.tree.totals(selection.own));
+    return (selection.total ??= this.tree.totals(selection.own));
   }
 
   /**

@@ -2,7 +2,7 @@
 
 export const VIEWS = ["icicle", "flame", "left", "tree", "sandwich", "table"];
 export const MERGES = ["function", "module", "image"];
-export const COLORS = ["module", "image", "kind", "change"];
+export const COLORS = ["module", "image", "kind", "caller"];
 export const SORTS = ["own", "total", "name", "change"];
 
 /** What is shown at first: everything. Times are in ns since the recording began. */
@@ -13,6 +13,7 @@ export function initialState() {
     base: null,
     zoom: null,
     vcpus: null,
+    recording: null,
     span: null,
     query: "",
     chosen: null,
@@ -60,6 +61,7 @@ const FIELDS = {
   base: range,
   zoom: range,
   vcpus: set,
+  recording: number,
   span: number,
   query: text,
   chosen: number,

@@ -12,6 +12,35 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/** An entry of a legend: its colour by a class of the style sheet, or itself. */
+export function legendEntry(kind, text, color = "") {
+  const sample = element("i", { className: kind });
+  sample.style.background = color;
+  return element("span", {}, sample, text);
+}
+
+/** Shows lines beside the pointer, the first as their head; hides the tooltip if there are none. */
+export function showTip(tip, lines, event) {
+  tip.hidden = !lines;
+  if (!lines) return;
+  const [first, ...rest] = lines;
+  tip.replaceChildren(element("b", { textContent: first }), ...rest.flatMap((line) => [line, element("br")]));
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
+  const y = event.clientY + 18;
+  tip.style.top = `${y + tip.offsetHeight > innerHeight ? Math.max(4, event.clientY - tip.offsetHeight - 12) : y}px`;
+}
+
+/** By label, 1 if its name matches a regular expression; `null` for none, or if it is not one. */
+export function matchesOf(query, labels) {
+  if (query === "") return null;
+  try {
+    const regex = new RegExp(query, "u");
+    return Uint8Array.from(labels, ({ name }) => Number(regex.test(name)));
+  } catch {
+    return null;
+  }
+}
+
 /** Rows of functions with counts, in the order of a column. */
 export function rowsOf(sums, labels, sort, base) {
   const rows = [];

@@ -36,7 +36,7 @@ export class Tracks {
     const { from_ns: from, to_ns: to } = recording.time;
     [this.from, this.to] = state.zoom ?? [from, Math.max(to, from + 1)];
     // A range that is dragged changes only what lies over the tracks.
-    const key = `${this.from}|${this.to}|${state.vcpus && [...state.vcpus]}|${css("--paper")}|${this.width}`;
+    const key = `${this.from}|${this.to}|${state.vcpus && [...state.vcpus]}|${state.recording}|${css("--paper")}|${this.width}`;
     if (key === this.drawn) {
       this.drawRanges();
       return;
@@ -169,8 +169,9 @@ export class Tracks {
   }
 
   edges({ first, columnNs }, column) {
-    const left = this.x(first + column * columnNs);
-    return [left, this.x(first + (column + 1) * columnNs) - left];
+    // Whole pixels: those that two columns share would be darker.
+    const [left, right] = [column, column + 1].map((at) => Math.round(this.x(first + at * columnNs)));
+    return [left, right - left];
   }
 
   drawHeat(row) {
@@ -185,7 +186,7 @@ export class Tracks {
         if (count === 0) continue;
         const strength = Math.sqrt(count / grid.most);
         context.fillStyle = `hsl(${hue - 40 * strength} 90% ${light + (50 - light) * strength}%)`;
-        context.fillRect(x, row.y + part * height, Math.max(w, 1), height);
+        context.fillRect(x, row.y + part * height, w, height);
       }
     }
   }
@@ -317,7 +318,7 @@ export class Tracks {
 
   drawRanges() {
     const context = prepare(this.overlay, this.width, this.height);
-    const draw = (range, color, name) => {
+    const draw = (range, color, name, isRight) => {
       if (!range) return;
       const left = Math.max(this.x(range[0]), LEFT);
       const right = Math.min(this.x(range[1]), this.width);
@@ -329,10 +330,12 @@ export class Tracks {
       context.fillRect(left, AXIS - 6, 1.5, this.height);
       context.fillRect(right - 1.5, AXIS - 6, 1.5, this.height);
       context.font = "bold 12px system-ui, sans-serif";
-      context.fillText(name, left + 4, AXIS + 2);
+      // At other ends: the ranges may begin at the same moment.
+      context.textAlign = isRight ? "right" : "left";
+      context.fillText(name, isRight ? right - 4 : left + 4, AXIS + 2);
     };
-    draw(this.state.base, css("--base"), this.state.base ? "base" : "");
-    draw(this.state.window, css("--accent"), this.state.base ? "new" : "");
+    draw(this.state.base, css("--base"), "base", true);
+    draw(this.state.window, css("--accent"), this.state.base ? "new" : "", false);
   }
 
   press(event) {

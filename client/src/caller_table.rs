@@ -27,6 +27,7 @@ mod error;
 mod guest_table;
 mod image_table;
 mod instructions;
+mod of_frames;
 mod partial;
 mod rule;
 mod section;
@@ -42,6 +43,7 @@ pub use error::{CallerTableError, CompileError};
 pub(crate) use guest_table::Prepared;
 pub use guest_table::prepare;
 pub use image_table::ImageTable;
+pub(crate) use of_frames::callers_of_frames;
 pub(crate) use partial::{Interrupted, PartialTable, Reserve};
 
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even

@@ -145,7 +145,8 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
     cli::print(screen)?;
 
     let report = Report::new(&symbolized, ReportOptions::default())
-        .with_timeline(TimelineView::of(&recording));
+        .with_timeline(TimelineView::of(&recording))
+        .with_callers(symbolizer);
     let mut written = Vec::new();
     for (name, format, what) in [
         (

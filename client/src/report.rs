@@ -94,7 +94,9 @@ use std::sync::OnceLock;
 
 use regex::Regex;
 use thiserror::Error;
+use unikprof_proto::caller_table::Caller;
 
+use crate::caller_table::callers_of_frames;
 use crate::printable::Printable;
 use crate::recording::Recording;
 use crate::symbols::{CodeError, FileId, MappedAddress, Symbolized, Symbolizer};
@@ -186,6 +188,8 @@ pub struct Report<'a> {
     is_analyzed: bool,
     /// By the address of a frame, its function's code; empty if it was not looked up.
     ranges: HashMap<u64, Range<u64>>,
+    /// By frame, how its image says that its caller is found; empty if it was not looked up.
+    callers: Vec<Option<Caller>>,
 }
 
 impl<'a> Report<'a> {
@@ -204,6 +208,7 @@ impl<'a> Report<'a> {
             annotation: None,
             is_analyzed: false,
             ranges: HashMap::new(),
+            callers: Vec::new(),
         }
     }
 
@@ -244,6 +249,13 @@ impl<'a> Report<'a> {
         let addresses: Vec<_> = profile.frame_ids().filter_map(located).collect();
         self.ranges = symbolizer.function_ranges(profile, &addresses)?;
         Ok(self)
+    }
+
+    /// Lets a page show how callers were found. `symbolizer` is the one that named the report's functions.
+    #[must_use]
+    pub(crate) fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
+        self.callers = callers_of_frames(self.symbolized, symbolizer, |_| true);
+        self
     }
 
     /// Shows time data as well, if there is any: the guest's own events, and the seconds if requested.

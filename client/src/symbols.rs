@@ -48,6 +48,7 @@ pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;
 pub(crate) use image::read_regular_file;
+pub(crate) use images::Assigned;
 pub use images::{Force, ImageOptions, Images};
 pub(crate) use symbolized::KnownNames;
 #[cfg(test)]

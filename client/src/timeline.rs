@@ -49,7 +49,7 @@ pub(crate) use spans::SpanTable;
 pub(crate) use sparkline::sparkline;
 pub(crate) use ticks::{Outcome, Tick};
 
-use crate::profile::NodeId;
+use crate::profile::{NodeId, RecordingInfo};
 use spans::Pairs;
 use times::Times;
 
@@ -61,8 +61,10 @@ pub struct Timeline {
     names: BTreeMap<u32, String>,
     /// Names that the agent refused: too long, empty, or too many.
     refused_names: u64,
-    /// Recordings that are known otherwise than by the ring.
-    known: Vec<RecordingSpan>,
+    /// Recordings that are known otherwise than by the ring, with their settings.
+    known: Vec<(RecordingSpan, RecordingInfo)>,
+    /// Whether it was joined from those of several files. Then `known` are their recordings, which share a ring bit.
+    is_joined: bool,
 }
 
 /// The contents of one vCPU's ring.
@@ -190,12 +192,13 @@ impl Timeline {
             names,
             refused_names,
             known: Vec::new(),
+            is_joined: false,
         }
     }
 
     /// Says what is known of a recording otherwise.
-    pub(crate) fn know(&mut self, recording: RecordingSpan) {
-        self.known.push(recording);
+    pub(crate) fn know(&mut self, recording: RecordingSpan, info: RecordingInfo) {
+        self.known.push((recording, info));
     }
 
     /// Adds a vCPU's time so far at a moment recorded outside its ring: running, runnable, blocked and offline, in

@@ -63,7 +63,8 @@ function data(head) {
     count_vcpu: same(0, counts.size),
     count_span: same(0, counts.size),
     count_value: [...counts.values()],
-    tick_at: ticks.map(() => 1 + random((2 * HOUR) / SAMPLES)),
+    // Steps of either sign are doubled.
+    tick_at: ticks.map(() => 2 * (1 + random((2 * HOUR) / SAMPLES))),
     tick_vcpu: ticks.map(() => random(4)),
     tick_outcome: same(0),
     tick_node: ticks,
@@ -72,7 +73,8 @@ function data(head) {
   const labels = Array.from({ length: FUNCTIONS }, (_, at) => [`crate_${at % 50}::module_${at % 300}::function_${at}`, "function", 0, 0, 0]);
   const vcpus = [0, 1, 2, 3];
   const rings = vcpus.map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_stolen: false }));
-  const time = { from_ns: 0, to_ns: HOUR, unix_ns: null, rings, recordings: [] };
+  const own = { name: "bench", mode: "cpu", unit: "samples", period_ns: 1e7, from_ns: 0, to_ns: HOUR, ticks: SAMPLES };
+  const time = { from_ns: 0, to_ns: HOUR, unix_ns: null, rings, recordings: [own] };
   const report = { ...head.report, vcpus: vcpus.map((vcpu) => ({ ...head.report.vcpus[0], vcpu })) };
   const lengths = Object.entries(columns).map(([name, values]) => [name, values.length]);
   const text = Buffer.from(JSON.stringify({ ...head, report, labels, names: [], vcpus, time, columns: lengths }));

@@ -5,15 +5,16 @@
 //   {"drag": "#overlay", "from": [0.2, 0.5], "to": [0.4, 0.5], "key": "Control"}   parts of the element's size
 //   {"click": "#view-table", "count": 2, "at": [0.5, 0.1]}   {"hover": "#graph", "at": [0.5, 0.1]}
 //   "still": true beside an action that changes nothing of the page's state
-//   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}
+//   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
+//   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
-//   {"screenshot": "/path.png"}   {"scheme": "dark"}   {"size": [1200, 800]}
+//   {"screenshot": "/path.png", "of": "/another.svg"}   {"scheme": "dark"}   {"size": [1200, 800]}
 import { text } from "node:stream/consumers";
 import process from "node:process";
 import puppeteer from "puppeteer-core";
 
 const SOON = 60000;
-const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag"];
+const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible"];
 
 const steps = JSON.parse(await text(process.stdin));
 const browser = await puppeteer.launch({
@@ -30,9 +31,10 @@ try {
   page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
   page.on("request", (request) => request.url().startsWith("file:") || errors.push(`request for ${request.url()}`));
   for (const step of steps) results.push(await take(page, step));
-} finally {
-  await browser.close();
+} catch (error) {
+  errors.push(`step ${results.length}: ${error.message}`);
 }
+await browser.close();
 process.stdout.write(JSON.stringify(results));
 if (errors.length > 0) {
   process.stderr.write(`${errors.join("\n")}\n`);
@@ -57,9 +59,16 @@ async function take(page, step) {
       return page.$$eval(value, (found) => found.map((each) => each.textContent));
     case "rows":
       return page.$$eval(value, (found) => found.map((row) => [...row.children].map((cell) => cell.textContent)));
+    case "visible":
+      return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
+    case "media":
+      await page.emulateMediaType(value);
+      await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+      return null;
     case "hash":
       return page.evaluate(() => location.hash);
     case "screenshot":
+      if (step.of) await page.goto(`file://${step.of}`);
       await page.screenshot({ path: value });
       return null;
     case "scheme":
@@ -98,7 +107,12 @@ async function act(page, kind, step) {
     await page.mouse.move(...to, { steps: 5 });
     await page.mouse.up();
     if (step.key) await page.keyboard.up(step.key);
-  } else throw new Error(`unknown step ${kind}`);
+  } else if (kind === "wheel") {
+    const [x, y] = await place(page, step.wheel, step.at);
+    await page.mouse.move(x, y);
+    await page.mouse.wheel({ deltaY: step.by });
+  } else if (kind === "choose") await page.select(step.choose, step.value);
+  else throw new Error(`unknown step ${kind}`);
 }
 
 /** The point of an element at these parts of its width and height. */

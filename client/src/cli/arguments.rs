@@ -13,6 +13,7 @@ use super::names::NameArguments;
 use super::recordings::{
     CheckArguments, DownloadArguments, RecordArguments, StartArguments, StopArguments,
 };
+use super::report::InputArguments;
 use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
 use crate::connection::Address;
@@ -276,29 +277,14 @@ pub(super) struct OutputArguments {
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_HELP, arg_required_else_help = true)]
 pub(super) struct ReportArguments {
-    /// The recording; several, or a folder of .unikprof files, are one profile if they come from the same build
-    ///
-    /// Their mode and rate must be the same too. An epoch that several files hold is counted once.
-    #[arg(value_name = "FILE|FOLDER", required = true)]
-    pub(super) recordings: Vec<PathBuf>,
-    /// Read a damaged or truncated file up to the damage
-    #[arg(long)]
-    pub(super) salvage: bool,
+    #[command(flatten)]
+    pub(super) input: InputArguments,
     /// Keep only stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) focus: Option<Regex>,
     /// Drop stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) ignore: Option<Regex>,
-    /// Only these vCPUs; shares are of theirs. May be given again, or as in 0,2
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        value_parser = values::vcpu,
-        help_heading = "Selection"
-    )]
-    pub(super) vcpu: Vec<u32>,
     /// Show who calls a function, with shares: its whole name, or a regular expression that one name matches
     #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["callees", "timeline"], help_heading = "Selection")]
     pub(super) callers: Option<FunctionName>,

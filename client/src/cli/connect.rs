@@ -29,7 +29,7 @@ use crate::record::{
     Unwind,
 };
 use crate::recording::{Reading, Recording};
-use crate::report::{Report, ReportOptions, TimelineView};
+use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
@@ -368,7 +368,7 @@ impl Conversation {
         let cut = recording.part_asked();
         let symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
         let to_stdout = plan.reports.iter().any(|o| o.target == Target::Stdout);
-        let report = Report::new(
+        let mut report = Report::new(
             &symbolized,
             ReportOptions {
                 columns: Some(ReportOutput::columns(&plan.reports)),
@@ -376,6 +376,10 @@ impl Conversation {
             },
         )
         .with_timeline(TimelineView::of(&recording));
+        let is_page = |output: &ReportOutput| output.format == Format::Page;
+        if plan.reports.iter().any(is_page) {
+            report = report.with_callers(symbolizer);
+        }
         let mut files = Vec::new();
         if plan.recording.is_wanted() {
             files.push(outcome.path.clone());

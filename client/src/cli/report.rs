@@ -11,12 +11,13 @@ use super::failure::Failure;
 use super::outputs::ReportOutput;
 use super::values;
 use crate::output::NamedAfter;
+use crate::printable::Printable;
 use crate::recording::{Reading, Recording, RecordingError};
 use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
+    let recording = arguments.input.open()?;
     let time = i128::from(recording.created_unix_ns);
     let after = NamedAfter {
         guest: recording.agent.guest_name.as_deref(),
@@ -79,6 +80,9 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         let calls = Calls::of(&report, name, direction).map_err(Failure::Function)?;
         report = report.with_calls(calls);
     }
+    if outputs.iter().any(|output| output.format == Format::Page) {
+        report = report.with_callers(&symbolizer);
+    }
     if arguments.analyze {
         report = report.with_analysis();
     }
@@ -96,13 +100,15 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
 /// Which recordings are read, for subcommands that take them as `report` does.
 #[derive(Debug, Args)]
 pub(super) struct InputArguments {
-    /// The recording; several, or a folder, as for `report`
+    /// The recording; several, or a folder of .unikprof files, are one profile if they come from the same build
+    ///
+    /// Their mode and rate must be the same too. An epoch that several files hold is counted once.
     #[arg(value_name = "FILE|FOLDER", required = true)]
     recordings: Vec<PathBuf>,
     /// Read a damaged or truncated file up to the damage
     #[arg(long)]
     salvage: bool,
-    /// Only these vCPUs. May be given again, or as in 0,2
+    /// Only these vCPUs; shares are of theirs. May be given again, or as in 0,2
     #[arg(
         long,
         value_name = "N",
@@ -111,11 +117,20 @@ pub(super) struct InputArguments {
         help_heading = "Selection"
     )]
     vcpu: Vec<u32>,
+    /// Show another recording, by its name or number: what the ring in the file holds of it, or one of several files'
+    #[arg(long, value_name = "NAME", help_heading = "Selection")]
+    recording: Option<String>,
 }
 
 impl InputArguments {
     pub(super) fn open(&self) -> Result<Recording, Failure> {
-        open(&self.recordings, self.salvage, &self.vcpu)
+        let mut recording = open(&self.recordings, self.salvage, &self.vcpu)?;
+        if let Some(wanted) = &self.recording {
+            recording
+                .choose(wanted)
+                .map_err(|all| no_recording(wanted, &all))?;
+        }
+        Ok(recording)
     }
 }
 
@@ -133,6 +148,16 @@ pub(super) fn open(paths: &[PathBuf], salvage: bool, vcpus: &[u32]) -> Result<Re
             .map_err(|all| no_vcpu(vcpus, &all))?;
     }
     Ok(recording)
+}
+
+fn no_recording(wanted: &str, all: &[String]) -> Failure {
+    let names = all.iter().map(|name| format!("`{}`", Printable(name)));
+    let names: Vec<String> = names.collect();
+    Failure::Usage(format!(
+        "the file has no recording `{}`; it has {}",
+        Printable(wanted),
+        names.join(", ")
+    ))
 }
 
 fn no_vcpu(wanted: &[u32], all: &[u32]) -> Failure {

@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let profile = cut.unwrap_or(&recording.profile);
     let symbolized = symbolizer.resolve(profile)?;
-    let mut report = Report::new(&symbolized, ReportOptions::default());
+    let mut report = Report::new(&symbolized, ReportOptions::default()).with_callers(&symbolizer);
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(part.view(timeline));
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use unikprof_proto::caller_table::{Base, Caller};
 
 use super::check::part_of;
-use crate::caller_table::ImageTable;
+use crate::caller_table::callers_of_frames;
 use crate::printable::Printable;
 use crate::profile::{AddressKind, Architecture, Frame, FrameId, NodeId, Profile, Unwind};
 use crate::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};
@@ -41,46 +41,13 @@ impl PassedOver {
 /// By frame: whether it is a call in a function that keeps no frame record there.
 fn without_record(symbolized: &Symbolized<'_>, symbolizer: &Symbolizer) -> Option<Vec<bool>> {
     let profile = symbolized.profile();
-    let mappings = profile.mappings();
-    let images = symbolizer.images();
-    let assignment = images
-        .assign(mappings, &profile.recording().architecture, &mut Vec::new())
-        .ok()?;
-    let mut callers: Vec<Vec<FrameId>> = vec![Vec::new(); mappings.len()];
-    for frame in profile.frame_ids().filter(|id| is_caller(profile, *id)) {
-        if let Some(mapping) = symbolized.mapping_of(frame) {
-            callers[mapping].push(frame);
-        }
-    }
-    let mut without = vec![false; profile.frames().len()];
-    let mut is_known = false;
-    for group in &assignment.groups {
-        let Some(assigned) = &group.image else {
-            continue;
-        };
-        let image = assigned.image();
-        let Ok(table) = ImageTable::compile(image, &images.options.debug_dirs) else {
-            continue;
-        };
-        is_known = true;
-        for &mapping in &group.mappings {
-            for &frame in &callers[mapping] {
-                let linked = profile
-                    .frame(frame)
-                    .lookup_address()
-                    .and_then(|address| image.link_address(&mappings[mapping], address));
-                let caller = linked.map(|address| table.rule_at(address).caller());
-                without[frame.index()] = matches!(
-                    caller,
-                    Some(Caller::Cfa {
-                        base: Base::StackPointer,
-                        ..
-                    })
-                );
-            }
-        }
-    }
-    is_known.then_some(without)
+    let callers = callers_of_frames(symbolized, symbolizer, |frame| is_caller(profile, frame));
+    let keeps_none = |caller: &Option<Caller>| {
+        let base = Base::StackPointer;
+        matches!(caller, Some(Caller::Cfa { base: by, .. }) if *by == base)
+    };
+    let is_known = callers.iter().any(Option::is_some);
+    is_known.then(|| callers.iter().map(keeps_none).collect())
 }
 
 /// Each stack counts once, for the innermost function in it that keeps no record.

@@ -42,7 +42,7 @@ impl Contents {
         if self.epochs == 0 {
             match (&timeline, span) {
                 (Some(timeline), Some(span)) => {
-                    self.info = self.info_of_span(&span);
+                    self.info = info_of(timeline, &span, self.info_of_agent());
                     warnings.push(
                         "the file contains no counts, only the contents of the guest's rings"
                             .into(),
@@ -97,9 +97,9 @@ impl Contents {
         let stacks = stacks.finish(rings.named(), missing, &self.agent, &mut self.builder)?;
         let mut timeline = rings.finish(stacks, &mut self.builder)?;
         if let Some(timeline) = &mut timeline {
-            let heads = self.heads.iter().map(|(span, _)| *span);
-            for known in heads.chain(self.span) {
-                timeline.know(known);
+            let own = self.span.map(|span| (span, self.info.clone()));
+            for (span, info) in self.heads.iter().cloned().chain(own) {
+                timeline.know(span, info);
             }
             for (vcpu, told) in &self.told {
                 if let Some(times) = &told.runstate {
@@ -180,25 +180,61 @@ impl Contents {
             _ => None,
         }
     }
+}
 
-    /// What is known of a recording that the rings alone tell of.
-    fn info_of_span(&self, span: &RecordingSpan) -> RecordingInfo {
-        let same = |(known, _): &&(RecordingSpan, _)| known.recording == span.recording;
-        match self.heads.iter().find(same) {
-            Some((_, info)) => info.clone(),
-            None => RecordingInfo {
-                name: name_of(span),
-                ..self.info_of_agent()
-            },
+impl Recording {
+    /// Shows another recording of the file by its name or number: what the rings hold of it.
+    ///
+    /// # Errors
+    ///
+    /// The names of those that there are.
+    pub(crate) fn choose(&mut self, wanted: &str) -> Result<(), Vec<String>> {
+        let info = self.profile.recording();
+        let Some(timeline) = &self.timeline else {
+            return if info.name == wanted {
+                Ok(())
+            } else {
+                Err(vec![info.name.clone()])
+            };
+        };
+        let all = timeline.recordings();
+        let has_name = |span: &&RecordingSpan| {
+            let id = span.recording.map(|id| id.to_string());
+            timeline.recording_name(span) == wanted || id.as_deref() == Some(wanted)
+        };
+        let Some(span) = all.iter().copied().find(|span| has_name(&span)) else {
+            return Err(all
+                .iter()
+                .map(|span| timeline.recording_name(span))
+                .collect());
+        };
+        if self.span == Some(span) {
+            return Ok(());
         }
+        let of_guest = RecordingInfo {
+            guest_name: info.guest_name.clone(),
+            guest_id: info.guest_id.clone(),
+            agent_version: info.agent_version.clone(),
+            architecture: info.architecture.clone(),
+            only_vcpus: info.only_vcpus.clone(),
+            ..RecordingInfo::default()
+        };
+        self.profile.recording = info_of(timeline, &span, of_guest);
+        self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
+        self.span = Some(span);
+        self.asked = None;
+        Ok(())
     }
 }
 
-/// A recording without a name.
-fn name_of(span: &RecordingSpan) -> String {
-    match span.recording {
-        Some(id) => format!("recording {id}"),
-        None => format!("bit {}", span.ring_bit),
+/// What is known of a recording in the rings; `of_guest` holds for all of them.
+fn info_of(timeline: &Timeline, span: &RecordingSpan, of_guest: RecordingInfo) -> RecordingInfo {
+    match timeline.info(span) {
+        Some(info) => info.clone(),
+        None => RecordingInfo {
+            name: timeline.recording_name(span),
+            ..of_guest
+        },
     }
 }
 
@@ -208,13 +244,13 @@ fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
     let others: Vec<String> = all
         .iter()
         .filter(|other| *other != span)
-        .map(name_of)
+        .map(|span| timeline.recording_name(span))
         .collect();
     (!others.is_empty()).then(|| {
         format!(
-            "the rings also contain other recordings ({}); showing {}, which has the most samples",
+            "the rings also contain other recordings ({}); showing {}, which has the most samples; --recording NAME shows another",
             others.join(", "),
-            name_of(span)
+            timeline.recording_name(span)
         )
     })
 }

@@ -53,6 +53,7 @@ struct Run {
 struct Part {
     run: usize,
     path: PathBuf,
+    info: RecordingInfo,
     epochs: BTreeSet<u64>,
     /// When it was counted, in order and apart.
     counted: Vec<Window>,
@@ -210,7 +211,7 @@ impl Merge {
         let part = self
             .parts
             .entry((run, head.recording))
-            .or_insert_with(|| Part::new(run, path));
+            .or_insert_with(|| Part::new(run, path, contents.info.clone()));
         part.epochs = take(&mut contents.seen.epochs);
         if let Some((epoch, cut)) = &part.cut
             && contents.repeated_epochs.contains(epoch)
@@ -315,7 +316,8 @@ impl Merge {
                 let spans = parts.iter().filter_map(Part::joined).collect::<Vec<_>>();
                 let shifts_ns = dates.iter().map(|date| date - dates[0]).map(clamped);
                 let shifts_ns: Vec<i64> = shifts_ns.collect();
-                let (timeline, span) = take(&mut self.join).finish(&shifts_ns, &spans);
+                let join = take(&mut self.join);
+                let (timeline, span) = join.finish(&shifts_ns, spans);
                 (Some(timeline), Some(span))
             }
         };
@@ -354,10 +356,11 @@ impl Merge {
 }
 
 impl Part {
-    fn new(run: usize, path: &Path) -> Part {
+    fn new(run: usize, path: &Path, info: RecordingInfo) -> Part {
         Part {
             run,
             path: path.to_owned(),
+            info,
             epochs: BTreeSet::new(),
             counted: Vec::new(),
             span: None,
@@ -388,7 +391,8 @@ impl Part {
         let mut span = self.span?;
         span.window.to_ns = span.window.to_ns.min(self.last_ns);
         let run = self.run;
-        Some(JoinedRecording { run, span })
+        let info = self.info.clone();
+        Some(JoinedRecording { run, span, info })
     }
 }
 

@@ -10,7 +10,9 @@
 //! [`Timeline::profile`](crate::timeline::Timeline::profile) and [`FunctionTable`](super::FunctionTable) do.
 
 mod columns;
+mod recordings;
 mod stacks;
+mod ways;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -29,6 +31,7 @@ use crate::timeline::{Outcome, Ring, Timeline, What};
 use crate::units::date;
 pub(crate) use columns::Columns;
 use columns::zigzag;
+use recordings::{RecordingHead, Shown, shown};
 pub(super) use stacks::Stacks;
 
 const TEMPLATE: &str = include_str!("../../page/page.html");
@@ -165,7 +168,8 @@ struct Time {
     /// The date at the recording's beginning.
     unix_ns: Option<u64>,
     rings: Vec<RingHead>,
-    recordings: Vec<(u64, u64, bool)>,
+    /// The report's own first.
+    recordings: Vec<RecordingHead>,
 }
 
 #[derive(Serialize)]
@@ -184,8 +188,12 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut columns = Columns::default();
     let mut names = Names::default();
     let stacks = Stacks::of(report).map_err(io::Error::other)?;
-    columns.add("node_depth", stacks.nodes().map(|(depth, _)| depth.into()));
-    columns.add("node_label", stacks.nodes().map(|(_, label)| label.into()));
+    columns.add("node_depth", stacks.nodes().map(|(depth, ..)| depth.into()));
+    columns.add(
+        "node_label",
+        stacks.nodes().map(|(_, label, _)| label.into()),
+    );
+    columns.add("node_way", stacks.nodes().map(|(.., way)| way as u64));
     let profile = report.symbolized.profile();
     let spans: Vec<u64> = profile.span_names().iter().map(|n| names.id(n)).collect();
     let samples = || profile.samples().iter();
@@ -275,12 +283,11 @@ fn add_time(
     columns: &mut Columns,
 ) -> Time {
     let timeline = view.timeline;
-    let info = report.symbolized.profile().recording();
     let began_ns = view.of.window.from_ns;
     let since = |at_ns: u64| at_ns.saturating_sub(began_ns);
-    let ticks = || timeline.ticks(&view.of, info.mode, view.window, info.inside());
-    let at = ticks().map(|tick| since(tick.at_ns));
-    columns.add_rising("tick_at", at);
+    let all: Vec<_> = shown(report, view).collect();
+    let ticks = || all.iter().flat_map(Shown::ticks);
+    columns.add_changes("tick_at", ticks().map(|tick| since(tick.at_ns)));
     columns.add("tick_vcpu", ticks().map(|tick| tick.vcpu.into()));
     columns.add("tick_outcome", ticks().map(|tick| code(tick.outcome)));
     let node = |stack| u64::from(stacks.node(stack));
@@ -345,17 +352,7 @@ fn add_time(
             .iter()
             .map(|ring| ring_head(ring, &since))
             .collect(),
-        recordings: timeline
-            .recordings()
-            .iter()
-            .map(|span| {
-                (
-                    since(span.window.from_ns),
-                    since(span.window.to_ns),
-                    *span == view.of,
-                )
-            })
-            .collect(),
+        recordings: all.iter().map(|of| of.head(began_ns)).collect(),
     }
 }
 
@@ -409,7 +406,7 @@ impl Events {
     }
 
     fn add_to(&self, columns: &mut Columns) {
-        columns.add_rising("event_at", self.0.iter().map(|event| event[0]));
+        columns.add_changes("event_at", self.0.iter().map(|event| event[0]));
         for (at, name) in ["event_kind", "event_vcpu", "event_name", "event_value"]
             .into_iter()
             .enumerate()

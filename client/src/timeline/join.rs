@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use unikprof_proto::ring::{Record, kind};
 
 use super::{RecordingSpan, Ring, Timeline, Window};
-use crate::profile::NodeId;
+use crate::profile::{NodeId, RecordingInfo};
 
 /// The ring bit of all merged recordings.
 const RING_BIT: u32 = 0;
@@ -18,12 +18,13 @@ const RING_BITS: u64 = 0xff;
 const MOST_RECORDS: usize = 1 << 24;
 
 /// One of the recordings whose files are merged.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct JoinedRecording {
     /// The run of the guest: an index into the shifts that [`Join::finish`] is given.
     pub(crate) run: usize,
     /// On the clock of its run.
     pub(crate) span: RecordingSpan,
+    pub(crate) info: RecordingInfo,
 }
 
 /// Timelines in the order of time, as they are read. Those of one run must not repeat records.
@@ -114,13 +115,12 @@ impl Join {
     pub(crate) fn finish(
         self,
         shifts_ns: &[i64],
-        recordings: &[JoinedRecording],
+        recordings: Vec<JoinedRecording>,
     ) -> (Timeline, RecordingSpan) {
         let shift_of = |run: usize| shifts_ns.get(run).copied().unwrap_or(0);
         let recordings: Vec<JoinedRecording> = recordings
-            .iter()
-            .map(|recording| {
-                let mut recording = *recording;
+            .into_iter()
+            .map(|mut recording| {
                 let shift_ns = shift_of(recording.run);
                 recording.span.window = shifted_window(recording.span.window, shift_ns);
                 recording
@@ -166,11 +166,17 @@ impl Join {
             join_times(ring, &windows);
         }
         let names = self.names.into_iter().map(|(name, id)| (id, name));
-        let timeline = Timeline::new(rings, names.collect(), self.refused_names);
+        let mut timeline = Timeline::new(rings, names.collect(), self.refused_names);
+        timeline.is_joined = true;
+        let id = recordings.first().and_then(|r| r.span.recording);
+        for JoinedRecording { mut span, info, .. } in recordings {
+            span.ring_bit = RING_BIT;
+            timeline.know(span, info);
+        }
         let first = windows.first().map_or(0, |window| window.from_ns);
         let last = windows.last().map_or(u64::MAX, |window| window.to_ns);
         let span = RecordingSpan {
-            recording: recordings.first().and_then(|r| r.span.recording),
+            recording: id,
             ring_bit: RING_BIT,
             window: Window {
                 from_ns: first,
@@ -390,7 +396,14 @@ mod tests {
             ring_bit: 0,
             window: Window::ALL,
         };
-        let (timeline, _) = join.finish(&[0], &[JoinedRecording { run: 0, span }]);
+        let (timeline, _) = join.finish(
+            &[0],
+            vec![JoinedRecording {
+                run: 0,
+                span,
+                info: RecordingInfo::default(),
+            }],
+        );
         let ring = &timeline.rings()[0];
         assert_eq!((ring.records.len(), ring.left_out), (120, 120));
         let holds = |from_ns, to_ns| timeline.holds(Window { from_ns, to_ns });

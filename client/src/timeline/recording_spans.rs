@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use unikprof_proto::ring::kind;
 
 use super::{Timeline, Window};
+use crate::profile::RecordingInfo;
 
 /// A recording in time: its ring bit, and from when to when it had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,9 @@ impl Timeline {
     /// The recordings whose samples, beginning or end are in the rings, in the order of their ring bits and
     /// beginnings.
     pub fn recordings(&self) -> Vec<RecordingSpan> {
+        if self.is_joined {
+            return self.known.iter().map(|(span, _)| *span).collect();
+        }
         let mut known: BTreeMap<(u64, u32), Window> = BTreeMap::new();
         let mut bits_used = 0;
         for (_, record) in self.all_records(Window::ALL) {
@@ -52,7 +56,7 @@ impl Timeline {
                 _ => {}
             }
         }
-        for told in &self.known {
+        for (told, _) in &self.known {
             if let Some(id) = told.recording {
                 let window = known.entry((id, told.ring_bit)).or_insert(Window::ALL);
                 // Its beginning is noted a little after its first samples.
@@ -90,6 +94,22 @@ impl Timeline {
     pub(crate) fn recording(&self, id: u64) -> Option<RecordingSpan> {
         let mut all = self.recordings().into_iter();
         all.find(|span| span.recording == Some(id))
+    }
+
+    /// The settings of a recording; `None` if only the rings tell of it.
+    pub(crate) fn info(&self, span: &RecordingSpan) -> Option<&RecordingInfo> {
+        let mut known = self.known.iter();
+        let same = known.find(|(known, _)| known.recording == span.recording)?;
+        Some(&same.1)
+    }
+
+    /// What a recording is called: its name, or its number if only the rings tell of it.
+    pub(crate) fn recording_name(&self, span: &RecordingSpan) -> String {
+        match (self.info(span), span.recording) {
+            (Some(info), _) if !info.name.is_empty() => info.name.clone(),
+            (_, Some(id)) => format!("recording {id}"),
+            (_, None) => format!("bit {}", span.ring_bit),
+        }
     }
 
     /// The recording that has the most samples; of equals one whose id is known.

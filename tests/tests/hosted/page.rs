@@ -243,6 +243,71 @@ fn a_page_shows_the_vcpus_that_are_chosen() {
     assert_same(&chosen, &shown[14], &shown[15], &shown[16]);
 }
 
+/// Another recording that ran meanwhile, and each of two that were merged: by the menu and by the address.
+#[test]
+fn a_page_shows_the_recording_that_is_chosen() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    client.must(&["start", "--name", "long", "-F", "499"]);
+    for (name, file) in [("first", "first.unikprof"), ("second", "second.unikprof")] {
+        client.must(&["start", "--name", name, "-F", "997"]);
+        wait_until("samples", || {
+            let status = client.connect(&["check", "--json"]).expect_json();
+            let mut all = status["recordings"].as_array().unwrap().iter();
+            all.find(|one| one["name"] == name && one["counters"]["recorded"].as_u64() >= Some(60))
+                .map(|_| ())
+        });
+        client.must(&["stop", "--name", name, "-o", file]);
+    }
+    client.must(&["stop", "--name", "long", "-o", "run.unikprof"]);
+    write_page(&client, &[]);
+    let merged = ["first.unikprof", "second.unikprof"];
+    client
+        .report(merged[0], &[merged[1], "-o", "merged.html"])
+        .expect_success();
+    let of_merged = json!({ "open": format!("{}#view=table&recording=2", client.path("merged.html").display()) });
+    let mut steps = vec![json!({ "read": "#recording option" })];
+    steps.insert(0, open(&client, "view=table"));
+    steps.extend(numbers(&client, "view=table&recording=1"));
+    steps.push(json!({ "choose": "#recording", "value": "2" }));
+    steps.extend_from_slice(&numbers(&client, "")[1..]);
+    steps.push(json!({ "hash": true }));
+    steps.push(of_merged);
+    steps.extend_from_slice(&numbers(&client, "")[1..]);
+    let Some(shown) = drive(&steps) else { return };
+    let names: Vec<String> = serde_json::from_value(shown[1].clone()).unwrap();
+    assert_eq!(names[0], "long (the file's)");
+    assert!(
+        names[1].starts_with("recording 2, ") && names.len() == 3,
+        "{names:?}"
+    );
+    for (name, at) in [("2", 3), ("recording 3", 7)] {
+        let expected = report(&client, "run.unikprof", &["--recording", name]);
+        assert!(
+            expected["samples"]["recorded"].as_u64() >= Some(60),
+            "{expected:#}"
+        );
+        assert_same(&expected, &shown[at], &shown[at + 1], &shown[at + 2]);
+    }
+    assert!(
+        shown[10].as_str().unwrap().contains("recording=2"),
+        "{}",
+        shown[10]
+    );
+    let expected = report(&client, merged[0], &[merged[1], "--recording", "second"]);
+    assert_same(&expected, &shown[12], &shown[13], &shown[14]);
+
+    let refused = client.report("run.unikprof", &["--recording", "none"]);
+    let refused = refused.expect_code(unikprof_client::exit_code::USAGE);
+    assert!(
+        refused
+            .stderr
+            .contains("`long`, `recording 2`, `recording 3`"),
+        "{}",
+        refused.stderr
+    );
+}
+
 /// What `open` shows in the table, in JSON: the rows, then the ticks, then the check on them.
 fn numbers(client: &Client, fragment: &str) -> [Value; 4] {
     [
@@ -394,6 +459,68 @@ fn a_page_searches_compares_and_restores_its_address() {
     );
 }
 
+/// The mouse's wheel zooms, and every choice can be made without a mouse.
+#[test]
+fn a_page_is_used_by_keys_alone() {
+    let guest = Guest::start("service");
+    let client = guest.client();
+    client.record_samples(200, &["-F", "997"]);
+    write_page(&client, &[]);
+    let press = |key: &str, on: &str| json!({ "press": key, "on": on });
+    let hash = json!({ "hash": true });
+    let steps = [
+        open(&client, "color=caller"),
+        json!({ "wheel": "#overlay", "at": [0.5, 0.5], "by": -500 }),
+        hash.clone(),
+        press("Escape", "#tracks"),
+        // The first half as the base, what is right of it as the range.
+        press("+", "#tracks"),
+        press("ArrowLeft", "#tracks"),
+        press("b", "#tracks"),
+        press("ArrowRight", "#tracks"),
+        press("Enter", "#tracks"),
+        hash.clone(),
+        press("Escape", "#tracks"),
+        press("Escape", "#tracks"),
+        press("Escape", "#tracks"),
+        hash.clone(),
+        // The first cell below the root, its callees, and the callers of that function.
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "read": "#tip" }),
+        press("Enter", "#graph"),
+        hash.clone(),
+        press("f", "#graph"),
+        press("Escape", "#graph"),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        press("h", "#graph"),
+        hash.clone(),
+        press("Escape", "#graph"),
+        press("5", "#graph"),
+        json!({ "press": "ArrowDown", "on": "#callers", "still": true }),
+        json!({ "press": "ArrowUp", "on": "#callers", "still": true }),
+        press("s", "#callers"),
+        hash,
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let has = |at: usize, key: &str| shown[at].as_str().unwrap().contains(key);
+    assert!(has(2, "zoom="), "{}", shown[2]);
+    let [base, window] = ["base", "window"].map(|key| range(&shown[9], key));
+    assert!(base[0] < window[0] && base[1] < window[1], "{}", shown[9]);
+    assert_eq!(shown[13], "#color=caller", "Escape undoes all of it");
+    // The root's only callee is the outermost frame of a thread.
+    let tip = shown[16][0].as_str().unwrap();
+    assert!(tip.contains("caller, mostly: "), "{tip}");
+    assert!(has(18, "node="), "{}", shown[18]);
+    assert!(has(24, "hide="), "{}", shown[24]);
+    assert!(
+        has(30, "view=sandwich") && has(30, "chosen="),
+        "{}",
+        shown[30]
+    );
+}
+
 /// A page of a profile that no guest has to have had.
 fn page_of(profile: &Profile, symbols: &str, folder: &Path) -> String {
     let names = folder.join("names.txt");
@@ -461,6 +588,10 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         json!({ "read": ".call .function" }),
         json!({ "open": format!("{path}#view=table&vcpus=63") }),
         json!({ "read": "#count" }),
+        // On paper are the legend and the numbers, and no buttons.
+        json!({ "media": "print" }),
+        json!({ "visible": "#legend, #count, .functions" }),
+        json!({ "visible": "#view-table, #theme, #span, #query" }),
     ];
     let Some(shown) = drive(&steps) else { return };
     let turned = "turns\\u{202e}direction";
@@ -495,6 +626,8 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         shown[9]
     );
     assert_eq!(shown[11][0], "64 samples");
+    assert_eq!(shown[13], json!([true, true, true]));
+    assert_eq!(shown[14], json!([false, false, false, false]));
 }
 
 #[test]

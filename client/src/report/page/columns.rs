@@ -23,13 +23,6 @@ impl Columns {
         self.columns.push((name, count));
     }
 
-    /// A column of numbers none of which is below the one before it, by their differences.
-    pub(super) fn add_rising(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
-        let mut before = 0;
-        let steps = values.map(|value| value.saturating_sub(std::mem::replace(&mut before, value)));
-        self.add(name, steps);
-    }
-
     /// A column by its differences, which may have either sign.
     pub(super) fn add_changes(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut before = 0;

@@ -1,0 +1,60 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { Recording } from "../selection.js";
+
+/** Two recordings: the second has the last ticks of the columns, and its mode is not known. */
+function recording() {
+  let seed = 1;
+  const random = (below) => (seed = (seed * 48271) % 2147483647) % below;
+  const [ticks, others] = [4000, 100];
+  const columns = {
+    node_depth: [1, 2, 3, 2, 1], node_label: [0, 1, 0, 2, 1], node_way: [0, 3, 2, 3, 0],
+    count_node: [1], count_vcpu: [0], count_span: [0], count_value: [7],
+    tick_at: [...Array.from({ length: ticks }, (_, at) => at * 10), ...Array.from({ length: others }, (_, at) => 1000 + at * 100)],
+    tick_vcpu: Array.from({ length: ticks + others }, () => random(2)),
+    tick_outcome: Array.from({ length: ticks + others }, () => random(7)),
+    tick_node: Array.from({ length: ticks + others }, () => random(6)),
+    wait_ns: [], wait_stack: [],
+  };
+  for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "span_name", "span_vcpu", "span_from",
+    "span_length", "span_moved", "event_at", "event_kind", "event_vcpu", "event_name", "event_value"]) columns[name] = [];
+  const rings = [0, 1].map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_stolen: false }));
+  const recordings = [
+    { name: "a", mode: "cpu", unit: "samples", period_ns: 10, from_ns: 0, to_ns: 40000, ticks },
+    { name: "b", mode: null, unit: "samples", period_ns: 0, from_ns: 1000, to_ns: 11000, ticks: others },
+  ];
+  return new Recording({
+    head: {
+      report: { recording: recordings[0], vcpus: [] }, vcpus: [0, 1], labels: [], names: [], images: [], files: [],
+      time: { from_ns: 0, to_ns: 40000, unix_ns: null, rings, recordings },
+    },
+    columns: Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, Float64Array.from(values)])),
+  });
+}
+
+test("a range counts the same, whichever range was counted before", () => {
+  const one = recording();
+  for (const vcpus of [null, new Set([1])]) {
+    for (const window of [[5000, 20000], [5000, 21000], [5500, 21000], [5500, 20000], [5400, 20500], [5600, 20400], [30000, 31000], [100, 39000]]) {
+      const [found, anew] = [one, recording()].map((each) => {
+        const selection = each.select({ window, vcpus, span: null });
+        return { own: [...selection.own], total: [...each.totals(selection)], recorded: selection.recorded, sum: selection.sum };
+      });
+      assert.deepEqual(found, anew, `${window}`);
+      assert.ok(found.recorded > 0);
+    }
+  }
+});
+
+test("another recording has its own ticks, within its own time", () => {
+  const found = recording();
+  found.choose(1);
+  assert.equal(found.mode, "cpu");
+  assert.deepEqual(found.within(null), [1000, 11000]);
+  assert.deepEqual(found.within([0, 2000]), [1000, 2000]);
+  assert.deepEqual(found.within([20000, 30000]), [11000, 11000]);
+  assert.equal(found.select({ window: found.within(null), vcpus: null, span: null }).sum.ticks, 100);
+  found.choose(null);
+  assert.equal(found.within(null), null);
+  assert.equal(found.select({ window: [0, 40000], vcpus: null, span: null }).sum.ticks, 4000);
+});
