@@ -82,7 +82,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NULL => c"a required pointer is NULL",
         UNIKPROF_E_VERSION => {
             c"the configuration's version is not the library's; set version = UNIKPROF_ABI_VERSION, and use \
-              the header that was built with the library"
+              the library's own header"
         }
         UNIKPROF_E_NOT_STARTED => c"the agent is not running; call unikprof_init first",
         UNIKPROF_E_STARTED => c"the agent is already running; call unikprof_stop first",
@@ -112,7 +112,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         }
         UNIKPROF_E_TABLE => c"the caller table is damaged or is not one; make it again with the client",
         UNIKPROF_E_OTHER_IMAGE => {
-            c"the caller table was made from another image; make it again from the image that is linked"
+            c"the caller table was made from another image; make it from the linked image"
         }
         UNIKPROF_E_TABLE_ROOM => {
             c"the caller table does not fit; give a longer caller_memory, 10 bytes per row"

@@ -391,7 +391,7 @@ fn rise(
 
 /// The address after the record at `fp`. The record is inside a stack, so this does not overflow.
 #[inline]
-fn after_record(fp: u64) -> u64 {
+pub(super) fn after_record(fp: u64) -> u64 {
     fp.wrapping_add(FRAME_RECORD)
 }
 

@@ -6,7 +6,7 @@
 
 use unikprof_proto::caller_table::{Caller, Rule};
 
-use super::chain::Chain;
+use super::chain::{Chain, after_record};
 use super::{End, Guide, Start, Way};
 use crate::ground::platform::Continuation;
 use crate::stack::architecture::saved_return_address;
@@ -15,6 +15,8 @@ use crate::stack::{FRAME_RECORD, ReadCode, ReadStack, Stacks};
 /// The most times that a walk continues on another stack. Stacks may lead to each other; this number and the depth
 /// limit end such a walk.
 pub const MAX_HOPS: u32 = 8;
+
+const RECORD_WORDS: u8 = (FRAME_RECORD / 8) as u8;
 
 /// Where the walk continues after `chain`; `None` if it ends there.
 #[inline]
@@ -60,19 +62,25 @@ fn caller_elsewhere(
             let word_at = frame.register(base).checked_add(u64::from(at) * 8)?;
             let loaded = stack_at(stacks, word_at)?.word(word_at)?;
             let cfa = loaded.checked_add(u64::from(plus) * 8)?;
-            // The canonical frame address (CFA) may be the end of its stack; the word below it is always inside.
-            let target = stack_at(stacks, cfa.checked_sub(8)?)?;
+            // OCaml's rules never state where the frame pointer is saved. If it points to the record below the canonical
+            // frame address (CFA), that is the function's own.
+            let own = after_record(frame.fp) == cfa;
+            let saved_fp = saved_fp.or(own.then_some(RECORD_WORDS));
+            // The CFA may be the end of its stack, and nothing below the address that is asked for may be readable, so
+            // this asks for the lowest word.
+            let fp_at = cfa.checked_sub(u64::from(saved_fp.unwrap_or(1)) * 8)?;
+            let target = stack_at(stacks, fp_at)?;
             let return_address = target.word(saved_return_address(rule, cfa)?)?;
             let fp = match saved_fp {
                 None => frame.fp,
-                Some(words) => target.word(cfa.checked_sub(u64::from(words) * 8)?)?,
+                Some(_) => target.word(fp_at)?,
             };
             (return_address, cfa, fp, Way::Table)
         }
         Caller::Unknown | Caller::Cfa { .. } if by_record && frame.fp != 0 => {
             let stack = stack_at(stacks, frame.fp)?;
             let [fp, return_address] = stack.frame_record(frame.fp)?;
-            let sp = frame.fp.wrapping_add(FRAME_RECORD);
+            let sp = after_record(frame.fp);
             (return_address, sp, fp, Way::FramePointer)
         }
         _ => return None,

@@ -496,11 +496,12 @@ impl<'s> Stacks for &'s Several {
     type Stack = WordsAt<'s>;
 
     fn at(&self, address: u64) -> Option<WordsAt<'s>> {
-        let mut stacks = self
-            .stacks
-            .iter()
-            .map(|(start, words)| WordsAt(*start, words));
-        stacks.find(|stack| (stack.0..stack.end()).contains(&address))
+        // Nothing below the address is readable, as with the stacks of guests in C.
+        self.stacks.iter().find_map(|(start, words)| {
+            let below = (address.checked_sub(*start)? / 8) as usize;
+            let above = words.get(below..).filter(|above| !above.is_empty())?;
+            Some(WordsAt(start + 8 * below as u64, above))
+        })
     }
 
     fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
@@ -630,14 +631,15 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         ],
         continuation: |_, _| None,
     };
-    let rule = |saved_fp| {
+    let rule_of = |plus, saved_fp| {
         Rule::new(Caller::LoadedCfa {
             base: Base::StackPointer,
             at: 1,
-            plus: 1,
+            plus,
             saved_fp,
         })
     };
+    let rule = |saved_fp| rule_of(1, saved_fp);
     let rows = |rule| {
         [
             row(0, Rule::FRAME_RECORD),
@@ -651,6 +653,14 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
         assert_eq!((walked.end, walked.way), (End::Root, Way::Table));
         assert_eq!(walked.mixed, every_frame);
+    }
+    // The OCaml function has pushed its frame pointer before it switched: its record is not walked again.
+    for every_frame in [false, true] {
+        let mut pushed = several(OTHER, OTHER);
+        pushed.stacks[1].1[0] = FIBER_FP;
+        let (walked, path) = walk_several(&pushed, &rows(rule_of(2, None)), every_frame, 128);
+        assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
+        assert_eq!((walked.end, walked.way), (End::Root, Way::Table));
     }
     // The frame pointer is saved below the frame address.
     let mut saved = several(OTHER + 8, 99);
