@@ -1,8 +1,9 @@
 //! The Firefox profiler's processed format, in gzip: a track for each vCPU with samples, markers and counters.
 //!
-//! Samples have their times if the guest has a ring. Else a track's stacks follow each other in the order of their
-//! functions' names, each for as long as it was counted, and the track's name says so. The categories tell apart what
-//! ran, what was blocked and what was stolen. The accounting and the warnings are in the profile's information.
+//! What was counted has its time if the ring holds it. The rest is a track of its own for each vCPU: stacks follow each
+//! other in the order of their functions' names, each for as long as it was counted, and the track's name says so. The
+//! categories tell apart what ran, what was blocked and what was stolen. The accounting and the warnings are in the
+//! profile's information.
 //!
 //! `fxprof-processed-profile` makes the file. Its frames have no files and lines and no inlined functions at an
 //! address, so `tables` replaces the tables of frames and functions.
@@ -10,7 +11,7 @@
 mod marker;
 mod tables;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use flate2::Compression;
@@ -19,9 +20,9 @@ use fxprof_processed_profile as fx;
 use serde_json::{Value, json};
 
 use super::filter::shown_symbols;
-use super::moments::{Moment, moments};
-use super::{Report, ReportError, TimelineView, text, title};
-use crate::profile::{NodeId, SpecialFrame, TooManyStacks, Unit};
+use super::moments::{Counted, Moment, Moments, UNTIMED};
+use super::{Report, ReportError, text, title};
+use crate::profile::{NodeId, SpecialFrame, Unit};
 use crate::symbols::{FunctionKind, Symbol};
 use crate::timeline::Window;
 use marker::Markers;
@@ -83,24 +84,31 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     profile.set_symbolicated(true);
     let categories = Categories::add_to(&mut profile);
     let places = Places::of(report, &mut profile);
-    let tracks = match (view, window) {
-        (Some(view), Some(window)) => {
-            let mut tracks = Tracks::new(report, profile, categories, &places, window);
-            tracks.add_moments(view);
-            let (profile, threads) = (&mut tracks.profile, &tracks.threads);
-            Markers::new(profile, threads, categories, window).add(view, tracks.process, info.mode);
-            tracks
-        }
-        _ => {
-            let nothing = Window {
-                from_ns: 0,
-                to_ns: info.elapsed_ns,
-            };
-            let mut tracks = Tracks::new(report, profile, categories, &places, nothing);
-            tracks.add_counts().map_err(io::Error::other)?;
-            tracks
-        }
-    };
+    let moments = Moments::of(report).map_err(io::Error::other)?;
+    let window = window.unwrap_or(Window {
+        from_ns: 0,
+        to_ns: info.elapsed_ns,
+    });
+    let mut tracks = Tracks::new(report, profile, categories, &places, window, &moments);
+    for moment in &moments.timed {
+        let since_ns = moment.at_ns.saturating_sub(window.from_ns);
+        tracks.add((moment.vcpu, false), moment, since_ns);
+    }
+    for (vcpu, counted) in &moments.untimed {
+        tracks.add_counts(*vcpu, counted);
+    }
+    if let Some(view) = view {
+        let timed = tracks
+            .threads
+            .iter()
+            .filter(|((_, is_untimed), _)| !is_untimed);
+        let timed = timed.map(|((vcpu, _), thread)| (*vcpu, *thread)).collect();
+        Markers::new(&mut tracks.profile, &timed, categories, window).add(
+            view,
+            tracks.process,
+            info.mode,
+        );
+    }
     tables::write(
         report,
         &tracks.profile,
@@ -124,19 +132,22 @@ fn extra(report: &Report<'_>) -> Value {
     json!([{ "label": "Accounting", "entries": entries }])
 }
 
-/// The profile's threads, one for each vCPU.
+/// The profile's threads: for each vCPU one in time, and one for what has no times.
 struct Tracks<'r> {
     report: &'r Report<'r>,
     profile: fx::Profile,
     process: fx::ProcessHandle,
-    threads: BTreeMap<u32, fx::ThreadHandle>,
+    threads: BTreeMap<Track, fx::ThreadHandle>,
     categories: Categories,
     places: &'r Places,
-    window: Window,
-    /// By vCPU, in the order of the samples: what they count, in the mode's unit.
-    weights: BTreeMap<u32, Vec<u64>>,
-    stacks: HashMap<(u32, NodeId, bool), Option<fx::StackHandle>>,
+    /// In the order of the samples: what they count, in the mode's unit.
+    weights: BTreeMap<Track, Vec<u64>>,
+    /// By thread, and whether it waits there.
+    stacks: HashMap<(Track, NodeId, bool), Option<fx::StackHandle>>,
 }
+
+/// A vCPU, and whether its samples have no times.
+type Track = (u32, bool);
 
 impl<'r> Tracks<'r> {
     fn new(
@@ -145,6 +156,7 @@ impl<'r> Tracks<'r> {
         categories: Categories,
         places: &'r Places,
         window: Window,
+        moments: &Moments,
     ) -> Tracks<'r> {
         let begin = fx::Timestamp::from_nanos_since_reference(0);
         let end = fx::Timestamp::from_nanos_since_reference(window.length_ns());
@@ -154,21 +166,24 @@ impl<'r> Tracks<'r> {
         let counted = info.vcpus().iter().map(|vcpu| vcpu.vcpu);
         let sampled = info.samples().iter().map(|sample| sample.vcpu);
         let rings = report.view.iter().flat_map(|view| view.timeline.rings());
-        let mut vcpus: Vec<u32> = counted
+        let vcpus: BTreeSet<u32> = counted
             .chain(sampled)
             .chain(rings.map(|ring| ring.vcpu))
             .collect();
-        vcpus.sort_unstable();
-        vcpus.dedup();
+        let is_timed = report.view.is_some();
+        let tracks = vcpus
+            .iter()
+            .flat_map(|vcpu| [(*vcpu, false), (*vcpu, true)]);
+        let tracks = tracks.filter(|(vcpu, is_untimed)| match is_untimed {
+            false => is_timed,
+            true => !is_timed || moments.untimed.contains_key(vcpu),
+        });
         let mut threads = BTreeMap::new();
-        for (at, vcpu) in vcpus.into_iter().enumerate() {
+        for (at, (vcpu, is_untimed)) in tracks.enumerate() {
             // Threads of one beginning are put in the order of their names, which has 10 before 2.
             let begin = fx::Timestamp::from_nanos_since_reference(at as u64);
             let thread = profile.add_thread(process, vcpu, begin, false);
-            let order = match report.view {
-                Some(_) => "",
-                None => " (no times: stacks by name)",
-            };
+            let order = if is_untimed { UNTIMED } else { "" };
             profile.set_thread_name(thread, &format!("vCPU {vcpu}{order}"));
             profile.set_thread_end_time(thread, end);
             profile.set_thread_show_markers_in_timeline(thread, true);
@@ -176,7 +191,7 @@ impl<'r> Tracks<'r> {
                 profile.set_thread_samples_weight_type(thread, fx::WeightType::TracingMs);
             }
             profile.add_initial_visible_thread(thread);
-            threads.insert(vcpu, thread);
+            threads.insert((vcpu, is_untimed), thread);
         }
         if let Some(first) = threads.values().next() {
             profile.add_initial_selected_thread(*first);
@@ -185,54 +200,41 @@ impl<'r> Tracks<'r> {
             report,
             profile,
             process,
-            weights: threads.keys().map(|vcpu| (*vcpu, Vec::new())).collect(),
+            weights: threads.keys().map(|track| (*track, Vec::new())).collect(),
             threads,
             categories,
             places,
-            window,
             stacks: HashMap::new(),
         }
     }
 
-    fn add_moments(&mut self, view: &TimelineView<'_>) {
-        let report = self.report;
-        for moment in moments(report, view) {
-            self.add(&moment, moment.at_ns.saturating_sub(self.window.from_ns));
-        }
-    }
-
     /// Stacks without times: one after the other.
-    fn add_counts(&mut self) -> Result<(), TooManyStacks> {
-        let report = self.report;
-        let info = report.symbolized.profile().recording();
-        let each = match info.mode.unit() {
-            Unit::Samples => info.period_ns,
-            Unit::Nanoseconds => 1,
-        };
-        for (vcpu, counted) in super::speedscope::by_name(report)? {
-            let mut at_ns: u64 = 0;
-            for (stack, count) in counted {
-                let length_ns = count.saturating_mul(each);
-                let moment = Moment {
-                    at_ns,
-                    vcpu,
-                    stack,
-                    count,
-                    blocked_ns: (info.mode.unit() == Unit::Nanoseconds).then_some(length_ns),
-                };
-                self.add(&moment, at_ns);
-                at_ns = at_ns.saturating_add(length_ns);
-            }
+    fn add_counts(&mut self, vcpu: u32, counted: &Counted) {
+        let info = self.report.symbolized.profile().recording();
+        let is_measured = info.mode.unit() == Unit::Nanoseconds;
+        let each = if is_measured { 1 } else { info.period_ns };
+        let mut at_ns: u64 = 0;
+        for &(stack, count) in counted {
+            let length_ns = count.saturating_mul(each);
+            let moment = Moment {
+                at_ns,
+                vcpu,
+                stack,
+                count,
+                blocked_ns: is_measured.then_some(length_ns),
+                span: None,
+            };
+            self.add((vcpu, true), &moment, at_ns);
+            at_ns = at_ns.saturating_add(length_ns);
         }
-        Ok(())
     }
 
-    fn add(&mut self, moment: &Moment, since_ns: u64) {
-        let Some(&thread) = self.threads.get(&moment.vcpu) else {
+    fn add(&mut self, track: Track, moment: &Moment, since_ns: u64) {
+        let Some(&thread) = self.threads.get(&track) else {
             return;
         };
         let is_blocked = moment.blocked_ns.is_some();
-        let stack = self.stack(thread, moment.vcpu, moment.stack, is_blocked);
+        let stack = self.stack(thread, track, moment.stack, is_blocked);
         let ran_ns = match moment.blocked_ns {
             Some(_) => 0,
             // Each sample stands for so much running time.
@@ -245,18 +247,18 @@ impl<'r> Tracks<'r> {
         // The weight is replaced by one that may be larger, or a part of a millisecond.
         self.profile
             .add_sample(thread, at, stack, fx::CpuDelta::from_nanos(ran_ns), 1);
-        let weights = self.weights.entry(moment.vcpu).or_default();
+        let weights = self.weights.entry(track).or_default();
         weights.push(moment.count);
     }
 
     fn stack(
         &mut self,
         thread: fx::ThreadHandle,
-        vcpu: u32,
+        track: Track,
         node: NodeId,
         is_blocked: bool,
     ) -> Option<fx::StackHandle> {
-        if let Some(known) = self.stacks.get(&(vcpu, node, is_blocked)) {
+        if let Some(known) = self.stacks.get(&(track, node, is_blocked)) {
             return *known;
         }
         let report = self.report;
@@ -282,7 +284,7 @@ impl<'r> Tracks<'r> {
                 stack = Some(self.profile.intern_stack(thread, stack, handle));
             }
         }
-        self.stacks.insert((vcpu, node, is_blocked), stack);
+        self.stacks.insert((track, node, is_blocked), stack);
         stack
     }
 

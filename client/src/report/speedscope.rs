@@ -1,7 +1,7 @@
 //! speedscope's own file format: a profile for each vCPU, of stacks with weights.
 //!
-//! The stacks come in the order of time if the ring holds every sample that was counted. Else they come in the order of
-//! their functions' names; the profiles' names say so, because speedscope shows the order as time.
+//! What was counted and the ring holds comes in the order of time. The rest is a profile of its own for each vCPU, in the
+//! order of the functions' names; the profile's name says so, because speedscope shows the order as time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,8 +9,7 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::labels::Label;
-use super::moments::moments;
-use super::page::Stacks;
+use super::moments::{Counted, Moments, UNTIMED};
 use super::script::root_first;
 use super::{Report, ReportError, title};
 use crate::printable::Printable;
@@ -101,20 +100,17 @@ impl Serialize for Paths<'_> {
     }
 }
 
-/// Stacks and what they count, in the mode's unit.
-pub(super) type Counted = Vec<(NodeId, u64)>;
-
 fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStacks> {
-    let in_time = in_time(report);
-    let order = if in_time.is_some() {
-        ""
-    } else {
-        " (no times: stacks by name)"
-    };
-    let counted = match in_time {
-        Some(counted) => counted,
-        None => by_name(report)?,
-    };
+    let moments = Moments::of(report)?;
+    // By vCPU, what has times first.
+    let mut counted: BTreeMap<(u32, bool), Counted> = BTreeMap::new();
+    for moment in moments.timed.iter().filter(|moment| moment.count != 0) {
+        let stacks = counted.entry((moment.vcpu, false)).or_default();
+        stacks.push((moment.stack, moment.count));
+    }
+    for (vcpu, stacks) in moments.untimed {
+        counted.insert((vcpu, true), stacks);
+    }
     let info = report.symbolized.profile().recording();
     // The time that a sample stands for; its number if that is unknown.
     let (unit, each) = match (info.mode.unit(), info.period_ns) {
@@ -122,7 +118,8 @@ fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStack
         (Unit::Samples, 0) => ("none", 1),
         (Unit::Samples, period_ns) => ("nanoseconds", period_ns),
     };
-    let profile = |(vcpu, counted): (u32, Counted)| {
+    let profile = |((vcpu, is_untimed), counted): ((u32, bool), Counted)| {
+        let order = if is_untimed { UNTIMED } else { "" };
         let weights = counted.iter().map(|(_, count)| count.saturating_mul(each));
         let weights: Vec<u64> = weights.collect();
         Sampled {
@@ -139,38 +136,4 @@ fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStack
         }
     };
     Ok(counted.into_iter().map(profile).collect())
-}
-
-/// By vCPU, what the ring holds, in the order of time; `None` if that is not all that was counted.
-fn in_time(report: &Report<'_>) -> Option<BTreeMap<u32, Counted>> {
-    let view = report.view.as_ref()?;
-    let mut by_vcpu: BTreeMap<u32, Counted> = BTreeMap::new();
-    let mut sum: u64 = 0;
-    for moment in moments(report, view).filter(|moment| moment.count != 0) {
-        sum = sum.saturating_add(moment.count);
-        let stacks = by_vcpu.entry(moment.vcpu).or_default();
-        stacks.push((moment.stack, moment.count));
-    }
-    (sum == report.weights.shown()).then_some(by_vcpu)
-}
-
-/// By vCPU, the counted stacks, in the order of their functions' names from the root on.
-pub(super) fn by_name(report: &Report<'_>) -> Result<BTreeMap<u32, Counted>, TooManyStacks> {
-    let order = Stacks::of(report)?;
-    let samples = report.symbolized.profile().samples().iter();
-    let mut by_vcpu: BTreeMap<u32, Counted> = BTreeMap::new();
-    for sample in samples.filter(|s| s.count != 0 && report.weights.keeps(s.node)) {
-        let stacks = by_vcpu.entry(sample.vcpu).or_default();
-        // A stack has a count for each span.
-        match stacks.last_mut() {
-            Some((node, count)) if *node == sample.node => {
-                *count = count.saturating_add(sample.count);
-            }
-            _ => stacks.push((sample.node, sample.count)),
-        }
-    }
-    for stacks in by_vcpu.values_mut() {
-        stacks.sort_by_key(|(node, _)| order.node(*node));
-    }
-    Ok(by_vcpu)
 }

@@ -1,7 +1,7 @@
 //! What the viewers that people have make of the client's files: the numbers that they show are those of the report for
 //! programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -112,6 +112,35 @@ fn speedscope_shows_each_vcpu() {
             && burst["line"].is_u64(),
         "{burst}"
     );
+}
+
+/// Of a whole recording the ring may lack waits, and has them longer than the vCPU was blocked.
+#[test]
+fn a_whole_wall_recording_has_the_order_of_time_and_all_that_was_counted() {
+    let (_guest, client) = record_bursts("wall");
+    let words = ["-o", "run.speedscope.json"];
+    client.report("run.unikprof", &words).expect_success();
+    let file = std::fs::read(client.path("run.speedscope.json")).unwrap();
+    let file: Value = serde_json::from_slice(&file).unwrap();
+    for vcpu in ["0", "1"] {
+        let expected = report(&client, "run.unikprof", &["--vcpu", vcpu]);
+        let period = expected["recording"]["period_ns"].as_u64().unwrap();
+        let counters = &expected["counters"];
+        let counted = ["recorded", "blocked"].map(|key| counters[key].as_u64().unwrap());
+        let profiles = file["profiles"].as_array().unwrap().iter();
+        let of_vcpu: Vec<&Value> = profiles
+            .filter(|profile| profile["name"].as_str().unwrap().split(' ').nth(1) == Some(vcpu))
+            .collect();
+        let sums = of_vcpu.iter().map(|profile| &profile["endValue"]);
+        let sum: u64 = sums.map(|sum| sum.as_u64().unwrap()).sum();
+        assert_eq!(sum, counted.iter().sum::<u64>() * period);
+        let in_time = of_vcpu[0];
+        assert_eq!(in_time["name"], format!("vCPU {vcpu}"));
+        // In the order of names each stack would be there once.
+        let samples = in_time["samples"].as_array().unwrap();
+        let stacks: BTreeSet<String> = samples.iter().map(Value::to_string).collect();
+        assert!(stacks.len() < samples.len(), "{in_time}");
+    }
 }
 
 /// Firefox's own program for profiles, with a profile loaded.
@@ -235,7 +264,7 @@ fn own_samples(report: &Value) -> BTreeMap<String, f64> {
 #[test]
 fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let (_guest, client) = record_bursts("wall");
-    let words = ["--from", "0s", "-o", "run.profile.json.gz"];
+    let words = ["-o", "run.profile.json.gz"];
     client.report("run.unikprof", &words).expect_success();
     let Some(profile) = FirefoxProfile::load(
         &client,
@@ -248,21 +277,27 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let threads = info["processes"][0]["threads"].as_array().unwrap().iter();
     let named = threads.map(|t| (t["threadIndex"].as_u64(), t["name"].as_str().unwrap()));
     let named: BTreeMap<_, _> = named.collect();
+    // What was counted without a time has tracks of its own.
     let names: Vec<&str> = named.into_values().collect();
-    assert_eq!(names, ["vCPU 0", "vCPU 1"]);
-    for (thread, vcpu) in ["0", "1"].iter().enumerate() {
-        let expected = report(&client, "run.unikprof", &["--from", "0s", "--vcpu", vcpu]);
-        assert_eq!(
-            profile.own_samples(thread),
-            own_samples(&expected),
-            "vCPU {vcpu}"
-        );
+    let in_time = names.iter().filter(|name| !name.contains("no times"));
+    assert_eq!(in_time.collect::<Vec<_>>(), [&"vCPU 0", &"vCPU 1"]);
+    for vcpu in ["0", "1"] {
+        let expected = report(&client, "run.unikprof", &["--vcpu", vcpu]);
+        let mut own: BTreeMap<String, f64> = BTreeMap::new();
+        for (thread, name) in names.iter().enumerate() {
+            if name.split(' ').nth(1) == Some(vcpu) {
+                for (function, samples) in profile.own_samples(thread) {
+                    *own.entry(function).or_default() += samples;
+                }
+            }
+        }
+        assert_eq!(own, own_samples(&expected), "vCPU {vcpu}");
     }
 
-    let whole = report(&client, "run.unikprof", &["--from", "0s"]);
+    let whole = report(&client, "run.unikprof", &[]);
     let blocked = &whole["counters"]["blocked"];
     let in_category = |name: &str| {
-        let sums = (0..2).map(|thread| {
+        let sums = (0..names.len()).map(|thread| {
             let words = ["thread", "samples", "--thread", &format!("t-{thread}")];
             let samples = profile.json(&words);
             let all = samples["categoryBreakdown"]["categories"]
@@ -277,7 +312,7 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
     };
     assert_eq!(in_category("Blocked"), blocked.as_u64().unwrap());
 
-    let markers = profile.markers(2);
+    let markers = profile.markers(names.len());
     let burst = &whole["spans"]
         .as_array()
         .unwrap()

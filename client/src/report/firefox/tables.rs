@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::Track;
 use crate::printable::Printable;
 use crate::profile::{BuildId, FrameId, Mapping, Unit};
 use crate::report::Report;
@@ -109,12 +110,12 @@ struct MadeFrames {
     subcategory: Box<RawValue>,
 }
 
-/// Writes the profile with its frames, and with the vCPUs' `weights` in the order of their samples.
+/// Writes the profile with its frames, and with the threads' `weights` in the order of their samples.
 pub(super) fn write(
     report: &Report<'_>,
     profile: &fx::Profile,
     places: &Places,
-    weights: &BTreeMap<u32, Vec<u64>>,
+    weights: &BTreeMap<Track, Vec<u64>>,
     extra: &Value,
     out: &mut impl Write,
 ) -> io::Result<()> {
