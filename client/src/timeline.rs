@@ -36,6 +36,7 @@ use unikprof_proto::ring::{Record, kind};
 
 pub(crate) use blocks::Blocks;
 pub use clock::WallClock;
+pub(crate) use count::{any_contains, union};
 pub(crate) use counters::CounterSeries;
 pub use event::{Event, What};
 pub(crate) use join::{Join, JoinedRecording};

@@ -37,9 +37,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::functions::FunctionTable;
+use super::labels::Label;
 use super::{Report, TimelineView};
 use crate::finding::Figure;
 use crate::profile::{Counters, Mode, Profile, RecordingInfo};
+use crate::symbols::FunctionKind;
 use crate::timeline::{Outcome, Tick, Timeline, Window};
 use crate::units::grouped;
 
@@ -195,6 +197,7 @@ const EMPTY: &str = "the rings hold nothing of the time shown";
 const NOT_SAMPLED: &str = "mode off-cpu samples no running time; record with --mode cpu or wall";
 const GAPS: &str =
     "the recordings have gaps between them; analyze one, or name a time with --from and --to";
+const NO_NAMES: &str = "no function has a name; name the image with --image";
 const FEW: &str = "there are too few samples; record for longer";
 
 /// What is judged.
@@ -247,6 +250,17 @@ impl<'r> Subject<'r> {
         match self.info().mode {
             Mode::OffCpu => Err(NOT_SAMPLED),
             _ => Ok(()),
+        }
+    }
+
+    /// Needed by rules that judge functions.
+    fn has_names(&self) -> Result<(), &'static str> {
+        let mut labels = self.report.labels.all().iter();
+        let kind_of = |label: &Label| self.report.symbolized.function(label.function).kind;
+        if labels.any(|label| kind_of(label) == FunctionKind::Named) {
+            Ok(())
+        } else {
+            Err(NO_NAMES)
         }
     }
 

@@ -133,7 +133,7 @@ impl VcpuCount<'_> {
             return;
         }
         let allowed = self.allowed.as_deref();
-        if allowed.is_some_and(|allowed| !holds(allowed, record.at_ns)) {
+        if allowed.is_some_and(|allowed| !any_contains(allowed, record.at_ns)) {
             return;
         }
         let c = &mut counted.counters;
@@ -224,7 +224,7 @@ pub(super) fn length_within_ns(windows: &[Window], window: Window) -> u64 {
 }
 
 /// Windows that overlap as one, in the order of time.
-fn union(mut windows: Vec<Window>) -> Vec<Window> {
+pub(crate) fn union(mut windows: Vec<Window>) -> Vec<Window> {
     windows.retain(|window| window.length_ns() > 0);
     windows.sort_unstable_by_key(|window| window.from_ns);
     windows.dedup_by(|next, kept| {
@@ -238,7 +238,7 @@ fn union(mut windows: Vec<Window>) -> Vec<Window> {
 }
 
 /// Whether one of these windows, in order and apart, holds a moment.
-pub(super) fn holds(windows: &[Window], at_ns: u64) -> bool {
+pub(crate) fn any_contains(windows: &[Window], at_ns: u64) -> bool {
     let after = windows.partition_point(|window| window.from_ns <= at_ns);
     let last = after.checked_sub(1).and_then(|at| windows.get(at));
     last.is_some_and(|window| window.contains(at_ns))

@@ -4,7 +4,7 @@ use std::iter::Peekable;
 
 use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
-use super::count::{holds, length_within_ns, waits, windows_of};
+use super::count::{any_contains, length_within_ns, waits, windows_of};
 use super::recording_spans::RecordingSpan;
 use super::spans::{Inside, Pairs};
 use super::{Ring, Timeline, Window};
@@ -91,7 +91,7 @@ impl Timeline {
             let mut inside = Inside::new(spans);
             let is_allowed = move |record: &&Record| {
                 let allowed = allowed.as_deref();
-                allowed.is_none_or(|allowed| holds(allowed, record.at_ns))
+                allowed.is_none_or(|allowed| any_contains(allowed, record.at_ns))
             };
             let ticks = ring.within(window).iter().filter(is_allowed);
             let ticks = ticks.filter_map(move |record| tick(ring, of, record, &mut inside));

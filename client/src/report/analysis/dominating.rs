@@ -29,6 +29,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     if table.recorded == 0 {
         return Err(FEW);
     }
+    // Without names each address is a function.
+    subject.has_names()?;
     let is_code = |function| {
         let function = subject.report.symbolized.function(function);
         matches!(function.kind, FunctionKind::Named | FunctionKind::Address)

@@ -70,12 +70,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .iter()
         .map(|label| kind_of(symbolized.function(label.function)))
         .collect();
-    let mut functions = labels
-        .iter()
-        .map(|label| symbolized.function(label.function));
-    if !functions.any(|function| function.kind == FunctionKind::Named) {
-        return Err("no function has a name; name the image with --image");
-    }
+    subject.has_names()?;
     if kinds.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }

@@ -7,7 +7,7 @@ use super::{Finding, Found, Subject, Time, WindowOf, listed, score};
 use crate::finding::Figure;
 use crate::printable::Printable;
 use crate::profile::NodeId;
-use crate::timeline::{SpanTable, Window};
+use crate::timeline::{SpanTable, Window, any_contains, union};
 use crate::units::{duration, grouped, percent};
 
 pub(super) const RULE: &str = "slow span";
@@ -121,14 +121,16 @@ fn what_runs(
     fast: &[Ended],
     finding: &mut Finding,
 ) {
-    let [in_slow, in_fast] = [slow, fast].map(|spans| stacks_inside(subject, time, spans));
+    let [open_slow, open_fast] = [slow, fast].map(|spans| open_on(spans, time.window));
+    let [in_slow, in_fast] =
+        [&open_slow, &open_fast].map(|open| stacks_inside(subject, time, open));
     let (inside, others) = (Tally::of(subject, &in_slow), Tally::of(subject, &in_fast));
-    let known = slow.iter().filter(|span| !span.has_moved);
-    let length_ns: u64 = known.map(|span| span.window.length_ns()).sum();
+    let open = open_slow.values().flatten().map(Window::length_ns);
+    let length_ns = open.fold(0_u64, u64::saturating_add);
     if subject.is_sampled().is_ok() && length_ns > 0 {
         let ran = inside.samples * subject.info().period_ns as f64 / length_ns as f64;
         finding.evidence.push(format!(
-            "the vCPU ran for about {} of the slow ones' time; the rest it waited, or others had the processor",
+            "the vCPU ran for about {} of the time in which slow ones were open; the rest it waited, or others had the processor",
             percent(ran.min(1.0))
         ));
         finding
@@ -180,29 +182,27 @@ fn what_runs(
         .extend(label.map(|label| subject.text(label).to_owned()));
 }
 
-/// The stacks sampled while these spans were open on their vCPU.
-fn stacks_inside(subject: &Subject<'_>, time: &Time<'_>, spans: &[Ended]) -> HashMap<NodeId, u64> {
-    let mut windows: BTreeMap<u32, Vec<Window>> = BTreeMap::new();
+/// By vCPU, when at least one of these spans was open within a window; in order and apart.
+fn open_on(spans: &[Ended], within: Window) -> BTreeMap<u32, Vec<Window>> {
+    let mut open: BTreeMap<u32, Vec<Window>> = BTreeMap::new();
     for span in spans.iter().filter(|span| !span.has_moved) {
-        windows.entry(span.vcpu).or_default().push(span.window);
+        let windows = open.entry(span.vcpu).or_default();
+        windows.push(span.window.and(within));
     }
-    for windows in windows.values_mut() {
-        windows.sort_by_key(|window| window.from_ns);
-        // What one holds of the next is counted once.
-        let mut last_ns = 0;
-        windows.retain_mut(|window| {
-            window.from_ns = window.from_ns.max(last_ns);
-            last_ns = last_ns.max(window.to_ns);
-            window.from_ns < window.to_ns
-        });
-    }
+    let open = open.into_iter();
+    open.map(|(vcpu, windows)| (vcpu, union(windows))).collect()
+}
+
+/// The stacks sampled at these times.
+fn stacks_inside(
+    subject: &Subject<'_>,
+    time: &Time<'_>,
+    open: &BTreeMap<u32, Vec<Window>>,
+) -> HashMap<NodeId, u64> {
     let mut stacks = HashMap::new();
     for tick in subject.ticks(time) {
-        let Some(windows) = windows.get(&tick.vcpu) else {
-            continue;
-        };
-        let after = windows.partition_point(|window| window.from_ns <= tick.at_ns);
-        let is_in = after > 0 && windows[after - 1].contains(tick.at_ns);
+        let windows = open.get(&tick.vcpu).map_or(&[][..], Vec::as_slice);
+        let is_in = any_contains(windows, tick.at_ns);
         if let Some(stack) = tick.stack.filter(|_| is_in) {
             *stacks.entry(stack).or_default() += 1;
         }

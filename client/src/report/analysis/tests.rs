@@ -527,6 +527,50 @@ fn a_span_with_a_long_tail_is_found_with_what_runs_in_it() {
     tail(50, 3_000_000).finds_nothing();
 }
 
+/// Requests of one kind are served side by side: the time in which two of them are open passes once.
+#[test]
+fn slow_spans_that_overlap_run_for_their_common_time() {
+    let mut guest = Guest::idle();
+    let mut random = Rng::with_seed(5);
+    for number in 0..400 {
+        let at = BEGAN + number * SECOND / 20;
+        let is_slow = number % 50 == 25;
+        guest.span(at, if is_slow { 9_000_000 } else { 300_000 }, 2, number);
+        if is_slow {
+            for other in 1..4 {
+                guest.span(at + other, 9_000_000, 2, 1_000 * other + number);
+            }
+            guest.run(&mut random, at, 9_000_000, 1.0, &[]);
+        }
+    }
+    let share = guest.analyze(|analysis, _| {
+        let found = analysis.findings.iter().find(|f| f.rule == "slow span");
+        found.unwrap().figures["running_share"]
+    });
+    let Figure::Real(share) = share else {
+        panic!("{share:?}");
+    };
+    assert!(share > 0.7, "{share}");
+}
+
+/// Each address would be a function of its own.
+#[test]
+fn without_names_no_rule_judges_functions() {
+    let mut builder = ProfileBuilder::new();
+    for address in 0..10 {
+        let stack = [Frame::leaf(0x1000 + address), Frame::caller(0x2000)];
+        builder.add_stack(0, 1_000, &stack).unwrap();
+    }
+    let profile = builder.finish();
+    let symbolizer = crate::symbols::Symbolizer::new(crate::symbols::Images::default());
+    let symbolized = symbolizer.resolve(&profile).unwrap();
+    let analysis = Analysis::of(&Report::new(&symbolized, ReportOptions::default()));
+    assert_eq!(analysis.findings, []);
+    let unnamed = analysis.unchecked.iter().filter(|u| u.why == NO_NAMES);
+    let rules: Vec<&str> = unnamed.map(|u| u.rule).collect();
+    assert_eq!(rules, ["dominating function", "memory"]);
+}
+
 #[test]
 fn a_function_with_most_of_the_time_is_found() {
     let with = |part: f64, stack: &[&'static str]| {
