@@ -164,20 +164,26 @@ fn by_name(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use unikprof_proto::ring::{Record, kind};
 
     use super::*;
     use crate::profile::{Frame, Mode, ProfileBuilder, RecordingInfo};
     use crate::report::ReportOptions;
-    use crate::report::golden_tests::symbolized;
+    use crate::symbols::{Images, Symbolizer};
     use crate::timeline::{RecordingSpan, Ring, Timeline, Window};
 
     const PERIOD_NS: u64 = 1_000;
 
-    /// What a report counts of two stacks, `work` and `wait`, whose ring has these records: the stacks are its 1 and 2.
-    fn moments_of(mode: Mode, counts: [u64; 2], records: &[(u8, u64, u64)], ring: Ring) -> Moments {
+    /// A report of two stacks that were counted on vCPU 0, whose ring has these records: the stacks are its 1 and 2.
+    pub(in crate::report) fn with_ring<T>(
+        mode: Mode,
+        counts: [u64; 2],
+        records: &[(u8, u64, u64)],
+        ring: Ring,
+        look: impl FnOnce(&Report<'_>) -> T,
+    ) -> T {
         let mut builder = ProfileBuilder::new();
         builder.set_recording(RecordingInfo {
             mode,
@@ -202,7 +208,8 @@ mod tests {
             ..ring
         };
         let timeline = Timeline::new(vec![ring], BTreeMap::new(), 0);
-        let symbolized = symbolized(&profile);
+        let symbolizer = Symbolizer::new(Images::default());
+        let symbolized = symbolizer.resolve(&profile).unwrap();
         let view = TimelineView {
             timeline: &timeline,
             of: RecordingSpan {
@@ -214,12 +221,17 @@ mod tests {
             seconds: false,
             step_ns: None,
         };
-        let report = Report::new(&symbolized, ReportOptions::default()).with_timeline(view);
-        let moments = Moments::of(&report).unwrap();
-        let timed = moments.timed.iter().map(|moment| moment.count);
-        let untimed = moments.untimed.values().flatten().map(|(_, count)| *count);
-        assert_eq!(timed.chain(untimed).sum::<u64>(), report.weights.shown());
-        moments
+        look(&Report::new(&symbolized, ReportOptions::default()).with_timeline(view))
+    }
+
+    fn moments_of(mode: Mode, counts: [u64; 2], records: &[(u8, u64, u64)], ring: Ring) -> Moments {
+        with_ring(mode, counts, records, ring, |report| {
+            let moments = Moments::of(report).unwrap();
+            let timed = moments.timed.iter().map(|moment| moment.count);
+            let untimed = moments.untimed.values().flatten().map(|(_, count)| *count);
+            assert_eq!(timed.chain(untimed).sum::<u64>(), report.weights.shown());
+            moments
+        })
     }
 
     fn counts(moments: &Moments) -> (Vec<u64>, Vec<u64>) {

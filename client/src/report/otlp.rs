@@ -1,10 +1,11 @@
 //! OpenTelemetry's profiles signal, which is in development: a `ProfilesData` message, whose bytes are those of an
 //! `ExportProfilesServiceRequest` too.
 //!
-//! One profile has all stacks with their values in ns, by vCPU and span. Names of attributes are those of OpenTelemetry's
+//! A profile has the stacks with their values in ns, by vCPU and span, and the times of their samples. What has no times is
+//! a profile of its own: samples of one profile should have one shape. Names of attributes are those of OpenTelemetry's
 //! semantic conventions where they have one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::io::{self, Write};
 
@@ -17,6 +18,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
 use super::filter::shown_symbols;
+use super::moments::Moments;
 use super::{Report, text};
 use crate::printable::Printable;
 use crate::profile::{Frame, FrameId, Mode, NodeId, Unit};
@@ -27,22 +29,42 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let recording = profile.recording();
     let mut tables = Tables::new(report);
     let (value_type, each) = tables.value_type()?;
-    let mut samples = Vec::new();
-    for sample in profile.samples() {
-        if !report.weights.keeps(sample.node) {
-            continue;
+    let moments = Moments::of(report).map_err(io::Error::other)?;
+    let view = report.view.as_ref();
+    let clock = view.map(|view| view.timeline.wall_clock());
+    let unix_ns = |at_ns| clock.as_ref().and_then(|clock| clock.unix_ns(at_ns));
+    let mut series: BTreeMap<Identity, Series> = BTreeMap::new();
+    for moment in moments.timed.iter().filter(|moment| moment.count != 0) {
+        let unix_ns = unix_ns(moment.at_ns);
+        let identity = (unix_ns.is_some(), moment.vcpu, moment.stack, moment.span);
+        series
+            .entry(identity)
+            .or_default()
+            .add(unix_ns, moment.count);
+    }
+    for (vcpu, stacks) in moments.untimed {
+        for (stack, count) in stacks {
+            let identity = (false, vcpu, stack, None);
+            series.entry(identity).or_default().add(None, count);
         }
-        let vcpu = Value::IntValue(sample.vcpu.into());
+    }
+    let (mut timed, mut untimed) = (Vec::new(), Vec::new());
+    for ((is_timed, vcpu, stack, span), series) in series {
+        let vcpu = Value::IntValue(vcpu.into());
         let mut attributes = vec![tables.attribute("cpu.logical_number", vcpu)?];
-        let span = sample.span;
-        if let Some(span) = span.and_then(|span| profile.span_names().get(span as usize)) {
-            let span = Value::StringValue(Printable(span).to_string());
+        if let Some((view, span)) = view.zip(span) {
+            let span = Value::StringValue(Printable(&view.timeline.name_or_id(span)).to_string());
             attributes.push(tables.attribute("unikprof.span", span)?);
         }
+        let counts = series.counts.into_iter();
+        let samples = if is_timed { &mut timed } else { &mut untimed };
         samples.push(otlp::Sample {
-            stack_index: tables.stack(sample.node)?,
+            stack_index: tables.stack(stack)?,
             attribute_indices: attributes,
-            values: vec![signed(sample.count.saturating_mul(each))],
+            values: counts
+                .map(|count| signed(count.saturating_mul(each)))
+                .collect(),
+            timestamps_unix_nano: series.unix_ns,
             ..otlp::Sample::default()
         });
     }
@@ -56,20 +78,33 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         let name = Value::StringValue(Printable(&recording.name).to_string());
         attributes.push(tables.attribute("unikprof.recording", name)?);
     }
-    let made = otlp::Profile {
+    let period = match recording.mode.unit() {
+        Unit::Samples => signed(recording.period_ns),
+        // Measured: every nanosecond is in it.
+        Unit::Nanoseconds => 1,
+    };
+    let profile = |samples, began_unix_ns: Option<u64>, duration_nano| otlp::Profile {
         sample_type: Some(value_type),
         samples,
-        time_unix_nano: recording.started_unix_ns.unwrap_or(0),
-        duration_nano: recording.elapsed_ns,
+        time_unix_nano: began_unix_ns.unwrap_or(0),
+        duration_nano,
         period_type: Some(value_type),
-        period: match recording.mode.unit() {
-            Unit::Samples => signed(recording.period_ns),
-            // Measured: every nanosecond is in it.
-            Unit::Nanoseconds => 1,
-        },
-        attribute_indices: attributes,
+        period,
+        attribute_indices: attributes.clone(),
         ..otlp::Profile::default()
     };
+    let mut profiles = Vec::new();
+    if let Some(view) = view.filter(|_| !timed.is_empty()) {
+        let window = view.timeline.bounded(&view.of, view.window);
+        profiles.push(profile(timed, unix_ns(window.from_ns), window.length_ns()));
+    }
+    if profiles.is_empty() || !untimed.is_empty() {
+        profiles.push(profile(
+            untimed,
+            recording.started_unix_ns,
+            recording.elapsed_ns,
+        ));
+    }
     let data = otlp::ProfilesData {
         resource_profiles: vec![otlp::ResourceProfiles {
             resource: Some(resource(report)),
@@ -79,7 +114,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     ..InstrumentationScope::default()
                 }),
-                profiles: vec![made],
+                profiles,
                 ..otlp::ScopeProfiles::default()
             }],
             ..otlp::ResourceProfiles::default()
@@ -87,6 +122,28 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         dictionary: Some(tables.into_dictionary()),
     };
     out.write_all(&data.encode_to_vec())
+}
+
+/// Whether it has times, its vCPU, its stack and the name id of its span.
+type Identity = (bool, u32, NodeId, Option<u64>);
+
+/// What was counted of one identity: with a time each, or all of it together.
+#[derive(Debug, Default)]
+struct Series {
+    counts: Vec<u64>,
+    unix_ns: Vec<u64>,
+}
+
+impl Series {
+    fn add(&mut self, unix_ns: Option<u64>, count: u64) {
+        match (unix_ns, self.counts.first_mut()) {
+            (None, Some(sum)) => *sum = sum.saturating_add(count),
+            (unix_ns, _) => {
+                self.counts.push(count);
+                self.unix_ns.extend(unix_ns);
+            }
+        }
+    }
 }
 
 fn any(value: Value) -> AnyValue {
@@ -312,9 +369,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 
+    use unikprof_proto::ring::kind;
+
     use super::*;
     use crate::report::golden_tests::with_report;
+    use crate::report::moments::tests::with_ring;
     use crate::report::{Format, ReportOptions};
+    use crate::timeline::Ring;
 
     fn request(report: &Report<'_>) -> ExportProfilesServiceRequest {
         let mut bytes = Vec::new();
@@ -398,6 +459,41 @@ mod tests {
                 .map(|a| a.value.clone())
                 .collect();
             assert!(values.contains(&Some(any(id))), "the build-id");
+        });
+    }
+
+    #[test]
+    fn samples_have_the_times_of_the_ring_and_the_rest_is_a_profile_of_its_own() {
+        const MIDNIGHT: u64 = 1_700_000_000_000_000_000;
+        let sample = |at_ns, stack| (kind::SAMPLE, at_ns, stack);
+        let records = [
+            (kind::CLOCK, 0, MIDNIGHT),
+            sample(10, 1),
+            sample(20, 1),
+            sample(30, 2),
+        ];
+        with_ring(Mode::Cpu, [2, 3], &records, Ring::default(), |report| {
+            let request = request(report);
+            let [timed, untimed] = &request.resource_profiles[0].scope_profiles[0].profiles[..]
+            else {
+                panic!("{request:#?}");
+            };
+            let period = report.symbolized.profile().recording().period_ns;
+            let of = |sample: &otlp::Sample| {
+                let times = sample.timestamps_unix_nano.iter();
+                let times: Vec<u64> = times.map(|ns| ns - MIDNIGHT).collect();
+                let values = sample.values.iter().map(|ns| *ns as u64 / period);
+                (times, values.collect::<Vec<u64>>())
+            };
+            let found: Vec<_> = timed.samples.iter().map(of).collect();
+            assert_eq!(found, [(vec![10, 20], vec![1, 1]), (vec![30], vec![1])]);
+            for sample in &timed.samples {
+                let end = timed.time_unix_nano + timed.duration_nano;
+                let mut times = sample.timestamps_unix_nano.iter();
+                assert!(times.all(|ns| (timed.time_unix_nano..end).contains(ns)));
+            }
+            let found: Vec<_> = untimed.samples.iter().map(of).collect();
+            assert_eq!(found, [(vec![], vec![2])]);
         });
     }
 }
