@@ -17,11 +17,21 @@ mod access;
 mod modules;
 mod queries;
 
-use std::io::{self, Read as _};
+use std::convert::Infallible;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tiny_http::{Header, Request, Response};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
 
 use crate::profile::Profile;
 use crate::report::{Format, Report, ReportError};
@@ -32,14 +42,23 @@ use modules::Modules;
 /// The largest body of a request, in bytes.
 const MAX_BODY: u64 = 16 << 20;
 
+/// Whoever has not sent a request's head by then is not a browser.
+const FOR_HEAD: Duration = Duration::from_secs(5);
+
+/// How long a connection may take for its one request and answer.
+const FOR_ALL: Duration = Duration::from_secs(60);
+
+/// The most connections at a time; more wait for these.
+const MOST_CONNECTIONS: usize = 128;
+
 /// What is served.
 pub(crate) struct View<'a> {
     profile: &'a Profile,
     symbolizer: &'a Symbolizer,
     source_folders: &'a [PathBuf],
     modules: Modules,
-    firefox: Vec<u8>,
-    page: Vec<u8>,
+    firefox: Bytes,
+    page: Bytes,
 }
 
 /// An answer to a request.
@@ -47,7 +66,7 @@ pub(crate) struct View<'a> {
 struct Answer {
     status: u16,
     kind: &'static str,
-    body: Vec<u8>,
+    body: Bytes,
 }
 
 impl Answer {
@@ -56,7 +75,7 @@ impl Answer {
             Ok(body) => Answer {
                 status: 200,
                 kind: "application/json",
-                body,
+                body: body.into(),
             },
             Err(error) => Answer::error(500, &error.to_string()),
         }
@@ -66,9 +85,7 @@ impl Answer {
         Answer {
             status,
             kind: "application/json",
-            body: serde_json::json!({ "error": message })
-                .to_string()
-                .into_bytes(),
+            body: serde_json::json!({ "error": message }).to_string().into(),
         }
     }
 }
@@ -91,17 +108,17 @@ impl<'a> View<'a> {
             symbolizer,
             source_folders,
             modules: Modules::of(profile),
-            firefox,
-            page,
+            firefox: firefox.into(),
+            page: page.into(),
         })
     }
 
     /// The answer to a request that may be answered.
     fn answer(&self, is_post: bool, path: &str, body: &[u8]) -> Answer {
-        let file = |kind, body: &[u8]| Answer {
+        let file = |kind, body: &Bytes| Answer {
             status: 200,
             kind,
-            body: body.to_vec(),
+            body: body.clone(),
         };
         match (is_post, path) {
             (false, "profile.json") => file("application/gzip", &self.firefox),
@@ -132,7 +149,7 @@ pub(crate) enum ViewError {
 
 /// A server on this machine.
 pub(crate) struct Server {
-    http: tiny_http::Server,
+    listener: TcpListener,
     access: Access,
 }
 
@@ -143,10 +160,9 @@ impl Server {
         let failed = |source| ViewError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let http = tiny_http::Server::from_listener(listener, None)
-            .map_err(|error| failed(io::Error::other(error)))?;
+        listener.set_nonblocking(true).map_err(failed)?;
         let access = Access::new(bound).map_err(|error| failed(io::Error::other(error)))?;
-        Ok(Server { http, access })
+        Ok(Server { listener, access })
     }
 
     /// The address of the server itself, with the token.
@@ -169,85 +185,114 @@ impl Server {
     }
 
     /// Answers requests until no connection can be accepted any more.
-    pub(crate) fn serve(&self, view: &View<'_>) -> ViewError {
-        loop {
-            match self.http.recv() {
-                Ok(request) => self.answer(view, request),
-                Err(error) => return ViewError::Accept(error),
-            }
+    pub(crate) fn serve(self, view: &View<'_>) -> ViewError {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let served = runtime.and_then(|runtime| runtime.block_on(self.accept(view)));
+        match served {
+            Ok(never) => match never {},
+            Err(error) => ViewError::Accept(error),
         }
     }
 
-    fn answer(&self, view: &View<'_>, mut request: Request) {
-        let header = |name: &'static str| {
-            let found = request.headers().iter().find(|h| h.field.equiv(name));
-            found.map(|header| header.value.as_str().to_owned())
-        };
-        let (host, origin) = (header("Host"), header("Origin"));
-        let verdict = self
-            .access
-            .judge(request.url(), host.as_deref(), origin.as_deref());
-        let (answer, is_front_end) = match verdict {
-            Verdict::Refused { status, reason } => (Answer::error(status, reason), false),
-            Verdict::Granted { path, is_front_end } => {
-                let path = path.to_owned();
-                (read(&mut request, view, &path), is_front_end)
-            }
-        };
-        let body = io::Cursor::new(answer.body);
-        let length = body.get_ref().len();
-        let response = Response::new(answer.status.into(), Vec::new(), body, Some(length), None);
-        // The length is known, and a browser shows how much of it has come.
-        let mut response = response.with_chunked_threshold(usize::MAX);
-        let mut fields = vec![
-            ("Content-Type", answer.kind),
-            ("X-Content-Type-Options", "nosniff"),
-            // The token is in the address.
-            ("Referrer-Policy", "no-referrer"),
-            ("Cache-Control", "no-store"),
-            ("Vary", "Origin"),
-        ];
-        if is_front_end {
-            fields.extend([
-                ("Access-Control-Allow-Origin", FRONT_END),
-                ("Access-Control-Allow-Methods", "GET, POST"),
-                ("Access-Control-Allow-Headers", "Content-Type"),
-                // Browsers ask before a page of the network may ask this machine.
-                ("Access-Control-Allow-Private-Network", "true"),
-            ]);
-        }
-        for (name, value) in fields {
-            if let Ok(header) = Header::from_bytes(name, value) {
-                response.add_header(header);
+    async fn accept(self, view: &View<'_>) -> io::Result<Infallible> {
+        let Server { listener, access } = self;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let mut connections = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+                    Ok((stream, _)) => connections.push(talk(&access, view, stream)),
+                    // Of one connection, not of the listener.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => return Err(error),
+                },
+                Some(()) = connections.next() => {}
             }
         }
-        // Who asked may have gone.
-        let _ = request.respond(response);
+    }
+}
+
+/// Answers one request.
+async fn talk(access: &Access, view: &View<'_>, stream: TcpStream) {
+    let answer = service_fn(async |request: Request<Incoming>| {
+        Ok::<_, Infallible>(respond(access, view, request).await)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(FOR_HEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer);
+    // Who asked may have gone, or say nothing any more.
+    let _ = tokio::time::timeout(FOR_ALL, connection).await;
+}
+
+async fn respond(
+    access: &Access,
+    view: &View<'_>,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    let text = |name| request.headers().get(name).map(HeaderValue::to_str);
+    // One that is no text is nobody's.
+    let [host, origin] =
+        [header::HOST, header::ORIGIN].map(|name| text(name).map(|t| t.unwrap_or("?")));
+    let path = request.uri().path().to_owned();
+    let (answer, is_front_end) = match access.judge(&path, host, origin) {
+        Verdict::Refused { status, reason } => (Answer::error(status, reason), false),
+        Verdict::Granted { path, is_front_end } => (read(request, view, path).await, is_front_end),
+    };
+    let mut response = Response::new(Full::new(answer.body));
+    *response.status_mut() =
+        StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    add_fields(response.headers_mut(), answer.kind, is_front_end);
+    response
+}
+
+fn add_fields(all: &mut HeaderMap, kind: &'static str, is_front_end: bool) {
+    let mut add = |name: HeaderName, value| all.insert(name, HeaderValue::from_static(value));
+    add(header::CONTENT_TYPE, kind);
+    add(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    // The token is in the address.
+    add(header::REFERRER_POLICY, "no-referrer");
+    add(header::CACHE_CONTROL, "no-store");
+    add(header::VARY, "Origin");
+    if is_front_end {
+        add(header::ACCESS_CONTROL_ALLOW_ORIGIN, FRONT_END);
+        add(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST");
+        add(header::ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type");
+        // Browsers ask before a page of the network may ask this machine.
+        let name = HeaderName::from_static("access-control-allow-private-network");
+        add(name, "true");
     }
 }
 
 /// Reads a request's body and finds the answer.
-fn read(request: &mut Request, view: &View<'_>, path: &str) -> Answer {
-    let is_post = match request.method() {
-        tiny_http::Method::Get => false,
-        tiny_http::Method::Post => true,
+async fn read(request: Request<Incoming>, view: &View<'_>, path: &str) -> Answer {
+    let is_post = match *request.method() {
+        Method::GET => false,
+        Method::POST => true,
         // What browsers ask first; the headers are the answer.
-        tiny_http::Method::Options => {
+        Method::OPTIONS => {
             return Answer {
                 status: 204,
                 kind: "text/plain",
-                body: Vec::new(),
+                body: Bytes::new(),
             };
         }
         _ => return Answer::error(405, "expected GET or POST"),
     };
-    let mut body = Vec::new();
-    let mut limited = request.as_reader().take(MAX_BODY + 1);
-    if let Err(error) = limited.read_to_end(&mut body) {
-        return Answer::error(400, &format!("cannot read the request: {error}"));
+    let body = request.into_body();
+    if body.size_hint().lower() > MAX_BODY {
+        return too_large();
     }
-    if body.len() as u64 > MAX_BODY {
-        return Answer::error(413, "the request is larger than 16 MiB");
+    match Limited::new(body, MAX_BODY as usize).collect().await {
+        Ok(body) => view.answer(is_post, path, &body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => too_large(),
+        Err(error) => Answer::error(400, &format!("cannot read the request: {error}")),
     }
-    view.answer(is_post, path, &body)
+}
+
+fn too_large() -> Answer {
+    Answer::error(413, "the request is larger than 16 MiB")
 }

@@ -3,7 +3,7 @@
 // cells. Ends with 1 if the file is not valid, or the page reports an error or asks for anything but files.
 //
 //   node browser/speedscope.js /path/run.speedscope.json
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
@@ -25,7 +25,6 @@ if (!isValid(JSON.parse(bytes))) {
 // How the page takes a file from disk: as a program beside it.
 const loader = join(tmpdir(), `${basename(path)}-${process.pid}.js`);
 const name = JSON.stringify(basename(path));
-writeFileSync(loader, `speedscope.loadFileFromBase64(${name}, "${bytes.toString("base64")}");\n`);
 
 const browser = await puppeteer.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -34,6 +33,7 @@ const browser = await puppeteer.launch({
 });
 const errors = [];
 try {
+  writeFileSync(loader, `speedscope.loadFileFromBase64(${name}, "${bytes.toString("base64")}");\n`);
   const page = await browser.newPage();
   await page.setViewport({ width: 1600, height: 4000 });
   page.on("pageerror", (error) => errors.push(error.message));
@@ -50,6 +50,7 @@ try {
   }));
   process.stdout.write(JSON.stringify(shown));
 } finally {
+  rmSync(loader, { force: true });
   await browser.close();
 }
 if (errors.length > 0) {
