@@ -346,10 +346,7 @@ pub enum ReportError {
     #[error("cannot write the report: {0}")]
     Write(#[from] io::Error),
     /// There is nothing to draw.
-    #[error(
-        "no samples to draw: the recording has {recorded}, and the filters remove all of them; see `-o report.txt` \
-         for what was counted"
-    )]
+    #[error("no samples to draw: {}; see `-o report.txt` for what was counted", why_empty(*recorded))]
     Empty {
         /// The samples in the recording.
         recorded: u64,
@@ -360,4 +357,11 @@ pub enum ReportError {
         /// The format that was asked for.
         format: Format,
     },
+}
+
+fn why_empty(recorded: u64) -> String {
+    match recorded {
+        0 => "the recording has none".to_owned(),
+        _ => format!("the recording has {recorded}, and the filters remove all of them"),
+    }
 }

@@ -352,6 +352,54 @@ fn what_cannot_be_compared_is_refused() {
     program::has(&stderr, &["empty.unikprof", "no samples"]);
 }
 
+/// Programs without a common function, and too few samples of it: figures that nobody can use are none.
+#[test]
+fn what_recordings_could_show_is_said_in_any_case() {
+    let folder = folder();
+    for (name, requests, hits) in [("few", 3, [4, 1, 0]), ("apart", 400, [0, 0, 10])] {
+        let path = folder.path().join(format!("{name}.unikprof"));
+        fs::write(path, recording("web", requests, hits, 6)).unwrap();
+    }
+    let power = |new: &str| {
+        let (text, _) = diff(0, new, &[], folder.path());
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("power "))
+            .unwrap();
+        line.to_owned()
+    };
+    program::has(
+        &power("same"),
+        &["the smallest slow-down", "; to find 1 %, record "],
+    );
+    program::has(
+        &power("few"),
+        &["twice as long", "less than 80 %", " h and "],
+    );
+    program::has(&power("apart"), &["no slow-down would be found"]);
+}
+
+/// A service's first minutes, when its caches are cold, are left out of both.
+#[test]
+fn parts_of_the_time_are_compared() {
+    let folder = folder();
+    let part = json("slow", &["--from", "10s", "--to", "30s"], folder.path());
+    for side in ["base", "new"] {
+        assert_eq!(part[side]["elapsed_ns"], 20 * SECOND, "{part:#}");
+    }
+    let whole = json("slow", &[], folder.path());
+    let counted = |json: &Value| json["base"]["counted"].as_f64().unwrap();
+    // The last samples are in the 36th second.
+    let share = counted(&part) / counted(&whole);
+    assert!((0.53..0.58).contains(&share), "{share}");
+    assert_eq!(function(&part, "hash")["verdict"], "slower");
+    // What a span's samples are, is of both recordings too.
+    let inside = json("slow", &["--in-span", "request"], folder.path());
+    assert_eq!(function(&inside, "hash")["verdict"], "slower");
+    let (_, stderr) = diff(2, "slow", &["--in-span", "nothing"], folder.path());
+    program::has(&stderr, &["`nothing`", "`request`"]);
+}
+
 /// From counts without times nothing is called a change.
 #[test]
 fn counts_without_times_claim_less() {
@@ -393,5 +441,16 @@ fn counts_without_times_claim_less() {
         let (stdout, stderr) = diff(6, "slow", more, folder.path());
         assert_eq!(stdout, "");
         program::has(&stderr, &["ring"]);
+    }
+    // No subcommand shows all of it in the place of a part.
+    for words in [
+        &["diff", "old.unikprof", "slow.unikprof"][..],
+        &["view", "old.unikprof"],
+        &["report", "old.unikprof"],
+    ] {
+        let words = [words, &["--symbols", "symbols", "--from", "1s"]].concat();
+        let (stdout, stderr) = program::run(2, &words, folder.path());
+        assert_eq!(stdout, "");
+        program::has(&stderr, &["counts without times", "ring"]);
     }
 }

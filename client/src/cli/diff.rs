@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::open;
+use super::time::PartArguments;
 use super::{print, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
@@ -59,6 +60,8 @@ pub(super) struct DiffArguments {
     )]
     output: Vec<PathBuf>,
     #[command(flatten)]
+    time: PartArguments,
+    #[command(flatten)]
     names: NameArguments,
 }
 
@@ -74,6 +77,7 @@ have another share only because others became slower or faster.
 Examples:
   unikprof-client diff old.unikprof new.unikprof --image old.elf --image new.elf
   unikprof-client diff old.unikprof new.unikprof --per request --fail-on 5%
+  unikprof-client diff old.unikprof new.unikprof --from 10s
   unikprof-client diff old.unikprof new.unikprof --rename parse=Parser::parse --json";
 
 /// The change from which on NEW is too slow.
@@ -107,7 +111,13 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let outputs = outputs(arguments)?;
     let symbolizer = arguments.names.symbolizer()?;
     let files = [&arguments.base, &arguments.new];
-    let read = |path: &PathBuf| open(std::slice::from_ref(path), arguments.salvage, &[]);
+    let read = |path: &PathBuf| {
+        let mut recording = open(std::slice::from_ref(path), arguments.salvage, &[])?;
+        if let Some(part) = arguments.time.of(&recording, false)? {
+            part.cut(&mut recording);
+        }
+        Ok::<_, Failure>(recording)
+    };
     let [base, new] = [read(files[0])?, read(files[1])?];
     let named = [
         symbolizer.resolve(&base.profile)?,

@@ -72,6 +72,14 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// Makes the recording one of this part alone.
+    pub(super) fn cut(self, recording: &mut Recording) {
+        if let Some(profile) = self.profile {
+            recording.profile = profile;
+            recording.asked = Some(self.window);
+        }
+    }
+
     /// The part with the timeline that it is of, for a report.
     pub(super) fn view<'t>(&self, timeline: &'t Timeline) -> TimelineView<'t> {
         TimelineView {
@@ -96,28 +104,30 @@ impl ReportTimeArguments {
 
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
     pub(super) fn part(&self, recording: &Recording) -> Result<Option<Part>, Failure> {
-        let has_timeline = recording.timeline.is_some() && recording.span.is_some();
-        if has_timeline {
-            self.part.of(recording, self.whole)
-        } else if self.timeline || self.part.window.asked().is_part() || self.part.in_span.is_some()
-        {
-            Err(Failure::Usage(
-                "the recording has counts without times, because the agent had no ring; to select by time, \
-                 give the agent memory for a ring"
-                    .into(),
-            ))
-        } else {
-            Ok(None)
+        if self.timeline && (recording.timeline.is_none() || recording.span.is_none()) {
+            return Err(no_times());
         }
+        self.part.of(recording, self.whole)
     }
+}
+
+fn no_times() -> Failure {
+    Failure::Usage(
+        "the recording has counts without times, because the agent had no ring; to select by time, give the agent \
+         memory for a ring"
+            .into(),
+    )
 }
 
 impl PartArguments {
     /// The part of the recording that is wanted, even if the file was dumped for a time window if it is the `whole`;
-    /// `None` where it holds no timeline.
+    /// `None` where it holds no timeline and needs none.
     pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
         let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
-            return Ok(None);
+            return match self.window.asked().is_part() || self.in_span.is_some() {
+                true => Err(no_times()),
+                false => Ok(None),
+            };
         };
         let Some(extent) = extent(timeline, &of) else {
             return Ok(None);

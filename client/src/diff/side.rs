@@ -78,12 +78,11 @@ impl Input<'_> {
     fn pieces(&self) -> Option<Vec<Slice>> {
         let (view, window) = self.view()?;
         let step_ns = window.length_ns().div_ceil(PIECES).max(1);
-        let pieces = view
-            .timeline
-            .slices(self.info(), &view.of, window, None, step_ns);
-        let is_window = view.window != view.of.window;
+        let pieces =
+            view.timeline
+                .slices(self.info(), &view.of, window, self.info().inside(), step_ns);
         let held: u64 = pieces.iter().map(counted).sum();
-        (is_window || held >= self.recording.profile.sample_count() / 2).then_some(pieces)
+        (held >= self.recording.profile.sample_count() / 2).then_some(pieces)
     }
 }
 

@@ -76,9 +76,7 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
             name = "";
         }
     }
-    if let Some(line) = power(of) {
-        lines.push(("power", line));
-    }
+    lines.push(("power", power(of)));
     lines
 }
 
@@ -137,26 +135,37 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
 }
 
 /// What the recordings could show at all, of the function that they show most finely.
-fn power(of: &Comparison<'_>) -> Option<String> {
-    let (least, function) = of.finest()?;
-    let times = function.sight?.times_longer(0.01);
-    let lengths = [0, 1].map(|at| {
-        let needed_s = of.inputs[at].info().elapsed_ns as f64 * times / 1e9;
-        duration(two_digits(needed_s as u64).saturating_mul(1_000_000_000))
-    });
-    let small = format!(
-        "the smallest slow-down found with 80 % probability is {}, of `{}`",
-        percent(least),
-        function.name
-    );
-    Some(if times <= 1.0 {
-        small
-    } else {
+fn power(of: &Comparison<'_>) -> String {
+    let finest = of.finest();
+    let Some((least, function, sight)) = finest.and_then(|(l, f)| Some((l, f, f.sight.as_ref()?)))
+    else {
+        return "no slow-down would be found: both recordings have samples of no function, or of one only".to_owned();
+    };
+    let small = if least <= 1.0 {
         format!(
-            "{small}; to find 1 %, record {} and {}",
-            lengths[0], lengths[1]
+            "the smallest slow-down found with 80 % probability is {}, of `{}`",
+            percent(least),
+            function.name
         )
-    })
+    } else {
+        "a function that takes twice as long would be found with less than 80 % probability"
+            .to_owned()
+    };
+    let times = sight.times_longer(0.01);
+    if times <= 1.0 {
+        return small;
+    }
+    let [base, new] = [0, 1].map(|at| {
+        let needed_s = two_digits((of.inputs[at].info().elapsed_ns as f64 * times / 1e9) as u64);
+        let unit_s = match needed_s {
+            36_000.. => 3_600,
+            3_600.. => 600,
+            _ => 1,
+        };
+        let rounded_s = needed_s.div_ceil(unit_s).saturating_mul(unit_s);
+        duration(rounded_s.saturating_mul(1_000_000_000))
+    });
+    format!("{small}; to find 1 %, record {base} and {new}")
 }
 
 impl Comparison<'_> {

@@ -15,12 +15,17 @@ use crate::harness::{Client, Guest};
 /// The functions that work.
 const SOURCE: &str = include_str!("../../guests/c-hosted/work.c");
 
-/// Whether the guest is compiled with frame pointers.
+/// How the guest is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frames {
     Kept,
     Omitted,
+    /// Kept in another build: the functions are elsewhere, and [`RENAMED`] has another name.
+    KeptElsewhere,
 }
+
+/// A function that has the second name in another build.
+const RENAMED: [&str; 2] = ["thirty", "half_of_sixty"];
 
 /// Compiles the guest and starts it with these arguments.
 fn start(frames: Frames, arguments: &[&str]) -> (Guest, Client) {
@@ -39,9 +44,17 @@ fn end(mut guest: Guest) {
 fn compile(frames: Frames) -> &'static Path {
     static KEPT: OnceLock<PathBuf> = OnceLock::new();
     static OMITTED: OnceLock<PathBuf> = OnceLock::new();
-    let (once, name, flag) = match frames {
-        Frames::Kept => (&KEPT, "kept", "-fno-omit-frame-pointer"),
-        Frames::Omitted => (&OMITTED, "omitted", "-fomit-frame-pointer"),
+    static ELSEWHERE: OnceLock<PathBuf> = OnceLock::new();
+    let [old, new] = RENAMED;
+    let rename = format!("-D{old}={new}");
+    let (once, name, flags) = match frames {
+        Frames::Kept => (&KEPT, "kept", &["-fno-omit-frame-pointer"][..]),
+        Frames::Omitted => (&OMITTED, "omitted", &["-fomit-frame-pointer"][..]),
+        Frames::KeptElsewhere => (
+            &ELSEWHERE,
+            "elsewhere",
+            &["-fno-omit-frame-pointer", "-falign-functions=1024", &rename][..],
+        ),
     };
     once.get_or_init(|| {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/c-hosted");
@@ -53,21 +66,14 @@ fn compile(frames: Frames) -> &'static Path {
             .collect();
         units.sort();
         let mut gcc = Command::new("gcc");
-        gcc.args([
-            "-std=gnu99",
-            "-O2",
-            "-g",
-            flag,
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-        ])
-        .args(["-Wl,--build-id", "-I"])
-        .arg(archive())
-        .args(units)
-        .arg(archive().join("libunikprof.a"))
-        .arg("-o")
-        .arg(&program);
+        gcc.args(["-std=gnu99", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
+            .args(flags)
+            .args(["-Wl,--build-id", "-I"])
+            .arg(archive())
+            .args(units)
+            .arg(archive().join("libunikprof.a"))
+            .arg("-o")
+            .arg(&program);
         run(&mut gcc);
         program
     })
@@ -122,6 +128,67 @@ fn c_functions_have_their_names_shares_and_lines() {
     }
     counters_add_up(&report);
     end(guest);
+}
+
+/// The build-ids and addresses differ; functions are matched by their names.
+#[test]
+fn two_builds_are_compared_by_the_names_of_functions() {
+    let (guest, client) = start(Frames::Kept, &[]);
+    client.record_samples(SAMPLES, &[]);
+    end(guest);
+    let (guest, newer) = start(Frames::KeptElsewhere, &[]);
+    newer.record_samples(SAMPLES, &[]);
+    end(guest);
+    let new = newer.path("run.unikprof");
+    let images = [&client, &newer].map(|client| client.image().to_str().unwrap());
+    let json = |more: &[&str]| -> Value {
+        let words = ["diff", "run.unikprof", new.to_str().unwrap(), "--json"];
+        let images = ["--image", images[0], "--image", images[1]];
+        let finished = client.run(&[&words, &images[..], more].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        serde_json::from_str(&finished.stdout).unwrap()
+    };
+    let own = |json: &Value, name: &str| {
+        let functions = json["functions"].as_array().unwrap();
+        let found: Vec<&Value> = functions.iter().filter(|f| f["name"] == name).collect();
+        let [found] = found[..] else {
+            panic!("{name}: {found:#?}");
+        };
+        ["base", "new"].map(|side| found["self"][side].as_f64().unwrap())
+    };
+    let is_both = |[base, new]: [f64; 2], share: f64| {
+        let is_near = |found: f64| (found - share).abs() < TOLERANCE;
+        assert!(
+            is_near(base) && is_near(new),
+            "{base} and {new}, not {share}"
+        );
+    };
+    let [old_name, new_name] = RENAMED;
+    let found = json(&[]);
+    for (name, share, _) in SHARES {
+        if name != old_name {
+            is_both(own(&found, name), share);
+        }
+    }
+    assert_eq!(own(&found, old_name)[1], 0.0);
+    assert_eq!(own(&found, new_name)[0], 0.0);
+    let rename = format!("{old_name}={new_name}");
+    let renamed = json(&["--rename", &rename]);
+    is_both(own(&renamed, new_name), 0.3);
+    let functions = renamed["functions"].as_array().unwrap();
+    assert!(functions.iter().all(|f| f["name"] != old_name));
+    // The other build's addresses are not looked up in this one.
+    let [old_image, _] = images;
+    let words = [
+        "diff",
+        "run.unikprof",
+        new.to_str().unwrap(),
+        "--image",
+        old_image,
+    ];
+    let finished = client.run(&words);
+    assert_eq!(finished.code, Some(6), "{finished:?}");
+    assert!(finished.stderr.contains("build-id"), "{finished:?}");
 }
 
 #[test]
