@@ -451,6 +451,6 @@ fn counts_without_times_claim_less() {
         let words = [words, &["--symbols", "symbols", "--from", "1s"]].concat();
         let (stdout, stderr) = program::run(2, &words, folder.path());
         assert_eq!(stdout, "");
-        program::has(&stderr, &["counts without times", "ring"]);
+        program::has(&stderr, &["the recording has no times", "ring"]);
     }
 }

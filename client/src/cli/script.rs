@@ -8,7 +8,7 @@ use regex::Regex;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::InputArguments;
-use super::time::PartArguments;
+use super::time::{PartArguments, no_times};
 use crate::report::{Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
@@ -51,11 +51,7 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     let recording = arguments.input.open()?;
     let part = arguments.time.of(&recording, false)?;
     let Some((part, timeline)) = part.zip(recording.timeline.as_ref()) else {
-        return Err(Failure::Usage(
-            "the recording has no times: it holds counts alone. Build the agent with its feature `ring` (in C with \
-             --ring), give it memory for a ring, and record again"
-                .into(),
-        ));
+        return Err(no_times());
     };
     let cut = part.profile.as_ref();
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;

@@ -111,10 +111,11 @@ impl ReportTimeArguments {
     }
 }
 
-fn no_times() -> Failure {
+/// The recording has counts alone.
+pub(super) fn no_times() -> Failure {
     Failure::Usage(
-        "the recording has counts without times, because the agent had no ring; to select by time, give the agent \
-         memory for a ring"
+        "the recording has no times: it holds counts alone. Build the agent with its feature `ring` (in C with --ring), \
+         give it memory for a ring, and record again"
             .into(),
     )
 }
