@@ -128,10 +128,11 @@ extern "C" fn kernel_main(start_info_address: u64) -> ! {
     let (major, minor) = hypervisor::connect().unwrap_or_else(|errno| panic!("Xen: {errno}"));
     vcpus::connect_current().unwrap_or_else(|errno| panic!("the first vCPU: {errno}"));
     interrupts::enable();
-    console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));
-    println!("xen-guest: up on Xen {major}.{minor}");
+    // Its line would be overwritten by a console that is connected already.
     #[cfg(feature = "gate")]
     dropin::start();
+    console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));
+    println!("xen-guest: up on Xen {major}.{minor}");
 
     let command_line = CommandLine(start.command_line);
     if let Some(word) = command_line.value("misbehave") {
