@@ -23,6 +23,8 @@ mod recover;
 mod report;
 mod screen;
 mod script;
+#[cfg(feature = "fleet")]
+mod serve;
 mod snapshot;
 mod status;
 mod time;
@@ -71,6 +73,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
         Word::View(arguments) => view::run(&arguments),
+        #[cfg(feature = "fleet")]
+        Word::Serve(arguments) => serve::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),

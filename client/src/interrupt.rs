@@ -83,6 +83,20 @@ impl Interrupt {
         self.count.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
+    /// Asks to stop, if nobody did.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn raise_once(&self) {
+        let _ = self
+            .count
+            .compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether the other one is a clone of this.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn is(&self, other: &Interrupt) -> bool {
+        Arc::ptr_eq(&self.count, &other.count)
+    }
+
     /// Whether to end in good order.
     pub fn stop(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= 1
@@ -117,6 +131,15 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(feature = "fleet")]
+    fn two_who_ask_once_do_not_give_up() {
+        let interrupt = Interrupt::default();
+        interrupt.raise_once();
+        interrupt.clone().raise_once();
+        assert!(interrupt.stop() && !interrupt.quit());
+    }
 
     #[test]
     fn the_first_signal_stops_and_the_second_quits() {

@@ -12,6 +12,8 @@ pub mod doctor;
 pub mod exit_code;
 mod file_bytes;
 mod finding;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod frame_reader;
 #[cfg(test)]
 mod golden;

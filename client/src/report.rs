@@ -123,6 +123,8 @@ pub struct ReportOptions {
     pub top: usize,
     /// Whether folded stacks begin with their labels: recording, vCPU and span.
     pub labels: bool,
+    /// Labels of each of pprof's samples, in place of the recording's name: what tells guests of a fleet apart.
+    pub guest_labels: Option<Vec<(String, String)>>,
     /// How wide the text's tables are, in columns: longer names are shortened to fit. `None`: as
     /// wide as the names.
     pub columns: Option<usize>,
@@ -138,6 +140,7 @@ impl Default for ReportOptions {
             no_inlines: false,
             top: 30,
             labels: false,
+            guest_labels: None,
             columns: Some(DEFAULT_COLUMNS),
         }
     }

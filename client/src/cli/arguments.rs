@@ -83,6 +83,9 @@ pub(super) enum Word {
     Diff(super::diff::DiffArguments),
     /// Show a recording in the Firefox profiler: serve it to the browser on this machine
     View(super::view::ViewArguments),
+    /// Serve the profiles and metrics of many guests over HTTP, as pprof and for Prometheus
+    #[cfg(feature = "fleet")]
+    Serve(super::serve::ServeArguments),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump

@@ -85,6 +85,12 @@ pub(crate) enum Failure {
     Slower,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    #[cfg(feature = "fleet")]
+    #[error(transparent)]
+    Fleet(#[from] crate::fleet::ConfigError),
+    #[cfg(feature = "fleet")]
+    #[error(transparent)]
+    Serve(#[from] crate::fleet::ServeError),
     #[cfg(feature = "demo")]
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),
@@ -141,6 +147,10 @@ impl Failure {
             | Failure::Browser { .. }
             | Failure::Signals(_)
             | Failure::Randomness(_) => exit_code::OTHER,
+            #[cfg(feature = "fleet")]
+            Failure::Fleet(_) => exit_code::INPUT,
+            #[cfg(feature = "fleet")]
+            Failure::Serve(_) => exit_code::OTHER,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

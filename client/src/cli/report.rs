@@ -71,6 +71,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             } else {
                 Some(ReportOutput::columns(&outputs))
             },
+            ..ReportOptions::default()
         },
     );
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {

@@ -246,6 +246,7 @@ fn every_filter() -> ReportOptions {
         no_inlines: true,
         top: 2,
         columns: None,
+        ..ReportOptions::default()
     }
 }
 

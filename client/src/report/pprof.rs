@@ -82,10 +82,20 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
     let unit = profile.recording().mode.unit();
     let vcpu_key = out.strings.id("vcpu");
     let recording = profile.recording().name.as_str();
-    let recording = (!recording.is_empty()).then(|| Label {
-        key: out.strings.id("recording"),
-        text: out.strings.id(&Printable(recording).to_string()),
-    });
+    let name = (!recording.is_empty()).then(|| vec![("recording".into(), recording.into())]);
+    let fixed = report
+        .options
+        .guest_labels
+        .clone()
+        .or(name)
+        .unwrap_or_default();
+    let fixed: Vec<Label> = fixed
+        .iter()
+        .map(|(key, text)| Label {
+            key: out.strings.id(&Printable(key).to_string()),
+            text: out.strings.id(&Printable(text).to_string()),
+        })
+        .collect();
     let span_labels: Vec<Label> = profile
         .span_names()
         .iter()
@@ -121,7 +131,7 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
         });
         message.label.clear();
         message.label.push(label.clone());
-        message.label.extend(recording.clone());
+        message.label.extend(fixed.iter().cloned());
         let span = sample.span.and_then(|span| span_labels.get(span as usize));
         message.label.extend(span.cloned());
         out.message(field::SAMPLE, &message)?;

@@ -13,6 +13,7 @@ mod callers;
 mod demo;
 mod diff;
 mod events;
+mod fleet;
 mod hostile;
 mod hostile_keyed;
 mod idle;

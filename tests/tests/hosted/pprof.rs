@@ -8,7 +8,7 @@ use crate::harness::time::{Span, events};
 use crate::harness::{Client, Guest, wait_until};
 
 /// Whether there is a Go toolchain; if not, the case is skipped.
-fn has_go() -> bool {
+pub(crate) fn has_go() -> bool {
     let found = Command::new("go").arg("version").output().is_ok();
     if !found {
         skip("there is no `go` on this machine");
@@ -17,7 +17,7 @@ fn has_go() -> bool {
 }
 
 /// What `go tool pprof` prints of a file.
-fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> String {
+pub(crate) fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> String {
     let output = Command::new("go")
         .args(["tool", "pprof"])
         .args(words)
@@ -31,7 +31,7 @@ fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> String {
 }
 
 /// The names in its table, most first: flat, flat%, sum%, cum, cum%, name, behind a head.
-fn names(table: &str) -> Vec<&str> {
+pub(crate) fn names(table: &str) -> Vec<&str> {
     table
         .lines()
         .skip_while(|line| !line.trim_start().starts_with("flat"))
@@ -41,7 +41,7 @@ fn names(table: &str) -> Vec<&str> {
 }
 
 #[test]
-fn go_tool_pprof_names_the_work() {
+pub(crate) fn go_tool_pprof_names_the_work() {
     if !has_go() {
         return;
     }
@@ -61,7 +61,7 @@ fn go_tool_pprof_names_the_work() {
 
 /// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own profile.
 #[test]
-fn go_tool_pprof_knows_the_labels() {
+pub(crate) fn go_tool_pprof_knows_the_labels() {
     if !has_go() {
         return;
     }

@@ -1,0 +1,24 @@
+//! Many guests: `serve` answers for each of them what the engines that keep profiles ask for.
+//!
+//! ```text
+//! fleet.toml, target files, URLs ─► config, targets ─► roster: who belongs to the fleet now
+//!                                                        │ one thread a guest
+//! agent ◄─ contact (status every few seconds) ───────────┤
+//! agent ◄─ take (a recording of N seconds) ◄─ http ◄──── Alloy, Parca, collectors, Prometheus, people
+//! ```
+//!
+//! Nothing here has state that could be lost: a recording belongs to the request that asked for it, and ends with it.
+
+mod config;
+mod contact;
+mod http;
+mod member;
+mod metrics;
+mod roster;
+mod serve;
+mod take;
+mod targets;
+mod tokens;
+
+pub(crate) use config::{Config, ConfigError};
+pub(crate) use serve::{ServeError, serve};

@@ -1,0 +1,106 @@
+//! Asks a guest how it is, again and again. Each time over a new connection: an agent has few, and somebody may need
+//! one at once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::member::{Answer, GuestError, Member, log};
+use crate::printable::Printable;
+use crate::record::{EventReader, RecordError, Session};
+use crate::timeline::What;
+
+/// The most counters that are kept of one guest.
+const MOST_COUNTERS: usize = 256;
+
+/// Within so long, a guest that is new in the fleet has been asked.
+const FIRST: Duration = Duration::from_secs(15);
+
+/// Asks every so often until the guest leaves the fleet. The first times of many are spread, so that a thousand guests are
+/// not asked at once.
+pub(super) fn keep(member: &Member, every: Duration) {
+    let first = every.min(FIRST).mul_f64(fastrand::f64());
+    let (mut wait, mut events) = (first, Events::default());
+    while member.wait(wait) {
+        wait = every;
+        let asked = ask(member, every, &mut events);
+        let mut known = member.known();
+        match asked {
+            Ok(answer) => {
+                known.counters = events.counters.clone();
+                known.last = Some(answer);
+                known.answered = Some(SystemTime::now());
+                let was_down = known.failure.take().is_some();
+                drop(known);
+                if was_down {
+                    log(format_args!(
+                        "{}: answers again",
+                        Printable(&member.guest.name)
+                    ));
+                }
+            }
+            Err(error) => {
+                known.last = None;
+                known.failures = known.failures.saturating_add(1);
+                let before = known.failure.replace(error.told());
+                drop(known);
+                if before.is_none() {
+                    let text = error.to_string();
+                    log(format_args!(
+                        "warning: {}: {}",
+                        Printable(&member.guest.name),
+                        Printable(&text)
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn ask(member: &Member, every: Duration, events: &mut Events) -> Result<Answer, GuestError> {
+    let mut session = member.session(member.gone.clone(), Duration::ZERO)?;
+    let status = session.check(&mut ())?;
+    let rings = session.ring_fill(&mut ())?;
+    events.look(&mut session, every, status.agent.now_ns)?;
+    Ok(Answer {
+        agent: session.agent().clone(),
+        status,
+        rings,
+    })
+}
+
+/// The guest's own counters, as its ring tells them.
+#[derive(Default)]
+struct Events {
+    /// The instance of the agent that the positions belong to.
+    instance: u64,
+    reader: EventReader,
+    counters: BTreeMap<String, i64>,
+}
+
+impl Events {
+    fn look(
+        &mut self,
+        session: &mut Session,
+        every: Duration,
+        now_ns: u64,
+    ) -> Result<(), RecordError> {
+        if !session.agent().keeps_time() {
+            return Ok(());
+        }
+        if self.instance != session.agent().instance {
+            *self = Events {
+                instance: session.agent().instance,
+                ..Events::default()
+            };
+        }
+        let since_ns = now_ns.saturating_sub(u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
+        for event in self.reader.look(session, since_ns, &mut ())?.events {
+            if let What::Counter { name, value } = event.what
+                && (self.counters.len() < MOST_COUNTERS || self.counters.contains_key(&name))
+            {
+                self.counters.insert(name, value);
+            }
+        }
+        Ok(())
+    }
+}

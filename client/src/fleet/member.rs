@@ -1,0 +1,234 @@
+//! A guest of the fleet, and what is known of it.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::config::Guest;
+use crate::agent_info::AgentInfo;
+use crate::caller_table::CallerTableError;
+use crate::connection::{Access, ConnectionError, Timeouts};
+use crate::interrupt::Interrupt;
+use crate::key::{Key, KeyFileError};
+use crate::profile::{Counters, Runstate};
+use crate::record::{Patience, RecordError, RecorderStatus, RingFill, Session};
+use crate::recording::RecordingError;
+use crate::report::ReportError;
+use crate::symbols::SymbolError;
+
+/// How many profiles of one guest are taken at a time: an agent has four places for recordings and for clients, and
+/// people need some.
+pub(super) const PROFILES_AT_ONCE: usize = 2;
+
+/// How long a guest may take to answer.
+const TIMEOUTS: Timeouts = Timeouts {
+    connect: Duration::from_secs(5),
+    answer: Duration::from_secs(10),
+};
+
+/// A guest of the fleet.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) guest: Guest,
+    /// Raised when the guest leaves the fleet, or the program ends.
+    pub(super) gone: Interrupt,
+    left: Condvar,
+    known: Mutex<Known>,
+    /// One for each profile that is being taken.
+    running: Mutex<Vec<Interrupt>>,
+    /// Held until a recording has begun: two caller tables cannot be sent at a time.
+    starting: Mutex<()>,
+}
+
+/// What is known of a guest.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Known {
+    /// What it answered last; `None` if that was not now.
+    pub(super) last: Option<Answer>,
+    /// When it answered last.
+    pub(super) answered: Option<SystemTime>,
+    /// Why it did not answer after that.
+    pub(super) failure: Option<String>,
+    /// How often it did not answer.
+    pub(super) failures: u64,
+    /// The guest's own counters, by name.
+    pub(super) counters: BTreeMap<String, i64>,
+    pub(super) profiles: Profiles,
+}
+
+/// A guest's answer to the question how it is.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub(super) agent: AgentInfo,
+    pub(super) status: RecorderStatus,
+    pub(super) rings: Vec<RingFill>,
+}
+
+/// All profiles that were taken of a guest since the program began, together.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Profiles {
+    pub(super) taken: u64,
+    pub(super) failed: u64,
+    pub(super) counters: Counters,
+    pub(super) runstate: Option<Runstate>,
+    /// What sampling cost, in ns.
+    pub(super) cost_ns: u64,
+}
+
+/// A profile that is being taken: one of [`PROFILES_AT_ONCE`] until the value is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    member: Arc<Member>,
+    interrupt: Interrupt,
+}
+
+impl Running {
+    pub(super) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    pub(super) fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
+    /// What ends the recording when nobody waits for it any more.
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting(self.interrupt.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        lock(&self.member.running).retain(|other| !other.is(&self.interrupt));
+    }
+}
+
+/// Somebody who waits for a profile; the recording ends in good order when the value is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting(Interrupt);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.raise_once();
+    }
+}
+
+/// A guest cannot be asked, recorded or named.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GuestError {
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Symbols(#[from] SymbolError),
+    #[error(transparent)]
+    CallerTable(#[from] CallerTableError),
+    #[error("the recording cannot be read: {0}")]
+    Recording(#[from] RecordingError),
+    #[error("the recording is incomplete: {0}")]
+    Incomplete(String),
+    #[error("the recording ended early: the server stops, or the guest has left the fleet")]
+    Ended,
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error("cannot keep the recording in a temporary file: {0}")]
+    Temporary(std::io::Error),
+}
+
+impl GuestError {
+    /// What whoever may look is told: not where keys are.
+    pub(super) fn told(&self) -> String {
+        match self {
+            GuestError::Key(_) => "its key cannot be used; the server's log says why".into(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl Member {
+    pub(super) fn new(guest: Guest) -> Member {
+        Member {
+            guest,
+            gone: Interrupt::quitting_at_once(),
+            left: Condvar::new(),
+            known: Mutex::default(),
+            running: Mutex::default(),
+            starting: Mutex::default(),
+        }
+    }
+
+    /// Connects. What a session waits for ends with `interrupt`.
+    pub(super) fn session(
+        &self,
+        interrupt: Interrupt,
+        reconnect: Duration,
+    ) -> Result<Session, GuestError> {
+        let how = &self.guest.how;
+        let access = match &how.key_file {
+            Some(path) => Key::read(path)?.into(),
+            None => Access::Open,
+        };
+        let patience = Patience {
+            timeouts: TIMEOUTS,
+            reconnect,
+        };
+        let address = self.guest.address.clone();
+        Ok(Session::with_access(address, access, patience, interrupt)?)
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        lock(&self.known)
+    }
+
+    /// Begins a profile; `None` if as many are being taken as may be.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Running> {
+        let mut running = lock(&self.running);
+        if running.len() >= PROFILES_AT_ONCE || self.gone.stop() {
+            return None;
+        }
+        let interrupt = Interrupt::default();
+        running.push(interrupt.clone());
+        Some(Running {
+            member: self.clone(),
+            interrupt,
+        })
+    }
+
+    /// Waits; answers whether the guest still belongs to the fleet then.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let running = lock(&self.running);
+        let stays = |_: &mut Vec<Interrupt>| !self.gone.stop();
+        let waited = self.left.wait_timeout_while(running, time, stays);
+        drop(waited);
+        !self.gone.stop()
+    }
+
+    /// Waits until no other recording is about to begin.
+    pub(super) fn start(&self) -> MutexGuard<'_, ()> {
+        lock(&self.starting)
+    }
+
+    /// Ends everything that is done with the guest.
+    pub(super) fn leave(&self) {
+        let running = lock(&self.running);
+        self.gone.raise();
+        self.left.notify_all();
+        for interrupt in running.iter() {
+            interrupt.raise_once();
+        }
+    }
+}
+
+/// A thread that panicked has left nothing half done: each lock is held for single assignments only.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the log; one that cannot be written to is no reason to stop.
+pub(super) fn log(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

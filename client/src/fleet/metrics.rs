@@ -1,0 +1,397 @@
+//! What is known of the fleet, as [OpenMetrics] text.
+//!
+//! Written here and not by a library: `prometheus-client` does not escape labels' values, and names come from guests.
+//!
+//! [OpenMetrics]: https://prometheus.io/docs/specs/om/open_metrics_spec/
+
+use std::fmt::{self, Display, Write as _};
+use std::time::UNIX_EPOCH;
+
+use super::member::{Answer, Known, Member};
+use super::take;
+use crate::printable::Printable;
+use crate::record::RecordingStatus;
+
+/// The type of the answer.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics of these guests.
+pub(super) fn text<'m>(members: impl Iterator<Item = &'m Member>) -> String {
+    let all: Vec<(&Member, Known)> = members
+        .map(|member| (member, member.known().clone()))
+        .collect();
+    let mut out = Text::default();
+    // A family is in one piece, so the families are the outer loop.
+    for family in FAMILIES {
+        out.family(family);
+        for (member, known) in &all {
+            let mut labels = vec![("guest", member.guest.name.as_str())];
+            labels.extend(
+                member
+                    .guest
+                    .labels
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), value.as_str())),
+            );
+            let mut samples = Samples {
+                out: &mut out,
+                family,
+                labels,
+            };
+            (family.samples)(known, &mut samples);
+        }
+    }
+    out.0.push_str("# EOF\n");
+    out.0
+}
+
+/// Metrics of one name.
+struct Family {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    samples: fn(&Known, &mut Samples<'_>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    samples: fn(&Known, &mut Samples<'_>),
+) -> Family {
+    Family {
+        name,
+        kind: Kind::Gauge,
+        help,
+        samples,
+    }
+}
+
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    samples: fn(&Known, &mut Samples<'_>),
+) -> Family {
+    Family {
+        name,
+        kind: Kind::Counter,
+        help,
+        samples,
+    }
+}
+
+/// Every name begins with `unikprof_`.
+const FAMILIES: &[Family] = &[
+    gauge(
+        "up",
+        "Whether the guest's agent answered when it was asked last.",
+        |known, out| {
+            let was_asked = known.last.is_some() || known.failure.is_some();
+            out.maybe(was_asked.then_some(u8::from(known.last.is_some())));
+        },
+    ),
+    counter(
+        "failed_contacts",
+        "How often the agent was asked and did not answer.",
+        |known, out| {
+            out.one(known.failures);
+        },
+    ),
+    gauge(
+        "last_contact_timestamp_seconds",
+        "When the agent answered last.",
+        |known, out| {
+            let at = known
+                .answered
+                .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            out.maybe(at.map(|at| at.as_secs_f64()));
+        },
+    ),
+    gauge("vcpus", "The guest's vCPUs.", |known, out| {
+        out.maybe(known.last.as_ref().map(|last| last.agent.vcpus));
+    }),
+    gauge(
+        "recordings",
+        "Recordings in the agent, by state.",
+        |known, out| {
+            let Some(last) = &known.last else { return };
+            for state in ["delayed", "recording", "finished"] {
+                let of_state = |one: &&RecordingStatus| one.state_name() == state;
+                let count = last.status.recordings.iter().filter(of_state).count();
+                out.with(&[("state", state)], count);
+            }
+        },
+    ),
+    counter(
+        "ticks",
+        "Ticks of each recording that the agent has, by what became of them.",
+        |known, out| {
+            each_recording(known, |one| {
+                let c = &one.counters;
+                for (outcome, count) in [
+                    ("recorded", c.recorded),
+                    ("aged", c.aged),
+                    ("overflow", c.overflow),
+                    ("lost", c.lost),
+                    ("masked", c.masked),
+                    ("idle", c.idle),
+                ] {
+                    out.with(&[("recording", &one.name), ("outcome", outcome)], count);
+                }
+            });
+        },
+    ),
+    gauge("stack_nodes", "Stack nodes in use.", |known, out| {
+        out.maybe(known.last.as_ref().map(|last| last.status.agent.nodes_used));
+    }),
+    gauge(
+        "stack_nodes_capacity",
+        "Stack nodes that there is room for.",
+        |known, out| {
+            out.maybe(
+                known
+                    .last
+                    .as_ref()
+                    .map(|last| last.status.agent.nodes_capacity),
+            );
+        },
+    ),
+    gauge("ring_records", "Records in the rings.", |known, out| {
+        out.maybe(rings(known, |ring| ring.held));
+    }),
+    gauge(
+        "ring_records_capacity",
+        "Records that the rings have room for.",
+        |known, out| {
+            out.maybe(rings(known, |ring| ring.capacity));
+        },
+    ),
+    counter(
+        "ring_records_evicted",
+        "Records that made room for newer ones.",
+        |known, out| {
+            out.maybe(rings(known, |ring| ring.evicted));
+        },
+    ),
+    gauge(
+        "sessions",
+        "Open sessions of the agent, this program's included.",
+        |known, out| {
+            out.maybe(known.last.as_ref().map(|last| last.status.agent.sessions));
+        },
+    ),
+    counter(
+        "rejections",
+        "Connections that the agent refused or closed, and requests it did not allow.",
+        |known, out| {
+            let Some(last) = &known.last else { return };
+            let peers = &last.status.agent.peers;
+            for (reason, count) in [
+                ("bad_key", peers.bad_key),
+                ("bad_record", peers.bad_record),
+                ("malformed", peers.malformed),
+                ("timed_out", peers.timed_out),
+                ("turned_away", peers.turned_away),
+                ("displaced", peers.displaced),
+                ("not_allowed", peers.not_allowed),
+            ] {
+                out.with(&[("reason", reason)], count);
+            }
+        },
+    ),
+    counter(
+        "network_seconds",
+        "Time of the agent's own network work.",
+        |known, out| {
+            out.maybe(
+                known
+                    .last
+                    .as_ref()
+                    .map(|last| seconds(last.status.agent.server_ns)),
+            );
+        },
+    ),
+    gauge(
+        "guest_counter",
+        "The guest's own counters: the value that each got last.",
+        |known, out| {
+            for (name, value) in &known.counters {
+                out.with(&[("counter", name)], value);
+            }
+        },
+    ),
+    counter(
+        "profiles",
+        "Profiles that were taken through this program.",
+        |known, out| {
+            out.with(&[("outcome", "taken")], known.profiles.taken);
+            out.with(&[("outcome", "failed")], known.profiles.failed);
+        },
+    ),
+    counter(
+        "profile_ticks",
+        "Ticks of the profiles that were taken, by what became of them.",
+        |known, out| {
+            let c = &known.profiles.counters;
+            for (outcome, count) in [
+                ("recorded", c.recorded),
+                ("aged", c.aged),
+                ("overflow", c.overflow),
+                ("lost", c.lost),
+                ("masked", c.masked),
+                ("idle", c.idle),
+            ] {
+                out.with(&[("outcome", outcome)], count);
+            }
+        },
+    ),
+    gauge(
+        "profile_ticks_missing",
+        "Running time by the period less the ticks, in the profiles that were taken: near zero if all is well.",
+        |known, out| {
+            out.maybe(known.profiles.counters.missing);
+        },
+    ),
+    counter(
+        "profile_vcpu_seconds",
+        "How the vCPUs spent their time while profiles were taken.",
+        |known, out| {
+            let Some(times) = &known.profiles.runstate else {
+                return;
+            };
+            for (state, ns) in [
+                ("running", times.running_ns),
+                ("stolen", times.runnable_ns),
+                ("blocked", times.blocked_ns),
+                ("offline", times.offline_ns),
+            ] {
+                if let Some(ns) = ns {
+                    out.with(&[("state", state)], seconds(ns));
+                }
+            }
+        },
+    ),
+    counter(
+        "profile_cost_seconds",
+        "What sampling cost in the profiles that were taken.",
+        |known, out| {
+            out.one(seconds(known.profiles.cost_ns));
+        },
+    ),
+];
+
+fn each_recording(known: &Known, tell: impl FnMut(&RecordingStatus)) {
+    // Those of profiles have another name each time, and metrics of their own.
+    let recordings = known.last.iter().flat_map(|last| &last.status.recordings);
+    recordings.filter(|one| !take::is_own(one)).for_each(tell);
+}
+
+fn rings(known: &Known, of: fn(&crate::record::RingFill) -> u64) -> Option<u64> {
+    let Answer { rings, .. } = known.last.as_ref()?;
+    let sum = |sum: u64, ring| sum.saturating_add(of(ring));
+    (!rings.is_empty()).then(|| rings.iter().fold(0, sum))
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, family: &Family) {
+        let kind = match family.kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(
+            self.0,
+            "# TYPE unikprof_{0} {kind}\n# HELP unikprof_{0} {1}\n",
+            family.name, family.help
+        );
+    }
+}
+
+/// Where a guest's values of one family go.
+struct Samples<'a> {
+    out: &'a mut Text,
+    family: &'static Family,
+    labels: Vec<(&'a str, &'a str)>,
+}
+
+impl Samples<'_> {
+    fn one(&mut self, value: impl Display) {
+        self.with(&[], value);
+    }
+
+    fn maybe(&mut self, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.one(value);
+        }
+    }
+
+    /// A value with further labels, which come before those that the configuration gives the guest.
+    fn with(&mut self, more: &[(&str, &str)], value: impl Display) {
+        let total = if self.family.kind == Kind::Counter {
+            "_total"
+        } else {
+            ""
+        };
+        let _ = write!(self.out.0, "unikprof_{}{total}{{", self.family.name);
+        let is_free = |(key, _): &&(&str, &str)| more.iter().all(|(taken, _)| taken != key);
+        let labels = more.iter().chain(self.labels.iter().filter(is_free));
+        for (at, (key, value)) in labels.enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            let _ = write!(self.out.0, "{comma}{key}=\"{}\"", Escaped(value));
+        }
+        let _ = writeln!(self.out.0, "}} {value}");
+    }
+}
+
+/// A label's value.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in Printable(self.0).to_string().chars() {
+            match character {
+                '\\' => f.write_str("\\\\")?,
+                '"' => f.write_str("\\\"")?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{Guest, How};
+    use super::*;
+    use crate::connection::Address;
+
+    #[test]
+    fn hostile_names_stay_in_their_quotes() {
+        let labels = [("app".into(), "a\"} 1\nb\\".into())];
+        let member = Member::new(Guest {
+            name: "web".into(),
+            address: Address::new("10.0.0.5", 7777),
+            labels: labels.into(),
+            how: How::default(),
+        });
+        member.known().counters.insert("queue\"\n".into(), -3);
+        member.known().failure = Some("down".into());
+        let text = text(std::iter::once(&member));
+        let line = "unikprof_guest_counter{counter=\"queue\\\"\\\\u{a}\",guest=\"web\",app=\"a\\\"} 1\\\\u{a}b\\\\\"} -3\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("unikprof_up{guest=\"web\""), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

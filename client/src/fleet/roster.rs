@@ -1,0 +1,267 @@
+//! Who belongs to the fleet now: `fleet.toml` and the lists that it names, read again when they change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::config::{Config, Guest, Place, ServeConfig, TargetSource};
+use super::contact;
+use super::member::{Member, log};
+use crate::deadline;
+use crate::interrupt::Interrupt;
+use crate::key::Key;
+use crate::printable::Printable;
+
+/// How often files are looked at.
+const FILES_EVERY: Duration = Duration::from_secs(5);
+
+/// How often servers are asked for their lists, as Prometheus does.
+const URLS_EVERY: Duration = Duration::from_secs(60);
+
+/// The size of a contact's stack.
+const STACK_BYTES: usize = 1 << 20;
+
+/// The fleet.
+#[derive(Debug)]
+pub(super) struct Roster {
+    path: PathBuf,
+    every: Duration,
+    members: RwLock<BTreeMap<String, Arc<Member>>>,
+    source: Mutex<Source>,
+}
+
+/// What the members were made from.
+#[derive(Debug)]
+struct Source {
+    config: Config,
+    lists: BTreeMap<Place, List>,
+    /// What the log has been told.
+    told: BTreeSet<String>,
+}
+
+/// A list as it was read last.
+#[derive(Debug, Clone)]
+struct List {
+    read: Instant,
+    /// What it was when it could be read; its guests are made anew, for they are also what `fleet.toml` says.
+    bytes: Vec<u8>,
+    /// Why it could not be read now.
+    problem: Option<String>,
+}
+
+impl Roster {
+    pub(super) fn new(path: PathBuf, config: Config) -> Roster {
+        let roster = Roster {
+            path,
+            every: config.serve.every,
+            members: RwLock::default(),
+            source: Mutex::new(Source {
+                config,
+                lists: BTreeMap::new(),
+                told: BTreeSet::new(),
+            }),
+        };
+        roster.refresh(false);
+        roster
+    }
+
+    /// Follows the files and lists until `ended`.
+    pub(super) fn follow(&self, ended: &Interrupt) {
+        while ended.sleep_until(deadline::after(FILES_EVERY), Interrupt::stop) {
+            self.refresh(true);
+        }
+    }
+
+    /// The members, by name.
+    pub(super) fn members(&self) -> Vec<Arc<Member>> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().cloned().collect()
+    }
+
+    pub(super) fn member(&self, name: &str) -> Option<Arc<Member>> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.get(name).cloned()
+    }
+
+    /// Ends everything that is done with guests.
+    pub(super) fn end(&self) {
+        for member in self.members() {
+            member.leave();
+        }
+    }
+
+    fn refresh(&self, again: bool) {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = Vec::new();
+        if again {
+            match Config::read(&self.path) {
+                Ok(config) => {
+                    if config.serve != source.config.serve {
+                        problems
+                            .push("[serve] has changed: start again for it to take effect".into());
+                    }
+                    let serve: ServeConfig = source.config.serve.clone();
+                    source.config = Config { serve, ..config };
+                }
+                Err(error) => problems.push(format!("{error}; the guests before are kept")),
+            }
+        }
+        problems.extend(source.config.mistakes.iter().map(ToString::to_string));
+        let mut wanted: BTreeMap<String, Guest> = BTreeMap::new();
+        for guest in source.config.guests.clone() {
+            wanted.insert(guest.name.clone(), guest);
+        }
+        for list in source.config.targets.clone() {
+            for guest in source.listed(&list, &mut problems) {
+                if let Some(other) = wanted.get(&guest.name) {
+                    if *other != guest {
+                        problems.push(format!(
+                            "{}: another guest is named `{}` too",
+                            list.place, guest.name
+                        ));
+                    }
+                    continue;
+                }
+                wanted.insert(guest.name.clone(), guest);
+            }
+        }
+        problems.extend(wanted.values().filter_map(missing_files));
+        let lists: BTreeSet<Place> = source
+            .config
+            .targets
+            .iter()
+            .map(|list| list.place.clone())
+            .collect();
+        source.lists.retain(|place, _| lists.contains(place));
+        self.become_these(wanted);
+        // What was told already is not told every few seconds.
+        for problem in &problems {
+            if !source.told.contains(problem) {
+                log(format_args!("warning: {}", Printable(problem)));
+            }
+        }
+        source.told = problems.into_iter().collect();
+    }
+
+    fn become_these(&self, wanted: BTreeMap<String, Guest>) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|name, member| {
+            let stays = wanted.get(name) == Some(&member.guest);
+            if !stays {
+                member.leave();
+            }
+            stays
+        });
+        for (name, guest) in wanted {
+            if members.contains_key(&name) {
+                continue;
+            }
+            let member = Arc::new(Member::new(guest));
+            let (of_thread, every) = (member.clone(), self.every);
+            let thread = thread::Builder::new()
+                .name("contact".into())
+                .stack_size(STACK_BYTES)
+                .spawn(move || contact::keep(&of_thread, every));
+            if let Err(error) = thread {
+                member.known().failure = Some(format!("no thread asks it: {error}"));
+            }
+            members.insert(name, member);
+        }
+    }
+}
+
+impl Source {
+    /// The guests of a list; those that it had if it cannot be read now.
+    fn listed(&mut self, list: &TargetSource, problems: &mut Vec<String>) -> Vec<Guest> {
+        let every = match list.place {
+            Place::File(_) => Duration::ZERO,
+            Place::Url(_) => URLS_EVERY,
+        };
+        let before = self.lists.remove(&list.place);
+        let now = match before {
+            Some(before) if before.read.elapsed() < every => before,
+            before => {
+                let (bytes, problem) = match list.read() {
+                    Ok(bytes) => (bytes, None),
+                    Err(mistake) => {
+                        let bytes = before.map_or_else(|| b"[]".to_vec(), |it| it.bytes);
+                        (bytes, Some(mistake.to_string()))
+                    }
+                };
+                List {
+                    read: Instant::now(),
+                    bytes,
+                    problem,
+                }
+            }
+        };
+        problems.extend(now.problem.clone());
+        // It was a list when it was read.
+        let (guests, mistakes) = list.parse(&now.bytes).unwrap_or_default();
+        problems.extend(mistakes.iter().map(ToString::to_string));
+        self.lists.insert(list.place.clone(), now);
+        guests
+    }
+}
+
+/// What is wrong with the files that a guest's entry names.
+fn missing_files(guest: &Guest) -> Option<String> {
+    let how = &guest.how;
+    let key = how
+        .key_file
+        .as_deref()
+        .and_then(|path| Key::read(path).err());
+    let key = key.map(|error| error.to_string());
+    let others = [&how.image, &how.symbols].into_iter().flatten();
+    let missing = others
+        .filter_map(|path| Some(format!("{}: {}", path.display(), fs::metadata(path).err()?)));
+    let problem = key.into_iter().chain(missing).next()?;
+    Some(format!("guest `{}`: {problem}", guest.name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::config::How;
+    use super::*;
+
+    /// A key that is asked for from now on is asked for whether the list can be read or not.
+    #[test]
+    fn a_list_that_is_gone_keeps_its_guests_with_the_settings_of_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("targets.json");
+        fs::write(&path, r#"[{"targets": ["10.0.0.5"]}]"#).unwrap();
+        let list = |key: Option<&str>| TargetSource {
+            place: Place::File(path.clone()),
+            labels: BTreeMap::new(),
+            how: How {
+                key_file: key.map(Into::into),
+                ..How::default()
+            },
+        };
+        fs::write(
+            folder.path().join("fleet.toml"),
+            "[[targets]]\nfile = \"targets.json\"",
+        )
+        .unwrap();
+        let config = Config::read(&folder.path().join("fleet.toml")).unwrap();
+        let mut source = Source {
+            config,
+            lists: BTreeMap::new(),
+            told: BTreeSet::new(),
+        };
+        let mut problems = Vec::new();
+        assert_eq!(
+            source.listed(&list(None), &mut problems)[0].how.key_file,
+            None
+        );
+        assert_eq!(problems, [""; 0]);
+        fs::remove_file(&path).unwrap();
+        let guests = source.listed(&list(Some("key")), &mut problems);
+        assert_eq!(guests[0].how.key_file, Some("key".into()));
+        assert!(problems[0].contains("cannot read the list"), "{problems:?}");
+    }
+}

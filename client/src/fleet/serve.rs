@@ -1,0 +1,216 @@
+//! Listens, and answers until the user has had enough.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::config::{Config, ServeConfig};
+use super::http::{self, Service};
+use super::roster::Roster;
+use super::tokens::{TokenError, Tokens};
+use crate::interrupt::Interrupt;
+
+/// How often the end is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long a connection may take for its handshake.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// How long a connection may take for the head of its next request: longer than scrapers pause.
+const IDLE: Duration = Duration::from_secs(75);
+
+/// So much longer than the longest profile a connection may live, whatever its client reads.
+const REST: Duration = Duration::from_secs(120);
+
+/// How long open requests have at the end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Further connections wait.
+const MOST_CONNECTIONS: usize = 2048;
+
+/// A fleet cannot be served.
+#[derive(Debug, Error)]
+pub(crate) enum ServeError {
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    #[error(
+        "without tokens, only this machine is served: expected `listen` to be a loopback address, found {0}; name \
+         `view-tokens` or `control-tokens`"
+    )]
+    Unprotected(SocketAddr),
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("[serve] has only one of `certificate` and `private-key`; TLS needs both")]
+    HalfTls,
+    #[error("cannot use {} for TLS: {problem}", path.display())]
+    Tls { path: PathBuf, problem: String },
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+}
+
+/// Serves the fleet of a configuration until `interrupt`; `ready` is told where.
+///
+/// # Errors
+/// [`ServeError`]: nothing was served.
+pub(crate) fn serve(
+    path: &Path,
+    config: Config,
+    interrupt: &Interrupt,
+    ready: impl FnOnce(&str, usize),
+) -> Result<(), ServeError> {
+    let settings = config.serve.clone();
+    let tokens = Tokens::read(
+        settings.view_tokens.as_deref(),
+        settings.control_tokens.as_deref(),
+    )?;
+    if tokens.is_empty() && !settings.listen.ip().is_loopback() {
+        return Err(ServeError::Unprotected(settings.listen));
+    }
+    let tls = acceptor(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(ServeError::Start)?;
+    let listen = |source| ServeError::Listen {
+        address: settings.listen,
+        source,
+    };
+    let listener = runtime
+        .block_on(TcpListener::bind(settings.listen))
+        .map_err(listen)?;
+    let address = listener.local_addr().map_err(listen)?;
+    let service = Arc::new(Service {
+        roster: Roster::new(path.into(), config),
+        tokens,
+        longest: settings.longest,
+    });
+    let (following, ended) = (service.clone(), interrupt.clone());
+    thread::Builder::new()
+        .name("roster".into())
+        .spawn(move || following.roster.follow(&ended))
+        .map_err(ServeError::Start)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    ready(
+        &format!("{scheme}://{address}"),
+        service.roster.members().len(),
+    );
+    let server = Server {
+        listener,
+        tls,
+        router: http::router(service.clone()),
+        age: settings.longest.saturating_add(REST),
+    };
+    runtime.block_on(async {
+        let open = server.accept(interrupt).await;
+        // Recordings end early and in good order, and their answers are the last.
+        service.roster.end();
+        let _ = timeout(FAREWELL, open.shutdown()).await;
+    });
+    runtime.shutdown_timeout(FAREWELL);
+    Ok(())
+}
+
+struct Server {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    /// How long a connection may live.
+    age: Duration,
+}
+
+impl Server {
+    /// Serves connections until `interrupt`; answers those that are open then.
+    async fn accept(&self, interrupt: &Interrupt) -> GracefulShutdown {
+        let open = GracefulShutdown::new();
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        while !interrupt.stop() {
+            let Ok(Ok(place)) = timeout(LOOK, places.clone().acquire_owned()).await else {
+                continue;
+            };
+            let stream = match timeout(LOOK, self.listener.accept()).await {
+                Err(_) => continue,
+                Ok(Ok((stream, _))) => stream,
+                Ok(Err(_)) => {
+                    // No file is left, for example: others will be closed.
+                    sleep(LOOK).await;
+                    continue;
+                }
+            };
+            let (tls, router, watcher) = (self.tls.clone(), self.router.clone(), open.watcher());
+            let age = self.age;
+            tokio::spawn(async move {
+                let _place = place;
+                // What a connection does wrong is nobody else's business.
+                match tls {
+                    None => talk(stream, router, watcher, age).await,
+                    Some(tls) => {
+                        if let Ok(Ok(stream)) = timeout(GREETING, tls.accept(stream)).await {
+                            talk(stream, router, watcher, age).await;
+                        }
+                    }
+                }
+            });
+        }
+        open
+    }
+}
+
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    watcher: Watcher,
+    age: Duration,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let _ = timeout(age, watcher.watch(connection)).await;
+}
+
+/// What speaks TLS, if the configuration has a certificate.
+fn acceptor(settings: &ServeConfig) -> Result<Option<TlsAcceptor>, ServeError> {
+    let (chain, key) = match (&settings.certificate, &settings.private_key) {
+        (None, None) => return Ok(None),
+        (Some(chain), Some(key)) => (chain, key),
+        _ => return Err(ServeError::HalfTls),
+    };
+    let unreadable = |path: &PathBuf, problem: String| ServeError::Tls {
+        path: path.clone(),
+        problem,
+    };
+    let certificates = CertificateDer::pem_file_iter(chain)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unreadable(chain, error.to_string()))?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map(rustls::ConfigBuilder::<rustls::ServerConfig, _>::with_no_client_auth)
+        .and_then(|config| config.with_single_cert(certificates, private))
+        .map_err(|error| unreadable(chain, error.to_string()))?;
+    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}

@@ -1,0 +1,192 @@
+//! A profile of one guest for so many seconds: a recording of its own, named, and written for pprof.
+
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use unikprof_proto::code::state;
+
+use super::member::{GuestError, Member, Profiles, Running, log};
+use crate::caller_table;
+use crate::interrupt::Interrupt;
+use crate::profile::Profile;
+use crate::record::{self, Event, Mode, Observer, RecordingStatus, Session, Settings, own_name};
+use crate::recording::{Completeness, Reading, Recording};
+use crate::report::{Format, Report, ReportOptions};
+use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
+
+/// How the names of the recordings begin.
+const PREFIX: &str = "serve";
+
+/// How long a recording that nobody fetched is left alone after its end, in ns: longer than who asked for it may take.
+const LEFT_BEHIND_NS: u64 = 120_000_000_000;
+
+/// Whether a recording is one of those made here.
+pub(super) fn is_own(recording: &RecordingStatus) -> bool {
+    is_own_name(&recording.name) && recording.duration_ns != 0
+}
+
+fn is_own_name(name: &str) -> bool {
+    let number = name
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.strip_prefix('-'));
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    number.is_some_and(|number| number.len() == 8 && number.bytes().all(is_digit))
+}
+
+/// Records for so long, or until the profile is interrupted, and answers it in pprof's format.
+pub(super) fn pprof(
+    running: &Running,
+    mode: Mode,
+    length: Duration,
+) -> Result<Vec<u8>, GuestError> {
+    let member = running.member();
+    let taken = take(member, mode, length, running.interrupt());
+    let mut known = member.known();
+    let Profiles {
+        taken: good,
+        failed,
+        ..
+    } = &mut known.profiles;
+    let count = if taken.is_ok() { good } else { failed };
+    *count = count.saturating_add(1);
+    taken
+}
+
+fn take(
+    member: &Member,
+    mode: Mode,
+    length: Duration,
+    interrupt: &Interrupt,
+) -> Result<Vec<u8>, GuestError> {
+    let symbolizer = symbolizer(member)?;
+    let mut starting = Starting(Some(member.start()));
+    if interrupt.stop() {
+        return Err(GuestError::Ended);
+    }
+    let mut session = member.session(interrupt.clone(), length)?;
+    discard_left_behind(&mut session)?;
+    let callers = caller_table::prepare(&symbolizer, session.agent(), record::Unwind::Fp)?;
+    let settings = Settings {
+        name: own_name(PREFIX),
+        period_ns: member.guest.how.period_ns,
+        mode,
+        duration_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX),
+        callers: callers.table,
+        held_callers: callers.held,
+        ..Settings::default()
+    };
+    let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
+    let path = folder.path().join("recording.unikprof");
+    let outcome = record::record(&mut session, &settings, &path, &mut starting)?;
+    if interrupt.stop() {
+        return Err(GuestError::Ended);
+    }
+    if let Some(reason) = outcome.incomplete {
+        return Err(GuestError::Incomplete(reason.to_string()));
+    }
+    let recording = Recording::open(&path, Reading::Strict)?;
+    if let Completeness::Incomplete(reason) = &recording.completeness {
+        return Err(GuestError::Incomplete(reason.clone()));
+    }
+    count(member, &recording.profile);
+    let symbolized = symbolizer.resolve(&recording.profile)?;
+    let guest = &member.guest;
+    let labels = guest
+        .labels
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()));
+    let options = ReportOptions {
+        guest_labels: Some(
+            [("guest".into(), guest.name.clone())]
+                .into_iter()
+                .chain(labels)
+                .collect(),
+        ),
+        ..ReportOptions::default()
+    };
+    let mut bytes = Vec::new();
+    Report::new(&symbolized, options).write(Format::Pprof, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Holds others back until the recording runs.
+struct Starting<'a>(Option<MutexGuard<'a, ()>>);
+
+impl Observer for Starting<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        if let Event::Running { .. } = event {
+            self.0 = None;
+        }
+    }
+}
+
+/// The guest's images, read anew: they change with its builds.
+fn symbolizer(member: &Member) -> Result<Symbolizer, GuestError> {
+    let how = &member.guest.how;
+    let mut images = Images::new(ImageOptions::default());
+    if let Some(path) = &how.image {
+        images.add_image(path, Force::No)?;
+    }
+    if let Some(path) = &how.symbols {
+        images.add_symbols(path)?;
+    }
+    Ok(Symbolizer::new(images))
+}
+
+/// Discards recordings of a program that did not live to fetch them: each takes a place in the agent.
+fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
+    let recorder = session.check(&mut ())?;
+    let is_left = |one: &&RecordingStatus| {
+        let ended_ns = one.started_ns.saturating_add(one.duration_ns);
+        is_own(one)
+            && one.state == state::FINISHED
+            && one.holder.is_none()
+            && one.now_ns.saturating_sub(ended_ns) > LEFT_BEHIND_NS
+    };
+    for left in recorder.recordings.iter().filter(is_left) {
+        // Another one may have been faster.
+        if record::discard(session, left.recording, &mut ()).is_ok() {
+            log(format_args!(
+                "discarded recording {} of {}, which nobody fetched",
+                left.name,
+                session.address()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Adds a profile to what is known of the guest.
+fn count(member: &Member, profile: &Profile) {
+    let mut known = member.known();
+    let profiles = &mut known.profiles;
+    profiles.counters = profiles.counters.plus(&profile.counters());
+    let runstate = profile.runstate();
+    profiles.runstate = Some(match &profiles.runstate {
+        Some(before) => before.plus(&runstate),
+        None => runstate,
+    });
+    for vcpu in profile.vcpus() {
+        let cost_ns = vcpu.cost.map_or(0, |cost| cost.total_ns);
+        profiles.cost_ns = profiles.cost_ns.saturating_add(cost_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_of_people_are_left_alone() {
+        assert!(is_own_name(&own_name(PREFIX)));
+        for name in [
+            "serve",
+            "serve-",
+            "serve-nightly",
+            "serve-12345678x",
+            "serve-ABCDEF12",
+        ] {
+            assert!(!is_own_name(name), "{name}");
+        }
+    }
+}
