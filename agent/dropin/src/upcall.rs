@@ -58,8 +58,6 @@ const EARLY_NS: u64 = 100_000;
 const LONGEST_NS: u64 = 40_000_000_000;
 /// The device's port is proven to be the device's at this interval.
 const PROOF_NS: u64 = 1_000_000_000;
-/// The clock may step back by less than this when Xen moves the vCPU to another processor.
-const CLOCK_STEP_NS: u64 = 100_000_000;
 const STI: u8 = 0xfb;
 const HLT: u8 = 0xf4;
 /// An entry of the hypercall page: `mov eax, 29`, for `sched_op`, and `vmcall` or `vmmcall`.
@@ -352,11 +350,25 @@ impl Running {
         })
     }
 
-    /// Whether the domain is another one than at the last proof: by its number, or because its time began anew.
+    /// Whether the domain is another one than at the last proof: by its number, or because its time began anew and
+    /// the device's port is gone, as it is in every new domain.
     fn is_restored(&self) -> bool {
-        let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
         self.domain_id() != self.domain.load(Ordering::Relaxed)
-            || proof_at_ns > self.clock.now_ns() + PROOF_NS + CLOCK_STEP_NS
+            || self.has_stepped_back() && !self.port().is_some_and(|port| self.is_ours(port))
+    }
+
+    /// Whether it is earlier than at the last proof. A starved host's clock steps back too, and more often than domains
+    /// of one number follow each other.
+    fn has_stepped_back(&self) -> bool {
+        self.proof_at_ns.load(Ordering::Relaxed) > self.clock.now_ns() + PROOF_NS
+    }
+
+    /// What was to happen at times of a clock that has stepped back.
+    fn follow_clock(&self) {
+        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
+        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        self.paid_at_ns.store(0, Ordering::Relaxed);
+        self.is_noticed.store(true, Ordering::Relaxed);
     }
 
     fn domain_id(&self) -> u32 {
@@ -380,12 +392,10 @@ impl Running {
         self.wake();
         let blocked_ns = self.agent.platform().blocked_ns(0);
         self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
-        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        self.follow_clock();
         for at_ns in [&self.check_at_ns, &self.poll_at_ns] {
             at_ns.store(NEVER, Ordering::Relaxed);
         }
-        self.paid_at_ns.store(0, Ordering::Relaxed);
         self.is_owed.store(false, Ordering::Relaxed);
     }
 
@@ -441,6 +451,9 @@ impl Running {
                 );
                 self.follow_restore();
                 return false;
+            }
+            if self.has_stepped_back() {
+                self.follow_clock();
             }
             self.put_off_proof();
             if port.is_some_and(|port| !self.is_ours(port)) {

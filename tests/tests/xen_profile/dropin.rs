@@ -345,14 +345,16 @@ fn record_stuck(lab: &Lab, name: &str) {
         counters["recorded"].as_u64() >= Some(500)
     });
     counters_add_up(&report);
-    let stacks = client.folded(&["--no-inlines"]);
+    let mut stacks = client.folded(&["--no-inlines"]);
+    // What is saved up of its share of the CPU lets the profiler's network work take more of so short a recording.
+    stacks.retain(|(stack, _)| !stack.starts_with("[unikprof agent]"));
     let all: u64 = stacks.iter().map(|(_, count)| count).sum();
     let stuck = stacks
         .iter()
         .filter(|(stack, _)| stack.contains("stuck;spin"));
     let stuck: u64 = stuck.map(|(_, count)| count).sum();
     assert!(
-        stuck * 10 >= all * 8,
+        stuck > 100 && stuck * 10 >= all * 9,
         "{name}: {stuck} of {all}: {stacks:#?}"
     );
 }
