@@ -7,6 +7,7 @@ mod download;
 mod rig;
 pub mod size;
 mod ticks;
+mod timers;
 
 use std::io;
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ struct Arguments {
 enum Section {
     /// Cycles of a tick from the upcall's entry to its return
     Ticks,
+    /// A tick by the local APIC's timer beside one by VIRQ_TIMER
+    Timers,
     /// Stall and throughput beside xenctx
     Xenctx,
     /// Time from `stop` to the file on disk
@@ -90,6 +93,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if wanted(Section::Ticks) {
         print!("{}", ticks::measure(arguments.turn)?);
+    }
+    if wanted(Section::Timers) {
+        print!("{}", timers::measure(arguments.rounds, arguments.turn)?);
     }
     if wanted(Section::Xenctx) {
         print!(
