@@ -43,6 +43,8 @@ pub(crate) struct Configuration {
     pub(crate) address: Address,
     pub(crate) gateway: Option<Ipv4Address>,
     pub(crate) port: u16,
+    /// Whether xenstore says who may connect.
+    pub(crate) is_told: bool,
     pub(crate) is_open: bool,
     pub(crate) keys: Keys,
     /// The name of a recording that begins at the start.
@@ -50,6 +52,9 @@ pub(crate) struct Configuration {
     /// Thousandths of a CPU.
     pub(crate) cpu_share: Option<u32>,
 }
+
+/// The settings that say who may connect.
+const ACCESS: [&str; 5] = ["access", "view", "view-2", "control", "control-2"];
 
 /// Where a setting is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +88,7 @@ impl Configuration {
         address: Address::Dhcp,
         gateway: None,
         port: 7777,
+        is_told: false,
         is_open: false,
         keys: Keys::new(),
         record: None,
@@ -95,7 +101,10 @@ impl Configuration {
         for name in NAMES {
             let mut buffer = [0; 256];
             match store.read_text(Path::join(FOLDER, name), &mut buffer) {
-                Ok(text) => settings.set(Source::Xenstore, name, text.trim())?,
+                Ok(text) => {
+                    settings.set(Source::Xenstore, name, text.trim())?;
+                    settings.is_told |= ACCESS.contains(&name);
+                }
                 Err(StoreError::Refused(Errno::ENOENT)) => {
                     if let Some(text) = image_settings::value(image, name) {
                         settings.set(Source::Image, name, text)?;

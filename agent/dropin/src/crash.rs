@@ -18,9 +18,9 @@ pub(crate) fn leave() {
     if upcall::agent().is_none() || IS_LEFT.swap(true, Ordering::AcqRel) {
         return;
     }
-    // Nothing else runs on the tick stack meanwhile.
+    // What has crashed may be a tick, which the guest's handler returns through, or another vCPU.
     let were_on = machine::disable_interrupts();
-    entry::on_tick_stack(write);
+    entry::on_crash_stack(write);
     if were_on {
         machine::enable_interrupts();
     }

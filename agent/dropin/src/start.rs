@@ -50,6 +50,8 @@ const MEMORY_END: u64 = 0xf000_0000;
 static AGENT: Once<MaybeUninit<ServedAgent>> = Once::empty();
 static RUNNING: Once<MaybeUninit<Running>> = Once::empty();
 static SETTINGS: Replaced<Configuration> = Replaced::empty();
+/// Whether xenstore has said who may connect.
+static WAS_TOLD: AtomicBool = AtomicBool::new(false);
 static MAPPING: Once<MaybeUninit<[Mapping<'static>; 1]>> = Once::empty();
 static IDENTITY: Once<Identity> = Once::new(Identity::UNKNOWN);
 static RUNSTATE: RunstateArea = RunstateArea::new();
@@ -191,27 +193,29 @@ extern "C" fn run_again() {
         found.with_store(|store| {
             // Without the image's: those in use may have been in xenstore once, and would be others.
             let settings = Configuration::read(store, "").map_err(Refusal::Setting)?;
-            let has_access = settings.names_anybody();
+            // What xenstore no longer says is withdrawn: without anybody else there is no network.
+            let is_told = settings.is_told;
+            let is_replaced = WAS_TOLD.fetch_or(is_told, Ordering::Relaxed) || is_told;
             if let Some(share) = settings.cpu_share {
                 served.set_cpu_share(share);
                 running.set_cpu_share(share);
             }
-            if has_access {
+            if is_replaced {
                 // SAFETY: interrupts are off; only the service has the settings.
                 unsafe { SETTINGS.replace(settings, |settings| served.follow(settings)) }
                     .map_err(Refusal::Serve)?;
             }
             let result = served.reconnect(&found.xen, store, is_new_domain);
             result.map_err(Refusal::Reconnect)?;
-            Ok::<_, Refusal>(has_access)
+            Ok::<_, Refusal>(is_replaced)
         })?
     });
     match result {
-        Ok(has_access) => print(
+        Ok(is_replaced) => print(
             &found,
             format_args!(
                 "connected again, {}",
-                if has_access {
+                if is_replaced {
                     "for those named in xenstore now"
                 } else {
                     "for the same clients"
@@ -309,6 +313,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
     let (settings, vif, network) =
         found.with_store(|store| from_store(found, store, identity))??;
+    WAS_TOLD.store(settings.is_told, Ordering::Relaxed);
     // SAFETY: the first one.
     let settings = unsafe { SETTINGS.replace(settings, Ok::<_, Refusal>) }?;
     let agent = start_agent(found, mapping, identity)?;

@@ -46,7 +46,7 @@ pub(crate) struct Replaced<T> {
     count: AtomicUsize,
 }
 
-// SAFETY: `put` has one caller at a time.
+// SAFETY: `replace` has one caller at a time.
 unsafe impl<T: Send + Sync> Sync for Replaced<T> {}
 
 impl<T> Replaced<T> {
@@ -57,7 +57,8 @@ impl<T> Replaced<T> {
         }
     }
 
-    /// Has `publish` use a value from now on. After an error the former one stays in use.
+    /// Has `publish` use a value from now on, and drops the former one. After an error that one stays in use, and the new
+    /// one is dropped.
     ///
     /// # Safety
     /// There is one call at a time. Nobody uses the former value after a successful call, nor the new one after an error.
@@ -69,9 +70,17 @@ impl<T> Replaced<T> {
         let count = self.count.load(Ordering::Relaxed) + 1;
         let place = self.places[count % 2].get();
         // SAFETY: the caller's contract: the other place has the value in use.
-        let result = publish(unsafe { &mut *place }.insert(value))?;
-        self.count.store(count, Ordering::Relaxed);
-        Ok(result)
+        let result = publish(unsafe { &mut *place }.insert(value));
+        let unused = match result {
+            Ok(_) => {
+                self.count.store(count, Ordering::Relaxed);
+                self.places[(count + 1) % 2].get()
+            }
+            Err(_) => place,
+        };
+        // SAFETY: the caller's contract: nobody uses this one.
+        unsafe { *unused = None };
+        result
     }
 }
 

@@ -354,7 +354,7 @@ impl Running {
     /// the device's port is gone, as it is in every new domain.
     fn is_restored(&self) -> bool {
         self.domain_id() != self.domain.load(Ordering::Relaxed)
-            || self.has_stepped_back() && !self.port().is_some_and(|port| self.is_ours(port))
+            || self.has_stepped_back() && self.port().is_some_and(|port| !self.is_ours(port))
     }
 
     /// Whether it is earlier than at the last proof. A starved host's clock steps back too, and more often than domains
@@ -368,6 +368,7 @@ impl Running {
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
         self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
         self.paid_at_ns.store(0, Ordering::Relaxed);
+        self.check_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_noticed.store(true, Ordering::Relaxed);
     }
 
@@ -393,9 +394,7 @@ impl Running {
         let blocked_ns = self.agent.platform().blocked_ns(0);
         self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
         self.follow_clock();
-        for at_ns in [&self.check_at_ns, &self.poll_at_ns] {
-            at_ns.store(NEVER, Ordering::Relaxed);
-        }
+        self.poll_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_owed.store(false, Ordering::Relaxed);
     }
 

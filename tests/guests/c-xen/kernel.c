@@ -19,10 +19,10 @@
 #include "work.h"
 #include "xenstore.h"
 
-/* Ends the guest with an exception, five seconds after its start: `fault=page` or `fault=protection`. */
+/* Ends the guest with an exception, twenty seconds after its start: `fault=page` or `fault=protection`. */
 static void fail(void)
 {
-    thread_wait(NULL, clock_now_ns() + 5000000000);
+    thread_wait(NULL, clock_now_ns() + 20000000000);
     /* The first pages are not mapped; the other address is not canonical. */
     volatile uint8_t *wrong = (uint8_t *)(command_line_is("fault", "page") ? 8 : (uint64_t)1 << 63);
     *wrong = 0;

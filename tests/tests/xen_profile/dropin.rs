@@ -52,7 +52,7 @@ const LAZY_WAITS: &str = "c-dropin-lazy-waits";
 /// It waits by a hypercall.
 const BLOCKS: &str = "c-dropin-blocks";
 const BLOCKS_ASLEEP: &str = "c-dropin-blocks-asleep";
-/// It ends by a page fault, after five seconds.
+/// It ends by a page fault, after twenty seconds.
 const CRASHING: &str = "c-dropin-crashing";
 const OTHERS: Boot = Boot {
     name: "C kernels with the drop-in and other work",
@@ -266,7 +266,7 @@ fn other_kinds_of_waits_are_blocked_time() {
 
 fn assert_waits_are_told(lab: &Lab, name: &str) {
     let client = client(lab, name);
-    let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(200);
+    let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(100);
     let report = record(&client, "off-cpu", waits);
     let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"]
         .as_u64()
@@ -345,9 +345,19 @@ fn record_stuck(lab: &Lab, name: &str) {
         counters["recorded"].as_u64() >= Some(500)
     });
     counters_add_up(&report);
-    let mut stacks = client.folded(&["--no-inlines"]);
-    // What is saved up of its share of the CPU lets the profiler's network work take more of so short a recording.
-    stacks.retain(|(stack, _)| !stack.starts_with("[unikprof agent]"));
+    let stacks = client.folded(&["--no-inlines"]);
+    // The profiler's network work has a tenth of a CPU, of which the guest may have less: of the guest's own time it is more.
+    let (agent, stacks): (Vec<_>, Vec<_>) = stacks
+        .into_iter()
+        .partition(|(stack, _)| stack.starts_with("[unikprof agent]"));
+    let agent: u64 = agent.iter().map(|(_, count)| count).sum();
+    let ns = |value: &Value| value.as_u64().unwrap();
+    let agent_ns = agent * ns(&report["recording"]["period_ns"]);
+    let elapsed_ns = ns(&report["vcpus"][0]["elapsed_ns"]);
+    assert!(
+        agent_ns < elapsed_ns / 5 + 200_000_000,
+        "{agent_ns} of {elapsed_ns}"
+    );
     let all: u64 = stacks.iter().map(|(_, count)| count).sum();
     let stuck = stacks
         .iter()

@@ -14,8 +14,9 @@ use crate::upcall::{self, Next};
 const TICK_STACK: usize = 16 * 1024;
 /// A poll needs 32 KiB. The start needs three times 96 KiB, the size of what it builds and moves.
 const POLL_STACK: usize = 320 * 1024;
-/// At the end of the poll stack that only the start reaches.
+/// At the end of the poll stack that only the start reaches, and above it the stack of a crash.
 const CRASH_BLOCK: usize = 128 * 1024;
+const CRASH_STACK: usize = 64 * 1024;
 /// The size of the area of `fxsave`.
 const FX_AREA: usize = 512;
 
@@ -158,9 +159,15 @@ pub(crate) fn on_poll_stack(function: extern "C" fn()) {
     on_stack(POLL.top(), function);
 }
 
-/// Calls `function` on the stack of ticks. Interrupts are off.
-pub(crate) fn on_tick_stack(function: extern "C" fn()) {
-    on_stack(TICK.top(), function);
+/// Calls `function` on a stack of its own, which neither ticks nor polls use, on whatever vCPU; not at all while
+/// the stack is in use, as in a start. There is one call in the guest's life.
+pub(crate) fn on_crash_stack(function: extern "C" fn()) {
+    let base = POLL.top() - POLL_STACK as u64;
+    let top = base + (CRASH_BLOCK + CRASH_STACK) as u64;
+    let here = 0_u8;
+    if !(base..=top).contains(&(&raw const here as u64)) {
+        on_stack(top, function);
+    }
 }
 
 /// The memory for a crash dump. The start is over, and only one caller has it.
