@@ -18,10 +18,13 @@ export const WAYS = [
   ["#f2e9c9", "inlined, by the debug information"],
   ["#8fd19e", "row of the caller table"],
   ["#9cc3ee", "frame pointer, with a frame record there"],
-  ["#c4b5e8", "frame pointer or row: no image to check it by"],
+  ["#c4b5e8", "frame pointer or row: no image or settings to tell by"],
   ["#f0b85a", "guessed from instructions or the frame pointer: no row"],
   ["#ef8f7d", "missing: no frame record there, or a broken stack"],
 ];
+
+/** The way where the file does not tell how a recording found its callers. */
+export const UNCHECKED = 4;
 
 /** By group, the way that most samples have of the nodes that `groups` puts into it. */
 export function waysOf(ways, total, groups, length) {

@@ -1,7 +1,7 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { css } from "./canvas.js";
-import { MATCH, Palette, WAYS, changeColor, waysOf } from "./colors.js";
+import { MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
 import { decode, inflate } from "./decode.js";
 import { Flame } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent } from "./format.js";
@@ -453,7 +453,9 @@ class Page {
 
   /** How the caller of a node was found in most samples of the recording; of a function in most of its calls. */
   wayOf(model) {
-    const { recording } = this;
+    const { recording, state } = this;
+    // The ways are those of the file's own recording; another one may have been made otherwise.
+    if (state.recording !== null) return () => UNCHECKED;
     if (model.to === null) return (node) => recording.ways[node];
     const { tree, labels, to } = this.shownModel;
     const byLabel = model.to === undefined;

@@ -22,7 +22,7 @@ pub(super) fn keep(member: &Member, every: Duration) {
     let (mut wait, mut events) = (first, Events::default());
     while member.wait(wait) {
         wait = every;
-        let asked = ask(member, every, &mut events);
+        let asked = ask(member, &mut events);
         let mut known = member.known();
         match asked {
             Ok(answer) => {
@@ -56,11 +56,11 @@ pub(super) fn keep(member: &Member, every: Duration) {
     }
 }
 
-fn ask(member: &Member, every: Duration, events: &mut Events) -> Result<Answer, GuestError> {
+fn ask(member: &Member, events: &mut Events) -> Result<Answer, GuestError> {
     let mut session = member.session(member.gone.clone(), Duration::ZERO)?;
     let status = session.check(&mut ())?;
     let rings = session.ring_fill(&mut ())?;
-    events.look(&mut session, every, status.agent.now_ns)?;
+    events.look(&mut session)?;
     Ok(Answer {
         agent: session.agent().clone(),
         status,
@@ -78,12 +78,7 @@ struct Events {
 }
 
 impl Events {
-    fn look(
-        &mut self,
-        session: &mut Session,
-        every: Duration,
-        now_ns: u64,
-    ) -> Result<(), RecordError> {
+    fn look(&mut self, session: &mut Session) -> Result<(), RecordError> {
         if !session.agent().keeps_time() {
             return Ok(());
         }
@@ -93,8 +88,8 @@ impl Events {
                 ..Events::default()
             };
         }
-        let since_ns = now_ns.saturating_sub(u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
-        for event in self.reader.look(session, since_ns, &mut ())?.events {
+        // The first look takes what the ring has, further ones what has come since.
+        for event in self.reader.look(session, 0, &mut ())?.events {
             if let What::Counter { name, value } = event.what
                 && (self.counters.len() < MOST_COUNTERS || self.counters.contains_key(&name))
             {

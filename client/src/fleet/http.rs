@@ -40,6 +40,8 @@ pub(super) struct Service {
     pub(super) tokens: Tokens,
     /// The longest profile that a request may ask for.
     pub(super) longest: Duration,
+    /// How it is asked.
+    pub(super) scheme: &'static str,
 }
 
 /// How long a profile is if the request does not say so, as in Go's own servers.
@@ -137,6 +139,7 @@ async fn get_targets(State(service): State<Arc<Service>>, headers: HeaderMap) ->
             "__profile_path_prefix__".into(),
             format!("/guests/{}", guest.name),
         );
+        labels.insert("__scheme__".into(), service.scheme.into());
         labels.insert("instance".into(), guest.name.clone());
         labels
             .entry("service_name".into())
@@ -215,6 +218,12 @@ async fn get_profile(
 
 /// Records until the time is over, or nobody waits for the answer any more: then the future is dropped.
 async fn take_profile(member: Arc<Member>, mode: Mode, length: Duration) -> Response {
+    if member.gone.stop() {
+        return refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server stops, or the guest has left the fleet",
+        );
+    }
     let Some(running) = member.begin() else {
         let text = format!(
             "{PROFILES_AT_ONCE} profiles of this guest are being taken already; try again later"

@@ -71,6 +71,8 @@ pub(super) struct Profiles {
     pub(super) taken: u64,
     pub(super) failed: u64,
     pub(super) counters: Counters,
+    /// Of the last one.
+    pub(super) missing: Option<i64>,
     pub(super) runstate: Option<Runstate>,
     /// What sampling cost, in ns.
     pub(super) cost_ns: u64,
@@ -131,7 +133,9 @@ pub(super) enum GuestError {
     Recording(#[from] RecordingError),
     #[error("the recording is incomplete: {0}")]
     Incomplete(String),
-    #[error("the recording ended early: the server stops, or the guest has left the fleet")]
+    #[error(
+        "the recording ended early: nobody waits for it, the server stops, or the guest has left the fleet"
+    )]
     Ended,
     #[error(transparent)]
     Report(#[from] ReportError),

@@ -5,9 +5,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -36,14 +39,17 @@ const GREETING: Duration = Duration::from_secs(10);
 /// How long a connection may take for the head of its next request: longer than scrapers pause.
 const IDLE: Duration = Duration::from_secs(75);
 
-/// So much longer than the longest profile a connection may live, whatever its client reads.
+/// After so long, an answer is the connection's last.
+const LAST: Duration = Duration::from_secs(120);
+
+/// A client that does not read is given up after so much more than the longest profile takes.
 const REST: Duration = Duration::from_secs(120);
 
 /// How long open requests have at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Further connections wait.
-const MOST_CONNECTIONS: usize = 2048;
+const MOST_CONNECTIONS: usize = 512;
 
 /// A fleet cannot be served.
 #[derive(Debug, Error)]
@@ -101,17 +107,18 @@ pub(crate) fn serve(
         .block_on(TcpListener::bind(settings.listen))
         .map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let service = Arc::new(Service {
         roster: Roster::new(path.into(), config),
         tokens,
         longest: settings.longest,
+        scheme,
     });
     let (following, ended) = (service.clone(), interrupt.clone());
     thread::Builder::new()
         .name("roster".into())
         .spawn(move || following.roster.follow(&ended))
         .map_err(ServeError::Start)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
     ready(
         &format!("{scheme}://{address}"),
         service.roster.members().len(),
@@ -120,7 +127,7 @@ pub(crate) fn serve(
         listener,
         tls,
         router: http::router(service.clone()),
-        age: settings.longest.saturating_add(REST),
+        age: settings.longest.saturating_add(LAST + IDLE + REST),
     };
     runtime.block_on(async {
         let open = server.accept(interrupt).await;
@@ -183,6 +190,14 @@ async fn talk(
     watcher: Watcher,
     age: Duration,
 ) {
+    let began = Instant::now();
+    let router = router.layer(map_response(move |mut answer: Response| async move {
+        if began.elapsed() > LAST {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(header::CONNECTION, close);
+        }
+        answer
+    }));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)

@@ -160,7 +160,9 @@ fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
 fn count(member: &Member, profile: &Profile) {
     let mut known = member.known();
     let profiles = &mut known.profiles;
-    profiles.counters = profiles.counters.plus(&profile.counters());
+    let counters = profile.counters();
+    profiles.missing = counters.missing;
+    profiles.counters = profiles.counters.plus(&counters);
     let runstate = profile.runstate();
     profiles.runstate = Some(match &profiles.runstate {
         Some(before) => before.plus(&runstate),

@@ -106,6 +106,11 @@ impl RecordingInfo {
         self.ring.as_ref()?.inside.as_deref()
     }
 
+    /// Whether only the rings tell of the recording, so that its settings are not known.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.period_ns == 0 && self.mode == Mode::Cpu
+    }
+
     /// The requested mean rate, in samples a second; `None` if the period is zero.
     pub(crate) fn rate_hz(&self) -> Option<f64> {
         (self.period_ns != 0).then(|| 1e9 / self.period_ns as f64)

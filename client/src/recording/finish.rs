@@ -216,10 +216,16 @@ impl Recording {
             guest_id: info.guest_id.clone(),
             agent_version: info.agent_version.clone(),
             architecture: info.architecture.clone(),
-            only_vcpus: info.only_vcpus.clone(),
             ..RecordingInfo::default()
         };
-        self.profile.recording = info_of(timeline, &span, of_guest);
+        let (mut warnings, only_vcpus) = (info.warnings.clone(), info.only_vcpus.clone());
+        // Which one is shown is known now.
+        warnings.retain(|warning| !warning.ends_with(SHOW_ANOTHER));
+        self.profile.recording = RecordingInfo {
+            warnings,
+            only_vcpus,
+            ..info_of(timeline, &span, of_guest)
+        };
         self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
         self.span = Some(span);
         self.asked = None;
@@ -238,6 +244,9 @@ fn info_of(timeline: &Timeline, span: &RecordingSpan, of_guest: RecordingInfo) -
     }
 }
 
+/// How a warning ends that another recording can be shown.
+const SHOW_ANOTHER: &str = "; --recording NAME shows another";
+
 /// Which recordings are not shown, where the file does not tell which one it was made for.
 fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
     let all = timeline.recordings();
@@ -248,7 +257,7 @@ fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
         .collect();
     (!others.is_empty()).then(|| {
         format!(
-            "the rings also contain other recordings ({}); showing {}, which has the most samples; --recording NAME shows another",
+            "the rings also contain other recordings ({}); showing {}, which has the most samples{SHOW_ANOTHER}",
             others.join(", "),
             timeline.recording_name(span)
         )

@@ -375,6 +375,9 @@ fn mode(mode: Mode) -> String {
 }
 
 fn callers(recording: &RecordingInfo) -> String {
+    if recording.is_unknown() {
+        return "how they were found is unknown".to_owned();
+    }
     match (recording.unwind, recording.caller_table) {
         (Unwind::Table, Some(checksum)) => {
             format!("every frame by caller table {checksum:08x}")

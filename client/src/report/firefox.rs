@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::filter::shown_symbols;
 use super::moments::{Counted, Moment, Moments, UNTIMED};
 use super::{Report, ReportError, text, title};
-use crate::profile::{NodeId, SpecialFrame, Unit};
+use crate::profile::{Frame, FrameId, NodeId, SpecialFrame, Unit};
 use crate::symbols::{FunctionKind, Symbol};
 use crate::timeline::Window;
 use marker::Markers;
@@ -235,13 +235,16 @@ impl<'r> Tracks<'r> {
         };
         let is_blocked = moment.blocked_ns.is_some();
         let stack = self.stack(thread, track, moment.stack, is_blocked);
-        let ran_ns = match moment.blocked_ns {
-            Some(_) => 0,
-            // Each sample stands for so much running time.
-            None => {
-                let info = self.report.symbolized.profile().recording();
-                info.period_ns.saturating_mul(moment.count)
-            }
+        let profile = self.report.symbolized.profile();
+        let leaf = profile.tree().item(moment.stack);
+        let leaf = leaf.map(|frame| profile.frame(FrameId(frame)));
+        // A wait without times is known by its frame. Any other sample stands for so much running time.
+        let waits = is_blocked || leaf == Some(Frame::Special(SpecialFrame::Blocked));
+        let period_ns = profile.recording().period_ns;
+        let ran_ns = if waits {
+            0
+        } else {
+            period_ns.saturating_mul(moment.count)
         };
         let at = fx::Timestamp::from_nanos_since_reference(since_ns);
         // The weight is replaced by one that may be larger, or a part of a millisecond.

@@ -98,9 +98,13 @@ impl Timeline {
 
     /// The settings of a recording; `None` if only the rings tell of it.
     pub(crate) fn info(&self, span: &RecordingSpan) -> Option<&RecordingInfo> {
+        // Of files that were joined, several may have a recording of this number: each start of a guest counts anew.
+        let is_it = |known: &RecordingSpan| match self.is_joined {
+            true => known == span,
+            false => known.recording == span.recording,
+        };
         let mut known = self.known.iter();
-        let same = known.find(|(known, _)| known.recording == span.recording)?;
-        Some(&same.1)
+        known.find(|(known, _)| is_it(known)).map(|(_, info)| info)
     }
 
     /// What a recording is called: its name, or its number if only the rings tell of it.

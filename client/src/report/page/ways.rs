@@ -16,7 +16,7 @@ pub(super) enum Way {
     Row,
     /// The frame pointer, of a function that has a frame record there.
     FramePointer,
-    /// The frame pointer, or a row: no image, or none that says what is right there.
+    /// The frame pointer, or a row: no image or no settings of the recording, or none that say what is right there.
     Unchecked,
     /// The interrupted function's instructions, or the frame pointer: it has no frame record there.
     Guess,
@@ -51,6 +51,10 @@ impl Way {
             Some(Frame::Special(SpecialFrame::Broken)) => return Way::Missing,
             None | Some(Frame::Special(SpecialFrame::Truncated)) => return Way::None,
             Some(_) => {}
+        }
+        // Only the rings tell of the recording, and not how its callers were found.
+        if info.is_unknown() {
+            return Way::Unchecked;
         }
         let is_leaf = kind == AddressKind::Leaf;
         // Where the caller is on another stack, every walk looks it up.
@@ -102,11 +106,15 @@ mod tests {
         let settings = |caller_table, unwind| RecordingInfo {
             caller_table,
             unwind,
+            period_ns: 1_000_000,
             ..RecordingInfo::default()
         };
         let without = settings(None, Unwind::FramePointers);
         let with = settings(Some(7), Unwind::FramePointers);
         let every = settings(Some(7), Unwind::Table);
+        let unknown = RecordingInfo::default();
+        let way = Way::of(leaf, Some(call), Some(RECORD), &unknown);
+        assert_eq!(way, Way::Unchecked, "of a recording without settings");
         for (frame, caller, info, expected) in [
             (leaf, Some(NO_RECORD), &with, Way::Row),
             (leaf, Some(RECORD), &without, Way::FramePointer),
