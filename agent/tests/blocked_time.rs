@@ -85,6 +85,23 @@ fn a_wait_that_began_before_the_recording_is_found() {
     assert_eq!(got.stacks[&vec![5, 6]], 7 * MS);
 }
 
+/// The recording's time was over before the guest blocked, and no tick had ended it: its last epoch still ends after
+/// its start.
+#[test]
+fn a_wait_after_the_end_of_a_recording_is_none_of_its() {
+    let (agent, mut client) = started(Start {
+        duration_ns: 10 * MS,
+        ..OFF_CPU
+    });
+    agent.platform().run(12 * MS);
+    let pending = client.dump(0);
+    client.acknowledge(pending.first_epoch);
+    agent.platform().run(MS);
+    block(agent, &[1, 2], 3 * MS);
+    let last = stop(&mut client);
+    assert_eq!((last.counters.blocked, last.passed_ns), (0, 0));
+}
+
 /// If no stack is known, the time is still reported.
 #[test]
 fn blocked_time_without_a_stack_is_reported() {

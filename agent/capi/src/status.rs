@@ -134,7 +134,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_RECORDINGS => c"the number of recordings is too large; give 0 to 4",
         UNIKPROF_E_RECORDING => {
             c"a recording at boot was refused, and the reason was logged; give it a unique name, a period of 10 \
-              us to 10 s, a depth of 128 at most, and a place among the configuration's recordings"
+              us to 10 s, a depth of 128 at most, and a place among recordings"
         }
         UNIKPROF_E_RING => {
             c"the block for the flight recorder is too short; unikprof_ring_bytes says how long it must be"

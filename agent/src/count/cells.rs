@@ -162,6 +162,10 @@ impl SnapshotCells {
         self.store(&snapshot);
     }
 
+    pub(crate) fn at_ns(&self) -> u64 {
+        self.clocks[0].load(Ordering::Relaxed)
+    }
+
     pub(crate) fn load(&self) -> Snapshot {
         let value = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let [

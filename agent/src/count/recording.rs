@@ -380,13 +380,14 @@ impl RecordingCells {
     }
 
     /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever is earlier. The
-    /// vCPU must have been blocked since before that end. All time after the end is taken to be blocked time, even
-    /// the running time after a wake.
+    /// vCPU must have a block. All time after the end is taken to be blocked time, even the running time after a wake.
+    /// If the block itself began after the end, as no tick had come, the epoch is not over before it began.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
-        let over_ns = now_ns.saturating_sub(self.until_ns());
-        let blocked_ns = times.blocked_ns.saturating_sub(over_ns);
+        let began_ns = self.boundaries[(self.epoch() & 3) as usize].at_ns();
+        let at_ns = now_ns.min(self.until_ns().max(began_ns));
+        let blocked_ns = times.blocked_ns.saturating_sub(now_ns - at_ns);
         (
-            now_ns - over_ns,
+            at_ns,
             Times {
                 blocked_ns,
                 ..times

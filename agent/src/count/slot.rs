@@ -669,14 +669,26 @@ impl<'m> Owned<'m> {
 
     /// Ends a recording whose time is over. An open block is counted up to the end of that time.
     fn expire(&self, index: usize, recording: &RecordingCells, now_ns: u64, times: Times) {
-        let (mut at_ns, mut times) = (now_ns, times);
-        if recording.has_block() {
-            (at_ns, times) = recording.until_end(now_ns, times);
-            self.count_blocked(index, recording, times);
-            recording.close_block();
-        }
+        let (at_ns, times) = self.count_until_end(index, recording, now_ns, times);
+        recording.close_block();
         recording.expire(at_ns, times);
         self.end(index, recording);
+    }
+
+    /// Counts an open block up to the present or the end of the recording's time; returns the clocks of that moment.
+    fn count_until_end(
+        &self,
+        index: usize,
+        recording: &RecordingCells,
+        now_ns: u64,
+        times: Times,
+    ) -> (u64, Times) {
+        if !recording.has_block() {
+            return (now_ns, times);
+        }
+        let (at_ns, times) = recording.until_end(now_ns, times);
+        self.count_blocked(index, recording, times);
+        (at_ns, times)
     }
 
     /// Counts the blocked time of the open block until `times`.
@@ -702,12 +714,9 @@ impl<'m> Owned<'m> {
             return;
         }
         let mut now = recording.at_the_end(now);
-        if recording.has_block() {
-            let (at_ns, times) = recording.until_end(now.at_ns, times(&now));
-            now.at_ns = at_ns;
-            now.blocked_ns = times.blocked_ns;
-            self.count_blocked(index, recording, times);
-        }
+        let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now));
+        now.at_ns = at_ns;
+        now.blocked_ns = times.blocked_ns;
         if last {
             self.end(index, recording);
         }
