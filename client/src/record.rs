@@ -226,11 +226,8 @@ pub(crate) fn first_second(
 fn discard_first_seconds(session: &mut Session) -> Result<(), RecordError> {
     let observer = &mut ();
     let recorder = session.check(observer)?;
-    let is_left = |one: &&RecordingStatus| {
-        let number = one.name.strip_prefix(FIRST_SECOND);
-        let is_one = number.is_some_and(|number| number.starts_with('-'));
-        is_one && one.state == state::FINISHED && one.holder.is_none()
-    };
+    let is_left =
+        |one: &&RecordingStatus| is_own_name(FIRST_SECOND, &one.name) && one.is_unclaimed();
     for left in recorder.recordings.iter().filter(is_left) {
         match discard(session, left.recording, observer) {
             // Another client was faster.
@@ -250,6 +247,15 @@ pub(crate) fn own_name(what: &str) -> String {
     // Without random numbers, one client of this machine at a time is told from the others.
     let number = getrandom::u32().unwrap_or_else(|_| std::process::id());
     format!("{what}-{number:08x}")
+}
+
+/// Whether a name is one that [`own_name`] makes, and not a person's.
+pub(crate) fn is_own_name(what: &str, name: &str) -> bool {
+    let number = name
+        .strip_prefix(what)
+        .and_then(|rest| rest.strip_prefix('-'));
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    number.is_some_and(|number| number.len() == 8 && number.bytes().all(is_digit))
 }
 
 /// Fetches what a recording has counted, and the records of the rings, before the guest's memory is full, until the
@@ -314,4 +320,26 @@ fn between_drains(status: &RecordingStatus) -> Duration {
     let least = windows.into_iter().flatten().min();
     let wait = least.map_or(LONGEST_PAUSE, |ns| Duration::from_nanos(ns / 4));
     wait.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_of_people_are_left_alone() {
+        assert!(is_own_name("serve", &own_name("serve")));
+        assert!(is_own_name(FIRST_SECOND, "first-second-0badcafe"));
+        for (what, name) in [
+            (FIRST_SECOND, "first-seconds"),
+            (FIRST_SECOND, "first-second-of-march"),
+            ("serve", "serve"),
+            ("serve", "serve-"),
+            ("serve", "serve-nightly"),
+            ("serve", "serve-12345678x"),
+            ("serve", "serve-ABCDEF12"),
+        ] {
+            assert!(!is_own_name(what, name), "{name}");
+        }
+    }
 }

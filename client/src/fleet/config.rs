@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::http::Uri;
 use clap::ValueEnum as _;
 use serde::Deserialize;
 use thiserror::Error;
@@ -128,7 +129,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::File(path) => write!(f, "{}", path.display()),
-            Place::Url(url) => f.write_str(url),
+            Place::Url(url) => f.write_str(&without_password(url)),
         }
     }
 }
@@ -456,11 +457,30 @@ fn path(folder: &Path, value: &Value) -> Result<PathBuf, String> {
 }
 
 fn url(found: &str) -> Result<String, String> {
-    if found.starts_with("http://") || found.starts_with("https://") {
+    let is_one = |uri: Uri| {
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.host().is_some_and(|host| !host.is_empty())
+    };
+    if found.parse().is_ok_and(is_one) {
         Ok(found.into())
     } else {
-        Err(format!("expected http:// or https://, found `{found}`"))
+        let found = without_password(found);
+        Err(format!(
+            "expected http:// or https:// and a host, found `{found}`"
+        ))
     }
+}
+
+/// A URL without what may be secret in it: the name and password before the host, and the query.
+fn without_password(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) => (url, "?..."),
+        None => (url, ""),
+    };
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let from_host = rest.rsplit_once('@').map_or(rest, |(_, after)| after);
+    let after_scheme = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{after_scheme}{from_host}{query}")
 }
 
 fn period_ns(value: &Value) -> Result<u64, String> {
@@ -541,6 +561,23 @@ mod tests {
         }
         let two = parse(&(guest("") + &guest(""))).unwrap();
         assert_eq!((two.guests.len(), two.mistakes.len()), (1, 1));
+    }
+
+    #[test]
+    fn passwords_in_urls_are_not_shown() {
+        let entry = |url: &str| parse(&format!("[[targets]]\nurl = \"{url}\"\n")).unwrap();
+        let place = &entry("https://me:secret@sd.example:8443/a?token=secret").targets[0].place;
+        assert_eq!(place.to_string(), "https://sd.example:8443/a?...");
+        for url in [
+            "ftp://me:secret@sd.example",
+            "me:secret@sd.example",
+            "http://me:secret@",
+        ] {
+            let config = entry(url);
+            let mistake = config.mistakes[0].to_string();
+            assert!(mistake.contains("and a host, found"), "{mistake}");
+            assert!(!mistake.contains("secret"), "{mistake}");
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //! one at once.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::member::{Answer, GuestError, Member, log};
@@ -15,9 +18,23 @@ const MOST_COUNTERS: usize = 256;
 /// Within so long, a guest that is new in the fleet has been asked.
 const FIRST: Duration = Duration::from_secs(15);
 
+/// The size of a thread's stack.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Asks the guest on a thread of its own.
+///
+/// # Errors
+/// There is none to be had.
+pub(super) fn start(member: Arc<Member>, every: Duration) -> io::Result<()> {
+    let thread = thread::Builder::new()
+        .name("contact".into())
+        .stack_size(STACK_BYTES);
+    thread.spawn(move || keep(&member, every)).map(drop)
+}
+
 /// Asks every so often until the guest leaves the fleet. The first times of many are spread, so that a thousand guests are
 /// not asked at once.
-pub(super) fn keep(member: &Member, every: Duration) {
+fn keep(member: &Member, every: Duration) {
     let first = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut wait, mut events) = (first, Events::default());
     while member.wait(wait) {

@@ -204,12 +204,12 @@ async fn get_profile(
         Err(text) => return refuse(StatusCode::BAD_REQUEST, &text),
     };
     if method == Method::HEAD {
-        let known = member.known().clone();
-        return match (known.last, known.failure) {
+        let known = member.known();
+        return match (&known.last, &known.failure) {
             (Some(_), _) => pprof(Vec::new()),
             (None, failure) => {
-                let failure = failure.unwrap_or_else(|| "it was not asked yet".into());
-                refuse(StatusCode::SERVICE_UNAVAILABLE, &failure)
+                let failure = failure.as_deref().unwrap_or("it was not asked yet");
+                refuse(StatusCode::SERVICE_UNAVAILABLE, failure)
             }
         };
     }

@@ -42,8 +42,10 @@ pub(super) struct Member {
 }
 
 /// What is known of a guest.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(super) struct Known {
+    /// Whether a thread asks it again and again.
+    pub(super) is_followed: bool,
     /// What it answered last; `None` if that was not now.
     pub(super) last: Option<Answer>,
     /// When it answered last.
@@ -58,7 +60,7 @@ pub(super) struct Known {
 }
 
 /// A guest's answer to the question how it is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Answer {
     pub(super) agent: AgentInfo,
     pub(super) status: RecorderStatus,
@@ -66,7 +68,7 @@ pub(super) struct Answer {
 }
 
 /// All profiles that were taken of a guest since the program began, together.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(super) struct Profiles {
     pub(super) taken: u64,
     pub(super) failed: u64,

@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 use super::member::{Answer, Known, Member};
 use super::take;
 use crate::printable::Printable;
+use crate::profile::Counters;
 use crate::record::RecordingStatus;
 
 /// The type of the answer.
@@ -17,32 +18,26 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// All metrics of these guests.
 pub(super) fn text<'m>(members: impl Iterator<Item = &'m Member>) -> String {
-    let all: Vec<(&Member, Known)> = members
-        .map(|member| (member, member.known().clone()))
-        .collect();
-    let mut out = Text::default();
-    // A family is in one piece, so the families are the outer loop.
-    for family in FAMILIES {
-        out.family(family);
-        for (member, known) in &all {
-            let mut labels = vec![("guest", member.guest.name.as_str())];
-            labels.extend(
-                member
-                    .guest
-                    .labels
-                    .iter()
-                    .map(|(key, value)| (key.as_str(), value.as_str())),
+    // A family is in one piece, and each guest is looked at once.
+    let mut texts: Vec<String> = FAMILIES.iter().map(Family::head).collect();
+    for member in members {
+        let guest = &member.guest;
+        let own = guest.labels.iter().map(|(key, value)| (&**key, &**value));
+        let labels: Vec<_> = [("guest", &*guest.name)].into_iter().chain(own).collect();
+        let known = member.known();
+        for (family, out) in FAMILIES.iter().zip(&mut texts) {
+            let labels = &labels;
+            (family.samples)(
+                &known,
+                &mut Samples {
+                    out,
+                    family,
+                    labels,
+                },
             );
-            let mut samples = Samples {
-                out: &mut out,
-                family,
-                labels,
-            };
-            (family.samples)(known, &mut samples);
         }
     }
-    out.0.push_str("# EOF\n");
-    out.0
+    texts.concat() + "# EOF\n"
 }
 
 /// Metrics of one name.
@@ -59,35 +54,35 @@ enum Kind {
     Counter,
 }
 
-const fn gauge(
-    name: &'static str,
-    help: &'static str,
-    samples: fn(&Known, &mut Samples<'_>),
-) -> Family {
-    Family {
-        name,
-        kind: Kind::Gauge,
-        help,
-        samples,
+impl Family {
+    const fn new(
+        kind: Kind,
+        name: &'static str,
+        help: &'static str,
+        samples: fn(&Known, &mut Samples<'_>),
+    ) -> Family {
+        Family {
+            name,
+            kind,
+            help,
+            samples,
+        }
     }
-}
 
-const fn counter(
-    name: &'static str,
-    help: &'static str,
-    samples: fn(&Known, &mut Samples<'_>),
-) -> Family {
-    Family {
-        name,
-        kind: Kind::Counter,
-        help,
-        samples,
+    fn head(&self) -> String {
+        let kind = match self.kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        };
+        let Family { name, help, .. } = self;
+        format!("# TYPE unikprof_{name} {kind}\n# HELP unikprof_{name} {help}\n")
     }
 }
 
 /// Every name begins with `unikprof_`.
 const FAMILIES: &[Family] = &[
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "up",
         "Whether the guest's agent answered when it was asked last.",
         |known, out| {
@@ -95,14 +90,16 @@ const FAMILIES: &[Family] = &[
             out.maybe(was_asked.then_some(u8::from(known.last.is_some())));
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "failed_contacts",
         "How often the agent was asked and did not answer.",
         |known, out| {
             out.one(known.failures);
         },
     ),
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "last_contact_timestamp_seconds",
         "When the agent answered last.",
         |known, out| {
@@ -112,10 +109,11 @@ const FAMILIES: &[Family] = &[
             out.maybe(at.map(|at| at.as_secs_f64()));
         },
     ),
-    gauge("vcpus", "The guest's vCPUs.", |known, out| {
-        out.maybe(known.last.as_ref().map(|last| last.agent.vcpus));
+    Family::new(Kind::Gauge, "vcpus", "The guest's vCPUs.", |known, out| {
+        out.of_last(known, |last| last.agent.vcpus);
     }),
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "recordings",
         "Recordings in the agent, by state.",
         |known, out| {
@@ -127,65 +125,67 @@ const FAMILIES: &[Family] = &[
             }
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "ticks",
         "Ticks of each recording that the agent has, by what became of them.",
         |known, out| {
             each_recording(known, |one| {
-                let c = &one.counters;
-                for (outcome, count) in [
-                    ("recorded", c.recorded),
-                    ("aged", c.aged),
-                    ("overflow", c.overflow),
-                    ("lost", c.lost),
-                    ("masked", c.masked),
-                    ("idle", c.idle),
-                ] {
-                    out.with(&[("recording", &one.name), ("outcome", outcome)], count);
-                }
+                let recording = ("recording", one.name.as_str());
+                out.ticks(&[recording], &Counters::from(&one.counters));
             });
         },
     ),
-    gauge("stack_nodes", "Stack nodes in use.", |known, out| {
-        out.maybe(known.last.as_ref().map(|last| last.status.agent.nodes_used));
-    }),
-    gauge(
+    Family::new(
+        Kind::Gauge,
+        "stack_nodes",
+        "Stack nodes in use.",
+        |known, out| {
+            out.of_last(known, |last| last.status.agent.nodes_used);
+        },
+    ),
+    Family::new(
+        Kind::Gauge,
         "stack_nodes_capacity",
         "Stack nodes that there is room for.",
         |known, out| {
-            out.maybe(
-                known
-                    .last
-                    .as_ref()
-                    .map(|last| last.status.agent.nodes_capacity),
-            );
+            out.of_last(known, |last| last.status.agent.nodes_capacity);
         },
     ),
-    gauge("ring_records", "Records in the rings.", |known, out| {
-        out.maybe(rings(known, |ring| ring.held));
-    }),
-    gauge(
+    Family::new(
+        Kind::Gauge,
+        "ring_records",
+        "Records in the rings.",
+        |known, out| {
+            out.maybe(rings(known, |ring| ring.held));
+        },
+    ),
+    Family::new(
+        Kind::Gauge,
         "ring_records_capacity",
         "Records that the rings have room for.",
         |known, out| {
             out.maybe(rings(known, |ring| ring.capacity));
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "ring_records_evicted",
         "Records that made room for newer ones.",
         |known, out| {
             out.maybe(rings(known, |ring| ring.evicted));
         },
     ),
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "sessions",
         "Open sessions of the agent, this program's included.",
         |known, out| {
-            out.maybe(known.last.as_ref().map(|last| last.status.agent.sessions));
+            out.of_last(known, |last| last.status.agent.sessions);
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "rejections",
         "Connections that the agent refused or closed, and requests it did not allow.",
         |known, out| {
@@ -204,19 +204,16 @@ const FAMILIES: &[Family] = &[
             }
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "network_seconds",
         "Time of the agent's own network work.",
         |known, out| {
-            out.maybe(
-                known
-                    .last
-                    .as_ref()
-                    .map(|last| seconds(last.status.agent.server_ns)),
-            );
+            out.of_last(known, |last| seconds(last.status.agent.server_ns));
         },
     ),
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "guest_counter",
         "The guest's own counters: the value that each got last.",
         |known, out| {
@@ -226,7 +223,8 @@ const FAMILIES: &[Family] = &[
             }
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "profiles",
         "Profiles that were taken through this program.",
         |known, out| {
@@ -234,31 +232,24 @@ const FAMILIES: &[Family] = &[
             out.with(&[("outcome", "failed")], known.profiles.failed);
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "profile_ticks",
         "Ticks of the profiles that were taken, by what became of them.",
         |known, out| {
-            let c = &known.profiles.counters;
-            for (outcome, count) in [
-                ("recorded", c.recorded),
-                ("aged", c.aged),
-                ("overflow", c.overflow),
-                ("lost", c.lost),
-                ("masked", c.masked),
-                ("idle", c.idle),
-            ] {
-                out.with(&[("outcome", outcome)], count);
-            }
+            out.ticks(&[], &known.profiles.counters);
         },
     ),
-    gauge(
+    Family::new(
+        Kind::Gauge,
         "profile_ticks_missing",
         "Running time by the period less the ticks, in the last profile: near zero if all is well.",
         |known, out| {
             out.maybe(known.profiles.missing);
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "profile_vcpu_seconds",
         "How the vCPUs spent their time while profiles were taken.",
         |known, out| {
@@ -277,7 +268,8 @@ const FAMILIES: &[Family] = &[
             }
         },
     ),
-    counter(
+    Family::new(
+        Kind::Counter,
         "profile_cost_seconds",
         "What sampling cost in the profiles that were taken.",
         |known, out| {
@@ -302,29 +294,11 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    fn family(&mut self, family: &Family) {
-        let kind = match family.kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
-        };
-        // Writing to a string does not fail.
-        let _ = write!(
-            self.0,
-            "# TYPE unikprof_{0} {kind}\n# HELP unikprof_{0} {1}\n",
-            family.name, family.help
-        );
-    }
-}
-
 /// Where a guest's values of one family go.
 struct Samples<'a> {
-    out: &'a mut Text,
+    out: &'a mut String,
     family: &'static Family,
-    labels: Vec<(&'a str, &'a str)>,
+    labels: &'a [(&'a str, &'a str)],
 }
 
 impl Samples<'_> {
@@ -338,6 +312,19 @@ impl Samples<'_> {
         }
     }
 
+    /// A value of what the agent answered last.
+    fn of_last<T: Display>(&mut self, known: &Known, value: impl FnOnce(&Answer) -> T) {
+        self.maybe(known.last.as_ref().map(value));
+    }
+
+    /// What became of ticks.
+    fn ticks(&mut self, more: &[(&str, &str)], counters: &Counters) {
+        for (outcome, count) in counters.outcomes() {
+            let labels: Vec<_> = more.iter().copied().chain([("outcome", outcome)]).collect();
+            self.with(&labels, count);
+        }
+    }
+
     /// A value with further labels, which come before those that the configuration gives the guest.
     fn with(&mut self, more: &[(&str, &str)], value: impl Display) {
         let total = if self.family.kind == Kind::Counter {
@@ -345,14 +332,15 @@ impl Samples<'_> {
         } else {
             ""
         };
-        let _ = write!(self.out.0, "unikprof_{}{total}{{", self.family.name);
+        // Writing to a string does not fail.
+        let _ = write!(self.out, "unikprof_{}{total}{{", self.family.name);
         let is_free = |(key, _): &&(&str, &str)| more.iter().all(|(taken, _)| taken != key);
         let labels = more.iter().chain(self.labels.iter().filter(is_free));
         for (at, (key, value)) in labels.enumerate() {
             let comma = if at == 0 { "" } else { "," };
-            let _ = write!(self.out.0, "{comma}{key}=\"{}\"", Escaped(value));
+            let _ = write!(self.out, "{comma}{key}=\"{}\"", Escaped(value));
         }
-        let _ = writeln!(self.out.0, "}} {value}");
+        let _ = writeln!(self.out, "}} {value}");
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::config::{Config, Guest, Place, ServeConfig, TargetSource};
@@ -20,9 +20,6 @@ const FILES_EVERY: Duration = Duration::from_secs(5);
 
 /// How often servers are asked for their lists, as Prometheus does.
 const URLS_EVERY: Duration = Duration::from_secs(60);
-
-/// The size of a contact's stack.
-const STACK_BYTES: usize = 1 << 20;
 
 /// The fleet.
 #[derive(Debug)]
@@ -136,7 +133,7 @@ impl Roster {
             .map(|list| list.place.clone())
             .collect();
         source.lists.retain(|place, _| lists.contains(place));
-        self.become_these(wanted);
+        problems.extend(self.become_these(wanted, contact::start));
         // What was told already is not told every few seconds.
         for problem in &problems {
             if !source.told.contains(problem) {
@@ -146,7 +143,13 @@ impl Roster {
         source.told = problems.into_iter().collect();
     }
 
-    fn become_these(&self, wanted: BTreeMap<String, Guest>) {
+    /// Has these members from now on, each with a thread that `start` starts; answers for which it could not: those are
+    /// tried again the next time.
+    fn become_these(
+        &self,
+        wanted: BTreeMap<String, Guest>,
+        start: impl Fn(Arc<Member>, Duration) -> io::Result<()>,
+    ) -> Vec<String> {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         members.retain(|name, member| {
             let stays = wanted.get(name) == Some(&member.guest);
@@ -155,21 +158,23 @@ impl Roster {
             }
             stays
         });
+        let mut problems = Vec::new();
         for (name, guest) in wanted {
-            if members.contains_key(&name) {
-                continue;
+            let member = members
+                .entry(name)
+                .or_insert_with(|| Arc::new(Member::new(guest)));
+            if !member.known().is_followed {
+                let started = start(member.clone(), self.every);
+                let mut known = member.known();
+                known.is_followed = started.is_ok();
+                if let Err(error) = started {
+                    let problem = format!("no thread asks it: {error}");
+                    problems.push(format!("guest `{}`: {problem}", member.guest.name));
+                    known.failure = Some(problem);
+                }
             }
-            let member = Arc::new(Member::new(guest));
-            let (of_thread, every) = (member.clone(), self.every);
-            let thread = thread::Builder::new()
-                .name("contact".into())
-                .stack_size(STACK_BYTES)
-                .spawn(move || contact::keep(&of_thread, every));
-            if let Err(error) = thread {
-                member.known().failure = Some(format!("no thread asks it: {error}"));
-            }
-            members.insert(name, member);
         }
+        problems
     }
 }
 
@@ -227,6 +232,29 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::config::How;
     use super::*;
+
+    /// A machine may have no thread left for a moment.
+    #[test]
+    fn a_guest_that_could_not_be_asked_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fleet.toml");
+        fs::write(&path, "[[targets]]\nfile = \"none\"").unwrap();
+        let roster = Roster::new(path.clone(), Config::read(&path).unwrap());
+        let guest = Guest {
+            name: "web".into(),
+            address: "10.0.0.5".parse().unwrap(),
+            labels: BTreeMap::new(),
+            how: How::default(),
+        };
+        let wanted = || BTreeMap::from([("web".to_owned(), guest.clone())]);
+        let problems = roster.become_these(wanted(), |_, _| Err(io::Error::other("full")));
+        assert_eq!(problems, ["guest `web`: no thread asks it: full"]);
+        let failure = roster.member("web").unwrap().known().failure.clone();
+        assert_eq!(failure.as_deref(), Some("no thread asks it: full"));
+        assert_eq!(roster.become_these(wanted(), |_, _| Ok(())), [""; 0]);
+        let third = |_, _| panic!("it is asked already");
+        assert_eq!(roster.become_these(wanted(), third), [""; 0]);
+    }
 
     /// A key that is asked for from now on is asked for whether the list can be read or not.
     #[test]

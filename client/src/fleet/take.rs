@@ -3,8 +3,6 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use unikprof_proto::code::state;
-
 use super::member::{GuestError, Member, Profiles, Running, log};
 use crate::caller_table;
 use crate::interrupt::Interrupt;
@@ -17,20 +15,13 @@ use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";
 
-/// How long a recording that nobody fetched is left alone after its end, in ns: longer than who asked for it may take.
+/// How long a recording that nobody fetched is left alone after its end, in ns, besides the time for which whoever asked
+/// for it tries to [reconnect](Member::session): its own duration.
 const LEFT_BEHIND_NS: u64 = 120_000_000_000;
 
 /// Whether a recording is one of those made here.
 pub(super) fn is_own(recording: &RecordingStatus) -> bool {
-    is_own_name(&recording.name) && recording.duration_ns != 0
-}
-
-fn is_own_name(name: &str) -> bool {
-    let number = name
-        .strip_prefix(PREFIX)
-        .and_then(|rest| rest.strip_prefix('-'));
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    number.is_some_and(|number| number.len() == 8 && number.bytes().all(is_digit))
+    record::is_own_name(PREFIX, &recording.name) && recording.duration_ns != 0
 }
 
 /// Records for so long, or until the profile is interrupted, and answers it in pprof's format.
@@ -136,13 +127,7 @@ fn symbolizer(member: &Member) -> Result<Symbolizer, GuestError> {
 /// Discards recordings of a program that did not live to fetch them: each takes a place in the agent.
 fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
     let recorder = session.check(&mut ())?;
-    let is_left = |one: &&RecordingStatus| {
-        let ended_ns = one.started_ns.saturating_add(one.duration_ns);
-        is_own(one)
-            && one.state == state::FINISHED
-            && one.holder.is_none()
-            && one.now_ns.saturating_sub(ended_ns) > LEFT_BEHIND_NS
-    };
+    let is_left = |one: &&RecordingStatus| is_left_behind(one);
     for left in recorder.recordings.iter().filter(is_left) {
         // Another one may have been faster.
         if record::discard(session, left.recording, &mut ()).is_ok() {
@@ -154,6 +139,12 @@ fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
         }
     }
     Ok(())
+}
+
+fn is_left_behind(one: &RecordingStatus) -> bool {
+    let ended_ns = one.started_ns.saturating_add(one.duration_ns);
+    let patience_ns = one.duration_ns.saturating_add(LEFT_BEHIND_NS);
+    is_own(one) && one.is_unclaimed() && one.now_ns.saturating_sub(ended_ns) > patience_ns
 }
 
 /// Adds a profile to what is known of the guest.
@@ -176,19 +167,25 @@ fn count(member: &Member, profile: &Profile) {
 
 #[cfg(test)]
 mod tests {
+    use unikprof_proto::code::state;
+
     use super::*;
 
+    /// A recording of three minutes whose client reconnects for as long must still be there then.
     #[test]
-    fn recordings_of_people_are_left_alone() {
-        assert!(is_own_name(&own_name(PREFIX)));
-        for name in [
-            "serve",
-            "serve-",
-            "serve-nightly",
-            "serve-12345678x",
-            "serve-ABCDEF12",
-        ] {
-            assert!(!is_own_name(name), "{name}");
-        }
+    fn a_recording_is_left_alone_while_its_client_may_reconnect() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let after = |seconds: u64| {
+            is_left_behind(&RecordingStatus {
+                name: "serve-0badcafe".into(),
+                state: state::FINISHED,
+                started_ns: SECOND_NS,
+                duration_ns: 180 * SECOND_NS,
+                now_ns: (1 + 180 + seconds) * SECOND_NS,
+                ..RecordingStatus::default()
+            })
+        };
+        assert!(!after(180));
+        assert!(after(301));
     }
 }

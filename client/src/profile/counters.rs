@@ -59,15 +59,7 @@ pub struct Counters {
 impl Counters {
     /// Checks that every tick is accounted for, and every recorded one's caller.
     pub fn check(&self) -> Result<(), CountersDisagree> {
-        let ticks = [
-            self.recorded,
-            self.aged,
-            self.overflow,
-            self.lost,
-            self.masked,
-            self.idle,
-        ];
-        let found = sum(&ticks);
+        let found = sum(&self.outcomes().map(|(_, count)| count));
         if found != u128::from(self.ticks) {
             return Err(CountersDisagree::Ticks {
                 ticks: self.ticks,
@@ -96,12 +88,24 @@ impl Counters {
         self.recorded.saturating_add(self.aged)
     }
 
+    /// What became of the ticks: the outcomes' names and counts, whose sum is [`ticks`](Self::ticks).
+    pub(crate) fn outcomes(&self) -> [(&'static str, u64); 6] {
+        [
+            ("recorded", self.recorded),
+            ("aged", self.aged),
+            ("overflow", self.overflow),
+            ("lost", self.lost),
+            ("masked", self.masked),
+            ("idle", self.idle),
+        ]
+    }
+
     /// What became of the ticks, in words.
     pub(crate) fn equation(&self) -> String {
-        format!(
-            "{} = recorded {} + aged {} + overflow {} + lost {} + masked {} + idle {}",
-            self.ticks, self.recorded, self.aged, self.overflow, self.lost, self.masked, self.idle
-        )
+        let outcomes = self
+            .outcomes()
+            .map(|(outcome, count)| format!("{outcome} {count}"));
+        format!("{} = {}", self.ticks, outcomes.join(" + "))
     }
 
     /// Samples and blocked time that the agent dropped before they were fetched, in the mode's unit.

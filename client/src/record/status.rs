@@ -24,7 +24,7 @@ pub struct RecorderStatus {
 }
 
 /// The state of one recording.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordingStatus {
     /// The recording's id.
     pub(crate) recording: u64,
@@ -230,6 +230,11 @@ impl RecordingStatus {
             Mode::OffCpu => format!("{}, measured", self.mode()),
             mode => format!("{mode} at {} Hz", rate_text(self.period_ns)),
         }
+    }
+
+    /// Whether it has ended and no client holds it, so that whoever made it may be gone.
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        self.state == state::FINISHED && self.holder.is_none()
     }
 
     /// The state in words.

@@ -1,23 +1,22 @@
 //! `serve`: guests that are processes, and who asks for their profiles and metrics: curl, Go's pprof and Prometheus.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use unikprof_tests::requirement::skip;
 
-use crate::harness::{Client, Guest, Keyed, wait_until};
+use crate::harness::{Client, Guest, Keyed, SOON, wait_until};
 use crate::pprof::{go_tool_pprof, has_go, names};
 
 /// `unikprof-client serve`; it is killed when the value is dropped.
 struct Fleet {
     folder: TempDir,
     child: Child,
-    stdout: BufReader<ChildStdout>,
     /// Where it is served.
     url: String,
 }
@@ -27,26 +26,27 @@ impl Fleet {
     fn start(folder: TempDir, settings: &str, rest: &str) -> Fleet {
         let toml = format!("[serve]\nlisten = \"127.0.0.1:0\"\nevery = \"1s\"\n{settings}\n{rest}");
         fs::write(folder.path().join("fleet.toml"), toml).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
+        let file = |name| fs::File::create(folder.path().join(name)).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
             .args(["serve", "--config", "fleet.toml"])
             .current_dir(folder.path())
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .stdout(file("said"))
+            .stderr(file("log"))
             .spawn()
             .unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let (_, url) = line.split_once(" on ").unwrap_or_else(|| {
-            panic!("{}", fs::read_to_string(folder.path().join("log")).unwrap())
-        });
-        let url = url.trim().to_owned();
-        Fleet {
+        let mut fleet = Fleet {
             folder,
             child,
-            stdout,
-            url,
-        }
+            url: String::new(),
+        };
+        fleet.url = wait_until("the address", || {
+            let ended = fleet.child.try_wait().unwrap();
+            assert_eq!(ended, None, "{}", fleet.log());
+            let said = fs::read_to_string(fleet.path("said")).unwrap();
+            let (line, _) = said.split_once('\n')?;
+            Some(line.split_once(" on ")?.1.to_owned())
+        });
+        fleet
     }
 
     fn path(&self, name: &str) -> String {
@@ -64,6 +64,8 @@ impl Fleet {
                 "--silent",
                 "--show-error",
                 "--globoff",
+                "--max-time",
+                &SOON.as_secs().to_string(),
                 "--write-out",
                 "\n%{http_code}",
             ])
@@ -108,10 +110,9 @@ impl Fleet {
                 .unwrap()
                 .success()
         );
-        let mut said = String::new();
-        self.stdout.read_to_string(&mut said).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{}", self.log());
-        said
+        let ended = wait_until("its end", || self.child.try_wait().unwrap());
+        assert!(ended.success(), "{}", self.log());
+        fs::read_to_string(self.path("said")).unwrap()
     }
 }
 
@@ -368,15 +369,6 @@ fn tokens_say_who_may_look_and_who_may_record() {
     fleet.end();
 }
 
-/// A port that is free now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 #[test]
 fn prometheus_answers_about_the_fleet() {
     if Command::new("prometheus")
@@ -395,17 +387,23 @@ fn prometheus_answers_about_the_fleet() {
     });
     // JSON is YAML.
     fs::write(fleet.path("prometheus.yml"), config.to_string()).unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
     let prometheus = Command::new("prometheus")
         .args(["--config.file", &fleet.path("prometheus.yml")])
         .args(["--storage.tsdb.path", &fleet.path("data")])
-        .args(["--web.listen-address", &address])
+        .args(["--web.listen-address", "127.0.0.1:0"])
         .stderr(fs::File::create(fleet.path("prometheus.log")).unwrap())
         .spawn();
     let _prometheus = Ended(prometheus.unwrap());
+    let address = wait_until("Prometheus' address", || {
+        let log = fs::read_to_string(fleet.path("prometheus.log")).unwrap();
+        let (_, after) = log.split_once("msg=\"Listening on\" address=")?;
+        let (address, _) = after.split_once('\n')?;
+        Some(address.to_owned())
+    });
     let answer = |query: &str| -> Option<Value> {
         let output = Command::new("curl")
-            .args(["--silent", "--get", "--data-urlencode"])
+            .args(["--silent", "--max-time", &SOON.as_secs().to_string()])
+            .args(["--get", "--data-urlencode"])
             .arg(format!("query={query}"))
             .arg(format!("http://{address}/api/v1/query"))
             .output()
