@@ -11,6 +11,11 @@
 
 mod config;
 mod contact;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the collector will use it for its files")
+)]
+mod file_name;
 mod http;
 mod member;
 mod metrics;
