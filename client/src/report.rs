@@ -83,6 +83,8 @@ pub use format::Format;
 pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
+#[cfg(feature = "fleet")]
+pub(crate) use pprof::PieceLimits;
 pub(crate) use script::ScriptFormat;
 #[cfg(feature = "svg")]
 pub(crate) use svg::LEAST_SHARE;
@@ -291,6 +293,28 @@ impl<'a> Report<'a> {
         }
         out.flush()?;
         Ok(())
+    }
+
+    /// pprof files that keep within the limits and have all samples together, none if there is no sample. Each begins
+    /// 1 ms after the one before, so that engines do not take one for another's copy. Unlike [`Format::Pprof`], without
+    /// the accounting in comments.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn pprof_pieces(
+        &self,
+        unix_ns: Range<u64>,
+        limits: PieceLimits,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        pprof::pieces(self, unix_ns, limits)
+    }
+
+    /// An OTLP request for the counts of this time, with these attributes of the guest.
+    #[cfg(all(feature = "fleet", feature = "otlp"))]
+    pub(crate) fn otlp_request(
+        &self,
+        attributes: impl IntoIterator<Item = (String, String)>,
+        unix_ns: Range<u64>,
+    ) -> io::Result<Vec<u8>> {
+        otlp::request(self, attributes, unix_ns)
     }
 
     /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in chronological order;

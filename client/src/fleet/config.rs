@@ -32,6 +32,9 @@ const FASTEST_HZ: f64 = 100_000.0;
 /// The slowest: what agents accept.
 const SLOWEST_HZ: f64 = 0.1;
 
+/// The smallest limit of a folder of recordings, in bytes.
+const MIN_FOLDER: u64 = 1 << 20;
+
 /// What the file says.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -40,6 +43,9 @@ pub(crate) struct Config {
     pub(super) guests: Vec<Guest>,
     /// Where more are listed.
     pub(super) targets: Vec<TargetSource>,
+    /// Where profiles are delivered.
+    #[allow(dead_code)]
+    pub(super) push: Vec<Push>,
     /// The entries that are left out, and the settings that have their defaults.
     pub(super) mistakes: Vec<Mistake>,
 }
@@ -83,6 +89,18 @@ pub(super) struct Guest {
     pub(super) address: Address,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) how: How,
+}
+
+impl Guest {
+    /// What tells the guest from others: its name as `guest`, and its own labels.
+    pub(super) fn all_labels(&self) -> Vec<(String, String)> {
+        let own = self.labels.iter();
+        let own = own.map(|(key, value)| (key.clone(), value.clone()));
+        [("guest".into(), self.name.clone())]
+            .into_iter()
+            .chain(own)
+            .collect()
+    }
 }
 
 /// How a guest is reached, recorded and named.
@@ -134,6 +152,59 @@ impl fmt::Display for Place {
     }
 }
 
+/// Somewhere profiles are delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Push {
+    /// Unique among them.
+    pub(super) name: String,
+    pub(super) to: PushTo,
+}
+
+/// What takes the profiles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PushTo {
+    Engine(Engine, Remote),
+    /// Recording files, one per guest and hour.
+    Folder {
+        path: PathBuf,
+        /// How old a file becomes; `None`: however old.
+        keep_for: Option<Duration>,
+        /// How much the folder holds; `None`: however much.
+        keep_bytes: Option<u64>,
+    },
+}
+
+/// An engine that keeps profiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    Pyroscope,
+    Parca,
+    #[cfg(feature = "otlp")]
+    Otlp,
+}
+
+/// Where an engine listens, and who asks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// Without a slash at its end; the engine's own path follows.
+    pub(super) url: String,
+    /// Sent as `X-Scope-OrgID`.
+    pub(super) tenant: Option<String>,
+    pub(super) login: Option<Login>,
+}
+
+/// What an engine is shown. Secrets stay in their files until they are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Login {
+    Basic {
+        username: String,
+        password_file: PathBuf,
+    },
+    Bearer {
+        token_file: PathBuf,
+    },
+}
+
 /// Something that is wrong with an entry, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mistake {
@@ -182,6 +253,8 @@ struct File {
     guests: Vec<Spanned<Table>>,
     #[serde(default)]
     targets: Vec<Spanned<Table>>,
+    #[serde(default)]
+    push: Vec<Spanned<Table>>,
 }
 
 type Table = BTreeMap<Spanned<String>, Spanned<Value>>;
@@ -218,41 +291,52 @@ impl Config {
             "name" | "address" | "file" | "url" => Err("it has no default".into()),
             _ => defaults.set(reader.folder(), key, value),
         })?;
-        let mut config = Config {
+        let (mut guests, mut targets, mut push) = (Vec::new(), Vec::new(), Vec::new());
+        let mut mistakes = Vec::new();
+        mistakes.extend(reader.entries(file.guests, &defaults, |entry| {
+            let guest = entry.guest()?;
+            unlike(
+                "guest",
+                &guest.name,
+                guests.iter().map(|it: &Guest| &it.name),
+            )?;
+            guests.push(guest);
+            Ok(())
+        }));
+        mistakes.extend(reader.entries(file.targets, &defaults, |entry| {
+            targets.push(entry.source()?);
+            Ok(())
+        }));
+        mistakes.extend(reader.entries(file.push, &PushEntry::default(), |entry| {
+            let one = entry.push()?;
+            unlike("push", &one.name, push.iter().map(|it: &Push| &it.name))?;
+            push.push(one);
+            Ok(())
+        }));
+        Ok(Config {
             serve,
-            guests: Vec::new(),
-            targets: Vec::new(),
-            mistakes: Vec::new(),
-        };
-        for table in file.guests {
-            let line = reader.line(table.span());
-            match reader.entry(table, &defaults) {
-                Err(mistakes) => config.mistakes.extend(mistakes),
-                Ok(entry) => match entry.guest().and_then(|guest| config.unlike_others(guest)) {
-                    Ok(guest) => config.guests.push(guest),
-                    Err(text) => config.mistakes.push(reader.mistake(line, text)),
-                },
-            }
-        }
-        for table in file.targets {
-            let line = reader.line(table.span());
-            match reader.entry(table, &defaults) {
-                Err(mistakes) => config.mistakes.extend(mistakes),
-                Ok(entry) => match entry.source() {
-                    Ok(source) => config.targets.push(source),
-                    Err(text) => config.mistakes.push(reader.mistake(line, text)),
-                },
-            }
-        }
-        Ok(config)
+            guests,
+            targets,
+            push,
+            mistakes,
+        })
     }
+}
 
-    fn unlike_others(&self, guest: Guest) -> Result<Guest, String> {
-        match self.guests.iter().any(|other| other.name == guest.name) {
-            true => Err(format!("a guest above is named `{}` too", guest.name)),
-            false => Ok(guest),
-        }
+fn unlike<'a>(
+    what: &str,
+    name: &str,
+    mut others: impl Iterator<Item = &'a String>,
+) -> Result<(), String> {
+    match others.any(|other| other == name) {
+        true => Err(format!("a {what} above is named `{name}` too")),
+        false => Ok(()),
     }
+}
+
+/// A table of settings.
+trait Settings: Clone {
+    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String>;
 }
 
 /// The file, for the places of mistakes.
@@ -306,16 +390,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An entry on top of the defaults.
-    fn entry(self, table: Spanned<Table>, defaults: &Entry) -> Result<Entry, Vec<Mistake>> {
-        let mut entry = defaults.clone();
-        let set = |key: &str, value: &Value| entry.set(self.folder(), key, value);
-        let mistakes = self.each(table.into_inner(), set);
-        if mistakes.is_empty() {
-            Ok(entry)
-        } else {
-            Err(mistakes)
+    /// Takes the entries, each on top of the defaults; answers what is wrong with those that are left out.
+    fn entries<E: Settings>(
+        self,
+        tables: Vec<Spanned<Table>>,
+        defaults: &E,
+        mut take: impl FnMut(E) -> Result<(), String>,
+    ) -> Vec<Mistake> {
+        let mut all = Vec::new();
+        for table in tables {
+            let line = self.line(table.span());
+            let mut entry = defaults.clone();
+            let set = |key: &str, value: &Value| entry.set(self.folder(), key, value);
+            let mut mistakes = self.each(table.into_inner(), set);
+            if mistakes.is_empty() {
+                let problem = take(entry).err();
+                mistakes.extend(problem.map(|text| self.mistake(line, text)));
+            }
+            all.extend(mistakes);
         }
+        all
     }
 }
 
@@ -329,7 +423,7 @@ struct Entry {
     how: How,
 }
 
-impl Entry {
+impl Settings for Entry {
     fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
         match key {
             "name" => self.name = Some(name(text(value)?)?),
@@ -346,7 +440,9 @@ impl Entry {
         }
         Ok(())
     }
+}
 
+impl Entry {
     fn guest(self) -> Result<Guest, String> {
         if self.place.is_some() {
             return Err("`file` and `url` belong below [[targets]]".into());
@@ -389,6 +485,161 @@ impl ServeConfig {
         }
         Ok(())
     }
+}
+
+/// An entry of `[[push]]`, as far as it is described.
+#[derive(Debug, Clone, Default)]
+struct PushEntry {
+    name: Option<String>,
+    kind: Option<Kind>,
+    url: Option<String>,
+    tenant: Option<String>,
+    username: Option<String>,
+    password_file: Option<PathBuf>,
+    bearer_token_file: Option<PathBuf>,
+    path: Option<PathBuf>,
+    keep_for: Option<Duration>,
+    keep_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Engine(&'static str, Engine),
+    Folder,
+}
+
+impl Settings for PushEntry {
+    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
+        match key {
+            "name" => self.name = Some(name(text(value)?)?),
+            "kind" => self.kind = Some(kind(text(value)?)?),
+            "url" => self.url = Some(engine_url(text(value)?)?),
+            "tenant" => self.tenant = Some(header_text(text(value)?)?),
+            "username" => self.username = Some(username(text(value)?)?),
+            "password-file" => self.password_file = Some(path(folder, value)?),
+            "bearer-token-file" => self.bearer_token_file = Some(path(folder, value)?),
+            "path" => self.path = Some(path(folder, value)?),
+            "keep-for" => self.keep_for = Some(age(value)?),
+            "keep-bytes" => self.keep_bytes = Some(size(value)?),
+            _ => return Err("no such setting; expected name, kind, url, tenant, username, password-file or bearer-token-file, or for a folder path, keep-for or keep-bytes".into()),
+        }
+        Ok(())
+    }
+}
+
+impl PushEntry {
+    fn push(self) -> Result<Push, String> {
+        let kind = self
+            .kind
+            .ok_or_else(|| format!("the push has no `kind`: expected {}", kinds()))?;
+        let is_for_engine = self.url.is_some()
+            || self.tenant.is_some()
+            || self.username.is_some()
+            || self.password_file.is_some()
+            || self.bearer_token_file.is_some();
+        let is_for_folder =
+            self.path.is_some() || self.keep_for.is_some() || self.keep_bytes.is_some();
+        let (usual_name, to) = match kind {
+            Kind::Folder if is_for_engine => {
+                return Err("a folder has only `path`, `keep-for` and `keep-bytes`".into());
+            }
+            Kind::Folder => {
+                let to = PushTo::Folder {
+                    path: self.path.ok_or("the folder has no `path`")?,
+                    keep_for: self.keep_for,
+                    keep_bytes: self.keep_bytes,
+                };
+                ("folder", to)
+            }
+            Kind::Engine(..) if is_for_folder => {
+                return Err("`path`, `keep-for` and `keep-bytes` are for kind = \"folder\"".into());
+            }
+            Kind::Engine(name, engine) => {
+                let login = match (self.username, self.password_file, self.bearer_token_file) {
+                    (None, None, None) => None,
+                    (Some(username), Some(password_file), None) => Some(Login::Basic {
+                        username,
+                        password_file,
+                    }),
+                    (None, None, Some(token_file)) => Some(Login::Bearer { token_file }),
+                    _ => return Err(
+                        "expected `username` with `password-file`, or `bearer-token-file` alone"
+                            .into(),
+                    ),
+                };
+                let remote = Remote {
+                    url: self.url.ok_or("the push has no `url`")?,
+                    tenant: self.tenant,
+                    login,
+                };
+                (name, PushTo::Engine(engine, remote))
+            }
+        };
+        Ok(Push {
+            name: self.name.unwrap_or_else(|| usual_name.into()),
+            to,
+        })
+    }
+}
+
+const ENGINES: &[(&str, Engine)] = &[
+    ("pyroscope", Engine::Pyroscope),
+    ("parca", Engine::Parca),
+    #[cfg(feature = "otlp")]
+    ("otlp", Engine::Otlp),
+];
+
+fn kind(found: &str) -> Result<Kind, String> {
+    let engine = ENGINES.iter().find(|(name, _)| *name == found);
+    match (found, engine) {
+        ("folder", _) => Ok(Kind::Folder),
+        (_, Some((name, engine))) => Ok(Kind::Engine(name, *engine)),
+        // OpenTelemetry's profiles are in development.
+        ("otlp", None) => {
+            Err("this client was built without otlp: build it with `--features otlp`".into())
+        }
+        _ => Err(format!("expected {}, found `{found}`", kinds())),
+    }
+}
+
+fn kinds() -> String {
+    let engines = ENGINES.iter().map(|(name, _)| format!("\"{name}\", "));
+    engines.chain(["\"folder\"".into()]).collect()
+}
+
+/// Where an engine listens. Its own path follows, so that nothing else can.
+fn engine_url(found: &str) -> Result<String, String> {
+    let found = url(found)?;
+    let host = found.split('/').nth(2).unwrap_or_default();
+    if host.contains('@') {
+        return Err("a URL has no user: expected `username` and `password-file`".into());
+    }
+    if found.contains(['?', '#']) {
+        let found = without_password(&found);
+        return Err(format!(
+            "expected a URL without `?` and `#`, found `{found}`"
+        ));
+    }
+    Ok(found.trim_end_matches('/').into())
+}
+
+/// What can stand in an HTTP header.
+fn header_text(found: &str) -> Result<String, String> {
+    if !found.is_empty() && found.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(found.into())
+    } else {
+        Err(format!(
+            "expected printable ASCII characters without spaces, found `{found}`"
+        ))
+    }
+}
+
+/// A name for HTTP's basic authentication, where a colon ends it.
+fn username(found: &str) -> Result<String, String> {
+    if found.is_empty() || found.contains(|c: char| c == ':' || c.is_control()) {
+        return Err(format!("expected a name without `:`, found `{found}`"));
+    }
+    Ok(found.into())
 }
 
 /// A guest's name, which stands in addresses, labels and logs.
@@ -510,6 +761,23 @@ fn seconds(value: &Value) -> Result<Duration, String> {
     }
 }
 
+/// At least a minute: files are of an hour each.
+fn age(value: &Value) -> Result<Duration, String> {
+    let found = value.as_str().and_then(units::parse_duration);
+    found.filter(|age| age.as_secs() >= 60).ok_or_else(|| {
+        format!("expected a time of at least \"1m\" such as \"168h\", found {value}")
+    })
+}
+
+fn size(value: &Value) -> Result<u64, String> {
+    let bytes = value
+        .as_integer()
+        .and_then(|bytes| u64::try_from(bytes).ok());
+    bytes
+        .filter(|bytes| *bytes >= MIN_FOLDER)
+        .ok_or_else(|| format!("expected a number of bytes, at least {MIN_FOLDER}, found {value}"))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -593,5 +861,136 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn each_push_has_its_engine_and_what_it_is_shown() {
+        let text = "[[push]]\nkind = \"pyroscope\"\nurl = \"http://a:4040/\"\ntenant = \"t\"\nusername = \"u\"\npassword-file = \"p\"\n\
+            [[push]]\nkind = \"pyroscope\"\nname = \"second\"\nurl = \"https://b/under\"\nbearer-token-file = \"/t\"\n\
+            [[push]]\nkind = \"folder\"\npath = \"kept\"\nkeep-for = \"7 days\"\nkeep-bytes = 1_000_000_000\n";
+        let config = parse(text).unwrap();
+        assert_eq!(config.mistakes, []);
+        let remote = |url: &str, tenant: Option<&str>, login| {
+            let (url, tenant) = (url.into(), tenant.map(Into::into));
+            let login = Some(login);
+            PushTo::Engine(Engine::Pyroscope, Remote { url, tenant, login })
+        };
+        let basic = Login::Basic {
+            username: "u".into(),
+            password_file: "etc/p".into(),
+        };
+        let bearer = Login::Bearer {
+            token_file: "/t".into(),
+        };
+        let folder = PushTo::Folder {
+            path: "etc/kept".into(),
+            keep_for: Some(Duration::from_secs(7 * 86_400)),
+            keep_bytes: Some(1_000_000_000),
+        };
+        let expected = [
+            ("pyroscope", remote("http://a:4040", Some("t"), basic)),
+            ("second", remote("https://b/under", None, bearer)),
+            ("folder", folder),
+        ];
+        let found = config.push.into_iter().map(|push| (push.name, push.to));
+        assert!(found.eq(expected.map(|(name, to)| (name.to_owned(), to))));
+    }
+
+    /// What a push was told wrong is not half used: a profile would go elsewhere, or without a name.
+    #[test]
+    fn a_push_with_a_mistake_is_left_out_and_told_with_its_line() {
+        let url = "url = \"http://a\"";
+        for (line, settings, told) in [
+            (
+                1,
+                "url = \"http://a\"",
+                "the push has no `kind`: expected \"pyroscope\", \"parca\", ",
+            ),
+            (1, "kind = \"parca\"", "the push has no `url`"),
+            (
+                2,
+                "kind = \"loki\"",
+                "`kind`: expected \"pyroscope\", \"parca\", ",
+            ),
+            (
+                2,
+                "url = \"a:4040\"\nkind = \"parca\"",
+                "`url`: expected http://",
+            ),
+            (
+                2,
+                "url = \"http://a?b\"\nkind = \"parca\"",
+                "`url`: expected a URL without",
+            ),
+            (
+                2,
+                "url = \"http:///b\"\nkind = \"parca\"",
+                "`url`: expected http://",
+            ),
+            (
+                2,
+                "tenant = \"a b\"\nkind = \"parca\"",
+                "`tenant`: expected printable",
+            ),
+            (
+                2,
+                "username = \"a:b\"\nkind = \"parca\"",
+                "`username`: expected a name",
+            ),
+            (
+                1,
+                &format!("kind = \"parca\"\n{url}\nusername = \"a\""),
+                "with `password-file`",
+            ),
+            (
+                1,
+                &format!(
+                    "kind = \"parca\"\n{url}\nbearer-token-file = \"a\"\npassword-file = \"b\""
+                ),
+                "alone",
+            ),
+            (
+                1,
+                &format!("kind = \"parca\"\n{url}\npath = \"a\""),
+                "are for kind",
+            ),
+            (1, &format!("kind = \"folder\"\n{url}"), "a folder has only"),
+            (1, "kind = \"folder\"", "no `path`"),
+            (
+                3,
+                "kind = \"folder\"\nkeep-for = \"1s\"",
+                "`keep-for`: expected a time",
+            ),
+            (
+                3,
+                "kind = \"folder\"\nkeep-bytes = -1",
+                "`keep-bytes`: expected a number of bytes",
+            ),
+            (3, "kind = \"folder\"\nkeep = 1", "`keep`: no such setting"),
+        ] {
+            let config = parse(&format!("[[push]]\n{settings}\n")).unwrap();
+            assert_eq!(config.push, [], "{settings}");
+            let mistake = config.mistakes[0].to_string();
+            let place = format!("etc/fleet.toml:{line}: ");
+            assert!(
+                mistake.starts_with(&place) && mistake.contains(told),
+                "{mistake}"
+            );
+        }
+        let one = "[[push]]\nkind = \"parca\"\nurl = \"http://a\"\n";
+        let two = parse(&one.repeat(2)).unwrap();
+        assert_eq!((two.push.len(), two.mistakes.len()), (1, 1));
+        let told = two.mistakes[0].to_string();
+        assert!(told.contains("a push above is named `parca` too"), "{told}");
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_not_told() {
+        let text = "[[push]]\nkind = \"parca\"\nurl = \"http://me:secret@a\"\n";
+        let told = parse(text).unwrap().mistakes[0].to_string();
+        assert!(
+            told.contains("a URL has no user") && !told.contains("secret"),
+            "{told}"
+        );
     }
 }

@@ -81,18 +81,8 @@ fn take(
     }
     count(member, &recording.profile);
     let symbolized = symbolizer.resolve(&recording.profile)?;
-    let guest = &member.guest;
-    let labels = guest
-        .labels
-        .iter()
-        .map(|(key, value)| (key.clone(), value.clone()));
     let options = ReportOptions {
-        guest_labels: Some(
-            [("guest".into(), guest.name.clone())]
-                .into_iter()
-                .chain(labels)
-                .collect(),
-        ),
+        guest_labels: Some(member.guest.all_labels()),
         ..ReportOptions::default()
     };
     let mut bytes = Vec::new();

@@ -97,7 +97,7 @@ impl TargetSource {
 }
 
 /// Opens a file; a pipe would wait for its other end.
-fn regular(path: &Path) -> io::Result<File> {
+pub(super) fn regular(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -421,12 +421,54 @@ struct WholeProfile {
     default_sample_type: i64,
 }
 
-pub(super) fn pprof_text(report: &Report<'_>) -> String {
+fn decoded(pprof: &[u8]) -> WholeProfile {
     let mut bytes = Vec::new();
-    GzDecoder::new(written(report, Format::Pprof).as_slice())
-        .read_to_end(&mut bytes)
-        .unwrap();
-    let p = WholeProfile::decode(bytes.as_slice()).unwrap();
+    GzDecoder::new(pprof).read_to_end(&mut bytes).unwrap();
+    WholeProfile::decode(bytes.as_slice()).unwrap()
+}
+
+/// Engines take locations' numbers for places in their list, and profiles of equal times for one.
+#[cfg(feature = "fleet")]
+#[test]
+fn the_pieces_of_a_profile_have_all_of_it_and_stand_alone() {
+    let stacks = |p: &WholeProfile| -> Vec<(Vec<String>, Vec<i64>)> {
+        let text = |id: i64| p.string_table[id as usize].clone();
+        let function = |line: &pprof::Line| text(p.function[line.function_id as usize - 1].name);
+        let of = |s: &pprof::Sample| {
+            let locations = s.location_id.iter().map(|id| &p.location[*id as usize - 1]);
+            let names = locations.flat_map(|location| location.line.iter().map(function));
+            (names.collect(), s.value.clone())
+        };
+        p.sample.iter().map(of).collect()
+    };
+    let limits = [(2, usize::MAX), (usize::MAX, 1), (usize::MAX, usize::MAX)];
+    with_report(ReportOptions::default(), |report| {
+        let whole = stacks(&decoded(&written(report, Format::Pprof)));
+        for ((samples, bytes), expected) in limits.into_iter().zip([5, whole.len(), 1]) {
+            let limits = PieceLimits { samples, bytes };
+            let pieces = report.pprof_pieces(7_000_000..9_000_000, limits).unwrap();
+            let pieces: Vec<_> = pieces.iter().map(|piece| decoded(piece)).collect();
+            assert_eq!(pieces.len(), expected);
+            for (at, piece) in pieces.iter().enumerate() {
+                assert!(piece.sample.len() <= samples);
+                let ids = piece.location.iter().map(|location| location.id);
+                assert!(ids.eq(1..=piece.location.len() as u64));
+                let time = (piece.time_nanos, piece.duration_nanos);
+                assert_eq!(time, (7_000_000 + 1_000_000 * at as i64, 2_000_000));
+            }
+            assert_eq!(pieces.iter().flat_map(stacks).collect::<Vec<_>>(), whole);
+        }
+    });
+    let profile = ProfileBuilder::new().finish();
+    let symbolized = Names::new(0, 0).finish(&profile, Vec::new());
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let (samples, bytes) = limits[0];
+    let pieces = report.pprof_pieces(0..1, PieceLimits { samples, bytes });
+    assert_eq!(pieces.unwrap(), Vec::<Vec<u8>>::new());
+}
+
+pub(super) fn pprof_text(report: &Report<'_>) -> String {
+    let p = decoded(&written(report, Format::Pprof));
     let text = |id: i64| p.string_table[usize::try_from(id).unwrap()].as_str();
     let kind = |t: &pprof::ValueType| format!("{}/{}", text(t.kind), text(t.unit));
     let mut out = String::new();

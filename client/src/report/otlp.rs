@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::io::{self, Write};
+use std::ops::Range;
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{
@@ -25,6 +26,32 @@ use crate::profile::{Frame, FrameId, Mode, NodeId, Unit};
 use crate::symbols::{FileId, FunctionId};
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let recording = report.symbolized.profile().recording();
+    let known = [
+        ("service.name", &recording.guest_name),
+        ("service.instance.id", &recording.guest_id),
+    ];
+    let attributes = known.into_iter().filter(|(_, value)| !value.is_empty());
+    let attributes = attributes.map(|(key, value)| (key.to_owned(), value.clone()));
+    out.write_all(&encoded(report, attributes, None)?)
+}
+
+/// The message with these attributes of the guest, for counts of this time.
+#[cfg(feature = "fleet")]
+pub(super) fn request(
+    report: &Report<'_>,
+    attributes: impl IntoIterator<Item = (String, String)>,
+    unix_ns: Range<u64>,
+) -> io::Result<Vec<u8>> {
+    encoded(report, attributes, Some(unix_ns))
+}
+
+fn encoded(
+    report: &Report<'_>,
+    attributes: impl IntoIterator<Item = (String, String)>,
+    unix_ns_of_counts: Option<Range<u64>>,
+) -> io::Result<Vec<u8>> {
+    let resource = resource(attributes);
     let profile = report.symbolized.profile();
     let recording = profile.recording();
     let mut tables = Tables::new(report);
@@ -99,15 +126,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         profiles.push(profile(timed, unix_ns(window.from_ns), window.length_ns()));
     }
     if profiles.is_empty() || !untimed.is_empty() {
-        profiles.push(profile(
-            untimed,
-            recording.started_unix_ns,
-            recording.elapsed_ns,
-        ));
+        let (began_unix_ns, length_ns) = match unix_ns_of_counts {
+            Some(of) => (Some(of.start), of.end.saturating_sub(of.start)),
+            None => (recording.started_unix_ns, recording.elapsed_ns),
+        };
+        profiles.push(profile(untimed, began_unix_ns, length_ns));
     }
     let data = otlp::ProfilesData {
         resource_profiles: vec![otlp::ResourceProfiles {
-            resource: Some(resource(report)),
+            resource: Some(resource),
             scope_profiles: vec![otlp::ScopeProfiles {
                 scope: Some(InstrumentationScope {
                     name: "unikprof".to_owned(),
@@ -121,7 +148,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         }],
         dictionary: Some(tables.into_dictionary()),
     };
-    out.write_all(&data.encode_to_vec())
+    Ok(data.encode_to_vec())
 }
 
 /// Whether it has times, its vCPU, its stack and the name id of its span.
@@ -151,16 +178,10 @@ fn any(value: Value) -> AnyValue {
 }
 
 /// The guest.
-fn resource(report: &Report<'_>) -> Resource {
-    let recording = report.symbolized.profile().recording();
-    let known = [
-        ("service.name", &recording.guest_name),
-        ("service.instance.id", &recording.guest_id),
-    ];
-    let attributes = known.into_iter().filter(|(_, value)| !value.is_empty());
-    let attributes = attributes.map(|(key, value)| KeyValue {
-        key: key.to_owned(),
-        value: Some(any(Value::StringValue(Printable(value).to_string()))),
+fn resource(attributes: impl IntoIterator<Item = (String, String)>) -> Resource {
+    let attributes = attributes.into_iter().map(|(key, value)| KeyValue {
+        key,
+        value: Some(any(Value::StringValue(Printable(&value).to_string()))),
         ..KeyValue::default()
     });
     Resource {

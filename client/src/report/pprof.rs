@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+#[cfg(feature = "fleet")]
+use std::ops::Range;
 
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use prost::Message;
@@ -14,23 +16,30 @@ use super::pprof_messages::{
 };
 use super::{Report, text};
 use crate::printable::Printable;
-use crate::profile::{FrameId, Mode, Unit};
+use crate::profile::{FrameId, Mode, Sample as CountedStack, Unit};
 use crate::symbols::{FileId, FunctionId};
 
 /// Level 1 takes a third of the time of level 6 and adds a few percent.
 const COMPRESSION: Compression = Compression::fast();
 
+/// How much one profile may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PieceLimits {
+    pub(crate) samples: usize,
+    /// A piece ends with the sample that reaches this size, in bytes before compression.
+    pub(crate) bytes: usize,
+}
+
+/// How much later each piece begins, in ns: engines take profiles of one series with equal times for one profile.
+#[cfg(feature = "fleet")]
+const PIECES_APART_NS: u64 = 1_000_000;
+
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
-    // No time and no name in the header: equal profiles are equal files.
-    let mut profile = Writer {
-        out: GzBuilder::new().write(out, COMPRESSION),
-        buffer: Vec::with_capacity(Writer::<&mut Vec<u8>>::FLUSH_AT * 2),
-        strings: Strings::new(),
-    };
-    write_types(report, &mut profile)?;
-    let used = write_samples(report, &mut profile)?;
-    write_mappings(report, &mut profile)?;
-    write_locations(report, &used, &mut profile)?;
+    let recording = report.symbolized.profile().recording();
+    let started_unix_ns = recording.started_unix_ns.unwrap_or(0);
+    let mut profile = Writer::new(out);
+    write_types(report, started_unix_ns, recording.elapsed_ns, &mut profile)?;
+    write_samples(report, &mut shown(report), None, &mut profile)?;
     for line in text::accounting_lines(report) {
         let line = profile.strings.id(&line);
         profile.number(field::COMMENT, line)?;
@@ -38,7 +47,40 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     profile.finish()
 }
 
-fn write_types(report: &Report<'_>, profile: &mut Writer<impl Write>) -> io::Result<()> {
+/// Writes the samples as profiles that keep within the limits, without comments; none if there are no samples.
+#[cfg(feature = "fleet")]
+pub(super) fn pieces(
+    report: &Report<'_>,
+    unix_ns: Range<u64>,
+    limits: PieceLimits,
+) -> io::Result<Vec<Vec<u8>>> {
+    let mut samples = shown(report).peekable();
+    let mut pieces = Vec::new();
+    while samples.peek().is_some() {
+        let later_ns = PIECES_APART_NS.saturating_mul(pieces.len() as u64);
+        let started_unix_ns = unix_ns.start.saturating_add(later_ns);
+        let length_ns = unix_ns.end.saturating_sub(unix_ns.start);
+        let mut piece = Vec::new();
+        let mut profile = Writer::new(&mut piece);
+        write_types(report, started_unix_ns, length_ns, &mut profile)?;
+        write_samples(report, &mut samples, Some(limits), &mut profile)?;
+        profile.finish()?;
+        pieces.push(piece);
+    }
+    Ok(pieces)
+}
+
+fn shown<'r>(report: &'r Report<'_>) -> impl Iterator<Item = &'r CountedStack> {
+    let samples = report.symbolized.profile().samples().iter();
+    samples.filter(|sample| report.weights.keeps(sample.node))
+}
+
+fn write_types(
+    report: &Report<'_>,
+    started_unix_ns: u64,
+    length_ns: u64,
+    profile: &mut Writer<impl Write>,
+) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
     // The names that pprof's users know: `delay` is what Go's own block profile measures.
     let time = profile.strings.id(match recording.mode {
@@ -68,15 +110,18 @@ fn write_types(report: &Report<'_>, profile: &mut Writer<impl Write>) -> io::Res
         },
     )?;
     profile.number(field::DEFAULT_SAMPLE_TYPE, time)?;
-    profile.number(
-        field::TIME_NANOS,
-        saturated(recording.started_unix_ns.unwrap_or(0)),
-    )?;
-    profile.number(field::DURATION_NANOS, saturated(recording.elapsed_ns))
+    profile.number(field::TIME_NANOS, saturated(started_unix_ns))?;
+    profile.number(field::DURATION_NANOS, saturated(length_ns))
 }
 
-/// Writes the samples and tells which frames they use.
-fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Result<Vec<bool>> {
+/// Writes the samples, up to the limits if there are any, and what they refer to.
+fn write_samples<'r>(
+    report: &Report<'_>,
+    samples: &mut impl Iterator<Item = &'r CountedStack>,
+    limits: Option<PieceLimits>,
+    out: &mut Writer<impl Write>,
+) -> io::Result<()> {
+    write_mappings(report, out)?;
     let profile = report.symbolized.profile();
     let period = profile.recording().period_ns;
     let unit = profile.recording().mode.unit();
@@ -96,26 +141,15 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
             text: out.strings.id(&Printable(text).to_string()),
         })
         .collect();
-    let span_labels: Vec<Label> = profile
-        .span_names()
-        .iter()
-        .map(|name| Label {
-            key: out.strings.id("span"),
-            text: out.strings.id(&Printable(name).to_string()),
-        })
-        .collect();
-    let mut used = vec![false; profile.frames().len()];
+    let mut locations = Locations::new(report);
     let mut vcpu_labels: HashMap<u32, Label> = HashMap::new();
+    let mut span_labels: HashMap<u32, Option<Label>> = HashMap::new();
     let mut message = Sample::default();
-    for sample in profile
-        .samples()
-        .iter()
-        .filter(|sample| report.weights.keeps(sample.node))
-    {
+    let most = limits.map_or(usize::MAX, |limits| limits.samples);
+    for sample in samples.take(most) {
         message.location_id.clear();
         for frame in profile.stack(sample.node) {
-            used[frame.index()] = true;
-            message.location_id.push(location_id(frame));
+            message.location_id.push(locations.id(frame, out)?);
         }
         message.value.clear();
         match unit {
@@ -132,11 +166,22 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
         message.label.clear();
         message.label.push(label.clone());
         message.label.extend(fixed.iter().cloned());
-        let span = sample.span.and_then(|span| span_labels.get(span as usize));
-        message.label.extend(span.cloned());
+        if let Some(span) = sample.span {
+            let label = span_labels.entry(span).or_insert_with(|| {
+                let name = profile.span_names().get(span as usize)?;
+                Some(Label {
+                    key: out.strings.id("span"),
+                    text: out.strings.id(&Printable(name).to_string()),
+                })
+            });
+            message.label.extend(label.clone());
+        }
         out.message(field::SAMPLE, &message)?;
+        if limits.is_some_and(|limits| out.size() >= limits.bytes) {
+            break;
+        }
     }
-    Ok(used)
+    Ok(())
 }
 
 fn write_mappings(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Result<()> {
@@ -166,20 +211,37 @@ fn write_mappings(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resu
     Ok(())
 }
 
-fn write_locations(
-    report: &Report<'_>,
-    used: &[bool],
-    out: &mut Writer<impl Write>,
-) -> io::Result<()> {
-    let symbolized = report.symbolized;
-    let profile = symbolized.profile();
-    // A function has one file in the format, but code of one may come from several.
-    let mut functions: HashMap<(FunctionId, Option<FileId>), u64> = HashMap::new();
-    for frame in profile.frame_ids().filter(|frame| used[frame.index()]) {
+/// The locations that were written, numbered from 1 in the order of their use: some readers take the numbers for places.
+struct Locations<'r> {
+    report: &'r Report<'r>,
+    /// By frame; zero for one that was not written.
+    ids: Vec<u64>,
+    next: u64,
+    /// A function has one file in the format, but code of one may come from several.
+    functions: HashMap<(FunctionId, Option<FileId>), u64>,
+}
+
+impl<'r> Locations<'r> {
+    fn new(report: &'r Report<'r>) -> Locations<'r> {
+        Locations {
+            report,
+            ids: vec![0; report.symbolized.profile().frames().len()],
+            next: 1,
+            functions: HashMap::new(),
+        }
+    }
+
+    fn id(&mut self, frame: FrameId, out: &mut Writer<impl Write>) -> io::Result<u64> {
+        let known = self.ids[frame.index()];
+        if known != 0 {
+            return Ok(known);
+        }
+        let symbolized = self.report.symbolized;
         let mut lines = Vec::new();
-        for symbol in shown_symbols(symbolized.frame(frame), &report.options) {
-            let next = functions.len() as u64 + 1;
-            let id = *functions
+        for symbol in shown_symbols(symbolized.frame(frame), &self.report.options) {
+            let next = self.functions.len() as u64 + 1;
+            let id = *self
+                .functions
                 .entry((symbol.function, symbol.file))
                 .or_insert(next);
             if id == next {
@@ -205,20 +267,19 @@ fn write_locations(
                 line: symbol.line.map_or(0, i64::from),
             });
         }
+        let id = self.next;
+        let address = symbolized.profile().frame(frame).lookup_address();
         let message = Location {
-            id: location_id(frame),
+            id,
             mapping_id: mapping_id(symbolized.mapping_of(frame)),
-            address: profile.frame(frame).lookup_address().unwrap_or(0),
+            address: address.unwrap_or(0),
             line: lines,
         };
         out.message(field::LOCATION, &message)?;
+        self.ids[frame.index()] = id;
+        self.next = self.next.saturating_add(1);
+        Ok(id)
     }
-    Ok(())
-}
-
-/// Zero means none.
-fn location_id(frame: FrameId) -> u64 {
-    frame.index() as u64 + 1
 }
 
 /// Zero means none.
@@ -234,11 +295,28 @@ fn saturated(number: u64) -> i64 {
 struct Writer<W: Write> {
     out: GzEncoder<W>,
     buffer: Vec<u8>,
+    /// What has left the buffer, in bytes.
+    flushed: usize,
     strings: Strings,
 }
 
 impl<W: Write> Writer<W> {
     const FLUSH_AT: usize = 1 << 16;
+
+    fn new(out: W) -> Writer<W> {
+        Writer {
+            // No time and no name in the header: equal profiles are equal files.
+            out: GzBuilder::new().write(out, COMPRESSION),
+            buffer: Vec::with_capacity(Self::FLUSH_AT * 2),
+            flushed: 0,
+            strings: Strings::new(),
+        }
+    }
+
+    /// The profile's size up to now with its strings, in bytes before compression.
+    fn size(&self) -> usize {
+        self.flushed + self.buffer.len() + self.strings.size
+    }
 
     fn message(&mut self, tag: u32, message: &impl Message) -> io::Result<()> {
         prost::encoding::message::encode(tag, message, &mut self.buffer);
@@ -262,6 +340,7 @@ impl<W: Write> Writer<W> {
     fn flush_if_full(&mut self) -> io::Result<()> {
         if self.buffer.len() >= Self::FLUSH_AT {
             self.out.write_all(&self.buffer)?;
+            self.flushed += self.buffer.len();
             self.buffer.clear();
         }
         Ok(())
@@ -281,13 +360,19 @@ impl<W: Write> Writer<W> {
 struct Strings {
     all: Vec<String>,
     ids: HashMap<String, i64>,
+    /// What they take at most when they are written, in bytes.
+    size: usize,
 }
 
 impl Strings {
+    /// The longest field key and length of one.
+    const HEADER: usize = 6;
+
     fn new() -> Strings {
         Strings {
             all: vec![String::new()],
             ids: HashMap::from([(String::new(), 0)]),
+            size: Strings::HEADER,
         }
     }
 
@@ -297,6 +382,7 @@ impl Strings {
         }
         let id = self.all.len() as i64;
         self.all.push(text.to_owned());
+        self.size += text.len() + Strings::HEADER;
         self.ids.insert(text.to_owned(), id);
         id
     }
