@@ -7,6 +7,7 @@ pub mod accuracy;
 pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
+pub mod many_guests;
 pub mod profiled;
 pub mod requirement;
 pub mod soak;

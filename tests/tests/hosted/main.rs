@@ -20,6 +20,7 @@ mod idle;
 mod keyed;
 mod kinds_of_time;
 mod lines;
+mod many_guests;
 mod merge;
 mod minute;
 mod ocaml_guest;
