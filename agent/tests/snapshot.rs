@@ -35,9 +35,12 @@ fn ask(client: &mut Client, request: &TakeSnapshot) -> Answer {
     assert_eq!(frames.len(), 1);
     let message: VcpuSnapshot<'_> = read(&frames[0]);
     assert_eq!(message.vcpu, request.vcpu);
+    // The fake platform's runstate tells running time alone.
+    let runstate = message.now.runstate.unwrap();
+    assert_eq!(runstate.running_ns, message.now.running_ns);
     let answer = Answer {
-        now_ns: message.now_ns,
-        running_ns: message.running_ns,
+        now_ns: message.now.at_ns,
+        running_ns: message.now.running_ns,
         ..Answer::default()
     };
     let (values, rest) = message.state.as_chunks();
@@ -84,6 +87,16 @@ fn the_next_upcall_takes_it() {
         "an older one, and a new one is requested"
     );
     assert_eq!(agent.platform().kicks.load(Ordering::Relaxed), 2);
+}
+
+/// Whoever wants to know a vCPU's times does not interrupt it.
+#[test]
+fn times_are_told_without_a_snapshot() {
+    let (agent, _, mut client) = guest();
+    agent.platform().run(700);
+    let answer = ask(&mut client, &since(0));
+    assert_eq!((answer.now_ns, answer.running_ns), (700, 700));
+    assert_eq!(agent.platform().kicks.load(Ordering::Relaxed), 0);
 }
 
 /// Until the vCPU has taken the next snapshot, the agent sends none: the vCPU may be storing it.

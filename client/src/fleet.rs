@@ -26,6 +26,7 @@ mod roster;
 mod serve;
 mod take;
 mod targets;
+mod tls;
 mod tokens;
 
 pub(crate) use config::{Config, ConfigError};

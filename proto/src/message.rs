@@ -620,10 +620,8 @@ messages! {
     VcpuSnapshot<'a> = VCPU_SNAPSHOT 0x8017 {
         /// The vCPU.
         vcpu: u32,
-        /// The monotonic clock now.
-        now_ns: u64,
-        /// How long the vCPU has run until now. It does not advance while the vCPU is not running.
-        running_ns: u64,
+        /// The vCPU's clocks and times now, without counters: `running_ns` does not advance while it is not running.
+        now: Snapshot,
         /// The snapshot as little-endian u64: when it was taken; when the vCPU blocked, 0 if it was
         /// running; the program counter, the stack pointer, the frame pointer and the link register
         /// (on x86-64 `rip`, `rsp`, `rbp` and 0; on aarch64 `pc`, `sp`, `x29` and `x30`); and the stack's

@@ -179,8 +179,7 @@ fn every_message_has_its_bytes() {
         TakeSnapshot { vcpu: 1, since_ns: 5_000_000_000 },
         VcpuSnapshot {
             vcpu: 1,
-            now_ns: 6_000_000_000,
-            running_ns: 4_000_000_000,
+            now: Snapshot { counters: Counters::default(), ..snapshot },
             state: &[10, 0, 0, 0, 0, 0, 0, 0],
         },
         RingHead {

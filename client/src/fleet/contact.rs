@@ -77,11 +77,16 @@ fn ask(member: &Member, events: &mut Events) -> Result<Answer, GuestError> {
     let mut session = member.session(member.gone.clone(), Duration::ZERO)?;
     let status = session.check(&mut ())?;
     let rings = session.ring_fill(&mut ())?;
+    let times = session.times(&mut ())?;
     events.look(&mut session)?;
     Ok(Answer {
         agent: session.agent().clone(),
         status,
         rings,
+        times: times
+            .into_iter()
+            .reduce(|sum, next| sum.plus(&next))
+            .unwrap_or_default(),
     })
 }
 

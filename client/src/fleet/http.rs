@@ -29,7 +29,7 @@ use super::member::{GuestError, Member, PROFILES_AT_ONCE, log};
 use super::metrics;
 use super::roster::Roster;
 use super::take;
-use super::tokens::{Right, Tokens};
+use super::tokens::{Right, TokenFiles};
 use crate::printable::Printable;
 use crate::record::{Mode, RecordError};
 
@@ -37,7 +37,7 @@ use crate::record::{Mode, RecordError};
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) roster: Roster,
-    pub(super) tokens: Tokens,
+    pub(super) tokens: TokenFiles,
     /// The longest profile that a request may ask for.
     pub(super) longest: Duration,
     /// How it is asked.
@@ -61,7 +61,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
 /// Lets a request through that has a token, or where there are none, that comes from no other site's page.
 async fn authorize(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if service.tokens.is_empty() && !is_local(headers) {
+    if service.tokens.now().is_empty() && !is_local(headers) {
         return refuse(
             StatusCode::FORBIDDEN,
             "without tokens, only requests to an IP address or localhost, and from no other site's page, are answered",
@@ -72,7 +72,8 @@ async fn authorize(State(service): State<Arc<Service>>, request: Request, next: 
     } else {
         Right::View
     };
-    match service.tokens.right(headers) {
+    let right = service.tokens.now().right(headers);
+    match right {
         None => {
             let mut answer = refuse(
                 StatusCode::UNAUTHORIZED,

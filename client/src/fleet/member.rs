@@ -65,9 +65,11 @@ pub(super) struct Answer {
     pub(super) agent: AgentInfo,
     pub(super) status: RecorderStatus,
     pub(super) rings: Vec<RingFill>,
+    /// How all its vCPUs together have spent their time since a moment that its platform chose.
+    pub(super) times: Runstate,
 }
 
-/// All profiles that were taken of a guest since the program began, together.
+/// All profiles that were begun of a guest since the program began, together.
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     pub(super) taken: u64,
@@ -75,7 +77,6 @@ pub(super) struct Profiles {
     pub(super) counters: Counters,
     /// Of the last one.
     pub(super) missing: Option<i64>,
-    pub(super) runstate: Option<Runstate>,
     /// What sampling cost, in ns.
     pub(super) cost_ns: u64,
 }

@@ -206,6 +206,26 @@ const FAMILIES: &[Family] = &[
     ),
     Family::new(
         Kind::Counter,
+        "vcpu_seconds",
+        "How the guest's vCPUs have spent their time, as far as its platform tells.",
+        |known, out| {
+            let Some(Answer { times, .. }) = &known.last else {
+                return;
+            };
+            for (state, ns) in [
+                ("running", times.running_ns),
+                ("stolen", times.runnable_ns),
+                ("blocked", times.blocked_ns),
+                ("offline", times.offline_ns),
+            ] {
+                if let Some(ns) = ns {
+                    out.with(&[("state", state)], seconds(ns));
+                }
+            }
+        },
+    ),
+    Family::new(
+        Kind::Counter,
         "network_seconds",
         "Time of the agent's own network work.",
         |known, out| {
@@ -226,7 +246,7 @@ const FAMILIES: &[Family] = &[
     Family::new(
         Kind::Counter,
         "profiles",
-        "Profiles that were taken through this program.",
+        "Profiles that were asked of this program.",
         |known, out| {
             out.with(&[("outcome", "taken")], known.profiles.taken);
             out.with(&[("outcome", "failed")], known.profiles.failed);
@@ -235,7 +255,7 @@ const FAMILIES: &[Family] = &[
     Family::new(
         Kind::Counter,
         "profile_ticks",
-        "Ticks of the profiles that were taken, by what became of them.",
+        "Ticks of all profiles, those that were given up included, by what became of them.",
         |known, out| {
             out.ticks(&[], &known.profiles.counters);
         },
@@ -250,28 +270,8 @@ const FAMILIES: &[Family] = &[
     ),
     Family::new(
         Kind::Counter,
-        "profile_vcpu_seconds",
-        "How the vCPUs spent their time while profiles were taken.",
-        |known, out| {
-            let Some(times) = &known.profiles.runstate else {
-                return;
-            };
-            for (state, ns) in [
-                ("running", times.running_ns),
-                ("stolen", times.runnable_ns),
-                ("blocked", times.blocked_ns),
-                ("offline", times.offline_ns),
-            ] {
-                if let Some(ns) = ns {
-                    out.with(&[("state", state)], seconds(ns));
-                }
-            }
-        },
-    ),
-    Family::new(
-        Kind::Counter,
         "profile_cost_seconds",
-        "What sampling cost in the profiles that were taken.",
+        "What sampling cost for all profiles.",
         |known, out| {
             out.one(seconds(known.profiles.cost_ns));
         },

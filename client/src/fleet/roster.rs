@@ -61,14 +61,14 @@ impl Roster {
                 told: BTreeSet::new(),
             }),
         };
-        roster.refresh(false);
+        roster.refresh(false, Vec::new());
         roster
     }
 
-    /// Follows the files and lists until `ended`.
-    pub(super) fn follow(&self, ended: &Interrupt) {
+    /// Follows the files and lists until `ended`, and other files with `others`, which answers what is wrong with them.
+    pub(super) fn follow(&self, ended: &Interrupt, others: impl Fn() -> Vec<String>) {
         while ended.sleep_until(deadline::after(FILES_EVERY), Interrupt::stop) {
-            self.refresh(true);
+            self.refresh(true, others());
         }
     }
 
@@ -90,9 +90,8 @@ impl Roster {
         }
     }
 
-    fn refresh(&self, again: bool) {
+    fn refresh(&self, again: bool, mut problems: Vec<String>) {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut problems = Vec::new();
         if again {
             match Config::read(&self.path) {
                 Ok(config) => {

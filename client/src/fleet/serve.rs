@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,19 +15,17 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 
-use super::config::{Config, ServeConfig};
+use super::config::Config;
 use super::http::{self, Service};
 use super::roster::Roster;
-use super::tokens::{TokenError, Tokens};
+use super::tls::{Tls, TlsError};
+use super::tokens::{TokenError, TokenFiles};
 use crate::interrupt::Interrupt;
 
 /// How often the end is looked for.
@@ -66,10 +64,8 @@ pub(crate) enum ServeError {
         address: SocketAddr,
         source: io::Error,
     },
-    #[error("[serve] has only one of `certificate` and `private-key`; TLS needs both")]
-    HalfTls,
-    #[error("cannot use {} for TLS: {problem}", path.display())]
-    Tls { path: PathBuf, problem: String },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -85,14 +81,12 @@ pub(crate) fn serve(
     ready: impl FnOnce(&str, usize),
 ) -> Result<(), ServeError> {
     let settings = config.serve.clone();
-    let tokens = Tokens::read(
-        settings.view_tokens.as_deref(),
-        settings.control_tokens.as_deref(),
-    )?;
-    if tokens.is_empty() && !settings.listen.ip().is_loopback() {
+    let tls = Tls::read(&settings)?;
+    let tokens = TokenFiles::read(settings.view_tokens, settings.control_tokens)?;
+    if tokens.now().is_empty() && !settings.listen.ip().is_loopback() {
         return Err(ServeError::Unprotected(settings.listen));
     }
-    let tls = acceptor(&settings)?;
+    let tls = tls.map(Arc::new);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_io()
@@ -114,10 +108,20 @@ pub(crate) fn serve(
         longest: settings.longest,
         scheme,
     });
-    let (following, ended) = (service.clone(), interrupt.clone());
+    let (following, certificate, ended) = (service.clone(), tls.clone(), interrupt.clone());
+    let others = move |service: &Service| {
+        let tokens = service.tokens.refresh().err();
+        let tls = certificate.as_ref().and_then(|tls| tls.refresh().err());
+        let problems = [
+            tokens.map(|error| error.to_string()),
+            tls.map(|error| error.to_string()),
+        ];
+        let kept = |problem| format!("{problem}; what was read before is kept");
+        problems.into_iter().flatten().map(kept).collect()
+    };
     thread::Builder::new()
         .name("roster".into())
-        .spawn(move || following.roster.follow(&ended))
+        .spawn(move || following.roster.follow(&ended, || others(&following)))
         .map_err(ServeError::Start)?;
     ready(
         &format!("{scheme}://{address}"),
@@ -141,7 +145,7 @@ pub(crate) fn serve(
 
 struct Server {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
     router: Router,
     /// How long a connection may live.
     age: Duration,
@@ -165,7 +169,8 @@ impl Server {
                     continue;
                 }
             };
-            let (tls, router, watcher) = (self.tls.clone(), self.router.clone(), open.watcher());
+            let (router, watcher) = (self.router.clone(), open.watcher());
+            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
             let age = self.age;
             tokio::spawn(async move {
                 let _place = place;
@@ -203,29 +208,4 @@ async fn talk(
         .header_read_timeout(IDLE)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let _ = timeout(age, watcher.watch(connection)).await;
-}
-
-/// What speaks TLS, if the configuration has a certificate.
-fn acceptor(settings: &ServeConfig) -> Result<Option<TlsAcceptor>, ServeError> {
-    let (chain, key) = match (&settings.certificate, &settings.private_key) {
-        (None, None) => return Ok(None),
-        (Some(chain), Some(key)) => (chain, key),
-        _ => return Err(ServeError::HalfTls),
-    };
-    let unreadable = |path: &PathBuf, problem: String| ServeError::Tls {
-        path: path.clone(),
-        problem,
-    };
-    let certificates = CertificateDer::pem_file_iter(chain)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| unreadable(chain, error.to_string()))?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, error.to_string()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map(rustls::ConfigBuilder::<rustls::ServerConfig, _>::with_no_client_auth)
-        .and_then(|config| config.with_single_cert(certificates, private))
-        .map_err(|error| unreadable(chain, error.to_string()))?;
-    Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }

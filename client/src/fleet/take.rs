@@ -69,17 +69,18 @@ fn take(
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record::record(&mut session, &settings, &path, &mut starting)?;
+    let recording = Recording::open(&path, Reading::Strict)?;
+    // Also of a profile that is given up: the guest was interrupted for it.
+    count(member, &recording.profile);
     if interrupt.stop() {
         return Err(GuestError::Ended);
     }
     if let Some(reason) = outcome.incomplete {
         return Err(GuestError::Incomplete(reason.to_string()));
     }
-    let recording = Recording::open(&path, Reading::Strict)?;
     if let Completeness::Incomplete(reason) = &recording.completeness {
         return Err(GuestError::Incomplete(reason.clone()));
     }
-    count(member, &recording.profile);
     let symbolized = symbolizer.resolve(&recording.profile)?;
     let options = ReportOptions {
         guest_labels: Some(member.guest.all_labels()),
@@ -144,11 +145,6 @@ fn count(member: &Member, profile: &Profile) {
     let counters = profile.counters();
     profiles.missing = counters.missing;
     profiles.counters = profiles.counters.plus(&counters);
-    let runstate = profile.runstate();
-    profiles.runstate = Some(match &profiles.runstate {
-        Some(before) => before.plus(&runstate),
-        None => runstate,
-    });
     for vcpu in profile.vcpus() {
         let cost_ns = vcpu.cost.map_or(0, |cost| cost.total_ns);
         profiles.cost_ns = profiles.cost_ns.saturating_add(cost_ns);

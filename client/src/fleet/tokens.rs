@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use axum::http::{HeaderMap, header};
 use blake2::{Blake2s256, Digest as _};
@@ -20,6 +21,42 @@ pub(super) enum Right {
     View,
     /// Record them as well.
     Control,
+}
+
+/// The files of tokens, and what they said when they could be read last.
+#[derive(Debug)]
+pub(super) struct TokenFiles {
+    view: Option<PathBuf>,
+    control: Option<PathBuf>,
+    now: RwLock<Tokens>,
+}
+
+impl TokenFiles {
+    /// Reads the files, if there are any.
+    ///
+    /// # Errors
+    /// One cannot be used.
+    pub(super) fn read(
+        view: Option<PathBuf>,
+        control: Option<PathBuf>,
+    ) -> Result<TokenFiles, TokenError> {
+        let now = RwLock::new(Tokens::read(view.as_deref(), control.as_deref())?);
+        Ok(TokenFiles { view, control, now })
+    }
+
+    /// Reads them again.
+    ///
+    /// # Errors
+    /// One cannot be used now; the tokens before stay.
+    pub(super) fn refresh(&self) -> Result<(), TokenError> {
+        let tokens = Tokens::read(self.view.as_deref(), self.control.as_deref())?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+        Ok(())
+    }
+
+    pub(super) fn now(&self) -> RwLockReadGuard<'_, Tokens> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Those who may ask. Without any token everybody may, so that only this machine is served.
@@ -42,7 +79,7 @@ pub(crate) enum TokenError {
 
 impl Tokens {
     /// Reads the files; empty lines and those that begin with `#` are passed over.
-    pub(super) fn read(view: Option<&Path>, control: Option<&Path>) -> Result<Tokens, TokenError> {
+    fn read(view: Option<&Path>, control: Option<&Path>) -> Result<Tokens, TokenError> {
         let mut tokens = Tokens::default();
         for (right, path) in [(Right::View, view), (Right::Control, control)] {
             if let Some(path) = path {
@@ -144,6 +181,27 @@ mod tests {
             assert_eq!(tokens.right(&with(wrong)), None, "{wrong}");
         }
         assert_eq!(tokens.right(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_token_that_is_taken_out_of_its_file_is_worth_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        fs::write(&path, "0123456789abcdef\n").unwrap();
+        let files = TokenFiles::read(None, Some(path.clone())).unwrap();
+        let may = |token: &str| files.now().right(&with(&format!("Bearer {token}")));
+        assert_eq!(may("0123456789abcdef"), Some(Right::Control));
+        fs::write(&path, "fedcba9876543210\n").unwrap();
+        files.refresh().unwrap();
+        assert_eq!(may("0123456789abcdef"), None);
+        assert_eq!(may("fedcba9876543210"), Some(Right::Control));
+        // A file without tokens would let everybody in.
+        fs::write(&path, "").unwrap();
+        files.refresh().unwrap_err();
+        fs::remove_file(&path).unwrap();
+        files.refresh().unwrap_err();
+        assert_eq!(may("0123456789abcdef"), None);
+        assert_eq!(may("fedcba9876543210"), Some(Right::Control));
     }
 
     #[test]

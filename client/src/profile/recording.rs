@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use unikprof_proto::message;
 
 use super::counters::{Counters, CountersDisagree};
 use super::distribution::Distribution;
@@ -201,6 +202,22 @@ pub struct Runstate {
 }
 
 impl Runstate {
+    /// What an agent tells; if its platform tells no states apart, the sampler's own clock knows the running time.
+    pub(crate) fn told(running_ns: u64, states: Option<message::Runstate>) -> Runstate {
+        match states {
+            Some(states) => Runstate {
+                running_ns: Some(states.running_ns),
+                runnable_ns: Some(states.runnable_ns),
+                blocked_ns: Some(states.blocked_ns),
+                offline_ns: Some(states.offline_ns),
+            },
+            None => Runstate {
+                running_ns: Some(running_ns),
+                ..Runstate::default()
+            },
+        }
+    }
+
     /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if the platform
     /// cannot tell or there was no work.
     pub(crate) fn stolen_share(&self) -> Option<f64> {

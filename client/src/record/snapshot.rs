@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use unikprof_proto::message::{TakeSnapshot, VcpuSnapshot as Answer};
+use unikprof_proto::message::{Snapshot as VcpuNow, TakeSnapshot, VcpuSnapshot as Answer};
 
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
@@ -116,9 +116,40 @@ impl Session {
         since_ns: u64,
         observer: &mut dyn Observer,
     ) -> Result<Reply, RecordError> {
+        let (now, state) = self.ask_for_snapshot(vcpu, since_ns, observer)?;
+        let snapshot = Snapshot::decode(&state, now.at_ns, &self.agent().mappings)?;
+        Ok(Reply {
+            now_ns: now.at_ns,
+            running_ns: now.running_ns,
+            taken: snapshot.filter(|snapshot| snapshot.at_ns >= since_ns),
+        })
+    }
+
+    /// How each vCPU has spent its time since a moment that the platform chose. No vCPU is interrupted, and no recording
+    /// is needed. A platform that does not tell the states apart tells running time alone.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn times(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<crate::profile::Runstate>, RecordError> {
+        let vcpus = self.agent().vcpus;
+        let time = |vcpu| {
+            // Any earlier snapshot will do, so that none is taken.
+            let (now, _) = self.ask_for_snapshot(vcpu, 0, observer)?;
+            Ok(crate::profile::Runstate::told(now.running_ns, now.runstate))
+        };
+        (0..vcpus).map(time).collect()
+    }
+
+    /// A vCPU's clocks now, and its last snapshot, still encoded.
+    fn ask_for_snapshot(
+        &mut self,
+        vcpu: u32,
+        since_ns: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<(VcpuNow, Vec<u8>), RecordError> {
         let request = TakeSnapshot { vcpu, since_ns };
-        let mut state = Vec::new();
-        let (now_ns, running_ns) = self.persist(observer, |connection, _| {
+        self.persist(observer, |connection, _| {
             let answer: Answer<'_> =
                 connection.ask(&request, "a vCPU's snapshot", "taking a snapshot")?;
             if answer.vcpu != vcpu {
@@ -128,14 +159,7 @@ impl Session {
                 };
                 return Err(Attempt::Failed(error.into()));
             }
-            state = answer.state.to_vec();
-            Ok((answer.now_ns, answer.running_ns))
-        })?;
-        let snapshot = Snapshot::decode(&state, now_ns, &self.agent().mappings)?;
-        Ok(Reply {
-            now_ns,
-            running_ns,
-            taken: snapshot.filter(|snapshot| snapshot.at_ns >= since_ns),
+            Ok((answer.now, answer.state.to_vec()))
         })
     }
 }

@@ -116,23 +116,11 @@ impl Total {
     fn stats(self, vcpu: u32, mode: Mode, period_ns: u64) -> VcpuStats {
         let mut counters = self.counters;
         counters.missing = self.missing(mode, period_ns);
-        let runstate = match self.runstate {
-            Some(sum) if !self.runstate_unknown => Runstate {
-                running_ns: Some(sum.running_ns),
-                runnable_ns: Some(sum.runnable_ns),
-                blocked_ns: Some(sum.blocked_ns),
-                offline_ns: Some(sum.offline_ns),
-            },
-            // The sampler's own clock knows at least this.
-            _ => Runstate {
-                running_ns: Some(self.running_ns),
-                ..Runstate::default()
-            },
-        };
+        let states = self.runstate.filter(|_| !self.runstate_unknown);
         VcpuStats {
             vcpu,
             counters,
-            runstate,
+            runstate: Runstate::told(self.running_ns, states),
             elapsed_ns: self.elapsed_ns,
             cost: self.cost(),
             lateness_ns: self.lateness_ns,

@@ -154,6 +154,14 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
     fleet.wait_for("shares");
     fleet.wait_for("service");
     assert!(fleet.guest("bad").is_none());
+    // Before any profile.
+    for state in ["running", "stolen", "blocked"] {
+        let line = format!(
+            "unikprof_vcpu_seconds_total{{state=\"{state}\",guest=\"service\",app=\"demo\"}}"
+        );
+        let seconds = fleet.metric(&line).unwrap_or_else(|| panic!("no {line}"));
+        assert!(seconds > 0.0 || state != "running", "{line} {seconds}");
+    }
     let (_, targets) = fleet.get("/targets", &[]);
     let targets: Value = serde_json::from_str(&targets).unwrap();
     let here = fleet.url.strip_prefix("http://").unwrap();
@@ -281,8 +289,10 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
         stream
     };
     let two: Vec<TcpStream> = (0..2).map(ask).collect();
-    wait_until("two recordings", || {
-        (client.recording_names().len() == 2).then_some(())
+    client.wait_for_status("samples of two recordings", |status| {
+        let ticks = |one: &Value| one["counters"]["recorded"].as_u64() > Some(0);
+        let recordings = status["recordings"].as_array().unwrap();
+        recordings.len() == 2 && recordings.iter().all(ticks)
     });
     assert_eq!(fleet.get(&format!("{pprof}/profile?seconds=1"), &[]).0, 429);
     drop(two);
@@ -293,6 +303,8 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
     wait_until("the count of both", || {
         fleet.metric(ended).filter(|count| *count == 2.0)
     });
+    let ticks = "unikprof_profile_ticks_total{outcome=\"recorded\",guest=\"shares\"}";
+    assert!(fleet.metric(ticks) >= Some(2.0), "they were taken");
     fleet.end();
 }
 
@@ -330,18 +342,7 @@ fn tokens_say_who_may_look_and_who_may_record() {
     let folder = folder();
     fs::write(folder.path().join("view"), "0123456789abcdef\n").unwrap();
     fs::write(folder.path().join("control"), "fedcba9876543210\n").unwrap();
-    // A certificate of its own, as an administrator makes it.
-    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out chain.pem";
-    let made = Command::new("openssl")
-        .args(words.split(' '))
-        .current_dir(folder.path())
-        .output();
-    let made = made.expect("`openssl`, which is needed for this case");
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+    certify(folder.path());
     let settings = "view-tokens = \"view\"\ncontrol-tokens = \"control\"\ncertificate = \"chain.pem\"\nprivate-key = \"key.pem\"";
     let fleet = Fleet::start(folder, settings, &entry("shares", guest.address()));
     assert!(fleet.url.starts_with("https://"), "{}", fleet.url);
@@ -366,7 +367,36 @@ fn tokens_say_who_may_look_and_who_may_record() {
             fleet.log()
         );
     }
+    // Another token and another certificate: whoever has the old ones is told so soon.
+    fs::write(fleet.path("view"), "0123456789abcdee\n").unwrap();
+    fs::copy(&chain, fleet.path("old.pem")).unwrap();
+    certify(fleet.folder.path());
+    let header = "Authorization: Bearer 0123456789abcdee";
+    wait_until("the new ones", || {
+        let options = ["--cacert", &*chain, "--header", header];
+        (fleet.get("/metrics", &options).0 == 200).then_some(())
+    });
+    let old = fleet.path("old.pem");
+    assert_eq!(fleet.get("/metrics", &["--cacert", &*old]).0, 0);
+    let header = "Authorization: Bearer 0123456789abcdef";
+    let options = ["--cacert", &*chain, "--header", header];
+    assert_eq!(fleet.get("/metrics", &options).0, 401);
     fleet.end();
+}
+
+/// Makes a certificate and its key, as an administrator does.
+fn certify(folder: &Path) {
+    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out chain.pem";
+    let made = Command::new("openssl")
+        .args(words.split(' '))
+        .current_dir(folder)
+        .output();
+    let made = made.expect("`openssl`, which is needed for this case");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
 }
 
 #[test]

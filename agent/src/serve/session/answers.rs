@@ -86,8 +86,7 @@ impl Session {
         }
         self.send(&VcpuSnapshot {
             vcpu,
-            now_ns: agent.platform().now_ns(),
-            running_ns: agent.platform().running_ns(vcpu),
+            now: agent.snapshot(vcpu),
             state: state.get(..length).unwrap_or_default(),
         });
         if at_ns < since_ns {
