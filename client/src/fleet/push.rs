@@ -15,6 +15,8 @@ mod http;
 mod otlp;
 mod parca;
 mod pyroscope;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;

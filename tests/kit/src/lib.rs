@@ -2,8 +2,11 @@
 //!
 //! [`frames`] has the frames of both directions, [`noise`] the handshake and the records of both sides, by `snow`,
 //! which is independent of the agent's implementation. [`documents`] finds the commands and the code that the
-//! documentation shows. Nothing here depends on the agent or the client.
+//! documentation shows. `engines` takes profiles as the engines that keep them do. Nothing here depends on the agent or the
+//! client.
 
 pub mod documents;
+#[cfg(feature = "engines")]
+pub mod engines;
 pub mod frames;
 pub mod noise;

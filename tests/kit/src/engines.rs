@@ -1,0 +1,269 @@
+//! The engines that keep profiles, as far as tests need them: an HTTP server that takes what Pyroscope, Parca and an
+//! OpenTelemetry collector take, refuses what they refuse, and fails when it is told to.
+//!
+//! | path | definition |
+//! |---|---|
+//! | `/push.v1.PusherService/Push` | `push/v1/push.proto` of grafana/pyroscope, by the Connect protocol as JSON |
+//! | `/api/profiles/writeraw` | `profilestore.proto` of parca-dev/parca, by gRPC's HTTP gateway as JSON |
+//! | `/v1development/profiles` | `profiles_service.proto` of open-telemetry/opentelemetry-proto, as protobuf |
+//!
+//! [`Receiver::received`] sums what was taken by series and time, so that an audit can compare.
+
+mod http;
+mod otlp;
+mod parca;
+mod pprof;
+mod pyroscope;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// A running server on the loopback interface; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Receiver {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    ended: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    limits: Limits,
+    /// What a request must have in this header.
+    demanded: Vec<(String, String)>,
+    /// One for each of the next requests; `None`: it is answered as it should be.
+    failures: VecDeque<Option<Failure>>,
+    always: Option<Failure>,
+    received: Received,
+}
+
+/// Pyroscope's limits, at first those that it has by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Of a profile.
+    pub samples: usize,
+    /// Of a profile, before compression.
+    pub bytes: usize,
+    /// What one request may have of a tenant's budget, before compression; one with more is always told to come later.
+    pub burst: usize,
+    /// Of a series, with those of the samples.
+    pub labels: usize,
+    /// The longest name of one, in bytes.
+    pub label_name: usize,
+    /// The longest value of one, in bytes.
+    pub label_value: usize,
+    /// Deeper stacks are refused here; Pyroscope cuts them.
+    pub depth: usize,
+    /// How long ago a profile may have begun.
+    pub older: Duration,
+    /// How far ahead of this machine's clock a profile may begin.
+    pub newer: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            samples: 16_000,
+            bytes: 4 << 20,
+            burst: 2 << 20,
+            labels: 30,
+            label_name: 1024,
+            label_value: 2048,
+            depth: 1000,
+            older: Duration::from_secs(3600),
+            newer: Duration::from_secs(600),
+        }
+    }
+}
+
+/// How a request fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// This status with these headers, in the engine's own way to write errors. Nothing is taken.
+    Status(u16, Vec<(String, String)>),
+    /// Success that no engine writes, such as the page of a proxy. Nothing is taken.
+    Page,
+    /// The profiles are taken, and the connection ends within the answer. A collector's whole answer is empty if all is
+    /// well: this one takes nothing, and ends within the answer that says so.
+    HalfAnswer,
+    /// The profiles are taken, and the connection ends without an answer.
+    NoAnswer,
+    /// The connection ends when the request was read. Nothing is taken.
+    Close,
+    /// Nothing happens until the client ends the connection. Nothing is taken.
+    Silence,
+    /// An answer whose header does not end, a byte at a time. Nothing is taken.
+    Slow,
+    /// The collector takes none of the profiles, and says so in a success; others answer as always.
+    Partial,
+}
+
+/// What a series of profiles is known by: its labels, and those of its samples.
+pub type Series = BTreeMap<String, String>;
+
+/// What was taken, and what was not.
+#[derive(Debug, Clone, Default)]
+pub struct Received {
+    /// All requests that were read.
+    pub requests: u64,
+    /// By series and the time at which the profile began, in ns since 1970.
+    pub series: BTreeMap<Series, BTreeMap<u64, Taken>>,
+    /// The `X-Scope-OrgID` of the last request.
+    pub tenant: Option<String>,
+    /// The ids of the profiles, as they came.
+    pub ids: Vec<String>,
+    /// Why requests were refused, by the rules.
+    pub refused: Vec<String>,
+}
+
+impl Received {
+    /// The sum of this kind of value over everything that was taken, second deliveries not counted.
+    pub fn sum(&self, kind: &str) -> i64 {
+        let taken = self.series.values().flat_map(BTreeMap::values);
+        let values = taken.filter_map(|taken| taken.values.get(kind));
+        values.sum()
+    }
+
+    /// How often a series was given the same time once more.
+    pub fn repeated(&self) -> u64 {
+        let taken = self.series.values().flat_map(BTreeMap::values);
+        taken.map(|taken| taken.deliveries - 1).sum()
+    }
+}
+
+/// A profile of one series.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The sum of its samples, by the kind of value, such as `samples` or `cpu`.
+    pub values: BTreeMap<String, i64>,
+    /// How many there are.
+    pub samples: u64,
+    /// How long the profile is, in ns.
+    pub duration_ns: u64,
+    /// How often it came.
+    pub deliveries: u64,
+}
+
+/// Profiles of a request that keeps to the rules.
+#[derive(Debug, Default)]
+struct Batch {
+    profiles: Vec<(Series, u64, Taken)>,
+    ids: Vec<String>,
+}
+
+/// Why a request is refused, and the status that says so.
+#[derive(Debug)]
+struct Refusal {
+    status: u16,
+    text: String,
+}
+
+impl Refusal {
+    /// Of what is wrong with it.
+    fn invalid(text: impl Into<String>) -> Refusal {
+        Refusal {
+            status: 400,
+            text: text.into(),
+        }
+    }
+}
+
+impl Receiver {
+    /// Listens on a free port.
+    pub fn start() -> io::Result<Receiver> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let receiver = Receiver {
+            address: listener.local_addr()?,
+            shared: Arc::default(),
+        };
+        let shared = receiver.shared.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if shared.ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let shared = shared.clone();
+                if let Ok(stream) = stream {
+                    // The client sees how it ends.
+                    thread::spawn(move || http::serve(stream, &shared));
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    /// Its address, without a path.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sets the limits for the requests to come.
+    pub fn limit(&self, limits: Limits) {
+        self.shared.state().limits = limits;
+    }
+
+    /// Refuses requests without this value in this header with 401.
+    pub fn demand(&self, header: &str, value: &str) {
+        let pair = (header.to_ascii_lowercase(), value.to_owned());
+        self.shared.state().demanded.push(pair);
+    }
+
+    /// Lets the next requests fail, one in each of these ways; `None`: that one does not.
+    pub fn fail_next(&self, failures: impl IntoIterator<Item = impl Into<Option<Failure>>>) {
+        let failures = failures.into_iter().map(Into::into);
+        self.shared.state().failures.extend(failures);
+    }
+
+    /// Lets all requests fail that no [`Receiver::fail_next`] is about, until it is told otherwise.
+    pub fn fail_always(&self, failure: impl Into<Option<Failure>>) {
+        self.shared.state().always = failure.into();
+    }
+
+    /// What was received until now.
+    pub fn received(&self) -> Received {
+        self.shared.state().received.clone()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn failure(&mut self) -> Option<Failure> {
+        match self.failures.pop_front() {
+            Some(next) => next,
+            None => self.always.clone(),
+        }
+    }
+}
+
+impl Received {
+    fn take(&mut self, batch: Batch) {
+        self.ids.extend(batch.ids);
+        for (series, unix_ns, taken) in batch.profiles {
+            let times = self.series.entry(series).or_default();
+            times.entry(unix_ns).or_insert(taken).deliveries += 1;
+        }
+    }
+}
