@@ -11,11 +11,9 @@
 
 mod config;
 mod contact;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the collector will use it for its files")
-)]
 mod file_name;
+#[cfg_attr(not(test), expect(dead_code, reason = "for the collector"))]
+mod folder;
 mod http;
 mod member;
 mod metrics;

@@ -45,6 +45,8 @@ mod writer;
 pub use completeness::Completeness;
 pub(crate) use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
+#[cfg(feature = "fleet")]
+pub(crate) use error::Damage;
 pub use error::RecordingError;
 pub(crate) use format::preamble;
 pub use format::{FileEnd, FileHeader, MAGIC, VERSION};

@@ -16,7 +16,7 @@ use super::rings::Rings;
 use super::stacks::Stacks;
 use super::totals::Totals;
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
-use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::frame_reader::FrameReader;
 use crate::printable::Printable;
 use crate::profile::{Architecture, Mode, ProfileBuilder, RecordingInfo, Unwind};
 use crate::timeline::{RecordingSpan, RingOrder, Window};
@@ -130,7 +130,7 @@ impl Contents {
     pub(super) fn first_epoch<R: Read>(
         frames: &mut FrameReader<R>,
     ) -> Result<Option<(u64, EpochSpan)>, Damage> {
-        while let Some(kind) = next(frames)? {
+        while let Some(kind) = frames.advance()? {
             if kind != Epoch::TYPE {
                 continue;
             }
@@ -150,7 +150,7 @@ impl Contents {
 
     /// Reads the epochs and the end.
     pub(super) fn read_on<R: Read>(&mut self, frames: &mut FrameReader<R>) -> Result<(), Damage> {
-        while let Some(kind) = next(frames)? {
+        while let Some(kind) = frames.advance()? {
             let frame = frames.frame();
             if self.end.is_some() {
                 return Err(Damage::AfterEnd);
@@ -364,21 +364,12 @@ impl EpochSpan {
     }
 }
 
-/// Goes to the next frame.
-fn next<R: Read>(frames: &mut FrameReader<R>) -> Result<Option<u16>, Damage> {
-    frames.advance().map_err(|error| match error {
-        FrameReadError::Io(error) => Damage::Io(error),
-        FrameReadError::Frame(error) => Damage::Frame(error),
-        FrameReadError::Cut(_) => Damage::Cut,
-    })
-}
-
 /// The next frame, which must be this message.
 fn expect<'a, R: Read, M: Message<'a>>(
     frames: &'a mut FrameReader<R>,
     expected: &'static str,
 ) -> Result<M, Damage> {
-    match next(frames)? {
+    match frames.advance()? {
         None => Err(Damage::NoEnd),
         Some(found) if found == M::TYPE => Ok(frame::decode(&frames.frame())?),
         Some(found) => Err(Damage::OutOfPlace { expected, found }),

@@ -14,6 +14,7 @@ use super::known_nodes::NodeError;
 use crate::agent_info::{MappingError, UnknownCode};
 use crate::connection::message_name;
 use crate::exit_code;
+use crate::frame_reader::FrameReadError;
 use crate::printable::PrintableBytes;
 use crate::profile::TooManyStacks;
 use crate::recover::Holder;
@@ -119,6 +120,16 @@ pub enum Damage {
     TwoRecordings { first: u64, second: u64 },
     #[error(transparent)]
     TooManyStacks(#[from] TooManyStacks),
+}
+
+impl From<FrameReadError> for Damage {
+    fn from(error: FrameReadError) -> Damage {
+        match error {
+            FrameReadError::Io(error) => Damage::Io(error),
+            FrameReadError::Frame(error) => Damage::Frame(error),
+            FrameReadError::Cut(_) => Damage::Cut,
+        }
+    }
 }
 
 impl RecordingError {
