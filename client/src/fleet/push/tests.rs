@@ -324,6 +324,35 @@ fn an_old_profile_is_never_taken_by_pyroscope() {
     );
 }
 
+/// A store whose limits are lower than usual refuses; what is only too much for now may come later.
+#[test]
+fn lower_limits_are_told_with_their_reason() {
+    let usual = Limits::default();
+    for (limits, told) in [
+        (
+            Limits {
+                samples: 9,
+                ..usual
+            },
+            "samples count limit",
+        ),
+        (
+            Limits { bytes: 99, ..usual },
+            "exceeds the limit of 99 bytes",
+        ),
+        (Limits { depth: 2, ..usual }, "deeper than the limit"),
+        (Limits { labels: 5, ..usual }, "too many label names"),
+        (Limits { burst: 99, ..usual }, "push rate limit"),
+    ] {
+        let case = Case::new();
+        case.receiver.limit(limits);
+        let verdict = case.deliver(Engine::Pyroscope, &profile(10, 3));
+        assert!(reason(&verdict).contains(told), "{verdict:?}");
+        assert_eq!(is_later(&verdict), limits.burst == 99, "{verdict:?}");
+        assert_eq!(case.receiver.received().series, [].into());
+    }
+}
+
 #[test]
 fn labels_keep_to_the_limits() {
     let mut case = Case::new();
