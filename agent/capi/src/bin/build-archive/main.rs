@@ -81,6 +81,19 @@ const PREFIX: &str = "unikprof_";
 const USAGE: &str = "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]
       or: build-archive FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
 
+const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
+
+libunikprof.a, for kernels that call it (docs/embedding/c.md):
+  --smoltcp      its own TCP, for kernels that exchange Ethernet frames
+  --noise        keys
+  --ring         the flight recorder
+
+--dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
+  --entry NAME   the function before which it starts [default: solo5_app_main]
+  --abort NAME   a function before which it writes a crash dump; can be repeated
+                 [default: solo5_abort and solo5_exit]
+  --memory MIB   for stacks, caller table and ring [default: 4]";
+
 /// What is built.
 struct Archive {
     /// The package, beside this one.
@@ -145,12 +158,19 @@ const NO_EXECUTABLE_STACK: &str = "\n.section .note.GNU-stack,\"\",@progbits\n";
 const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
 
 fn main() -> ExitCode {
+    if env::args().any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}\n\n{HELP}");
+        return ExitCode::SUCCESS;
+    }
     let Some((folder, archive)) = parse(env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     match build(Path::new(&folder), &archive) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            println!("wrote {}", Path::new(&folder).join(archive.name).display());
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -160,7 +180,7 @@ fn main() -> ExitCode {
 
 /// The folder and the archive that the words ask for.
 fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
-    let folder = words.next()?;
+    let folder = words.next().filter(|folder| !folder.starts_with('-'))?;
     let mut features = Vec::new();
     let (mut is_dropin, mut entry, mut memory) = (false, None, None);
     let mut aborts = Vec::new();
