@@ -79,8 +79,13 @@ export class Flame {
   show(shown) {
     // A number means another node in another tree.
     if (this.shown?.tree !== shown.tree) this.chosen = null;
+    const isTurned = shown.upwards && !this.shown?.upwards;
     this.shown = shown;
+    const part = this.canvas.parentElement;
+    part.classList.toggle("upwards", shown.upwards);
     this.resize();
+    // The root, at the bottom, is what is looked at first.
+    if (isTurned) part.scrollTop = part.scrollHeight;
   }
 
   resize() {

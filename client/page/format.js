@@ -83,14 +83,16 @@ export function printableDeep(value) {
 
 /** The crate, namespace or prefix that a function belongs to. */
 export function moduleOf(name) {
-  let text = name.replace(/^[<&*]+/, "");
-  if (text.startsWith("dyn ")) text = text.slice(4);
-  let end = text.indexOf("::");
-  if (end < 0) {
-    end = text.search(/[_(<.]/);
-    if (end === 0) end = -1;
-  }
-  return end < 0 ? text : text.slice(0, end);
+  if (name.startsWith("<")) return crateOf(name);
+  const end = name.indexOf("::");
+  return end < 0 ? name.replace(/(?!^)[_(<.].*/, "") : name.slice(0, end);
+}
+
+/** That of Rust's `<Type>::f` and `<Type as Trait>::f`: the type's, or the trait's if the type has none. */
+function crateOf(name) {
+  const type = name.replace(/^(?:[<&*([]|dyn |mut |const )+/, "");
+  const path = /^(\w+)::/.exec(type) ?? / as (?:dyn )?(\w+)::/.exec(type) ?? /^(\w+)/.exec(type);
+  return path ? path[1] : name;
 }
 
 /** FNV-1a of a text's UTF-16 units. */

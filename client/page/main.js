@@ -40,7 +40,7 @@ const KEYS = [
   ["Shift+arrows", "in the time tracks: move the selected range"],
   ["Enter, b", "in the time tracks: select what is shown, or select it as the base of a comparison"],
   ["drag, Ctrl+drag, Shift+drag", "in the time tracks: select a range, select the base of a comparison, move"],
-  ["double click", "a cell: its menu; the time tracks: show all"],
+  ["click, double click", "a cell: zoom, its menu; double click in the time tracks: show all"],
 ];
 
 const $ = (id) => document.getElementById(id);
@@ -363,6 +363,7 @@ class Page {
       time.forEach((ns, at) => {
         if (ns === null) return;
         const part = element("span", { className: names[at], textContent: `${names[at]} ${percent(ns / whole)}`, title: `${names[at]} ${duration(ns)}` });
+        part.classList.toggle("narrow", ns < whole / 25);
         part.style.flex = `${ns / whole} 0 0`;
         if (ns > 0) $("bar").append(part);
       });
@@ -636,6 +637,7 @@ class Page {
       },
     })));
     menu.hidden = false;
+    showTip($("tip"), null);
     menu.style.left = `${Math.min(event.clientX, innerWidth - 240)}px`;
     menu.style.top = `${Math.min(event.clientY, innerHeight - 140)}px`;
     menu.firstChild.focus();

@@ -1,6 +1,6 @@
 // Time: a track for each vCPU, lanes of the guest's spans, marks and counters.
 import { css, elide, prepare, tickStep } from "./canvas.js";
-import { clock, duration, grouped, moment, percent } from "./format.js";
+import { amountWithUnit, clock, duration, grouped, moment, percent } from "./format.js";
 import { upper } from "./times.js";
 
 /** From this length on, vCPUs are heatmaps: a column a second, the part of the second downwards. */
@@ -292,7 +292,7 @@ export class Tracks {
     if (before !== null) context.lineTo(this.x(Math.min(this.to, this.recording.time.to_ns)), y(before));
     context.stroke();
     context.fillStyle = css("--dim");
-    context.fillText(`${low} to ${high}`, LEFT + 4, row.y + 8);
+    context.fillText(`${grouped(low)} to ${grouped(high)}`, LEFT + 4, row.y + 8);
   }
 
   /** Recordings that begin and end, suspensions, and time that the rings do not hold. */
@@ -415,8 +415,8 @@ export class Tracks {
       const told = recording.timesOf(row.vcpu).shares(from, Math.round(from + columnNs));
       const counts = Array.from({ length: parts }, (_, part) => this.cell(row, column, part) || 0);
       lines.push(`vCPU ${row.vcpu}, ${duration(Math.round(columnNs))} here:`);
-      if (row.kind === "heat") lines.push(`${grouped(counts.reduce((sum, n) => sum + n, 0))} samples`);
-      else lines.push(`${grouped(counts[0])} samples${counts[1] ? `, ${counts[1]} masked` : ""}${counts[2] ? `, ${counts[2]} lost` : ""}`);
+      if (row.kind === "heat") lines.push(amountWithUnit(counts.reduce((sum, n) => sum + n, 0)));
+      else lines.push(`${amountWithUnit(counts[0])}${counts[1] ? `, ${counts[1]} masked` : ""}${counts[2] ? `, ${counts[2]} lost` : ""}`);
       if (told) {
         const stolen = recording.timesOf(row.vcpu).tellsStolen ? `stolen ${percent(told[1])}, ` : "";
         lines.push(`${stolen}running ${percent(told[0])}, blocked ${percent(told[2])} (measured about once a second)`);

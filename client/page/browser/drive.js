@@ -7,6 +7,7 @@
 //   "still": true beside an action that changes nothing of the page's state
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
+//   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 //   {"screenshot": "/path.png", "of": "/another.svg"}   {"scheme": "dark"}   {"size": [1200, 800]}
 import { text } from "node:stream/consumers";
@@ -14,7 +15,7 @@ import process from "node:process";
 import puppeteer from "puppeteer-core";
 
 const SOON = 60000;
-const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible"];
+const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled"];
 
 const steps = JSON.parse(await text(process.stdin));
 const browser = await puppeteer.launch({
@@ -59,6 +60,8 @@ async function take(page, step) {
       return page.$$eval(value, (found) => found.map((each) => each.textContent));
     case "rows":
       return page.$$eval(value, (found) => found.map((row) => [...row.children].map((cell) => cell.textContent)));
+    case "scrolled":
+      return page.$eval(value, (part) => [part.scrollTop, part.scrollHeight - part.clientHeight - part.scrollTop]);
     case "visible":
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
     case "media":

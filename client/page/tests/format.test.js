@@ -33,6 +33,11 @@ test("a module is a crate, a namespace or a prefix", () => {
   assert.equal(moduleOf("core::fmt::write"), "core");
   assert.equal(moduleOf("<alloc::vec::Vec<T> as Drop>::drop"), "alloc");
   assert.equal(moduleOf("<dyn smoltcp::Device>::poll"), "smoltcp");
+  assert.equal(moduleOf("<usize as core::slice::SliceIndex<[T]>>::index"), "core");
+  assert.equal(moduleOf("<&mut serde_json::ser::Compound<W> as serde::Serializer>::end"), "serde_json");
+  assert.equal(moduleOf("<[A] as core::slice::SlicePartialEq<B>>::equal"), "core");
+  assert.equal(moduleOf("<str>::to_lowercase"), "str");
+  assert.equal(moduleOf("<()>::f"), "<()>::f");
   assert.equal(moduleOf("camlStdlib__List__map_123"), "camlStdlib");
   assert.equal(moduleOf("_start"), "_start");
   assert.equal(moduleOf(""), "");

@@ -13,6 +13,7 @@ pub(crate) use linux::run;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod linux {
     use std::io;
+    use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
     use std::thread;
     use std::time::Duration;
 
@@ -75,6 +76,8 @@ mod linux {
     fn serve(guest: Guest, seed: u64, load: Load) -> Result<(), hosted::Error> {
         const BURST: usize = 100;
         const PAUSE: Duration = Duration::from_millis(20);
+        /// By all vCPUs.
+        static SERVED: AtomicI64 = AtomicI64::new(0);
         let vcpu = guest.register_thread()?;
         // Names of its own for what it does; a request takes microseconds, so it tells of many at a time.
         let agent = guest.agent();
@@ -89,14 +92,13 @@ mod linux {
         let mut service = Service::new(seed, NOTES);
         let mut response = Vec::new();
         let mut generator = RequestGenerator::new(seed, NOTES);
-        let mut served = 0;
         loop {
             let work = agent.span(span);
             for request in generator.by_ref().take(BURST) {
                 service.handle(&request, &mut response);
-                served += 1;
             }
             drop(work);
+            let served = SERVED.fetch_add(BURST as i64, Relaxed) + BURST as i64;
             if let Load::Bursts = load {
                 agent.counter(requests, served);
                 vcpu.block(|| thread::sleep(PAUSE));

@@ -330,6 +330,10 @@ fn add_time(
     columns.add("span_moved", moved.map(u64::from));
 
     let mut events = Events::default();
+    for (name, (_, value)) in timeline.counters_at(window.from_ns) {
+        let name = names.id(&timeline.name_or_id(name));
+        events.push([since(window.from_ns), 1, 0, name, zigzag(value)]);
+    }
     for event in timeline.events(window) {
         let (kind, name, value) = match event.what {
             What::Mark { name, value } => (0, names.id(&name), value),

@@ -113,7 +113,7 @@ impl Timeline {
     }
 
     /// What counters had been set to before a moment, by the ids of their names: when, and the value.
-    fn counters_at(&self, at_ns: u64) -> BTreeMap<u64, (u64, i64)> {
+    pub(crate) fn counters_at(&self, at_ns: u64) -> BTreeMap<u64, (u64, i64)> {
         let before = Window {
             from_ns: 0,
             to_ns: at_ns,

@@ -29,6 +29,9 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     };
     let pictures = ["page.png", "flamegraph.png"].map(picture);
     let steps = [
+        json!({ "open": page }),
+        json!({ "click": "#view-flame" }),
+        json!({ "scrolled": "#graph-part" }),
         json!({ "open": format!("{}#query=note::is_spam$", page.display()) }),
         json!({ "read": "#matched" }),
         json!({ "size": [1200, 1250] }),
@@ -36,7 +39,9 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
         json!({ "screenshot": pictures[1], "of": client.path("demo/demo.svg") }),
     ];
     let Some(shown) = drive(&steps) else { return };
-    let matched = shown[1][0].as_str().unwrap().replace(',', "");
+    let [above, below] = [0, 1].map(|side| shown[2][side].as_f64().unwrap());
+    assert!(above > 0.0 && below < 2.0, "the root is seen: {}", shown[2]);
+    let matched = shown[4][0].as_str().unwrap().replace(',', "");
     let expected = format!("matched {mistake} ");
     assert!(
         matched.starts_with(&expected),

@@ -725,3 +725,25 @@ fn report_opens_the_page_in_a_browser() {
         finished.stderr
     );
 }
+
+/// Its last change before the recording was missing, and with it the whole lane if there was none in between.
+#[test]
+fn a_counter_has_the_value_that_it_had_before_the_recording() {
+    let guest = Guest::start("burst");
+    let client = guest.client();
+    wait_until("the counter", || {
+        let all = events(&client);
+        all.iter()
+            .any(|event| event["kind"] == "counter")
+            .then_some(())
+    });
+    client.record_samples(20, &[]);
+    write_page(&client, &[]);
+    let steps = [
+        open(&client, ""),
+        json!({ "hover": "#overlay", "at": [0.1, 0.9] }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let tip = shown[1].as_str().unwrap();
+    assert!(tip.contains("queue depth = "), "{tip}");
+}
