@@ -48,7 +48,7 @@ const EXAMPLES: &str = "\
 \x20 unikprof-client connect 10.0.0.5 info                       describe the agent
   unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record 30 seconds
   unikprof-client report run.unikprof --image guest.elf       list the hot functions
-  unikprof-client report run.unikprof --image guest.elf -o run.svg
+  unikprof-client report run.unikprof --image guest.elf --open show it in a browser
   unikprof-client diff old.unikprof new.unikprof              show what changed
   unikprof-client doctor run.unikprof --image guest.elf       check the profile's quality
   unikprof-client keygen -o guest.key                         make a key for an agent

@@ -42,6 +42,11 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         reconnect: arguments.retry,
     };
     // The user's own files first: what is wrong with them needs no guest.
+    let names = arguments
+        .word
+        .names()
+        .map(NameArguments::words)
+        .unwrap_or_default();
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
     let interrupt = match arguments.word {
@@ -59,6 +64,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let mut conversation = Conversation {
         session,
         interrupt,
+        names,
         json: arguments.json,
     };
     match arguments.word {
@@ -128,6 +134,8 @@ impl Observer for Warnings {
 struct Conversation {
     session: Session,
     interrupt: Interrupt,
+    /// [`NameArguments::words`].
+    names: String,
     json: bool,
 }
 
@@ -392,10 +400,11 @@ impl Conversation {
                     Target::Stdout => None,
                 }),
         );
-        let has_names = !symbolized
-            .warnings()
-            .iter()
-            .any(SymbolWarning::is_image_missing);
+        let mut warnings = symbolized.warnings().iter();
+        let names = match &*self.names {
+            "" if warnings.any(SymbolWarning::is_image_missing) => " --image GUEST.ELF",
+            named => named,
+        };
         if plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
             for warning in &recording.profile.recording().warnings {
@@ -410,13 +419,7 @@ impl Conversation {
         print(if self.json {
             json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
         } else {
-            describe::recorded(
-                &recording,
-                cut.as_ref(),
-                outcome.coverage,
-                &files,
-                has_names,
-            )
+            describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names)
         })
     }
 }

@@ -192,13 +192,14 @@ pub(super) fn word(name: &str) -> String {
     }
 }
 
-/// What was recorded and where it is; `cut` is the window that was asked for.
+/// What was recorded and where it is; `cut` is the window that was asked for, `names` the options by which a report
+/// finds names.
 pub(super) fn recorded(
     recording: &Recording,
     cut: Option<&Profile>,
     coverage: Option<Coverage>,
     files: &[PathBuf],
-    has_names: bool,
+    names: &str,
 ) -> String {
     let profile = &recording.profile;
     let info = profile.recording();
@@ -277,10 +278,9 @@ pub(super) fn recorded(
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        let image = if has_names { "" } else { " --image GUEST.ELF" };
         rows.add(
             "next",
-            format!("unikprof-client report {}{image}", only.display()),
+            format!("unikprof-client report {}{names}", only.display()),
         );
     }
     rows.0

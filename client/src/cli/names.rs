@@ -58,6 +58,20 @@ impl NameArguments {
         Ok(Symbolizer::new(images).with_raw_names(self.raw_names))
     }
 
+    /// These options as words of a command line that finds the same names, with a space before each.
+    pub(super) fn words(&self) -> String {
+        let image = self
+            .image
+            .iter()
+            .map(|path| format!(" --image {}", path.display()));
+        let symbols = self
+            .symbols
+            .iter()
+            .map(|path| format!(" --symbols {}", path.display()));
+        let force = self.force_image.then(|| " --force-image".to_owned());
+        image.chain(force).chain(symbols).collect()
+    }
+
     /// Whether the user named any file.
     pub(super) fn is_empty(&self) -> bool {
         self.image.is_empty() && self.symbols.is_empty()

@@ -180,7 +180,7 @@ impl Found<'_> {
         format!(
             "found        a crash dump at {}{which}\n\
              wrote        {path}\n\
-             next         unikprof-client report {path} --timeline{salvage}\n",
+             next         unikprof-client report {path} --image GUEST.ELF --timeline{salvage}\n",
             self.remains.place,
         )
     }

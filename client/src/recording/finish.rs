@@ -220,7 +220,8 @@ impl Recording {
         };
         let (mut warnings, only_vcpus) = (info.warnings.clone(), info.only_vcpus.clone());
         // Which one is shown is known now.
-        warnings.retain(|warning| !warning.ends_with(SHOW_ANOTHER));
+        let told = self.span.and_then(|span| about_others(timeline, &span));
+        warnings.retain(|warning| told.as_ref() != Some(warning));
         self.profile.recording = RecordingInfo {
             warnings,
             only_vcpus,
@@ -244,9 +245,6 @@ fn info_of(timeline: &Timeline, span: &RecordingSpan, of_guest: RecordingInfo) -
     }
 }
 
-/// How a warning ends that another recording can be shown.
-const SHOW_ANOTHER: &str = "; --recording NAME shows another";
-
 /// Which recordings are not shown, where the file does not tell which one it was made for.
 fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
     let all = timeline.recordings();
@@ -257,7 +255,8 @@ fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
         .collect();
     (!others.is_empty()).then(|| {
         format!(
-            "the rings also contain other recordings ({}); showing {}, which has the most samples{SHOW_ANOTHER}",
+            "the rings also contain other recordings ({}); showing {}, which has the most samples; --recording NAME \
+             shows another",
             others.join(", "),
             timeline.recording_name(span)
         )

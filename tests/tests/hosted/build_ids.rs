@@ -95,15 +95,21 @@ fn a_stripped_guest_is_named_by_its_build_id() {
     }
     let guest = Guest::spawn(Command::new(&stripped).args(["burst", "--open"]));
     let client = guest.client();
-    client.record_samples(20, &[]);
+    client.must(&["start"]);
+    client.wait_for_samples(20);
+    let folder_alone = ["--symbols", files.to_str().unwrap()];
+    let words = [&["stop", "-o", "run.unikprof"], &folder_alone[..]].concat();
+    let told = client.must(&words).stdout;
     drop(guest);
+    // What is to be done next has the names, too.
+    let next = format!("report run.unikprof {}", folder_alone.join(" "));
+    assert!(told.contains(&next), "{told}");
 
     // What each way has to find.
     let image = Guest::program().to_str().unwrap();
     let expected = names(&client, &["--image", image], None);
     assert!(expected.contains("hosted_guest::main"), "{expected}");
     assert_eq!(names(&client, &[], None), "");
-    let folder_alone = ["--symbols", files.to_str().unwrap()];
     assert_eq!(names(&client, &folder_alone, None), expected);
 
     let Some(server) = Server::start(&files, &id) else {
