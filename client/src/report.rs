@@ -256,7 +256,8 @@ impl<'a> Report<'a> {
         Ok(self)
     }
 
-    /// Lets a page show how callers were found. `symbolizer` is the one that named the report's functions.
+    /// Adds how each frame's caller was found, which the page can show. `symbolizer` must be the one that named the
+    /// report's functions.
     #[must_use]
     pub(crate) fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
         self.callers = callers_of_frames(self.symbolized, symbolizer, |_| true);

@@ -29,7 +29,8 @@ void unikprof_dropin_resume(void);
  * does; in a guest that is not profiled none does.
  *
  * For guests that do not call it by `-Wl,--wrap`. Call it where the guest ends because of an error, on the first vCPU,
- * with interrupts on or off. It waits for the console's reader: up to 5 s for each read, up to 30 s in all. */
+ * with interrupts on or off. It waits for the console's reader: at most 5 s without a read and 30 s in all,
+ * and at the end up to 5 s more for the last lines. */
 void unikprof_dropin_crash(void);
 
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and

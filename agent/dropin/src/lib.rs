@@ -66,8 +66,8 @@ pub extern "C" fn unikprof_dropin_resume() {
 /// Writes the crash dump on the console: what was recorded last, for `unikprof-client recover`. Only the first call
 /// does.
 ///
-/// Call it where the guest ends because of an error, on the first vCPU, with interrupts off or on. It returns after at
-/// most 40 s, if nobody reads the console after 5 s.
+/// Call it where the guest ends because of an error, on the first vCPU, with interrupts off or on. It waits for the
+/// console's reader: at most 5 s without a read and 30 s in all, and at the end up to 5 s more for the last lines.
 #[allow(unsafe_code, reason = "the name is called from C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_dropin_crash() {

@@ -11,10 +11,11 @@
 //! # A guest that waits
 //!
 //! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An interrupt without an event of
-//! the guest's own returns to the `hlt` or to the call: the guest does not wake. A tick that finds the guest waiting begins a block of the agent, and arms no further tick. An event of
-//! the guest's own ends it. So a recorded guest is interrupted at most once in each wait, and one that is not recorded
-//! only by clients. If an event of the guest's own arrives when such an instruction is about to be executed
-//! again, the entry lets the guest continue behind it, as the processor would have.
+//! the guest's own returns to the `hlt` or to the call: the guest does not wake. A tick that finds the guest waiting
+//! begins a block of the agent, and arms no further tick. An event of the guest's own ends the block. So a recorded guest
+//! is interrupted at most once in each wait, and one that is not recorded only by clients. If an event of the guest's own
+//! arrives when such an instruction is about to be executed again, the entry lets the guest continue behind it, as the
+//! processor would have.
 //!
 //! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
 //! know, or masks its port. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the

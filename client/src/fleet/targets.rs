@@ -33,7 +33,7 @@ impl TargetSource {
     /// Reads the list, and makes sure that it is one.
     ///
     /// # Errors
-    /// The list cannot be had, or is none: whoever has an older one keeps it.
+    /// The list cannot be read, or its contents are invalid. The caller then keeps an older list.
     pub(super) fn read(&self) -> Result<Vec<u8>, Mistake> {
         let bytes = match &self.place {
             Place::File(path) => regular(path).and_then(all),

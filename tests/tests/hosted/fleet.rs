@@ -1,4 +1,4 @@
-//! `serve`: guests that are processes, and who asks for their profiles and metrics: curl, Go's pprof and Prometheus.
+//! `serve` with hosted guests. Their profiles and metrics are requested by curl, Go's pprof and Prometheus.
 
 use std::fs;
 use std::io::Write as _;
@@ -78,7 +78,7 @@ impl Fleet {
         (status.parse().unwrap(), body.to_owned())
     }
 
-    /// What is told of a guest.
+    /// A guest's entry in `/guests`.
     fn guest(&self, name: &str) -> Option<Value> {
         let (_, body) = self.get("/guests", &[]);
         let all: Value = serde_json::from_str(&body).unwrap();
