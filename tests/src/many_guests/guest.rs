@@ -185,20 +185,22 @@ impl Running<'_, '_> {
         while let Some(deadline_ns) = self.deadline_ns
             && deadline_ns <= now_ns
         {
-            if self.deliver(deadline_ns)
+            self.agent.platform().advance_to(deadline_ns);
+            if self.deliver()
                 && let Some(life) = self.guest.lives.last_mut()
             {
                 life.ticks += 1;
             }
         }
+        self.agent.platform().advance_to(now_ns);
     }
 
-    /// Delivers a tick at this time; answers whether the agent read the interrupted stack.
-    fn deliver(&mut self, ns: u64) -> bool {
+    /// Delivers a tick; answers whether the agent read the interrupted stack.
+    fn deliver(&mut self) -> bool {
         let ticks = self.guest.lives.last().map_or(0, |life| life.ticks);
         let interrupted = self.guest.plan.program.at(ticks);
         let platform = self.agent.platform();
-        platform.at(ns, interrupted.bounds.clone(), || {
+        platform.interrupt(interrupted.bounds.clone(), || {
             self.deadline_ns = self.agent.on_tick(Some(&interrupted.registers));
         })
     }
@@ -230,7 +232,7 @@ impl Running<'_, '_> {
 
         let platform = self.agent.platform();
         if platform.take_kick() {
-            self.deliver(platform.elapsed_ns());
+            self.deliver();
         }
         self.deadline_ns = self.agent.deadline();
         let door_ns = self.service.place_from_ns();

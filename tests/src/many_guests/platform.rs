@@ -1,7 +1,7 @@
 //! The platform below each agent: one vCPU that always runs, until the guest rests.
 //!
-//! Ticks are delivered in batches, each with the clock at its deadline, as if it had come in time: a client sees the guest
-//! between batches only. Otherwise the clock is the machine's.
+//! The clock stands still between batches of ticks. Each tick is delivered with the clock at its deadline, as if it had come
+//! in time, however busy this machine is; a client sees the guest between batches only, when the clock is the machine's.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -13,10 +13,9 @@ use unikprof_agent::{Platform, Runstate};
 #[derive(Debug)]
 pub(super) struct Simulated {
     origin: Instant,
-    /// The latest time that the clock has shown.
-    shown_ns: Cell<u64>,
-    /// During a tick: the only time that the clock shows.
-    stopped_ns: Cell<Option<u64>>,
+    /// The origin's time of day, in ns since 1970.
+    origin_unix_ns: u64,
+    now_ns: Cell<u64>,
     /// The running time at the guest's rest.
     rests_at_ns: Cell<Option<u64>>,
     /// The bounds of the interrupted stack during a tick; taken when the agent reads it.
@@ -28,26 +27,29 @@ impl Simulated {
     pub(super) fn new() -> Self {
         Simulated {
             origin: Instant::now(),
-            shown_ns: Cell::new(0),
-            stopped_ns: Cell::new(None),
+            origin_unix_ns: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_nanos() as u64),
+            now_ns: Cell::new(0),
             rests_at_ns: Cell::new(None),
             stack: RefCell::new(None),
             kicked: Cell::new(false),
         }
     }
 
-    /// Calls `tick` with the clock stopped at `ns`, or later if it has shown a later time, and with a stack in these
-    /// bounds. Answers whether the stack was read.
-    pub(super) fn at(&self, ns: u64, stack: Range<u64>, tick: impl FnOnce()) -> bool {
-        self.show(ns);
-        self.stopped_ns.set(Some(self.shown_ns.get()));
+    /// Calls `tick` with a stack in these bounds. Answers whether the stack was read.
+    pub(super) fn interrupt(&self, stack: Range<u64>, tick: impl FnOnce()) -> bool {
         self.stack.replace(Some(stack));
         tick();
-        self.stopped_ns.set(None);
         self.stack.take().is_none()
     }
 
-    /// The machine's clock. Unlike `now_ns` it may be ahead of the ticks that are still to be delivered.
+    /// Lets the clock go on to this time, if it has not reached it.
+    pub(super) fn advance_to(&self, ns: u64) {
+        self.now_ns.set(self.now_ns.get().max(ns));
+    }
+
+    /// The machine's clock, on which the guest's is to be after the ticks that are due.
     pub(super) fn elapsed_ns(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64
     }
@@ -66,21 +68,13 @@ impl Simulated {
     pub(super) fn take_kick(&self) -> bool {
         self.kicked.take()
     }
-
-    fn show(&self, ns: u64) -> u64 {
-        self.shown_ns.set(self.shown_ns.get().max(ns));
-        self.shown_ns.get()
-    }
 }
 
-// SAFETY: the only bounds are those given to `at`, of stacks in a `Program`, which outlives the agent's calls: `at` is
+// SAFETY: the only bounds are those given to `interrupt`, of stacks in a `Program`, which outlives the agent's calls: it is
 // called with its own.
 unsafe impl Platform for Simulated {
     fn now_ns(&self) -> u64 {
-        match self.stopped_ns.get() {
-            Some(ns) => ns,
-            None => self.show(self.elapsed_ns()),
-        }
+        self.now_ns.get()
     }
 
     fn work_ns(&self) -> u64 {
@@ -94,8 +88,7 @@ unsafe impl Platform for Simulated {
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-        Some(since.as_nanos() as u64)
+        Some(self.origin_unix_ns + self.now_ns())
     }
 
     fn vcpu(&self) -> Option<u32> {
