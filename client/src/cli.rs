@@ -18,6 +18,8 @@ mod json;
 mod keygen;
 mod names;
 mod outputs;
+#[cfg(feature = "fleet")]
+mod record;
 mod recordings;
 mod recover;
 mod report;
@@ -73,6 +75,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
         Word::View(arguments) => view::run(&arguments),
+        #[cfg(feature = "fleet")]
+        Word::Record(arguments) => record::run(&arguments),
         #[cfg(feature = "fleet")]
         Word::Serve(arguments) => serve::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),

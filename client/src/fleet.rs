@@ -11,6 +11,7 @@
 
 mod config;
 mod contact;
+mod differ;
 mod file_name;
 #[cfg_attr(not(test), expect(dead_code, reason = "for the collector"))]
 mod folder;
@@ -20,6 +21,7 @@ mod metrics;
 // Called by what collects.
 #[allow(dead_code)]
 mod push;
+mod record;
 mod roster;
 mod serve;
 mod take;
@@ -28,4 +30,5 @@ mod tls;
 mod tokens;
 
 pub(crate) use config::{Config, ConfigError};
+pub(crate) use record::{FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 pub(crate) use serve::{ServeError, serve};

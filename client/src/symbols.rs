@@ -31,6 +31,8 @@ mod demangle;
 mod error;
 mod image;
 mod images;
+#[cfg(feature = "fleet")]
+mod merged;
 mod name_table;
 mod ocaml;
 mod scopes;
@@ -50,6 +52,8 @@ pub use image::Image;
 pub(crate) use image::read_regular_file;
 pub(crate) use images::Assigned;
 pub use images::{Force, ImageOptions, Images};
+#[cfg(feature = "fleet")]
+pub(crate) use merged::{GuestMerger, MergedNames};
 pub(crate) use symbolized::KnownNames;
 #[cfg(test)]
 pub(crate) use symbolized::Names;

@@ -83,6 +83,9 @@ pub(super) enum Word {
     Diff(super::diff::DiffArguments),
     /// Show a recording in the Firefox profiler: serve it to the browser on this machine
     View(super::view::ViewArguments),
+    /// Record many guests at once into one profile, and name those that differ from the rest
+    #[cfg(feature = "fleet")]
+    Record(Box<super::record::RecordFleetArguments>),
     /// Serve the profiles and metrics of many guests over HTTP, as pprof and for Prometheus
     #[cfg(feature = "fleet")]
     Serve(super::serve::ServeArguments),

@@ -90,6 +90,12 @@ pub(crate) enum Failure {
     Fleet(#[from] crate::fleet::ConfigError),
     #[cfg(feature = "fleet")]
     #[error(transparent)]
+    FleetRecord(#[from] crate::fleet::FleetRecordError),
+    #[cfg(feature = "fleet")]
+    #[error("some guests were not recorded, or not completely")]
+    SomeGuests { exit_code: u8 },
+    #[cfg(feature = "fleet")]
+    #[error(transparent)]
     Serve(#[from] crate::fleet::ServeError),
     #[cfg(feature = "demo")]
     #[error(transparent)]
@@ -149,6 +155,10 @@ impl Failure {
             | Failure::Randomness(_) => exit_code::OTHER,
             #[cfg(feature = "fleet")]
             Failure::Fleet(_) => exit_code::INPUT,
+            #[cfg(feature = "fleet")]
+            Failure::FleetRecord(error) => error.exit_code(),
+            #[cfg(feature = "fleet")]
+            Failure::SomeGuests { exit_code } => *exit_code,
             #[cfg(feature = "fleet")]
             Failure::Serve(_) => exit_code::OTHER,
             #[cfg(feature = "demo")]

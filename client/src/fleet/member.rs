@@ -9,6 +9,7 @@ use super::config::Guest;
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTableError;
 use crate::connection::{Access, ConnectionError, Timeouts};
+use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyFileError};
 use crate::profile::{Counters, Runstate};
@@ -147,6 +148,20 @@ pub(super) enum GuestError {
 }
 
 impl GuestError {
+    /// The program's exit code for it.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            GuestError::Key(error) => error.exit_code(),
+            GuestError::Connection(error) => error.exit_code(),
+            GuestError::Record(error) => error.exit_code(),
+            GuestError::CallerTable(error) => error.exit_code(),
+            GuestError::Recording(error) => error.exit_code(),
+            GuestError::Symbols(_) => exit_code::INPUT,
+            GuestError::Incomplete(_) | GuestError::Ended => exit_code::INCOMPLETE,
+            GuestError::Report(_) | GuestError::Temporary(_) => exit_code::OUTPUT,
+        }
+    }
+
     /// What whoever may look is told: not where keys are.
     pub(super) fn told(&self) -> String {
         match self {

@@ -106,24 +106,7 @@ impl Roster {
             }
         }
         problems.extend(source.config.mistakes.iter().map(ToString::to_string));
-        let mut wanted: BTreeMap<String, Guest> = BTreeMap::new();
-        for guest in source.config.guests.clone() {
-            wanted.insert(guest.name.clone(), guest);
-        }
-        for list in source.config.targets.clone() {
-            for guest in source.listed(&list, &mut problems) {
-                if let Some(other) = wanted.get(&guest.name) {
-                    if *other != guest {
-                        problems.push(format!(
-                            "{}: another guest is named `{}` too",
-                            list.place, guest.name
-                        ));
-                    }
-                    continue;
-                }
-                wanted.insert(guest.name.clone(), guest);
-            }
-        }
+        let wanted = source.wanted(&mut problems);
         problems.extend(wanted.values().filter_map(missing_files));
         let lists: BTreeSet<Place> = source
             .config
@@ -178,6 +161,29 @@ impl Roster {
 }
 
 impl Source {
+    /// The guests of the file and of its lists, by name.
+    fn wanted(&mut self, problems: &mut Vec<String>) -> BTreeMap<String, Guest> {
+        let mut wanted: BTreeMap<String, Guest> = BTreeMap::new();
+        for guest in self.config.guests.clone() {
+            wanted.insert(guest.name.clone(), guest);
+        }
+        for list in self.config.targets.clone() {
+            for guest in self.listed(&list, problems) {
+                if let Some(other) = wanted.get(&guest.name) {
+                    if *other != guest {
+                        problems.push(format!(
+                            "{}: another guest is named `{}` too",
+                            list.place, guest.name
+                        ));
+                    }
+                    continue;
+                }
+                wanted.insert(guest.name.clone(), guest);
+            }
+        }
+        wanted
+    }
+
     /// The guests of a list; those that it had if it cannot be read now.
     fn listed(&mut self, list: &TargetSource, problems: &mut Vec<String>) -> Vec<Guest> {
         let every = match list.place {
@@ -209,6 +215,23 @@ impl Source {
         self.lists.insert(list.place.clone(), now);
         guests
     }
+}
+
+/// The guests that the file and its lists have now, by name, and what is wrong with others.
+pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
+    let mut source = Source {
+        config,
+        lists: BTreeMap::new(),
+        told: BTreeSet::new(),
+    };
+    let mut problems = source
+        .config
+        .mistakes
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let guests = source.wanted(&mut problems).into_values().collect();
+    (guests, problems)
 }
 
 /// What is wrong with the files that a guest's entry names.

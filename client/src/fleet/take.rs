@@ -1,13 +1,17 @@
 //! A profile of one guest for so many seconds: a recording of its own, named, and written for pprof.
 
+use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use super::config::How;
 use super::member::{GuestError, Member, Profiles, Running, log};
 use crate::caller_table;
 use crate::interrupt::Interrupt;
 use crate::profile::Profile;
-use crate::record::{self, Event, Mode, Observer, RecordingStatus, Session, Settings, own_name};
+use crate::record::{
+    self, Event, Mode, Observer, Outcome, RecordingStatus, Session, Settings, own_name,
+};
 use crate::recording::{Completeness, Reading, Recording};
 use crate::report::{Format, Report, ReportOptions};
 use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
@@ -49,26 +53,23 @@ fn take(
     length: Duration,
     interrupt: &Interrupt,
 ) -> Result<Vec<u8>, GuestError> {
-    let symbolizer = symbolizer(member)?;
+    let symbolizer = symbolizer(&member.guest.how)?;
     let mut starting = Starting(Some(member.start()));
     if interrupt.stop() {
         return Err(GuestError::Ended);
     }
     let mut session = member.session(interrupt.clone(), length)?;
     discard_left_behind(&mut session)?;
-    let callers = caller_table::prepare(&symbolizer, session.agent(), record::Unwind::Fp)?;
     let settings = Settings {
         name: own_name(PREFIX),
         period_ns: member.guest.how.period_ns,
         mode,
         duration_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX),
-        callers: callers.table,
-        held_callers: callers.held,
         ..Settings::default()
     };
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
-    let outcome = record::record(&mut session, &settings, &path, &mut starting)?;
+    let outcome = record_to(&mut session, &symbolizer, settings, &path, &mut starting)?;
     let recording = Recording::open(&path, Reading::Strict)?;
     // Also of a profile that is given up: the guest was interrupted for it.
     count(member, &recording.profile);
@@ -91,6 +92,23 @@ fn take(
     Ok(bytes)
 }
 
+/// Makes a recording with the caller table of the guest's images.
+pub(super) fn record_to(
+    session: &mut Session,
+    symbolizer: &Symbolizer,
+    settings: Settings,
+    path: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, GuestError> {
+    let callers = caller_table::prepare(symbolizer, session.agent(), record::Unwind::Fp)?;
+    let settings = Settings {
+        callers: callers.table,
+        held_callers: callers.held,
+        ..settings
+    };
+    Ok(record::record(session, &settings, path, observer)?)
+}
+
 /// Holds others back until the recording runs.
 struct Starting<'a>(Option<MutexGuard<'a, ()>>);
 
@@ -103,8 +121,7 @@ impl Observer for Starting<'_> {
 }
 
 /// The guest's images, read anew: they change with its builds.
-fn symbolizer(member: &Member) -> Result<Symbolizer, GuestError> {
-    let how = &member.guest.how;
+pub(super) fn symbolizer(how: &How) -> Result<Symbolizer, GuestError> {
     let mut images = Images::new(ImageOptions::default());
     if let Some(path) = &how.image {
         images.add_image(path, Force::No)?;

@@ -50,6 +50,9 @@ pub struct RecordingInfo {
     pub only_vcpus: Option<Vec<u32>>,
     /// The files, if several were merged.
     pub merged: Option<Merged>,
+    /// The names of the guests, if several were merged. A vCPU's number is then a place in this list, and stands for all
+    /// vCPUs of that guest.
+    pub guests: Vec<String>,
     /// Warnings for the user from the agent or the recording's reader.
     pub warnings: Vec<String>,
 }

@@ -125,7 +125,9 @@ fn write_samples<'r>(
     let profile = report.symbolized.profile();
     let period = profile.recording().period_ns;
     let unit = profile.recording().mode.unit();
-    let vcpu_key = out.strings.id("vcpu");
+    let guests = &profile.recording().guests;
+    let vcpu_key = if guests.is_empty() { "vcpu" } else { "guest" };
+    let vcpu_key = out.strings.id(vcpu_key);
     let recording = profile.recording().name.as_str();
     let name = (!recording.is_empty()).then(|| vec![("recording".into(), recording.into())]);
     let fixed = report
@@ -161,7 +163,10 @@ fn write_samples<'r>(
         }
         let label = vcpu_labels.entry(sample.vcpu).or_insert_with(|| Label {
             key: vcpu_key,
-            text: out.strings.id(&sample.vcpu.to_string()),
+            text: match guests.get(sample.vcpu as usize) {
+                Some(guest) => out.strings.id(&Printable(guest).to_string()),
+                None => out.strings.id(&sample.vcpu.to_string()),
+            },
         });
         message.label.clear();
         message.label.push(label.clone());

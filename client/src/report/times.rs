@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::units::{duration, grouped, share, two_digits};
+use crate::printable::Printable;
 use crate::profile::{Cost, Distribution, Profile, RecordingInfo, Runstate};
 
 /// The longest bar of the histogram, in columns.
@@ -11,11 +12,12 @@ const BAR: u64 = 40;
 pub(super) fn write(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     write_kinds_of_time(profile, out)?;
     write_lateness(profile, out)?;
-    match profile.recording().ring {
-        None => write_cost(profile, out),
-        // Measured for whole recordings alone.
-        Some(_) => Ok(()),
+    let recording = profile.recording();
+    // Measured for whole recordings alone.
+    if recording.ring.is_some() || !recording.guests.is_empty() {
+        return Ok(());
     }
+    write_cost(profile, out)
 }
 
 fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
@@ -23,12 +25,22 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     if vcpus.is_empty() {
         return Ok(());
     }
+    let guests: Vec<String> = profile
+        .recording()
+        .guests
+        .iter()
+        .map(|name| Printable(name).to_string())
+        .collect();
+    let (heading, width) = match guests.iter().map(|name| name.chars().count()).max() {
+        Some(longest) => ("guest", longest.max(5)),
+        None => ("vcpu", 4),
+    };
     writeln!(
         out,
-        "\nvcpu     running      stolen     blocked     offline    recorded"
+        "\n{heading:>width$}     running      stolen     blocked     offline    recorded"
     )?;
     let mut line = |name: &str, r: &Runstate, elapsed_ns: u64, recorded: u64| {
-        write!(out, "{name:>4}")?;
+        write!(out, "{name:>width$}")?;
         for time in [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns] {
             let shown = match time {
                 Some(ns) => share(ns, elapsed_ns),
@@ -39,8 +51,9 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
         writeln!(out, "  {:>10}", grouped(recorded))
     };
     for vcpu in vcpus {
+        let number = vcpu.vcpu.to_string();
         line(
-            &vcpu.vcpu.to_string(),
+            guests.get(vcpu.vcpu as usize).unwrap_or(&number),
             &vcpu.runstate,
             vcpu.elapsed_ns,
             vcpu.counters.recorded,

@@ -53,7 +53,7 @@ pub(crate) enum FunctionKind {
 }
 
 /// One function at a frame's address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Symbol {
     /// The function.
     pub function: FunctionId,
@@ -227,6 +227,18 @@ impl Names {
             mappings: vec![MappingSymbols::default(); mappings],
             ..Names::default()
         }
+    }
+
+    /// Makes room for so many frames.
+    #[cfg(feature = "fleet")]
+    pub(super) fn make_room(&mut self, frames: usize) {
+        self.frames.resize(frames, (0, 0));
+    }
+
+    /// One function.
+    #[cfg(feature = "fleet")]
+    pub(super) fn function_of(&self, id: FunctionId) -> &Function {
+        &self.functions[id.index()]
     }
 
     pub(crate) fn add_image(&mut self, name: &str) -> ImageId {

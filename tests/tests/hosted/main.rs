@@ -14,6 +14,7 @@ mod demo;
 mod diff;
 mod events;
 mod fleet;
+mod fleet_record;
 mod hostile;
 mod hostile_keyed;
 mod idle;

@@ -1,0 +1,220 @@
+//! Profiles of several guests as one. Code is the same if it has the same names, files and lines, so that guests may be of
+//! different builds and lie at different addresses.
+
+use std::collections::HashMap;
+
+use super::error::SymbolWarning;
+use super::symbolized::{Function, FunctionId, Names, Symbol, Symbolized};
+use crate::profile::{
+    Frame, NodeId, Profile, ProfileBuilder, RecordingInfo, TooManyStacks, VcpuStats,
+};
+
+/// Collects the guests' profiles, each named by its own images.
+#[derive(Debug, Default)]
+pub(crate) struct GuestMerger {
+    builder: ProfileBuilder,
+    names: Names,
+    /// The frames of code, each at an address that means nothing.
+    code: HashMap<Vec<Symbol>, Frame>,
+    symbols: HashMap<Frame, Vec<Symbol>>,
+    info: RecordingInfo,
+}
+
+/// The names of a merged profile.
+#[derive(Debug)]
+pub(crate) struct MergedNames {
+    names: Names,
+    symbols: HashMap<Frame, Vec<Symbol>>,
+}
+
+impl GuestMerger {
+    /// Adds a guest's profile. Its samples have the guest's number as their vCPU.
+    ///
+    /// Answers what was counted in each function itself.
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        guest: &Symbolized<'_>,
+    ) -> Result<HashMap<FunctionId, u64>, TooManyStacks> {
+        let profile = guest.profile();
+        let number = self.begin(name, profile.recording());
+        for warning in guest.warnings() {
+            SymbolWarning::add(&mut self.names.warnings, warning.clone());
+        }
+        let functions: Vec<FunctionId> = guest
+            .functions()
+            .iter()
+            .map(|function| {
+                self.names.intern(Function {
+                    image: None,
+                    ..function.clone()
+                })
+            })
+            .collect();
+        let frames: Vec<Frame> = profile
+            .frame_ids()
+            .map(|id| {
+                let symbols = guest.frame(id).iter().map(|symbol| Symbol {
+                    function: functions[symbol.function.index()],
+                    file: symbol.file.map(|file| self.names.file(guest.file(file))),
+                    ..*symbol
+                });
+                let symbols: Vec<Symbol> = symbols.collect();
+                self.frame(profile.frame(id), symbols)
+            })
+            .collect();
+        let mut nodes = vec![NodeId::ROOT; profile.tree().len()];
+        for (node, parent, frame) in profile.tree().iter() {
+            let frame = frames[frame as usize];
+            nodes[node.index()] = self.builder.step(nodes[parent.index()], frame)?;
+        }
+        let mut own: HashMap<FunctionId, u64> = HashMap::new();
+        for sample in profile.samples() {
+            self.builder
+                .count(number, nodes[sample.node.index()], sample.count);
+            let innermost = profile.stack(sample.node).next();
+            if let Some(symbol) = innermost.and_then(|frame| guest.frame(frame).first()) {
+                let count = own.entry(functions[symbol.function.index()]).or_default();
+                *count = count.saturating_add(sample.count);
+            }
+        }
+        self.builder.compact();
+        self.builder.add_vcpu(VcpuStats {
+            vcpu: number,
+            counters: profile.counters(),
+            runstate: profile.runstate(),
+            elapsed_ns: profile
+                .vcpus()
+                .iter()
+                .fold(0, |sum: u64, vcpu| sum.saturating_add(vcpu.elapsed_ns)),
+            cost: None,
+            lateness_ns: None,
+        });
+        Ok(own)
+    }
+
+    /// Takes a guest's settings; answers its number.
+    fn begin(&mut self, name: &str, info: &RecordingInfo) -> u32 {
+        if self.info.guests.is_empty() {
+            self.info = RecordingInfo {
+                guest_name: String::new(),
+                guest_id: String::new(),
+                elapsed_ns: 0,
+                server_ns: 0,
+                warnings: Vec::new(),
+                ..info.clone()
+            };
+        }
+        let all = &mut self.info;
+        all.elapsed_ns = all.elapsed_ns.max(info.elapsed_ns);
+        all.server_ns = all.server_ns.saturating_add(info.server_ns);
+        let starts = [all.started_unix_ns, info.started_unix_ns];
+        all.started_unix_ns = starts.into_iter().flatten().min();
+        all.guests.push(name.to_owned());
+        all.guests.len() as u32 - 1
+    }
+
+    fn frame(&mut self, frame: Frame, symbols: Vec<Symbol>) -> Frame {
+        let frame = match frame {
+            Frame::Special(_) => frame,
+            Frame::Address { .. } => {
+                let next = Frame::leaf(self.code.len() as u64);
+                *self.code.entry(symbols.clone()).or_insert(next)
+            }
+        };
+        self.symbols.entry(frame).or_insert(symbols);
+        frame
+    }
+
+    /// A function of those that were added.
+    pub(crate) fn function(&self, id: FunctionId) -> &Function {
+        self.names.function_of(id)
+    }
+
+    /// All guests together, and the names that [`MergedNames::of`] gives it.
+    pub(crate) fn finish(mut self) -> (Profile, MergedNames) {
+        self.info.guest_name = format!("{} guests", self.info.guests.len());
+        self.builder.set_recording(self.info);
+        let names = MergedNames {
+            names: self.names,
+            symbols: self.symbols,
+        };
+        (self.builder.finish(), names)
+    }
+}
+
+impl MergedNames {
+    pub(crate) fn of(mut self, profile: &Profile) -> Symbolized<'_> {
+        self.names.make_room(profile.frames().len());
+        for id in profile.frame_ids() {
+            let begin = self.names.begin();
+            for symbol in self.symbols.get(&profile.frame(id)).into_iter().flatten() {
+                self.names.push(*symbol);
+            }
+            self.names.assign(id, begin);
+        }
+        self.names
+            .finish(profile, vec![None; profile.frames().len()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::{ImageOptions, Images, Symbolizer};
+    use super::*;
+
+    /// A guest whose functions lie where its symbol list says, sampled in some of them.
+    fn guest(list: &str, stacks: &[(&[u64], u64)]) -> (Profile, Symbolizer) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("symbols");
+        std::fs::write(&path, list).unwrap();
+        let mut images = Images::new(ImageOptions::default());
+        images.add_symbols(&path).unwrap();
+        let mut builder = ProfileBuilder::new();
+        for (addresses, count) in stacks {
+            let frames: Vec<Frame> = addresses.iter().map(|at| Frame::leaf(*at)).collect();
+            builder.add_stack(0, *count, &frames).unwrap();
+        }
+        (builder.finish(), Symbolizer::new(images))
+    }
+
+    /// One build's address is another function in the other.
+    #[test]
+    fn builds_meet_by_names_and_not_by_addresses() {
+        let (old, of_old) = guest(
+            "1000 10 T work\n2000 10 T main\n",
+            &[(&[0x1000, 0x2000], 3)],
+        );
+        let (new, of_new) = guest(
+            "1000 10 T main\n2000 10 T work\n",
+            &[(&[0x2008, 0x1000], 4), (&[0x1000], 1)],
+        );
+        let mut merger = GuestMerger::default();
+        for (name, profile, symbolizer) in [("a", &old, of_old), ("b", &new, of_new)] {
+            let symbolized = symbolizer.resolve(profile).unwrap();
+            merger.add(name, &symbolized).unwrap();
+        }
+        let (profile, names) = merger.finish();
+        let symbolized = names.of(&profile);
+        let stacks: Vec<(u32, Vec<&str>, u64)> = profile
+            .samples()
+            .iter()
+            .map(|sample| {
+                let frames = profile.stack(sample.node);
+                let names = frames.flat_map(|frame| symbolized.frame(frame));
+                let names = names.map(|symbol| &*symbolized.function(symbol.function).name);
+                (sample.vcpu, names.collect(), sample.count)
+            })
+            .collect();
+        assert_eq!(
+            stacks,
+            [
+                (1, vec!["main"], 1),
+                (0, vec!["work", "main"], 3),
+                (1, vec!["work", "main"], 4)
+            ]
+        );
+        assert_eq!(profile.recording().guests, ["a", "b"]);
+    }
+}
