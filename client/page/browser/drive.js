@@ -9,13 +9,18 @@
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
 //   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
+// The page of a fleet:
+//   {"open": "http://127.0.0.1:7780/"}        from then on it may ask this server
+//   {"until": ".told", "says": "failed"}      waits until an element's text has this in it
+//   {"answer": "/guests"}                     a JSON answer that the page got, and the rows that it has drawn of it
+//   {"tab": 1}                                the browser's second page, once it is drawn
 //   {"screenshot": "/path.png", "of": "/another.svg"}   {"scheme": "dark"}   {"size": [1200, 800]}
 import { text } from "node:stream/consumers";
 import process from "node:process";
 import puppeteer from "puppeteer-core";
 
 const SOON = 60000;
-const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled"];
+const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled", "until", "answer", "tab"];
 
 const steps = JSON.parse(await text(process.stdin));
 const browser = await puppeteer.launch({
@@ -25,21 +30,57 @@ const browser = await puppeteer.launch({
 });
 const errors = [];
 const results = [];
+const answers = [];
+let server = null;
+let page = null;
+// A page that opens another one does not wait for us.
+const watched = new WeakSet();
 try {
-  const page = await browser.newPage();
-  await page.setViewport({ width: 1400, height: 1000 });
-  page.on("pageerror", (error) => errors.push(error.message));
-  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
-  page.on("request", (request) => request.url().startsWith("file:") || errors.push(`request for ${request.url()}`));
-  for (const step of steps) results.push(await take(page, step));
+  await watch(await browser.newPage());
+  const first = page;
+  for (const step of steps) {
+    if (Object.hasOwn(step, "tab")) await show(first, step.tab);
+    results.push(await take(page, step));
+  }
 } catch (error) {
-  errors.push(`step ${results.length}: ${error.message}`);
+  const shown = await page?.evaluate(() => document.body.innerText).catch(() => "");
+  errors.push(`step ${results.length}: ${error.message}; the page shows:\n${shown}`);
 }
 await browser.close();
 process.stdout.write(JSON.stringify(results));
 if (errors.length > 0) {
   process.stderr.write(`${errors.join("\n")}\n`);
   process.exitCode = 1;
+}
+
+/** Takes the next steps on this page. */
+async function watch(next) {
+  page = next;
+  if (watched.has(next)) return;
+  watched.add(next);
+  await next.setViewport({ width: 1400, height: 1000 });
+  const mayAsk = (url) => url.startsWith("file:") || (server !== null && (url.startsWith(server) || url.startsWith(`blob:${server}`)));
+  // A server that asks for a token is not an error of the page.
+  const isError = (message) => message.type() === "error" && !/status of 40[13]/.test(message.text());
+  next.on("pageerror", (error) => errors.push(error.message));
+  next.on("console", (message) => isError(message) && errors.push(message.text()));
+  next.on("request", (request) => mayAsk(request.url()) || errors.push(`request for ${request.url()}`));
+  next.on("response", (answer) => answer.url().endsWith("/guests") && answer.ok() && answers.push(answer.json()));
+}
+
+/** Shows the first page, or the one that was opened so many pages later. */
+async function show(first, number) {
+  const opened = async () => (await browser.pages()).filter((each) => each === first || each.url().startsWith("blob:"));
+  const end = Date.now() + SOON;
+  while ((await opened()).length <= number) {
+    if (Date.now() > end) throw new Error(`no page ${number} was opened`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  const pages = await opened();
+  pages.sort((a, b) => Number(b === first) - Number(a === first));
+  await watch(pages[number]);
+  await page.bringToFront();
+  await page.waitForSelector("html[data-ready]", { timeout: SOON });
 }
 
 async function take(page, step) {
@@ -49,13 +90,30 @@ async function take(page, step) {
     case "open":
       // A change of the fragment alone would not load it again.
       await page.goto("about:blank");
-      await page.goto(`file://${value}`);
+      if (value.startsWith("http:")) server = new URL(value).origin;
+      await page.goto(value.startsWith("http:") ? value : `file://${value}`);
       await page.waitForSelector("html[data-ready]", { timeout: SOON });
       return null;
     case "fails":
       await page.goto(`file://${value}`);
       await page.waitForSelector("#failure:not([hidden])", { timeout: SOON });
       return page.$eval("#failure", (found) => found.textContent);
+    case "tab":
+      return null;
+    case "until": {
+      const says = (selector, text) => [...document.querySelectorAll(selector)].some((found) => found.textContent.includes(text));
+      // A page behind another one draws nothing, and is not looked at by frames.
+      await page.waitForFunction(says, { timeout: SOON, polling: 100 }, value, step.says);
+      return null;
+    }
+    case "answer": {
+      await page.waitForSelector("html[data-drawn]", { timeout: SOON });
+      const [drawn, rows] = await page.evaluate(() => [
+        Number(document.documentElement.dataset.drawn),
+        [...document.querySelectorAll("#guests tr")].map((row) => [...row.children].map((cell) => [...cell.children].map((part) => part.textContent).join("|") || cell.textContent)),
+      ]);
+      return { answer: await answers[drawn - 1], rows };
+    }
     case "read":
       return page.$$eval(value, (found) => found.map((each) => each.textContent));
     case "rows":

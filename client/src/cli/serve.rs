@@ -23,6 +23,7 @@ Answers HTTP requests until Ctrl-C:
   /guests/NAME/debug/pprof/wall, .../offcpu   the same in these modes
   /metrics                                    OpenMetrics, for Prometheus
   /guests                                     the guests, as JSON
+  /                                           the fleet on one page, for browsers
 
 fleet.toml, of which only `name` and `address` are required:
   [serve]

@@ -37,12 +37,16 @@ pub(super) fn start(member: Arc<Member>, every: Duration) -> io::Result<()> {
 fn keep(member: &Member, every: Duration) {
     let first = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut wait, mut events) = (first, Events::default());
+    let mut last = None;
     while member.wait(wait) {
         wait = every;
         let asked = ask(member, &mut events);
         let mut known = member.known();
         match asked {
             Ok(answer) => {
+                let answer = Arc::new(answer);
+                let before: Option<Arc<Answer>> = last.replace(answer.clone());
+                known.add_load(before.and_then(|before| answer.load_since(&before)));
                 known.counters = events.counters.clone();
                 known.last = Some(answer);
                 known.answered = Some(SystemTime::now());
@@ -56,7 +60,8 @@ fn keep(member: &Member, every: Duration) {
                 }
             }
             Err(error) => {
-                known.last = None;
+                (known.last, last) = (None, None);
+                known.add_load(None);
                 known.failures = known.failures.saturating_add(1);
                 let before = known.failure.replace(error.told());
                 drop(known);

@@ -1,9 +1,11 @@
 //! A guest of the fleet, and what is known of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use unikprof_proto::code::state;
 
 use super::config::Guest;
 use crate::agent_info::AgentInfo;
@@ -13,7 +15,7 @@ use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyFileError};
 use crate::profile::{Counters, Runstate};
-use crate::record::{Patience, RecordError, RecorderStatus, RingFill, Session};
+use crate::record::{Patience, RecordError, RecorderStatus, RecordingStatus, RingFill, Session};
 use crate::recording::RecordingError;
 use crate::report::ReportError;
 use crate::symbols::SymbolError;
@@ -48,7 +50,7 @@ pub(super) struct Known {
     /// Whether a thread asks it again and again.
     pub(super) is_followed: bool,
     /// What it answered last; `None` if that was not now.
-    pub(super) last: Option<Answer>,
+    pub(super) last: Option<Arc<Answer>>,
     /// When it answered last.
     pub(super) answered: Option<SystemTime>,
     /// Why it did not answer after that.
@@ -58,6 +60,47 @@ pub(super) struct Known {
     /// The guest's own counters, by name.
     pub(super) counters: BTreeMap<String, i64>,
     pub(super) profiles: Profiles,
+    /// The load between two answers each, the newest last; `None` where there was no answer.
+    pub(super) loads: VecDeque<Option<Load>>,
+    /// The function with the most samples of its own in what was recorded last.
+    pub(super) hottest: Option<Hottest>,
+}
+
+impl Known {
+    /// Adds the newest load.
+    pub(super) fn add_load(&mut self, load: Option<Load>) {
+        if self.loads.len() == LOADS {
+            self.loads.pop_front();
+        }
+        self.loads.push_back(load);
+    }
+}
+
+/// How many [loads](Known::loads) are kept of a guest.
+pub(super) const LOADS: usize = 60;
+
+/// How a guest spent the time between two answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Load {
+    /// How many vCPUs ran, in the mean.
+    pub(super) running_vcpus: f64,
+    /// See [`Runstate::stolen_share`].
+    pub(super) stolen_share: Option<f64>,
+}
+
+/// Where most samples were.
+#[derive(Debug)]
+pub(super) struct Hottest {
+    pub(super) function: String,
+    /// Its share of all samples.
+    pub(super) share: f64,
+    /// The recording's mode.
+    pub(super) mode: String,
+    /// How much of the guest's time was looked at.
+    pub(super) seconds: f64,
+    pub(super) at: SystemTime,
+    /// The guest's recording that it was copied from; `None` if it was recorded here.
+    pub(super) recording: Option<String>,
 }
 
 /// A guest's answer to the question how it is.
@@ -68,6 +111,37 @@ pub(super) struct Answer {
     pub(super) rings: Vec<RingFill>,
     /// How all its vCPUs together have spent their time since a moment that its platform chose.
     pub(super) times: Runstate,
+}
+
+impl Answer {
+    /// The load since an earlier answer; `None` if it was another agent's, or nothing passed.
+    pub(super) fn load_since(&self, earlier: &Answer) -> Option<Load> {
+        let [now_ns, then_ns] = [self, earlier].map(|answer| answer.status.agent.now_ns);
+        let passed_ns = now_ns.checked_sub(then_ns).filter(|ns| *ns != 0)?;
+        if self.agent.instance != earlier.agent.instance {
+            return None;
+        }
+        let times = self.times.since(&earlier.times);
+        Some(Load {
+            running_vcpus: times.running_ns? as f64 / passed_ns as f64,
+            stolen_share: times.stolen_share(),
+        })
+    }
+
+    /// The recording that always runs, whose last minutes can be copied from the guest's rings.
+    pub(super) fn always_on(&self) -> Option<&RecordingStatus> {
+        always_on(&self.agent, &self.status)
+    }
+}
+
+/// See [`Answer::always_on`].
+pub(super) fn always_on<'a>(
+    agent: &AgentInfo,
+    status: &'a RecorderStatus,
+) -> Option<&'a RecordingStatus> {
+    let runs = |one: &&RecordingStatus| one.state == state::RECORDING && one.duration_ns == 0;
+    let mut recordings = status.recordings.iter().filter(|_| agent.keeps_time());
+    recordings.find(runs)
 }
 
 /// All profiles that were begun of a guest since the program began, together.
@@ -141,6 +215,11 @@ pub(super) enum GuestError {
         "the recording ended early: nobody waits for it, the server stops, or the guest has left the fleet"
     )]
     Ended,
+    #[error(
+        "the guest has no last minutes: they need a recording without an end (`record --until-stopped`, or one from boot) \
+         and an agent with a ring"
+    )]
+    NothingRecent,
     #[error(transparent)]
     Report(#[from] ReportError),
     #[error("cannot keep the recording in a temporary file: {0}")]
@@ -159,6 +238,7 @@ impl GuestError {
             GuestError::Symbols(_) => exit_code::INPUT,
             GuestError::Incomplete(_) | GuestError::Ended => exit_code::INCOMPLETE,
             GuestError::Report(_) | GuestError::Temporary(_) => exit_code::OUTPUT,
+            GuestError::NothingRecent => exit_code::REFUSED,
         }
     }
 

@@ -209,9 +209,8 @@ const FAMILIES: &[Family] = &[
         "vcpu_seconds",
         "How the guest's vCPUs have spent their time, as far as its platform tells.",
         |known, out| {
-            let Some(Answer { times, .. }) = &known.last else {
-                return;
-            };
+            let Some(last) = &known.last else { return };
+            let times = &last.times;
             for (state, ns) in [
                 ("running", times.running_ns),
                 ("stolen", times.runnable_ns),
@@ -285,7 +284,7 @@ fn each_recording(known: &Known, tell: impl FnMut(&RecordingStatus)) {
 }
 
 fn rings(known: &Known, of: fn(&crate::record::RingFill) -> u64) -> Option<u64> {
-    let Answer { rings, .. } = known.last.as_ref()?;
+    let rings = &known.last.as_ref()?.rings;
     let sum = |sum: u64, ring| sum.saturating_add(of(ring));
     (!rings.is_empty()).then(|| rings.iter().fold(0, sum))
 }
@@ -314,7 +313,7 @@ impl Samples<'_> {
 
     /// A value of what the agent answered last.
     fn of_last<T: Display>(&mut self, known: &Known, value: impl FnOnce(&Answer) -> T) {
-        self.maybe(known.last.as_ref().map(value));
+        self.maybe(known.last.as_deref().map(value));
     }
 
     /// What became of ticks.

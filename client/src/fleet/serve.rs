@@ -106,6 +106,7 @@ pub(crate) fn serve(
         roster: Roster::new(path.into(), config),
         tokens,
         longest: settings.longest,
+        every: settings.every,
         scheme,
     });
     let (following, certificate, ended) = (service.clone(), tls.clone(), interrupt.clone());

@@ -1,20 +1,23 @@
-//! A profile of one guest for so many seconds: a recording of its own, named, and written for pprof.
+//! A profile of one guest for so many seconds: a recording of its own, named, and written as pprof or as a page; or the last
+//! minutes of a recording that the guest has.
 
 use std::path::Path;
 use std::sync::MutexGuard;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::config::How;
-use super::member::{GuestError, Member, Profiles, Running, log};
+use super::member::{GuestError, Hottest, Member, Profiles, Running, always_on, log};
 use crate::caller_table;
 use crate::interrupt::Interrupt;
 use crate::profile::Profile;
 use crate::record::{
-    self, Event, Mode, Observer, Outcome, RecordingStatus, Session, Settings, own_name,
+    self, Asked, Event, Mode, Observer, Outcome, RecordingStatus, Request, Session, Settings,
+    own_name,
 };
 use crate::recording::{Completeness, Reading, Recording};
-use crate::report::{Format, Report, ReportOptions};
+use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
+use crate::timeline::Moment;
 
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";
@@ -23,19 +26,23 @@ const PREFIX: &str = "serve";
 /// for it tries to [reconnect](Member::session): its own duration.
 const LEFT_BEHIND_NS: u64 = 120_000_000_000;
 
+/// How much of a function's name is kept.
+const MOST_CHARACTERS: usize = 300;
+
 /// Whether a recording is one of those made here.
 pub(super) fn is_own(recording: &RecordingStatus) -> bool {
     record::is_own_name(PREFIX, &recording.name) && recording.duration_ns != 0
 }
 
-/// Records for so long, or until the profile is interrupted, and answers it in pprof's format.
-pub(super) fn pprof(
+/// Records for so long, or until the profile is interrupted, and answers it in a format.
+pub(super) fn profile(
     running: &Running,
     mode: Mode,
     length: Duration,
+    format: Format,
 ) -> Result<Vec<u8>, GuestError> {
     let member = running.member();
-    let taken = take(member, mode, length, running.interrupt());
+    let taken = take(member, mode, length, format, running.interrupt());
     let mut known = member.known();
     let Profiles {
         taken: good,
@@ -51,6 +58,7 @@ fn take(
     member: &Member,
     mode: Mode,
     length: Duration,
+    format: Format,
     interrupt: &Interrupt,
 ) -> Result<Vec<u8>, GuestError> {
     let symbolizer = symbolizer(&member.guest.how)?;
@@ -76,19 +84,93 @@ fn take(
     if interrupt.stop() {
         return Err(GuestError::Ended);
     }
-    if let Some(reason) = outcome.incomplete {
+    expect_complete(&outcome, &recording)?;
+    let wanted = Wanted {
+        format,
+        is_hottest: mode == member.guest.how.mode,
+        copied_from: None,
+    };
+    write(member, &symbolizer, &recording, wanted)
+}
+
+/// Copies the last minutes of the recording that always runs, without changing anything in the guest, and answers their
+/// page.
+pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, GuestError> {
+    let (member, interrupt) = (running.member(), running.interrupt());
+    let symbolizer = symbolizer(&member.guest.how)?;
+    let mut session = member.session(interrupt.quitting_at_first(), Duration::ZERO)?;
+    let recorder = session.check(&mut ())?;
+    let always_on = always_on(session.agent(), &recorder).ok_or(GuestError::NothingRecent)?;
+    let before_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    let asked = Asked {
+        from: Some(Moment::BeforeEnd(before_ns)),
+        to: None,
+    };
+    let request = Request::Copy {
+        recording: always_on.recording,
+    };
+    let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
+    let path = folder.path().join("recording.unikprof");
+    let outcome = record::fetch_part(&mut session, request, asked, &path, &mut ())?;
+    let recording = Recording::open(&path, Reading::Strict)?;
+    expect_complete(&outcome, &recording)?;
+    let wanted = Wanted {
+        format: Format::Page,
+        is_hottest: true,
+        copied_from: Some(always_on.name.clone()),
+    };
+    write(member, &symbolizer, &recording, wanted)
+}
+
+fn expect_complete(outcome: &Outcome, recording: &Recording) -> Result<(), GuestError> {
+    if let Some(reason) = &outcome.incomplete {
         return Err(GuestError::Incomplete(reason.to_string()));
     }
-    if let Completeness::Incomplete(reason) = &recording.completeness {
-        return Err(GuestError::Incomplete(reason.clone()));
+    match &recording.completeness {
+        Completeness::Incomplete(reason) => Err(GuestError::Incomplete(reason.clone())),
+        _ => Ok(()),
     }
-    let symbolized = symbolizer.resolve(&recording.profile)?;
+}
+
+/// What is made of a recording.
+struct Wanted {
+    format: Format,
+    /// Whether its hottest function is the guest's.
+    is_hottest: bool,
+    /// The recording that it is a copy of.
+    copied_from: Option<String>,
+}
+
+/// Writes the recording, or the window of time that it was made for.
+fn write(
+    member: &Member,
+    symbolizer: &Symbolizer,
+    recording: &Recording,
+    wanted: Wanted,
+) -> Result<Vec<u8>, GuestError> {
+    let view = TimelineView::of(recording);
+    let part = view.zip(recording.asked).map(|(view, window)| {
+        let timeline = view.timeline;
+        timeline.profile(&recording.profile, &view.of, window, None)
+    });
+    let profile = part.as_ref().unwrap_or(&recording.profile);
+    let symbolized = symbolizer.resolve(profile)?;
     let options = ReportOptions {
         guest_labels: Some(member.guest.all_labels()),
         ..ReportOptions::default()
     };
+    let mut report = Report::new(&symbolized, options);
+    if wanted.format == Format::Page {
+        report = report.with_timeline(view).with_callers(symbolizer);
+    }
+    if wanted.is_hottest {
+        let found = hottest(&report, profile, wanted.copied_from);
+        let mut known = member.known();
+        // One without samples leaves the one before, which grows old.
+        known.hottest = found.or(known.hottest.take());
+    }
     let mut bytes = Vec::new();
-    Report::new(&symbolized, options).write(Format::Pprof, &mut bytes)?;
+    report.write(wanted.format, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -107,6 +189,25 @@ pub(super) fn record_to(
         ..settings
     };
     Ok(record::record(session, &settings, path, observer)?)
+}
+
+/// The function with the most samples of its own; `None` if there are no samples.
+fn hottest(report: &Report<'_>, profile: &Profile, copied_from: Option<String>) -> Option<Hottest> {
+    let functions = report.functions();
+    let row = functions.rows.first().filter(|row| row.own != 0)?;
+    let info = profile.recording();
+    let window_ns = info
+        .ring
+        .as_ref()
+        .map(|ring| ring.to_ns.saturating_sub(ring.from_ns));
+    Some(Hottest {
+        function: row.text.chars().take(MOST_CHARACTERS).collect(),
+        share: row.own as f64 / functions.recorded as f64,
+        mode: info.mode.to_string(),
+        seconds: window_ns.unwrap_or(info.elapsed_ns) as f64 / 1e9,
+        at: SystemTime::now(),
+        recording: copied_from,
+    })
 }
 
 /// Holds others back until the recording runs.

@@ -229,6 +229,18 @@ impl Runstate {
         (wanted != 0).then(|| stolen as f64 / wanted as f64)
     }
 
+    /// The time since an earlier moment; a value that is unknown in one of them, or went back, is unknown.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn since(&self, earlier: &Runstate) -> Runstate {
+        let passed = |now: Option<u64>, then: Option<u64>| now?.checked_sub(then?);
+        Runstate {
+            running_ns: passed(self.running_ns, earlier.running_ns),
+            runnable_ns: passed(self.runnable_ns, earlier.runnable_ns),
+            blocked_ns: passed(self.blocked_ns, earlier.blocked_ns),
+            offline_ns: passed(self.offline_ns, earlier.offline_ns),
+        }
+    }
+
     /// The sum of both; a value that is unknown in one of them is unknown.
     pub(crate) fn plus(&self, other: &Runstate) -> Runstate {
         let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));

@@ -121,6 +121,27 @@ pub(crate) fn write_data(
     columns.write(&mut out)
 }
 
+/// A page that asks a server for what it shows: its template with the style and the program of these modules. Answers the
+/// page, and its policy: it runs and asks nothing else. Recordings' pages that it opens may run too: what a page makes
+/// inherits its policy.
+#[cfg(feature = "fleet")]
+pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
+    let (script, style) = (script(modules), format!("{STYLE}{style}"));
+    let page = template
+        .replacen("{style}", &style, 1)
+        .replacen("{script}", &script, 1);
+    let recordings = self::script(&MODULES);
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}' 'sha256-{}'; style-src 'sha256-{}' 'sha256-{}'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(&script),
+        hash(&recordings),
+        hash(&style),
+        hash(STYLE)
+    );
+    (page, policy)
+}
+
 /// The modules as one program: names are unique across them, so imports are left out, and exports are declarations.
 fn script(modules: &[&str]) -> String {
     let lines = modules.iter().flat_map(|module| module.lines());

@@ -1,137 +1,21 @@
 //! `serve` with hosted guests. Their profiles and metrics are requested by curl, Go's pprof and Prometheus.
 
+mod page;
+mod server;
+
 use std::fs;
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use unikprof_tests::requirement::skip;
+
+use server::{Fleet, entry, folder};
 
 use crate::harness::{Client, Guest, Keyed, SOON, wait_until};
 use crate::pprof::{go_tool_pprof, has_go, names};
-
-/// `unikprof-client serve`; it is killed when the value is dropped.
-struct Fleet {
-    folder: TempDir,
-    child: Child,
-    /// Where it is served.
-    url: String,
-}
-
-impl Fleet {
-    /// Serves a `fleet.toml`; a port that is free is chosen for it.
-    fn start(folder: TempDir, settings: &str, rest: &str) -> Fleet {
-        let toml = format!("[serve]\nlisten = \"127.0.0.1:0\"\nevery = \"1s\"\n{settings}\n{rest}");
-        fs::write(folder.path().join("fleet.toml"), toml).unwrap();
-        let file = |name| fs::File::create(folder.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
-            .args(["serve", "--config", "fleet.toml"])
-            .current_dir(folder.path())
-            .stdout(file("said"))
-            .stderr(file("log"))
-            .spawn()
-            .unwrap();
-        let mut fleet = Fleet {
-            folder,
-            child,
-            url: String::new(),
-        };
-        fleet.url = wait_until("the address", || {
-            let ended = fleet.child.try_wait().unwrap();
-            assert_eq!(ended, None, "{}", fleet.log());
-            let said = fs::read_to_string(fleet.path("said")).unwrap();
-            let (line, _) = said.split_once('\n')?;
-            Some(line.split_once(" on ")?.1.to_owned())
-        });
-        fleet
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.path("log")).unwrap()
-    }
-
-    /// What `curl` gets, and the status.
-    fn get(&self, path: &str, options: &[&str]) -> (u16, String) {
-        let output = Command::new("curl")
-            .args([
-                "--silent",
-                "--show-error",
-                "--globoff",
-                "--max-time",
-                &SOON.as_secs().to_string(),
-                "--write-out",
-                "\n%{http_code}",
-            ])
-            .args(options)
-            .arg(format!("{}{path}", self.url))
-            .output()
-            .expect("`curl`, which is needed for this case");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let (body, status) = text.rsplit_once('\n').unwrap();
-        (status.parse().unwrap(), body.to_owned())
-    }
-
-    /// A guest's entry in `/guests`.
-    fn guest(&self, name: &str) -> Option<Value> {
-        let (_, body) = self.get("/guests", &[]);
-        let all: Value = serde_json::from_str(&body).unwrap();
-        let all = all["guests"].as_array().unwrap();
-        all.iter().find(|guest| guest["name"] == name).cloned()
-    }
-
-    /// Waits until it has answered.
-    fn wait_for(&self, name: &str) {
-        wait_until("an answer of the guest", || {
-            self.guest(name).filter(|guest| guest["up"] == true)
-        });
-    }
-
-    /// The value of a metric with these labels, if it is there.
-    fn metric(&self, line: &str) -> Option<f64> {
-        let (_, text) = self.get("/metrics", &[]);
-        let found = text.lines().find_map(|found| found.strip_prefix(line));
-        found.map(|value| value.trim().parse().unwrap())
-    }
-
-    /// Sends what Ctrl-C sends; answers what it said on the way to its end.
-    fn end(mut self) -> String {
-        let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
-        let ended = wait_until("its end", || self.child.try_wait().unwrap());
-        assert!(ended.success(), "{}", self.log());
-        fs::read_to_string(self.path("said")).unwrap()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn folder() -> TempDir {
-    TempDir::with_prefix("unikprof-fleet-").unwrap()
-}
-
-/// A guest's entry in `fleet.toml`.
-fn entry(name: &str, address: SocketAddr) -> String {
-    let image = Guest::program().display();
-    format!("[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nimage = \"{image}\"\n")
-}
 
 #[test]
 fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
@@ -233,7 +117,7 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
     fleet.wait_for("shares");
     let pprof = "/guests/shares/debug/pprof";
     for (path, status, told) in [
-        ("/nothing", 404, "expected /metrics"),
+        ("/nothing", 404, "expected /, /metrics"),
         ("/guests/other/debug/pprof/profile", 404, "no guest `other`"),
         (
             "/guests/%1b[2J/debug/pprof/profile",
