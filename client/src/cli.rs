@@ -6,6 +6,8 @@
 mod access;
 mod arguments;
 mod caller_table;
+#[cfg(feature = "fleet")]
+mod collect;
 mod configure;
 mod connect;
 mod describe;
@@ -79,6 +81,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Record(arguments) => record::run(&arguments),
         #[cfg(feature = "fleet")]
         Word::Serve(arguments) => serve::run(&arguments),
+        #[cfg(feature = "fleet")]
+        Word::Collect(arguments) => collect::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),

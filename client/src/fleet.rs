@@ -1,4 +1,5 @@
-//! Many guests: `serve` answers for each of them what the engines that keep profiles ask for.
+//! Many guests: `serve` answers for each of them what the engines that keep profiles ask for, and [`collect`] brings them
+//! everything.
 //!
 //! ```text
 //! fleet.toml, target files, URLs ─► config, targets ─► roster: who belongs to the fleet now
@@ -7,19 +8,17 @@
 //! agent ◄─ take (a recording of N seconds) ◄─ http ◄──── Alloy, Parca, collectors, Prometheus, people
 //! ```
 //!
-//! Nothing here has state that could be lost: a recording belongs to the request that asked for it, and ends with it.
+//! `serve` has no state that could be lost: a recording belongs to the request that asked for it, and ends with it.
 
+mod collect;
 mod config;
 mod contact;
 mod differ;
 mod file_name;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the collector"))]
 mod folder;
 mod http;
 mod member;
 mod metrics;
-// Called by what collects.
-#[allow(dead_code)]
 mod push;
 mod record;
 mod roster;
@@ -29,6 +28,7 @@ mod targets;
 mod tls;
 mod tokens;
 
+pub(crate) use collect::{Audit, CollectError, collect};
 pub(crate) use config::{Config, ConfigError};
 pub(crate) use record::{FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 pub(crate) use serve::{ServeError, serve};

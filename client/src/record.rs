@@ -24,6 +24,8 @@
 mod approach;
 mod collect;
 mod discard;
+#[cfg(feature = "fleet")]
+mod epochs;
 mod error;
 mod events;
 mod growth;
@@ -44,6 +46,8 @@ use unikprof_proto::code::state;
 pub use collect::Request;
 use collect::{Collector, collect};
 pub(crate) use discard::discard;
+#[cfg(feature = "fleet")]
+pub(crate) use epochs::EpochReader;
 pub use error::RecordError;
 pub(crate) use events::EventReader;
 pub(crate) use growth::Coverage;

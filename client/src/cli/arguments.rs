@@ -89,6 +89,9 @@ pub(super) enum Word {
     /// Serve the profiles and metrics of many guests over HTTP, as pprof and for Prometheus
     #[cfg(feature = "fleet")]
     Serve(super::serve::ServeArguments),
+    /// Fetch all that many guests count, for ever, and deliver it to Pyroscope, Parca, OpenTelemetry or a folder
+    #[cfg(feature = "fleet")]
+    Collect(super::collect::CollectArguments),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump

@@ -97,6 +97,12 @@ pub(crate) enum Failure {
     #[cfg(feature = "fleet")]
     #[error(transparent)]
     Serve(#[from] crate::fleet::ServeError),
+    #[cfg(feature = "fleet")]
+    #[error(transparent)]
+    Collect(#[from] crate::fleet::CollectError),
+    #[cfg(feature = "fleet")]
+    #[error("ticks are missing: what was fetched is neither delivered, dropped nor in the spool")]
+    TicksMissing,
     #[cfg(feature = "demo")]
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),
@@ -160,7 +166,9 @@ impl Failure {
             #[cfg(feature = "fleet")]
             Failure::SomeGuests { exit_code } => *exit_code,
             #[cfg(feature = "fleet")]
-            Failure::Serve(_) => exit_code::OTHER,
+            Failure::Serve(_) | Failure::Collect(_) => exit_code::OTHER,
+            #[cfg(feature = "fleet")]
+            Failure::TicksMissing => exit_code::UNTRUSTWORTHY,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

@@ -39,12 +39,12 @@ const MIN_FOLDER: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(super) serve: ServeConfig,
+    pub(super) collect: CollectConfig,
     /// The guests that the file itself lists.
     pub(super) guests: Vec<Guest>,
     /// Where more are listed.
     pub(super) targets: Vec<TargetSource>,
     /// Where profiles are delivered.
-    #[allow(dead_code)]
     pub(super) push: Vec<Push>,
     /// The entries that are left out, and the settings that have their defaults.
     pub(super) mistakes: Vec<Mistake>,
@@ -78,6 +78,37 @@ impl Default for ServeConfig {
             certificate: None,
             private_key: None,
         }
+    }
+}
+
+/// How the fleet is collected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CollectConfig {
+    /// The folder of what was not accepted yet.
+    pub(super) spool: PathBuf,
+    /// What it may hold, in bytes.
+    pub(super) spool_bytes: u64,
+    /// How often each guest is fetched from, at least.
+    pub(super) every: Duration,
+}
+
+impl CollectConfig {
+    fn new(folder: &Path) -> CollectConfig {
+        CollectConfig {
+            spool: folder.join("spool"),
+            spool_bytes: 1 << 30,
+            every: Duration::from_secs(15),
+        }
+    }
+
+    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
+        match key {
+            "spool" => self.spool = path(folder, value)?,
+            "spool-bytes" => self.spool_bytes = size(value)?,
+            "every" => self.every = seconds(value)?,
+            _ => return Err("no such setting; expected spool, spool-bytes or every".into()),
+        }
+        Ok(())
     }
 }
 
@@ -248,6 +279,8 @@ struct File {
     #[serde(default)]
     serve: Table,
     #[serde(default)]
+    collect: Table,
+    #[serde(default)]
     defaults: Table,
     #[serde(default)]
     guests: Vec<Spanned<Table>>,
@@ -260,6 +293,11 @@ struct File {
 type Table = BTreeMap<Spanned<String>, Spanned<Value>>;
 
 impl Config {
+    /// The folder of what a collector could not deliver yet.
+    pub(crate) fn spool(&self) -> &Path {
+        &self.collect.spool
+    }
+
     /// Reads the file. Its relative paths are below its own folder.
     pub(crate) fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
@@ -286,6 +324,10 @@ impl Config {
         // Half of what all guests have in common, or of who may ask, is worse than nothing.
         reader.whole(file.serve, |key, value| {
             serve.set(reader.folder(), key, value)
+        })?;
+        let mut collect = CollectConfig::new(reader.folder());
+        reader.whole(file.collect, |key, value| {
+            collect.set(reader.folder(), key, value)
         })?;
         reader.whole(file.defaults, |key, value| match key {
             "name" | "address" | "file" | "url" => Err("it has no default".into()),
@@ -315,6 +357,7 @@ impl Config {
         }));
         Ok(Config {
             serve,
+            collect,
             guests,
             targets,
             push,

@@ -53,7 +53,7 @@ pub(super) struct Cleaned {
 
 /// Why a folder does not do what it should.
 #[derive(Debug, Error)]
-pub(super) enum FolderError {
+pub(crate) enum FolderError {
     #[error("cannot use {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{} is written by another process: give each its own folder", path.display())]

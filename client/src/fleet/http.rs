@@ -39,7 +39,6 @@ use crate::report::Format;
 use crate::report::page::served_page;
 
 /// What requests are answered from.
-#[derive(Debug)]
 pub(super) struct Service {
     pub(super) roster: Roster,
     pub(super) tokens: TokenFiles,

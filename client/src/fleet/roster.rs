@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::config::{Config, Guest, Place, ServeConfig, TargetSource};
-use super::contact;
 use super::member::{Member, log};
 use crate::deadline;
 use crate::interrupt::Interrupt;
@@ -21,11 +20,13 @@ const FILES_EVERY: Duration = Duration::from_secs(5);
 /// How often servers are asked for their lists, as Prometheus does.
 const URLS_EVERY: Duration = Duration::from_secs(60);
 
+/// Starts the thread that follows a guest.
+pub(super) type Start = Box<dyn Fn(Arc<Member>) -> io::Result<()> + Send + Sync>;
+
 /// The fleet.
-#[derive(Debug)]
 pub(super) struct Roster {
     path: PathBuf,
-    every: Duration,
+    start: Start,
     members: RwLock<BTreeMap<String, Arc<Member>>>,
     source: Mutex<Source>,
 }
@@ -50,10 +51,11 @@ struct List {
 }
 
 impl Roster {
-    pub(super) fn new(path: PathBuf, config: Config) -> Roster {
+    /// The fleet of a configuration; `start` is called for each guest that it has or will have.
+    pub(super) fn new(path: PathBuf, config: Config, start: Start) -> Roster {
         let roster = Roster {
             path,
-            every: config.serve.every,
+            start,
             members: RwLock::default(),
             source: Mutex::new(Source {
                 config,
@@ -115,7 +117,7 @@ impl Roster {
             .map(|list| list.place.clone())
             .collect();
         source.lists.retain(|place, _| lists.contains(place));
-        problems.extend(self.become_these(wanted, contact::start));
+        problems.extend(self.become_these(wanted));
         // What was told already is not told every few seconds.
         for problem in &problems {
             if !source.told.contains(problem) {
@@ -125,13 +127,9 @@ impl Roster {
         source.told = problems.into_iter().collect();
     }
 
-    /// Has these members from now on, each with a thread that `start` starts; answers for which it could not: those are
-    /// tried again the next time.
-    fn become_these(
-        &self,
-        wanted: BTreeMap<String, Guest>,
-        start: impl Fn(Arc<Member>, Duration) -> io::Result<()>,
-    ) -> Vec<String> {
+    /// Has these members from now on, each with a thread; answers for which there is none: those are tried again the
+    /// next time.
+    fn become_these(&self, wanted: BTreeMap<String, Guest>) -> Vec<String> {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         members.retain(|name, member| {
             let stays = wanted.get(name) == Some(&member.guest);
@@ -146,7 +144,7 @@ impl Roster {
                 .entry(name)
                 .or_insert_with(|| Arc::new(Member::new(guest)));
             if !member.known().is_followed {
-                let started = start(member.clone(), self.every);
+                let started = (self.start)(member.clone());
                 let mut known = member.known();
                 known.is_followed = started.is_ok();
                 if let Err(error) = started {
@@ -252,6 +250,8 @@ fn missing_files(guest: &Guest) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::super::config::How;
     use super::*;
 
@@ -261,7 +261,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fleet.toml");
         fs::write(&path, "[[targets]]\nfile = \"none\"").unwrap();
-        let roster = Roster::new(path.clone(), Config::read(&path).unwrap());
+        let calls = Arc::new(AtomicU32::new(0));
+        let counted = calls.clone();
+        let start = Box::new(move |_| match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::Error::other("full")),
+            _ => Ok(()),
+        });
+        let roster = Roster::new(path.clone(), Config::read(&path).unwrap(), start);
         let guest = Guest {
             name: "web".into(),
             address: "10.0.0.5".parse().unwrap(),
@@ -269,13 +275,13 @@ mod tests {
             how: How::default(),
         };
         let wanted = || BTreeMap::from([("web".to_owned(), guest.clone())]);
-        let problems = roster.become_these(wanted(), |_, _| Err(io::Error::other("full")));
+        let problems = roster.become_these(wanted());
         assert_eq!(problems, ["guest `web`: no thread asks it: full"]);
         let failure = roster.member("web").unwrap().known().failure.clone();
         assert_eq!(failure.as_deref(), Some("no thread asks it: full"));
-        assert_eq!(roster.become_these(wanted(), |_, _| Ok(())), [""; 0]);
-        let third = |_, _| panic!("it is asked already");
-        assert_eq!(roster.become_these(wanted(), third), [""; 0]);
+        assert_eq!(roster.become_these(wanted()), [""; 0]);
+        assert_eq!(roster.become_these(wanted()), [""; 0]);
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "it is asked already");
     }
 
     /// A key that is asked for from now on is asked for whether the list can be read or not.

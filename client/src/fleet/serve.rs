@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::config::Config;
+use super::contact;
 use super::http::{self, Service};
 use super::roster::Roster;
 use super::tls::{Tls, TlsError};
@@ -102,8 +103,10 @@ pub(crate) fn serve(
         .map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
+    let every = settings.every;
+    let start = Box::new(move |member| contact::start(member, every));
     let service = Arc::new(Service {
-        roster: Roster::new(path.into(), config),
+        roster: Roster::new(path.into(), config, start),
         tokens,
         longest: settings.longest,
         every: settings.every,

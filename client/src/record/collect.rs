@@ -1,10 +1,15 @@
 //! Downloads a recording: fetches epochs and rings, stores them on disk, acknowledges them.
 
+#[cfg(feature = "fleet")]
+use std::path::Path;
 use std::time::Duration;
 
 use unikprof_proto::code::{refusal, state};
-use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
+use unikprof_proto::frame::{self, Message as _};
+use unikprof_proto::message::{Dump, Fetch, Nodes, Pending, Stop};
 
+#[cfg(feature = "fleet")]
+use super::epochs::KeptNodes;
 use super::growth::Growth;
 use super::rings::{BEFORE_NS, PartAsked, RingsReceived, Wanted};
 use super::session::{Attempt, Session};
@@ -114,6 +119,8 @@ pub(super) struct Collector<'a> {
     rings: RingsReceived,
     /// Follows which code is interrupted, where somebody wants to know.
     growth: Option<Growth>,
+    /// The frames with stack nodes, where somebody wants to keep them.
+    node_frames: Option<Vec<u8>>,
 }
 
 /// Which recording an epoch is of.
@@ -143,7 +150,31 @@ impl<'a> Collector<'a> {
             nodes,
             rings: RingsReceived::default(),
             growth: None,
+            node_frames: None,
         }
+    }
+
+    /// Fetches one epoch into a file of its own, in which the nodes stand that were received before. Answers these and
+    /// the new ones.
+    #[cfg(feature = "fleet")]
+    pub(super) fn one_epoch(
+        session: &'a mut Session,
+        epoch: u64,
+        kept: KeptNodes,
+        path: &Path,
+    ) -> Result<KeptNodes, RecordError> {
+        let mut writer = session.create_recording(path)?;
+        writer.append(&kept.frames)?;
+        let mut collector = Collector::new(session, writer);
+        collector.nodes = kept.nodes;
+        collector.node_frames = Some(kept.frames);
+        collector.fetch(epoch, &mut ())?;
+        collector.writer.end(None)?;
+        collector.writer.publish()?;
+        Ok(KeptNodes {
+            nodes: collector.nodes,
+            frames: collector.node_frames.unwrap_or_default(),
+        })
     }
 
     /// The same, following which code is interrupted.
@@ -190,9 +221,8 @@ impl<'a> Collector<'a> {
     ) -> Result<(), RecordError> {
         match request {
             Request::Stop { recording } => {
-                let stopped = self.rounds(false, observer, |connection| {
-                    connection.ask(&Stop { recording }, PENDING, "stopping the recording")
-                });
+                let stopped =
+                    self.rounds(false, observer, |connection| stop(connection, recording));
                 match stopped {
                     Err(RecordError::NotBegun { recording }) => {
                         Err(RecordError::NeverBegun { recording })
@@ -408,6 +438,7 @@ impl<'a> Collector<'a> {
         let length = self.writer.length()?;
         let (nodes, bytes, samples) = (self.nodes.clone(), self.bytes, self.samples);
         let (head, arrived) = (self.head, self.arrived);
+        let kept = self.node_frames.as_ref().map_or(0, Vec::len);
         let mut repeats = MOST_REPEATS;
         loop {
             let Err(error) = self.fetch_once(epoch, observer) else {
@@ -423,6 +454,9 @@ impl<'a> Collector<'a> {
             self.nodes = nodes.clone();
             (self.bytes, self.samples) = (bytes, samples);
             (self.head, self.arrived) = (head, arrived);
+            if let Some(frames) = &mut self.node_frames {
+                frames.truncate(kept);
+            }
             if is_gone {
                 return Err(error);
             }
@@ -442,6 +476,7 @@ impl<'a> Collector<'a> {
             head,
             nodes,
             growth,
+            node_frames,
             ..
         } = self;
         let mut progress = EpochProgress::on_the_wire();
@@ -459,6 +494,11 @@ impl<'a> Collector<'a> {
             }
             .receive(head, |frame, so_far| {
                 writer.append(frame)?;
+                if let Some(kept) = node_frames
+                    && is_nodes(frame)
+                {
+                    kept.extend_from_slice(frame);
+                }
                 progressed = true;
                 *arrived = true;
                 *bytes += frame.len() as u64;
@@ -552,7 +592,22 @@ impl<'a> Collector<'a> {
     }
 }
 
-fn dump(connection: &mut Connection, recording: u64) -> Result<Pending, ConnectionError> {
+pub(super) fn stop(
+    connection: &mut Connection,
+    recording: u64,
+) -> Result<Pending, ConnectionError> {
+    connection.ask(&Stop { recording }, PENDING, "stopping the recording")
+}
+
+/// Whether a frame, which was accepted, has stack nodes.
+fn is_nodes(bytes: &[u8]) -> bool {
+    matches!(frame::split(bytes), Ok(Some(frame)) if frame.kind == Nodes::TYPE)
+}
+
+pub(super) fn dump(
+    connection: &mut Connection,
+    recording: u64,
+) -> Result<Pending, ConnectionError> {
     connection.ask(&Dump { recording }, PENDING, "dumping the recording")
 }
 

@@ -10,6 +10,7 @@ mod attribution;
 mod build_ids;
 mod c_guest;
 mod callers;
+mod collect;
 mod demo;
 mod diff;
 mod events;

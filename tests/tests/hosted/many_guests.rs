@@ -10,15 +10,16 @@ use tempfile::TempDir;
 
 use crate::harness::{Client, wait_until};
 
-struct ManyGuests {
-    folder: TempDir,
+/// `many-guests`; killed when the value is dropped.
+pub(crate) struct ManyGuests {
+    pub(crate) folder: TempDir,
     child: Child,
     stdin: ChildStdin,
     addresses: Vec<SocketAddr>,
 }
 
 impl ManyGuests {
-    fn start(options: &[&str]) -> ManyGuests {
+    pub(crate) fn start(options: &[&str]) -> ManyGuests {
         let folder = TempDir::with_prefix("unikprof-many-").unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_many-guests"))
             .args(["--port", "0", "--seconds", "3600", "--fleet", "fleet.toml"])
@@ -46,16 +47,16 @@ impl ManyGuests {
         }
     }
 
-    fn client(&self, guest: usize) -> Client {
+    pub(crate) fn client(&self, guest: usize) -> Client {
         Client::of(self.addresses[guest]).with_key(&self.folder.path().join("key"))
     }
 
-    fn order(&mut self, order: &str) {
+    pub(crate) fn order(&mut self, order: &str) {
         writeln!(self.stdin, "{order}").unwrap();
     }
 
     /// Ends the guests; answers the ticks of each guest's lives.
-    fn end(mut self) -> Vec<Vec<u64>> {
+    pub(crate) fn end(mut self) -> Vec<Vec<u64>> {
         self.order("quit");
         let mut text = String::new();
         let mut stdout = self.child.stdout.take().unwrap();

@@ -1,0 +1,156 @@
+//! `collect --audit`: where every tick of every guest is.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::books::{Amount, Lost, Outcomes};
+use super::spool::{self, Audited, SpoolError};
+use crate::printable::Printable;
+use crate::units;
+
+/// The books of a spool.
+#[derive(Debug, Serialize)]
+pub(crate) struct Audit {
+    guests: Vec<GuestAudit>,
+}
+
+#[derive(Debug, Serialize)]
+struct GuestAudit {
+    name: String,
+    /// All that was fetched, by what the guest had made of it.
+    ticks: u64,
+    outcomes: Outcomes,
+    /// The end of what was fetched last.
+    last_unix_ns: u64,
+    lost: Lost,
+    targets: Vec<TargetAudit>,
+}
+
+/// `ticks` of the guest = `before` + `accepted` + `rejected` + `dropped` + `spooled` + `missing`.
+#[derive(Debug, Serialize)]
+struct TargetAudit {
+    name: String,
+    before: u64,
+    accepted: Amount,
+    rejected: Amount,
+    dropped: Amount,
+    spooled: Amount,
+    /// What is nowhere: 0, or this program has a mistake or somebody has deleted files.
+    missing: i128,
+    reason: Option<String>,
+}
+
+impl Audit {
+    /// Reads a spool; a collector may be at work in it.
+    pub(crate) fn read(spool: &Path) -> Result<Audit, SpoolError> {
+        let guests = spool::audit(spool)?;
+        Ok(Audit {
+            guests: guests.into_iter().map(GuestAudit::new).collect(),
+        })
+    }
+
+    /// As JSON, with a line's end.
+    pub(crate) fn json(&self) -> String {
+        // Numbers and text only: there is nothing that JSON cannot say.
+        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text + "\n"
+    }
+
+    /// Whether every tick is somewhere.
+    pub(crate) fn adds_up(&self) -> bool {
+        let mut targets = self.guests.iter().flat_map(|guest| &guest.targets);
+        targets.all(|target| target.missing == 0)
+    }
+}
+
+impl GuestAudit {
+    fn new(audited: Audited) -> GuestAudit {
+        let Audited { saved, waiting } = audited;
+        let books = saved.books;
+        // Those that came after the books were written.
+        let newer = waiting.iter().filter(|it| it.number > books.last_number);
+        let ticks = books.fetched.ticks + newer.map(|it| it.ticks).sum::<u64>();
+        let target = |(name, it): (String, super::books::TargetBooks)| {
+            let mut spooled = Amount::default();
+            for parcel in waiting.iter().filter(|parcel| parcel.number >= it.next) {
+                spooled.add(parcel);
+            }
+            let parts = [it.accepted, it.rejected, it.dropped, spooled];
+            let found: i128 = parts.iter().map(|amount| i128::from(amount.ticks)).sum();
+            TargetAudit {
+                name,
+                before: it.before,
+                accepted: it.accepted,
+                rejected: it.rejected,
+                dropped: it.dropped,
+                spooled,
+                missing: i128::from(ticks) - i128::from(it.before) - found,
+                reason: it.reason,
+            }
+        };
+        GuestAudit {
+            name: saved.name,
+            ticks,
+            outcomes: books.outcomes,
+            last_unix_ns: books.last_unix_ns,
+            lost: books.lost,
+            targets: books.targets.into_iter().map(target).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Audit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for guest in &self.guests {
+            let o = &guest.outcomes;
+            write!(
+                f,
+                "{}: {} ticks: {} recorded, {} aged, {} overflow, {} lost, {} masked, {} idle",
+                Printable(&guest.name),
+                units::grouped(guest.ticks),
+                units::grouped(o.recorded),
+                units::grouped(o.aged),
+                units::grouped(o.overflow),
+                units::grouped(o.lost),
+                units::grouped(o.masked),
+                units::grouped(o.idle),
+            )?;
+            if let Some(date) = units::date(guest.last_unix_ns) {
+                write!(f, "; up to {date}")?;
+            }
+            writeln!(f)?;
+            if guest.lost.times > 0 {
+                writeln!(
+                    f,
+                    "  {} of its time were not fetched, in {} gaps",
+                    units::duration(guest.lost.ns),
+                    guest.lost.times
+                )?;
+            }
+            for target in &guest.targets {
+                write!(
+                    f,
+                    "  {}: {} accepted, {} in the spool, {} rejected, {} dropped",
+                    Printable(&target.name),
+                    units::grouped(target.accepted.ticks),
+                    units::grouped(target.spooled.ticks),
+                    units::grouped(target.rejected.ticks),
+                    units::grouped(target.dropped.ticks),
+                )?;
+                if target.before > 0 {
+                    write!(f, ", {} before it was named", units::grouped(target.before))?;
+                }
+                if target.missing != 0 {
+                    write!(f, ", {} MISSING", units::grouped(target.missing))?;
+                }
+                if let Some(reason) = &target.reason {
+                    write!(f, " (last: {})", Printable(reason))?;
+                }
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+}

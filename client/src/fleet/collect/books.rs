@@ -1,0 +1,311 @@
+//! What became of every tick of a guest: the books that `collect --audit` shows.
+//!
+//! For each target, all that was fetched is accepted, rejected, dropped, or waits: a parcel is booked once, in the order
+//! of its number, and never again. What the guest could not hold is in the fetched ticks themselves as `aged`, and time
+//! of which nothing was fetched is in `lost`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::profile::Counters;
+
+/// The most lost spans that are told one by one.
+const MOST_SPANS: usize = 32;
+
+/// A span of time, in ns since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Span {
+    pub(super) from_unix_ns: u64,
+    pub(super) to_unix_ns: u64,
+}
+
+/// An epoch of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct EpochId {
+    /// Of the agent: epochs are numbered within it.
+    pub(super) instance: u64,
+    pub(super) epoch: u64,
+}
+
+/// One epoch, as it lies in the spool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parcel {
+    /// Its place in the order of the guest's parcels, from 1.
+    pub(super) number: u64,
+    pub(super) id: EpochId,
+    pub(super) ticks: u64,
+    pub(super) span: Span,
+}
+
+/// Parcels together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Amount {
+    pub(super) parcels: u64,
+    pub(super) ticks: u64,
+    /// From the first one's beginning to the last one's end.
+    pub(super) span: Option<Span>,
+}
+
+impl Amount {
+    pub(super) fn add(&mut self, parcel: &Parcel) {
+        self.parcels += 1;
+        self.ticks = self.ticks.saturating_add(parcel.ticks);
+        let Span {
+            from_unix_ns,
+            to_unix_ns,
+        } = parcel.span;
+        let span = self.span.get_or_insert(parcel.span);
+        span.from_unix_ns = span.from_unix_ns.min(from_unix_ns);
+        span.to_unix_ns = span.to_unix_ns.max(to_unix_ns);
+    }
+}
+
+/// The fetched ticks by what the guest had made of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Outcomes {
+    pub(super) recorded: u64,
+    pub(super) aged: u64,
+    pub(super) overflow: u64,
+    pub(super) lost: u64,
+    pub(super) masked: u64,
+    pub(super) idle: u64,
+}
+
+impl Outcomes {
+    pub(super) fn add(&mut self, counters: &Counters) {
+        for (sum, more) in [
+            (&mut self.recorded, counters.recorded),
+            (&mut self.aged, counters.aged),
+            (&mut self.overflow, counters.overflow),
+            (&mut self.lost, counters.lost),
+            (&mut self.masked, counters.masked),
+            (&mut self.idle, counters.idle),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// What a target has made of the parcels.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct TargetBooks {
+    /// The number of the first parcel that is not booked here.
+    pub(super) next: u64,
+    /// The ticks that had left the spool before this target was named.
+    pub(super) before: u64,
+    pub(super) accepted: Amount,
+    /// For good, by the target.
+    pub(super) rejected: Amount,
+    /// Because the spool was full, or the parcel could not be read.
+    pub(super) dropped: Amount,
+    /// Why the last one was not accepted.
+    pub(super) reason: Option<String>,
+}
+
+/// What became of a parcel at a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    Accepted,
+    Rejected(String),
+    Dropped(String),
+}
+
+/// Time of which nothing was fetched: the guest started anew, or its recording was ended by others.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Lost {
+    pub(super) times: u64,
+    pub(super) ns: u64,
+    /// The latest ones.
+    pub(super) latest: Vec<Span>,
+}
+
+/// The books of one guest.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Books {
+    /// The number of parcels so far.
+    pub(super) last_number: u64,
+    /// The epoch that was fetched last, and its end.
+    pub(super) last: Option<EpochId>,
+    pub(super) last_unix_ns: u64,
+    pub(super) fetched: Amount,
+    pub(super) outcomes: Outcomes,
+    pub(super) lost: Lost,
+    /// By name.
+    pub(super) targets: BTreeMap<String, TargetBooks>,
+}
+
+impl Books {
+    /// Whether an epoch was fetched before: only its acknowledgement may have been lost.
+    pub(super) fn has(&self, id: EpochId) -> bool {
+        self.last
+            .is_some_and(|last| last.instance == id.instance && id.epoch <= last.epoch)
+    }
+
+    /// Takes the targets of now: those that are not among them are forgotten. One that is new begins with what waits in
+    /// the spool.
+    pub(super) fn become_for(&mut self, names: &[String], waiting: &[Parcel]) {
+        self.targets.retain(|name, _| names.contains(name));
+        let next = waiting.first().map_or(self.last_number + 1, |it| it.number);
+        let ticks: u64 = waiting.iter().map(|parcel| parcel.ticks).sum();
+        for name in names {
+            let new = || TargetBooks {
+                next,
+                before: self.fetched.ticks.saturating_sub(ticks),
+                ..TargetBooks::default()
+            };
+            self.targets.entry(name.clone()).or_insert_with(new);
+        }
+    }
+
+    /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time between is lost.
+    pub(super) fn fetched(&mut self, parcel: &Parcel, counters: &Counters) {
+        let is_next = self.last.is_none_or(|last| {
+            last.instance == parcel.id.instance && last.epoch + 1 == parcel.id.epoch
+        });
+        if !is_next {
+            self.lost_until(parcel.span.from_unix_ns);
+        }
+        self.last_number = self.last_number.max(parcel.number);
+        self.last = Some(parcel.id);
+        self.last_unix_ns = parcel.span.to_unix_ns;
+        self.fetched.add(parcel);
+        self.outcomes.add(counters);
+    }
+
+    fn lost_until(&mut self, until_unix_ns: u64) {
+        if self.last_unix_ns == 0 || until_unix_ns <= self.last_unix_ns {
+            return;
+        }
+        let Lost { times, ns, latest } = &mut self.lost;
+        *times += 1;
+        *ns = ns.saturating_add(until_unix_ns - self.last_unix_ns);
+        if latest.len() >= MOST_SPANS {
+            latest.remove(0);
+        }
+        latest.push(Span {
+            from_unix_ns: self.last_unix_ns,
+            to_unix_ns: until_unix_ns,
+        });
+    }
+
+    /// Books what became of a parcel at a target; answers whether that was new.
+    pub(super) fn settle(&mut self, target: &str, parcel: &Parcel, fate: Fate) -> bool {
+        let Some(books) = self.targets.get_mut(target) else {
+            return false;
+        };
+        if parcel.number < books.next {
+            return false;
+        }
+        books.next = parcel.number + 1;
+        let (amount, reason) = match fate {
+            Fate::Accepted => (&mut books.accepted, None),
+            Fate::Rejected(reason) => (&mut books.rejected, Some(reason)),
+            Fate::Dropped(reason) => (&mut books.dropped, Some(reason)),
+        };
+        amount.add(parcel);
+        if reason.is_some() {
+            books.reason = reason;
+        }
+        true
+    }
+
+    /// Below this number no target needs a parcel any more.
+    pub(super) fn done_below(&self) -> u64 {
+        let next = self.targets.values().map(|books| books.next).min();
+        next.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parcel(number: u64) -> Parcel {
+        Parcel {
+            number,
+            id: EpochId {
+                instance: 7,
+                epoch: number,
+            },
+            ticks: 10 * number,
+            span: Span {
+                from_unix_ns: 100 * number,
+                to_unix_ns: 100 * number + 90,
+            },
+        }
+    }
+
+    fn names(all: &[&str]) -> Vec<String> {
+        all.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_parcel_is_booked_once_at_each_target() {
+        let mut books = Books::default();
+        books.become_for(&names(&["a", "b"]), &[]);
+        for number in 1..=3 {
+            books.fetched(&parcel(number), &Counters::default());
+        }
+        assert!(books.settle("a", &parcel(1), Fate::Dropped("full".into())));
+        assert!(!books.settle("a", &parcel(1), Fate::Accepted), "it is gone");
+        assert!(books.settle("a", &parcel(2), Fate::Accepted));
+        assert!(books.settle("b", &parcel(1), Fate::Rejected("old".into())));
+        assert!(!books.settle("c", &parcel(1), Fate::Accepted));
+        let a = &books.targets["a"];
+        assert_eq!((a.accepted.ticks, a.dropped.ticks, a.next), (20, 10, 3));
+        assert_eq!(a.dropped.span, Some(parcel(1).span));
+        assert_eq!(books.done_below(), 2);
+        assert_eq!(books.fetched.ticks, 60);
+    }
+
+    #[test]
+    fn a_new_target_begins_with_what_waits() {
+        let mut books = Books::default();
+        books.become_for(&names(&["a", "b"]), &[]);
+        for number in 1..=3 {
+            books.fetched(&parcel(number), &Counters::default());
+        }
+        books.settle("a", &parcel(1), Fate::Accepted);
+        books.become_for(&names(&["b", "c"]), &[parcel(2), parcel(3)]);
+        assert_eq!(books.targets.keys().collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(
+            (books.targets["c"].next, books.targets["c"].before),
+            (2, 10)
+        );
+        assert_eq!(books.done_below(), 1);
+    }
+
+    #[test]
+    fn an_epoch_is_known_again_and_a_new_agents_is_not() {
+        let mut books = Books::default();
+        assert!(!books.has(parcel(1).id));
+        books.fetched(&parcel(2), &Counters::default());
+        assert!(books.has(parcel(1).id) && books.has(parcel(2).id));
+        assert!(!books.has(parcel(3).id));
+        let other = EpochId {
+            instance: 8,
+            epoch: 1,
+        };
+        assert!(!books.has(other));
+    }
+
+    #[test]
+    fn time_between_two_epochs_is_lost_unless_they_follow_each_other() {
+        let mut books = Books::default();
+        for number in [1, 2, 4] {
+            books.fetched(&parcel(number), &Counters::default());
+        }
+        // From the end of the second to the beginning of the fourth.
+        let span = Span {
+            from_unix_ns: 290,
+            to_unix_ns: 400,
+        };
+        assert_eq!((books.lost.times, books.lost.ns), (1, 110));
+        assert_eq!(books.lost.latest, [span]);
+        let mut of_other = parcel(5);
+        of_other.id.instance = 8;
+        books.fetched(&of_other, &Counters::default());
+        assert_eq!((books.lost.times, books.lost.ns), (2, 120));
+    }
+}

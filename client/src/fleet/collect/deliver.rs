@@ -1,0 +1,294 @@
+//! Takes parcels from the spool to one target, the oldest of each guest first.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::super::config::{Guest, Push, PushTo};
+use super::super::folder::{Folder, FolderError};
+use super::super::member::log;
+use super::super::push::{self, Delivery, Target, Verdict};
+use super::books::{Fate, Parcel};
+use super::spool::Spool;
+use crate::interrupt::Interrupt;
+use crate::printable::Printable;
+use crate::profile::{Mapping, Profile};
+use crate::recording::{Reading, Recording};
+use crate::symbols::{Force, ImageOptions, Images, KnownNames, SymbolError, Symbolizer};
+
+/// How many deliveries to a target are under way at a time.
+pub(super) const WORKERS: usize = 4;
+
+/// How long a worker waits when there is nothing to deliver.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// A target that fails is tried again after so long, twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// How many builds of guests a worker keeps the names of, and for how long: images may change.
+const MOST_NAMED: usize = 16;
+const NAMED_FOR: Duration = Duration::from_secs(600);
+
+/// Somewhere that parcels are delivered to.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) name: String,
+    to: To,
+    failing: Mutex<Failing>,
+}
+
+#[derive(Debug)]
+enum To {
+    Engine(Box<dyn Target>),
+    Folder(Folder),
+}
+
+/// How long nothing is to be sent.
+#[derive(Debug, Default)]
+struct Failing {
+    until: Option<Instant>,
+    retry: Duration,
+}
+
+impl Receiver {
+    /// The receiver for an entry; a folder is locked for this process.
+    pub(super) fn new(push: &Push) -> Result<Receiver, FolderError> {
+        let to = match &push.to {
+            PushTo::Engine(engine, remote) => To::Engine(push::target(*engine, remote)),
+            PushTo::Folder {
+                path,
+                keep_for,
+                keep_bytes,
+            } => To::Folder(Folder::open(path, *keep_for, *keep_bytes)?),
+        };
+        Ok(Receiver {
+            name: push.name.clone(),
+            to,
+            failing: Mutex::default(),
+        })
+    }
+
+    /// Delivers the parcels of each guest whose place in the spool is `worker`, modulo [`WORKERS`], until `ended`.
+    pub(super) fn work(&self, worker: usize, spool: &Spool, ended: &Interrupt) {
+        let mut names = Names::default();
+        while !ended.stop() {
+            let mut is_idle = true;
+            for guest in spool.guests().iter().skip(worker).step_by(WORKERS) {
+                if ended.stop() || self.is_failing() {
+                    break;
+                }
+                let Some((parcel, path)) = guest.next(&self.name) else {
+                    continue;
+                };
+                let Some(described) = guest.guest() else {
+                    continue;
+                };
+                is_idle = false;
+                match self.deliver(&described, &parcel, &path, &mut names) {
+                    Outcome::Settled(fate) => {
+                        if !matches!(fate, Fate::Dropped(_)) {
+                            self.works();
+                        }
+                        self.tell(&described, &fate);
+                        guest.settle(&self.name, &parcel, fate);
+                    }
+                    Outcome::Later { reason, after } => self.fails(&reason, after),
+                }
+            }
+            if is_idle {
+                let until = Instant::now() + IDLE;
+                ended.sleep_until(until, Interrupt::stop);
+            }
+        }
+    }
+
+    /// Deletes what a folder need not keep.
+    pub(super) fn clean(&self) {
+        if let To::Folder(folder) = &self.to
+            && let Err(error) = folder.clean(std::time::SystemTime::now())
+        {
+            let text = error.to_string();
+            log(format_args!("warning: {}: {}", self.name, Printable(&text)));
+        }
+    }
+
+    fn deliver(&self, guest: &Guest, parcel: &Parcel, path: &Path, names: &mut Names) -> Outcome {
+        let engine = match &self.to {
+            To::Engine(engine) => engine,
+            To::Folder(folder) => {
+                return match folder.add(&guest.name, path) {
+                    Ok(()) => Outcome::Settled(Fate::Accepted),
+                    Err(error) if error.is_the_parcels() => Outcome::dropped(error),
+                    Err(error) => Outcome::Later {
+                        reason: error.to_string(),
+                        after: None,
+                    },
+                };
+            }
+        };
+        let recording = match Recording::open(path, Reading::Strict) {
+            Ok(recording) => recording,
+            Err(error) => return Outcome::dropped(error),
+        };
+        let verdict = names.of(guest, &recording.profile, |symbolized| {
+            engine.deliver(&Delivery {
+                guest,
+                symbolized,
+                from_unix_ns: parcel.span.from_unix_ns,
+                to_unix_ns: parcel.span.to_unix_ns,
+            })
+        });
+        match verdict {
+            Err(error) => Outcome::dropped(error),
+            Ok(Verdict::Accepted) => Outcome::Settled(Fate::Accepted),
+            Ok(Verdict::Never { reason }) => Outcome::Settled(Fate::Rejected(reason)),
+            Ok(Verdict::Later { reason, after }) => Outcome::Later { reason, after },
+        }
+    }
+
+    fn tell(&self, guest: &Guest, fate: &Fate) {
+        let (Fate::Rejected(reason) | Fate::Dropped(reason)) = fate else {
+            return;
+        };
+        log(format_args!(
+            "warning: {}: {} does not take a profile: {}",
+            Printable(&guest.name),
+            Printable(&self.name),
+            Printable(reason)
+        ));
+    }
+
+    fn is_failing(&self) -> bool {
+        let until = self.failing().until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn works(&self) {
+        let before = std::mem::take(&mut *self.failing());
+        if before.until.is_some() {
+            log(format_args!("{}: works again", Printable(&self.name)));
+        }
+    }
+
+    fn fails(&self, reason: &str, after: Option<Duration>) {
+        let mut failing = self.failing();
+        if failing.until.is_some_and(|until| Instant::now() < until) {
+            // Another worker has said so.
+            return;
+        }
+        let is_new = failing.until.is_none();
+        failing.retry = (failing.retry * 2).clamp(FIRST_RETRY, LONGEST_RETRY);
+        let wait = failing.retry.mul_f64(0.5 + fastrand::f64());
+        failing.until = Some(Instant::now() + wait.max(after.unwrap_or_default()));
+        drop(failing);
+        if is_new {
+            log(format_args!(
+                "warning: {} does not take profiles now: {}; they wait in the spool",
+                Printable(&self.name),
+                Printable(reason)
+            ));
+        }
+    }
+
+    fn failing(&self) -> std::sync::MutexGuard<'_, Failing> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Outcome {
+    Settled(Fate),
+    Later {
+        reason: String,
+        after: Option<Duration>,
+    },
+}
+
+impl Outcome {
+    fn dropped(error: impl std::fmt::Display) -> Outcome {
+        Outcome::Settled(Fate::Dropped(error.to_string()))
+    }
+}
+
+/// The names of the builds that were delivered last.
+#[derive(Default)]
+struct Names(Vec<Named>);
+
+struct Named {
+    image: Option<PathBuf>,
+    symbols: Option<PathBuf>,
+    mappings: Vec<Mapping>,
+    symbolizer: Symbolizer,
+    known: KnownNames,
+    since: Instant,
+}
+
+impl Names {
+    /// Names a profile's frames. An image that belongs to another build of the guest is left out.
+    fn of<T>(
+        &mut self,
+        guest: &Guest,
+        profile: &Profile,
+        then: impl FnOnce(&crate::symbols::Symbolized<'_>) -> T,
+    ) -> Result<T, SymbolError> {
+        self.0.retain(|named| named.since.elapsed() < NAMED_FOR);
+        let how = &guest.how;
+        let is_it = |named: &Named| {
+            named.image == how.image
+                && named.symbols == how.symbols
+                && named.mappings == profile.mappings()
+        };
+        let index = match self.0.iter().position(is_it) {
+            Some(index) => index,
+            None => {
+                if self.0.len() >= MOST_NAMED {
+                    self.0.remove(0);
+                }
+                self.0.push(Named::new(guest, profile)?);
+                self.0.len() - 1
+            }
+        };
+        let Named {
+            symbolizer, known, ..
+        } = &mut self.0[index];
+        Ok(then(&symbolizer.resolve_new(profile, known)?))
+    }
+}
+
+impl Named {
+    fn new(guest: &Guest, profile: &Profile) -> Result<Named, SymbolError> {
+        let with = |image: Option<&PathBuf>| -> Result<Symbolizer, SymbolError> {
+            let mut images = Images::new(ImageOptions::default());
+            if let Some(path) = image {
+                images.add_image(path, Force::No)?;
+            }
+            if let Some(path) = &guest.how.symbols {
+                images.add_symbols(path)?;
+            }
+            let symbolizer = Symbolizer::new(images);
+            drop(symbolizer.resolve(profile)?);
+            Ok(symbolizer)
+        };
+        let how = &guest.how;
+        let symbolizer = match with(how.image.as_ref()) {
+            Err(error) if how.image.is_some() => {
+                let text = error.to_string();
+                log(format_args!(
+                    "warning: {}: {}; names come without this image",
+                    Printable(&guest.name),
+                    Printable(&text)
+                ));
+                with(None)?
+            }
+            other => other?,
+        };
+        Ok(Named {
+            image: how.image.clone(),
+            symbols: how.symbols.clone(),
+            mappings: profile.mappings().to_vec(),
+            symbolizer,
+            known: KnownNames::default(),
+            since: Instant::now(),
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! Fetches what a guest has counted, again and again, into the spool.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use unikprof_proto::code::state;
+
+use super::super::member::{GuestError, Member, log};
+use super::super::take::symbolizer;
+use super::books::{EpochId, Span};
+use super::spool::{GuestSpool, Spool, SpoolError};
+use crate::caller_table;
+use crate::printable::Printable;
+use crate::record::{EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind};
+use crate::recording::{Reading, Recording, RecordingError};
+
+/// The name of the recording that a collector leaves running in each guest.
+pub(super) const NAME: &str = "collect";
+
+/// Within so long, a guest that is new in the fleet has been asked: a thousand are not asked at once.
+const FIRST: Duration = Duration::from_secs(15);
+
+/// A guest that is down is tried again after so long, twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// How long a connection that breaks is taken up again.
+const RECONNECT: Duration = Duration::from_secs(30);
+
+/// How often a recording is looked at between two fetches, and the shortest time between two looks.
+const LOOKS: u32 = 3;
+const SHORTEST: Duration = Duration::from_millis(250);
+
+#[derive(Debug, thiserror::Error)]
+enum GatherError {
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    #[error("what the guest sent cannot be read: {0}")]
+    Recording(#[from] RecordingError),
+}
+
+/// Fetches from a guest until it leaves the fleet.
+pub(super) fn keep(member: &Member, spool: &Spool, every: Duration) {
+    let name = Printable(&member.guest.name);
+    let mut wait = every.min(FIRST).mul_f64(fastrand::f64());
+    let (mut retry, mut is_down) = (FIRST_RETRY, false);
+    while member.wait(wait) {
+        let mut gatherer = Gatherer {
+            member,
+            spool,
+            every,
+            has_answered: false,
+        };
+        let Err(error) = gatherer.follow() else {
+            return;
+        };
+        if gatherer.has_answered {
+            (retry, is_down) = (FIRST_RETRY, false);
+        }
+        if !is_down && !member.gone.stop() {
+            let text = error.to_string();
+            log(format_args!("warning: {name}: {}", Printable(&text)));
+            is_down = true;
+        }
+        wait = retry.mul_f64(0.5 + fastrand::f64());
+        retry = (retry * 2).min(LONGEST_RETRY);
+    }
+}
+
+struct Gatherer<'a> {
+    member: &'a Member,
+    spool: &'a Spool,
+    every: Duration,
+    /// Whether anything was fetched over this session.
+    has_answered: bool,
+}
+
+impl Gatherer<'_> {
+    /// Fetches over one session, until it fails or the guest leaves the fleet.
+    fn follow(&mut self) -> Result<(), GatherError> {
+        let guest = self.spool.guest(&self.member.guest)?;
+        let mut session = self.member.session(self.member.gone.clone(), RECONNECT)?;
+        let recording = self.lease(&mut session, &guest)?;
+        let mut reader = EpochReader::new(&session, recording);
+        loop {
+            let began = Instant::now();
+            self.fetch(&mut session, &mut reader, &guest)?;
+            self.has_answered = true;
+            loop {
+                let recorder = session.check(&mut ())?;
+                let Some(status) = recorder.by_id(recording) else {
+                    return Err(RecordError::Gone { recording }.into());
+                };
+                let left = self.due(status).saturating_sub(began.elapsed());
+                if left.is_zero() {
+                    break;
+                }
+                if !self.member.wait(left.min(self.every / LOOKS)) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// How long after a fetch the next one is due: before the memory is full that the guest has left.
+    fn due(&self, status: &RecordingStatus) -> Duration {
+        let window = status
+            .stacks_window_ns
+            .map(|ns| Duration::from_nanos(ns / 2));
+        let due = window.unwrap_or(self.every).clamp(SHORTEST, self.every);
+        if status.wants_fetch || status.state == state::FINISHED {
+            SHORTEST
+        } else {
+            due
+        }
+    }
+
+    /// The recording that is fetched; started if there is none that is as the fleet wants it.
+    fn lease(&self, session: &mut Session, guest: &GuestSpool) -> Result<u64, GatherError> {
+        let how = &self.member.guest.how;
+        let recorder = session.check(&mut ())?;
+        if let Ok(found) = recorder.find(Some(NAME)) {
+            let recording = found.recording;
+            let is_wanted = found.state != state::FINISHED
+                && found.mode == how.mode.code()
+                && found.period_ns == how.period_ns;
+            if is_wanted {
+                return Ok(recording);
+            }
+            // The rest of what another configuration wanted.
+            let mut reader = EpochReader::new(session, recording);
+            reader.end(session)?;
+            match self.fetch(session, &mut reader, guest) {
+                Err(GatherError::Record(RecordError::Gone { .. })) => {}
+                other => other?,
+            }
+        }
+        let _starting = self.member.start();
+        let callers = symbolizer(how).and_then(|symbolizer| {
+            Ok(caller_table::prepare(
+                &symbolizer,
+                session.agent(),
+                Unwind::Fp,
+            )?)
+        });
+        let (callers, held_callers) = match callers {
+            Ok(callers) => (callers.table, callers.held),
+            // The image of another build, for example: better a few guessed callers than none.
+            Err(error) => {
+                let text = error.to_string();
+                log(format_args!(
+                    "warning: {}: {}; it is recorded without a caller table",
+                    Printable(&self.member.guest.name),
+                    Printable(&text)
+                ));
+                (None, None)
+            }
+        };
+        let settings = Settings {
+            name: NAME.into(),
+            period_ns: how.period_ns,
+            mode: how.mode,
+            callers,
+            held_callers,
+            ..Preset::Default.settings()
+        };
+        Ok(session.start(&settings)?.recording)
+    }
+
+    /// Fetches all epochs up to now.
+    fn fetch(
+        &self,
+        session: &mut Session,
+        reader: &mut EpochReader,
+        guest: &GuestSpool,
+    ) -> Result<(), GatherError> {
+        loop {
+            let (epochs, is_all) = match reader.pending(session) {
+                // Somebody else fetches it now, and says so to whoever asks.
+                Err(RecordError::Leased { .. }) => return Ok(()),
+                other => other?,
+            };
+            let is_empty = epochs.is_empty();
+            for epoch in epochs {
+                let id = EpochId {
+                    instance: session.agent().instance,
+                    epoch,
+                };
+                if !guest.has(id) {
+                    self.fetch_one(session, reader, guest, id)?;
+                }
+                reader.acknowledge(session, epoch)?;
+            }
+            if is_all || is_empty {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fetches an epoch into the spool. It is read back before the guest may forget it.
+    fn fetch_one(
+        &self,
+        session: &mut Session,
+        reader: &mut EpochReader,
+        guest: &GuestSpool,
+        id: EpochId,
+    ) -> Result<(), GatherError> {
+        let path = guest.incoming();
+        reader.fetch(session, id.epoch, &path)?;
+        let profile = Recording::open(&path, Reading::Strict)?.profile;
+        let (elapsed_ns, now_ns) = (profile.recording().elapsed_ns, now_unix_ns());
+        let started = profile.recording().started_unix_ns;
+        // A guest that does not know the date has sent what ended just now.
+        let from_unix_ns = started.unwrap_or(now_ns.saturating_sub(elapsed_ns));
+        let span = Span {
+            from_unix_ns,
+            to_unix_ns: from_unix_ns.saturating_add(elapsed_ns),
+        };
+        Ok(self.spool.add(guest, id, span, &profile.counters())?)
+    }
+}
+
+fn now_unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
+}

@@ -1,0 +1,704 @@
+//! What was fetched and not yet accepted everywhere, on disk.
+//!
+//! ```text
+//! SPOOL/lock                     held while a collector runs
+//! SPOOL/GUEST/books.json         the guest, and its books
+//! SPOOL/GUEST/NUMBER-….unikprof  one epoch each
+//! ```
+//!
+//! The parcels are the truth: a parcel that the books do not know yet is booked when the spool is opened, and one that
+//! all targets have is deleted only after the books say so on disk. So a collector may be killed at any moment. A parcel's
+//! name tells all that must be known of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, TryLockError};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::super::config::{Guest, How};
+use super::super::file_name;
+use super::super::member::log;
+use super::books::{Books, EpochId, Fate, Parcel, Span};
+use crate::output::{AtomicFile, OutputError};
+use crate::profile::Counters;
+use crate::recording::{Reading, Recording};
+
+const BOOKS: &str = "books.json";
+
+/// The spool cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum SpoolError {
+    #[error("cannot use {} as the spool: {source}", path.display())]
+    Folder {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("another collector uses the spool {}: each needs one of its own", .0.display())]
+    InUse(PathBuf),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// The parcels and books of all guests.
+#[derive(Debug)]
+pub(super) struct Spool {
+    folder: PathBuf,
+    most_bytes: u64,
+    /// The names of those that all parcels are for.
+    targets: Vec<String>,
+    guests: RwLock<BTreeMap<String, Arc<GuestSpool>>>,
+    bytes: AtomicU64,
+    /// Held by who makes room.
+    room: Mutex<()>,
+    /// Ticks that were dropped, counted once for each target, since they were last asked for.
+    dropped: AtomicU64,
+    _lock: File,
+}
+
+/// Those of one guest.
+#[derive(Debug)]
+pub(super) struct GuestSpool {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    saved: Saved,
+    /// In the order of their numbers, with their sizes in bytes.
+    waiting: VecDeque<(Parcel, u64)>,
+    is_dirty: bool,
+}
+
+/// What `books.json` holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Saved {
+    pub(super) name: String,
+    address: String,
+    labels: BTreeMap<String, String>,
+    image: Option<PathBuf>,
+    symbols: Option<PathBuf>,
+    pub(super) books: Books,
+}
+
+impl Saved {
+    fn new(guest: &Guest, books: Books) -> Saved {
+        Saved {
+            name: guest.name.clone(),
+            address: guest.address.to_string(),
+            labels: guest.labels.clone(),
+            image: guest.how.image.clone(),
+            symbols: guest.how.symbols.clone(),
+            books,
+        }
+    }
+
+    fn read(folder: &Path) -> Option<Saved> {
+        serde_json::from_slice(&fs::read(folder.join(BOOKS)).ok()?).ok()
+    }
+
+    /// The guest, as far as its deliveries need it.
+    fn guest(&self) -> Option<Guest> {
+        Some(Guest {
+            name: self.name.clone(),
+            address: self.address.parse().ok()?,
+            labels: self.labels.clone(),
+            how: How {
+                image: self.image.clone(),
+                symbols: self.symbols.clone(),
+                ..How::default()
+            },
+        })
+    }
+}
+
+/// How often books are read again that a collector writes meanwhile.
+const MOST_READS: u32 = 20;
+
+/// A guest's books, and what waits in its folder.
+#[derive(Debug)]
+pub(super) struct Audited {
+    pub(super) saved: Saved,
+    pub(super) waiting: Vec<Parcel>,
+}
+
+/// Reads a spool without changing it; a collector may be at work in it.
+pub(super) fn audit(folder: &Path) -> Result<Vec<Audited>, SpoolError> {
+    let mut all = Vec::new();
+    for folder in folders(folder)? {
+        let read = || {
+            let saved = Saved::read(&folder)?;
+            let waiting = parcels(&folder).ok()?;
+            let waiting = waiting.into_iter().map(|(parcel, _)| parcel).collect();
+            Some(Audited { saved, waiting })
+        };
+        let Some(mut audited) = read() else {
+            continue;
+        };
+        for _ in 0..MOST_READS {
+            let Some(again) = read() else { break };
+            let is_same = again.saved.books == audited.saved.books;
+            audited = again;
+            if is_same {
+                break;
+            }
+        }
+        all.push(audited);
+    }
+    all.sort_by(|a, b| a.saved.name.cmp(&b.saved.name));
+    Ok(all)
+}
+
+impl Spool {
+    /// Opens or makes a spool, and books what lies in it.
+    pub(super) fn open(
+        folder: &Path,
+        most_bytes: u64,
+        targets: Vec<String>,
+    ) -> Result<Spool, SpoolError> {
+        let failed = |source| SpoolError::Folder {
+            path: folder.into(),
+            source,
+        };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let lock = File::create(folder.join("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(SpoolError::InUse(folder.into())),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let spool = Spool {
+            folder: folder.into(),
+            most_bytes,
+            targets,
+            guests: RwLock::default(),
+            bytes: AtomicU64::new(0),
+            room: Mutex::default(),
+            dropped: AtomicU64::new(0),
+            _lock: lock,
+        };
+        for folder in folders(folder)? {
+            let Some(saved) = Saved::read(&folder) else {
+                if !parcels(&folder).map_err(failed)?.is_empty() {
+                    log(format_args!(
+                        "warning: {} has no {BOOKS} that can be read: it waits until its guest is in the fleet",
+                        folder.display()
+                    ));
+                }
+                continue;
+            };
+            let name = saved.name.clone();
+            let guest = spool.adopt(folder, saved)?;
+            spool.write().insert(name, Arc::new(guest));
+        }
+        Ok(spool)
+    }
+
+    /// The guest's part; made if it is new.
+    pub(super) fn guest(&self, guest: &Guest) -> Result<Arc<GuestSpool>, SpoolError> {
+        let mut guests = self.write();
+        if let Some(known) = guests.get(&guest.name) {
+            let mut state = known.lock();
+            let books = std::mem::take(&mut state.saved.books);
+            state.saved = Saved::new(guest, books);
+            state.is_dirty = true;
+            drop(state);
+            return Ok(known.clone());
+        }
+        let folder = self.folder.join(file_name::of_guest(&guest.name));
+        fs::create_dir_all(&folder).map_err(|source| SpoolError::Folder {
+            path: folder.clone(),
+            source,
+        })?;
+        let mut saved = Saved::new(guest, Books::default());
+        saved.books.become_for(&self.targets, &[]);
+        // Before the first parcel, so that one that is found tells whose it is.
+        write_books(&folder, &saved)?;
+        let new = Arc::new(self.adopt(folder, saved)?);
+        guests.insert(guest.name.clone(), new.clone());
+        Ok(new)
+    }
+
+    pub(super) fn guests(&self) -> Vec<Arc<GuestSpool>> {
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        guests.values().cloned().collect()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The ticks that were dropped since this was last asked, once for each target that had not accepted them.
+    pub(super) fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+
+    /// Takes an epoch that was fetched [into a file](GuestSpool::incoming). It may be acknowledged afterwards. If the
+    /// spool is too full then, the oldest parcels of all guests are dropped.
+    pub(super) fn add(
+        &self,
+        guest: &GuestSpool,
+        id: EpochId,
+        span: Span,
+        counters: &Counters,
+    ) -> Result<(), SpoolError> {
+        let mut state = guest.lock();
+        let parcel = Parcel {
+            number: state.saved.books.last_number + 1,
+            id,
+            ticks: counters.ticks,
+            span,
+        };
+        let (from, path) = (guest.incoming(), guest.path(&parcel));
+        let failed = |source| SpoolError::Folder {
+            path: path.clone(),
+            source,
+        };
+        let bytes = fs::metadata(&from).map_err(failed)?.len();
+        fs::rename(&from, &path).map_err(failed)?;
+        if let Ok(folder) = File::open(&guest.folder) {
+            let _ = folder.sync_all();
+        }
+        state.saved.books.fetched(&parcel, counters);
+        state.waiting.push_back((parcel, bytes));
+        state.is_dirty = true;
+        drop(state);
+        let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if all > self.most_bytes {
+            self.make_room()?;
+        }
+        Ok(())
+    }
+
+    /// Writes books that have changed, and deletes the parcels that they are done with.
+    pub(super) fn flush(&self) -> Result<(), SpoolError> {
+        for guest in self.guests() {
+            self.flush_one(&guest)?;
+        }
+        Ok(())
+    }
+
+    fn flush_one(&self, guest: &GuestSpool) -> Result<(), SpoolError> {
+        let mut state = guest.lock();
+        if !std::mem::take(&mut state.is_dirty) {
+            return Ok(());
+        }
+        let written = write_books(&guest.folder, &state.saved);
+        if let Err(error) = written {
+            state.is_dirty = true;
+            return Err(error);
+        }
+        let done = state.saved.books.done_below();
+        while let Some((parcel, bytes)) = state.waiting.front().copied()
+            && parcel.number < done
+        {
+            state.waiting.pop_front();
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            // One that stays is deleted at the next start.
+            let _ = fs::remove_file(guest.path(&parcel));
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest parcels until the rest fits.
+    fn make_room(&self) -> Result<(), SpoolError> {
+        let _room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is delivered already goes first.
+        self.flush()?;
+        while self.bytes() > self.most_bytes {
+            let age = |guest: &Arc<GuestSpool>| {
+                let state = guest.lock();
+                state.waiting.front().map(|(it, _)| it.span.from_unix_ns)
+            };
+            let oldest = self
+                .guests()
+                .into_iter()
+                .filter_map(|guest| Some((age(&guest)?, guest)))
+                .min_by_key(|(age, _)| *age);
+            let Some((_, guest)) = oldest else {
+                return Ok(());
+            };
+            self.dropped
+                .fetch_add(guest.drop_oldest(), Ordering::Relaxed);
+            self.flush_one(&guest)?;
+        }
+        Ok(())
+    }
+
+    /// Books what lies in a guest's folder.
+    fn adopt(&self, folder: PathBuf, mut saved: Saved) -> Result<GuestSpool, SpoolError> {
+        let found = parcels(&folder).map_err(|source| SpoolError::Folder {
+            path: folder.clone(),
+            source,
+        })?;
+        let known = saved.books.last_number;
+        let new = found.iter().filter(|(parcel, _)| parcel.number > known);
+        for (parcel, _) in new {
+            let recording = Recording::open(&folder.join(name(parcel)), Reading::Strict);
+            let counters = recording
+                .map(|it| it.profile.counters())
+                .unwrap_or_default();
+            saved.books.fetched(parcel, &counters);
+        }
+        let waiting: Vec<Parcel> = found.iter().map(|(parcel, _)| *parcel).collect();
+        saved.books.become_for(&self.targets, &waiting);
+        let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let _ = fs::remove_file(folder.join(INCOMING));
+        Ok(GuestSpool {
+            folder,
+            state: Mutex::new(State {
+                saved,
+                waiting: found.into(),
+                is_dirty: true,
+            }),
+        })
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Arc<GuestSpool>>> {
+        self.guests.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const INCOMING: &str = "incoming.unikprof";
+
+impl GuestSpool {
+    /// The file that an epoch is fetched into. Only the thread of the guest uses it.
+    pub(super) fn incoming(&self) -> PathBuf {
+        self.folder.join(INCOMING)
+    }
+
+    /// The guest as the fleet last described it.
+    pub(super) fn guest(&self) -> Option<Guest> {
+        self.lock().saved.guest()
+    }
+
+    pub(super) fn has(&self, id: EpochId) -> bool {
+        self.lock().saved.books.has(id)
+    }
+
+    /// The next parcel for a target, and its file.
+    pub(super) fn next(&self, target: &str) -> Option<(Parcel, PathBuf)> {
+        let state = self.lock();
+        let from = state.saved.books.targets.get(target)?.next;
+        let mut waiting = state.waiting.iter();
+        let (parcel, _) = waiting.find(|(parcel, _)| parcel.number >= from)?;
+        Some((*parcel, self.path(parcel)))
+    }
+
+    /// Books what became of a parcel at a target.
+    pub(super) fn settle(&self, target: &str, parcel: &Parcel, fate: Fate) {
+        let mut state = self.lock();
+        state.is_dirty |= state.saved.books.settle(target, parcel, fate);
+    }
+
+    /// Drops the oldest parcel; answers its ticks, once for each target that had not accepted it.
+    fn drop_oldest(&self) -> u64 {
+        let mut state = self.lock();
+        let Some((parcel, _)) = state.waiting.front().copied() else {
+            return 0;
+        };
+        let State {
+            saved, is_dirty, ..
+        } = &mut *state;
+        *is_dirty = true;
+        let targets: Vec<String> = saved.books.targets.keys().cloned().collect();
+        let mut drop_at = |target: &String| {
+            let fate = Fate::Dropped("the spool was full".into());
+            saved.books.settle(target, &parcel, fate)
+        };
+        let dropped = targets.iter().filter(|target| drop_at(target)).count();
+        parcel.ticks.saturating_mul(dropped as u64)
+    }
+
+    fn path(&self, parcel: &Parcel) -> PathBuf {
+        self.folder.join(name(parcel))
+    }
+
+    /// A thread that panicked has left nothing half done that the parcels would not tell.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write_books(folder: &Path, saved: &Saved) -> Result<(), SpoolError> {
+    let path = folder.join(BOOKS);
+    let failed = |error| OutputError {
+        path: path.clone(),
+        source: std::io::Error::other(error),
+    };
+    let bytes = serde_json::to_vec(saved).map_err(failed)?;
+    let mut file = AtomicFile::create_private(&path)?;
+    file.write_all(&bytes).map_err(|source| OutputError {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(file.publish()?)
+}
+
+fn folders(spool: &Path) -> Result<Vec<PathBuf>, SpoolError> {
+    let failed = |source| SpoolError::Folder {
+        path: spool.into(),
+        source,
+    };
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(spool).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    Ok(folders)
+}
+
+/// The parcels in a guest's folder, in order, with their sizes.
+fn parcels(folder: &Path) -> std::io::Result<Vec<(Parcel, u64)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if let Some(parcel) = entry.file_name().to_str().and_then(parse) {
+            // It may be gone meanwhile.
+            found.extend(entry.metadata().ok().map(|it| (parcel, it.len())));
+        }
+    }
+    found.sort_by_key(|(parcel, _)| parcel.number);
+    Ok(found)
+}
+
+const EXTENSION: &str = ".unikprof";
+
+fn name(parcel: &Parcel) -> String {
+    let Parcel {
+        number,
+        id,
+        ticks,
+        span,
+    } = parcel;
+    format!(
+        "{number:010}-{:016x}-{:016x}-{ticks}-{}-{}{EXTENSION}",
+        id.instance, id.epoch, span.from_unix_ns, span.to_unix_ns
+    )
+}
+
+fn parse(name: &str) -> Option<Parcel> {
+    let mut parts = name.strip_suffix(EXTENSION)?.split('-');
+    let decimal = |part: Option<&str>| part?.parse().ok();
+    let hex = |part: Option<&str>| u64::from_str_radix(part?, 16).ok();
+    let parcel = Parcel {
+        number: decimal(parts.next())?,
+        id: EpochId {
+            instance: hex(parts.next())?,
+            epoch: hex(parts.next())?,
+        },
+        ticks: decimal(parts.next())?,
+        span: Span {
+            from_unix_ns: decimal(parts.next())?,
+            to_unix_ns: decimal(parts.next())?,
+        },
+    };
+    parts.next().is_none().then_some(parcel)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::mem::forget;
+
+    use super::super::audit::Audit;
+    use super::*;
+
+    const SIZE: u64 = 1000;
+
+    fn guest(name: &str) -> Guest {
+        Guest {
+            name: name.into(),
+            address: "10.0.0.5".parse().unwrap(),
+            labels: BTreeMap::from([("app".into(), "web".into())]),
+            how: How::default(),
+        }
+    }
+
+    fn open(folder: &Path, most: u64) -> Spool {
+        let targets = ["a", "b"].map(Into::into).to_vec();
+        Spool::open(folder, most * SIZE, targets).unwrap()
+    }
+
+    /// Adds epochs with 100, 101, … ticks, a second each.
+    fn add(spool: &Spool, guest: &GuestSpool, epochs: std::ops::RangeInclusive<u64>) {
+        for epoch in epochs {
+            fs::write(guest.incoming(), [0; SIZE as usize]).unwrap();
+            let id = EpochId { instance: 5, epoch };
+            let span = Span {
+                from_unix_ns: epoch * 1_000_000_000,
+                to_unix_ns: (epoch + 1) * 1_000_000_000,
+            };
+            let counters = Counters {
+                ticks: 99 + epoch,
+                recorded: 99 + epoch,
+                ..Counters::default()
+            };
+            spool.add(guest, id, span, &counters).unwrap();
+        }
+    }
+
+    fn deliver(guest: &GuestSpool, target: &str) -> Option<u64> {
+        let (parcel, path) = guest.next(target)?;
+        assert_eq!(fs::metadata(path).unwrap().len(), SIZE);
+        guest.settle(target, &parcel, Fate::Accepted);
+        Some(parcel.ticks)
+    }
+
+    /// As `kill -9` does: nothing is written any more, and the lock ends with the process.
+    fn kill(spool: Spool) {
+        spool._lock.unlock().unwrap();
+        forget(spool);
+    }
+
+    fn files(folder: &Path) -> usize {
+        parcels(&folder.join("web")).unwrap().len()
+    }
+
+    fn audited(folder: &Path) -> String {
+        let audit = Audit::read(folder).unwrap();
+        assert!(audit.adds_up(), "{audit}");
+        audit.to_string()
+    }
+
+    #[test]
+    fn a_parcel_leaves_the_spool_when_all_targets_have_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=2);
+        assert_eq!(deliver(&web, "a"), Some(100));
+        assert_eq!(deliver(&web, "a"), Some(101));
+        assert_eq!(deliver(&web, "a"), None);
+        spool.flush().unwrap();
+        assert_eq!((files(folder.path()), spool.bytes()), (2, 2 * SIZE));
+        assert_eq!(deliver(&web, "b"), Some(100));
+        spool.flush().unwrap();
+        assert_eq!((files(folder.path()), spool.bytes()), (1, SIZE));
+        let told = audited(folder.path());
+        assert!(told.contains("web: 201 ticks"), "{told}");
+        assert!(told.contains("a: 201 accepted, 0 in the spool"), "{told}");
+        assert!(told.contains("b: 100 accepted, 101 in the spool"), "{told}");
+    }
+
+    /// What was spooled and not booked is booked; what was delivered and not booked is delivered again.
+    #[test]
+    fn a_killed_collector_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=2);
+        deliver(&web, "a");
+        spool.flush().unwrap();
+        add(&spool, &web, 3..=3);
+        deliver(&web, "a");
+        fs::write(web.incoming(), "half a parcel").unwrap();
+        assert!(audited(folder.path()).contains("303 ticks"));
+        kill(spool);
+
+        let spool = open(folder.path(), 10);
+        assert!(!web.incoming().exists());
+        let [web] = spool.guests().try_into().unwrap();
+        let id = |epoch| EpochId { instance: 5, epoch };
+        assert!(web.has(id(3)) && !web.has(id(4)));
+        assert_eq!(web.guest().unwrap().labels, guest("web").labels);
+        assert_eq!(deliver(&web, "a"), Some(101), "the second time");
+        assert_eq!(deliver(&web, "a"), Some(102));
+        for ticks in [100, 101, 102] {
+            assert_eq!(deliver(&web, "b"), Some(ticks));
+        }
+        spool.flush().unwrap();
+        assert_eq!((files(folder.path()), spool.bytes()), (0, 0));
+        assert!(audited(folder.path()).contains("a: 303 accepted"));
+    }
+
+    /// The books are on disk and the parcels still there: they are not delivered again.
+    #[test]
+    fn a_collector_killed_before_it_deleted_deletes_at_its_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=1);
+        let (_, path) = web.next("a").unwrap();
+        deliver(&web, "a");
+        deliver(&web, "b");
+        spool.flush().unwrap();
+        kill(spool);
+        fs::write(&path, [0; SIZE as usize]).unwrap();
+        audited(folder.path());
+        let spool = open(folder.path(), 10);
+        let [web] = spool.guests().try_into().unwrap();
+        assert!(web.next("a").is_none());
+        spool.flush().unwrap();
+        assert!(!path.exists());
+        assert!(audited(folder.path()).contains("web: 100 ticks"));
+    }
+
+    #[test]
+    fn a_full_spool_drops_the_oldest_of_all_guests_and_counts_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 3);
+        let web = spool.guest(&guest("web")).unwrap();
+        let other = spool.guest(&guest("db")).unwrap();
+        add(&spool, &web, 2..=3);
+        deliver(&web, "a");
+        add(&spool, &other, 1..=2);
+        assert_eq!(spool.bytes(), 3 * SIZE);
+        // The oldest was the other's first.
+        assert_eq!(spool.take_dropped(), 200);
+        add(&spool, &other, 3..=4);
+        // Those that began in the second second: one of them was at one target already.
+        assert_eq!(spool.take_dropped(), 101 + 2 * 101);
+        assert_eq!(spool.take_dropped(), 0);
+        assert_eq!(deliver(&web, "a"), Some(102));
+        assert_eq!(deliver(&web, "b"), Some(102));
+        spool.flush().unwrap();
+        let told = audited(folder.path());
+        assert!(
+            told.contains("a: 203 accepted, 0 in the spool, 0 rejected, 0 dropped"),
+            "{told}"
+        );
+        assert!(
+            told.contains("b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn two_collectors_do_not_share_a_spool() {
+        let folder = tempfile::tempdir().unwrap();
+        let _one = open(folder.path(), 1);
+        let error = Spool::open(folder.path(), 1, vec![]).unwrap_err();
+        assert!(error.to_string().starts_with("another collector uses"));
+    }
+
+    /// Files of others, and names of guests that are none of a file.
+    #[test]
+    fn what_is_not_of_the_spool_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let odd = spool.guest(&guest("../odd")).unwrap();
+        add(&spool, &odd, 1..=1);
+        assert!(odd.incoming().starts_with(folder.path()));
+        for name in ["mine.unikprof", "1-2-3.unikprof", "0-0-0-0-0-0-0.unikprof"] {
+            fs::write(odd.folder.join(name), "mine").unwrap();
+        }
+        fs::create_dir(folder.path().join("mine")).unwrap();
+        kill(spool);
+        let spool = open(folder.path(), 10);
+        let [odd] = spool.guests().try_into().unwrap();
+        assert_eq!(deliver(&odd, "a"), Some(100));
+        assert_eq!(deliver(&odd, "a"), None);
+        deliver(&odd, "b");
+        spool.flush().unwrap();
+        assert_eq!(fs::read_dir(&odd.folder).unwrap().count(), 3 + 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! A recording that goes on, fetched epoch by epoch, each into a file of its own.
+
+use std::ops::Range;
+use std::path::Path;
+
+use unikprof_proto::message::Pending;
+
+use super::RecordError;
+use super::collect::{Collector, dump, stop};
+use super::session::Session;
+use crate::recording::KnownNodes;
+
+/// The most bytes of stacks that are kept from one epoch to the next: an agent's table in full. Beyond that all that
+/// the agent has is sent again.
+const MOST_KEPT: usize = 512 << 10;
+
+/// Fetches the epochs of a recording one at a time. Each file has all stacks that its counts need, but only new ones are
+/// sent: those of the epochs before are kept here.
+#[derive(Debug)]
+pub(crate) struct EpochReader {
+    recording: u64,
+    kept: KeptNodes,
+}
+
+/// Stack nodes of a guest, and the frames in which they came.
+#[derive(Debug)]
+pub(super) struct KeptNodes {
+    pub(super) nodes: KnownNodes,
+    pub(super) frames: Vec<u8>,
+}
+
+impl KeptNodes {
+    fn of(session: &Session) -> KeptNodes {
+        KeptNodes {
+            nodes: KnownNodes::new(session.agent().segment_nodes),
+            frames: Vec::new(),
+        }
+    }
+}
+
+impl EpochReader {
+    pub(crate) fn new(session: &Session, recording: u64) -> EpochReader {
+        EpochReader {
+            recording,
+            kept: KeptNodes::of(session),
+        }
+    }
+
+    /// The epochs that wait, and whether there is no further one. If none waits, the counts so far become one. The
+    /// lease on the recording is this client's from then on.
+    ///
+    /// # Errors
+    /// [`RecordError::Leased`], while another client has it, and all others of a session.
+    pub(crate) fn pending(&self, session: &mut Session) -> Result<(Range<u64>, bool), RecordError> {
+        let recording = self.recording;
+        let pending: Pending =
+            session.persist(&mut (), |connection, _| Ok(dump(connection, recording)?))?;
+        let end = pending.first_epoch.saturating_add(pending.epochs.into());
+        Ok((pending.first_epoch..end, pending.complete))
+    }
+
+    /// Ends the recording; what it has counted waits.
+    pub(crate) fn end(&self, session: &mut Session) -> Result<(), RecordError> {
+        let recording = self.recording;
+        let _: Pending =
+            session.persist(&mut (), |connection, _| Ok(stop(connection, recording)?))?;
+        Ok(())
+    }
+
+    /// Fetches an epoch into a file, which then is safe on disk.
+    ///
+    /// # Errors
+    /// Those of a session and of files. The agent keeps the epoch.
+    pub(crate) fn fetch(
+        &mut self,
+        session: &mut Session,
+        epoch: u64,
+        path: &Path,
+    ) -> Result<(), RecordError> {
+        let fresh = KeptNodes::of(session);
+        let kept = std::mem::replace(&mut self.kept, fresh);
+        let kept = Collector::one_epoch(session, epoch, kept, path)?;
+        if kept.frames.len() <= MOST_KEPT {
+            self.kept = kept;
+        }
+        Ok(())
+    }
+
+    /// Tells the agent that an epoch is safe.
+    pub(crate) fn acknowledge(&self, session: &mut Session, epoch: u64) -> Result<(), RecordError> {
+        session.acknowledge(epoch, &mut ())
+    }
+}
