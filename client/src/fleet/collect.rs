@@ -132,8 +132,15 @@ pub(crate) fn collect(
 /// Writes books and cleans folders until `interrupt`.
 fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
     let mut cleaned: Option<Instant> = None;
+    let mut told = String::new();
     while interrupt.sleep_until(Instant::now() + FLUSH, Interrupt::stop) {
-        flush(spool);
+        // What was told is not told every second.
+        let problem = spool.flush().err().map(|error| error.to_string());
+        let problem = problem.unwrap_or_default();
+        if !problem.is_empty() && problem != told {
+            log(format_args!("warning: {}", Printable(&problem)));
+        }
+        told = problem;
         if cleaned.is_none_or(|then| then.elapsed() >= CLEAN) {
             cleaned = Some(Instant::now());
             receivers.iter().for_each(Receiver::clean);

@@ -165,6 +165,7 @@ impl<'a> Collector<'a> {
     ) -> Result<KeptNodes, RecordError> {
         let mut writer = session.create_recording(path)?;
         writer.append(&kept.frames)?;
+        let first = kept.first;
         let mut collector = Collector::new(session, writer);
         collector.nodes = kept.nodes;
         collector.node_frames = Some(kept.frames);
@@ -174,6 +175,7 @@ impl<'a> Collector<'a> {
         Ok(KeptNodes {
             nodes: collector.nodes,
             frames: collector.node_frames.unwrap_or_default(),
+            first,
         })
     }
 

@@ -10,9 +10,9 @@ use super::collect::{Collector, dump, stop};
 use super::session::Session;
 use crate::recording::KnownNodes;
 
-/// The most bytes of stacks that are kept from one epoch to the next: an agent's table in full. Beyond that all that
-/// the agent has is sent again.
-const MOST_KEPT: usize = 512 << 10;
+/// The bytes of stacks that are kept from one epoch to the next in any case. Beyond that, and twice of what the agent had
+/// at first, most may be of stacks that it has given up: what it has is sent again.
+const LEAST_KEPT: usize = 64 << 10;
 
 /// Fetches the epochs of a recording one at a time. Each file has all stacks that its counts need, but only new ones are
 /// sent: those of the epochs before are kept here.
@@ -27,6 +27,8 @@ pub(crate) struct EpochReader {
 pub(super) struct KeptNodes {
     pub(super) nodes: KnownNodes,
     pub(super) frames: Vec<u8>,
+    /// The length of all that the agent had at first; 0 before.
+    pub(super) first: usize,
 }
 
 impl KeptNodes {
@@ -34,6 +36,7 @@ impl KeptNodes {
         KeptNodes {
             nodes: KnownNodes::new(session.agent().segment_nodes),
             frames: Vec::new(),
+            first: 0,
         }
     }
 }
@@ -79,8 +82,11 @@ impl EpochReader {
     ) -> Result<(), RecordError> {
         let fresh = KeptNodes::of(session);
         let kept = std::mem::replace(&mut self.kept, fresh);
-        let kept = Collector::one_epoch(session, epoch, kept, path)?;
-        if kept.frames.len() <= MOST_KEPT {
+        let mut kept = Collector::one_epoch(session, epoch, kept, path)?;
+        if kept.first == 0 {
+            kept.first = kept.frames.len();
+        }
+        if kept.frames.len() <= LEAST_KEPT.max(kept.first.saturating_mul(2)) {
             self.kept = kept;
         }
         Ok(())

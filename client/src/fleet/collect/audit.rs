@@ -71,7 +71,7 @@ impl GuestAudit {
         let books = saved.books;
         // Those that came after the books were written.
         let newer = waiting.iter().filter(|it| it.number > books.last_number);
-        let ticks = books.fetched.ticks + newer.map(|it| it.ticks).sum::<u64>();
+        let ticks = newer.fold(books.fetched.ticks, |sum, it| sum.saturating_add(it.ticks));
         let target = |(name, it): (String, super::books::TargetBooks)| {
             let mut spooled = Amount::default();
             for parcel in waiting.iter().filter(|parcel| parcel.number >= it.next) {

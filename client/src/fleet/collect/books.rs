@@ -146,8 +146,11 @@ impl Books {
     /// the spool.
     pub(super) fn become_for(&mut self, names: &[String], waiting: &[Parcel]) {
         self.targets.retain(|name, _| names.contains(name));
-        let next = waiting.first().map_or(self.last_number + 1, |it| it.number);
-        let ticks: u64 = waiting.iter().map(|parcel| parcel.ticks).sum();
+        let next = waiting
+            .first()
+            .map_or(self.last_number.saturating_add(1), |it| it.number);
+        let sum = |sum: u64, parcel: &Parcel| sum.saturating_add(parcel.ticks);
+        let ticks = waiting.iter().fold(0, sum);
         for name in names {
             let new = || TargetBooks {
                 next,
@@ -161,7 +164,8 @@ impl Books {
     /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time between is lost.
     pub(super) fn fetched(&mut self, parcel: &Parcel, counters: &Counters) {
         let is_next = self.last.is_none_or(|last| {
-            last.instance == parcel.id.instance && last.epoch + 1 == parcel.id.epoch
+            last.instance == parcel.id.instance
+                && last.epoch.checked_add(1) == Some(parcel.id.epoch)
         });
         if !is_next {
             self.lost_until(parcel.span.from_unix_ns);
@@ -197,7 +201,7 @@ impl Books {
         if parcel.number < books.next {
             return false;
         }
-        books.next = parcel.number + 1;
+        books.next = parcel.number.saturating_add(1);
         let (amount, reason) = match fate {
             Fate::Accepted => (&mut books.accepted, None),
             Fate::Rejected(reason) => (&mut books.rejected, Some(reason)),
@@ -222,16 +226,17 @@ mod tests {
     use super::*;
 
     fn parcel(number: u64) -> Parcel {
+        let from_unix_ns = number.wrapping_mul(100);
         Parcel {
             number,
             id: EpochId {
                 instance: 7,
                 epoch: number,
             },
-            ticks: 10 * number,
+            ticks: number.wrapping_mul(10),
             span: Span {
-                from_unix_ns: 100 * number,
-                to_unix_ns: 100 * number + 90,
+                from_unix_ns,
+                to_unix_ns: from_unix_ns.wrapping_add(90),
             },
         }
     }
@@ -288,6 +293,26 @@ mod tests {
             epoch: 1,
         };
         assert!(!books.has(other));
+    }
+
+    /// An agent may say anything.
+    #[test]
+    fn the_largest_numbers_are_no_mistake_of_ours() {
+        let mut books = Books::default();
+        books.become_for(&names(&["a"]), &[]);
+        let mut last = parcel(u64::MAX);
+        last.ticks = u64::MAX;
+        last.id.epoch = u64::MAX;
+        last.span = Span {
+            from_unix_ns: u64::MAX,
+            to_unix_ns: 0,
+        };
+        for _ in 0..2 {
+            books.fetched(&last, &Counters::default());
+            books.settle("a", &last, Fate::Accepted);
+        }
+        assert_eq!(books.fetched.ticks, u64::MAX);
+        assert_eq!(books.done_below(), u64::MAX);
     }
 
     #[test]

@@ -14,7 +14,9 @@ use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Profile};
 use crate::recording::{Reading, Recording};
-use crate::symbols::{Force, ImageOptions, Images, KnownNames, SymbolError, Symbolizer};
+use crate::symbols::{
+    Force, ImageOptions, Images, KnownNames, SymbolError, Symbolized, Symbolizer,
+};
 
 /// How many deliveries to a target are under way at a time.
 pub(super) const WORKERS: usize = 4;
@@ -69,12 +71,13 @@ impl Receiver {
         })
     }
 
-    /// Delivers the parcels of each guest whose place in the spool is `worker`, modulo [`WORKERS`], until `ended`.
+    /// Delivers the parcels of each guest whose index is `worker`, modulo [`WORKERS`], until `ended`.
     pub(super) fn work(&self, worker: usize, spool: &Spool, ended: &Interrupt) {
         let mut names = Names::default();
         while !ended.stop() {
             let mut is_idle = true;
-            for guest in spool.guests().iter().skip(worker).step_by(WORKERS) {
+            let guests = spool.guests();
+            for guest in guests.iter().filter(|it| it.index % WORKERS == worker) {
                 if ended.stop() || self.is_failing() {
                     break;
                 }
@@ -131,7 +134,7 @@ impl Receiver {
             Ok(recording) => recording,
             Err(error) => return Outcome::dropped(error),
         };
-        let verdict = names.of(guest, &recording.profile, |symbolized| {
+        let verdict = names.with(guest, &recording.profile, |symbolized| {
             engine.deliver(&Delivery {
                 guest,
                 symbolized,
@@ -224,12 +227,12 @@ struct Named {
 }
 
 impl Names {
-    /// Names a profile's frames. An image that belongs to another build of the guest is left out.
-    fn of<T>(
+    /// Names a profile's frames. What cannot be had is left out: an image of another build, a folder that is not there.
+    fn with<T>(
         &mut self,
         guest: &Guest,
         profile: &Profile,
-        then: impl FnOnce(&crate::symbols::Symbolized<'_>) -> T,
+        then: impl FnOnce(&Symbolized<'_>) -> T,
     ) -> Result<T, SymbolError> {
         self.0.retain(|named| named.since.elapsed() < NAMED_FOR);
         let how = &guest.how;
@@ -244,51 +247,63 @@ impl Names {
                 if self.0.len() >= MOST_NAMED {
                     self.0.remove(0);
                 }
-                self.0.push(Named::new(guest, profile)?);
+                self.0.push(Named::new(guest, profile));
                 self.0.len() - 1
             }
         };
         let Named {
             symbolizer, known, ..
         } = &mut self.0[index];
-        Ok(then(&symbolizer.resolve_new(profile, known)?))
+        match symbolizer.resolve_new(profile, known) {
+            Ok(symbolized) => Ok(then(&symbolized)),
+            // A file has changed since.
+            Err(_) => Ok(then(&Symbolizer::default().resolve(profile)?)),
+        }
     }
 }
 
 impl Named {
-    fn new(guest: &Guest, profile: &Profile) -> Result<Named, SymbolError> {
-        let with = |image: Option<&PathBuf>| -> Result<Symbolizer, SymbolError> {
-            let mut images = Images::new(ImageOptions::default());
-            if let Some(path) = image {
-                images.add_image(path, Force::No)?;
-            }
-            if let Some(path) = &guest.how.symbols {
-                images.add_symbols(path)?;
-            }
-            let symbolizer = Symbolizer::new(images);
-            drop(symbolizer.resolve(profile)?);
-            Ok(symbolizer)
-        };
+    fn new(guest: &Guest, profile: &Profile) -> Named {
         let how = &guest.how;
-        let symbolizer = match with(how.image.as_ref()) {
-            Err(error) if how.image.is_some() => {
+        let (image, symbols) = (how.image.as_ref(), how.symbols.as_ref());
+        let tries = [(image, symbols), (None, symbols), (image, None)];
+        let named = tries.into_iter().find_map(|(image, symbols)| {
+            let named = symbolizer(image, symbols, profile);
+            let tell = |error: &SymbolError| {
                 let text = error.to_string();
                 log(format_args!(
-                    "warning: {}: {}; names come without this image",
+                    "warning: {}: {}; profiles come without these names",
                     Printable(&guest.name),
                     Printable(&text)
                 ));
-                with(None)?
-            }
-            other => other?,
-        };
-        Ok(Named {
+            };
+            named.inspect_err(tell).ok()
+        });
+        Named {
             image: how.image.clone(),
             symbols: how.symbols.clone(),
             mappings: profile.mappings().to_vec(),
-            symbolizer,
+            symbolizer: named.unwrap_or_default(),
             known: KnownNames::default(),
             since: Instant::now(),
-        })
+        }
     }
+}
+
+/// A symbolizer that can name the profile.
+fn symbolizer(
+    image: Option<&PathBuf>,
+    symbols: Option<&PathBuf>,
+    profile: &Profile,
+) -> Result<Symbolizer, SymbolError> {
+    let mut images = Images::new(ImageOptions::default());
+    if let Some(path) = image {
+        images.add_image(path, Force::No)?;
+    }
+    if let Some(path) = symbols {
+        images.add_symbols(path)?;
+    }
+    let symbolizer = Symbolizer::new(images);
+    drop(symbolizer.resolve(profile)?);
+    Ok(symbolizer)
 }

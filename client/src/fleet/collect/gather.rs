@@ -82,6 +82,8 @@ impl Gatherer<'_> {
     /// Fetches over one session, until it fails or the guest leaves the fleet.
     fn follow(&mut self) -> Result<(), GatherError> {
         let guest = self.spool.guest(&self.member.guest)?;
+        // One whose settings have changed is followed anew while the thread before may still be at work.
+        let _alone = guest.alone();
         let mut session = self.member.session(self.member.gone.clone(), RECONNECT)?;
         let recording = self.lease(&mut session, &guest)?;
         let mut reader = EpochReader::new(&session, recording);

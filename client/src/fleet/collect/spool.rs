@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! SPOOL/lock                     held while a collector runs
+//! SPOOL/reserve                  room for books on a disk that is full
 //! SPOOL/GUEST/books.json         the guest, and its books
 //! SPOOL/GUEST/NUMBER-….unikprof  one epoch each
 //! ```
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,10 @@ use crate::profile::Counters;
 use crate::recording::{Reading, Recording};
 
 const BOOKS: &str = "books.json";
+
+/// Given up where books cannot be written: without them no parcel could be deleted, and a full disk would stay full.
+const RESERVE: &str = "reserve";
+const RESERVE_BYTES: usize = 1 << 20;
 
 /// The spool cannot be used.
 #[derive(Debug, Error)]
@@ -53,6 +58,8 @@ pub(super) struct Spool {
     targets: Vec<String>,
     guests: RwLock<BTreeMap<String, Arc<GuestSpool>>>,
     bytes: AtomicU64,
+    /// How many guests there were.
+    count: AtomicUsize,
     /// Held by who makes room.
     room: Mutex<()>,
     /// Ticks that were dropped, counted once for each target, since they were last asked for.
@@ -64,6 +71,10 @@ pub(super) struct Spool {
 #[derive(Debug)]
 pub(super) struct GuestSpool {
     folder: PathBuf,
+    /// Its place among the guests of this run.
+    pub(super) index: usize,
+    /// Held by the thread that fetches.
+    fetching: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -178,6 +189,7 @@ impl Spool {
             targets,
             guests: RwLock::default(),
             bytes: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
             room: Mutex::default(),
             dropped: AtomicU64::new(0),
             _lock: lock,
@@ -249,7 +261,7 @@ impl Spool {
     ) -> Result<(), SpoolError> {
         let mut state = guest.lock();
         let parcel = Parcel {
-            number: state.saved.books.last_number + 1,
+            number: state.saved.books.last_number.saturating_add(1),
             id,
             ticks: counters.ticks,
             span,
@@ -280,6 +292,11 @@ impl Spool {
         for guest in self.guests() {
             self.flush_one(&guest)?;
         }
+        let reserve = self.folder.join(RESERVE);
+        if !reserve.exists() && fs::write(&reserve, [0; RESERVE_BYTES]).is_err() {
+            // Half of it is no use, and the disk is full.
+            let _ = fs::remove_file(&reserve);
+        }
         Ok(())
     }
 
@@ -288,7 +305,10 @@ impl Spool {
         if !std::mem::take(&mut state.is_dirty) {
             return Ok(());
         }
-        let written = write_books(&guest.folder, &state.saved);
+        let mut written = write_books(&guest.folder, &state.saved);
+        if written.is_err() && fs::remove_file(self.folder.join(RESERVE)).is_ok() {
+            written = write_books(&guest.folder, &state.saved);
+        }
         if let Err(error) = written {
             state.is_dirty = true;
             return Err(error);
@@ -352,6 +372,8 @@ impl Spool {
         let _ = fs::remove_file(folder.join(INCOMING));
         Ok(GuestSpool {
             folder,
+            index: self.count.fetch_add(1, Ordering::Relaxed),
+            fetching: Mutex::default(),
             state: Mutex::new(State {
                 saved,
                 waiting: found.into(),
@@ -368,7 +390,12 @@ impl Spool {
 const INCOMING: &str = "incoming.unikprof";
 
 impl GuestSpool {
-    /// The file that an epoch is fetched into. Only the thread of the guest uses it.
+    /// Waits until no other thread fetches from the guest.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file that an epoch is fetched into, by one thread at a time.
     pub(super) fn incoming(&self) -> PathBuf {
         self.folder.join(INCOMING)
     }
@@ -670,6 +697,31 @@ mod tests {
             told.contains("b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)"),
             "{told}"
         );
+    }
+
+    /// What is delivered is deleted on a disk that has no room for books: they take the reserve's.
+    #[test]
+    fn a_full_disk_does_not_stay_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=1);
+        spool.flush().unwrap();
+        let reserve = folder.path().join(RESERVE);
+        assert_eq!(fs::metadata(&reserve).unwrap().len(), RESERVE_BYTES as u64);
+        deliver(&web, "a");
+        deliver(&web, "b");
+        // A folder in the way of the books stands for the disk.
+        let books = web.folder.join(BOOKS);
+        fs::remove_file(&books).unwrap();
+        fs::create_dir(&books).unwrap();
+        assert!(spool.flush().is_err());
+        assert!(!reserve.exists());
+        assert_eq!(files(folder.path()), 1, "the books do not say so yet");
+        fs::remove_dir(&books).unwrap();
+        spool.flush().unwrap();
+        assert!(reserve.exists());
+        assert_eq!(files(folder.path()), 0);
     }
 
     #[test]
