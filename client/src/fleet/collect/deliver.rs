@@ -1,5 +1,6 @@
 //! Takes parcels from the spool to one target, the oldest of each guest first.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use super::spool::Spool;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Profile};
-use crate::recording::{Reading, Recording};
+use crate::recording::{Reading, Recording, RecordingError};
 use crate::symbols::{
     Force, ImageOptions, Images, KnownNames, SymbolError, Symbolized, Symbolizer,
 };
@@ -88,7 +89,8 @@ impl Receiver {
                     continue;
                 };
                 is_idle = false;
-                match self.deliver(&described, &parcel, &path, &mut names) {
+                let deliver = || self.deliver(&described, &parcel, &path, &mut names);
+                match despite_panics(deliver) {
                     Outcome::Settled(fate) => {
                         if !matches!(fate, Fate::Dropped(_)) {
                             self.works();
@@ -122,16 +124,19 @@ impl Receiver {
             To::Folder(folder) => {
                 return match folder.add(&guest.name, path) {
                     Ok(()) => Outcome::Settled(Fate::Accepted),
-                    Err(error) if error.is_the_parcels() => Outcome::dropped(error),
-                    Err(error) => Outcome::Later {
-                        reason: error.to_string(),
-                        after: None,
-                    },
+                    Err(error) if error.is_the_parcels() || is_gone(path) => {
+                        Outcome::dropped(error)
+                    }
+                    Err(error) => Outcome::later(error),
                 };
             }
         };
         let recording = match Recording::open(path, Reading::Strict) {
             Ok(recording) => recording,
+            // As for want of open files.
+            Err(error @ RecordingError::Open { .. }) if !is_gone(path) => {
+                return Outcome::later(error);
+            }
             Err(error) => return Outcome::dropped(error),
         };
         let verdict = names.with(guest, &recording.profile, |symbolized| {
@@ -208,9 +213,28 @@ enum Outcome {
 }
 
 impl Outcome {
+    fn later(error: impl std::fmt::Display) -> Outcome {
+        Outcome::Later {
+            reason: error.to_string(),
+            after: None,
+        }
+    }
+
     fn dropped(error: impl std::fmt::Display) -> Outcome {
         Outcome::Settled(Fate::Dropped(error.to_string()))
     }
+}
+
+/// Whether a parcel's file is no more, so that it can never be delivered.
+fn is_gone(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|exists| !exists)
+}
+
+/// Delivers; a parcel that this program panics over is dropped. It would stay in the way of its guest for ever.
+fn despite_panics(deliver: impl FnOnce() -> Outcome) -> Outcome {
+    catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
+        Outcome::dropped("delivering it has panicked, by a mistake of this program")
+    })
 }
 
 /// The names of the builds that were delivered last.
@@ -306,4 +330,76 @@ fn symbolizer(
     let symbolizer = Symbolizer::new(images);
     drop(symbolizer.resolve(profile)?);
     Ok(symbolizer)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::super::super::config::{Engine, How, Remote};
+    use super::super::books::{EpochId, Span};
+    use super::*;
+
+    fn receivers(folder: &Path) -> [Receiver; 2] {
+        let engine = Remote {
+            url: "http://127.0.0.1:1".into(),
+            tenant: None,
+            login: None,
+        };
+        let folder = PushTo::Folder {
+            path: folder.join("recordings"),
+            keep_for: None,
+            keep_bytes: None,
+        };
+        [PushTo::Engine(Engine::Parca, engine), folder].map(|to| {
+            let name = "a".into();
+            Receiver::new(&Push { name, to }).unwrap()
+        })
+    }
+
+    fn deliver(receiver: &Receiver, path: &Path) -> Outcome {
+        let guest = Guest {
+            name: "web".into(),
+            address: "10.0.0.5".parse().unwrap(),
+            labels: std::collections::BTreeMap::new(),
+            how: How::default(),
+        };
+        let parcel = Parcel {
+            number: 1,
+            id: EpochId {
+                instance: 1,
+                epoch: 1,
+            },
+            ticks: 1,
+            span: Span {
+                from_unix_ns: 1,
+                to_unix_ns: 2,
+            },
+        };
+        receiver.deliver(&guest, &parcel, path, &mut Names::default())
+    }
+
+    /// A process may have no file to open left for a moment; a link to itself can be opened as little.
+    #[test]
+    fn a_parcel_is_dropped_for_its_own_faults_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let [no_parcel, gone, closed] = ["no", "gone", "closed"].map(|it| folder.path().join(it));
+        fs::write(&no_parcel, "no parcel").unwrap();
+        std::os::unix::fs::symlink(&closed, &closed).unwrap();
+        for receiver in receivers(folder.path()) {
+            for path in [&no_parcel, &gone] {
+                let outcome = deliver(&receiver, path);
+                assert!(matches!(outcome, Outcome::Settled(Fate::Dropped(_))));
+            }
+            let outcome = deliver(&receiver, &closed);
+            assert!(matches!(outcome, Outcome::Later { .. }));
+        }
+    }
+
+    #[test]
+    fn a_parcel_that_panics_is_dropped() {
+        let outcome = despite_panics(|| panic!("of no consequence"));
+        assert!(matches!(outcome, Outcome::Settled(Fate::Dropped(_))));
+    }
 }

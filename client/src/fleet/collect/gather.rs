@@ -1,5 +1,6 @@
 //! Fetches what a guest has counted, again and again, into the spool.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime};
 
 use unikprof_proto::code::state;
@@ -44,6 +45,24 @@ enum GatherError {
 
 /// Fetches from a guest until it leaves the fleet.
 pub(super) fn keep(member: &Member, spool: &Spool, every: Duration) {
+    despite_panics(member, LONGEST_RETRY, || keep_on(member, spool, every));
+}
+
+/// Works for a guest, and after a panic again. One guest's data that this program has not foreseen must not end its
+/// collection for ever.
+fn despite_panics(member: &Member, wait: Duration, work: impl Fn()) {
+    while catch_unwind(AssertUnwindSafe(&work)).is_err() {
+        log(format_args!(
+            "warning: {}: collecting from it has panicked, by a mistake of this program; it is tried again",
+            Printable(&member.guest.name)
+        ));
+        if !member.wait(wait) {
+            return;
+        }
+    }
+}
+
+fn keep_on(member: &Member, spool: &Spool, every: Duration) {
     let name = Printable(&member.guest.name);
     let mut wait = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut retry, mut is_down) = (FIRST_RETRY, false);
@@ -230,4 +249,38 @@ fn now_unix_ns() -> u64 {
     since.map_or(0, |since| {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+    use std::collections::BTreeMap;
+
+    use super::super::super::config::{Guest, How};
+    use super::*;
+
+    fn member() -> Member {
+        Member::new(Guest {
+            name: "web".into(),
+            address: "10.0.0.5".parse().unwrap(),
+            labels: BTreeMap::new(),
+            how: How::default(),
+        })
+    }
+
+    #[test]
+    fn a_guest_is_followed_again_after_a_panic_unless_it_has_left() {
+        let (member, calls) = (member(), Cell::new(0));
+        let work = || {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() >= 3, "of no consequence");
+        };
+        despite_panics(&member, Duration::ZERO, work);
+        assert_eq!(calls.get(), 3);
+        member.leave();
+        calls.set(0);
+        despite_panics(&member, Duration::from_secs(3600), work);
+        assert_eq!(calls.get(), 1);
+    }
 }

@@ -214,6 +214,11 @@ impl Spool {
     /// The guest's part; made if it is new.
     pub(super) fn guest(&self, guest: &Guest) -> Result<Arc<GuestSpool>, SpoolError> {
         let mut guests = self.write();
+        let folder = self.folder.join(file_name::of_guest(&guest.name));
+        fs::create_dir_all(&folder).map_err(|source| SpoolError::Folder {
+            path: folder.clone(),
+            source,
+        })?;
         if let Some(known) = guests.get(&guest.name) {
             let mut state = known.lock();
             let books = std::mem::take(&mut state.saved.books);
@@ -222,11 +227,6 @@ impl Spool {
             drop(state);
             return Ok(known.clone());
         }
-        let folder = self.folder.join(file_name::of_guest(&guest.name));
-        fs::create_dir_all(&folder).map_err(|source| SpoolError::Folder {
-            path: folder.clone(),
-            source,
-        })?;
         let mut saved = Saved::new(guest, Books::default());
         saved.books.become_for(&self.targets, &[]);
         // Before the first parcel, so that one that is found tells whose it is.
@@ -289,8 +289,11 @@ impl Spool {
 
     /// Writes books that have changed, and deletes the parcels that they are done with.
     pub(super) fn flush(&self) -> Result<(), SpoolError> {
-        for guest in self.guests() {
-            self.flush_one(&guest)?;
+        // A guest whose folder is gone, for example, is no matter of the others.
+        let guests = self.guests();
+        let failed = guests.iter().filter_map(|it| self.flush_one(it).err());
+        if let Some(error) = failed.reduce(|first, _| first) {
+            return Err(error);
         }
         let reserve = self.folder.join(RESERVE);
         if !reserve.exists() && fs::write(&reserve, [0; RESERVE_BYTES]).is_err() {
@@ -325,27 +328,28 @@ impl Spool {
         Ok(())
     }
 
-    /// Drops the oldest parcels until the rest fits.
+    /// Drops the oldest parcels until the rest fits: of the guests whose books can be written, since no other's can be
+    /// deleted.
     fn make_room(&self) -> Result<(), SpoolError> {
         let _room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // What is delivered already goes first.
-        self.flush()?;
+        let mut guests = self.guests();
+        guests.retain(|guest| self.flush_one(guest).is_ok());
         while self.bytes() > self.most_bytes {
             let age = |guest: &Arc<GuestSpool>| {
                 let state = guest.lock();
                 state.waiting.front().map(|(it, _)| it.span.from_unix_ns)
             };
-            let oldest = self
-                .guests()
-                .into_iter()
-                .filter_map(|guest| Some((age(&guest)?, guest)))
+            let oldest = guests
+                .iter()
+                .filter_map(|guest| Some((age(guest)?, guest)))
                 .min_by_key(|(age, _)| *age);
             let Some((_, guest)) = oldest else {
                 return Ok(());
             };
             self.dropped
                 .fetch_add(guest.drop_oldest(), Ordering::Relaxed);
-            self.flush_one(&guest)?;
+            self.flush_one(guest)?;
         }
         Ok(())
     }
@@ -722,6 +726,32 @@ mod tests {
         spool.flush().unwrap();
         assert!(reserve.exists());
         assert_eq!(files(folder.path()), 0);
+    }
+
+    /// A person may delete the folder of a guest that is no more.
+    #[test]
+    fn a_folder_that_is_gone_is_no_matter_of_other_guests() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 3);
+        let gone = spool.guest(&guest("db")).unwrap();
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &gone, 1..=2);
+        add(&spool, &web, 1..=1);
+        spool.flush().unwrap();
+        deliver(&gone, "a");
+        deliver(&web, "a");
+        deliver(&web, "b");
+        fs::remove_dir_all(&gone.folder).unwrap();
+        assert!(spool.flush().is_err());
+        assert_eq!(files(folder.path()), 0, "what is delivered is deleted");
+        // With the two that are gone the spool counts as full.
+        add(&spool, &web, 2..=4);
+        assert_eq!(files(folder.path()), 1);
+        assert_eq!(spool.take_dropped(), 2 * (101 + 102));
+        // One that is still in the fleet goes on.
+        let gone = spool.guest(&guest("db")).unwrap();
+        add(&spool, &gone, 5..=5);
+        spool.flush().unwrap();
     }
 
     #[test]
