@@ -28,7 +28,7 @@ pub(crate) use audit::Audit;
 use deliver::{Receiver, WORKERS};
 use spool::{Spool, SpoolError};
 
-use super::config::Config;
+use super::config::{Config, Mistake};
 use super::folder::FolderError;
 use super::member::{Member, log};
 use super::roster::Roster;
@@ -52,6 +52,10 @@ pub(crate) enum CollectError {
         "{} has no [[push]]: nothing would ever leave the spool; name a `kind` and its `url`, or `folder` and a `path`", .0
     )]
     NoTargets(String),
+    #[error(
+        "{0}; nothing is collected without it: what waits in the spool for a target that is left out would be dropped"
+    )]
+    Push(Mistake),
     #[error(transparent)]
     Spool(#[from] SpoolError),
     #[error(transparent)]
@@ -72,6 +76,9 @@ pub(crate) fn collect(
 ) -> Result<(), CollectError> {
     if config.push.is_empty() {
         return Err(CollectError::NoTargets(path.display().to_string()));
+    }
+    if let Some(mistake) = config.wrong_push {
+        return Err(CollectError::Push(mistake));
     }
     let settings = config.collect.clone();
     let names = config.push.iter().map(|push| push.name.clone()).collect();
@@ -159,5 +166,31 @@ fn flush(spool: &Spool) {
     if let Err(error) = spool.flush() {
         let text = error.to_string();
         log(format_args!("warning: {}", Printable(&text)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::*;
+
+    /// A slip in an entry would take its target out of the fleet, and drop what waits for it.
+    #[test]
+    fn nothing_is_collected_while_a_target_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fleet.toml");
+        let good = "[[push]]\nkind = \"folder\"\npath = \"recordings\"\n";
+        let wrong = "[[push]]\nkind = \"parca\"\nulr = \"http://10.0.0.2\"\n";
+        let targets = "[[targets]]\nfile = \"none.json\"\n";
+        fs::write(&path, [targets, good, wrong].concat()).unwrap();
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        let config = Config::read(&path).unwrap();
+        let error = collect(&path, config, &interrupt, |_, _| ()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("fleet.toml:8: `ulr`"), "{error}");
+        assert!(!folder.path().join("spool").exists());
     }
 }

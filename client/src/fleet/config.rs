@@ -46,6 +46,8 @@ pub(crate) struct Config {
     pub(super) targets: Vec<TargetSource>,
     /// Where profiles are delivered.
     pub(super) push: Vec<Push>,
+    /// The first of these that is left out.
+    pub(super) wrong_push: Option<Mistake>,
     /// The entries that are left out, and the settings that have their defaults.
     pub(super) mistakes: Vec<Mistake>,
 }
@@ -349,18 +351,21 @@ impl Config {
             targets.push(entry.source()?);
             Ok(())
         }));
-        mistakes.extend(reader.entries(file.push, &PushEntry::default(), |entry| {
+        let wrong = reader.entries(file.push, &PushEntry::default(), |entry| {
             let one = entry.push()?;
             unlike("push", &one.name, push.iter().map(|it: &Push| &it.name))?;
             push.push(one);
             Ok(())
-        }));
+        });
+        let wrong_push = wrong.first().cloned();
+        mistakes.extend(wrong);
         Ok(Config {
             serve,
             collect,
             guests,
             targets,
             push,
+            wrong_push,
             mistakes,
         })
     }

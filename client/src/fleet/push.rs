@@ -58,8 +58,12 @@ pub(super) enum Verdict {
         /// How long the engine asks to be left alone, an hour at most.
         after: Option<Duration>,
     },
-    /// It will not take it. Of a delivery in several pieces it may have the first ones.
-    Never { reason: String },
+    /// It will not take it.
+    Never {
+        reason: String,
+        /// Whether it has some pieces of it.
+        in_part: bool,
+    },
 }
 
 impl Verdict {
@@ -73,6 +77,7 @@ impl Verdict {
     fn never(reason: impl fmt::Display) -> Verdict {
         Verdict::Never {
             reason: reason.to_string(),
+            in_part: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::books::{Amount, Lost, Outcomes};
+use super::books::{Amount, Lost, Outcomes, Parcel};
 use super::spool::{self, Audited, SpoolError};
 use crate::printable::Printable;
 use crate::units;
@@ -28,18 +28,23 @@ struct GuestAudit {
     targets: Vec<TargetAudit>,
 }
 
-/// `ticks` of the guest = `before` + `accepted` + `rejected` + `dropped` + `spooled` + `missing`.
+/// `ticks` of the guest = `before` + `accepted` + `rejected` + `in_part` + `dropped` + `spooled` + `missing`; of a target
+/// that is gone, those up to then.
 #[derive(Debug, Serialize)]
 struct TargetAudit {
     name: String,
     before: u64,
     accepted: Amount,
     rejected: Amount,
+    /// The target has some pieces of these, and has rejected another.
+    in_part: Amount,
     dropped: Amount,
     spooled: Amount,
     /// What is nowhere: 0, or this program has a mistake or somebody has deleted files.
     missing: i128,
     reason: Option<String>,
+    /// Whether `fleet.toml` names it no longer.
+    gone: bool,
 }
 
 impl Audit {
@@ -74,20 +79,27 @@ impl GuestAudit {
         let ticks = newer.fold(books.fetched.ticks, |sum, it| sum.saturating_add(it.ticks));
         let target = |(name, it): (String, super::books::TargetBooks)| {
             let mut spooled = Amount::default();
-            for parcel in waiting.iter().filter(|parcel| parcel.number >= it.next) {
-                spooled.add(parcel);
-            }
-            let parts = [it.accepted, it.rejected, it.dropped, spooled];
+            let waits = |parcel: &&Parcel| !it.is_gone && parcel.number >= it.next;
+            waiting
+                .iter()
+                .filter(waits)
+                .for_each(|parcel| spooled.add(parcel));
+            let parts = [it.accepted, it.rejected, it.in_part, it.dropped, spooled];
             let found: i128 = parts.iter().map(|amount| i128::from(amount.ticks)).sum();
             TargetAudit {
                 name,
                 before: it.before,
                 accepted: it.accepted,
                 rejected: it.rejected,
+                in_part: it.in_part,
                 dropped: it.dropped,
                 spooled,
-                missing: i128::from(ticks) - i128::from(it.before) - found,
+                missing: match it.is_gone {
+                    true => 0,
+                    false => i128::from(ticks) - i128::from(it.before) - found,
+                },
                 reason: it.reason,
+                gone: it.is_gone,
             }
         };
         GuestAudit {
@@ -139,6 +151,10 @@ impl fmt::Display for Audit {
                     units::grouped(target.rejected.ticks),
                     units::grouped(target.dropped.ticks),
                 )?;
+                if target.in_part.ticks > 0 {
+                    let in_part = units::grouped(target.in_part.ticks);
+                    write!(f, ", {in_part} of which it has some pieces")?;
+                }
                 if target.before > 0 {
                     write!(f, ", {} before it was named", units::grouped(target.before))?;
                 }

@@ -97,10 +97,30 @@ pub(super) struct TargetBooks {
     pub(super) accepted: Amount,
     /// For good, by the target.
     pub(super) rejected: Amount,
-    /// Because the spool was full, or the parcel could not be read.
+    /// Of these the target has some pieces, and has rejected another for good.
+    pub(super) in_part: Amount,
+    /// Because the spool was full, the parcel could not be read, or the target was taken out of `fleet.toml`.
     pub(super) dropped: Amount,
     /// Why the last one was not accepted.
     pub(super) reason: Option<String>,
+    /// Whether it was taken out of `fleet.toml`: nothing waits for it any more.
+    pub(super) is_gone: bool,
+}
+
+impl TargetBooks {
+    fn book(&mut self, parcel: &Parcel, fate: Fate) {
+        self.next = parcel.number.saturating_add(1);
+        let (amount, reason) = match fate {
+            Fate::Accepted => (&mut self.accepted, None),
+            Fate::Rejected(reason) => (&mut self.rejected, Some(reason)),
+            Fate::InPart(reason) => (&mut self.in_part, Some(reason)),
+            Fate::Dropped(reason) => (&mut self.dropped, Some(reason)),
+        };
+        amount.add(parcel);
+        if reason.is_some() {
+            self.reason = reason;
+        }
+    }
 }
 
 /// What became of a parcel at a target.
@@ -108,6 +128,8 @@ pub(super) struct TargetBooks {
 pub(super) enum Fate {
     Accepted,
     Rejected(String),
+    /// Some pieces are accepted, and another one is rejected.
+    InPart(String),
     Dropped(String),
 }
 
@@ -142,10 +164,21 @@ impl Books {
         self.last == Some(id)
     }
 
-    /// Takes the targets of now: those that are not among them are forgotten. One that is new begins with what waits in
-    /// the spool.
+    /// Takes the targets of now. What waits for others is dropped: without them it would wait for ever. One that is new
+    /// begins with what waits in the spool, and so does one that was gone.
     pub(super) fn become_for(&mut self, names: &[String], waiting: &[Parcel]) {
-        self.targets.retain(|name, _| names.contains(name));
+        self.targets
+            .retain(|name, books| !(books.is_gone && names.contains(name)));
+        let gone = self.targets.iter_mut();
+        let gone = gone.filter(|(name, books)| !books.is_gone && !names.contains(name));
+        for (_, books) in gone {
+            books.is_gone = true;
+            let next = books.next;
+            for parcel in waiting.iter().filter(|it| it.number >= next) {
+                let reason = "it was taken out of fleet.toml";
+                books.book(parcel, Fate::Dropped(reason.into()));
+            }
+        }
         let next = waiting
             .first()
             .map_or(self.last_number.saturating_add(1), |it| it.number);
@@ -198,25 +231,17 @@ impl Books {
         let Some(books) = self.targets.get_mut(target) else {
             return false;
         };
-        if parcel.number < books.next {
+        if books.is_gone || parcel.number < books.next {
             return false;
         }
-        books.next = parcel.number.saturating_add(1);
-        let (amount, reason) = match fate {
-            Fate::Accepted => (&mut books.accepted, None),
-            Fate::Rejected(reason) => (&mut books.rejected, Some(reason)),
-            Fate::Dropped(reason) => (&mut books.dropped, Some(reason)),
-        };
-        amount.add(parcel);
-        if reason.is_some() {
-            books.reason = reason;
-        }
+        books.book(parcel, fate);
         true
     }
 
     /// Below this number no target needs a parcel any more.
     pub(super) fn done_below(&self) -> u64 {
-        let next = self.targets.values().map(|books| books.next).min();
+        let targets = self.targets.values().filter(|books| !books.is_gone);
+        let next = targets.map(|books| books.next).min();
         next.unwrap_or(0)
     }
 }
@@ -273,7 +298,10 @@ mod tests {
         }
         books.settle("a", &parcel(1), Fate::Accepted);
         books.become_for(&names(&["b", "c"]), &[parcel(2), parcel(3)]);
-        assert_eq!(books.targets.keys().collect::<Vec<_>>(), ["b", "c"]);
+        let gone = &books.targets["a"];
+        assert!(gone.is_gone);
+        assert_eq!((gone.accepted.ticks, gone.dropped.ticks), (10, 50));
+        assert!(!books.settle("a", &parcel(4), Fate::Accepted));
         assert_eq!(
             (books.targets["c"].next, books.targets["c"].before),
             (2, 10)

@@ -150,14 +150,18 @@ impl Receiver {
         match verdict {
             Err(error) => Outcome::dropped(error),
             Ok(Verdict::Accepted) => Outcome::Settled(Fate::Accepted),
-            Ok(Verdict::Never { reason }) => Outcome::Settled(Fate::Rejected(reason)),
+            Ok(Verdict::Never { reason, in_part }) => Outcome::Settled(match in_part {
+                true => Fate::InPart(reason),
+                false => Fate::Rejected(reason),
+            }),
             Ok(Verdict::Later { reason, after }) => Outcome::Later { reason, after },
         }
     }
 
     fn tell(&self, guest: &Guest, fate: &Fate) {
-        let (Fate::Rejected(reason) | Fate::Dropped(reason)) = fate else {
-            return;
+        let reason = match fate {
+            Fate::Accepted => return,
+            Fate::Rejected(reason) | Fate::InPart(reason) | Fate::Dropped(reason) => reason,
         };
         log(format_args!(
             "warning: {}: {} does not take a profile: {}",

@@ -43,6 +43,11 @@ pub(crate) enum SpoolError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error(
+        "{} cannot be read, though epochs lie beside it: what was delivered of that guest is not known. Put it back, or \
+         start `collect` with the guest in the fleet to deliver them all again", .0.display()
+    )]
+    Books(PathBuf),
     #[error("another collector uses the spool {}: each needs one of its own", .0.display())]
     InUse(PathBuf),
     #[error(transparent)]
@@ -142,27 +147,34 @@ pub(super) struct Audited {
 pub(super) fn audit(folder: &Path) -> Result<Vec<Audited>, SpoolError> {
     let mut all = Vec::new();
     for folder in folders(folder)? {
-        let read = || {
+        let look = || {
             let saved = Saved::read(&folder)?;
             let waiting = parcels(&folder).ok()?;
             let waiting = waiting.into_iter().map(|(parcel, _)| parcel).collect();
             Some(Audited { saved, waiting })
         };
-        let Some(mut audited) = read() else {
-            continue;
-        };
-        for _ in 0..MOST_READS {
-            let Some(again) = read() else { break };
-            let is_same = again.saved.books == audited.saved.books;
-            audited = again;
-            if is_same {
-                break;
-            }
+        match consistent(look) {
+            Some(audited) => all.push(audited),
+            None if parcels(&folder).is_ok_and(|it| it.is_empty()) => {}
+            None => return Err(SpoolError::Books(folder.join(BOOKS))),
         }
-        all.push(audited);
     }
     all.sort_by(|a, b| a.saved.name.cmp(&b.saved.name));
     Ok(all)
+}
+
+/// What a look at a guest finds whose books are still the same at the next look: books that are written in between may
+/// have deleted parcels that the look before has missed.
+fn consistent(look: impl Fn() -> Option<Audited>) -> Option<Audited> {
+    let mut audited = look()?;
+    for _ in 0..MOST_READS {
+        let Some(again) = look() else { break };
+        if again.saved.books == audited.saved.books {
+            break;
+        }
+        audited = again;
+    }
+    Some(audited)
 }
 
 impl Spool {
@@ -752,6 +764,94 @@ mod tests {
         let gone = spool.guest(&guest("db")).unwrap();
         add(&spool, &gone, 5..=5);
         spool.flush().unwrap();
+    }
+
+    /// What waits for a target that is no more does not wait for ever, and the audit still tells of it.
+    #[test]
+    fn a_target_that_is_taken_out_is_told_until_it_is_named_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=2);
+        deliver(&web, "a");
+        deliver(&web, "a");
+        deliver(&web, "b");
+        spool.flush().unwrap();
+        kill(spool);
+        let only = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            Spool::open(folder.path(), 10 * SIZE, names.collect()).unwrap()
+        };
+        let spool = only(&["a"]);
+        spool.flush().unwrap();
+        assert_eq!(files(folder.path()), 0);
+        let told = "b: 100 accepted, 0 in the spool, 0 rejected, 101 dropped (last: it was taken";
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 3..=3);
+        deliver(&web, "a");
+        spool.flush().unwrap();
+        let audit = audited(folder.path());
+        assert!(audit.contains(told), "{audit}");
+        kill(spool);
+        let spool = only(&["a", "b"]);
+        spool.flush().unwrap();
+        let audit = audited(folder.path());
+        assert!(
+            audit.contains("0 dropped, 303 before it was named"),
+            "{audit}"
+        );
+    }
+
+    /// An engine that has some pieces has not lost the ticks.
+    #[test]
+    fn what_a_target_has_in_part_is_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=1);
+        let (parcel, _) = web.next("a").unwrap();
+        web.settle("a", &parcel, Fate::InPart("too many".into()));
+        spool.flush().unwrap();
+        let audit = audited(folder.path());
+        let told = "0 rejected, 0 dropped, 100 of which it has some pieces (last: too many)";
+        assert!(audit.contains(told), "{audit}");
+    }
+
+    /// Books that are written between two looks come with parcels that are deleted.
+    #[test]
+    fn an_audit_beside_a_collector_misses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=1);
+        spool.flush().unwrap();
+        let looks = std::cell::Cell::new(0);
+        let audited = consistent(|| {
+            looks.set(looks.get() + 1);
+            let saved = Saved::read(&web.folder)?;
+            if looks.get() == 2 {
+                deliver(&web, "a");
+                deliver(&web, "b");
+                spool.flush().unwrap();
+            }
+            let waiting = parcels(&web.folder).unwrap().into_iter();
+            let waiting = waiting.map(|(parcel, _)| parcel).collect();
+            Some(Audited { saved, waiting })
+        });
+        let Audited { saved, waiting } = audited.unwrap();
+        let next = saved.books.targets["a"].next;
+        assert_eq!(waiting.len() as u64, 2 - next, "{saved:?}");
+    }
+
+    #[test]
+    fn an_audit_leaves_out_no_guest_whose_books_are_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 10);
+        let web = spool.guest(&guest("web")).unwrap();
+        add(&spool, &web, 1..=1);
+        fs::write(web.folder.join(BOOKS), "{").unwrap();
+        let error = Audit::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("books.json cannot be read"), "{error}");
     }
 
     #[test]

@@ -38,9 +38,15 @@ impl Target for Pyroscope {
                 "rawProfile": BASE64_STANDARD.encode(piece),
             });
             let series = json!({ "labels": labels, "samples": [sample] });
-            let verdict = self.0.push_json(&json!({ "series": [series] }));
-            if verdict != Verdict::Accepted {
-                return verdict;
+            match self.0.push_json(&json!({ "series": [series] })) {
+                Verdict::Accepted => {}
+                Verdict::Never { reason, .. } => {
+                    return Verdict::Never {
+                        reason,
+                        in_part: at > 0,
+                    };
+                }
+                later => return later,
             }
         }
         Verdict::Accepted

@@ -105,7 +105,7 @@ impl Case {
 fn reason(verdict: &Verdict) -> &str {
     match verdict {
         Verdict::Accepted => "",
-        Verdict::Later { reason, .. } | Verdict::Never { reason } => reason,
+        Verdict::Later { reason, .. } | Verdict::Never { reason, .. } => reason,
     }
 }
 
@@ -209,6 +209,21 @@ fn a_second_delivery_is_the_first_one_again() {
     assert_eq!(case.deliver(Engine::Pyroscope, &large), Verdict::Accepted);
     let received = case.receiver.received();
     assert_eq!((received.sum("samples"), received.repeated()), (16_500, 2));
+}
+
+#[test]
+fn what_is_rejected_behind_accepted_pieces_is_told_as_accepted_in_part() {
+    let case = Case::new();
+    let large = profile(16_500, 1);
+    let rejected = || Some(Failure::Status(400, Vec::new()));
+    for (failures, expected) in [(vec![rejected()], false), (vec![None, rejected()], true)] {
+        case.receiver.fail_next(failures);
+        match case.deliver(Engine::Pyroscope, &large) {
+            Verdict::Never { in_part, .. } => assert_eq!(in_part, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(case.receiver.received().sum("samples"), 15_999);
 }
 
 #[test]
