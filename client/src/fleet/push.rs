@@ -10,6 +10,7 @@
 //! profile is tried again: a wrong token or URL loses nothing but time. Only what the engine calls wrong about the
 //! profile is rejected for good.
 
+mod hangup;
 mod http;
 #[cfg(feature = "otlp")]
 mod otlp;

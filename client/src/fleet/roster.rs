@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::config::{Config, Guest, Place, ServeConfig, TargetSource};
+use super::config::{Config, Guest, Place, TargetSource};
 use super::member::{Member, log};
 use crate::deadline;
 use crate::interrupt::Interrupt;
@@ -28,6 +29,8 @@ pub(super) struct Roster {
     path: PathBuf,
     start: Start,
     members: RwLock<BTreeMap<String, Arc<Member>>>,
+    /// Whether everything that is done with guests has ended; changed with `members` locked.
+    has_ended: AtomicBool,
     source: Mutex<Source>,
 }
 
@@ -57,6 +60,7 @@ impl Roster {
             path,
             start,
             members: RwLock::default(),
+            has_ended: AtomicBool::new(false),
             source: Mutex::new(Source {
                 config,
                 lists: BTreeMap::new(),
@@ -85,9 +89,11 @@ impl Roster {
         members.get(name).cloned()
     }
 
-    /// Ends everything that is done with guests.
+    /// Ends everything that is done with guests; no guest is followed any more.
     pub(super) fn end(&self) {
-        for member in self.members() {
+        let members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        self.has_ended.store(true, Ordering::Relaxed);
+        for member in members.values() {
             member.leave();
         }
     }
@@ -97,12 +103,21 @@ impl Roster {
         if again {
             match Config::read(&self.path) {
                 Ok(config) => {
-                    if config.serve != source.config.serve {
-                        problems
-                            .push("[serve] has changed: start again for it to take effect".into());
+                    let before = &mut source.config;
+                    for (table, is_same) in [
+                        ("[serve]", config.serve == before.serve),
+                        ("[collect]", config.collect == before.collect),
+                        ("[[push]]", config.push == before.push),
+                    ] {
+                        if !is_same {
+                            problems.push(format!(
+                                "{table} has changed: start the program again for it to take effect"
+                            ));
+                        }
                     }
-                    let serve: ServeConfig = source.config.serve.clone();
-                    source.config = Config { serve, ..config };
+                    before.guests = config.guests;
+                    before.targets = config.targets;
+                    before.mistakes = config.mistakes;
                 }
                 Err(error) => problems.push(format!("{error}; the guests before are kept")),
             }
@@ -131,6 +146,9 @@ impl Roster {
     /// next time.
     fn become_these(&self, wanted: BTreeMap<String, Guest>) -> Vec<String> {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        if self.has_ended.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         members.retain(|name, member| {
             let stays = wanted.get(name) == Some(&member.guest);
             if !stays {
@@ -250,7 +268,7 @@ fn missing_files(guest: &Guest) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use super::super::config::How;
     use super::*;
@@ -282,6 +300,59 @@ mod tests {
         assert_eq!(roster.become_these(wanted()), [""; 0]);
         assert_eq!(roster.become_these(wanted()), [""; 0]);
         assert_eq!(calls.load(Ordering::Relaxed), 2, "it is asked already");
+    }
+
+    /// The files may be read at the moment at which everything ends: nobody would end who came after that.
+    #[test]
+    fn nobody_joins_a_fleet_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fleet.toml");
+        fs::write(&path, "[[guests]]\nname = \"web\"\naddress = \"10.0.0.5\"").unwrap();
+        let started = Arc::new(AtomicU32::new(0));
+        let counted = started.clone();
+        let start = Box::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        let roster = Roster::new(path.clone(), Config::read(&path).unwrap(), start);
+        assert_eq!(started.load(Ordering::Relaxed), 1);
+        roster.end();
+        fs::write(&path, "[[guests]]\nname = \"db\"\naddress = \"10.0.0.6\"").unwrap();
+        roster.refresh(true, Vec::new());
+        assert_eq!(started.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_only_is_told_when_it_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fleet.toml");
+        let write = |rest: &str| fs::write(&path, format!("{rest}\n[[targets]]\nfile = \"none\""));
+        write("").unwrap();
+        let config = Config::read(&path).unwrap();
+        let roster = Roster::new(path.clone(), config, Box::new(|_| Ok(())));
+        let told = |table: &str| {
+            roster.refresh(true, Vec::new());
+            let source = roster.source.lock().unwrap();
+            let wanted = format!("{table} has changed");
+            source
+                .told
+                .iter()
+                .filter(|it| it.contains("has changed"))
+                .eq([&format!(
+                    "{wanted}: start the program again for it to take effect"
+                )])
+        };
+        for (table, rest) in [
+            ("[serve]", "[serve]\nevery = \"7s\""),
+            ("[collect]", "[collect]\nevery = \"7s\""),
+            (
+                "[[push]]",
+                "[[push]]\nkind = \"folder\"\npath = \"recordings\"",
+            ),
+        ] {
+            write(rest).unwrap();
+            assert!(told(table), "{table}");
+        }
     }
 
     /// A key that is asked for from now on is asked for whether the list can be read or not.

@@ -9,11 +9,14 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 use ureq::http::{HeaderMap, header};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, DefaultConnector};
 use zeroize::Zeroizing;
 
 use super::super::config::{Login, Remote};
 use super::super::targets::regular;
 use super::Verdict;
+use super::hangup::DespiteHangup;
 use crate::printable::Printable;
 
 /// How long a connection may take to be made.
@@ -72,8 +75,9 @@ impl Http {
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT))
             .timeout_global(Some(whole));
+        let connector = DefaultConnector::new().chain(DespiteHangup);
         Http {
-            agent: config.build().into(),
+            agent: ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default()),
             url: format!("{}{path}", remote.url),
             tenant: remote.tenant.clone(),
             login: remote.login.clone(),

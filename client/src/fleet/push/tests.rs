@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use unikprof_test_kit::engines::{Failure, Limits, Receiver};
@@ -316,6 +319,31 @@ fn an_engine_that_does_not_answer_is_left_for_later() {
         );
         assert_eq!(case.receiver.received().series, [].into());
     }
+}
+
+/// An engine that has read enough answers and closes: what it says must not be lost with the rest of the request.
+#[test]
+fn an_answer_before_the_end_of_the_request_is_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let remote = Remote {
+        url: format!("http://{}", listener.local_addr().unwrap()),
+        tenant: None,
+        login: None,
+    };
+    let engine = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(&stream).lines();
+        while !lines.next().unwrap().unwrap().is_empty() {}
+        let answer = b"HTTP/1.1 413 Status\r\nContent-Length: 8\r\n\r\ntoo much";
+        stream.write_all(answer).unwrap();
+    });
+    let long = serde_json::Value::String("a".repeat(16 << 20));
+    let verdict = Http::new(&remote, "/").push_json(&long);
+    engine.join().unwrap();
+    assert!(
+        is_never(&verdict) && reason(&verdict).ends_with("answered 413: too much"),
+        "{verdict:?}"
+    );
 }
 
 #[test]
