@@ -1,6 +1,8 @@
 //! Fetches what a guest has counted, again and again, into the spool.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use unikprof_proto::code::state;
@@ -10,6 +12,7 @@ use super::super::take::symbolizer;
 use super::books::{EpochId, Span};
 use super::spool::{GuestSpool, Spool, SpoolError};
 use crate::caller_table;
+use crate::connection::ConnectionError;
 use crate::printable::Printable;
 use crate::record::{EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording, RecordingError};
@@ -30,6 +33,46 @@ const RECONNECT: Duration = Duration::from_secs(30);
 /// How often a recording is looked at between two fetches, and the shortest time between two looks.
 const LOOKS: u32 = 3;
 const SHORTEST: Duration = Duration::from_millis(250);
+
+/// How far a guest's clock may be ahead of this machine's, or step back.
+const CLOCKS_APART_NS: u64 = 60_000_000_000;
+
+/// Prepares caller tables for as many guests at a time as there are processors: each takes one, and memory for an image.
+static PREPARING: LazyLock<Places> =
+    LazyLock::new(|| Places::new(thread::available_parallelism().map_or(1, usize::from)));
+
+/// Places for work of which only so much is done at a time.
+struct Places {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A place, until it is dropped.
+struct Place<'a>(&'a Places);
+
+impl Places {
+    fn new(count: usize) -> Places {
+        Places {
+            free: Mutex::new(count),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Waits for a place.
+    fn take(&self) -> Place<'_> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.freed.wait_while(free, |free| *free == 0);
+        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Place(self)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 enum GatherError {
@@ -160,6 +203,10 @@ impl Gatherer<'_> {
             }
         }
         let _starting = self.member.start();
+        let place = PREPARING.take();
+        if self.member.gone.stop() {
+            return Err(RecordError::from(ConnectionError::Interrupted).into());
+        }
         let callers = symbolizer(how).and_then(|symbolizer| {
             Ok(caller_table::prepare(
                 &symbolizer,
@@ -167,6 +214,7 @@ impl Gatherer<'_> {
                 Unwind::Fp,
             )?)
         });
+        drop(place);
         let (callers, held_callers) = match callers {
             Ok(callers) => (callers.table, callers.held),
             // The image of another build, for example: better a few guessed callers than none.
@@ -232,15 +280,37 @@ impl Gatherer<'_> {
         let path = guest.incoming();
         reader.fetch(session, id.epoch, &path)?;
         let profile = Recording::open(&path, Reading::Strict)?.profile;
-        let (elapsed_ns, now_ns) = (profile.recording().elapsed_ns, now_unix_ns());
-        let started = profile.recording().started_unix_ns;
-        // A guest that does not know the date has sent what ended just now.
-        let from_unix_ns = started.unwrap_or(now_ns.saturating_sub(elapsed_ns));
-        let span = Span {
-            from_unix_ns,
-            to_unix_ns: from_unix_ns.saturating_add(elapsed_ns),
-        };
+        let told = profile.recording();
+        let span = span(
+            told.started_unix_ns,
+            told.elapsed_ns,
+            guest.last_unix_ns(),
+            now_unix_ns(),
+        );
         Ok(self.spool.add(guest, id, span, &profile.counters())?)
+    }
+}
+
+/// The time of an epoch that was fetched now, from when the guest says that it began. A guest that does not know the date,
+/// or whose clock went back behind the end of its last epoch or is ahead of this machine's, has sent what ended just now: lost
+/// time would not be told otherwise, and engines would refuse the profile.
+fn span(
+    started_unix_ns: Option<u64>,
+    elapsed_ns: u64,
+    last_unix_ns: u64,
+    now_unix_ns: u64,
+) -> Span {
+    let ended = |from: &u64| from.saturating_add(elapsed_ns);
+    let is_possible = |from: &u64| {
+        from.saturating_add(CLOCKS_APART_NS) >= last_unix_ns
+            && ended(from) <= now_unix_ns.saturating_add(CLOCKS_APART_NS)
+    };
+    let from_unix_ns = started_unix_ns
+        .filter(is_possible)
+        .unwrap_or(now_unix_ns.saturating_sub(elapsed_ns));
+    Span {
+        from_unix_ns,
+        to_unix_ns: ended(&from_unix_ns),
     }
 }
 
@@ -256,6 +326,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::cell::Cell;
     use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::super::super::config::{Guest, How};
     use super::*;
@@ -267,6 +338,53 @@ mod tests {
             labels: BTreeMap::new(),
             how: How::default(),
         })
+    }
+
+    #[test]
+    fn only_so_much_is_done_at_a_time() {
+        let places = Places::new(2);
+        let (most, now) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let _place = places.take();
+                    let count = now.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(count, Ordering::SeqCst);
+                    thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        assert!(most.into_inner() <= 2);
+        // All are free again, also after a panic.
+        let panics = || {
+            let _place = places.take();
+            panic!("of no consequence");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        let _two = (places.take(), places.take());
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_is_not_believed() {
+        const S: u64 = 1_000_000_000;
+        let (last, now) = (1_700_000_000 * S, 1_700_000_100 * S);
+        let from = |started| {
+            let Span {
+                from_unix_ns,
+                to_unix_ns,
+            } = span(started, 15 * S, last, now);
+            assert_eq!(to_unix_ns, from_unix_ns + 15 * S);
+            from_unix_ns
+        };
+        // What waited, what ended now, and clocks that are a little apart.
+        for right in [last, now - 15 * S, now, last - 2 * S] {
+            assert_eq!(from(Some(right)), right);
+        }
+        for wrong in [None, Some(7), Some(now + 3600 * S), Some(u64::MAX)] {
+            assert_eq!(from(wrong), now - 15 * S);
+        }
+        assert_eq!(span(Some(7), u64::MAX, 0, now).to_unix_ns, u64::MAX);
     }
 
     #[test]
