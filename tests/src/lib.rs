@@ -8,6 +8,7 @@ pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
 pub mod many_guests;
+pub mod process;
 pub mod profiled;
 pub mod requirement;
 pub mod soak;

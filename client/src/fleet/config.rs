@@ -263,8 +263,7 @@ impl fmt::Display for Mistake {
 pub(crate) enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{}: {problem}", path.display())]
-    Toml { path: PathBuf, problem: String },
+    /// A setting, or something that is not TOML.
     #[error("{0}")]
     Setting(Mistake),
     #[error("{} names no guest that can be used{}", path.display(), first.as_ref().map(|it| format!(": {it}")).unwrap_or_default())]
@@ -317,11 +316,12 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-        let file: File = toml::from_str(text).map_err(|error| ConfigError::Toml {
-            path: path.into(),
-            problem: error.to_string(),
-        })?;
         let reader = Reader { path, text };
+        // Without the line itself, which may have a password.
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = reader.line(error.span().unwrap_or_default());
+            ConfigError::Setting(reader.mistake(line, error.message().to_owned()))
+        })?;
         let (mut serve, mut defaults) = (ServeConfig::default(), Entry::default());
         // Half of what all guests have in common, or of who may ask, is worse than nothing.
         reader.whole(file.serve, |key, value| {
@@ -894,6 +894,10 @@ mod tests {
             assert!(mistake.contains("and a host, found"), "{mistake}");
             assert!(!mistake.contains("secret"), "{mistake}");
         }
+        let text = "[[targets]]\nurl = \"http://me:secret@sd.example\n";
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.starts_with("etc/fleet.toml:2: "), "{error}");
+        assert!(!error.contains("secret"), "{error}");
     }
 
     #[test]
