@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::print;
-use crate::fleet::{self, Audit, Config};
+use crate::fleet::{self, Audit, Config, Shard};
 use crate::interrupt::Interrupt;
 
 #[derive(Debug, Args)]
@@ -15,6 +15,10 @@ pub(super) struct CollectArguments {
     /// The guests, and where their profiles go
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Collect from this part of the guests, of so many of about one size: 1/8 to 8/8 for eight collectors, each with a
+    /// spool of its own
+    #[arg(long, value_name = "PART/PARTS", conflicts_with = "audit")]
+    shard: Option<Shard>,
     /// Only print where every tick is, from the spool
     #[arg(long)]
     audit: bool,
@@ -64,12 +68,19 @@ pub(super) fn run(arguments: &CollectArguments) -> Result<(), Failure> {
     }
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;
-    fleet::collect(&arguments.config, config, &interrupt, |guests, spool| {
-        // Whoever started the program may wait for this line.
-        let _ = print(format!(
-            "collecting from {guests} guests into {}\n",
-            spool.display()
-        ));
-    })?;
+    let shard = arguments.shard.unwrap_or(Shard::ALL);
+    fleet::collect(
+        &arguments.config,
+        config,
+        shard,
+        &interrupt,
+        |guests, spool| {
+            // Whoever started the program may wait for this line.
+            let _ = print(format!(
+                "collecting from {guests} guests into {}\n",
+                spool.display()
+            ));
+        },
+    )?;
     Ok(())
 }

@@ -32,6 +32,7 @@ use super::config::{Config, Mistake};
 use super::folder::FolderError;
 use super::member::{Member, log};
 use super::roster::Roster;
+use super::shard::Shard;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::units;
@@ -64,13 +65,14 @@ pub(crate) enum CollectError {
     Thread(io::Error),
 }
 
-/// Collects from the fleet of a configuration until `interrupt`. The recordings go on in the guests.
+/// Collects from a shard of the fleet of a configuration until `interrupt`. The recordings go on in the guests.
 ///
 /// # Errors
 /// [`CollectError`]: nothing was collected.
 pub(crate) fn collect(
     path: &Path,
     config: Config,
+    shard: Shard,
     interrupt: &Interrupt,
     ready: impl FnOnce(usize, &Path),
 ) -> Result<(), CollectError> {
@@ -100,7 +102,7 @@ pub(crate) fn collect(
         threads.push(thread);
         Ok(())
     });
-    let roster = Roster::new(path.into(), config, start);
+    let roster = Roster::new(path.into(), config, shard, start);
     ready(roster.members().len(), &settings.spool);
     let failed = thread::scope(|scope| {
         let mut failed = None;
@@ -188,7 +190,7 @@ mod tests {
         let interrupt = Interrupt::default();
         interrupt.raise();
         let config = Config::read(&path).unwrap();
-        let error = collect(&path, config, &interrupt, |_, _| ()).unwrap_err();
+        let error = collect(&path, config, Shard::ALL, &interrupt, |_, _| ()).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("fleet.toml:8: `ulr`"), "{error}");
         assert!(!folder.path().join("spool").exists());

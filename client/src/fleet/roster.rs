@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::config::{Config, Guest, Place, TargetSource};
 use super::member::{Member, log};
+use super::shard::Shard;
 use crate::deadline;
 use crate::interrupt::Interrupt;
 use crate::key::Key;
@@ -38,6 +39,7 @@ pub(super) struct Roster {
 #[derive(Debug)]
 struct Source {
     config: Config,
+    shard: Shard,
     lists: BTreeMap<Place, List>,
     /// What the log has been told.
     told: BTreeSet<String>,
@@ -54,18 +56,15 @@ struct List {
 }
 
 impl Roster {
-    /// The fleet of a configuration; `start` is called for each guest that it has or will have.
-    pub(super) fn new(path: PathBuf, config: Config, start: Start) -> Roster {
+    /// The fleet of a configuration, as much of it as the shard has; `start` is called for each guest that it has or will
+    /// have.
+    pub(super) fn new(path: PathBuf, config: Config, shard: Shard, start: Start) -> Roster {
         let roster = Roster {
             path,
             start,
             members: RwLock::default(),
             has_ended: AtomicBool::new(false),
-            source: Mutex::new(Source {
-                config,
-                lists: BTreeMap::new(),
-                told: BTreeSet::new(),
-            }),
+            source: Mutex::new(Source::new(config, shard)),
         };
         roster.refresh(false, Vec::new());
         roster
@@ -177,6 +176,15 @@ impl Roster {
 }
 
 impl Source {
+    fn new(config: Config, shard: Shard) -> Source {
+        Source {
+            config,
+            shard,
+            lists: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
     /// The guests of the file and of its lists, by name.
     fn wanted(&mut self, problems: &mut Vec<String>) -> BTreeMap<String, Guest> {
         let mut wanted: BTreeMap<String, Guest> = BTreeMap::new();
@@ -197,6 +205,7 @@ impl Source {
                 wanted.insert(guest.name.clone(), guest);
             }
         }
+        wanted.retain(|name, _| self.shard.has(name));
         wanted
     }
 
@@ -235,11 +244,7 @@ impl Source {
 
 /// The guests that the file and its lists have now, by name, and what is wrong with others.
 pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
-    let mut source = Source {
-        config,
-        lists: BTreeMap::new(),
-        told: BTreeSet::new(),
-    };
+    let mut source = Source::new(config, Shard::ALL);
     let mut problems = source
         .config
         .mistakes
@@ -285,7 +290,12 @@ mod tests {
             0 => Err(io::Error::other("full")),
             _ => Ok(()),
         });
-        let roster = Roster::new(path.clone(), Config::read(&path).unwrap(), start);
+        let roster = Roster::new(
+            path.clone(),
+            Config::read(&path).unwrap(),
+            Shard::ALL,
+            start,
+        );
         let guest = Guest {
             name: "web".into(),
             address: "10.0.0.5".parse().unwrap(),
@@ -314,7 +324,12 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
             Ok(())
         });
-        let roster = Roster::new(path.clone(), Config::read(&path).unwrap(), start);
+        let roster = Roster::new(
+            path.clone(),
+            Config::read(&path).unwrap(),
+            Shard::ALL,
+            start,
+        );
         assert_eq!(started.load(Ordering::Relaxed), 1);
         roster.end();
         fs::write(&path, "[[guests]]\nname = \"db\"\naddress = \"10.0.0.6\"").unwrap();
@@ -329,7 +344,7 @@ mod tests {
         let write = |rest: &str| fs::write(&path, format!("{rest}\n[[targets]]\nfile = \"none\""));
         write("").unwrap();
         let config = Config::read(&path).unwrap();
-        let roster = Roster::new(path.clone(), config, Box::new(|_| Ok(())));
+        let roster = Roster::new(path.clone(), config, Shard::ALL, Box::new(|_| Ok(())));
         let told = |table: &str| {
             roster.refresh(true, Vec::new());
             let source = roster.source.lock().unwrap();
@@ -375,11 +390,7 @@ mod tests {
         )
         .unwrap();
         let config = Config::read(&folder.path().join("fleet.toml")).unwrap();
-        let mut source = Source {
-            config,
-            lists: BTreeMap::new(),
-            told: BTreeSet::new(),
-        };
+        let mut source = Source::new(config, Shard::ALL);
         let mut problems = Vec::new();
         assert_eq!(
             source.listed(&list(None), &mut problems)[0].how.key_file,

@@ -25,6 +25,7 @@ use super::config::Config;
 use super::contact;
 use super::http::{self, Service};
 use super::roster::Roster;
+use super::shard::Shard;
 use super::tls::{Tls, TlsError};
 use super::tokens::{TokenError, TokenFiles};
 use crate::interrupt::Interrupt;
@@ -106,7 +107,7 @@ pub(crate) fn serve(
     let every = settings.every;
     let start = Box::new(move |member| contact::start(member, every));
     let service = Arc::new(Service {
-        roster: Roster::new(path.into(), config, start),
+        roster: Roster::new(path.into(), config, Shard::ALL, start),
         tokens,
         longest: settings.longest,
         every: settings.every,
@@ -173,6 +174,8 @@ impl Server {
                     continue;
                 }
             };
+            // The end of a long answer does not wait for what came before it.
+            let _ = stream.set_nodelay(true);
             let (router, watcher) = (self.router.clone(), open.watcher());
             let tls = self.tls.as_ref().map(|tls| tls.acceptor());
             let age = self.age;

@@ -22,8 +22,16 @@ pub(super) fn measure() -> Done {
     let (collector, _) = guests.client("collect", FOLDER)?;
     let mut ends: HashMap<String, u64> = HashMap::new();
     let mut between = Vec::new();
-    // When each guest had its first epoch in the spool, and the time of the CPU until then.
+    // When each guest had its first epoch in the spool, and what was spent until then.
     let mut started = None;
+    let spent = || {
+        (
+            start.elapsed().as_secs_f64(),
+            collector.cpu_seconds(),
+            guests.sent_bytes(),
+            collector.written_bytes(true),
+        )
+    };
     while start.elapsed() < LASTS {
         thread::sleep(Duration::from_secs(4));
         for (name, end) in last_epochs(&guests)? {
@@ -33,11 +41,14 @@ pub(super) fn measure() -> Done {
             }
         }
         if started.is_none() && ends.len() == GUESTS {
-            started = Some((start.elapsed().as_secs_f64(), collector.cpu_seconds()));
+            started = Some(spent());
         }
     }
-    let (first, before) = started.ok_or("not every guest had an epoch")?;
-    let cores = (collector.cpu_seconds() - before) / (start.elapsed().as_secs_f64() - first);
+    let (first, cpu, sent, written) = started.ok_or("not every guest had an epoch")?;
+    let now = spent();
+    let seconds = now.0 - first;
+    let cores = (now.1 - cpu) / seconds;
+    let each = seconds * GUESTS as f64 * 1000.0;
     between.sort_by(f64::total_cmp);
     let quantile = |share: f64| between[((between.len() - 1) as f64 * share) as usize];
     println!(
@@ -45,12 +56,15 @@ pub(super) fn measure() -> Done {
          every guest has an epoch in the spool after: {first:.0} s\n  \
          from an epoch's end to the next one's: median {:.1} s, p99 {:.1} s, most {:.1} s ({} of them)\n  \
          CPU: {cores:.2} cores, {:.2} ms for a guest and second\n  \
+         from a guest: {:.1} KB/s; to the disk: {:.1} KB/s for a guest\n  \
          memory: {:.2} MiB for a guest at most",
         quantile(0.5),
         quantile(0.99),
         quantile(1.0),
         between.len(),
         1000.0 * cores / GUESTS as f64,
+        (now.2 - sent) as f64 / each,
+        (now.3 - written) as f64 / each,
         collector.peak_resident_kib() as f64 / 1024.0 / GUESTS as f64,
     );
     Ok(())

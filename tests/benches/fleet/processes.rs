@@ -13,16 +13,36 @@ use unikprof_tests::process;
 /// Guests that run, and the folder with their `fleet.toml`.
 pub(super) struct Guests {
     pub(super) folder: TempDir,
-    _process: Process,
+    process: Process,
 }
 
 /// A process that is killed when the value is dropped.
-pub(super) struct Process(pub(super) Child);
+pub(super) struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        process::cpu_seconds(&self.id()).unwrap_or(f64::NAN)
+    }
+
+    pub(super) fn peak_resident_kib(&self) -> u64 {
+        process::peak_resident_kib(&self.id()).unwrap_or(0)
+    }
+
+    /// To files and sockets, or `on_disk`, until now.
+    pub(super) fn written_bytes(&self, on_disk: bool) -> u64 {
+        let to = if on_disk { "write_bytes" } else { "wchar" };
+        process::written_bytes(&self.id(), to).unwrap_or(0)
     }
 }
 
@@ -41,12 +61,17 @@ impl Guests {
             .spawn()?;
         let mut line = String::new();
         let stderr = child.stderr.take();
-        let _process = Process(child);
+        let process = Process(child);
         BufReader::new(stderr.ok_or("no stderr")?).read_line(&mut line)?;
         if !line.starts_with("serving ") {
             return Err(line.into());
         }
-        Ok(Guests { folder, _process })
+        Ok(Guests { folder, process })
+    }
+
+    /// What they have sent.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.process.written_bytes(false)
     }
 
     /// Runs the client with these settings, which follow those of the guests, and waits until it has said its first line.
@@ -54,7 +79,7 @@ impl Guests {
         &self,
         command: &str,
         settings: &str,
-    ) -> Result<(Client, String), Box<dyn Error + Send + Sync>> {
+    ) -> Result<(Process, String), Box<dyn Error + Send + Sync>> {
         let path = self.folder.path().join("fleet.toml");
         let mut toml = File::options().append(true).open(path)?;
         toml.write_all(settings.as_bytes())?;
@@ -64,32 +89,15 @@ impl Guests {
             .current_dir(self.folder.path())
             .stdout(File::create(&said)?)
             .spawn()?;
-        let mut client = Client(Process(child));
+        let mut client = Process(child);
         loop {
             if let Some((line, _)) = fs::read_to_string(&said)?.split_once('\n') {
                 return Ok((client, line.to_owned()));
             }
-            if client.0.0.try_wait()?.is_some() {
+            if client.0.try_wait()?.is_some() {
                 return Err("the client has ended".into());
             }
             thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-/// The client's process.
-pub(super) struct Client(Process);
-
-impl Client {
-    fn id(&self) -> String {
-        self.0.0.id().to_string()
-    }
-
-    pub(super) fn cpu_seconds(&self) -> f64 {
-        process::cpu_seconds(&self.id()).unwrap_or(f64::NAN)
-    }
-
-    pub(super) fn peak_resident_kib(&self) -> u64 {
-        process::peak_resident_kib(&self.id()).unwrap_or(0)
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn measure() -> Done {
         let (_, address) = line.split_once("http://").ok_or("no address")?;
         let address = address.trim_end_matches('/');
         let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
         let mut connection = BufReader::new(stream);
         // All of them have answered.
         let deadline = Instant::now() + Duration::from_secs(120);
@@ -61,10 +62,8 @@ fn get(
     connection: &mut BufReader<TcpStream>,
     path: &str,
 ) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-    write!(
-        connection.get_mut(),
-        "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-    )?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    connection.get_mut().write_all(request.as_bytes())?;
     let mut length = None;
     loop {
         let mut line = String::new();
