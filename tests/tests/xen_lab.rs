@@ -11,7 +11,7 @@ use unikprof_tests::lab::{
     GuestConfig, GuestEnd, Lab, LabConfig, LabError, build_xen_guest, run_or_skip,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 fn guest(name: &str, features: &[&str], command_line: &str) -> Result<GuestConfig, LabError> {
     let mut guest = GuestConfig::new(name, build_xen_guest(features)?);

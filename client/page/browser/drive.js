@@ -19,12 +19,15 @@ import { text } from "node:stream/consumers";
 import process from "node:process";
 import puppeteer from "puppeteer-core";
 
-const SOON = 60000;
+// Long enough for a busy machine.
+const SOON = 180000;
 const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled", "until", "answer", "tab"];
 
 const steps = JSON.parse(await text(process.stdin));
 const browser = await puppeteer.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  timeout: SOON,
+  protocolTimeout: 2 * SOON,
   // The sandbox needs a user that is not root; the pages are our own.
   args: ["--no-sandbox"],
 });
@@ -58,6 +61,7 @@ async function watch(next) {
   page = next;
   if (watched.has(next)) return;
   watched.add(next);
+  next.setDefaultTimeout(SOON);
   await next.setViewport({ width: 1400, height: 1000 });
   const mayAsk = (url) => url.startsWith("file:") || (server !== null && (url.startsWith(server) || url.startsWith(`blob:${server}`)));
   // A server that asks for a token is not an error of the page.
@@ -80,7 +84,7 @@ async function show(first, number) {
   pages.sort((a, b) => Number(b === first) - Number(a === first));
   await watch(pages[number]);
   await page.bringToFront();
-  await page.waitForSelector("html[data-ready]", { timeout: SOON });
+  await page.waitForSelector("html[data-ready]");
 }
 
 async function take(page, step) {
@@ -92,22 +96,22 @@ async function take(page, step) {
       await page.goto("about:blank");
       if (value.startsWith("http:")) server = new URL(value).origin;
       await page.goto(value.startsWith("http:") ? value : `file://${value}`);
-      await page.waitForSelector("html[data-ready]", { timeout: SOON });
+      await page.waitForSelector("html[data-ready]");
       return null;
     case "fails":
       await page.goto(`file://${value}`);
-      await page.waitForSelector("#failure:not([hidden])", { timeout: SOON });
+      await page.waitForSelector("#failure:not([hidden])");
       return page.$eval("#failure", (found) => found.textContent);
     case "tab":
       return null;
     case "until": {
       const says = (selector, text) => [...document.querySelectorAll(selector)].some((found) => found.textContent.includes(text));
       // A page behind another one draws nothing, and is not looked at by frames.
-      await page.waitForFunction(says, { timeout: SOON, polling: 100 }, value, step.says);
+      await page.waitForFunction(says, { polling: 100 }, value, step.says);
       return null;
     }
     case "answer": {
-      await page.waitForSelector("html[data-drawn]", { timeout: SOON });
+      await page.waitForSelector("html[data-drawn]");
       const [drawn, rows] = await page.evaluate(() => [
         Number(document.documentElement.dataset.drawn),
         [...document.querySelectorAll("#guests tr")].map((row) => [...row.children].map((cell) => [...cell.children].map((part) => part.textContent).join("|") || cell.textContent)),
@@ -196,6 +200,6 @@ async function settled(page, action) {
   const ready = () => document.documentElement.dataset.ready;
   const before = await page.evaluate(ready);
   await action();
-  await page.waitForFunction((old) => document.documentElement.dataset.ready !== old, { timeout: SOON }, before);
+  await page.waitForFunction((old) => document.documentElement.dataset.ready !== old, {}, before);
   return null;
 }

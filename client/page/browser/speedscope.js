@@ -11,7 +11,8 @@ import process from "node:process";
 import Ajv from "ajv";
 import puppeteer from "puppeteer-core";
 
-const SOON = 60000;
+// Long enough for a busy machine.
+const SOON = 180000;
 
 const path = process.argv[2];
 const released = join(dirname(createRequire(import.meta.url).resolve("speedscope/package.json")), "dist", "release");
@@ -28,6 +29,8 @@ const name = JSON.stringify(basename(path));
 
 const browser = await puppeteer.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  timeout: SOON,
+  protocolTimeout: 2 * SOON,
   // It draws with WebGL. The sandbox needs a user that is not root.
   args: ["--no-sandbox", "--enable-unsafe-swiftshader", "--allow-file-access-from-files"],
 });
@@ -35,13 +38,14 @@ const errors = [];
 try {
   writeFileSync(loader, `speedscope.loadFileFromBase64(${name}, "${bytes.toString("base64")}");\n`);
   const page = await browser.newPage();
+  page.setDefaultTimeout(SOON);
   await page.setViewport({ width: 1600, height: 4000 });
   page.on("pageerror", (error) => errors.push(error.message));
   page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || errors.push(`request for ${request.url()}`));
   await page.goto(`file://${join(released, "index.html")}#localProfilePath=${loader.slice(1)}&view=sandwich`);
   // The profiles have a table before the functions have theirs.
   await page.waitForFunction(() => [...document.querySelectorAll("table")].at(-1)?.querySelector("tr td")?.closest("table")
-    ?.querySelectorAll("tr").length > 4, { timeout: SOON });
+    ?.querySelectorAll("tr").length > 4);
   const shown = await page.evaluate(() => ({
     title: document.title,
     rows: [...document.querySelectorAll("table tr")]

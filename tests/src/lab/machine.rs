@@ -1,7 +1,7 @@
 //! The emulated machine: QEMU as a child that never outlives the lab.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -234,11 +234,20 @@ fn with_parent_death_signal(inner: &Command) -> Command {
     command
 }
 
-/// Ports free at this moment; QEMU takes them a few milliseconds later.
+/// Ports free at this moment; QEMU takes them a few milliseconds later. None of them is among those that Linux gives to
+/// whoever connects meanwhile, which begin at 32,768.
 fn free_ports(count: usize) -> Result<Vec<u16>, LabError> {
+    const TRIES: usize = 1_000;
     let step = |e| LabError::setup("finding a free port", e);
+    let free = |_| {
+        let mut tries = (0..TRIES)
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_768))));
+        tries
+            .find(|bound| !matches!(bound, Err(e) if e.kind() == ErrorKind::AddrInUse))
+            .unwrap_or_else(|| Err(ErrorKind::AddrInUse.into()))
+    };
     let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .map(free)
         .collect::<Result<_, _>>()
         .map_err(step)?;
     listeners

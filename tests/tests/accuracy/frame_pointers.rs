@@ -24,6 +24,6 @@ fn stacks_of_a_guest_without_frame_pointers_are_whole() {
         assert!(found.naive.share() < 0.5, "{load}: {found:?}");
     }
     let outermost = "accuracy_guest::main";
-    let found = record(&mut guest, outermost, 300_000_000, Unwind::Table).unwrap();
+    let found = record(&mut guest, outermost, 1_000_000_000, Unwind::Table).unwrap();
     assert!(found.samples > 200 && found.share() >= GOAL, "{found:?}");
 }

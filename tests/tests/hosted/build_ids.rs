@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -16,12 +16,23 @@ use crate::harness::{Client, Guest, wait_until};
 /// A debuginfod that serves the files of a folder; it is killed when the value is dropped.
 struct Server {
     child: Child,
-    url: String,
+    address: SocketAddr,
 }
 
 impl Server {
     /// Starts it and waits until it has the file of this build; `None` if debuginfod is not installed.
     fn start(files: &Path, build_id: &str) -> Option<Server> {
+        loop {
+            let mut server = Server::spawn(files)?;
+            if server.wait_for(build_id) {
+                return Some(server);
+            }
+            // Somebody else has taken its port meanwhile.
+        }
+    }
+
+    /// Starts it on a port that was free.
+    fn spawn(files: &Path) -> Option<Server> {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
@@ -34,19 +45,22 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let server = Server {
-            child,
-            url: format!("http://{address}"),
-        };
+        Some(Server { child, address })
+    }
+
+    /// Waits until it has the file; `false` if it has ended.
+    fn wait_for(&mut self, build_id: &str) -> bool {
         wait_until("debuginfod to have the file", || {
-            let mut stream = TcpStream::connect(address).ok()?;
+            if self.child.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            let mut stream = TcpStream::connect(self.address).ok()?;
             let request = format!("GET /buildid/{build_id}/debuginfo HTTP/1.0\r\n\r\n");
             stream.write_all(request.as_bytes()).ok()?;
             let mut head = [0; 12];
             stream.read_exact(&mut head).ok()?;
-            head.ends_with(b" 200").then_some(())
-        });
-        Some(server)
+            head.ends_with(b" 200").then_some(true)
+        })
     }
 }
 
@@ -117,7 +131,7 @@ fn a_stripped_guest_is_named_by_its_build_id() {
         return;
     };
     let cache = folder.path().join("cache");
-    let url = server.url.clone();
+    let url = format!("http://{}", server.address);
     let asked = Some((url.as_str(), cache.as_path()));
     assert_eq!(names(&client, &[], asked), expected);
     drop(server);

@@ -96,7 +96,8 @@ fn the_page_shows_the_same(client: &Client, files: [&str; 2], found: &Value) {
 fn what_vanished_and_what_appeared_is_shown() {
     let guest = Guest::start("burst");
     let client = guest.client();
-    client.record_samples(2_000, &["-F", "997"]);
+    // More than a burst has: both of the guest's phases.
+    client.record_samples(4_000, &["-F", "997"]);
     std::fs::rename(client.path("run.unikprof"), client.path("base.unikprof")).unwrap();
     let other = Guest::start("shares");
     let of_other = other.client();

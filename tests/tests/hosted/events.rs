@@ -112,11 +112,7 @@ fn events_are_followed_as_they_happen() {
     let guest = Guest::start("events");
     let client = guest.client();
     let following = client.begin(&["events", "--follow", "--json", "--only", "mark"]);
-    let other = guest.client();
-    wait_until("some marks", || {
-        let found = events(&other);
-        (found.iter().filter(|e| e["kind"] == "mark").count() > 30).then_some(())
-    });
+    following.wait_for_lines(30);
     following.interrupt();
     let finished = following.finish();
     assert_eq!(

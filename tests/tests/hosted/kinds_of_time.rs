@@ -1,16 +1,34 @@
 //! Recordings of waiting: the guest sleeps nearly all the time.
 
-use crate::harness::Guest;
+use crate::harness::time::report;
+use crate::harness::{Client, Guest};
+
+/// The time in which the vCPU was blocked, by the platform's account.
+fn blocked_ns(client: &Client) -> u64 {
+    let report = report(client, "run.unikprof", &[]);
+    report["vcpus"][0]["runstate"]["blocked_ns"]
+        .as_u64()
+        .unwrap()
+}
 
 /// On the wall's clock an idle guest is blocked, below the code that waits.
 #[test]
 fn waiting_has_its_share_of_the_time_on_the_wall() {
     let guest = Guest::start("idle");
     let client = guest.client();
-    let recording = client.record("1s", &["--mode", "wall", "-F", "997"]);
+    client.must(&["start", "--mode", "wall", "-F", "997"]);
+    // A loaded machine wakes the guest late, and what others take is not blocked.
+    client.wait_for_status("blocked time", |status| {
+        status["counters"]["blocked"].as_u64() > Some(300)
+    });
+    let recording = client.stop("run.unikprof");
     let counters = recording.profile.counters();
-    // Of a thousand; a loaded machine wakes the guest late, and what others take is not blocked.
-    assert!(counters.blocked > 300, "{counters:?}");
+    let blocked_ns = blocked_ns(&client);
+    let periods = blocked_ns / recording.profile.recording().period_ns;
+    assert!(
+        counters.blocked.abs_diff(periods) <= periods / 20,
+        "{periods} periods: {counters:?}"
+    );
     let blocked: u64 = client
         .folded(&[])
         .iter()
@@ -28,11 +46,19 @@ fn waiting_has_its_share_of_the_time_on_the_wall() {
 fn waits_are_measured_where_the_guest_waits() {
     let guest = Guest::start("idle");
     let client = guest.client();
-    let recording = client.record("1s", &["--mode", "off-cpu"]);
+    client.must(&["start", "--mode", "off-cpu"]);
+    client.wait_for_status("blocked time", |status| {
+        status["counters"]["blocked"].as_u64() > Some(300_000_000)
+    });
+    let recording = client.stop("run.unikprof");
     let counters = recording.profile.counters();
     assert_eq!((counters.ticks, counters.recorded), (0, 0));
     assert!(counters.blocks > 1, "{counters:?}");
-    assert!(counters.blocked > 300_000_000, "{counters:?}");
+    let blocked_ns = blocked_ns(&client);
+    assert!(
+        counters.blocked.abs_diff(blocked_ns) <= blocked_ns / 20,
+        "{blocked_ns} ns: {counters:?}"
+    );
     let measured: u64 = client
         .folded(&[])
         .iter()

@@ -134,6 +134,7 @@ fn a_recording_continues_beside_watched_snapshots() {
     client.must(&["start", "--name", "a", "--no-caller-table"]);
     let words = ["--json", "snapshot", "--watch", "--every", "50ms"];
     let watching = client.begin(&words);
+    watching.wait_for_lines(2);
     client.wait_for_samples(300);
     watching.interrupt();
     let shown = lines(&watching.finish().expect_success().stdout);

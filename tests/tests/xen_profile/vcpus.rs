@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use unikprof_client::profile::VcpuStats;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
@@ -34,8 +35,16 @@ fn every_vcpu_has_samples_of_its_own() {
     on(&SEVERAL_VCPUS, |lab| {
         for count in COUNTS {
             let client = Guest::of(lab, &name(count)).client();
-            // They share one processor, and it may be a slow one.
-            let recording = client.record(&format!("{}s", 2 + 2 * count), &[]);
+            // They share one processor, and it may be a slow one: then for longer.
+            let recordings = [2 + 2 * count, 30, 120].into_iter();
+            let mut recordings =
+                recordings.map(|seconds| client.record(&format!("{seconds}s"), &[]));
+            let is_sampled = |vcpu: &VcpuStats| vcpu.counters.recorded >= LEAST;
+            let recording =
+                recordings.find(|recording| recording.profile.vcpus().iter().all(is_sampled));
+            let recording = recording.unwrap_or_else(|| {
+                panic!("not each of {count} vCPUs has {LEAST} samples of two minutes")
+            });
             let mut samples: HashMap<u32, u64> = HashMap::new();
             for sample in recording.profile.samples() {
                 *samples.entry(sample.vcpu).or_default() += sample.count;
@@ -45,10 +54,6 @@ fn every_vcpu_has_samples_of_its_own() {
             for (number, vcpu) in (0..).zip(vcpus) {
                 assert_eq!(vcpu.vcpu, number);
                 assert_eq!(samples.get(&number), Some(&vcpu.counters.recorded));
-                assert!(
-                    vcpu.counters.recorded >= LEAST,
-                    "vCPU {number} of {count}: {vcpu:?}"
-                );
             }
             let report = client.report("run.unikprof", &["--json"]).expect_json();
             counters_add_up(&report);

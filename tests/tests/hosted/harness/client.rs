@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,13 @@ const TIMEOUT: &str = "30s";
 pub(crate) struct RunningClient {
     child: Child,
     words: String,
-    output: Option<[JoinHandle<String>; 2]>,
+    output: Option<[Output; 2]>,
+}
+
+/// What a client prints on one of its streams.
+struct Output {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
 }
 
 /// A client that has ended.
@@ -237,14 +244,24 @@ impl RunningClient {
             .spawn()
             .unwrap();
         let output = [
-            read_all(child.stdout.take().unwrap()),
-            read_all(child.stderr.take().unwrap()),
+            Output::of(child.stdout.take().unwrap()),
+            Output::of(child.stderr.take().unwrap()),
         ];
         RunningClient {
             child,
             words,
             output: Some(output),
         }
+    }
+
+    /// Waits until it has printed so many lines.
+    pub(crate) fn wait_for_lines(&self, least: usize) {
+        let [stdout, _] = self.output.as_ref().unwrap();
+        wait_until("lines of the client", || {
+            let text = stdout.text.lock().unwrap();
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
+            (lines >= least).then_some(())
+        });
     }
 
     /// Sends what Ctrl-C sends.
@@ -284,7 +301,7 @@ impl RunningClient {
             thread::sleep(Duration::from_millis(5));
         };
         let [stdout, stderr] = self.output.take().unwrap();
-        let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+        let (stdout, stderr) = (stdout.whole(), stderr.whole());
         let Some(status) = ended else {
             panic!(
                 "not within {most:?}: the end of `{}`, which said:\n{stdout}{stderr}",
@@ -352,10 +369,23 @@ impl Finished {
     }
 }
 
-fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = String::new();
-        from.read_to_string(&mut text).unwrap();
-        text
-    })
+impl Output {
+    /// Begins to read.
+    fn of(mut from: impl Read + Send + 'static) -> Output {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let read = Arc::clone(&text);
+        let reader = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let length @ 1.. = from.read(&mut buffer).unwrap() {
+                read.lock().unwrap().extend_from_slice(&buffer[..length]);
+            }
+        });
+        Output { text, reader }
+    }
+
+    /// All of it, once the stream has ended.
+    fn whole(self) -> String {
+        self.reader.join().unwrap();
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
 }

@@ -11,7 +11,8 @@ use unikprof_tests::profiled::{FEATURES, STATISTICS_PORT, address_of, profiler_a
 
 use super::Client;
 
-const DOM0: Duration = Duration::from_secs(30);
+/// For a script, a save of a guest among them, on a busy machine.
+const DOM0: Duration = Duration::from_secs(120);
 
 /// A guest with a profiler.
 pub(crate) struct Guest<'a> {
