@@ -308,7 +308,7 @@ impl Spool {
             return Err(error);
         }
         let reserve = self.folder.join(RESERVE);
-        if !reserve.exists() && fs::write(&reserve, [0; RESERVE_BYTES]).is_err() {
+        if !reserve.exists() && fs::write(&reserve, vec![0; RESERVE_BYTES]).is_err() {
             // Half of it is no use, and the disk is full.
             let _ = fs::remove_file(&reserve);
         }
@@ -857,6 +857,21 @@ mod tests {
         fs::write(web.folder.join(BOOKS), "{").unwrap();
         let error = Audit::read(folder.path()).unwrap_err().to_string();
         assert!(error.contains("books.json cannot be read"), "{error}");
+    }
+
+    /// Guests' threads make room, and have small stacks.
+    #[test]
+    fn room_is_made_on_a_small_stack() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let small = std::thread::Builder::new().stack_size(super::super::STACK_BYTES);
+        let work = move || {
+            let spool = open(&path, 1);
+            let web = spool.guest(&guest("web")).unwrap();
+            add(&spool, &web, 1..=2);
+            spool.take_dropped()
+        };
+        assert_eq!(small.spawn(work).unwrap().join().unwrap(), 200);
     }
 
     #[test]

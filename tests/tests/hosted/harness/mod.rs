@@ -1,7 +1,8 @@
-//! What the cases run on: guests, the client's program, a line that breaks, and waiting.
+//! What the cases run on: guests, the client's programs, a line that breaks, and waiting.
 
 #[allow(dead_code, reason = "shared with the cases on Xen")]
 mod client;
+mod collector;
 mod guest;
 mod keyed;
 #[allow(dead_code, reason = "shared with the cases on Xen")]
@@ -10,6 +11,9 @@ pub(crate) mod time;
 mod wait;
 
 pub(crate) use client::{Client, RunningClient};
+pub(crate) use collector::{
+    Collector, bad_answers, expect_at, fetched, is_delivered, seconds, ticks,
+};
 pub(crate) use guest::Guest;
 pub(crate) use keyed::{Keyed, new_key};
 pub(crate) use proxy::{Proxy, Then, Way};
