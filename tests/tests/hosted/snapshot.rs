@@ -83,7 +83,7 @@ fn each_vcpu_shows_its_state() {
     let guest = Guest::start("states");
     guest.told("registered");
     let client = guest.client();
-    let words = ["snapshot", "--wait", "2s", "--image", image()];
+    let words = ["snapshot", "--wait", "5s", "--image", image()];
     let text = client.must(&words).stdout;
     let paragraphs: Vec<&str> = text.split("\n\n").collect();
     let [runs, blocked, masked, missing, ""] = paragraphs[..] else {
@@ -95,12 +95,12 @@ fn each_vcpu_shows_its_state() {
     assert!(blocked.starts_with("vCPU 1: blocked for "), "{blocked}");
     assert!(blocked.contains("states::is_blocked"), "{blocked}");
     assert!(
-        masked.starts_with("vCPU 2: no answer within 2 s, but it ran for "),
+        masked.starts_with("vCPU 2: no answer within 5 s, but it ran for "),
         "{masked}"
     );
     assert_eq!(
         missing,
-        "vCPU 3: no answer within 2 s, and it did not run: it is offline, or the hypervisor gave it no CPU"
+        "vCPU 3: no answer within 5 s, and it did not run: it is offline, or the hypervisor gave it no CPU"
     );
 
     let one = |vcpu: &str| snapshot(&client, &["--vcpu", vcpu]).remove(0);
