@@ -9,6 +9,7 @@ use unikprof_test_kit::engines::{Failure, Receiver};
 
 use crate::harness::{
     Client, Collector, Keyed, Proxy, bad_answers, expect_at, fetched, is_delivered, seconds, ticks,
+    wait_until,
 };
 use crate::many_guests::ManyGuests;
 
@@ -129,4 +130,29 @@ fn a_line_that_breaks_loses_nothing() {
     collector.end();
     let audit = collector.audit();
     assert_eq!(audit[0]["lost"]["times"], 0, "{audit:#?}");
+}
+
+/// Two collectors of one guest, by mistake: the second one waits, and says for what.
+#[test]
+fn a_recording_that_another_one_fetches_is_waited_for_and_told() {
+    let keyed = Keyed::start("shares");
+    let toml = format!(
+        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
+         [[guests]]\nname = \"guest\"\naddress = \"{}\"\nkey-file = \"{}\"\n",
+        keyed.guest.address(),
+        keyed.control.display(),
+    );
+    let folders = [(); 2].map(|()| TempDir::with_prefix("unikprof-collect-").unwrap());
+    for folder in &folders {
+        fs::write(folder.path().join("fleet.toml"), &toml).unwrap();
+    }
+    let mut first = Collector::start(folders[0].path());
+    first.wait_for("ticks", 1, |guest| fetched(guest) > 0);
+    let mut second = Collector::start(folders[1].path());
+    let reason = "guest: another client is fetching this recording";
+    wait_until("the reason", || second.log().contains(reason).then_some(()));
+    first.end();
+    second.wait_for("ticks of its own", 1, |guest| fetched(guest) > 0);
+    second.end();
+    assert_eq!(second.log().matches(reason).count(), 1, "{}", second.log());
 }

@@ -1,5 +1,6 @@
 //! Fetches what a guest has counted, again and again, into the spool.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
@@ -115,6 +116,7 @@ fn keep_on(member: &Member, spool: &Spool, every: Duration) {
             spool,
             every,
             has_answered: false,
+            other: Cell::new(false),
         };
         let Err(error) = gatherer.follow() else {
             return;
@@ -138,6 +140,8 @@ struct Gatherer<'a> {
     every: Duration,
     /// Whether anything was fetched over this session.
     has_answered: bool,
+    /// Whether another client has the recording, which the log was told.
+    other: Cell<bool>,
 }
 
 impl Gatherer<'_> {
@@ -248,10 +252,17 @@ impl Gatherer<'_> {
     ) -> Result<(), GatherError> {
         loop {
             let (epochs, is_all) = match reader.pending(session) {
-                // Somebody else fetches it now, and says so to whoever asks.
-                Err(RecordError::Leased { .. }) => return Ok(()),
+                Err(error @ RecordError::Leased { .. }) => {
+                    if !self.other.replace(true) {
+                        let (name, text) = (&self.member.guest.name, error.to_string());
+                        let (name, text) = (Printable(name), Printable(&text));
+                        log(format_args!("warning: {name}: {text}. It is tried again"));
+                    }
+                    return Ok(());
+                }
                 other => other?,
             };
+            self.other.set(false);
             let is_empty = epochs.is_empty();
             for epoch in epochs {
                 let id = EpochId {
