@@ -299,7 +299,7 @@ struct OldFile {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
     use std::process::Command;
@@ -322,7 +322,7 @@ mod tests {
 
     /// An epoch of one vCPU, and who sent it.
     #[derive(Clone)]
-    struct Sent {
+    pub(in super::super) struct Sent {
         instance: u64,
         recording: u64,
         epoch: u64,
@@ -455,6 +455,16 @@ mod tests {
                 payload.extend_from_slice(&buffer[..length]);
                 after = SEGMENT + index;
             }
+            let counts = match self.counts[..] {
+                [] => Vec::new(),
+                _ => encode(&Counts {
+                    epoch,
+                    vcpu: 0,
+                    after: 0,
+                    count: self.counts.len() as u32,
+                    payload: &payload,
+                }),
+            };
             [
                 encode(&Epoch {
                     epoch,
@@ -476,13 +486,7 @@ mod tests {
                     caller_table: None,
                 }),
                 encode(&share),
-                encode(&Counts {
-                    epoch,
-                    vcpu: 0,
-                    after: 0,
-                    count: self.counts.len() as u32,
-                    payload: &payload,
-                }),
+                counts,
                 encode(&VcpuEnd {
                     epoch,
                     vcpu: 0,
@@ -493,7 +497,14 @@ mod tests {
             .concat()
         }
 
-        fn write(&self, path: &Path) {
+        pub(in super::super) fn without_counts() -> Sent {
+            Sent {
+                counts: Vec::new(),
+                ..Sent::default()
+            }
+        }
+
+        pub(in super::super) fn write(&self, path: &Path) {
             let created = Timestamp::from_second(self.created_s as i64).unwrap();
             let mut writer = RecordingWriter::create(path, 1, created, &self.head()).unwrap();
             writer.append(&self.nodes()).unwrap();

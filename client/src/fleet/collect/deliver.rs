@@ -98,6 +98,7 @@ impl Receiver {
                         self.tell(&described, &fate);
                         guest.settle(&self.name, &parcel, fate);
                     }
+                    Outcome::Empty => guest.settle(&self.name, &parcel, Fate::Accepted),
                     Outcome::Later { reason, after } => self.fails(&reason, after),
                 }
             }
@@ -139,6 +140,9 @@ impl Receiver {
             }
             Err(error) => return Outcome::dropped(error),
         };
+        if recording.profile.samples().is_empty() {
+            return Outcome::Empty;
+        }
         let verdict = names.with(guest, &recording.profile, |symbolized| {
             engine.deliver(&Delivery {
                 guest,
@@ -208,8 +212,11 @@ impl Receiver {
     }
 }
 
+#[derive(Debug)]
 enum Outcome {
     Settled(Fate),
+    /// There is nothing in it for an engine, which was not asked.
+    Empty,
     Later {
         reason: String,
         after: Option<Duration>,
@@ -342,6 +349,7 @@ mod tests {
     use std::fs;
 
     use super::super::super::config::{Engine, How, Remote};
+    use super::super::super::folder::tests::Sent;
     use super::super::books::{EpochId, Span};
     use super::*;
 
@@ -399,6 +407,20 @@ mod tests {
             let outcome = deliver(&receiver, &closed);
             assert!(matches!(outcome, Outcome::Later { .. }));
         }
+    }
+
+    /// Else an engine that is away would be said to work again, and asked anew at once.
+    #[test]
+    fn an_epoch_without_samples_says_nothing_of_an_engine() {
+        let folder = tempfile::tempdir().unwrap();
+        let [full, empty] = ["full", "empty"].map(|it| folder.path().join(it));
+        Sent::default().write(&full);
+        Sent::without_counts().write(&empty);
+        let [engine, _] = receivers(folder.path());
+        let outcome = deliver(&engine, &full);
+        assert!(matches!(outcome, Outcome::Later { .. }));
+        let outcome = deliver(&engine, &empty);
+        assert!(matches!(outcome, Outcome::Empty), "{outcome:?}");
     }
 
     #[test]

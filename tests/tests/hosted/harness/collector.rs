@@ -136,7 +136,7 @@ impl Collector {
         })
     }
 
-    /// Asserts that the folder `recordings` has of each guest what it has accepted, which is all.
+    /// Asserts that the folder `recordings` has of each guest what it has accepted.
     pub(crate) fn expect_in_folder(&self, audit: &[Value]) {
         for guest in audit {
             let files = self.files(guest["name"].as_str().unwrap());
@@ -146,7 +146,6 @@ impl Collector {
             });
             let kept: u64 = profiles.sum();
             assert_eq!(kept, ticks(guest, "folder", "accepted"), "{guest:#}");
-            assert_eq!(kept, fetched(guest), "{guest:#}");
         }
     }
 
@@ -187,12 +186,11 @@ pub(crate) fn is_delivered(guest: &Value, target: &str) -> bool {
     ticks(guest, target, "accepted") + ticks(guest, target, "dropped") == fetched(guest)
 }
 
-/// Asserts that an engine, to which everything is delivered, has the samples of each guest that the audit says.
+/// Asserts that an engine has the samples of each guest that the audit says. What was fetched last may still wait for it.
 pub(crate) fn expect_at(engine: &Receiver, target: &str, audit: &[Value]) {
     let received = engine.received();
     assert_eq!(received.refused, [""; 0]);
     for guest in audit {
-        assert!(is_delivered(guest, target), "{guest:#}");
         let of_guest = |series: &Series| series["guest"] == guest["name"].as_str().unwrap();
         let series = received
             .series
@@ -202,8 +200,9 @@ pub(crate) fn expect_at(engine: &Receiver, target: &str, audit: &[Value]) {
         let samples: i64 = taken.map(|taken| taken.values["samples"]).sum();
         let samples = u64::try_from(samples).unwrap();
         let recorded = guest["outcomes"]["recorded"].as_u64().unwrap();
-        // The audit does not tell which outcomes were dropped.
-        let least = recorded.saturating_sub(ticks(guest, target, "dropped"));
+        // The audit does not tell which outcomes were dropped, or wait.
+        let away = ["dropped", "spooled"].map(|amount| ticks(guest, target, amount));
+        let least = recorded.saturating_sub(away.iter().sum());
         let most = recorded.min(ticks(guest, target, "accepted"));
         assert!((least..=most).contains(&samples), "{samples}: {guest:#}");
     }
