@@ -1,14 +1,16 @@
 //! A guest for the end-to-end cases: a process with an agent and one of several loads.
 //!
 //! ```text
-//! hosted-guest LOAD --open [--record-at-boot NAME]
-//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--record-at-boot NAME]
+//! hosted-guest LOAD --open [--record-at-boot NAME] [--listen ADDRESS]
+//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--record-at-boot NAME] [--listen ADDRESS]
 //! ```
 //!
 //! `--open` serves every client on loopback. Otherwise clients need one of the keys in the files; whoever can read
 //! the files has the keys.
 //!
 //! `--record-at-boot` begins an always-on recording with that name before any client has connected.
+//!
+//! `--listen` chooses the address, for a guest that is to be found where the one before it was.
 //!
 //! It prints `listening on ADDRESS`, then the load's output. It ends when its standard input ends, so that no guest
 //! outlives the test that started it.
@@ -32,7 +34,7 @@ mod waits;
 
 use std::error::Error;
 
-use unikprof_agent::hosted::{self, Config, Guest};
+use unikprof_agent::hosted::{self, Config, Guest, Listen};
 use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
@@ -74,17 +76,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("`{name}` is no load; there are {known}").into());
     };
     let mut words: Vec<String> = words.collect();
-    let boot = take_boot(&mut words)?;
+    let boot = take(&mut words, "--record-at-boot")?;
+    let boot = boot.map(|name| BootRecording::always_on(name.leak()));
+    let listen = take(&mut words, "--listen")?;
     let access = access::from_words(words.into_iter())?;
     let stop = Stop::at_end_of_input()?;
     let linked = match std::env::var_os(CALLERS_VARIABLE) {
         Some(path) => Some(&*std::fs::read(path)?.leak()),
         None => None,
     };
-    let usual = Config::new(Access::Open).caller_table_bytes;
+    let usual = Config::new(Access::Open);
     let caller_table_bytes = match std::env::var(CALLER_BYTES_VARIABLE) {
         Ok(bytes) => bytes.parse()?,
-        Err(_) => usual,
+        Err(_) => usual.caller_table_bytes,
+    };
+    let listen = match listen {
+        Some(address) => Listen::Address(address.parse()?),
+        None => usual.listen,
     };
     let guest = hosted::start(Config {
         vcpus: *vcpus,
@@ -99,6 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,
+        listen,
         // Without optimisation the agent's work takes many times longer.
         cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },
         ..Config::new(access)
@@ -107,16 +116,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     load(&guest, &stop)
 }
 
-/// Removes `--record-at-boot NAME` from the words and returns it.
-fn take_boot(words: &mut Vec<String>) -> Result<Option<BootRecording<'static>>, Box<dyn Error>> {
-    const OPTION: &str = "--record-at-boot";
-    let Some(at) = words.iter().position(|word| word == OPTION) else {
+/// Removes an option and its value from the words and returns the value.
+fn take(words: &mut Vec<String>, option: &str) -> Result<Option<String>, String> {
+    let Some(at) = words.iter().position(|word| word == option) else {
         return Ok(None);
     };
-    let taken: Vec<String> = words.drain(at..words.len().min(at + 2)).collect();
-    let name = taken
-        .into_iter()
-        .nth(1)
-        .ok_or(format!("{OPTION} takes a name"))?;
-    Ok(Some(BootRecording::always_on(name.leak())))
+    let taken = words.drain(at..words.len().min(at + 2)).nth(1);
+    taken
+        .map(Some)
+        .ok_or_else(|| format!("{option} takes a value"))
 }

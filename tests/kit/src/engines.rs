@@ -23,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+pub use pprof::functions;
+
 /// A running server on the loopback interface; it ends when it is dropped.
 #[derive(Debug)]
 pub struct Receiver {

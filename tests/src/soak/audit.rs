@@ -9,7 +9,7 @@ use std::path::Path;
 
 use unikprof_proto::counts;
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{self, Counters, Epoch, VcpuEnd, VcpuEpoch};
+use unikprof_proto::message::{self, Counters, Epoch, VcpuEnd, VcpuEpoch, Welcome};
 
 use super::error::SoakError;
 
@@ -18,7 +18,7 @@ const FILE_PREAMBLE: usize = 16;
 
 /// All epochs of all files.
 #[derive(Debug, Default)]
-pub(crate) struct Audit {
+pub struct Audit {
     /// By recording and epoch.
     epochs: BTreeMap<(u64, u64), Whole>,
     pub(crate) files: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Audit {
     pub(crate) partial: u64,
     pub(crate) bytes: u64,
     /// What must not be.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
 }
 
 /// An epoch that is there to its end.
@@ -55,7 +55,7 @@ struct Open {
 pub struct Sum {
     pub(crate) epochs: u64,
     /// Its counters, added up over epochs and vCPUs.
-    pub(crate) counters: Counters,
+    pub counters: Counters,
     /// Its samples, as the stacks hold them.
     pub samples: u64,
 }
@@ -63,13 +63,23 @@ pub struct Sum {
 impl Audit {
     pub(crate) fn folder(folder: &Path) -> Result<Audit, SoakError> {
         let failed = SoakError::io("reading the downloads");
-        let mut audit = Audit::default();
+        let mut files = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if path.extension().is_some_and(|ending| ending == "unikprof") {
-                let bytes = fs::read(&path).map_err(failed)?;
-                audit.file(&bytes, &path.display().to_string());
+                files.push(path);
             }
+        }
+        Audit::of(&files)
+    }
+
+    /// Reads files of one agent's instance.
+    pub fn of(files: &[impl AsRef<Path>]) -> Result<Audit, SoakError> {
+        let mut audit = Audit::default();
+        for path in files {
+            let path = path.as_ref();
+            let bytes = fs::read(path).map_err(SoakError::io("reading the downloads"))?;
+            audit.file(&bytes, &path.display().to_string());
         }
         Ok(audit)
     }
@@ -189,7 +199,7 @@ impl Audit {
 
     /// What the downloads of a recording come to, compared with what its agent counted in all;
     /// notes what is missing.
-    pub(crate) fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
+    pub fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
         let own: Vec<(u64, Whole)> = self
             .epochs
             .range((recording, 0)..=(recording, u64::MAX))
@@ -245,6 +255,20 @@ impl Audit {
             }
         }
     }
+}
+
+/// The instance of the agent that a file's counts are of; `None` if the file does not tell.
+pub fn instance(file: &Path) -> Result<Option<u64>, SoakError> {
+    let bytes = fs::read(file).map_err(SoakError::io("reading a download"))?;
+    let mut rest = bytes.get(FILE_PREAMBLE..).unwrap_or_default();
+    while let Ok(Some(found)) = frame::split(rest) {
+        if found.kind == Welcome::TYPE {
+            let welcome: Result<Welcome<'_>, _> = frame::decode(&found);
+            return Ok(welcome.ok().map(|welcome| welcome.instance));
+        }
+        rest = &rest[found.length()..];
+    }
+    Ok(None)
 }
 
 /// What was counted within an epoch.

@@ -33,9 +33,24 @@ pub(crate) struct Downloads<'d> {
 
 /// What the agent counted in one recording, by its own word.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
-    pub(crate) recording: u64,
-    pub(crate) counters: Counters,
+pub struct Counted {
+    pub recording: u64,
+    pub counters: Counters,
+}
+
+/// Ends a recording; answers what it has counted. What was not fetched waits in the guest.
+pub fn stop(target: &Target, recording: &str) -> Result<Counted, SoakError> {
+    served(target, Role::Control, "the end of a recording", |speaker| {
+        let checked = check(speaker)?;
+        let id = checked.named(recording).ok_or(End::Nonsense)?.id;
+        answer::<Pending>(&speaker.ask(&Stop { recording: id })?)?;
+        let checked = check(speaker)?;
+        let ended = checked.named(recording).ok_or(End::Nonsense)?;
+        Ok(Counted {
+            recording: ended.id,
+            counters: ended.counters,
+        })
+    })
 }
 
 /// A client of the program's may find all sessions taken, or the recording leased to one that has vanished, so often.
@@ -110,18 +125,7 @@ impl Downloads<'_> {
 
     /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
     pub(crate) fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
-        let what = "the end of a recording";
-        let counted = served(self.target, Role::Control, what, |speaker| {
-            let checked = check(speaker)?;
-            let id = checked.named(recording).ok_or(End::Nonsense)?.id;
-            answer::<Pending>(&speaker.ask(&Stop { recording: id })?)?;
-            let checked = check(speaker)?;
-            let ended = checked.named(recording).ok_or(End::Nonsense)?;
-            Ok(Counted {
-                recording: ended.id,
-                counters: ended.counters,
-            })
-        })?;
+        let counted = stop(self.target, recording)?;
         let path = self.path(file);
         self.must("stop", &["stop", "--name", recording, "-o", &path])?;
         Ok(counted)

@@ -1,8 +1,8 @@
 //! The soak: a guest with a recording always on, under load, on bad lines and among hostile peers,
 //! for as long as asked.
 
-pub(crate) mod audit;
-pub(crate) mod downloads;
+pub mod audit;
+pub mod downloads;
 pub mod error;
 pub mod events;
 pub(crate) mod faults;

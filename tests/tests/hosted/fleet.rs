@@ -1,21 +1,29 @@
 //! `serve` with hosted guests. Their profiles and metrics are requested by curl, Go's pprof and Prometheus.
 
 mod page;
-mod server;
 
 use std::fs;
 use std::io::Write as _;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use unikprof_tests::requirement::skip;
 
-use server::{Fleet, entry, folder};
-
-use crate::harness::{Client, Guest, Keyed, SOON, wait_until};
+use crate::harness::{Client, Fleet, Guest, Keyed, SOON, wait_until};
 use crate::pprof::{go_tool_pprof, has_go, names};
+
+fn folder() -> TempDir {
+    TempDir::with_prefix("unikprof-fleet-").unwrap()
+}
+
+/// A guest's entry in `fleet.toml`.
+fn entry(name: &str, address: SocketAddr) -> String {
+    let image = Guest::program().display();
+    format!("[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nimage = \"{image}\"\n")
+}
 
 #[test]
 fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {

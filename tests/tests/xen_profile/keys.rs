@@ -14,7 +14,8 @@ use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
 use crate::harness::{Boot, Client, Guest, on, wait_until};
 
-const KEYED: Boot = Boot {
+/// A guest that works and has [`keys`].
+pub(crate) const KEYED: Boot = Boot {
     name: "keyed",
     config: || {
         let guest = profiled_guest_with_keys("keyed", &keys(), "load=50")?;
@@ -22,7 +23,7 @@ const KEYED: Boot = Boot {
     },
 };
 
-fn keys() -> Keys {
+pub(crate) fn keys() -> Keys {
     Keys::draw(&mut Random::new(6))
 }
 

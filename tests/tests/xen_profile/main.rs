@@ -10,6 +10,7 @@ mod c_kernel;
 mod clients;
 mod dropin;
 mod faults;
+mod fleet;
 mod flight;
 mod harness;
 mod hot_spots;

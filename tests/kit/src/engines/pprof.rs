@@ -1,6 +1,6 @@
 //! pprof's messages, by `proto/profile.proto` of google/pprof, and what readers of them demand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
@@ -96,6 +96,20 @@ struct Function {
     system_name: i64,
     #[prost(int64, tag = "4")]
     filename: i64,
+}
+
+/// The functions that a profile names, which must keep to the rules.
+///
+/// # Errors
+/// The rule that is broken.
+pub fn functions(profile: &[u8]) -> Result<BTreeSet<String>, String> {
+    let named = || -> Result<BTreeSet<String>, Refusal> {
+        let (profile, _) = Profile::read(profile, usize::MAX - 1)?;
+        profile.check()?;
+        let names = profile.function.iter().map(|it| profile.text(it.name));
+        names.map(|name| Ok(name?.to_owned())).collect()
+    };
+    named().map_err(|refusal| refusal.text)
 }
 
 impl Profile {

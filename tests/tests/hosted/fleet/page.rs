@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::server::{Fleet, entry, folder};
-use crate::harness::Guest;
+use super::{entry, folder};
+use crate::harness::{Fleet, Guest};
 use crate::page::drive;
 
 /// What the page says of a share.

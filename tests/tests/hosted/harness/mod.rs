@@ -7,6 +7,7 @@ mod guest;
 mod keyed;
 #[allow(dead_code, reason = "shared with the cases on Xen")]
 mod proxy;
+mod server;
 pub(crate) mod time;
 mod wait;
 
@@ -17,4 +18,5 @@ pub(crate) use collector::{
 pub(crate) use guest::Guest;
 pub(crate) use keyed::{Keyed, new_key};
 pub(crate) use proxy::{Proxy, Then, Way};
+pub(crate) use server::Fleet;
 pub(crate) use wait::{SOON, wait_until, wait_within};

@@ -1,25 +1,24 @@
 //! `unikprof-client serve` in a folder of its own.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::process::{Child, Command};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Guest, SOON, wait_until};
+use super::{SOON, wait_until};
 
 /// `unikprof-client serve`; it is killed when the value is dropped.
-pub(super) struct Fleet {
-    pub(super) folder: TempDir,
+pub(crate) struct Fleet {
+    pub(crate) folder: TempDir,
     child: Child,
     /// Where it is served.
-    pub(super) url: String,
+    pub(crate) url: String,
 }
 
 impl Fleet {
     /// Serves a `fleet.toml`; a port that is free is chosen for it.
-    pub(super) fn start(folder: TempDir, settings: &str, rest: &str) -> Fleet {
+    pub(crate) fn start(folder: TempDir, settings: &str, rest: &str) -> Fleet {
         let toml = format!("[serve]\nlisten = \"127.0.0.1:0\"\nevery = \"1s\"\n{settings}\n{rest}");
         fs::write(folder.path().join("fleet.toml"), toml).unwrap();
         let file = |name| fs::File::create(folder.path().join(name)).unwrap();
@@ -45,16 +44,16 @@ impl Fleet {
         fleet
     }
 
-    pub(super) fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
     /// What `curl` gets, and the status.
-    pub(super) fn get(&self, path: &str, options: &[&str]) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str, options: &[&str]) -> (u16, String) {
         let output = Command::new("curl")
             .args([
                 "--silent",
@@ -75,7 +74,7 @@ impl Fleet {
     }
 
     /// A guest's entry in `/guests`.
-    pub(super) fn guest(&self, name: &str) -> Option<Value> {
+    pub(crate) fn guest(&self, name: &str) -> Option<Value> {
         let (_, body) = self.get("/guests", &[]);
         let all: Value = serde_json::from_str(&body).unwrap();
         let all = all["guests"].as_array().unwrap();
@@ -83,21 +82,21 @@ impl Fleet {
     }
 
     /// Waits until it has answered.
-    pub(super) fn wait_for(&self, name: &str) {
+    pub(crate) fn wait_for(&self, name: &str) {
         wait_until("an answer of the guest", || {
             self.guest(name).filter(|guest| guest["up"] == true)
         });
     }
 
     /// The value of a metric with these labels, if it is there.
-    pub(super) fn metric(&self, line: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, line: &str) -> Option<f64> {
         let (_, text) = self.get("/metrics", &[]);
         let found = text.lines().find_map(|found| found.strip_prefix(line));
         found.map(|value| value.trim().parse().unwrap())
     }
 
     /// Sends what Ctrl-C sends; answers what it said on the way to its end.
-    pub(super) fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         let id = self.child.id().to_string();
         assert!(
             Command::new("kill")
@@ -117,14 +116,4 @@ impl Drop for Fleet {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-pub(super) fn folder() -> TempDir {
-    TempDir::with_prefix("unikprof-fleet-").unwrap()
-}
-
-/// A guest's entry in `fleet.toml`.
-pub(super) fn entry(name: &str, address: SocketAddr) -> String {
-    let image = Guest::program().display();
-    format!("[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nimage = \"{image}\"\n")
 }
