@@ -22,11 +22,11 @@ pub fn peak_resident_kib(process: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What it has written, by the name of a line of `/proc/PID/io`: `wchar` to files and sockets, `write_bytes` to disks.
-pub fn written_bytes(process: &str, to: &str) -> Option<u64> {
+/// What it has written to disks.
+pub fn written_bytes(process: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     let line = text
         .lines()
-        .find_map(|line| line.strip_prefix(to)?.strip_prefix(": "));
-    line?.parse().ok()
+        .find_map(|line| line.strip_prefix("write_bytes: "))?;
+    line.parse().ok()
 }

@@ -28,8 +28,7 @@ pub(super) fn measure() -> Done {
         (
             start.elapsed().as_secs_f64(),
             collector.cpu_seconds(),
-            guests.sent_bytes(),
-            collector.written_bytes(true),
+            collector.written_bytes(),
         )
     };
     while start.elapsed() < LASTS {
@@ -44,7 +43,7 @@ pub(super) fn measure() -> Done {
             started = Some(spent());
         }
     }
-    let (first, cpu, sent, written) = started.ok_or("not every guest had an epoch")?;
+    let (first, cpu, written) = started.ok_or("not every guest had an epoch")?;
     let now = spent();
     let seconds = now.0 - first;
     let cores = (now.1 - cpu) / seconds;
@@ -56,15 +55,14 @@ pub(super) fn measure() -> Done {
          every guest has an epoch in the spool after: {first:.0} s\n  \
          from an epoch's end to the next one's: median {:.1} s, p99 {:.1} s, most {:.1} s ({} of them)\n  \
          CPU: {cores:.2} cores, {:.2} ms for a guest and second\n  \
-         from a guest: {:.1} KB/s; to the disk: {:.1} KB/s for a guest\n  \
+         to the disk: {:.1} KB/s for a guest\n  \
          memory: {:.2} MiB for a guest at most",
         quantile(0.5),
         quantile(0.99),
         quantile(1.0),
         between.len(),
         1000.0 * cores / GUESTS as f64,
-        (now.2 - sent) as f64 / each,
-        (now.3 - written) as f64 / each,
+        (now.2 - written) as f64 / each,
         collector.peak_resident_kib() as f64 / 1024.0 / GUESTS as f64,
     );
     Ok(())

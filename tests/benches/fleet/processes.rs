@@ -13,7 +13,7 @@ use unikprof_tests::process;
 /// Guests that run, and the folder with their `fleet.toml`.
 pub(super) struct Guests {
     pub(super) folder: TempDir,
-    process: Process,
+    _process: Process,
 }
 
 /// A process that is killed when the value is dropped.
@@ -39,10 +39,9 @@ impl Process {
         process::peak_resident_kib(&self.id()).unwrap_or(0)
     }
 
-    /// To files and sockets, or `on_disk`, until now.
-    pub(super) fn written_bytes(&self, on_disk: bool) -> u64 {
-        let to = if on_disk { "write_bytes" } else { "wchar" };
-        process::written_bytes(&self.id(), to).unwrap_or(0)
+    /// To disks.
+    pub(super) fn written_bytes(&self) -> u64 {
+        process::written_bytes(&self.id()).unwrap_or(0)
     }
 }
 
@@ -61,17 +60,12 @@ impl Guests {
             .spawn()?;
         let mut line = String::new();
         let stderr = child.stderr.take();
-        let process = Process(child);
+        let _process = Process(child);
         BufReader::new(stderr.ok_or("no stderr")?).read_line(&mut line)?;
         if !line.starts_with("serving ") {
             return Err(line.into());
         }
-        Ok(Guests { folder, process })
-    }
-
-    /// What they have sent.
-    pub(super) fn sent_bytes(&self) -> u64 {
-        self.process.written_bytes(false)
+        Ok(Guests { folder, _process })
     }
 
     /// Runs the client with these settings, which follow those of the guests, and waits until it has said its first line.
