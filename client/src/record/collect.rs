@@ -99,6 +99,10 @@ const NO_COUNTS: RecordError = RecordError::NothingToFetch;
 
 const PENDING: &str = "a list of pending epochs";
 
+/// The longest epoch that is fetched without anybody who watches: a hundred times the memory that agents have for stacks.
+#[cfg(feature = "fleet")]
+const MOST_EPOCH_BYTES: u64 = 256 << 20;
+
 /// Fetches epochs and rings of one recording into one file.
 pub(super) struct Collector<'a> {
     pub(super) session: &'a mut Session,
@@ -164,6 +168,7 @@ impl<'a> Collector<'a> {
         path: &Path,
     ) -> Result<KeptNodes, RecordError> {
         let mut writer = session.create_recording(path)?;
+        writer.limit(MOST_EPOCH_BYTES);
         writer.append(&kept.frames)?;
         let first = kept.first;
         let mut collector = Collector::new(session, writer);

@@ -17,6 +17,8 @@ use crate::timeline::Window;
 #[derive(Debug)]
 pub struct RecordingWriter {
     file: BufWriter<AtomicFile>,
+    /// How many bytes it still takes.
+    room: u64,
 }
 
 impl RecordingWriter {
@@ -30,6 +32,7 @@ impl RecordingWriter {
         let file = AtomicFile::create_private(path)?;
         let mut writer = RecordingWriter {
             file: BufWriter::new(file),
+            room: u64::MAX,
         };
         writer.append(&format::preamble(protocol))?;
         writer.message(&FileHeader {
@@ -50,8 +53,18 @@ impl RecordingWriter {
         self.file.get_ref().is_published()
     }
 
+    /// Takes so many bytes more at most, those that are cut off again counted as well: an agent can send without end.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        self.room = bytes;
+    }
+
     /// Adds whole frames as they came from the agent.
     pub fn append(&mut self, frames: &[u8]) -> Result<(), OutputError> {
+        let Some(room) = self.room.checked_sub(frames.len() as u64) else {
+            return Err(self.failed(io::Error::other("the agent sends more than any has")));
+        };
+        self.room = room;
         self.file.write_all(frames).map_err(|e| self.failed(e))
     }
 
@@ -91,10 +104,12 @@ impl RecordingWriter {
     /// Restores the file as last published: data written since, but not published, is dropped.
     pub(crate) fn cut_back(self) -> Result<RecordingWriter, OutputError> {
         // What waits in the buffer goes with it: dropped, it would be written once more.
-        let (mut file, _) = self.file.into_parts();
+        let RecordingWriter { file, room } = self;
+        let (mut file, _) = file.into_parts();
         file.cut_back()?;
         Ok(RecordingWriter {
             file: BufWriter::new(file),
+            room,
         })
     }
 
@@ -119,5 +134,23 @@ impl RecordingWriter {
 
     fn failed(&self, source: io::Error) -> OutputError {
         self.file.get_ref().failed(source)
+    }
+}
+
+#[cfg(all(test, feature = "fleet"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_sent_without_end_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("endless.unikprof");
+        let mut writer = RecordingWriter::create(&path, 1, Timestamp::UNIX_EPOCH, &[]).unwrap();
+        writer.limit(100);
+        writer.append(&[0; 60]).unwrap();
+        let error = writer.append(&[0; 60]).unwrap_err().to_string();
+        assert!(error.contains("more than any has"), "{error}");
+        writer.append(&[0; 40]).unwrap();
     }
 }
