@@ -183,6 +183,7 @@ class Page {
 
   /** Draws in the next frame, however often it is asked for. */
   update() {
+    document.documentElement.dataset.draws = "";
     if (this.waiting) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = null;
@@ -197,6 +198,7 @@ class Page {
     const fragment = toFragment(this.state);
     if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
     this.drawList(true);
+    if (!this.waiting) delete document.documentElement.dataset.draws;
     document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
   }
 

@@ -21,6 +21,7 @@ import puppeteer from "puppeteer-core";
 
 // Long enough for a busy machine.
 const SOON = 180000;
+const RESTS = 400;
 const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled", "until", "answer", "tab"];
 
 const steps = JSON.parse(await text(process.stdin));
@@ -169,7 +170,10 @@ async function act(page, kind, step) {
     if (step.key) await page.keyboard.down(step.key);
     await page.mouse.move(...from);
     await page.mouse.down();
-    await page.mouse.move(...to, { steps: 5 });
+    // A hand rests on its way, for longer than the page waits before it draws all.
+    await page.mouse.move((from[0] + to[0]) / 2, (from[1] + to[1]) / 2, { steps: 3 });
+    await new Promise((resolve) => setTimeout(resolve, RESTS));
+    await page.mouse.move(...to, { steps: 3 });
     await page.mouse.up();
     if (step.key) await page.keyboard.up(step.key);
   } else if (kind === "wheel") {
@@ -195,11 +199,12 @@ async function place(page, selector, [x, y]) {
   return [box.x + box.width * x, box.y + box.height * y];
 }
 
-/** Acts, and waits until the page has drawn what follows. */
+/** Acts, and waits until the page has drawn what follows, to the end. */
 async function settled(page, action) {
   const ready = () => document.documentElement.dataset.ready;
   const before = await page.evaluate(ready);
   await action();
-  await page.waitForFunction((old) => document.documentElement.dataset.ready !== old, {}, before);
+  const isDone = (old) => document.documentElement.dataset.ready !== old && !("draws" in document.documentElement.dataset);
+  await page.waitForFunction(isDone, {}, before);
   return null;
 }
