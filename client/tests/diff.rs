@@ -80,6 +80,7 @@ fn rings(records: &[Record]) -> Vec<u8> {
 
 fn file(guest: &'static str, rings: &[u8]) -> Vec<u8> {
     let head = Epoch {
+        interval_bytes: 0,
         epoch: 1,
         recording: 4,
         ring_bit: 0,

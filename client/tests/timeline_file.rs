@@ -72,6 +72,7 @@ fn file(rings: &[u8], heads: bool) -> Vec<u8> {
 
 fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
     let head = Epoch {
+        interval_bytes: 0,
         epoch: 1,
         recording: 4,
         ring_bit: 0,

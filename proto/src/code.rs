@@ -83,6 +83,9 @@ pub mod refusal {
     pub const EPOCH_CHANGED: u32 = 24;
     /// The guest has no such vCPU.
     pub const NO_VCPU: u32 = 25;
+    /// The sampling interval in bytes is outside the limits of
+    /// [`Start::interval_bytes`](crate::message::Start::interval_bytes).
+    pub const BAD_INTERVAL: u32 = 26;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).
@@ -94,6 +97,17 @@ pub mod mode {
     pub const WALL: u32 = 1;
     /// Blocked time alone, measured and not sampled: counts are nanoseconds.
     pub const OFF_CPU: u32 = 2;
+    /// Allocations, sampled by bytes. A count is a number of samples; each stack has the size of its
+    /// allocations as its leaf, a [`frame_code::size`](super::frame_code::size).
+    pub const ALLOC: u32 = 3;
+    /// Allocations that are still held, sampled as in [`ALLOC`]. Counts are zero; the samples are sent
+    /// as [`LiveSamples`](crate::message::LiveSamples).
+    pub const LIVE: u32 = 4;
+
+    /// Whether a mode samples allocations instead of time.
+    pub const fn is_heap(mode: u32) -> bool {
+        matches!(mode, ALLOC | LIVE)
+    }
 }
 
 /// [`Start::flags`](crate::message::Start::flags).
@@ -133,6 +147,11 @@ pub mod capability {
     pub const REACHABLE_WHEN_BUSY: u64 = 2;
     /// The agent has a flight recorder, and answers [`Ring`](crate::message::Ring).
     pub const RING: u64 = 4;
+    /// The guest reports its allocations, and the agent records in mode
+    /// [`ALLOC`](super::mode::ALLOC).
+    pub const HEAP: u64 = 8;
+    /// The agent has a table of live allocations, and records in mode [`LIVE`](super::mode::LIVE).
+    pub const LIVE: u64 = 16;
 }
 
 /// The kind of a [`Histogram`](crate::message::Histogram).
@@ -147,7 +166,8 @@ pub mod histogram {
 ///
 /// A code at or above [`frame_code::FIRST_ADDRESS`] is an address: it belongs to the mapping with
 /// the greatest [`code_base`](crate::message::Mapping::code_base) that is not above it, and its
-/// address is `start + (code - code_base)`. Smaller codes have special meanings.
+/// address is `start + (code - code_base)`. Smaller codes have special meanings. Codes at or above
+/// [`frame_code::FIRST_SIZE`] are sizes of allocations.
 pub mod frame_code {
     /// No frame. Never sent.
     pub const NONE: u32 = 0;
@@ -170,4 +190,73 @@ pub mod frame_code {
     pub const AGED: u32 = 7;
     /// The first code that is an address.
     pub const FIRST_ADDRESS: u32 = 16;
+    /// The first code that is a size, and no address: the leaf of an allocation's stack.
+    pub const FIRST_SIZE: u32 = 0xf000_0000;
+
+    /// The bits of a size below its exponent.
+    const MANTISSA: u32 = 22;
+
+    /// The code of a size in bytes: exact below 8 MiB; of larger sizes the 23 most significant bits
+    /// are kept.
+    ///
+    /// The lower 22 bits are the mantissa, the 6 bits above them the exponent: with exponent 0 the
+    /// size is the mantissa, with exponent `e` it is `(2^22 + mantissa) << (e - 1)`.
+    pub const fn size(bytes: u64) -> u32 {
+        let extra = (u64::BITS - bytes.leading_zeros()).saturating_sub(MANTISSA);
+        if extra == 0 {
+            return FIRST_SIZE | bytes as u32;
+        }
+        let kept = (bytes >> (extra - 1)) as u32;
+        FIRST_SIZE | extra << MANTISSA | kept & ((1 << MANTISSA) - 1)
+    }
+
+    /// The size of a code; `None` if it is not that of a size.
+    pub const fn size_of(code: u32) -> Option<u64> {
+        if code < FIRST_SIZE {
+            return None;
+        }
+        let mantissa = (code & ((1 << MANTISSA) - 1)) as u64;
+        match (code - FIRST_SIZE) >> MANTISSA {
+            0 => Some(mantissa),
+            exponent if exponent <= u64::BITS - MANTISSA => {
+                Some((mantissa | 1 << MANTISSA) << (exponent - 1))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::frame_code::{FIRST_SIZE, size, size_of};
+
+    /// Sums of bytes are computed from these codes: small sizes must be exact, large ones almost, and all in order.
+    #[test]
+    fn sizes_survive_their_code() {
+        for bytes in (0..1 << 23).step_by(977).chain((1 << 23) - 9..1 << 23) {
+            assert_eq!(size_of(size(bytes)), Some(bytes));
+        }
+        let mut last = size((1 << 23) - 1);
+        for shift in 23..64 {
+            for bytes in [1 << shift, 3 << (shift - 1), (1 << shift) + 12_345] {
+                let Some(back) = size_of(size(bytes)) else {
+                    panic!("{bytes} has no size");
+                };
+                assert!(
+                    back <= bytes && bytes - back <= bytes >> 22,
+                    "{bytes}: {back}"
+                );
+            }
+            assert!(size(1 << shift) > last);
+            last = size(1 << shift);
+        }
+        assert_eq!(size_of(size(u64::MAX)), Some(u64::MAX << 41));
+    }
+
+    #[test]
+    fn codes_without_a_size_are_rejected() {
+        assert_eq!(size_of(FIRST_SIZE - 1), None);
+        assert_eq!(size_of(u32::MAX), None, "an exponent beyond 64 bits");
+        assert_eq!(size_of(size(u64::MAX) + 1), None);
+    }
 }

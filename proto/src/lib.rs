@@ -7,9 +7,10 @@
 //! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
 //! 5. [`ring`]: the encoding of the flight recorder's records, inside a [`message::RingRun`] body.
-//! 6. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
-//! 7. [`secure`]: encryption with a key, between the preambles and the frames.
-//! 8. [`code`]: the values of integer codes, and the conversion of frame codes to addresses.
+//! 6. [`live`](mod@live): the encoding of sampled allocations, inside a [`message::LiveSamples`] body.
+//! 7. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
+//! 8. [`secure`]: encryption with a key, between the preambles and the frames.
+//! 9. [`code`]: the values of integer codes, and the conversion of frame codes to addresses.
 //!
 //! A conversation: both sides send their preamble; the client sends requests, and the agent answers
 //! every request in order. A message's structure never changes once released; a new field requires
@@ -40,6 +41,7 @@ pub mod counts;
 pub mod file;
 pub mod frame;
 pub mod image_settings;
+pub mod live;
 pub mod message;
 pub mod nodes;
 pub mod preamble;

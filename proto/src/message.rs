@@ -29,6 +29,10 @@ pub const MAX_TEXT: usize = 256;
 pub const MAX_PATH: usize = 256;
 /// The longest build-id.
 pub const MAX_BUILD_ID: usize = 64;
+/// The smallest mean sampling interval of the heap modes.
+pub const MIN_INTERVAL_BYTES: u64 = 64;
+/// The largest mean sampling interval of the heap modes.
+pub const MAX_INTERVAL_BYTES: u64 = 1 << 40;
 
 macro_rules! messages {
     ($($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? = $kind:ident $code:literal {
@@ -77,7 +81,7 @@ messages! {
         /// The recording's name, 1 to [`MAX_NAME`] bytes, printable.
         #[serde(borrow)]
         name: &'a str,
-        /// The mean sampling period in ns of running time.
+        /// The mean sampling period in ns of running time; 0 in the heap modes.
         period_ns: u64,
         /// What is sampled; see [`code::mode`](crate::code::mode).
         mode: u32,
@@ -99,6 +103,10 @@ messages! {
         /// The maximum number of bytes of ring records in a dump, the newest first; 0 = no limit.
         /// Used by clients.
         max_bytes: u64,
+        /// In the heap modes, the mean number of bytes between two sampled ones,
+        /// [`MIN_INTERVAL_BYTES`] to [`MAX_INTERVAL_BYTES`], and `period_ns` is 0. 0 in the other
+        /// modes.
+        interval_bytes: u64,
     }
 
     /// Ends a recording and takes the lease on it. Repeats the answer for one that has ended
@@ -119,8 +127,8 @@ messages! {
     }
 
     /// Requests one vCPU's part of a waiting epoch. Answered by [`Epoch`], [`VcpuEpoch`], its
-    /// [`Histogram`]s, the [`Nodes`] that the client does not have, the nonzero [`Counts`], and
-    /// [`VcpuEnd`]. Needs no lease. Several requests may be sent without waiting for their answers.
+    /// [`Histogram`]s, the [`Nodes`] that the client does not have, the nonzero [`Counts`], the
+    /// [`LiveSamples`] of a recording of what is still held, and [`VcpuEnd`]. Needs no lease. Several requests may be sent without waiting for their answers.
     Fetch = FETCH 0x0006 {
         /// The epoch's id.
         epoch: u64,
@@ -332,6 +340,10 @@ messages! {
         /// The time that clients have waited since then because their part of that share was used
         /// up, in ns: the sum over the roles.
         server_deferred_ns: u64,
+        /// Samples in the table of live allocations, of all recordings.
+        live_used: u64,
+        /// Its capacity in samples; 0: there is no such table.
+        live_capacity: u64,
     }
 
     /// One recording.
@@ -347,8 +359,10 @@ messages! {
         state: u32,
         /// Its mode; see [`code::mode`](crate::code::mode).
         mode: u32,
-        /// Its mean sampling period in ns.
+        /// Its mean sampling period in ns; 0 in the heap modes.
         period_ns: u64,
+        /// Its mean sampling interval in bytes; 0 except in the heap modes.
+        interval_bytes: u64,
         /// Its depth limit in frames.
         depth: u32,
         /// Its flags; see [`code::start_flag`](crate::code::start_flag).
@@ -417,8 +431,10 @@ messages! {
         mode: u32,
         /// See [`code::start_flag`](crate::code::start_flag).
         flags: u32,
-        /// The mean sampling period in ns of running time.
+        /// The mean sampling period in ns of running time; 0 in the heap modes.
         period_ns: u64,
+        /// The mean sampling interval in bytes; 0 except in the heap modes.
+        interval_bytes: u64,
         /// The maximum number of frames kept of a stack.
         depth: u32,
         /// A sample counts as late from this running time after its target, in ns. If there are
@@ -509,8 +525,27 @@ messages! {
         /// The client has all nodes of the vCPU up to this number now.
         known: u64,
         /// The sum of all its counts, including those not requested. It equals `recorded + blocked`
-        /// of its counters.
+        /// of its counters. In mode [`LIVE`](crate::code::mode::LIVE), whose counts are zero, the
+        /// number of its [`LiveSamples`] in this answer.
         samples: u64,
+    }
+
+    /// Sampled allocations that were made during the recording, before the epoch's end, and that
+    /// are still held while this answer is sent; see [`live`](crate::live) for the encoding. They
+    /// are sent in no particular order. The leaf of a stack may be a
+    /// [size](crate::code::frame_code::size), which clients ignore: the sample has its size.
+    LiveSamples<'a> = LIVE_SAMPLES 0x8018 {
+        /// Their epoch.
+        epoch: u64,
+        /// The vCPU that allocated them.
+        vcpu: u32,
+        /// The time from which each sample's birth is counted, in ns.
+        base_ns: u64,
+        /// The number of samples.
+        count: u32,
+        /// The samples.
+        #[serde(borrow)]
+        payload: &'a [u8],
     }
 
     /// An epoch was cleared.
@@ -656,6 +691,18 @@ impl<'m> Start<'m> {
             caller_table: None,
             max_age_ns: 0,
             max_bytes: 0,
+            interval_bytes: 0,
+        }
+    }
+
+    /// A request for allocations (mode [`ALLOC`](crate::code::mode::ALLOC)) or for what is still held
+    /// (mode [`LIVE`](crate::code::mode::LIVE)), with this mean sampling interval, and otherwise as
+    /// [`running_time`](Self::running_time).
+    pub const fn heap(name: &'m str, mode: u32, interval_bytes: u64) -> Self {
+        Self {
+            mode,
+            interval_bytes,
+            ..Self::running_time(name, 0)
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ground::text::Name;
 
 /// The words of a head that contain one number each.
-const NUMBERS: usize = 8;
+const NUMBERS: usize = 9;
 
 /// The words of a head, without the id.
 const WORDS: usize = NUMBERS + MAX_NAME / size_of::<u64>();
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) mode: u32,
     pub(crate) flags: u32,
     pub(crate) period_ns: u64,
+    pub(crate) interval_bytes: u64,
     pub(crate) depth: u32,
     pub(crate) duration_ns: u64,
     pub(crate) started_ns: u64,
@@ -44,6 +45,7 @@ impl Settings {
             mode: self.mode,
             flags: self.flags,
             period_ns: self.period_ns,
+            interval_bytes: self.interval_bytes,
             depth: self.depth,
             late_threshold_ns: late_threshold_ns(self.period_ns),
             recording_started_ns: self.started_ns,
@@ -89,6 +91,7 @@ impl Head {
             settings.mode.into(),
             settings.flags.into(),
             settings.period_ns,
+            settings.interval_bytes,
             settings.depth.into(),
             settings.started_ns,
             caller_table.map_or(0, |checksum| u64::from(checksum) | IS_THERE),
@@ -118,6 +121,7 @@ impl Head {
             mode,
             flags,
             period_ns,
+            interval_bytes,
             depth,
             started_ns,
             caller_table,
@@ -136,6 +140,7 @@ impl Head {
                 mode: mode as u32,
                 flags: flags as u32,
                 period_ns,
+                interval_bytes,
                 depth: depth as u32,
                 started_ns,
                 caller_table: (caller_table & IS_THERE != 0).then_some(caller_table as u32),
@@ -191,6 +196,7 @@ mod tests {
                 mode: 2,
                 flags: 3,
                 period_ns: u64::MAX,
+                interval_bytes: u64::MAX - 1,
                 depth: 128,
                 started_ns: 5,
                 caller_table: Some(u32::MAX),

@@ -99,7 +99,7 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
 }
 
 /// The number of a [`Snapshot`]'s fields, without its counters.
-const CLOCKS: usize = 10;
+const CLOCKS: usize = 12;
 
 /// A [`Snapshot`] kept in the slot.
 #[derive(Debug)]
@@ -128,6 +128,8 @@ impl SnapshotCells {
             runstate,
             counters,
             tick_cycles,
+            allocated_bytes,
+            freed_samples,
         } = *snapshot;
         let known = u64::from(runstate.is_some());
         let r = runstate.unwrap_or_default();
@@ -142,6 +144,8 @@ impl SnapshotCells {
             r.runnable_ns,
             r.blocked_ns,
             r.offline_ns,
+            allocated_bytes,
+            freed_samples,
         ];
         for (cell, value) in self.clocks.iter().zip(clocks) {
             cell.store(value, Ordering::Relaxed);
@@ -179,6 +183,8 @@ impl SnapshotCells {
             r_runnable_ns,
             r_blocked_ns,
             r_offline_ns,
+            allocated_bytes,
+            freed_samples,
         ] = self.clocks.each_ref().map(value);
         let runstate = Runstate {
             running_ns: r_running_ns,
@@ -194,6 +200,8 @@ impl SnapshotCells {
             tick_cycles,
             runstate: (known == 1).then_some(runstate),
             counters: Counters::from_array(self.counters.each_ref().map(value)),
+            allocated_bytes,
+            freed_samples,
         }
     }
 }
@@ -290,6 +298,8 @@ mod tests {
             counters: Counters::from_array(core::array::from_fn(|field| 20 + field as u64)),
             tick_cycles: 18,
             blocked_ns: 19,
+            allocated_bytes: 16,
+            freed_samples: 17,
         };
         let cells = SnapshotCells::default();
         cells.store(&snapshot);

@@ -112,6 +112,7 @@ impl Conversations<'_> {
         recording: &BootRecording<'_>,
     ) -> Result<u64, BootError> {
         let request = Start {
+            interval_bytes: 0,
             name: recording.name,
             period_ns: recording.period_ns,
             mode: match recording.mode {

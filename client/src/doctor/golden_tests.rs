@@ -580,6 +580,8 @@ fn idle() -> RecorderStatus {
     RecorderStatus {
         recordings: Vec::new(),
         agent: message::Status {
+            live_capacity: 0,
+            live_used: 0,
             recordings: 0,
             max_recordings: 4,
             now_ns: 605_000_000_000,

@@ -467,6 +467,7 @@ pub(super) mod tests {
             };
             [
                 encode(&Epoch {
+                    interval_bytes: 0,
                     epoch,
                     recording: self.recording,
                     ring_bit: 0,

@@ -151,6 +151,7 @@ impl Settings {
         }
         let flag = |set, flag| if set { flag } else { 0 };
         Ok(Start {
+            interval_bytes: 0,
             name: &self.name,
             period_ns: self.period_ns,
             mode: self.mode.code(),

@@ -204,6 +204,7 @@ impl RecordingStatus {
     /// Its description without counts, for a file that holds what rings tell of it.
     pub(super) fn as_epoch(&self, clock: &WallClock) -> Epoch<'_> {
         Epoch {
+            interval_bytes: 0,
             epoch: 0,
             recording: self.recording,
             ring_bit: self.ring_bit,

@@ -347,6 +347,7 @@ mod tests {
 
     fn head() -> Epoch<'static> {
         Epoch {
+            interval_bytes: 0,
             epoch: 9,
             recording: 4,
             ring_bit: 0,

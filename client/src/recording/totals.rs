@@ -201,6 +201,8 @@ mod tests {
 
     fn snapshot(at_ns: u64, ticks: u64) -> Snapshot {
         Snapshot {
+            allocated_bytes: 0,
+            freed_samples: 0,
             at_ns,
             cycles: at_ns * 3,
             running_ns: at_ns / 2,

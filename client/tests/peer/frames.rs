@@ -48,6 +48,8 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
 
 pub fn status() -> Status {
     Status {
+        live_used: 0,
+        live_capacity: 0,
         recordings: 0,
         max_recordings: 4,
         now_ns: 2_000,
@@ -66,6 +68,7 @@ pub fn status() -> Status {
 
 pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
     RecordingStatus {
+        interval_bytes: 0,
         recording: RECORDING,
         ring_bit: 0,
         name: "default",
@@ -237,6 +240,7 @@ fn node_frames(script: &Script, vcpu: u32, nodes: &[StackNode], known: u64) -> V
 fn head(script: &Script, epoch: u64) -> Vec<u8> {
     let before = epoch.saturating_sub(NEWER) * 50_000;
     encode(&Epoch {
+        interval_bytes: 0,
         epoch,
         recording: script.recording,
         ring_bit: 0,
@@ -287,6 +291,8 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
             ..Counters::default()
         },
         tick_cycles: 300,
+        allocated_bytes: 0,
+        freed_samples: 0,
     };
     vec![
         encode(&VcpuEpoch {

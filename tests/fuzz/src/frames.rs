@@ -4,7 +4,7 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,
-    Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, RecordingStatus,
+    Fetch, Handshake, HandshakeReply, Hello, Histogram, LiveSamples, Mapping, Nodes, Pending, RecordingStatus,
     Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
     TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot, VcpuEnd, VcpuEpoch,
     VcpuSnapshot, Welcome,
@@ -70,7 +70,7 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
     }
     round_trip! {
         Acknowledge Acknowledged Check Counts Dump Epoch EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
-        Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
+        LiveSamples Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
         TableInstalled TableReady TableRows TakeSnapshot VcpuEnd VcpuEpoch VcpuSnapshot Welcome
     }
     is_message

@@ -297,6 +297,7 @@ mod tests {
 
     fn download(epoch: u64, from: u64, to: u64, held: u64) -> Vec<u8> {
         let head = Epoch {
+            interval_bytes: 0,
             ring_bit: 0,
             epoch,
             recording: 7,

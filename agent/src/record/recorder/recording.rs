@@ -158,6 +158,7 @@ impl Recording {
             mode: request.mode,
             flags: request.flags,
             period_ns: request.period_ns,
+            interval_bytes: request.interval_bytes,
             depth: request.depth,
             duration_ns: request.duration_ns,
             started_ns: now_ns.saturating_add(request.delay_ns),

@@ -138,6 +138,8 @@ impl Session {
             server_longest_ns: server.longest_ns,
             server_share_permille: budget.share_permille,
             server_deferred_ns: budget.waited_ns,
+            live_used: 0,
+            live_capacity: 0,
         });
     }
 
@@ -168,6 +170,7 @@ impl Session {
             state: one.state(),
             mode: settings.mode,
             period_ns: settings.period_ns,
+            interval_bytes: settings.interval_bytes,
             depth: settings.depth,
             flags: settings.flags,
             started_ns: settings.started_ns,

@@ -117,6 +117,7 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
 pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
     let mut speaker = Speaker::open(visit.target, Role::View)?;
     let start = Start {
+        interval_bytes: 0,
         name: "mine",
         period_ns: 1_000_000,
         mode: 0,
