@@ -288,15 +288,35 @@ impl<'a> Comparison<'a> {
 
     /// Functions of the cause that take more time, beyond what moved to them from others, and by how much of the base's
     /// whole time. At least by this much.
+    ///
+    /// Of shares, the functions outside of the cause are the reference: a function of one half that takes twice as long
+    /// has two thirds of the new time, and one half of the base's time more.
     pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64)> {
         let whole = self.total.map_or(1.0, |total| total.base);
+        let scale = self.base_time_of_new();
         let grown = self.functions.iter().filter_map(|function| {
-            let growth = function.own.difference() / whole;
+            let growth = (function.own.new * scale - function.own.base) / whole;
             let is_cause = matches!(function.role, Some(Role::Cause(_)));
             (is_cause && growth > 0.0 && growth >= least)
                 .then_some((function.name.as_str(), growth))
         });
         grown.collect()
+    }
+
+    /// How long the new recording's time is in the base's, by the functions outside of the cause: they are unchanged. 1
+    /// if there are none, and if times are compared by work.
+    fn base_time_of_new(&self) -> f64 {
+        let is_outside = |function: &&Function| {
+            !matches!(function.role, Some(Role::Cause(_) | Role::Moved { .. }))
+        };
+        let rest = self.functions.iter().filter(is_outside);
+        let [base, new] = rest.fold([0.0, 0.0], |[base, new], function| {
+            [base + function.own.base, new + function.own.new]
+        });
+        match self.per {
+            None if base > 0.0 && new > 0.0 => base / new,
+            _ => 1.0,
+        }
     }
 
     /// By how much of itself all time for each unit of work grew, if that is more than chance.
@@ -417,7 +437,7 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
         let compared = side.counted as f64 / profile.sample_count().max(1) as f64;
         if sides.has_blocks && input.recording.asked.is_none() && compared < 0.95 {
             all.push(format!(
-                "{title}: the rings hold {:.0} % of the samples; only these are compared",
+                "{title}: the times of {:.0} % of the samples are known; only these are compared",
                 compared * 100.0
             ));
         }
@@ -440,9 +460,9 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     }
     if !sides.has_blocks {
         all.push(
-            "the recordings have counts without times, or too few samples for 30 blocks of time: samples are taken as \
-             independent. If they come in bursts, intervals are too narrow and changes shown as possible may be chance; \
-             give the agent memory for a ring"
+            "the recordings have counts without times, from fewer than 30 fetches, or too few samples for 30 blocks of \
+             time: samples are taken as independent. If they come in bursts, intervals are too narrow and changes shown \
+             as possible may be chance; give the agent memory for a ring"
                 .to_owned(),
         );
     }

@@ -43,6 +43,7 @@ mod totals;
 mod writer;
 
 pub use completeness::Completeness;
+pub(crate) use contents::EpochCounts;
 pub(crate) use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
 #[cfg(feature = "fleet")]

@@ -310,8 +310,12 @@ fn a_slower_recording_fails_if_asked() {
         line(13, "slow", &["--fail-on", "5%"])["slower"][0]["function"],
         "hash"
     );
+    // `hash` takes a seventh of all time more, though its share grows by an eleventh only.
+    let by_share = line(13, "slow", &["--fail-on", "10%"]);
+    let growth = by_share["slower"][0]["growth"].as_f64().unwrap();
+    assert!((growth - 1.0 / 7.0).abs() < 0.02, "{by_share}");
     assert_eq!(
-        line(0, "slow", &["--fail-on", "15%"])["slower"],
+        line(0, "slow", &["--fail-on", "18%"])["slower"],
         Value::Array(vec![])
     );
     // All of a request takes a seventh more.
@@ -399,6 +403,63 @@ fn parts_of_the_time_are_compared() {
     assert_eq!(function(&inside, "hash")["verdict"], "slower");
     let (_, stderr) = diff(2, "slow", &["--in-span", "nothing"], folder.path());
     program::has(&stderr, &["`nothing`", "`request`"]);
+}
+
+/// What was fetched again and again has its times by the fetches: a file of a long recording, and a folder of dumps. A
+/// burst in one of them is no change.
+#[test]
+fn counts_of_many_fetches_are_compared_by_these() {
+    let folder = folder();
+    let script = |hash| Script {
+        guest_name: "web",
+        vcpus: vec![vec![(0, vec![0x120], hash), (0, vec![0x130], 100)]],
+        ..Script::default()
+    };
+    let write = |name: &str, fetches: std::ops::RangeInclusive<u64>, hash: &dyn Fn(u64) -> u64| {
+        let files = folder.path().join(format!("{name}.unikprof"));
+        let _ = fs::remove_file(&files);
+        fs::create_dir(&files).unwrap();
+        for fetch in fetches {
+            let path = files.join(format!("{fetch:02}.unikprof"));
+            peer::write_file(&path, &script(hash(fetch)), &[fetch], &[], None);
+        }
+    };
+    // A few more or less each time.
+    let usual = |fetch: u64| 40 + 7 * fetch % 11;
+    write("old", 1..=40, &usual);
+    write("same", 1..=50, &usual);
+    write("slow", 1..=40, &|fetch| 2 * usual(fetch));
+    write("burst", 1..=40, &|fetch| {
+        usual(fetch) + if fetch == 9 { 900 } else { 0 }
+    });
+    write("few", 1..=29, &|fetch| 2 * usual(fetch));
+
+    let slow = json("slow", &[], folder.path());
+    assert_eq!(slow["basis"], "blocks");
+    assert!(slow["base"]["blocks"].as_u64().unwrap() >= 30, "{slow:#}");
+    assert_eq!(function(&slow, "hash")["verdict"], "slower");
+    holds(&function(&slow, "hash")["cause"]["interval"], 2.0);
+    diff(13, "slow", &["--fail-on", "significant"], folder.path());
+    for unchanged in ["same", "burst"] {
+        let found = json(unchanged, &[], folder.path());
+        assert_eq!(
+            (&found["basis"], &found["changed"]),
+            (&"blocks".into(), &0.into()),
+            "{found:#}"
+        );
+    }
+    assert_eq!(json("few", &[], folder.path())["basis"], "counts");
+
+    // One file with as many epochs.
+    let one = folder.path().join("one.unikprof");
+    let epochs: Vec<u64> = (1..=40).collect();
+    peer::write_file(&one, &script(60), &epochs, &[], None);
+    let found = json("one", &[], folder.path());
+    assert_eq!(found["basis"], "blocks");
+    assert!(found["new"]["blocks"].as_u64().unwrap() >= 30, "{found:#}");
+    // When work was done is not known.
+    let (_, stderr) = diff(6, "slow", &["--per", "request"], folder.path());
+    program::has(&stderr, &["--per", "ring"]);
 }
 
 /// From counts without times nothing is called a change.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::report::open;
+use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
@@ -38,8 +38,8 @@ pub(super) struct DiffArguments {
     /// Exit with code 13 if NEW is slower: `significant`, or by a share of BASE's time such as 5%
     ///
     /// `significant` fails if a function in the cause takes more time than in BASE; 5% if it takes more by at least 5 %
-    /// of all time in BASE, or with --per if all time for each call grew by at least 5 %. Changes that may be chance and
-    /// time that moved between functions do not fail. The last line on standard error is the result as a JSON object.
+    /// of all time in BASE, or with --per if all time for each call grew by at least 5 %. Changes within chance and time
+    /// that moved between functions do not fail. The last line on standard error is the result as a JSON object.
     #[arg(long, value_name = "CHANGE")]
     fail_on: Option<FailOn>,
     /// Read a damaged or truncated file up to the damage
@@ -68,7 +68,8 @@ pub(super) struct DiffArguments {
 const DIFF_HELP: &str = "\
 A change is shown as one if it is more than chance between blocks of time, at
 most 5 % of such results being wrong. This needs recordings of an agent that
-keeps a ring; from counts without times, changes are shown as possible only.
+keeps a ring, or that were fetched in at least 30 parts; from counts without
+times, changes are shown as possible only.
 
 `slower`, `faster`, `new`, `gone` and `moved` functions are the cause of the
 change; `carries` marks functions whose callees are, and `share` those that
@@ -112,7 +113,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let files = [&arguments.base, &arguments.new];
     let read = |path: &PathBuf| {
-        let mut recording = open(std::slice::from_ref(path), arguments.salvage, &[])?;
+        let mut recording = open_by_epoch(std::slice::from_ref(path), arguments.salvage)?;
         if let Some(part) = arguments.time.of(&recording, false)? {
             part.cut(&mut recording);
         }

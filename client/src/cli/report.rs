@@ -137,18 +137,26 @@ impl InputArguments {
 
 /// Reads recordings as one, of these vCPUs alone if any is named.
 pub(super) fn open(paths: &[PathBuf], salvage: bool, vcpus: &[u32]) -> Result<Recording, Failure> {
-    let reading = if salvage {
-        Reading::Salvage
-    } else {
-        Reading::Strict
-    };
-    let mut recording = Recording::open_all(&files(paths)?, reading)?;
+    let mut recording = Recording::open_all(&files(paths)?, reading(salvage))?;
     if !vcpus.is_empty() {
         recording
             .keep_vcpus(vcpus)
             .map_err(|all| no_vcpu(vcpus, &all))?;
     }
     Ok(recording)
+}
+
+/// Reads recordings as one that has the counts of each epoch.
+pub(super) fn open_by_epoch(paths: &[PathBuf], salvage: bool) -> Result<Recording, Failure> {
+    Ok(Recording::open_by_epoch(&files(paths)?, reading(salvage))?)
+}
+
+fn reading(salvage: bool) -> Reading {
+    if salvage {
+        Reading::Salvage
+    } else {
+        Reading::Strict
+    }
 }
 
 fn no_recording(wanted: &str, all: &[String]) -> Failure {

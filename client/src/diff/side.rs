@@ -6,10 +6,10 @@ use super::DiffError;
 use super::statistics::Hits;
 use crate::printable::Printable;
 use crate::profile::{NodeId, RecordingInfo, Unit};
-use crate::recording::Recording;
+use crate::recording::{EpochCounts as Piece, Recording};
 use crate::report::TimelineView;
 use crate::symbols::Symbolized;
-use crate::timeline::{Slice, Window};
+use crate::timeline::Window;
 
 /// Into how many blocks the shorter recording is divided.
 const BLOCKS: f64 = 40.0;
@@ -74,19 +74,38 @@ impl Input<'_> {
         Some((view, view.timeline.bounded(&view.of, view.window)))
     }
 
-    /// The pieces of the recording's time, if the rings hold most of its samples.
-    fn pieces(&self) -> Option<Vec<Slice>> {
+    /// The pieces of the recording's time, of which most samples are known: those of the rings, else the epochs.
+    fn pieces(&self) -> Option<Vec<Piece>> {
+        self.ring_pieces().or_else(|| self.epochs())
+    }
+
+    fn ring_pieces(&self) -> Option<Vec<Piece>> {
         let (view, window) = self.view()?;
         let step_ns = window.length_ns().div_ceil(PIECES).max(1);
-        let pieces =
+        let slices =
             view.timeline
                 .slices(self.info(), &view.of, window, self.info().inside(), step_ns);
+        let pieces = slices.into_iter().map(|slice| Piece {
+            window: slice.window,
+            stacks: slice.stacks,
+        });
+        self.with_most(pieces.collect())
+    }
+
+    fn epochs(&self) -> Option<Vec<Piece>> {
+        // A part of the time does not consist of epochs.
+        let whole = self.recording.asked.is_none();
+        let epochs = self.recording.epoch_counts.iter().cloned();
+        whole.then(|| self.with_most(epochs.collect())).flatten()
+    }
+
+    fn with_most(&self, pieces: Vec<Piece>) -> Option<Vec<Piece>> {
         let held: u64 = pieces.iter().map(counted).sum();
         (held >= self.recording.profile.sample_count() / 2).then_some(pieces)
     }
 }
 
-fn counted(piece: &Slice) -> u64 {
+fn counted(piece: &Piece) -> u64 {
     let counts = piece.stacks.iter().map(|(_, count)| *count);
     counts.fold(0, u64::saturating_add)
 }
@@ -121,7 +140,11 @@ impl Sides {
     /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and counts are in ns.
     pub(super) fn of(inputs: [&Input<'_>; 2], per: Option<&str>) -> Result<Sides, DiffError> {
         let mut names = Names::default();
-        let pieces = inputs.map(Input::pieces);
+        let pieces = inputs.map(|input| match per {
+            None => input.pieces(),
+            // When work was done is known from the rings alone.
+            Some(_) => input.ring_pieces(),
+        });
         if let [Some(base), Some(new)] = &pieces {
             let totals = [base, new].map(|pieces| pieces.iter().map(counted).sum::<u64>() as f64);
             let size = totals[0].min(totals[1]) / BLOCKS;
@@ -152,7 +175,7 @@ impl Sides {
 }
 
 /// Joins neighbours until each block has at least this many samples. The last one may have fewer.
-fn blocks_of(pieces: &[Slice], size: f64) -> Vec<&[Slice]> {
+fn blocks_of(pieces: &[Piece], size: f64) -> Vec<&[Piece]> {
     let mut blocks = Vec::new();
     let (mut from, mut sum, mut due) = (0, 0.0, size);
     for (at, piece) in pieces.iter().enumerate() {
@@ -170,7 +193,7 @@ fn blocks_of(pieces: &[Slice], size: f64) -> Vec<&[Slice]> {
 impl Side {
     fn timed(
         input: &Input<'_>,
-        blocks: &[&[Slice]],
+        blocks: &[&[Piece]],
         per: Option<&str>,
         names: &mut Names,
     ) -> Result<Side, DiffError> {

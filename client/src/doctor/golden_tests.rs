@@ -177,6 +177,7 @@ impl Parts {
             completeness: self.completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
+            epoch_counts: Vec::new(),
         }
     }
 

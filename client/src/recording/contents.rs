@@ -18,7 +18,7 @@ use super::totals::Totals;
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::FrameReader;
 use crate::printable::Printable;
-use crate::profile::{Architecture, Mode, ProfileBuilder, RecordingInfo, Unwind};
+use crate::profile::{Architecture, Mode, NodeId, ProfileBuilder, RecordingInfo, Unwind};
 use crate::timeline::{RecordingSpan, RingOrder, Window};
 
 /// What was read so far.
@@ -55,6 +55,17 @@ pub(super) struct Contents {
     /// The epochs that were counted, and those that were left out because they are in another file.
     pub(super) counted_epochs: Vec<EpochSpan>,
     pub(super) repeated_epochs: Vec<u64>,
+    /// What each epoch counted, if that is kept.
+    pub(super) epoch_counts: Vec<EpochCounts>,
+}
+
+/// What was counted in a part of the time.
+#[derive(Debug, Clone)]
+pub(crate) struct EpochCounts {
+    /// On the guest's monotonic clock.
+    pub(crate) window: Window,
+    /// Stacks with their counts; a stack may occur several times.
+    pub(crate) stacks: Vec<(NodeId, u64)>,
 }
 
 /// What other files of one instance of an agent hold: it is counted once.
@@ -122,6 +133,7 @@ impl Contents {
             is_seen: false,
             counted_epochs: Vec::new(),
             repeated_epochs: Vec::new(),
+            epoch_counts: Vec::new(),
         })
     }
 
@@ -287,6 +299,7 @@ impl Contents {
             return Ok(());
         }
         self.counted_epochs.push(EpochSpan::of(epoch));
+        self.stacks.begin_epoch();
         self.epochs = self.epochs.saturating_add(1);
         self.gaps = self.gaps.max(epoch.gaps);
         let info = &mut self.info;

@@ -1,7 +1,7 @@
 //! Builds a recording, with its warnings, from a file's contents.
 
 use super::completeness::Completeness;
-use super::contents::Contents;
+use super::contents::{Contents, EpochCounts};
 use super::error::Damage;
 use super::reader::{Reading, Recording};
 use super::stacks::Missing;
@@ -95,7 +95,15 @@ impl Contents {
         let rings = std::mem::take(&mut self.rings);
         let stacks = std::mem::take(&mut self.stacks);
         let stacks = stacks.finish(rings.named(), missing, &self.agent, &mut self.builder)?;
-        let mut timeline = rings.finish(stacks, &mut self.builder)?;
+        let spans = self.counted_epochs.iter();
+        self.epoch_counts = spans
+            .zip(stacks.epochs)
+            .map(|(span, stacks)| EpochCounts {
+                window: span.window,
+                stacks,
+            })
+            .collect();
+        let mut timeline = rings.finish(stacks.named, &mut self.builder)?;
         if let Some(timeline) = &mut timeline {
             let own = self.span.map(|span| (span, self.info.clone()));
             for (span, info) in self.heads.iter().cloned().chain(own) {
@@ -169,6 +177,7 @@ impl Contents {
             timeline,
             span,
             asked: self.asked,
+            epoch_counts: self.epoch_counts,
         })
     }
 
@@ -230,6 +239,7 @@ impl Recording {
         self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
         self.span = Some(span);
         self.asked = None;
+        self.epoch_counts.clear();
         Ok(())
     }
 }

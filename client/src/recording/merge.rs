@@ -8,10 +8,10 @@ use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use super::completeness::Completeness;
-use super::contents::{Contents, EpochSpan, Seen};
+use super::contents::{Contents, EpochCounts, EpochSpan, Seen};
 use super::error::RecordingError;
 use super::finish::EndOfFile;
-use super::reader::{self, Frames, Reading, Recording};
+use super::reader::{self, Frames, Keep, Reading, Recording};
 use super::totals::Totals;
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
@@ -74,6 +74,8 @@ struct Merge {
     parts: BTreeMap<(usize, u64), Part>,
     builder: ProfileBuilder,
     totals: Totals,
+    keep: Keep,
+    epoch_counts: Vec<EpochCounts>,
     /// At how many counts they are brought together next.
     compact_at: usize,
     join: Join,
@@ -86,7 +88,11 @@ struct Merge {
 }
 
 /// Reads these files as one recording.
-pub(super) fn merge(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
+pub(super) fn merge(
+    paths: &[PathBuf],
+    reading: Reading,
+    keep: Keep,
+) -> Result<Recording, RecordingError> {
     let mut heads = Vec::new();
     for path in paths {
         heads.push(Head::read(path, reading)?);
@@ -116,6 +122,7 @@ pub(super) fn merge(paths: &[PathBuf], reading: Reading) -> Result<Recording, Re
     let mut all = Merge {
         runs: ids.iter().filter_map(|id| runs.remove(id)).collect(),
         compact_at: FIRST_COMPACTION,
+        keep,
         ..Merge::default()
     };
     let files = u32::try_from(heads.len()).unwrap_or(u32::MAX);
@@ -166,6 +173,9 @@ impl Merge {
         let read_rest = |mut contents: Contents, frames: &mut Frames<'_>| {
             contents.totals = take(&mut self.totals);
             contents.skip(seen);
+            if self.keep == Keep::Epochs {
+                contents.stacks.keep_epochs();
+            }
             let damage = reader::read_on(&mut contents, frames, reading)?;
             if let Err(error) = self.accept(&mut contents, path) {
                 return Ok(Err(error));
@@ -261,6 +271,7 @@ impl Merge {
             self.incomplete = Some(format!("{} is incomplete", path.display()));
         }
         self.totals = take(&mut contents.totals);
+        self.epoch_counts.append(&mut contents.epoch_counts);
         match &mut self.base {
             None => self.base = Some((path.clone(), contents)),
             Some((_, base)) => add_up(base, contents),
@@ -323,6 +334,7 @@ impl Merge {
         };
         base.builder = take(&mut self.builder);
         base.totals = take(&mut self.totals);
+        base.epoch_counts = take(&mut self.epoch_counts);
         base.info.merged = Some(merged);
         base.asked = None;
         let completeness = match self.incomplete {

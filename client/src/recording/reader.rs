@@ -10,7 +10,7 @@ use unikprof_proto::preamble::VERSIONS;
 
 use super::block;
 use super::completeness::Completeness;
-use super::contents::Contents;
+use super::contents::{Contents, EpochCounts};
 use super::error::{Damage, RecordingError};
 use super::format::{self, PREAMBLE, VERSION};
 use super::merge;
@@ -28,6 +28,16 @@ pub enum Reading {
     Strict,
     /// Read the data before the damage, and report that in the profile's warnings.
     Salvage,
+}
+
+/// What is kept of the counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Keep {
+    /// Their sums over all epochs.
+    #[default]
+    Sums,
+    /// Each epoch's as well.
+    Epochs,
 }
 
 /// A recording file in memory.
@@ -53,6 +63,8 @@ pub struct Recording {
     pub span: Option<RecordingSpan>,
     /// The time window requested when the file was made.
     pub asked: Option<Window>,
+    /// What each epoch of the recording counted, in order; empty unless it was [read so](Recording::open_by_epoch).
+    pub(crate) epoch_counts: Vec<EpochCounts>,
 }
 
 impl Recording {
@@ -70,7 +82,18 @@ impl Recording {
     pub fn open_all(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
         match paths {
             [only] => Recording::open(only, reading),
-            several => merge::merge(several, reading),
+            several => merge::merge(several, reading, Keep::Sums),
+        }
+    }
+
+    /// Does the same, and keeps what each epoch counted.
+    pub(crate) fn open_by_epoch(
+        paths: &[PathBuf],
+        reading: Reading,
+    ) -> Result<Recording, RecordingError> {
+        match paths {
+            [only] => Recording::read_and_keep(open(only)?, only, reading, Keep::Epochs),
+            several => merge::merge(several, reading, Keep::Epochs),
         }
     }
 
@@ -106,11 +129,23 @@ impl Recording {
 
     /// Reads a file's bytes; `path` is for messages.
     pub fn read(
-        mut source: impl Read,
+        source: impl Read,
         path: &Path,
         reading: Reading,
     ) -> Result<Recording, RecordingError> {
+        Recording::read_and_keep(source, path, reading, Keep::Sums)
+    }
+
+    fn read_and_keep(
+        mut source: impl Read,
+        path: &Path,
+        reading: Reading,
+        keep: Keep,
+    ) -> Result<Recording, RecordingError> {
         read(&mut source, path, reading, |mut contents, frames| {
+            if keep == Keep::Epochs {
+                contents.stacks.keep_epochs();
+            }
             let damage = read_on(&mut contents, frames, reading)?;
             contents.finish(reading, damage)
         })

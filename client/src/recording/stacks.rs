@@ -17,6 +17,19 @@ const MAX_DEPTH: u32 = 4096;
 #[derive(Default)]
 pub(super) struct Stacks {
     vcpus: BTreeMap<u32, VcpuStacks>,
+    /// How many epochs began, if each one's counts are kept.
+    epochs: Option<usize>,
+}
+
+/// Stacks with their counts.
+pub(super) type StackCounts = Vec<(NodeId, u64)>;
+
+/// What [`Stacks::finish`] finds.
+pub(super) struct Found {
+    /// By vCPU, the stacks of the named nodes.
+    pub(super) named: BTreeMap<u32, Vec<(u64, NodeId)>>,
+    /// The counts of each epoch; empty if they are not kept.
+    pub(super) epochs: Vec<StackCounts>,
 }
 
 #[derive(Default)]
@@ -26,6 +39,8 @@ pub(super) struct VcpuStacks {
     frames: Vec<u32>,
     /// The counts of all epochs, by the stack's number.
     counts: HashMap<u64, u64>,
+    /// The same by epoch, if they are kept: its place, the stack's number and the count.
+    by_epoch: Vec<(usize, u64, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -75,11 +90,24 @@ impl Stacks {
         });
     }
 
+    /// Keeps each epoch's counts. This takes 24 bytes for each count in the file.
+    pub(super) fn keep_epochs(&mut self) {
+        self.epochs = Some(0);
+    }
+
+    /// The counts that follow are those of another epoch.
+    pub(super) fn begin_epoch(&mut self) {
+        self.epochs = self.epochs.map(|epochs| epochs + 1);
+    }
+
     /// Adds a stack's count.
     pub(super) fn add_count(&mut self, vcpu: u32, number: u64, count: u64) {
         let vcpu = self.vcpus.entry(vcpu).or_default();
         let sum = vcpu.counts.entry(number).or_default();
         *sum = sum.saturating_add(count);
+        if let Some(at) = self.epochs.and_then(|epochs| epochs.checked_sub(1)) {
+            vcpu.by_epoch.push((at, number, count));
+        }
     }
 
     /// Puts the counts into the profile. Of each vCPU, the stacks of these numbers, which rise, are found as well:
@@ -94,8 +122,9 @@ impl Stacks {
         missing: Missing,
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
-    ) -> Result<BTreeMap<u32, Vec<(u64, NodeId)>>, Damage> {
+    ) -> Result<Found, Damage> {
         let mut found = BTreeMap::new();
+        let mut epochs = vec![StackCounts::new(); self.epochs.unwrap_or_default()];
         for (vcpu, stacks) in &mut self.vcpus {
             let named = named.remove(vcpu).unwrap_or_default();
             stacks.resolve(&named, agent, builder)?;
@@ -107,8 +136,16 @@ impl Stacks {
                 }
             }
             found.insert(*vcpu, of_vcpu);
+            for (at, number, count) in std::mem::take(&mut stacks.by_epoch) {
+                if let Some(stack) = stacks.stack(number) {
+                    epochs[at].push((stack.end(builder)?, count));
+                }
+            }
         }
-        Ok(found)
+        Ok(Found {
+            named: found,
+            epochs,
+        })
     }
 }
 
