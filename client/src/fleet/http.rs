@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 use super::member::{Answer, GuestError, LOADS, Load, Member, PROFILES_AT_ONCE, Running, log};
 use super::metrics;
 use super::roster::Roster;
+use super::serve::Connection;
 use super::take;
 use super::tokens::{Right, TokenFiles};
 use crate::printable::Printable;
@@ -125,6 +126,9 @@ async fn authorize(
         )
         .into_response(),
         Some(right) => {
+            if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
+                connection.permit();
+            }
             request.extensions_mut().insert(right);
             next.run(request).await
         }
