@@ -73,12 +73,19 @@ impl Receiver {
     }
 
     /// Delivers the parcels of each guest whose index is `worker`, modulo [`WORKERS`], until `ended`.
+    ///
+    /// After a failed delivery the guests behind that one are next: an engine that fails on the profiles of one guest only
+    /// must not keep the others' in the spool.
     pub(super) fn work(&self, worker: usize, spool: &Spool, ended: &Interrupt) {
         let mut names = Names::default();
+        let mut first = 0;
         while !ended.stop() {
             let mut is_idle = true;
-            let guests = spool.guests();
-            for guest in guests.iter().filter(|it| it.index % WORKERS == worker) {
+            let mut guests = spool.guests();
+            guests.retain(|it| it.index % WORKERS == worker);
+            let count = guests.len();
+            guests.rotate_left(first % count.max(1));
+            for (at, guest) in guests.iter().enumerate() {
                 if ended.stop() || self.is_failing() {
                     break;
                 }
@@ -99,7 +106,10 @@ impl Receiver {
                         guest.settle(&self.name, &parcel, fate);
                     }
                     Outcome::Empty => guest.settle(&self.name, &parcel, Fate::Accepted),
-                    Outcome::Later { reason, after } => self.fails(&reason, after),
+                    Outcome::Later { reason, after } => {
+                        first = (first + at + 1) % count;
+                        self.fails(&reason, after);
+                    }
                 }
             }
             if is_idle {
@@ -352,6 +362,7 @@ mod tests {
     use super::super::super::folder::tests::Sent;
     use super::super::books::{EpochId, Span};
     use super::*;
+    use crate::profile::Counters;
 
     fn receivers(folder: &Path) -> [Receiver; 2] {
         let engine = Remote {
@@ -370,14 +381,17 @@ mod tests {
         })
     }
 
-    fn deliver(receiver: &Receiver, path: &Path) -> Outcome {
-        let guest = Guest {
-            name: "web".into(),
+    fn guest(name: &str) -> Guest {
+        Guest {
+            name: name.into(),
             address: "10.0.0.5".parse().unwrap(),
             labels: std::collections::BTreeMap::new(),
             how: How::default(),
-        };
-        let parcel = Parcel {
+        }
+    }
+
+    fn parcel() -> Parcel {
+        Parcel {
             number: 1,
             id: EpochId {
                 instance: 1,
@@ -388,8 +402,11 @@ mod tests {
                 from_unix_ns: 1,
                 to_unix_ns: 2,
             },
-        };
-        receiver.deliver(&guest, &parcel, path, &mut Names::default())
+        }
+    }
+
+    fn deliver(receiver: &Receiver, path: &Path) -> Outcome {
+        receiver.deliver(&guest("web"), &parcel(), path, &mut Names::default())
     }
 
     /// A process may have no file to open left for a moment; a link to itself can be opened as little.
@@ -421,6 +438,53 @@ mod tests {
         assert!(matches!(outcome, Outcome::Later { .. }));
         let outcome = deliver(&engine, &empty);
         assert!(matches!(outcome, Outcome::Empty), "{outcome:?}");
+    }
+
+    /// Accepts the profiles of all guests but one.
+    #[derive(Debug)]
+    struct Picky;
+
+    impl Target for Picky {
+        fn deliver(&self, delivery: &Delivery<'_>) -> Verdict {
+            match delivery.guest.name.as_str() {
+                "a" => Verdict::Later {
+                    reason: "500".into(),
+                    after: None,
+                },
+                _ => Verdict::Accepted,
+            }
+        }
+    }
+
+    /// As where an engine answers 500 to a profile that it has a mistake for.
+    #[test]
+    fn an_engine_that_fails_on_one_guest_takes_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(folder.path(), u64::MAX, vec!["engine".into()]).unwrap();
+        // The last one has the same worker as the first one.
+        let guests = ["a", "b", "c", "d", "e"].map(|name| spool.guest(&guest(name)).unwrap());
+        let last = &guests[WORKERS];
+        for guest in [&guests[0], last] {
+            Sent::default().write(&guest.incoming());
+            let Parcel { id, span, .. } = parcel();
+            spool.add(guest, id, span, &Counters::default()).unwrap();
+        }
+        let receiver = Receiver {
+            name: "engine".into(),
+            to: To::Engine(Box::new(Picky)),
+            failing: Mutex::default(),
+        };
+        let ended = Interrupt::default();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            scope.spawn(|| receiver.work(0, &spool, &ended));
+            while last.next("engine").is_some() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            ended.raise();
+        });
+        assert!(last.next("engine").is_none(), "it waits behind the first");
+        assert!(guests[0].next("engine").is_some());
     }
 
     #[test]
