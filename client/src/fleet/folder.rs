@@ -24,6 +24,7 @@ use thiserror::Error;
 
 use self::hour_file::{Found, HourFile, NEW, Parcel, is_hour_name};
 use super::file_name;
+use crate::output::sync_folder;
 use crate::recording::RecordingError;
 
 /// For how long a guest's current file is remembered after its last parcel; later it is read again.
@@ -191,7 +192,7 @@ impl Folder {
             created => created,
         };
         // What a killed process has made may not be on disk yet.
-        let created = created.and_then(|()| hour_file::sync_folder(&self.path));
+        let created = created.and_then(|()| sync_folder(&self.path));
         created.map_err(|e| FolderError::io(folder, e))?;
         let mut number = 1;
         loop {

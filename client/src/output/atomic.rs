@@ -119,7 +119,8 @@ impl AtomicFile {
     /// written afterwards, and published again.
     ///
     /// # Errors
-    /// [`OutputError`]; the file still has its temporary name if it had it before.
+    /// [`OutputError`]; the file still has its temporary name if it had it before, or its own if only the folder's list of
+    /// names could not be written to disk.
     pub fn publish(&mut self) -> Result<(), OutputError> {
         if self.is_device {
             return Ok(());
@@ -131,9 +132,12 @@ impl AtomicFile {
                 self.temporary = Some(error.path);
                 return Err(self.failed(error.error));
             }
-            // The new name is safe once its directory is; some file systems cannot say.
-            if let Ok(directory) = File::open(directory_of(&self.path)) {
-                let _ = directory.sync_all();
+            match sync_folder(folder_of(&self.path)) {
+                // Files can be made in a folder that cannot be read.
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                    return Err(self.failed(error));
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -221,11 +225,35 @@ fn create_beside(
     let file = tempfile::Builder::new()
         .prefix(&prefix)
         .suffix(suffix)
-        .make_in(directory_of(path), |temporary| options.open(temporary))?;
+        .make_in(folder_of(path), |temporary| options.open(temporary))?;
     Ok(file.into_parts())
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// Writes the names in a folder to disk: a new file's name is lost with a power failure until then.
+///
+/// # Errors
+/// They may not be on disk, or the folder cannot be opened.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    if !cfg!(unix) {
+        // Folders cannot be opened as files.
+        return Ok(());
+    }
+    match File::open(path)?.sync_all() {
+        // A file system without such an operation.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The folder that a file is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -307,6 +335,16 @@ mod tests {
         let error = AtomicFile::create(directory.path()).unwrap_err();
         assert!(error.to_string().contains("it is a directory"), "{error}");
         assert!(names(directory.path()).is_empty());
+    }
+
+    /// An epoch is acknowledged to its guest after this: a failure must not be passed over.
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_cannot_be_synced_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        sync_folder(directory.path()).unwrap();
+        let error = sync_folder(&directory.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[cfg(unix)]

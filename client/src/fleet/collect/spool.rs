@@ -25,7 +25,7 @@ use super::super::config::{Guest, How};
 use super::super::file_name;
 use super::super::member::log;
 use super::books::{Books, EpochId, Fate, Parcel, Span};
-use crate::output::{AtomicFile, OutputError};
+use crate::output::{AtomicFile, OutputError, folder_of, sync_folder};
 use crate::profile::Counters;
 use crate::recording::{Reading, Recording};
 
@@ -188,7 +188,7 @@ impl Spool {
             path: folder.into(),
             source,
         };
-        fs::create_dir_all(folder).map_err(failed)?;
+        make_folder(folder)?;
         let lock = File::create(folder.join("lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -227,10 +227,7 @@ impl Spool {
     pub(super) fn guest(&self, guest: &Guest) -> Result<Arc<GuestSpool>, SpoolError> {
         let mut guests = self.write();
         let folder = self.folder.join(file_name::of_guest(&guest.name));
-        fs::create_dir_all(&folder).map_err(|source| SpoolError::Folder {
-            path: folder.clone(),
-            source,
-        })?;
+        make_folder(&folder)?;
         if let Some(known) = guests.get(&guest.name) {
             let mut state = known.lock();
             let books = std::mem::take(&mut state.saved.books);
@@ -262,8 +259,9 @@ impl Spool {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes an epoch that was fetched [into a file](GuestSpool::incoming). It may be acknowledged afterwards. If the
-    /// spool is too full then, the oldest parcels of all guests are dropped.
+    /// Takes an epoch that was fetched [into a file](GuestSpool::incoming), whose contents are on disk. It may be
+    /// acknowledged afterwards: its name is on disk too. If the spool is too full then, the oldest parcels of all guests
+    /// are dropped.
     pub(super) fn add(
         &self,
         guest: &GuestSpool,
@@ -285,8 +283,10 @@ impl Spool {
         };
         let bytes = fs::metadata(&from).map_err(failed)?.len();
         fs::rename(&from, &path).map_err(failed)?;
-        if let Ok(folder) = File::open(&guest.folder) {
-            let _ = folder.sync_all();
+        if let Err(source) = sync_folder(&guest.folder) {
+            // The guest keeps the epoch, which is fetched again.
+            let _ = fs::remove_file(&path);
+            return Err(failed(source));
         }
         state.saved.books.fetched(&parcel, counters);
         state.waiting.push_back((parcel, bytes));
@@ -341,12 +341,13 @@ impl Spool {
     }
 
     /// Drops the oldest parcels until the rest fits: of the guests whose books can be written, since no other's can be
-    /// deleted.
+    /// deleted. Writes the books of the guests that lose parcels only: each write is synced, and a spool that stays full
+    /// gets here with every epoch of the fleet.
     fn make_room(&self) -> Result<(), SpoolError> {
         let _room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // What is delivered already goes first.
         let mut guests = self.guests();
-        guests.retain(|guest| self.flush_one(guest).is_ok());
+        guests.retain(|guest| !guest.has_delivered() || self.flush_one(guest).is_ok());
         while self.bytes() > self.most_bytes {
             let age = |guest: &Arc<GuestSpool>| {
                 let state = guest.lock();
@@ -354,11 +355,17 @@ impl Spool {
             };
             let oldest = guests
                 .iter()
-                .filter_map(|guest| Some((age(guest)?, guest)))
-                .min_by_key(|(age, _)| *age);
-            let Some((_, guest)) = oldest else {
+                .enumerate()
+                .filter_map(|(at, guest)| Some((age(guest)?, at)))
+                .min();
+            let Some((_, at)) = oldest else {
                 return Ok(());
             };
+            let guest = &guests[at];
+            if self.flush_one(guest).is_err() {
+                guests.swap_remove(at);
+                continue;
+            }
             self.dropped
                 .fetch_add(guest.drop_oldest(), Ordering::Relaxed);
             self.flush_one(guest)?;
@@ -445,6 +452,14 @@ impl GuestSpool {
         state.is_dirty |= state.saved.books.settle(target, parcel, fate);
     }
 
+    /// Whether it has a parcel that no target needs any more.
+    fn has_delivered(&self) -> bool {
+        let state = self.lock();
+        let done = state.saved.books.done_below();
+        let oldest = state.waiting.front();
+        oldest.is_some_and(|(parcel, _)| parcel.number < done)
+    }
+
     /// Drops the oldest parcel; answers its ticks, once for each target that had not accepted it.
     fn drop_oldest(&self) -> u64 {
         let mut state = self.lock();
@@ -472,6 +487,24 @@ impl GuestSpool {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Makes a folder whose name is on disk, unless it is there: what is synced in a folder is lost with the folder's name.
+fn make_folder(path: &Path) -> Result<(), SpoolError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let failed = |source| SpoolError::Folder {
+        path: path.into(),
+        source,
+    };
+    let parent = folder_of(path);
+    if parent != path {
+        make_folder(parent)?;
+    }
+    fs::create_dir(path)
+        .and_then(|()| sync_folder(parent))
+        .map_err(failed)
 }
 
 fn write_books(folder: &Path, saved: &Saved) -> Result<(), SpoolError> {
@@ -718,6 +751,31 @@ mod tests {
             told.contains("b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)"),
             "{told}"
         );
+    }
+
+    /// Each write is synced: with a thousand guests, a full spool would write books all the time.
+    #[test]
+    fn a_full_spool_writes_the_books_of_those_that_lose_a_parcel_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = open(folder.path(), 3);
+        let web = spool.guest(&guest("web")).unwrap();
+        let other = spool.guest(&guest("db")).unwrap();
+        add(&spool, &web, 1..=2);
+        add(&spool, &other, 3..=3);
+        spool.flush().unwrap();
+        deliver(&other, "a");
+        let books = || Saved::read(&other.folder).unwrap().books;
+        let before = books();
+        add(&spool, &web, 4..=4);
+        assert_eq!(spool.take_dropped(), 200);
+        assert_eq!(books(), before);
+        spool.flush().unwrap();
+        assert_ne!(books(), before);
+        // What is delivered everywhere is deleted first.
+        deliver(&other, "b");
+        add(&spool, &web, 5..=5);
+        assert_eq!(spool.take_dropped(), 0);
+        assert_eq!(spool.bytes(), 3 * SIZE);
     }
 
     /// What is delivered is deleted on a disk that has no room for books: they take the reserve's.

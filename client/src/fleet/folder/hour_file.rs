@@ -19,6 +19,7 @@ use unikprof_proto::nodes::{self, Encoder, Node};
 
 use super::FolderError;
 use crate::frame_reader::FrameReader;
+use crate::output::{folder_of, sync_folder};
 use crate::recording::{
     Completeness, Damage, EpochError, EpochProgress, KnownNodes, NodeOrder, Part, Reading,
     Recording,
@@ -150,12 +151,6 @@ pub(super) fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
-}
-
-/// Makes the names in a folder safe; some file systems cannot say that they are.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    let _ = File::open(path)?.sync_all();
-    Ok(())
 }
 
 impl HourFile {
@@ -496,10 +491,6 @@ impl Scan {
             _ => Ok(()),
         }
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
 }
 
 /// The frame at the end of every file.
