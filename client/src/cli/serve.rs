@@ -48,7 +48,7 @@ The file and the lists are read again when they change.
 
 Example:
   unikprof-client serve --config fleet.toml
-  curl -o web.pb.gz http://127.0.0.1:7780/guests/web-1/debug/pprof/profile?seconds=10";
+  curl -o web.pb.gz \"http://127.0.0.1:7780/guests/web-1/debug/pprof/profile?seconds=10\"";
 
 pub(super) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     let config = Config::read(&arguments.config)?;

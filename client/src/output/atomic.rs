@@ -264,10 +264,10 @@ fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound => "; check that its directory exists",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; choose another path with `-o`"
+            "; choose another path"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "; free some space, or choose another path with `-o`"
+            "; free some space, or choose another path"
         }
         _ => "",
     }

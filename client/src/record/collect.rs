@@ -99,9 +99,12 @@ const NO_COUNTS: RecordError = RecordError::NothingToFetch;
 
 const PENDING: &str = "a list of pending epochs";
 
-/// The longest epoch that is fetched without anybody who watches: a hundred times the memory that agents have for stacks.
+/// The longest epoch that a collector fetches: far more than the memory that agents have for stacks.
 #[cfg(feature = "fleet")]
-const MOST_EPOCH_BYTES: u64 = 256 << 20;
+const MOST_EPOCH_BYTES: u64 = 64 << 20;
+
+/// The most bytes of stack nodes that are kept in memory for the next epoch's file.
+const MOST_KEPT_BYTES: usize = 8 << 20;
 
 /// Fetches epochs and rings of one recording into one file.
 pub(super) struct Collector<'a> {
@@ -159,14 +162,14 @@ impl<'a> Collector<'a> {
     }
 
     /// Fetches one epoch into a file of its own, in which the nodes stand that were received before. Answers these and
-    /// the new ones.
+    /// the new ones; `None` if they are too many to be kept.
     #[cfg(feature = "fleet")]
     pub(super) fn one_epoch(
         session: &'a mut Session,
         epoch: u64,
         kept: KeptNodes,
         path: &Path,
-    ) -> Result<KeptNodes, RecordError> {
+    ) -> Result<Option<KeptNodes>, RecordError> {
         let mut writer = session.create_recording(path)?;
         writer.limit(MOST_EPOCH_BYTES);
         writer.append(&kept.frames)?;
@@ -177,11 +180,12 @@ impl<'a> Collector<'a> {
         collector.fetch(epoch, &mut ())?;
         collector.writer.end(None)?;
         collector.writer.publish()?;
-        Ok(KeptNodes {
-            nodes: collector.nodes,
-            frames: collector.node_frames.unwrap_or_default(),
+        let nodes = collector.nodes;
+        Ok(collector.node_frames.map(|frames| KeptNodes {
+            nodes,
+            frames,
             first,
-        })
+        }))
     }
 
     /// The same, following which code is interrupted.
@@ -501,10 +505,8 @@ impl<'a> Collector<'a> {
             }
             .receive(head, |frame, so_far| {
                 writer.append(frame)?;
-                if let Some(kept) = node_frames
-                    && is_nodes(frame)
-                {
-                    kept.extend_from_slice(frame);
+                if is_nodes(frame) {
+                    keep(node_frames, frame);
                 }
                 progressed = true;
                 *arrived = true;
@@ -604,6 +606,16 @@ pub(super) fn stop(
     recording: u64,
 ) -> Result<Pending, ConnectionError> {
     connection.ask(&Stop { recording }, PENDING, "stopping the recording")
+}
+
+/// Keeps a frame with stack nodes. If they become too many, none are kept: an agent may send any number.
+fn keep(kept: &mut Option<Vec<u8>>, frame: &[u8]) {
+    let length = kept.as_ref().map_or(0, Vec::len);
+    if length.saturating_add(frame.len()) > MOST_KEPT_BYTES {
+        *kept = None;
+    } else if let Some(kept) = kept {
+        kept.extend_from_slice(frame);
+    }
 }
 
 /// Whether a frame, which was accepted, has stack nodes.
@@ -723,5 +735,22 @@ impl Answers<'_> {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent that sends nodes without end would fill a collector's memory.
+    #[test]
+    fn too_many_stack_nodes_are_not_kept() {
+        let mut kept = Some(vec![0; MOST_KEPT_BYTES - 10]);
+        keep(&mut kept, &[0; 10]);
+        assert_eq!(kept.as_ref().map(Vec::len), Some(MOST_KEPT_BYTES));
+        keep(&mut kept, &[0]);
+        assert_eq!(kept, None);
+        keep(&mut kept, &[0]);
+        assert_eq!(kept, None);
     }
 }

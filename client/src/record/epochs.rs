@@ -82,7 +82,9 @@ impl EpochReader {
     ) -> Result<(), RecordError> {
         let fresh = KeptNodes::of(session);
         let kept = std::mem::replace(&mut self.kept, fresh);
-        let mut kept = Collector::one_epoch(session, epoch, kept, path)?;
+        let Some(mut kept) = Collector::one_epoch(session, epoch, kept, path)? else {
+            return Ok(());
+        };
         if kept.first == 0 {
             kept.first = kept.frames.len();
         }

@@ -129,7 +129,9 @@ impl fmt::Display for Audit {
                 units::grouped(o.masked),
                 units::grouped(o.idle),
             )?;
-            if let Some(date) = units::date(guest.last_unix_ns) {
+            if guest.last_unix_ns == 0 {
+                write!(f, "; nothing was fetched yet")?;
+            } else if let Some(date) = units::date(guest.last_unix_ns) {
                 write!(f, "; up to {date}")?;
             }
             writeln!(f)?;

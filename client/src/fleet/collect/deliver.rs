@@ -29,6 +29,9 @@ const IDLE: Duration = Duration::from_millis(200);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// How often the log says that a target fails: one that fails on some profiles only would fill it.
+const TELL: Duration = Duration::from_secs(60);
+
 /// How many builds of guests a worker keeps the names of, and for how long: images may change.
 const MOST_NAMED: usize = 16;
 const NAMED_FOR: Duration = Duration::from_secs(600);
@@ -52,6 +55,9 @@ enum To {
 struct Failing {
     until: Option<Instant>,
     retry: Duration,
+    /// Whether the log says that the target fails, and when it said so last.
+    is_told: bool,
+    told: Option<Instant>,
 }
 
 impl Receiver {
@@ -191,8 +197,11 @@ impl Receiver {
     }
 
     fn works(&self) {
-        let before = std::mem::take(&mut *self.failing());
-        if before.until.is_some() {
+        let mut failing = self.failing();
+        let before = std::mem::take(&mut *failing);
+        failing.told = before.told;
+        drop(failing);
+        if before.is_told {
             log(format_args!("{}: works again", Printable(&self.name)));
         }
     }
@@ -203,7 +212,11 @@ impl Receiver {
             // Another worker has said so.
             return;
         }
-        let is_new = failing.until.is_none();
+        let is_old = |told: Instant| told.elapsed() >= TELL;
+        let is_new = !failing.is_told && failing.told.is_none_or(is_old);
+        if is_new {
+            (failing.is_told, failing.told) = (true, Some(Instant::now()));
+        }
         failing.retry = (failing.retry * 2).clamp(FIRST_RETRY, LONGEST_RETRY);
         let wait = failing.retry.mul_f64(0.5 + fastrand::f64());
         failing.until = Some(Instant::now() + wait.max(after.unwrap_or_default()));
@@ -485,6 +498,25 @@ mod tests {
         });
         assert!(last.next("engine").is_none(), "it waits behind the first");
         assert!(guests[0].next("engine").is_some());
+    }
+
+    /// Else an engine that fails on the profiles of one guest writes two lines to the log every second.
+    #[test]
+    fn failures_between_successes_are_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [engine, _] = receivers(folder.path());
+        let fail = || {
+            engine.failing().until = None;
+            engine.fails("500", None);
+            engine.failing().is_told
+        };
+        assert!(fail());
+        engine.works();
+        assert!(!fail());
+        assert!(engine.is_failing());
+        let long_ago = Instant::now().checked_sub(TELL);
+        engine.failing().told = long_ago;
+        assert_eq!(fail(), long_ago.is_some());
     }
 
     #[test]

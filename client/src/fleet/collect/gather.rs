@@ -42,6 +42,10 @@ const CLOCKS_APART_NS: u64 = 60_000_000_000;
 static PREPARING: LazyLock<Places> =
     LazyLock::new(|| Places::new(thread::available_parallelism().map_or(1, usize::from)));
 
+/// Epochs that are read back at a time: one is several times as long in memory as it is on disk.
+static READING: LazyLock<Places> =
+    LazyLock::new(|| Places::new(thread::available_parallelism().map_or(1, usize::from)));
+
 /// Places for work of which only so much is done at a time.
 struct Places {
     free: Mutex<usize>,
@@ -290,15 +294,18 @@ impl Gatherer<'_> {
     ) -> Result<(), GatherError> {
         let path = guest.incoming();
         reader.fetch(session, id.epoch, &path)?;
+        let place = READING.take();
         let profile = Recording::open(&path, Reading::Strict)?.profile;
-        let told = profile.recording();
+        let (told, counters) = (profile.recording(), profile.counters());
         let span = span(
             told.started_unix_ns,
             told.elapsed_ns,
             guest.last_unix_ns(),
             now_unix_ns(),
         );
-        Ok(self.spool.add(guest, id, span, &profile.counters())?)
+        drop(profile);
+        drop(place);
+        Ok(self.spool.add(guest, id, span, &counters)?)
     }
 }
 

@@ -655,6 +655,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let spool = open(folder.path(), 10);
         let web = spool.guest(&guest("web")).unwrap();
+        assert!(audited(folder.path()).contains("nothing was fetched yet"));
         add(&spool, &web, 1..=2);
         assert_eq!(deliver(&web, "a"), Some(100));
         assert_eq!(deliver(&web, "a"), Some(101));
