@@ -9,6 +9,7 @@
 //! - `start`: finds what is needed in the running guest, and connects it. Whatever is missing, the guest continues
 //!   without the profiler.
 //! - `upcall`: the interrupt: a tick of the timer, or an event on its way to the guest's own handler.
+//! - `vcpus`: what is kept of each vCPU.
 //! - `delivery`: how Xen delivers events to the guest.
 //! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
 //! - `events`: the calls by which the guest records events of its own.
@@ -32,6 +33,7 @@ mod start;
 mod statics;
 mod store;
 mod upcall;
+mod vcpus;
 
 #[cfg(unikprof_archive)]
 #[path = "../../capi/src/freestanding.rs"]

@@ -29,7 +29,7 @@ pub(crate) mod paging;
 use core::arch::asm;
 
 /// The interrupt flag of rflags.
-const INTERRUPTS_ON: u64 = 1 << 9;
+pub(crate) const INTERRUPTS_ON: u64 = 1 << 9;
 
 pub(crate) fn enable_interrupts() {
     // SAFETY: called where an interrupt is handled like anywhere else.

@@ -15,8 +15,9 @@ use xen_sys_lite::{HypercallInstruction, PageMemory};
 use crate::configuration::{Address, Configuration};
 use crate::statics::Once;
 use crate::store::GuestStore;
+use crate::vcpus::MAX_VCPUS;
 
-pub(crate) type Platform = XenPlatform<HypercallInstruction, 1>;
+pub(crate) type Platform = XenPlatform<HypercallInstruction, MAX_VCPUS>;
 pub(crate) type ServedAgent = Agent<'static, Platform>;
 pub(crate) type Grants = GrantTable<1>;
 

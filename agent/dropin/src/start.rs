@@ -20,8 +20,7 @@ use xen_sys_lite::events::EventChannels;
 use xen_sys_lite::grant::{GrantTable, GrantTableError};
 use xen_sys_lite::hvm;
 use xen_sys_lite::net::{NetError, Netfront};
-use xen_sys_lite::runstate::{self, RunstateArea};
-use xen_sys_lite::vcpu::{self, VcpuId};
+use xen_sys_lite::vcpu::VcpuId;
 use xen_sys_lite::xenstore::{StoreError, Tree as _};
 use xen_sys_lite::{Errno, HypercallInstruction, PolledChannel, SharedPage, memory};
 
@@ -37,6 +36,7 @@ use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAg
 use crate::statics::{Once, Pages, Replaced, agent_memory};
 use crate::store::{GuestStore, with_ring};
 use crate::upcall::{self, Running};
+use crate::vcpus::{self, MAX_VCPUS};
 
 /// CR4: SSE registers can be used and saved.
 const SSE: u64 = 1 << 9;
@@ -54,7 +54,6 @@ static SETTINGS: Replaced<Configuration> = Replaced::empty();
 static WAS_TOLD: AtomicBool = AtomicBool::new(false);
 static MAPPING: Once<MaybeUninit<[Mapping<'static>; 1]>> = Once::empty();
 static IDENTITY: Once<Identity> = Once::new(Identity::UNKNOWN);
-static RUNSTATE: RunstateArea = RunstateArea::new();
 /// A second copy of the vCPU's clock, by which the first is found.
 static TIME: VcpuTimeInfo = VcpuTimeInfo::new();
 static SHARED: core::sync::atomic::AtomicPtr<SharedInfo> =
@@ -95,6 +94,7 @@ enum Refusal {
     Reconnect(NetError),
     Tcp(TcpError),
     Agent(StartError),
+    Vcpu,
     Serve(ServeError),
     Static,
 }
@@ -124,6 +124,9 @@ impl fmt::Display for Refusal {
             Self::Tcp(error) => error.fmt(f),
             Self::Agent(error) => error.fmt(f),
             Self::Serve(error) => error.fmt(f),
+            Self::Vcpu => f.write_str(
+                "the guest has several vCPUs, and this is not the first, or Xen does not number them (CPUID 0x40000004)",
+            ),
             Self::Static => f.write_str("started before"),
         }
     }
@@ -189,6 +192,11 @@ extern "C" fn run_again() {
     let (Some(running), Some(found)) = (upcall::running(), found()) else {
         return;
     };
+    // The guest may have loaded another table, or written its gate anew.
+    // SAFETY: interrupts are off; the guest runs with these tables.
+    if let Err(reason) = unsafe { descriptors::intercept(running.vector()) } {
+        return print(&found, format_args!("not connected again: {reason}"));
+    }
     let result = running.reconnect(|served, is_new_domain| {
         found.with_store(|store| {
             // Without the image's: those in use may have been in xenstore once, and would be others.
@@ -307,8 +315,20 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     )
     .map_err(Refusal::Timer)?;
     let delivery = Delivery::find(&xen, shared, &apic).map_err(Refusal::Events)?;
-    runstate::register(&xen, FIRST, &RUNSTATE)
-        .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
+    let count = vcpus::count(&xen);
+    let leaves = XenLeaves::find().ok_or(Refusal::Static)?;
+    let vcpu_leaf = if count > 1 { leaves.vcpu_leaf() } else { None };
+    // Without a number of its own, a vCPU cannot be told from the first.
+    if count > 1 && leaves.vcpu() != Some(FIRST) {
+        return Err(Refusal::Vcpu);
+    }
+    let sampled = count.min(MAX_VCPUS as u32);
+    vcpus::set_count(sampled);
+    entry::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
+    for vcpu in vcpus::all() {
+        vcpu.register_runstate(&xen)
+            .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
+    }
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
     let (settings, vif, network) =
@@ -327,22 +347,18 @@ fn connect(found: &Found) -> Result<(), Refusal> {
             .is_ok()
     });
     let served = Served::new(network, service, settings).map_err(Refusal::Tcp)?;
-    // A vCPU that is not up yet may use the same interrupt table later.
-    let is_alone = vcpu::is_up(&xen, VcpuId(1)).is_err();
-    let has_others = apic.is_enabled && !is_alone;
     let share = settings.cpu_share.unwrap_or(DEFAULT_CPU_SHARE_PERMILLE);
-    let leaves = XenLeaves::find().ok_or(Refusal::Static)?;
     let running = Running::new(
         agent,
         shared,
-        (clock, &RUNSTATE),
+        clock,
         (xen, leaves),
-        (apic, delivery, has_others),
+        (apic, delivery),
         (served, share),
     );
     let running = RUNNING.take().ok_or(Refusal::Static)?.write(running);
     // SAFETY: interrupts are off; the guest runs with these tables.
-    unsafe { descriptors::intercept(delivery.vector, is_alone) }.map_err(Refusal::Handler)?;
+    unsafe { descriptors::intercept(delivery.vector) }.map_err(Refusal::Handler)?;
     upcall::publish(running).begin();
 
     print(
@@ -361,14 +377,23 @@ fn connect(found: &Found) -> Result<(), Refusal> {
                 Some(true) => ", recording",
                 Some(false) => ", not recording (see data/unikprof/record)",
             },
-            if is_alone {
-                ""
-            } else {
-                ", the first vCPU only"
-            },
+            Sampled(count),
         ),
     );
     Ok(())
+}
+
+/// Which of several vCPUs are sampled, for the line on the console.
+struct Sampled(u32);
+
+impl fmt::Display for Sampled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ..=1 => Ok(()),
+            count if count as usize <= MAX_VCPUS => write!(f, ", {count} vCPUs"),
+            _ => write!(f, ", the first {MAX_VCPUS} vCPUs only"),
+        }
+    }
 }
 
 /// What needs xenstore: the settings, the domain's name, and the connected device.
@@ -432,7 +457,7 @@ fn start_agent(
 ) -> Result<&'static ServedAgent, Refusal> {
     let known = |text: &'static str| Some(text).filter(|text| !text.is_empty());
     let config = Config {
-        vcpus: 1,
+        vcpus: vcpus::all().len() as u32,
         recordings: 4,
         mappings: MAPPING.take().ok_or(Refusal::Static)?.write([mapping]),
         guest_name: known(&identity.name),
@@ -441,19 +466,20 @@ fn start_agent(
         reachable_when_busy: true,
     };
     let hooks = Hooks {
-        vcpu: || Some(FIRST.0),
-        areas: |_| {
+        vcpu: vcpus::current,
+        areas: |vcpu| {
             // SAFETY: null, or the page that Xen shares with the guest for ever.
             let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() }?;
+            let vcpu = vcpus::of(vcpu)?;
             Some(VcpuAreas {
-                time: &shared.vcpu_info.first()?.time,
-                runstate: &RUNSTATE,
+                time: vcpu.time(shared),
+                runstate: vcpu.runstate(),
             })
         },
         stack_bounds: |sp| range(&MEMORY).filter(|memory| memory.contains(&sp)),
         continuation: upcall::continuation,
         code_bounds: |pc| range(&CODE).filter(|code| code.contains(&pc)),
-        kick_port: |_| None,
+        kick_port: upcall::kick,
         // The console is the guest's once it runs.
         log: |_| {},
     };

@@ -11,11 +11,12 @@
 //! # A guest that waits
 //!
 //! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An interrupt without an event of
-//! the guest's own returns to the `hlt` or to the call: the guest does not wake. A tick that finds the guest waiting
-//! begins a block of the agent, and arms no further tick. An event of the guest's own ends the block. So a recorded guest
-//! is interrupted at most once in each wait, and one that is not recorded only by clients. If an event of the guest's own
-//! arrives when such an instruction is about to be executed again, the entry lets the guest continue behind it, as the
-//! processor would have.
+//! the guest's own returns to the `sti`, with interrupts off, or to the call: the guest does not wake. A tick that finds the
+//! guest waiting begins a block of the agent, and arms no further tick. An event of the guest's own ends the block. So a
+//! recorded guest is interrupted at most once in each wait, and one that is not recorded only by clients; with several
+//! vCPUs, a recorded one again every [`CHECK_NS`], since another may have woken it by an interrupt that does not pass here.
+//! If an event of the guest's own arrives when the call is about to be executed again, the entry lets the guest continue
+//! behind it, as Xen would have.
 //!
 //! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
 //! know, or masks its port. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the
@@ -34,21 +35,18 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use unikprof_agent::{Continuation, Platform as _, Registers};
 use xen_sys_lite::HypercallInstruction;
-use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo};
+use xen_sys_lite::abi::xen::SharedInfo;
 use xen_sys_lite::clock::{Clock, read_tsc};
 use xen_sys_lite::cpuid::XenLeaves;
 use xen_sys_lite::events::{Binding, EventChannels, Port};
-use xen_sys_lite::runstate::{self, RunstateArea};
-use xen_sys_lite::vcpu::VcpuId;
 
 use crate::delivery::Delivery;
-use crate::machine;
 use crate::machine::apic::Apic;
 use crate::machine::entry::{self, Saved};
+use crate::machine::{self, INTERRUPTS_ON};
 use crate::served::{Served, ServedAgent};
+use crate::vcpus::{self, NEVER, Vcpu};
 
-/// Used as a time: never.
-const NEVER: u64 = u64::MAX;
 /// After the guest has handled an event, the device is looked at within this time.
 const CHECK_NS: u64 = 20_000_000;
 /// Polls take their share of a CPU over this time.
@@ -80,17 +78,14 @@ pub(crate) enum Next {
     Guest = 2,
 }
 
-/// The profiler of the first vCPU.
+/// The running profiler. The network is the first vCPU's.
 pub(crate) struct Running {
     agent: &'static ServedAgent,
     shared: &'static SharedInfo,
     clock: Clock<'static>,
-    runstate: &'static RunstateArea,
     events: EventChannels<HypercallInstruction>,
     apic: Apic,
     delivery: Delivery,
-    /// The guest's interrupts that are not events pass elsewhere.
-    has_others: bool,
     /// Of polls, in thousandths of a CPU.
     share_permille: AtomicU32,
     /// The device's event channel; 0 for none.
@@ -119,22 +114,10 @@ pub(crate) struct Running {
     has_passed: AtomicBool,
     /// The guest's handler did not get an upcall, for a poll's sake.
     is_owed: AtomicBool,
-    /// When the timer fires, in system time.
-    armed_ns: AtomicU64,
-    /// When the next tick is due, in system time.
-    tick_at_ns: AtomicU64,
     /// When to look at the device, in system time.
     check_at_ns: AtomicU64,
     /// When the polls so far have used no more than their share, in system time.
     paid_at_ns: AtomicU64,
-    /// The guest waits in `hlt`.
-    is_waiting: AtomicBool,
-    /// The agent has been told of the wait.
-    is_block: AtomicBool,
-    /// The `hlt` to which the last interrupt has returned, or 0.
-    waits_at: AtomicU64,
-    /// The vCPU's blocked time when the last interrupt ended.
-    blocked_ns: AtomicU64,
     /// Events of the guest's own.
     guests_events: AtomicU32,
     /// What the poll under way has interrupted: program counter, stack pointer, frame pointer; 0 for a wait.
@@ -176,9 +159,20 @@ pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
     (pc != 0).then(|| Continuation::Interrupted(Registers::new(pc, sp, fp)))
 }
 
+/// Interrupts another vCPU than the first, for the agent; there is no port that it need send to.
+pub(crate) fn kick(vcpu: u32) -> Option<Port> {
+    let vcpu = vcpus::of(vcpu).filter(|it| !it.is_first())?;
+    vcpu.kick(&running()?.events);
+    None
+}
+
 /// An interrupt of the guest or of a poll.
-pub(crate) extern "C" fn on_interrupt(saved: &mut Saved) -> Next {
-    running().map_or(Next::Guest, |running| running.on_interrupt(saved))
+pub(crate) extern "C" fn on_interrupt(saved: &mut Saved, vcpu: u32) -> Next {
+    match (running(), vcpus::of(vcpu)) {
+        (Some(running), Some(vcpu)) if vcpu.is_first() => running.on_interrupt(vcpu, saved),
+        (Some(running), Some(vcpu)) => running.on_interrupt_elsewhere(vcpu, saved),
+        _ => Next::Guest,
+    }
 }
 
 /// A poll, with interrupts off before and after.
@@ -205,22 +199,27 @@ impl Saved {
         is_block.then_some(Wait::Block(call))
     }
 
-    /// Returns to the wait, if the guest cannot tell; returns where it is.
+    /// Returns to the wait, if the guest cannot tell. Returns where it is if an interrupt may come before it is executed,
+    /// else 0; `None` if the guest goes on.
     fn repeat(&mut self) -> Option<u64> {
         match self.wait_before()? {
-            Wait::Hlt(at) if code(at.wrapping_sub(1)) == [STI] => self.rip = at,
-            Wait::Hlt(_) => return None,
-            Wait::Block(at) => (self.rip, self.rax) = (at, SCHED_OP),
+            Wait::Hlt(at) if code(at.wrapping_sub(1)) == [STI] => {
+                // With interrupts off until the `hlt`, as the guest has come there.
+                self.rip = at.wrapping_sub(1);
+                self.flags &= !INTERRUPTS_ON;
+                Some(0)
+            }
+            Wait::Hlt(_) => None,
+            Wait::Block(at) => {
+                (self.rip, self.rax) = (at, SCHED_OP);
+                Some(at)
+            }
         }
-        Some(self.rip)
     }
 
-    /// Continues behind the wait to which an interrupt has returned, if it was not executed yet.
+    /// Continues behind the call to which an interrupt has returned, if it was not executed yet.
     fn skip_wait(&mut self, waits_at: u64) {
-        if self.rip != waits_at {
-        } else if code(self.rip) == [HLT] {
-            self.rip += 1;
-        } else if CALLS_XEN.contains(&code(self.rip)) {
+        if self.rip == waits_at && CALLS_XEN.contains(&code(self.rip)) {
             // It has succeeded.
             (self.rip, self.rax) = (self.rip + 3, 0);
         }
@@ -240,13 +239,13 @@ fn code<const SIZE: usize>(address: u64) -> [u8; SIZE] {
 }
 
 impl Running {
-    /// The profiler, not yet published. `has_others` tells whether other interrupts than events come to the guest.
+    /// The profiler, not yet published.
     pub(crate) fn new(
         agent: &'static ServedAgent,
         shared: &'static SharedInfo,
-        (clock, runstate): (Clock<'static>, &'static RunstateArea),
+        clock: Clock<'static>,
         (xen, leaves): (HypercallInstruction, XenLeaves),
-        (apic, delivery, has_others): (Apic, Delivery, bool),
+        (apic, delivery): (Apic, Delivery),
         (served, share_permille): (Served, u32),
     ) -> Self {
         let hz = clock.snapshot().tsc_hz().unwrap_or(0);
@@ -254,11 +253,9 @@ impl Running {
             agent,
             shared,
             clock,
-            runstate,
             events: EventChannels::new(xen, shared),
             apic,
             delivery,
-            has_others,
             share_permille: AtomicU32::new(share_permille),
             port: AtomicU32::new(0),
             backend: [const { AtomicU32::new(0) }; 2],
@@ -273,15 +270,9 @@ impl Running {
             is_stuck: AtomicBool::new(false),
             has_passed: AtomicBool::new(false),
             is_owed: AtomicBool::new(false),
-            armed_ns: AtomicU64::new(NEVER),
             poll_at_ns: AtomicU64::new(0),
-            tick_at_ns: AtomicU64::new(NEVER),
             check_at_ns: AtomicU64::new(NEVER),
             paid_at_ns: AtomicU64::new(0),
-            is_waiting: AtomicBool::new(false),
-            is_block: AtomicBool::new(false),
-            waits_at: AtomicU64::new(0),
-            blocked_ns: AtomicU64::new(agent.platform().blocked_ns(0)),
             guests_events: AtomicU32::new(0),
             interrupted: [const { AtomicU64::new(0) }; 3],
         }
@@ -289,11 +280,23 @@ impl Running {
 
     /// Lets the timer and the connected device interrupt, beginning with a poll.
     pub(crate) fn begin(&self) {
+        let first = vcpus::first();
+        let blocked_ns = self.agent.platform().blocked_ns(0);
+        first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        vcpus::others()
+            .iter()
+            .for_each(|it| it.connect(&self.events));
         self.go_on(true);
     }
 
     fn go_on(&self, has_network: bool) {
-        self.apic.enable(self.delivery.vector);
+        let is_free = self.apic.is_free(self.delivery.vector);
+        vcpus::first()
+            .is_unusable
+            .store(!is_free, Ordering::Relaxed);
+        if is_free {
+            self.apic.enable(self.delivery.vector);
+        }
         // SAFETY: interrupts are off, and there is no poll.
         let port = unsafe { &*self.served.get() }.port();
         if let Some(port) = port.filter(|_| has_network) {
@@ -308,7 +311,12 @@ impl Running {
         self.is_noticed.store(true, Ordering::Relaxed);
         self.domain.store(self.domain_id(), Ordering::Relaxed);
         self.put_off_proof();
-        self.arm();
+        self.arm(vcpus::first(), true);
+    }
+
+    /// The vector of the guest's events.
+    pub(crate) fn vector(&self) -> u8 {
+        self.delivery.vector
     }
 
     /// Sets the share of polls, in thousandths of a CPU, 1 to 1000.
@@ -367,7 +375,9 @@ impl Running {
     /// What was to happen at times of a clock that has stepped back.
     fn follow_clock(&self) {
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        vcpus::first()
+            .tick_at_ns
+            .store(tick_at_ns, Ordering::Relaxed);
         self.paid_at_ns.store(0, Ordering::Relaxed);
         self.check_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_noticed.store(true, Ordering::Relaxed);
@@ -388,38 +398,42 @@ impl Running {
         self.is_new_domain.store(true, Ordering::Relaxed);
         self.domain.store(self.domain_id(), Ordering::Relaxed);
         self.put_off_proof();
-        // The area is where it was, which Xen has accepted before.
-        let _ = runstate::register(self.events.hypercall(), VcpuId(0), self.runstate);
+        for vcpu in vcpus::all() {
+            // The area is where it was, which Xen has accepted before.
+            let _ = vcpu.register_runstate(self.events.hypercall());
+        }
         self.agent.resume();
-        self.wake();
+        let first = vcpus::first();
+        self.wake(first);
         let blocked_ns = self.agent.platform().blocked_ns(0);
-        self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        vcpus::others()
+            .iter()
+            .for_each(|it| it.connect(&self.events));
         self.follow_clock();
         self.poll_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_owed.store(false, Ordering::Relaxed);
     }
 
-    fn on_interrupt(&self, saved: &mut Saved) -> Next {
+    fn on_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) -> Next {
         let by_apic = self.delivery.by_apic;
-        let is_timer = !by_apic && self.apic.is_in_service(self.delivery.vector);
-        if is_timer {
-            self.apic.end_of_interrupt();
-        }
-        let armed_ns = self.armed_ns.load(Ordering::Relaxed);
+        let (is_timer, has_fired) = self.find_timer(vcpu);
         // What the profiler has not caused is the guest's, also if it no longer tells its events where it did.
-        let is_own = self.look() | is_timer | self.is_past(armed_ns.saturating_sub(EARLY_NS));
-        self.find_wait(saved);
-        if self.is_past(self.tick_at_ns.load(Ordering::Relaxed)) {
-            let next_ns = self.agent.on_tick(Some(&saved.registers()));
-            self.tick_at_ns
-                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
-        }
-        let is_guests = !is_own || !is_timer && self.take_upcall();
+        let is_own = self.look() | has_fired;
+        self.sample(vcpu, saved, false);
+        let is_guests = !is_own || !is_timer && self.take_upcall(vcpu);
         if is_guests {
             // A guest that leaves its upcall pending while it computes must not keep polls off.
             let has_passed = self.has_passed.swap(true, Ordering::Relaxed);
             if !(is_own && by_apic && has_passed && self.is_past(self.next_poll_ns())) {
-                self.pass_on(saved);
+                self.is_owed.store(false, Ordering::Relaxed);
+                self.guests_events.fetch_add(1, Ordering::Relaxed);
+                if self.check_at_ns.load(Ordering::Relaxed) == NEVER {
+                    let check_at_ns = self.clock.now_ns() + CHECK_NS;
+                    self.check_at_ns.store(check_at_ns, Ordering::Relaxed);
+                }
+                // A poll that is due begins with the timer's interrupt, which follows.
+                self.pass_on(vcpu, saved, has_fired);
                 return Next::Guest;
             }
             self.is_owed.store(true, Ordering::Relaxed);
@@ -431,7 +445,100 @@ impl Running {
             // The guest's handler, which would have ended it, does not run.
             self.apic.end_of_interrupt();
         }
-        self.leave(saved)
+        self.leave(vcpu, saved, has_fired)
+    }
+
+    /// An interrupt of another vCPU than the first.
+    fn on_interrupt_elsewhere(&self, vcpu: &'static Vcpu, saved: &mut Saved) -> Next {
+        if !self.is_sampled(vcpu) {
+            return Next::Guest;
+        }
+        let (is_timer, has_fired) = self.find_timer(vcpu);
+        let is_own = self.take_kick(vcpu) | has_fired;
+        let is_kicked = vcpu.is_kicked.swap(false, Ordering::Acquire);
+        self.sample(vcpu, saved, is_kicked);
+        if !is_own || !is_timer && self.take_upcall(vcpu) {
+            self.pass_on(vcpu, saved, has_fired);
+            return Next::Guest;
+        }
+        if self.delivery.by_apic {
+            self.apic.end_of_interrupt();
+        }
+        self.wait_again(vcpu, saved);
+        self.arm(vcpu, has_fired);
+        Next::Return
+    }
+
+    /// Whether another vCPU than the first is sampled. Its first event prepares it.
+    fn is_sampled(&self, vcpu: &'static Vcpu) -> bool {
+        if vcpu.is_ready.load(Ordering::Relaxed) {
+            // In a restored domain it is not, until the first vCPU has found out.
+            return !vcpu.has_moved(self.shared);
+        }
+        let is_sent = vcpu
+            .kick_port()
+            .is_some_and(|it| self.events.is_pending(it));
+        if !is_sent || vcpu.is_unusable.load(Ordering::Relaxed) {
+            return false;
+        }
+        // The rest is not done anew with each event.
+        vcpu.is_unusable.store(true, Ordering::Relaxed);
+        if !vcpu.register_time(self.events.hypercall()) || vcpu.has_moved(self.shared) {
+            machine::debug_line("a vCPU is not sampled: the guest has moved its vcpu_info");
+            return false;
+        }
+        let vector = self.delivery.vector;
+        let Ok(apic) = self.apic.of_another_vcpu(vector) else {
+            machine::debug_line("a vCPU is not sampled: its local APIC cannot be used");
+            return false;
+        };
+        apic.enable(vector);
+        vcpu.is_unusable.store(false, Ordering::Relaxed);
+        let number = vcpu.number();
+        let blocked_ns = self.agent.platform().blocked_ns(number);
+        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        vcpu.is_ready.store(true, Ordering::Release);
+        true
+    }
+
+    /// Takes the event by which the first vCPU interrupts another; returns whether there was one.
+    fn take_kick(&self, vcpu: &Vcpu) -> bool {
+        let Some(port) = vcpu.kick_port() else {
+            return false;
+        };
+        if self.events.is_masked(port) {
+            // As in `look`.
+            let _ = self.events.unmask(port);
+        }
+        self.events.is_pending(port) && self.events.take_pending(port)
+    }
+
+    /// Whether the interrupt is known to be the timer's, and whether the timer has fired. If the guest uses the timer,
+    /// the profiler does so no more.
+    fn find_timer(&self, vcpu: &Vcpu) -> (bool, bool) {
+        let vector = self.delivery.vector;
+        let is_timer = !self.delivery.by_apic && self.apic.is_in_service(vector);
+        if is_timer {
+            self.apic.end_of_interrupt();
+        } else if !vcpu.is_unusable.load(Ordering::Relaxed) && !self.apic.is_ours(vector) {
+            vcpu.is_unusable.store(true, Ordering::Relaxed);
+            machine::debug_line(
+                "no more ticks, nor answers to clients: the guest uses the local APIC's timer itself now",
+            );
+        }
+        let armed_ns = vcpu.armed_ns.load(Ordering::Relaxed);
+        let has_fired = is_timer || self.is_past(armed_ns.saturating_sub(EARLY_NS));
+        (is_timer, has_fired)
+    }
+
+    /// Takes a tick that is due, or any if the agent is to be looked at.
+    fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
+        self.find_wait(vcpu, saved);
+        if is_kicked || self.is_past(vcpu.tick_at_ns.load(Ordering::Relaxed)) {
+            let next_ns = self.agent.on_tick(Some(&saved.registers()));
+            vcpu.tick_at_ns
+                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        }
     }
 
     /// Looks whether the device has sent an event, which it returns, and when to look again.
@@ -473,8 +580,8 @@ impl Running {
             self.is_noticed.store(true, Ordering::Relaxed);
         }
         if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
-            let is_upcall_pending = self
-                .vcpu_info()
+            let is_upcall_pending = vcpus::first()
+                .info(self.shared)
                 .evtchn_upcall_pending
                 .load(Ordering::SeqCst)
                 != 0;
@@ -488,28 +595,21 @@ impl Running {
     }
 
     /// Before the guest's handler.
-    fn pass_on(&self, saved: &mut Saved) {
-        self.is_owed.store(false, Ordering::Relaxed);
-        self.guests_events.fetch_add(1, Ordering::Relaxed);
-        saved.skip_wait(self.waits_at.swap(0, Ordering::Relaxed));
-        self.wake();
-        if self.check_at_ns.load(Ordering::Relaxed) == NEVER {
-            let check_at_ns = self.clock.now_ns() + CHECK_NS;
-            self.check_at_ns.store(check_at_ns, Ordering::Relaxed);
-        }
-        // A poll that is due begins with the timer's interrupt, which follows.
-        self.arm();
+    fn pass_on(&self, vcpu: &'static Vcpu, saved: &mut Saved, has_fired: bool) {
+        saved.skip_wait(vcpu.waits_at.swap(0, Ordering::Relaxed));
+        self.wake(vcpu);
+        self.arm(vcpu, has_fired);
     }
 
     /// Ends an interrupt that the guest's handler does not see: begins a poll that is due, else returns to the
     /// interrupted code.
-    fn leave(&self, saved: &mut Saved) -> Next {
+    fn leave(&self, vcpu: &'static Vcpu, saved: &mut Saved, has_fired: bool) -> Next {
         if self.is_past(self.next_poll_ns()) {
             self.is_polling.store(true, Ordering::Relaxed);
             self.has_passed.store(false, Ordering::Relaxed);
             // A poll of a guest that waits is running time, and not its idle function's.
-            self.end_block();
-            let interrupted = match self.is_waiting.load(Ordering::Relaxed) {
+            self.end_block(vcpu);
+            let interrupted = match vcpu.is_waiting.load(Ordering::Relaxed) {
                 true => [0; 3],
                 false => [saved.rip, saved.rsp, saved.rbp],
             };
@@ -517,19 +617,20 @@ impl Running {
                 word.store(value, Ordering::Relaxed);
             }
             // Ticks interrupt the poll.
-            self.arm();
+            self.arm(vcpu, has_fired);
             return Next::Poll;
         }
         if !self.is_polling() {
-            self.wait_again(saved);
+            self.wait_again(vcpu, saved);
         }
-        self.arm();
+        self.arm(vcpu, has_fired);
         Next::Return
     }
 
     fn on_poll(&self, saved: &mut Saved) {
+        let vcpu = vcpus::first();
         let events = self.guests_events.load(Ordering::Relaxed);
-        let waits_at = self.waits_at.load(Ordering::Relaxed);
+        let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
         self.is_noticed.store(false, Ordering::Relaxed);
         let began_ns = (self.clock.now_ns(), self.running_ns());
         machine::enable_interrupts();
@@ -550,16 +651,20 @@ impl Running {
         }
         // The poll may have begun a recording.
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        self.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        vcpu.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
+        // The guest may have taken the event.
+        let is_kicked = |it: &&Vcpu| it.is_kicked.load(Ordering::Relaxed);
+        let others = vcpus::others().iter().filter(is_kicked);
+        others.for_each(|it| it.kick(&self.events));
         self.is_polling.store(false, Ordering::Relaxed);
         if events == self.guests_events.load(Ordering::Relaxed) {
-            self.wait_again(saved);
+            self.wait_again(vcpu, saved);
         } else {
-            // The event ends the wait also where its `hlt` was about to be executed again.
+            // The event ends the wait also where its call was about to be executed again.
             saved.skip_wait(waits_at);
-            self.wake();
+            self.wake(vcpu);
         }
-        self.arm();
+        self.arm(vcpu, true);
     }
 
     /// Charges the running time since `began_ns`, system time and running time, to the share of polls.
@@ -572,63 +677,58 @@ impl Running {
             .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits in `hlt`, and there is none.
-    fn find_wait(&self, saved: &Saved) {
-        if self.is_polling() || self.is_block.load(Ordering::Relaxed) {
+    /// Begins a block of the agent if the interrupted code waits, and there is none.
+    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
+        let is_in_poll = vcpu.is_first() && self.is_polling();
+        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) {
             return;
         }
         let platform = self.agent.platform();
-        let blocked_ns = platform.blocked_ns(0);
-        let before_ns = self.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
+        let number = vcpu.number();
+        let blocked_ns = platform.blocked_ns(number);
+        let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
         if blocked_ns > before_ns && saved.wait_before().is_some() {
-            self.is_waiting.store(true, Ordering::Relaxed);
-            self.is_block.store(true, Ordering::Relaxed);
+            vcpu.is_waiting.store(true, Ordering::Relaxed);
+            vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
-            platform.at_blocked_ns(0, before_ns, || {
+            platform.at_blocked_ns(number, before_ns, || {
                 self.agent.on_block(Some(&saved.registers()));
             });
         }
     }
 
-    /// Returns to the wait if the guest waits. Otherwise, where the idiom is another one, or where interrupts come that do
-    /// not pass here because the guest uses the APIC itself, the guest wakes.
-    fn wait_again(&self, saved: &mut Saved) {
-        if !self.is_waiting.load(Ordering::Relaxed)
-            || saved.rip == self.waits_at.load(Ordering::Relaxed)
-        {
+    /// Returns to the wait if the guest waits. Otherwise, or where the idiom is another one, the guest wakes.
+    fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
+        let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
+        if !vcpu.is_waiting.load(Ordering::Relaxed) || waits_at != 0 && saved.rip == waits_at {
             return;
         }
-        let at = if self.has_others {
-            None
-        } else {
-            saved.repeat()
-        };
-        match at {
-            Some(at) => self.waits_at.store(at, Ordering::Relaxed),
-            None => self.wake(),
+        match saved.repeat() {
+            Some(at) => vcpu.waits_at.store(at, Ordering::Relaxed),
+            None => self.wake(vcpu),
         }
     }
 
     /// The guest continues after a wait.
-    fn wake(&self) {
-        self.is_waiting.store(false, Ordering::Relaxed);
-        self.end_block();
+    fn wake(&self, vcpu: &'static Vcpu) {
+        vcpu.is_waiting.store(false, Ordering::Relaxed);
+        self.end_block(vcpu);
     }
 
-    fn end_block(&self) {
-        if self.is_block.swap(false, Ordering::Relaxed) {
-            let blocked_ns = self.agent.platform().blocked_ns(0);
-            self.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+    fn end_block(&self, vcpu: &'static Vcpu) {
+        if vcpu.is_block.swap(false, Ordering::Relaxed) {
+            let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
+            vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
             let next_ns = self.agent.on_wake();
-            self.tick_at_ns
+            vcpu.tick_at_ns
                 .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
     }
 
     /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that the guest's handler
     /// need not run.
-    fn take_upcall(&self) -> bool {
-        let vcpu = self.vcpu_info();
+    fn take_upcall(&self, vcpu: &Vcpu) -> bool {
+        let vcpu = vcpu.info(self.shared);
         if vcpu.evtchn_upcall_pending.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -655,10 +755,6 @@ impl Running {
         self.agent.platform().running_ns(0)
     }
 
-    fn vcpu_info(&self) -> &'static VcpuInfo {
-        &self.shared.vcpu_info[0]
-    }
-
     /// When the next poll is due, in system time.
     fn next_poll_ns(&self) -> u64 {
         if self.is_polling() || self.port().is_none() {
@@ -680,18 +776,32 @@ impl Running {
         at_ns != NEVER && at_ns <= self.clock.now_ns()
     }
 
-    /// Arms the timer for the next tick or poll.
-    fn arm(&self) {
-        let times =
-            [&self.tick_at_ns, &self.check_at_ns].map(|at_ns| at_ns.load(Ordering::Relaxed));
-        let is_owed = !self.is_polling() && self.is_owed.load(Ordering::Relaxed);
-        let next_ns = if is_owed { 0 } else { self.next_poll_ns() };
+    /// Arms the timer for the next tick or poll, unless it is armed for that time already and has not fired.
+    fn arm(&self, vcpu: &'static Vcpu, has_fired: bool) {
+        if vcpu.is_unusable.load(Ordering::Relaxed) {
+            return;
+        }
+        let tick_at_ns = vcpu.tick_at_ns.load(Ordering::Relaxed);
+        let next_ns = if vcpu.is_first() {
+            let is_owed = !self.is_polling() && self.is_owed.load(Ordering::Relaxed);
+            let poll_at_ns = if is_owed { 0 } else { self.next_poll_ns() };
+            poll_at_ns.min(self.check_at_ns.load(Ordering::Relaxed))
+        } else {
+            NEVER
+        };
         let now_ns = self.clock.now_ns();
-        let at_ns = match times.into_iter().fold(next_ns, u64::min) {
+        // Another vCPU may wake this one by an interrupt that does not pass here.
+        let is_watched = !vcpus::others().is_empty()
+            && vcpu.is_block.load(Ordering::Relaxed)
+            && self.agent.is_recording();
+        let watch_at_ns = if is_watched { now_ns + CHECK_NS } else { NEVER };
+        let at_ns = match next_ns.min(tick_at_ns).min(watch_at_ns) {
             NEVER => NEVER,
             at_ns => at_ns.min(now_ns + LONGEST_NS),
         };
-        self.armed_ns.store(at_ns, Ordering::Relaxed);
+        if vcpu.armed_ns.swap(at_ns, Ordering::Relaxed) == at_ns && !has_fired {
+            return;
+        }
         let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns));
         self.apic.arm(delay_ns, |delay_ns| {
             let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;

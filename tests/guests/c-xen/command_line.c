@@ -31,6 +31,11 @@ static const char *value_of(const char *key)
     return NULL;
 }
 
+bool command_line_has(const char *key)
+{
+    return value_of(key) != NULL;
+}
+
 bool command_line_is(const char *key, const char *value)
 {
     const char *text = value_of(key);

@@ -20,9 +20,10 @@ _Static_assert(sizeof(struct gate) == 16, "an interrupt gate in 64-bit mode");
 extern const uint8_t exception_entries[];
 extern const uint8_t upcall_entry[];
 
-static struct gate table[UPCALL_VECTOR + 1];
+static struct gate tables[2][UPCALL_VECTOR + 1];
+static struct gate *table = tables[0];
 
-static void set_gate(unsigned vector, const void *entry)
+void interrupts_set_gate(unsigned vector, const void *entry)
 {
     uint64_t address = (uint64_t)entry;
     table[vector] = (struct gate) {
@@ -39,12 +40,18 @@ void interrupts_start(void)
     struct __attribute__((packed)) {
         uint16_t limit;
         uint64_t base;
-    } pointer = { sizeof table - 1, (uint64_t)table };
+    } pointer = { sizeof tables[0] - 1, (uint64_t)table };
     for (unsigned number = 0; number < EXCEPTIONS; number++) {
-        set_gate(number, exception_entries + 16 * number);
+        interrupts_set_gate(number, exception_entries + 16 * number);
     }
-    set_gate(UPCALL_VECTOR, upcall_entry);
+    interrupts_set_gate(UPCALL_VECTOR, upcall_entry);
     __asm__ volatile("lidt %0" : : "m"(pointer));
+}
+
+void interrupts_start_in_another(void)
+{
+    table = tables[1];
+    interrupts_start();
 }
 
 /* Called by interrupt_entry.S. */

@@ -19,4 +19,10 @@ struct interrupt_frame {
 /* Loads the table. Interrupts stay off. */
 void interrupts_start(void);
 
+/* The same with another table. */
+void interrupts_start_in_another(void);
+
+/* Writes the gate of a vector up to that of upcalls. */
+void interrupts_set_gate(unsigned vector, const void *entry);
+
 #endif

@@ -11,6 +11,7 @@
 #include "grants.h"
 #include "hypercall.h"
 #include "interrupts.h"
+#include "meddle.h"
 #include "netfront.h"
 #include "profiler.h"
 #include "suspend.h"
@@ -38,6 +39,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     events_start();
     threads_start();
     clock_start();
+    if (command_line_is("meddle", "early")) {
+        meddle_early();
+    }
     xenstore_start();
     grants_start();
     netfront_start();
@@ -53,6 +57,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     }
     if (command_line_is("fault", "page") || command_line_is("fault", "protection")) {
         thread_create(fail);
+    }
+    if (command_line_has("meddle")) {
+        thread_create(meddler);
     }
     if (command_line_is("tools", "follow")) {
         thread_create(suspender);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::exit_code;
+use unikprof_client::profile::VcpuStats;
 use unikprof_client::recording::Completeness;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest_with_dropin};
@@ -71,6 +72,27 @@ const OTHERS: Boot = Boot {
             let settings = &settings[..1 + usize::from(*name == CRASHING)];
             let mut guest = guest(name, &format!("10.0.2.{host}"), settings);
             guest.command_line = (*words).into();
+            guest
+        });
+        Ok(LabConfig {
+            guests: guests.collect(),
+            ..LabConfig::default()
+        })
+    },
+};
+
+/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table.
+const EARLY: &str = "c-dropin-early";
+const LATER: &str = "c-dropin-later";
+const TABLE: &str = "c-dropin-table";
+const GATE: &str = "c-dropin-gate";
+const MEDDLERS: Boot = Boot {
+    name: "C kernels that use what the drop-in uses",
+    config: || {
+        let guests = [(LATER, "timer"), (TABLE, "table"), (GATE, "gate")];
+        let guests = guests.iter().zip(50..).map(|((name, word), host)| {
+            let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
+            guest.command_line = format!("meddle={word}");
             guest
         });
         Ok(LabConfig {
@@ -222,17 +244,32 @@ fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
     });
 }
 
-/// Guards against a second vCPU that loses its interrupts by the first one's copy of their table.
+/// The second one starts after the profiler. Guards against interrupts of one that the other handles, and against a
+/// recording of which the other does not hear.
 #[test]
-fn of_two_vcpus_the_first_is_profiled_and_both_work() {
+fn of_two_vcpus_both_are_profiled() {
     on(&RUST_GUESTS, |lab| {
         let line = lab.wait_for_console(RUST_TWO, "profiler on port", BOOT);
-        assert!(line.unwrap().contains("the first vCPU only"));
+        assert!(line.unwrap().contains(", 2 vCPUs"));
         let guest = Guest::of(lab, RUST_TWO);
         let client = guest.client().with_image(rust_image());
-        let recording = client.record_samples(500, &["-F", "499"]);
-        assert_eq!(recording.profile.vcpus().len(), 1);
-        counters_add_up(&client.report("run.unikprof", &["--json"]).expect_json());
+        // The guest has more work than processors.
+        let recordings = ["5s", "30s", "120s"].into_iter();
+        let mut recordings = recordings.map(|time| client.record(time, &["-F", "499"]));
+        let is_sampled = |vcpu: &VcpuStats| vcpu.counters.recorded >= 100;
+        let recording = recordings.find(|it| it.profile.vcpus().iter().all(is_sampled));
+        let recording = recording.expect("samples of both vCPUs in two minutes");
+        assert_eq!(recording.profile.vcpus().len(), 2);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        // Each by its own run states.
+        for vcpu in report["vcpus"].as_array().unwrap() {
+            let ns = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
+            let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+            // Xen tells the one of the other's states a little late.
+            let most = elapsed + elapsed / 5;
+            assert!((1..most).contains(&ns("running_ns")), "{vcpu:#}");
+        }
         for vcpu in [0, 1] {
             let used = || -> f64 {
                 let list = guest.dom0("xl vcpu-list $ID");
@@ -383,6 +420,45 @@ fn record_stuck(lab: &Lab, name: &str) {
     );
 }
 
+/// Its own ticks continue, and the profiler ends its own.
+#[test]
+fn a_guest_that_uses_the_timer_itself_keeps_it() {
+    on(&MEDDLERS, |lab| {
+        lab.wait_for_console(LATER, "unikprof: no more ticks", BOOT)
+            .unwrap();
+        assert_has_ticks_of_its_own(lab, LATER);
+    });
+}
+
+fn assert_has_ticks_of_its_own(lab: &Lab, name: &str) {
+    wait_until("ticks of the guest's own", || {
+        let lines = lab.guest_console(name).unwrap();
+        let lines = lines.lines();
+        let counts = lines.filter_map(|line| line.split_once("own ticks 0x"));
+        let counts = counts.map(|(_, count)| u64::from_str_radix(count.trim(), 16).unwrap());
+        (counts.filter(|count| *count > 0).count() >= 3).then_some(())
+    });
+}
+
+/// It is profiled again when it says so.
+#[test]
+fn a_guest_that_changes_its_interrupt_table_goes_on() {
+    on(&MEDDLERS, |lab| {
+        for name in [TABLE, GATE] {
+            lab.wait_for_console(name, "c-xen: has meddled", BOOT)
+                .unwrap();
+            lab.wait_for_console(name, "c-xen: own ticks", BOOT)
+                .unwrap();
+            lab.wait_for_console(name, "unikprof: connected again", BOOT)
+                .unwrap();
+            let client = client(lab, name);
+            client.must(&["start"]);
+            client.wait_for_samples(100);
+            client.stop("run.unikprof");
+        }
+    });
+}
+
 /// By its own `panic`, which knows nothing of the profiler.
 #[test]
 fn a_guest_that_ends_by_its_own_panic_leaves_its_recording() {
@@ -496,16 +572,27 @@ fn keys_and_an_address_come_from_the_image() {
     });
 }
 
-/// Without a key, and without `open`, nobody may connect: the console says so, and the guest runs.
+/// Without a key, and without `open`, nobody may connect; and a timer that the guest uses cannot be had. The console says
+/// so, and the guest runs.
 #[test]
-fn without_access_it_says_so_and_the_guest_runs() {
+fn without_access_or_timer_it_says_so_and_the_guest_runs() {
     without_lab(|| {
-        let lab = Lab::start(LabConfig::with_guest(guest(NAME, "10.0.2.50", &[]))).unwrap();
-        for text in [
-            "unikprof: not started: no client may connect",
-            "c-xen: at work",
+        let mut early = guest(EARLY, "10.0.2.51", &[("access", "open")]);
+        early.command_line = "meddle=early".into();
+        let lab = Lab::start(LabConfig {
+            guests: vec![guest(NAME, "10.0.2.50", &[]), early],
+            ..LabConfig::default()
+        });
+        let lab = lab.unwrap();
+        for (name, reason) in [
+            (NAME, "no client may connect"),
+            (EARLY, "the guest uses the local APIC's timer itself"),
         ] {
-            lab.wait_for_console(NAME, text, BOOT).unwrap();
+            let line = format!("unikprof: not started: {reason}");
+            for text in [&line, "c-xen: at work"] {
+                lab.wait_for_console(name, text, BOOT).unwrap();
+            }
         }
+        assert_has_ticks_of_its_own(&lab, EARLY);
     });
 }

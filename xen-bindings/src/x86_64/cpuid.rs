@@ -53,6 +53,13 @@ impl XenLeaves {
         (leaf.0 & abi::HVM_VCPU_ID_PRESENT != 0).then_some(VcpuId(leaf.1))
     }
 
+    /// The leaf whose ebx is the number of the vCPU, if Xen provides it: for code that cannot call
+    /// [`vcpu`](Self::vcpu).
+    #[must_use]
+    pub fn vcpu_leaf(self) -> Option<u32> {
+        self.vcpu().map(|_| self.base + abi::LEAF_HVM)
+    }
+
     /// The id of this domain, if Xen provides it.
     #[must_use]
     pub fn domain(self) -> Option<u16> {

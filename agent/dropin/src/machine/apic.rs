@@ -12,6 +12,7 @@ use super::{read_msr, write_msr};
 const APIC_BASE: u32 = 0x1b;
 const APIC_BASE_X2: u64 = 1 << 10;
 const APIC_BASE_ENABLED: u64 = 1 << 11;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const X2_FIRST: u32 = 0x800;
 const TSC_DEADLINE: u32 = 0x6e0;
 /// CPUID leaf 1, ECX.
@@ -25,6 +26,8 @@ const REQUESTED: u32 = 0x200;
 const SPURIOUS: u32 = 0xf0;
 const SPURIOUS_ENABLED: u32 = 1 << 8;
 const TIMER: u32 = 0x320;
+/// Set by the processor while an interrupt waits to be delivered.
+const TIMER_WAITS: u32 = 1 << 12;
 const TIMER_MASKED: u32 = 1 << 16;
 const TIMER_TSC_DEADLINE: u32 = 2 << 17;
 const INITIAL_COUNT: u32 = 0x380;
@@ -110,7 +113,7 @@ impl Apic {
         if base & APIC_BASE_ENABLED == 0 {
             return Err(NoTimer::Disabled);
         }
-        let address = base & 0x000f_ffff_ffff_f000;
+        let address = base & ADDRESS;
         let registers = if base & APIC_BASE_X2 != 0 {
             Registers::X2
         } else if translate(address) == Some(address) {
@@ -135,6 +138,37 @@ impl Apic {
         })
     }
 
+    /// The same of the vCPU that this runs on, where registers are to be reached in the same way. Its timer may raise
+    /// `vector` already.
+    pub(crate) fn of_another_vcpu(&self, vector: u8) -> Result<Self, NoTimer> {
+        // SAFETY: every x86-64 processor has the register.
+        let base = unsafe { read_msr(APIC_BASE) };
+        if base & APIC_BASE_ENABLED == 0 {
+            return Err(NoTimer::Disabled);
+        }
+        let address = base & ADDRESS;
+        match self.registers {
+            Registers::Page(page)
+                if base & APIC_BASE_X2 == 0 && page.addr().get() as u64 == address => {}
+            Registers::Page(_) => return Err(NoTimer::NotMapped(address)),
+            // SAFETY: the first vCPU has the mode.
+            Registers::X2 => unsafe { write_msr(APIC_BASE, base | APIC_BASE_X2) },
+        }
+        match self.is_free(vector) {
+            false => Err(NoTimer::InUse),
+            true => Ok(Self {
+                is_enabled: self.registers.read(SPURIOUS) & SPURIOUS_ENABLED != 0,
+                ..*self
+            }),
+        }
+    }
+
+    /// Whether the guest does not use the timer, which may raise `vector` already.
+    pub(crate) fn is_free(&self, vector: u8) -> bool {
+        let is_enabled = self.registers.read(SPURIOUS) & SPURIOUS_ENABLED != 0;
+        !is_enabled || self.registers.read(TIMER) & TIMER_MASKED != 0 || self.is_ours(vector)
+    }
+
     /// Has the timer raise `vector`.
     pub(crate) fn enable(&self, vector: u8) {
         if !self.is_enabled {
@@ -143,8 +177,17 @@ impl Apic {
                 .write(SPURIOUS, SPURIOUS_ENABLED | u32::from(vector));
         }
         self.registers.write(DIVIDE, DIVIDE_BY_1);
+        self.registers.write(TIMER, self.timer(vector));
+    }
+
+    /// Whether the timer still raises `vector`, as [`enable`](Self::enable) has set it.
+    pub(crate) fn is_ours(&self, vector: u8) -> bool {
+        self.registers.read(TIMER) & !TIMER_WAITS == self.timer(vector)
+    }
+
+    fn timer(&self, vector: u8) -> u32 {
         let mode = if self.by_tsc { TIMER_TSC_DEADLINE } else { 0 };
-        self.registers.write(TIMER, mode | u32::from(vector));
+        mode | u32::from(vector)
     }
 
     /// The vectors of interrupts that wait to be delivered, a bit each.

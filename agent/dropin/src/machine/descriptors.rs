@@ -3,7 +3,6 @@
 //! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
 use core::arch::asm;
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::Ordering;
 
@@ -12,7 +11,6 @@ use super::entry;
 const PRESENT: u8 = 1 << 7;
 /// An interrupt gate: it turns interrupts off.
 const INTERRUPT_GATE: u8 = 0xe;
-const VECTORS: usize = 256;
 /// CR0: pages that are mapped for reading only cannot be written at privilege level 0 either.
 const WRITE_PROTECT: u64 = 1 << 16;
 
@@ -31,16 +29,6 @@ struct Gate {
 const _: () = assert!(size_of::<Gate>() == 16);
 
 impl Gate {
-    const NONE: Self = Self {
-        low: 0,
-        selector: 0,
-        stack: 0,
-        kind: 0,
-        middle: 0,
-        high: 0,
-        reserved: 0,
-    };
-
     const fn new(entry: u64, selector: u16, stack: u8) -> Self {
         Self {
             low: entry as u16,
@@ -71,15 +59,6 @@ struct TablePointer {
     base: u64,
 }
 
-#[repr(C, align(16))]
-struct Table(UnsafeCell<[Gate; VECTORS]>);
-
-// SAFETY: written while no interrupt can come, on one vCPU; the processor reads it.
-unsafe impl Sync for Table {}
-
-/// A copy of the guest's table, for the first of several vCPUs.
-static TABLE: Table = Table(UnsafeCell::new([Gate::NONE; VECTORS]));
-
 /// The guest has no interrupt gate for its events at this vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoHandler(u8);
@@ -97,12 +76,11 @@ impl fmt::Display for NoHandler {
 /// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler.
 ///
 /// The gate is changed in the guest's own table, so that whatever the guest does to its table later has the effect
-/// that it would have without the profiler. `is_alone` tells that there is one vCPU. Otherwise this one gets a copy of
-/// the table, since the others may use the same.
+/// that it would have without the profiler. Other vCPUs that use the same table pass by the entry, too.
 ///
 /// # Safety
 /// Interrupts are off, and the table is mapped at its address.
-pub(crate) unsafe fn intercept(vector: u8, is_alone: bool) -> Result<(), NoHandler> {
+pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
     let mut pointer = TablePointer::default();
     // SAFETY: the instruction only stores a register.
     unsafe {
@@ -118,32 +96,17 @@ pub(crate) unsafe fn intercept(vector: u8, is_alone: bool) -> Result<(), NoHandl
     if !guests.is_usable() {
         return Err(NoHandler(vector));
     }
-    entry::GUESTS_HANDLER.store(guests.entry(), Ordering::Relaxed);
-    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
-    if is_alone {
-        // SAFETY: as above; interrupts are off, and the protection is as before afterwards.
-        unsafe {
-            let protection = super::read_cr0();
-            super::write_cr0(protection & !WRITE_PROTECT);
-            gates.add(usize::from(vector)).write_unaligned(ours);
-            super::write_cr0(protection);
-        }
+    if guests.entry() == entry::address() {
         return Ok(());
     }
-    let copy = TABLE.0.get().cast::<Gate>();
-    let pointer = TablePointer {
-        limit: (count.min(VECTORS) * size_of::<Gate>() - 1) as u16,
-        base: copy.expose_provenance() as u64,
-    };
-    // SAFETY: nobody uses the copy yet; it has all of the guest's gates.
+    entry::GUESTS_HANDLER.store(guests.entry(), Ordering::Relaxed);
+    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
+    // SAFETY: as above; interrupts are off, and the protection is as before afterwards.
     unsafe {
-        core::ptr::copy_nonoverlapping(
-            gates.cast::<u8>(),
-            copy.cast::<u8>(),
-            count.min(VECTORS) * size_of::<Gate>(),
-        );
-        copy.add(usize::from(vector)).write(ours);
-        asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags));
+        let protection = super::read_cr0();
+        super::write_cr0(protection & !WRITE_PROTECT);
+        gates.add(usize::from(vector)).write_unaligned(ours);
+        super::write_cr0(protection);
     }
     Ok(())
 }

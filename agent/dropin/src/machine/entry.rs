@@ -1,15 +1,17 @@
 //! The entry of interrupts, and the stacks that they run on.
 //!
 //! The processor pushes its frame on the interrupted stack, or on the stack that the guest's gate names; the entry saves
-//! registers below it, as a handler of the guest would, and continues on the tick stack. A poll runs with interrupts
+//! registers below it, as a handler of the guest would, and continues on the vCPU's tick stack. A poll runs with interrupts
 //! on, on a stack of its own, to which the frame and the registers move before: so an interrupt of the poll finds the
 //! gate's stack unused.
 
+use core::arch::x86_64::__cpuid_count;
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::upcall::{self, Next};
+use crate::vcpus::MAX_VCPUS;
 
 const TICK_STACK: usize = 16 * 1024;
 /// A poll needs 32 KiB. The start needs three times 96 KiB, the size of what it builds and moves.
@@ -23,7 +25,7 @@ const FX_AREA: usize = 512;
 #[repr(C, align(16))]
 struct Memory<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: only the entry uses it, one at a time: interrupts are off, or the poll's flag is set.
+// SAFETY: only the entry uses it, one at a time: interrupts are off on the vCPU whose it is, or the poll's flag is set.
 unsafe impl<const SIZE: usize> Sync for Memory<SIZE> {}
 
 impl<const SIZE: usize> Memory<SIZE> {
@@ -36,10 +38,12 @@ impl<const SIZE: usize> Memory<SIZE> {
     }
 }
 
-static TICK: Memory<TICK_STACK> = Memory::new();
+static TICKS: [Memory<TICK_STACK>; MAX_VCPUS] = [const { Memory::new() }; MAX_VCPUS];
 static POLL: Memory<POLL_STACK> = Memory::new();
 static FX: Memory<FX_AREA> = Memory::new();
 
+/// The CPUID leaf whose ebx is the number of the vCPU; 0 if there is one vCPU.
+static VCPU_LEAF: AtomicU32 = AtomicU32::new(0);
 /// The guest's handler of events.
 pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 
@@ -55,7 +59,7 @@ pub(crate) struct Saved {
     pub(crate) rax: u64,
     pub(crate) rip: u64,
     cs: u64,
-    flags: u64,
+    pub(crate) flags: u64,
     pub(crate) rsp: u64,
     ss: u64,
 }
@@ -99,12 +103,25 @@ unikprof_dropin_entry:
     push rbp
     push rbx
     cld
-    mov rdi, rsp
-    mov rbx, rsp
-    lea rsp, [rip + {tick} + {tick_size}]
+    mov rbp, rsp
+    xor ebx, ebx
+    mov eax, [rip + {vcpu_leaf}]
+    test eax, eax
+    jz 3f
+    xor ecx, ecx
+    cpuid
+3:  mov eax, {guest_next}
+    cmp ebx, {vcpus}
+    jae 4f
+    mov eax, ebx
+    imul eax, eax, {tick_size}
+    lea rsp, [rip + {ticks} + {tick_size}]
+    add rsp, rax
+    mov rdi, rbp
+    mov esi, ebx
     call {interrupt}
-    mov rsp, rbx
-    cmp al, {poll_next}
+    mov rsp, rbp
+4:  cmp al, {poll_next}
     je 1f
     cmp al, {guest_next}
     unikprof_restore
@@ -132,7 +149,9 @@ unikprof_dropin_entry:
     .size unikprof_dropin_entry, . - unikprof_dropin_entry
     .purgem unikprof_restore
 "#,
-    tick = sym TICK,
+    ticks = sym TICKS,
+    vcpus = const MAX_VCPUS,
+    vcpu_leaf = sym VCPU_LEAF,
     tick_size = const TICK_STACK,
     poll = sym POLL,
     poll_size = const POLL_STACK,
@@ -152,6 +171,33 @@ pub(super) fn address() -> u64 {
 /// Whether a stack pointer is on the stack of polls.
 pub(crate) fn is_on_poll_stack(sp: u64) -> bool {
     (POLL.top() - POLL_STACK as u64..=POLL.top()).contains(&sp)
+}
+
+/// The vCPU whose ticks or polls run on this stack; `None` on the guest's own stacks and in a crash.
+pub(crate) fn vcpu_of_stack() -> Option<u32> {
+    let here = 0_u8;
+    let here = &raw const here as u64;
+    let ticks = TICKS[0].top() - TICK_STACK as u64;
+    let poll = POLL.top() - POLL_STACK as u64;
+    match here.wrapping_sub(ticks) / TICK_STACK as u64 {
+        number if number < MAX_VCPUS as u64 => Some(number as u32),
+        _ => (poll + (CRASH_BLOCK + CRASH_STACK) as u64..=POLL.top())
+            .contains(&here)
+            .then_some(0),
+    }
+}
+
+/// The vCPU that this runs on, by CPUID.
+pub(crate) fn vcpu_by_leaf() -> u32 {
+    match VCPU_LEAF.load(Ordering::Relaxed) {
+        0 => 0,
+        leaf => __cpuid_count(leaf, 0).ebx,
+    }
+}
+
+/// Has the entry distinguish the vCPUs by this CPUID leaf.
+pub(crate) fn set_vcpu_leaf(leaf: u32) {
+    VCPU_LEAF.store(leaf, Ordering::Relaxed);
 }
 
 /// Calls `function` on the stack of polls, which must be unused.

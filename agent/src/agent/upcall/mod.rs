@@ -151,6 +151,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
     }
 
+    /// Whether a recording is running on this vCPU, also while it blocks.
+    pub fn is_recording(&self) -> bool {
+        self.current()
+            .is_some_and(|(_, slot)| !slot.live().is_empty())
+    }
+
     /// The deadline while no recording samples: the earliest end of a recording. `None` if the vCPU blocks.
     #[cold]
     #[inline(never)]

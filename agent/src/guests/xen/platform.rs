@@ -67,6 +67,8 @@ struct VcpuClock {
     last_now_ns: AtomicU64,
     last_ns: [AtomicU64; 4],
     offset_ns: [AtomicU64; 4],
+    /// See [`XenPlatform::at_blocked_ns`].
+    back_ns: AtomicU64,
 }
 
 impl VcpuClock {
@@ -149,22 +151,20 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         Some(Clock::with_time_info(self.shared, areas.time))
     }
 
-    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`, and the clock as much less than now: for a block
-    /// that is reported after it has begun, when that was its blocked time. Call it on that vCPU, with its upcalls
-    /// masked, while no other vCPU reads the clock.
+    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`, and the clock on this vCPU as much less than now:
+    /// for a block that is reported after it has begun, when that was its blocked time. Call it on that vCPU, with its
+    /// upcalls masked.
     pub fn at_blocked_ns(&self, vcpu: u32, blocked_ns: u64, work: impl FnOnce()) {
         let since_ns = self.blocked_ns(vcpu).wrapping_sub(blocked_ns);
         let Some((clock, _)) = self.known(vcpu) else {
             return;
         };
         let [_, _, offset_ns, _] = &clock.offset_ns;
-        for offset_ns in [offset_ns, &self.offset_ns] {
-            offset_ns.fetch_sub(since_ns, Ordering::Relaxed);
-        }
+        offset_ns.fetch_sub(since_ns, Ordering::Relaxed);
+        clock.back_ns.store(since_ns, Ordering::Relaxed);
         work();
-        for offset_ns in [offset_ns, &self.offset_ns] {
-            offset_ns.fetch_add(since_ns, Ordering::Relaxed);
-        }
+        clock.back_ns.store(0, Ordering::Relaxed);
+        offset_ns.fetch_add(since_ns, Ordering::Relaxed);
     }
 
     /// Xen's system time.
@@ -198,9 +198,11 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
 unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS> {
     fn now_ns(&self) -> u64 {
         let now_ns = self.monotonic(self.system_time_ns());
-        if let Some((clock, _)) = self.current() {
-            clock.last_now_ns.store(now_ns, Ordering::Relaxed);
-        }
+        let Some((clock, _)) = self.current() else {
+            return now_ns;
+        };
+        let now_ns = now_ns.wrapping_sub(clock.back_ns.load(Ordering::Relaxed));
+        clock.last_now_ns.store(now_ns, Ordering::Relaxed);
         now_ns
     }
 

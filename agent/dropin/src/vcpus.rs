@@ -1,0 +1,206 @@
+//! The vCPUs, and what the profiler keeps of each.
+//!
+//! All vCPUs that use the first one's interrupt table pass by the same entry. There a vCPU is known by CPUID, elsewhere in
+//! the profiler by its stack. A vCPU's first event, which the profiler sends it, prepares its APIC; so no matter when the
+//! guest starts it.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use xen_sys_lite::Hypercall;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
+use xen_sys_lite::clock;
+use xen_sys_lite::events::{EventChannels, Port};
+use xen_sys_lite::runstate::{self, RunstateArea};
+use xen_sys_lite::vcpu::{self, VcpuId};
+
+use crate::machine::entry;
+
+/// The most vCPUs that are sampled.
+pub(crate) const MAX_VCPUS: usize = 8;
+/// Used as a time: never.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// Times that two copies of a clock are compared: Xen may update them meanwhile.
+const TRIES: u32 = 3;
+
+static VCPUS: [Vcpu; MAX_VCPUS] = [
+    Vcpu::new(0),
+    Vcpu::new(1),
+    Vcpu::new(2),
+    Vcpu::new(3),
+    Vcpu::new(4),
+    Vcpu::new(5),
+    Vcpu::new(6),
+    Vcpu::new(7),
+];
+/// Those of the domain that are sampled.
+static COUNT: AtomicU32 = AtomicU32::new(1);
+
+/// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`, `is_kicked` and `state`.
+pub(crate) struct Vcpu {
+    number: u32,
+    runstate: RunstateArea,
+    /// A second copy of the vCPU's clock; the first vCPU has none.
+    time: VcpuTimeInfo,
+    /// The event channel by which the first vCPU interrupts it; 0 for none.
+    kick_port: AtomicU32,
+    /// It is to look at the agent.
+    pub(crate) is_kicked: AtomicBool,
+    /// Its timer can be armed.
+    pub(crate) is_ready: AtomicBool,
+    /// It cannot be sampled: its timer is the guest's, or its events come elsewhere.
+    pub(crate) is_unusable: AtomicBool,
+    /// When the timer fires, in system time.
+    pub(crate) armed_ns: AtomicU64,
+    /// When the next tick is due, in system time.
+    pub(crate) tick_at_ns: AtomicU64,
+    /// The guest waits.
+    pub(crate) is_waiting: AtomicBool,
+    /// The agent has been told of the wait.
+    pub(crate) is_block: AtomicBool,
+    /// The hypercall to which the last interrupt has returned, or 0.
+    pub(crate) waits_at: AtomicU64,
+    /// The blocked time when the last interrupt ended.
+    pub(crate) blocked_ns: AtomicU64,
+}
+
+impl Vcpu {
+    const fn new(number: u32) -> Self {
+        Self {
+            number,
+            runstate: RunstateArea::new(),
+            time: VcpuTimeInfo::new(),
+            kick_port: AtomicU32::new(0),
+            is_kicked: AtomicBool::new(false),
+            is_ready: AtomicBool::new(false),
+            is_unusable: AtomicBool::new(false),
+            armed_ns: AtomicU64::new(NEVER),
+            tick_at_ns: AtomicU64::new(NEVER),
+            is_waiting: AtomicBool::new(false),
+            is_block: AtomicBool::new(false),
+            waits_at: AtomicU64::new(0),
+            blocked_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn id(&self) -> VcpuId {
+        VcpuId(self.number)
+    }
+
+    pub(crate) fn is_first(&self) -> bool {
+        self.number == 0
+    }
+
+    pub(crate) fn runstate(&'static self) -> &'static RunstateArea {
+        &self.runstate
+    }
+
+    /// Its clock, by the shared information page until it has one of its own.
+    pub(crate) fn time(&'static self, shared: &'static SharedInfo) -> &'static VcpuTimeInfo {
+        if !self.is_first() && self.is_ready.load(Ordering::Relaxed) {
+            &self.time
+        } else {
+            &shared.vcpu_info[0].time
+        }
+    }
+
+    /// Its events, if the guest has not moved them.
+    pub(crate) fn info(&self, shared: &'static SharedInfo) -> &'static VcpuInfo {
+        &shared.vcpu_info[self.number as usize]
+    }
+
+    /// Registers its run states.
+    pub(crate) fn register_runstate(
+        &'static self,
+        xen: &impl Hypercall,
+    ) -> Result<(), xen_sys_lite::Errno> {
+        runstate::register(xen, self.id(), &self.runstate)
+    }
+
+    /// Registers its clock's copy, on this vCPU.
+    pub(crate) fn register_time(&'static self, xen: &impl Hypercall) -> bool {
+        clock::register_copy(xen, self.id(), Some(&self.time)).is_ok()
+    }
+
+    /// Whether the events of a vCPU with a clock of its own come elsewhere than to the shared information page: the clock
+    /// there, which Xen updates together with the own one, is another.
+    pub(crate) fn has_moved(&self, shared: &'static SharedInfo) -> bool {
+        let clocks = [&self.time, &self.info(shared).time];
+        !(0..TRIES).any(|_| {
+            let [own, there] = clocks.map(|time| time.tsc_timestamp.load(Ordering::Relaxed));
+            own == there && own != 0
+        })
+    }
+
+    pub(crate) fn kick_port(&self) -> Option<Port> {
+        let port = self.kick_port.load(Ordering::Relaxed);
+        (port != 0).then_some(Port(port))
+    }
+
+    /// Has the vCPU look at the agent as soon as it takes events.
+    pub(crate) fn kick(&self, events: &EventChannels<impl Hypercall>) {
+        if let Some(port) = self.kick_port() {
+            self.is_kicked.store(true, Ordering::Release);
+            // Fail only for a port that does not exist.
+            if events.is_masked(port) {
+                let _ = events.unmask(port);
+            }
+            if !events.is_pending(port) {
+                let _ = events.send(port);
+            }
+        }
+    }
+
+    /// Makes the event channel by which it is interrupted, in a new domain.
+    pub(crate) fn connect(&self, events: &EventChannels<impl Hypercall>) {
+        let port = events.bind_ipi(self.id()).map_or(0, |port| port.0);
+        self.kick_port.store(port, Ordering::Relaxed);
+        self.is_ready.store(false, Ordering::Relaxed);
+        self.is_unusable.store(false, Ordering::Relaxed);
+        self.kick(events);
+    }
+}
+
+/// Counts the vCPUs of the domain, up to one more than are sampled.
+pub(crate) fn count(xen: &impl Hypercall) -> u32 {
+    let last = MAX_VCPUS as u32;
+    (1..=last)
+        .find(|number| vcpu::is_up(xen, VcpuId(*number)).is_err())
+        .unwrap_or(last + 1)
+}
+
+/// Samples the first `count` vCPUs.
+pub(crate) fn set_count(count: u32) {
+    COUNT.store(count, Ordering::Relaxed);
+}
+
+/// Those that are sampled.
+pub(crate) fn all() -> &'static [Vcpu] {
+    &VCPUS[..COUNT.load(Ordering::Relaxed) as usize]
+}
+
+/// The first vCPU.
+pub(crate) fn first() -> &'static Vcpu {
+    &VCPUS[0]
+}
+
+/// Those that are sampled, without the first.
+pub(crate) fn others() -> &'static [Vcpu] {
+    &all()[1..]
+}
+
+/// A vCPU by its number, if it is sampled.
+pub(crate) fn of(number: u32) -> Option<&'static Vcpu> {
+    all().get(number as usize)
+}
+
+/// The vCPU that this runs on.
+pub(crate) fn current() -> Option<u32> {
+    if all().len() == 1 {
+        return Some(0);
+    }
+    Some(entry::vcpu_of_stack().unwrap_or_else(entry::vcpu_by_leaf))
+}

@@ -1,0 +1,12 @@
+/* What a guest may do with the interrupt table and the local APIC's timer, which the drop-in uses. */
+#ifndef MEDDLE_H
+#define MEDDLE_H
+
+/* Begins to use the timer, for `meddle=early`. Interrupts are off. */
+void meddle_early(void);
+
+/* A thread that, five seconds after the start, uses the timer itself (`meddle=timer`), loads a table of its own
+ * (`meddle=table`), or writes the gate of its events anew (`meddle=gate`). */
+void meddler(void);
+
+#endif
