@@ -405,6 +405,50 @@ fn parts_of_the_time_are_compared() {
     program::has(&stderr, &["`nothing`", "`request`"]);
 }
 
+/// The rings of a dump go back to before the dump before it: compared is the time of what each of them counted.
+#[test]
+fn a_dump_is_compared_without_the_time_before_it() {
+    let folder = folder();
+    // Two epochs of the peer, one after the other, with 400 samples each.
+    let (began, middle, step) = (1_000, 51_000, 120);
+    let samples = |from: u64, hash: u64| {
+        (0..400).map(move |at| {
+            let stack = if at % 4 < hash { 1 } else { 2 };
+            record(kind::SAMPLE, from + at * step, ring::stack(stack), 1)
+        })
+    };
+    let first = || {
+        [record(kind::BEGAN, began, 3, 0)]
+            .into_iter()
+            .chain(samples(began, 1))
+    };
+    let write = |name: &str, epochs: &[u64], hash: u64, records: &[Record]| {
+        let script = Script {
+            guest_name: "web",
+            vcpus: vec![vec![
+                (0, vec![0x120], hash * 100),
+                (0, vec![0x130], 400 - hash * 100),
+            ]],
+            ..Script::default()
+        };
+        let rings = [ring::names(&[], 0), rings(records)].concat();
+        let path = folder.path().join(format!("{name}.unikprof"));
+        let _ = fs::remove_file(&path);
+        peer::write_file(&path, &script, epochs, &rings, None);
+    };
+    write("old", &[7], 1, &first().collect::<Vec<_>>());
+    let second: Vec<Record> = first().chain(samples(middle, 3)).collect();
+    write("next", &[8], 3, &second);
+
+    let found = json("next", &[], folder.path());
+    assert_eq!(found["basis"], "blocks", "{found:#}");
+    for side in ["base", "new"] {
+        assert_eq!(found[side]["counted"], 400, "{found:#}");
+    }
+    let hash = &function(&found, "hash")["self"];
+    assert_eq!((&hash["base"], &hash["new"]), (&0.25.into(), &0.75.into()));
+}
+
 /// What was fetched again and again has its times by the fetches: a file of a long recording, and a folder of dumps. A
 /// burst in one of them is no change.
 #[test]

@@ -69,9 +69,21 @@ impl Input<'_> {
         self.recording.profile.recording()
     }
 
+    /// The timeline, and the part of it that is compared: what was asked for, else the time of the epochs. The rings of a
+    /// dump go back to before the one before it.
     fn view(&self) -> Option<(TimelineView<'_>, Window)> {
         let view = TimelineView::of(self.recording)?;
-        Some((view, view.timeline.bounded(&view.of, view.window)))
+        let epochs = self.recording.epoch_counts.iter();
+        let windows = epochs.map(|epoch| epoch.window);
+        let counted = windows.reduce(|all, next| Window {
+            from_ns: all.from_ns.min(next.from_ns),
+            to_ns: all.to_ns.max(next.to_ns),
+        });
+        let window = match (self.recording.asked, counted) {
+            (None, Some(counted)) => view.window.and(counted),
+            _ => view.window,
+        };
+        Some((view, view.timeline.bounded(&view.of, window)))
     }
 
     /// The pieces of the recording's time, of which most samples are known: those of the rings, else the epochs.

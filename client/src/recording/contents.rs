@@ -62,7 +62,7 @@ pub(super) struct Contents {
 /// What was counted in a part of the time.
 #[derive(Debug, Clone)]
 pub(crate) struct EpochCounts {
-    /// On the guest's monotonic clock.
+    /// On the clock of the timeline: the guest's monotonic one, of several runs the first one's.
     pub(crate) window: Window,
     /// Stacks with their counts; a stack may occur several times.
     pub(crate) stacks: Vec<(NodeId, u64)>,

@@ -75,7 +75,8 @@ struct Merge {
     builder: ProfileBuilder,
     totals: Totals,
     keep: Keep,
-    epoch_counts: Vec<EpochCounts>,
+    /// With the run that they are of.
+    epoch_counts: Vec<(usize, EpochCounts)>,
     /// At how many counts they are brought together next.
     compact_at: usize,
     join: Join,
@@ -271,7 +272,9 @@ impl Merge {
             self.incomplete = Some(format!("{} is incomplete", path.display()));
         }
         self.totals = take(&mut contents.totals);
-        self.epoch_counts.append(&mut contents.epoch_counts);
+        let epochs = take(&mut contents.epoch_counts);
+        self.epoch_counts
+            .extend(epochs.into_iter().map(|epoch| (run, epoch)));
         match &mut self.base {
             None => self.base = Some((path.clone(), contents)),
             Some((_, base)) => add_up(base, contents),
@@ -297,6 +300,8 @@ impl Merge {
             no_overlap(&pair[0], &pair[1])?;
         }
         let dates = self.clocks(&parts)?;
+        let shifts_ns = dates.iter().map(|date| date - dates[0]).map(clamped);
+        let shifts_ns: Vec<i64> = shifts_ns.collect();
         let merged = Merged {
             files,
             repeated_epochs: self.repeated_epochs,
@@ -325,8 +330,6 @@ impl Merge {
             }
             None => {
                 let spans = parts.iter().filter_map(Part::joined).collect::<Vec<_>>();
-                let shifts_ns = dates.iter().map(|date| date - dates[0]).map(clamped);
-                let shifts_ns: Vec<i64> = shifts_ns.collect();
                 let join = take(&mut self.join);
                 let (timeline, span) = join.finish(&shifts_ns, spans);
                 (Some(timeline), Some(span))
@@ -334,7 +337,15 @@ impl Merge {
         };
         base.builder = take(&mut self.builder);
         base.totals = take(&mut self.totals);
-        base.epoch_counts = take(&mut self.epoch_counts);
+        let epochs = take(&mut self.epoch_counts).into_iter();
+        base.epoch_counts = epochs
+            .map(|(run, mut epoch)| {
+                for end in [&mut epoch.window.from_ns, &mut epoch.window.to_ns] {
+                    *end = end.saturating_add_signed(shifts_ns[run]);
+                }
+                epoch
+            })
+            .collect();
         base.info.merged = Some(merged);
         base.asked = None;
         let completeness = match self.incomplete {
