@@ -498,13 +498,18 @@ class Page {
       const sums = tree.functions(now.own, now.total, labels.length);
       label = sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
     }
-    const above = callers(tree, now.total, label, labels.length);
-    const below = callees(tree, now.own, label, labels.length);
-    this.shownCallers = { ...above, to: undefined, labels, total: above.tree.totals(above.own) };
-    this.shownGraph = { ...below, to: undefined, labels, total: below.tree.totals(below.own) };
-    const show = (graph, part, upwards) => {
-      const options = { order: "weight", root: part.tree.first[0], upwards };
-      graph.show(this.look(part, part, options, part, null));
+    const base = this.baseShown ? this.counts(this.baseShown, model) : null;
+    const both = base ? [now, base] : [now];
+    const part = ({ tree: made, owns }) => {
+      const [shown, before] = owns.map((own) => ({ own, total: made.totals(own) }));
+      return { tree: made, to: undefined, labels, ...shown, base: before ?? null };
+    };
+    this.shownCallers = part(callers(tree, both.map(({ total }) => total), label, labels.length));
+    this.shownGraph = part(callees(tree, both.map(({ own }) => own), label, labels.length));
+    const show = (graph, shown, upwards) => {
+      const options = { order: "weight", root: shown.tree.first[0], upwards };
+      const drawn = base ? this.mean(shown, shown.base) : shown;
+      graph.show(this.look(shown, drawn, options, shown, shown.base));
     };
     show(this.callersGraph, this.shownCallers, true);
     // The function is at the bottom.
@@ -513,6 +518,7 @@ class Page {
     show(this.graph, this.shownGraph, false);
     const sum = this.shownGraph.total[0];
     $("shown").append(`; callers of ${labels[label].name} above, callees below: ${amount(sum, this.recording.unit)} (${percent(sum / (this.shown.recorded || 1))})`);
+    if (base) $("shown").append(`; in the base ${percent(this.shownGraph.base.total[0] / (this.baseShown.recorded || 1))}`);
   }
 
   /** The table and the call tree; intervals once a choice rests. */
@@ -525,10 +531,12 @@ class Page {
 
   drawTree() {
     const { labels, tree } = this.shownModel;
-    const head = element("div", { className: "call head" }, ...["total", "share", "self"].map((text) => element("span", { className: "number", textContent: text })), "function");
-    $("list").replaceChildren(head, callTree({
+    const base = this.baseShown && { ...this.counts(this.baseShown, this.shownModel), recorded: this.baseShown.recorded || 1 };
+    $("list").replaceChildren(...callTree({
       tree, ...this.now, recorded: this.shown.recorded || 1, unit: this.recording.unit,
       name: (node) => labels[tree.label[node]].name,
+      matches: this.matches,
+      base,
       onChoose: (label) => this.choose(label),
     }));
   }

@@ -110,13 +110,25 @@ function signedEnds(interval) {
   return interval.map(signed).join(" to ");
 }
 
-/** A tree of calls whose rows open with a button or the arrow keys. The heaviest way is open at first. */
-export function callTree({ tree, own, total, recorded, unit, name, onChoose }) {
+/** The heads of a call tree's columns. */
+function callHead(compares) {
+  const numbers = ["total", "share", "self", ...(compares ? ["base share", "change"] : [])];
+  return element("div", { className: "call head" }, ...numbers.map((text) => element("span", { className: "number", textContent: text })), "function");
+}
+
+/**
+ * A tree of calls whose rows open with a button or the arrow keys. The heaviest way is open at first. `base` has the
+ * totals of another part of the time, `matches` says by label what is marked.
+ */
+export function callTree({ tree, own, total, recorded, unit, name, matches, base, onChoose }) {
   const list = element("div", { className: "calls", role: "tree" });
+  const shareOf = (node) => total[node] / recorded;
+  const baseOf = (node) => (base ? base.total[node] / base.recorded : 0);
+  const weights = (node) => shareOf(node) + baseOf(node);
   const childrenOf = (node) => {
     const found = [];
-    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] > 0) found.push(child);
-    return found.sort((a, b) => total[b] - total[a] || a - b);
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (weights(child) > 0) found.push(child);
+    return found.sort((a, b) => weights(b) - weights(a) || a - b);
   };
   const MOST = 200;
   const add = (node, depth, before) => {
@@ -124,11 +136,11 @@ export function callTree({ tree, own, total, recorded, unit, name, onChoose }) {
     const row = element("div", { className: "call", role: "treeitem", tabIndex: 0, "data-node": node, "aria-level": depth });
     const toggle = element("span", { className: "toggle", textContent: children.length > 0 ? "▸" : "" });
     const cells = [
-      element("span", { className: "number", textContent: amount(total[node], unit) }),
-      element("span", { className: "number", textContent: percent(total[node] / recorded) }),
-      element("span", { className: "number", textContent: amount(own[node], unit) }),
-    ];
-    const text = element("span", { className: "function", textContent: name(node) });
+      amount(total[node], unit), percent(shareOf(node)), amount(own[node], unit),
+      ...(base ? [percent(baseOf(node)), signed(shareOf(node) - baseOf(node))] : []),
+    ].map((textContent) => element("span", { className: "number", textContent }));
+    const isMatch = matches?.[tree.label[node]] === 1;
+    const text = element("span", { className: "function" }, element("span", { className: isMatch ? "match" : "", textContent: name(node) }));
     text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;
     text.prepend(toggle);
     row.append(...cells, text);
@@ -172,8 +184,8 @@ export function callTree({ tree, own, total, recorded, unit, name, onChoose }) {
     row.click();
     const below = row.nextSibling;
     const node = Number(below?.getAttribute("data-node"));
-    if (!below || total[node] < total[Number(row.getAttribute("data-node"))] / 2) break;
+    if (!below || weights(node) < weights(Number(row.getAttribute("data-node"))) / 2) break;
     row = below;
   }
-  return list;
+  return [callHead(Boolean(base)), list];
 }

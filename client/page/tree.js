@@ -174,18 +174,23 @@ export function carry(own, to, length) {
   return carried;
 }
 
-/** What calls a function, from its innermost call in each stack outwards; and the counts of stacks that end so. */
-export function callers(tree, total, label, labels) {
+/**
+ * What calls a function, from its innermost call in each stack outwards: one tree of several totals, and for each of them
+ * the counts of stacks that end so.
+ */
+export function callers(tree, totals, label, labels) {
   const builder = new Builder(labels);
-  const own = [0];
-  const innermost = innermostCounts(tree, total, label);
-  for (const [node, count] of innermost) {
-    let at = builder.child(0, label);
-    for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) at = builder.child(at, tree.label[up]);
-    while (own.length <= at) own.push(0);
-    own[at] += count;
-  }
-  return { tree: builder.finish(), own: Float64Array.from(own) };
+  const sums = totals.map((total) => {
+    const own = new Map();
+    for (const [node, count] of innermostCounts(tree, total, label)) {
+      let at = builder.child(0, label);
+      for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) at = builder.child(at, tree.label[up]);
+      own.set(at, (own.get(at) ?? 0) + count);
+    }
+    return own;
+  });
+  const made = builder.finish();
+  return { tree: made, owns: sums.map((own) => Float64Array.from({ length: made.length }, (_, node) => own.get(node) ?? 0)) };
 }
 
 /** The nodes of a label, each with the count of stacks that have no other node of it further inwards. */
@@ -204,18 +209,16 @@ function innermostCounts(tree, total, label) {
   return [...counts].filter(([, count]) => count > 0);
 }
 
-/** What a function calls, from its outermost call in each stack inwards; and the counts of stacks that end there. */
-export function callees(tree, own, label, labels) {
+/** What a function calls, from its outermost call in each stack inwards; and the counts of stacks that end there, likewise. */
+export function callees(tree, owns, label, labels) {
   const builder = new Builder(labels);
-  const sums = [0];
   const to = new Int32Array(tree.length);
   for (let node = 1; node < tree.length; node += 1) {
     const above = to[tree.parent[node]];
     if (above !== 0) to[node] = builder.child(above, tree.label[node]);
     else if (tree.label[node] === label) to[node] = builder.child(0, label);
-    else continue;
-    while (sums.length <= to[node]) sums.push(0);
-    sums[to[node]] += own[node];
   }
-  return { tree: builder.finish(), own: Float64Array.from(sums) };
+  const made = builder.finish();
+  // What is above the function or beside it is carried to the root, which has none of its own.
+  return { tree: made, owns: owns.map((own) => carry(own, to, made.length).fill(0, 0, 1)) };
 }

@@ -37,11 +37,16 @@ test("recursion collapses, and hidden functions give their samples to their call
 });
 
 test("callers count the innermost call of a stack, callees the outermost", () => {
-  const above = callers(tree, total, POLL, 3);
-  assert.deepEqual(paths(above.tree, above.tree.totals(above.own)), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
-  const below = callees(tree, own, POLL, 3);
-  assert.deepEqual(paths(below.tree, below.own), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
-  assert.equal(callers(tree, total, 9, 10).tree.length, 1, "a function without calls");
+  const above = callers(tree, [total], POLL, 3);
+  assert.deepEqual(paths(above.tree, above.tree.totals(above.owns[0])), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
+  const below = callees(tree, [own], POLL, 3);
+  assert.deepEqual(paths(below.tree, below.owns[0]), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
+  assert.equal(callers(tree, [total], 9, 10).tree.length, 1, "a function without calls");
+  // Another part of the time has the stack `0;1` alone: both parts have one tree.
+  const other = own.map((count, node) => (tree.path(node).join() === "0,1" ? count : 0));
+  const both = callers(tree, [total, tree.totals(other)], POLL, 3);
+  assert.deepEqual(both.owns.map((sums) => paths(both.tree, sums)), [paths(above.tree, above.owns[0]), { "1;0": 2 }]);
+  assert.deepEqual(callees(tree, [own, other], POLL, 3).owns[1], Float64Array.from([0, 2, 0, 0, 0]));
 });
 
 test("cells narrower than a pixel become one that says how many they are", () => {

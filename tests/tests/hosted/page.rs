@@ -392,7 +392,11 @@ fn a_page_searches_compares_and_restores_its_address() {
         json!({ "read": "#shown" }),
         json!({ "hash": true }),
         json!({ "press": "4", "on": "#tracks" }),
-        json!({ "read": ".call .function" }),
+        json!({ "rows": ".call" }),
+        json!({ "type": "#query", "text": "thread_start|main" }),
+        json!({ "read": ".call .match" }),
+        json!({ "press": "5", "on": "#tracks" }),
+        json!({ "read": "#shown" }),
         // The root's cell, and its function hidden by keys.
         open(&client, ""),
         json!({ "hover": "#graph", "at": [0.5, 0.01] }),
@@ -438,8 +442,25 @@ fn a_page_searches_compares_and_restores_its_address() {
         compared.contains("compared with base") && compared.contains("shares"),
         "{compared}"
     );
-    assert!(shown[12].as_array().unwrap().len() > 3, "{}", shown[12]);
-    let tip = shown[14].as_str().unwrap();
+    let calls: Vec<Vec<String>> = serde_json::from_value(shown[12].clone()).unwrap();
+    assert_eq!(calls[0][3..], ["base share", "change"]);
+    assert!(calls.len() > 3, "{calls:?}");
+    for call in &calls[1..] {
+        let number = |text: &str| {
+            let text = text.trim_end_matches(" %").replace('−', "-");
+            text.trim_start_matches('<').parse::<f64>().unwrap()
+        };
+        let [share, base, change] = [1, 3, 4].map(|at| number(&call[at]));
+        assert!((share - base - change).abs() < 0.16, "{call:?}");
+    }
+    let marked = shown[14].as_array().unwrap();
+    assert!(
+        !marked.is_empty() && marked.len() < calls.len(),
+        "{marked:?}"
+    );
+    let sandwich = shown[16][0].as_str().unwrap();
+    assert!(sandwich.contains("; in the base "), "{sandwich}");
+    let tip = shown[18].as_str().unwrap();
     assert!(
         tip.starts_with("all") && tip.contains(&grouped(&whole["samples"]["recorded"])),
         "{tip}"
@@ -451,7 +472,7 @@ fn a_page_searches_compares_and_restores_its_address() {
         &["--callers", &format!("^{}$", regex::escape(first))],
     );
     let total = grouped(&calls["calls"]["total"]);
-    let sandwich = shown[17][0].as_str().unwrap();
+    let sandwich = shown[21][0].as_str().unwrap();
     assert!(
         sandwich.contains(&format!(
             "callers of {first} above, callees below: {total} "
