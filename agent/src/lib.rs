@@ -12,12 +12,15 @@ mod agent;
 mod count;
 mod ground;
 mod guests;
+#[cfg(feature = "heap")]
+pub mod heap;
 mod record;
 mod ring;
 mod serve;
 pub mod stack;
 
 pub use agent::{Agent, Config, StartError};
+pub use count::live::live_bytes;
 pub use count::memory::minimum_bytes;
 pub use count::recording::MAX_RECORDINGS;
 pub use count::table;

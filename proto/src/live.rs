@@ -41,12 +41,12 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Whether another sample certainly fits.
-    pub fn has_room(&self) -> bool {
-        self.output.room() >= MAX_SAMPLE_BYTES
+    /// Whether this number of samples certainly fits.
+    pub fn has_room_for(&self, samples: usize) -> bool {
+        self.output.room() >= samples * MAX_SAMPLE_BYTES
     }
 
-    /// Adds a sample, born at the base or later. Call it only while there [is room](Self::has_room).
+    /// Adds a sample, born at the base or later. Call it only while there [is room](Self::has_room_for).
     pub fn push(&mut self, sample: &Sample) {
         let distance = sample.node.wrapping_sub(self.node).cast_signed();
         self.output.varint(zigzag(distance));
@@ -112,7 +112,7 @@ mod tests {
         let mut buffer = [0; 4 * MAX_SAMPLE_BYTES];
         let mut encoder = Encoder::new(5_000, &mut buffer);
         for sample in &samples {
-            assert!(encoder.has_room());
+            assert!(encoder.has_room_for(1));
             encoder.push(sample);
         }
         let length = encoder.finish();

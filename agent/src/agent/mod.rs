@@ -12,7 +12,9 @@ use unikprof_proto::ring::kind;
 
 use self::head::{Head, HeadCells};
 use self::recordings::Recordings;
+use crate::count::live::LiveTable;
 use crate::count::memory;
+use crate::count::points::PointCells;
 use crate::count::recording::MAX_RECORDINGS;
 use crate::count::slot::{Slot, SlotCells};
 use crate::count::table::SEGMENTS;
@@ -66,6 +68,7 @@ pub struct Agent<'m, P: ?Sized> {
     code: CodeMap,
     callers: Option<CallerTable<'m>>,
     rings: Option<Rings<'m>>,
+    live: Option<LiveTable<'m>>,
     slots: &'m [Slot<'m>],
     heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
@@ -111,6 +114,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             code,
             callers: None,
             rings: None,
+            live: None,
             slots,
             heads: core::array::from_fn(|_| HeadCells::default()),
             memory_bytes: 0,
@@ -139,6 +143,18 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         if cfg!(feature = "ring") {
             self.rings = Rings::in_block(block, self.config.vcpus as usize);
+        }
+        self
+    }
+
+    /// Gives the agent a memory block for samples of allocations that are still held. Without a block, if it is too
+    /// small, or without the feature `heap`, the agent does not record in mode
+    /// [`LIVE`](unikprof_proto::code::mode::LIVE). [`live_bytes`](crate::live_bytes) returns the size for a number of
+    /// samples; about three quarters of them have room before some are dropped. All vCPUs share it.
+    #[must_use]
+    pub fn with_live_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
+        if cfg!(feature = "heap") {
+            self.live = LiveTable::in_block(block);
         }
         self
     }
@@ -230,6 +246,22 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
+    /// The table of live allocations; `None` if there is no memory for one.
+    #[inline]
+    pub(crate) fn live(&self) -> Option<&LiveTable<'m>> {
+        if cfg!(feature = "heap") {
+            self.live.as_ref()
+        } else {
+            None
+        }
+    }
+
+    /// Whether the guest has reported an allocation.
+    pub(crate) fn sees_allocations(&self) -> bool {
+        let mut slots = self.slots();
+        cfg!(feature = "heap") && slots.any(|(_, slot)| slot.cells.points.allocated() != 0)
+    }
+
     /// Stores the head of the recording that begins at this index.
     pub(crate) fn keep_head(&self, index: usize, head: &Head) {
         if let Some(cells) = self.heads.get(index) {
@@ -271,7 +303,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
 
     /// The vCPU's clocks at this moment, without counters.
     pub(crate) fn snapshot(&self, vcpu: u32) -> Snapshot {
+        let points = self.slot(vcpu).map(|slot| &slot.cells.points);
+        let points = points.filter(|_| cfg!(feature = "heap"));
         Snapshot {
+            allocated_bytes: points.map_or(0, PointCells::allocated),
+            freed_samples: points.map_or(0, PointCells::freed),
             at_ns: self.platform.now_ns(),
             cycles: self.platform.cycles(),
             running_ns: self.platform.running_ns(vcpu),

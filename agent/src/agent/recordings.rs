@@ -14,6 +14,8 @@ pub(crate) struct Recordings {
     /// The time until which table segments that ring records refer to are not freed, because a client is reading the
     /// rings.
     pub(crate) pinned_until_ns: u64,
+    /// The number of buckets of live allocations in which samples of removed recordings may be left.
+    pub(crate) unreaped: u32,
 }
 
 impl Default for Recordings {
@@ -22,6 +24,7 @@ impl Default for Recordings {
             recordings: core::array::from_fn(Recording::new),
             last: 0,
             pinned_until_ns: 0,
+            unreaped: 0,
         }
     }
 }
@@ -79,6 +82,8 @@ pub(crate) struct Recording {
     pub(crate) folding: Cursor,
     /// How often counts were folded. An answer that began before a fold is no longer valid.
     pub(crate) folds: u64,
+    /// The recording's live samples, if it has any, are to be removed.
+    pub(crate) wants_reap: bool,
     /// The number of times that the guest had been resumed when the recording began.
     pub(crate) gaps_before: u32,
 }
@@ -94,6 +99,7 @@ impl Recording {
             lease: None,
             folding: Cursor::default(),
             folds: 0,
+            wants_reap: false,
             gaps_before: 0,
         }
     }

@@ -4,7 +4,11 @@
 //! floating point. The poll starts new epochs and clears counts through the same slot.
 
 pub(crate) mod cells;
+#[cfg_attr(not(feature = "heap"), allow(dead_code))]
+pub(crate) mod live;
 pub(crate) mod memory;
+#[cfg_attr(not(feature = "heap"), allow(dead_code))]
+pub(crate) mod points;
 pub(crate) mod recording;
 #[cfg(all(test, loom))]
 mod rotation_model;

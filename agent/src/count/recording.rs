@@ -191,7 +191,7 @@ impl Settings {
     /// Whether blocked time is counted.
     #[inline]
     pub(crate) fn counts_blocked(self) -> bool {
-        self.mode() != mode::CPU
+        matches!(self.mode(), mode::WALL | mode::OFF_CPU)
     }
 
     /// Whether the timer is armed for the recording now. Blocked time is counted without ticks.
@@ -245,6 +245,7 @@ pub(crate) struct Begin {
     pub(crate) mode: u32,
     pub(crate) lookup: Lookup,
     pub(crate) depth: u32,
+    /// In the heap modes, the mean interval in bytes.
     pub(crate) period_ns: u64,
     pub(crate) fixed: bool,
     pub(crate) until_ns: u64,
@@ -305,6 +306,12 @@ impl RecordingCells {
     #[inline]
     pub(crate) fn mode(&self) -> u32 {
         self.settings().mode()
+    }
+
+    /// The mean interval in bytes, if it samples allocations.
+    #[cfg(feature = "heap")]
+    pub(crate) fn interval_bytes(&self) -> Option<u64> {
+        mode::is_heap(self.mode()).then(|| self.sampler.period_ns())
     }
 
     /// Whether it counts blocked time.

@@ -105,7 +105,7 @@ impl Memory {
         let recording = &self.recordings[0];
         let segment = table.oldest_segment(0).unwrap_or(0);
         let owned = own();
-        table.condemn(segment);
+        table.condemn(segment, 0);
         drop(owned);
         let owned = own();
         table.sweep(u32::MAX);

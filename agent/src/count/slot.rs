@@ -14,6 +14,7 @@
 
 use unikprof_proto::message::{Counter, Snapshot};
 
+use crate::count::points::PointCells;
 use crate::count::recording::{
     Begin, Lookup, MAX_RECORDINGS, RecordingCells, Sample, Times, times,
 };
@@ -39,6 +40,8 @@ pub(crate) struct SlotCells {
     blocked_since_ns: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
+    /// The vCPU's allocated bytes.
+    pub(crate) points: PointCells,
     table: TableCells,
     path: PathCells,
     deferred: DeferredCells,
@@ -53,7 +56,7 @@ const _: () = assert!(MAX_RECORDINGS < 31);
 const FREE: u32 = 0;
 /// A tick or the poll owns the slot.
 const TAKEN: u32 = 1;
-/// The vCPU's own block or wake call owns the slot. A tick that finds this state has interrupted that call.
+/// The vCPU's own block, wake or allocation call owns the slot. A tick that finds this state has interrupted that call.
 const ACCOUNTING: u32 = 2;
 
 /// The vCPU is outside its block call.
@@ -130,6 +133,12 @@ impl Served {
     #[inline]
     pub(crate) fn recordings(self) -> Live {
         self.0
+    }
+
+    /// Those of the recordings that have a bit in `bits`.
+    #[cfg(feature = "heap")]
+    pub(crate) fn only(self, bits: u32) -> Self {
+        Self(self.0.with(self.0.bits() & bits))
     }
 }
 
@@ -277,7 +286,7 @@ impl Live {
 
     /// The recordings of `bits`, at the same moment.
     #[inline]
-    fn with(self, bits: u32) -> Self {
+    pub(crate) fn with(self, bits: u32) -> Self {
         Self::new(bits, self.ends())
     }
 
@@ -482,6 +491,7 @@ impl<'m> Slot<'m> {
     pub(crate) fn begin(&self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(recording) = self.recording(index) {
             recording.begin(begin, snapshot);
+            self.cells.points.seed(begin.seed);
             self.cells.live.fetch_or(1 << index, Ordering::Release);
         }
     }
@@ -530,7 +540,7 @@ impl<'m> Slot<'m> {
         self.take_patiently_as(TAKEN)
     }
 
-    /// The same for the vCPU's own block or wake call. After releasing the slot, the caller must count the deferred
+    /// The same for the vCPU's own block, wake or allocation call. After releasing the slot, the caller must count the deferred
     /// sample of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
     pub(crate) fn take_for_accounting(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(ACCOUNTING)

@@ -123,6 +123,8 @@ pub struct TableCells {
     segments: [SegmentCells; SEGMENTS],
     /// The number of index entries that the current sweep has not reached.
     unswept: AtomicU32,
+    /// The number of buckets of live allocations whose stacks were not moved out of the condemned segment yet.
+    unmoved: AtomicU32,
     /// The newest node's number at two moments, for the rate of new stacks: number and time in ns, older first.
     rate: [AtomicU64; 4],
 }
@@ -710,8 +712,9 @@ impl Table<'_> {
     }
 
     /// Condemns a segment, which must not be the current one: its stacks are no longer found. Only one segment may be
-    /// condemned at a time.
-    pub(crate) fn condemn(&self, segment: u32) {
+    /// condemned at a time. `live_buckets`: the size of the table of live allocations.
+    pub(crate) fn condemn(&self, segment: u32, live_buckets: u32) {
+        self.cells.unmoved.store(live_buckets, Ordering::Relaxed);
         self.cells.condemned.store(1 << segment, Ordering::Relaxed);
         self.cells
             .unswept
@@ -726,6 +729,36 @@ impl Table<'_> {
     /// Whether the sweep of the condemned segment is complete. Needs no ownership.
     pub(crate) fn is_swept(&self) -> bool {
         self.cells.unswept.load(Ordering::Relaxed) == 0
+    }
+
+    /// The number of buckets of live allocations that were not searched for stacks of the condemned segment yet. Needs
+    /// no ownership.
+    pub(crate) fn unmoved(&self) -> u32 {
+        self.cells.unmoved.load(Ordering::Relaxed)
+    }
+
+    /// Stores the number of those buckets.
+    pub(crate) fn set_unmoved(&self, buckets: u32) {
+        self.cells.unmoved.store(buckets, Ordering::Relaxed);
+    }
+
+    /// Inserts the stack at `place`, which lies in the condemned segment, into the current one; returns its new place.
+    /// `path` must be empty.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub(crate) fn move_stack(&self, mut place: u32, mut path: Path<'_>) -> Result<u32, Full> {
+        while let Some(node) = self.node(place) {
+            let frames = node.frames.iter().map(|cell| cell.load(Ordering::Relaxed));
+            frames
+                .filter(|frame| *frame != 0)
+                .for_each(|frame| path.push(frame));
+            place = node.parent.load(Ordering::Relaxed);
+        }
+        if path.is_empty() {
+            return Err(Full);
+        }
+        self.keep(&path)
     }
 
     /// The segments in `own`, a bit for each, and of those that new stacks are expected in (the current one, a free
@@ -965,7 +998,7 @@ mod tests {
     /// Gives up the oldest segment and its counts.
     fn rotate(table: &Table<'_>, position: u64) {
         let segment = table.oldest_segment(0).unwrap();
-        table.condemn(segment);
+        table.condemn(segment, 0);
         while !table.is_swept() {
             table.sweep(7);
         }
@@ -1220,7 +1253,7 @@ mod tests {
         let table = memory.table();
         (0..17).for_each(|code| count(&table, &[100 + code], EVEN).unwrap());
         let before = keep(&table, &[100]).unwrap();
-        table.condemn(table.oldest_segment(0).unwrap());
+        table.condemn(table.oldest_segment(0).unwrap(), 0);
         let after = keep(&table, &[100]).unwrap();
         assert_ne!(table.segment_of(before), table.segment_of(after));
         assert_eq!(keep(&table, &[100]), Ok(after));

@@ -30,6 +30,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
                 capability::RING
             } else {
                 0
+            }
+            | match (self.sees_allocations(), self.live()) {
+                (false, _) => 0,
+                (true, None) => capability::HEAP,
+                (true, Some(_)) => capability::HEAP | capability::LIVE,
             };
         Welcome {
             agent_version: env!("CARGO_PKG_VERSION"),

@@ -32,7 +32,7 @@ pub enum MappingsError {
     TooMany(usize),
     /// The mapping at this index is empty or overlaps the one before it. Mappings must be sorted by start.
     Order(usize),
-    /// Together they take more than 4 GiB, the range of a code.
+    /// Together they take more than 3840 MiB, the range of addresses in a code.
     TooLarge,
 }
 
@@ -49,7 +49,7 @@ impl core::fmt::Display for MappingsError {
                     "mapping {index} is empty or overlaps the one before it; sort them"
                 )
             }
-            Self::TooLarge => f.write_str("the mappings take more than 4 GiB together"),
+            Self::TooLarge => f.write_str("the mappings take more than 3840 MiB together"),
         }
     }
 }
@@ -99,6 +99,7 @@ impl CodeMap {
             base = u32::try_from(length)
                 .ok()
                 .and_then(|length| base.checked_add(length))
+                .filter(|end| *end <= frame_code::FIRST_SIZE)
                 .ok_or(MappingsError::TooLarge)?;
             floor = mapping.end;
         }

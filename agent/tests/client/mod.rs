@@ -10,12 +10,12 @@ use unikprof_proto::code::{frame_code, state};
 use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Counts, Dump, Epoch, EventName, EventNames,
-    EventNamesEnd, Fetch, Hello, Histogram, Nodes, Pending, RecordingStatus, Refusal, Ring,
-    RingEnd, RingHead, RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop,
+    EventNamesEnd, Fetch, Hello, Histogram, LiveSamples, Nodes, Pending, RecordingStatus, Refusal,
+    Ring, RingEnd, RingHead, RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop,
     TableRows, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, Record, kind};
-use unikprof_proto::{counts, nodes, preamble};
+use unikprof_proto::{counts, live, nodes, preamble};
 pub use unikprof_test_kit::frames::{Frame, encoded, frames};
 
 /// A service that the clients of a test share.
@@ -342,6 +342,8 @@ pub struct Download {
     /// The counters in this epoch.
     pub counters: Counters,
     pub samples: u64,
+    /// Allocations that are still held: stack, size and birth.
+    pub live: Vec<(Vec<u32>, u64, u64)>,
     pub running_ns: u64,
     /// The difference of the vCPU's clocks over the epoch: the monotonic clock and the blocked
     /// time.
@@ -355,8 +357,11 @@ pub fn download_whole(frames: &[Frame]) -> Download {
     let got = download(frames);
     assert!(got.counters.add_up(), "{:?}", got.counters);
     let counted: u64 = got.stacks.values().sum();
-    assert_eq!(counted, got.samples, "what the head promises");
-    assert_eq!(counted, got.counters.recorded + got.counters.blocked);
+    let held = got.live.len() as u64;
+    assert_eq!(counted + held, got.samples, "what the head promises");
+    if counted != 0 {
+        assert_eq!(counted, got.counters.recorded + got.counters.blocked);
+    }
     got
 }
 
@@ -381,6 +386,7 @@ pub fn download(frames: &[Frame]) -> Download {
 /// Reads the answer to a client that has these nodes, and adds to them.
 pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
     let mut stacks: HashMap<Vec<u32>, u64> = HashMap::new();
+    let mut live = Vec::new();
     let [head, vcpu, runs @ .., end] = frames else {
         panic!("a head and an end: {frames:?}");
     };
@@ -395,6 +401,13 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
                 }
             }
             Histogram::TYPE => {}
+            LiveSamples::TYPE => {
+                let run: LiveSamples<'_> = read(frame);
+                live::decode(run.base_ns, run.count, run.payload, |sample| {
+                    live.push((known[&sample.node].clone(), sample.size, sample.born_ns));
+                })
+                .unwrap();
+            }
             other => panic!("message {other} in an epoch"),
         }
     }
@@ -407,6 +420,7 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
             .counters
             .zip(&vcpu.start.counters, |end, start| end - start),
         samples: end.samples,
+        live,
         running_ns: vcpu.end.running_ns - vcpu.start.running_ns,
         passed_ns: vcpu.end.at_ns - vcpu.start.at_ns,
         // A hosted guest's is a difference of Linux's clocks, and may go back a little.

@@ -7,10 +7,10 @@ use std::io::{self, Read, Write};
 use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Counters, Counts, Fetch, Histogram, Nodes, Pending,
-    RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
+    Acknowledge, Acknowledged, Check, Counters, Counts, Fetch, Histogram, LiveSamples, Nodes,
+    Pending, RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
-use unikprof_proto::{code, counts, nodes, preamble, varint};
+use unikprof_proto::{code, counts, live, nodes, preamble, varint};
 use unikprof_test_kit::frames::{Frame, encoded, take_frame};
 
 /// Errors are returned, not handled.
@@ -43,6 +43,10 @@ pub(crate) struct Fetched {
     pub(crate) counters: Counters,
     /// Cycles spent in ticks, since the recording began.
     pub(crate) tick_cycles: u64,
+    /// Each counted stack's frame codes, leaf first, and its count.
+    pub(crate) counts: Vec<(Vec<u32>, u64)>,
+    /// Allocations that are still held.
+    pub(crate) live: Vec<live::Sample>,
     /// Cycles of a sample, as pairs of bucket and count.
     pub(crate) sample_cycles: Vec<(usize, u64)>,
 }
@@ -72,7 +76,12 @@ impl<S: Read + Write> Conversation<S> {
 
     /// The same with a name, for several recordings.
     pub(crate) fn start_named(&mut self, name: &str, period_ns: u64) -> Result<()> {
-        self.send(&Start::running_time(name, period_ns))?;
+        self.start_as(&Start::running_time(name, period_ns))
+    }
+
+    /// The same with these settings.
+    pub(crate) fn start_as(&mut self, start: &Start<'_>) -> Result<()> {
+        self.send(start)?;
         self.answer()?.decode::<Started>()?;
         Ok(())
     }
@@ -99,8 +108,8 @@ impl<S: Read + Write> Conversation<S> {
     fn fetch(&mut self, epoch: u64) -> Result<Fetched> {
         let before = self.received;
         let mut fetched = Fetched::default();
-        // The depth of the stack that ends in each node of the vCPU.
-        let mut depths: HashMap<u64, u64> = HashMap::new();
+        // The stack that ends in each node of the vCPU.
+        let mut stacks: HashMap<u64, Vec<u32>> = HashMap::new();
         self.send(&Fetch {
             epoch,
             vcpu: 0,
@@ -124,8 +133,8 @@ impl<S: Read + Write> Conversation<S> {
                 Nodes::TYPE => {
                     let run: Nodes<'_> = answer.decode()?;
                     nodes::decode(run.first, run.count, run.payload, |number, node| {
-                        let below = depths.get(&node.parent).copied().unwrap_or(0);
-                        depths.insert(number, below + node.frames.len() as u64);
+                        let callers = stacks.get(&node.parent).cloned().unwrap_or_default();
+                        stacks.insert(number, [node.frames, &callers].concat());
                         fetched.nodes += 1;
                     })?;
                 }
@@ -135,12 +144,20 @@ impl<S: Read + Write> Conversation<S> {
                     counts::decode(run.after, run.count, run.payload, |number, count| {
                         fetched.stacks += 1;
                         fetched.samples += count;
-                        fetched.frames += depths.get(&number).copied().unwrap_or(0);
+                        let stack = stacks.get(&number).cloned().unwrap_or_default();
+                        fetched.frames += stack.len() as u64;
+                        fetched.counts.push((stack, count));
+                    })?;
+                }
+                LiveSamples::TYPE => {
+                    let run: LiveSamples<'_> = answer.decode()?;
+                    live::decode(run.base_ns, run.count, run.payload, |sample| {
+                        fetched.live.push(sample);
                     })?;
                 }
                 VcpuEnd::TYPE => {
                     let end: VcpuEnd = answer.decode()?;
-                    if end.samples != fetched.samples {
+                    if end.samples != fetched.samples + fetched.live.len() as u64 {
                         return Err("the epoch's samples do not add up".into());
                     }
                     fetched.wire_bytes = self.received - before;

@@ -101,8 +101,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge_since(cycles, slot);
     }
 
-    /// Counts the samples of ticks that came while this vCPU's block accounting owned the slot.
-    fn count_deferred(&self, vcpu: u32, slot: &'m Slot<'m>) {
+    /// Counts the samples of ticks that came while this vCPU's block or allocation accounting owned the slot.
+    pub(super) fn count_deferred(&self, vcpu: u32, slot: &'m Slot<'m>) {
         while slot.cells.has_deferred() {
             let owned = slot.take_for_accounting();
             let (kind, first, recordings) = match &owned {

@@ -2,6 +2,7 @@
 //!
 //! Why: docs/decisions.md#a-tick-finds-cold-caches, docs/decisions.md#small-values-stay-in-registers.
 
+mod allocation;
 mod blocking;
 mod snapshot;
 

@@ -84,6 +84,10 @@ pub struct Config {
     pub caller_table_bytes: usize,
     /// The memory for the flight recorder's rings, in bytes. 0: there are no rings.
     pub ring_bytes: usize,
+    /// The number of samples that the table of live allocations has room for; see
+    /// [`Agent::with_live_memory`](crate::Agent::with_live_memory). 0: there is no table.
+    #[cfg(feature = "heap")]
+    pub live_samples: usize,
     /// A caller table that is linked into the program, in the format of `unikprof-client caller-table`. It is
     /// installed at the start.
     pub linked_caller_table: Option<&'static [u8]>,
@@ -109,6 +113,8 @@ impl Config {
             signal: libc::SIGPROF,
             caller_table_bytes: 1 << 20,
             ring_bytes: 1 << 20,
+            #[cfg(feature = "heap")]
+            live_samples: 16_000,
             linked_caller_table: None,
             record_at_boot: None,
             cpu_share_permille: DEFAULT_CPU_SHARE_PERMILLE,
@@ -230,6 +236,11 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
         .map_err(Error::Start)?
         .with_caller_memory(callers)
         .with_ring(ring);
+    #[cfg(feature = "heap")]
+    if config.live_samples > 0 {
+        let bytes = crate::live_bytes(config.live_samples);
+        agent = agent.with_live_memory(Vec::leak(std::vec![MaybeUninit::uninit(); bytes]));
+    }
     if let Some(table) = config.linked_caller_table {
         agent
             .install_caller_table(table)

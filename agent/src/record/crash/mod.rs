@@ -171,8 +171,8 @@ impl AnyAgent<'_, '_> {
         for (_, cells) in slot.each(slot.live()) {
             let epoch = cells.epoch();
             let end = Snapshot {
-                allocated_bytes: 0,
-                freed_samples: 0,
+                allocated_bytes: slot.cells.points.allocated(),
+                freed_samples: slot.cells.points.freed(),
                 at_ns: platform.now_ns(),
                 cycles: platform.cycles(),
                 running_ns: if here { platform.running_ns(vcpu) } else { 0 },

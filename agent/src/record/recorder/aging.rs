@@ -9,6 +9,7 @@ use unikprof_proto::code::mode;
 use super::Recorder;
 use crate::agent::AnyAgent;
 use crate::agent::recordings::{Cursor, Recording};
+use crate::count::live::LiveTable;
 use crate::count::recording::{MAX_RECORDINGS, RecordingCells};
 use crate::count::slot::Slot;
 use crate::count::table::{Column, SEGMENTS};
@@ -50,6 +51,8 @@ enum Step {
     Condemn(u32),
     /// Remove entries of the condemned segment from the index.
     Sweep,
+    /// Move stacks of live allocations out of the condemned segment.
+    Move,
     /// Fold the counts of the recording of this index in the condemned segment.
     Fold(usize),
     /// Free the condemned segment.
@@ -128,7 +131,7 @@ impl Recorder<'_> {
         let Some(step) = self.next_step(agent, slot, &kept, now_ns) else {
             return Piece::Nothing;
         };
-        let Some(_owned) = slot.take_patiently() else {
+        let Some(owned) = slot.take_patiently() else {
             return Piece::Busy;
         };
         match step {
@@ -138,7 +141,10 @@ impl Recorder<'_> {
                 }
             }
             Step::Reprieve => table.reprieve(),
-            Step::Condemn(segment) => table.condemn(segment),
+            Step::Condemn(segment) => {
+                table.condemn(segment, agent.live().map_or(0, LiveTable::buckets));
+            }
+            Step::Move => self.move_live(agent, vcpu, slot, &owned),
             Step::Sweep => table.sweep(SWEEP),
             // The end of a block counts for its stack, even in a condemned segment.
             Step::Fold(_) | Step::Free if is_blocked_in(slot, table.condemned()) => {
@@ -192,6 +198,9 @@ impl Recorder<'_> {
         let is_needed = free == 0 || agent.rings().is_none();
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
+        }
+        if table.unmoved() != 0 {
+            return Some(Step::Move);
         }
         match first_with_counts_in(slot, condemned) {
             Some(index) => {

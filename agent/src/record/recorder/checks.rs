@@ -1,7 +1,7 @@
 //! Checks of requests to start a recording.
 
 use unikprof_proto::code::{mode, refusal, start_flag};
-use unikprof_proto::message::{MAX_NAME, Start};
+use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES, Start};
 
 use super::{MAX_PERIOD_NS, MIN_PERIOD_NS, Refused};
 use crate::agent::AnyAgent;
@@ -22,7 +22,8 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
             )),
         );
     }
-    if !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
+    let is_heap = mode::is_heap(request.mode);
+    if !is_heap && !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
         return refused(
             refusal::BAD_PERIOD,
             Text::format(format_args!(
@@ -41,16 +42,45 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
             )),
         );
     }
-    if !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
+    if is_heap && !(MIN_INTERVAL_BYTES..=MAX_INTERVAL_BYTES).contains(&request.interval_bytes) {
+        return refused(
+            refusal::BAD_INTERVAL,
+            Text::format(format_args!(
+                "the interval may be {MIN_INTERVAL_BYTES} to {MAX_INTERVAL_BYTES} bytes; asked for {}",
+                request.interval_bytes
+            )),
+        );
+    }
+    if !is_heap && !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
         return refused(
             refusal::UNSUPPORTED_MODE,
             Text::format(format_args!(
-                "this agent records in modes 0 to 2; asked for mode {}",
+                "agents record in modes 0 to 4; asked for mode {}",
                 u64::from(request.mode)
             )),
         );
     }
     Ok(())
+}
+
+/// Checks that the agent can record allocations, if the request asks for that.
+pub(super) fn check_heap(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
+    let text = match request.mode {
+        mode::ALLOC | mode::LIVE if !cfg!(feature = "heap") => {
+            "this agent was built without the feature `heap`, so it does not record allocations"
+        }
+        mode::LIVE if agent.live().is_none() => {
+            "the agent was given no memory for live allocations, so it records in mode alloc, not live"
+        }
+        mode::ALLOC | mode::LIVE if !agent.sees_allocations() => {
+            "the guest has not reported any allocation: its allocator must call the agent's on_alloc"
+        }
+        _ => return Ok(()),
+    };
+    Err(Refused {
+        code: refusal::UNSUPPORTED_MODE,
+        text: Text::from(text),
+    })
 }
 
 /// Checks that the requested caller table is the agent's.

@@ -9,6 +9,7 @@
 mod aging;
 mod checks;
 mod epochs;
+mod live;
 mod recording;
 
 use unikprof_proto::code::{refusal, start_flag};
@@ -103,7 +104,9 @@ impl Recorder<'_> {
         request: &Start<'_>,
         server_ns: u64,
     ) -> Outcome<(u64, u64)> {
-        let checked = checks::check(request).and_then(|()| checks::check_table(agent, request));
+        let checked = checks::check(request)
+            .and_then(|()| checks::check_heap(agent, request))
+            .and_then(|()| checks::check_table(agent, request));
         let place = checked.and_then(|()| self.place_for(agent, client, request));
         let index = match place {
             Ok(index) => index,
@@ -240,7 +243,9 @@ impl Recorder<'_> {
         let aging_ns = self.age(agent, now_ns);
         let recordings = self.state.recordings.iter_mut();
         let due_ns = recordings.filter_map(|one| one.advance(agent, now_ns, server_ns));
-        due_ns.chain(aging_ns).min()
+        let due_ns = due_ns.chain(aging_ns).min();
+        let reaping_ns = self.reap(agent, now_ns);
+        due_ns.into_iter().chain(reaping_ns).min()
     }
 
     /// Begins the upload of a part of a caller table.

@@ -147,6 +147,7 @@ impl Recording {
     pub(super) fn free(&mut self, agent: &AnyAgent<'_, '_>) {
         self.phase = Phase::Idle;
         self.lease = None;
+        self.wants_reap = true;
         agent.forget_head(self.index);
     }
 
@@ -307,7 +308,7 @@ impl Recording {
                     Some(_) => Lookup::Leaf,
                 },
                 depth: self.settings.depth,
-                period_ns: self.settings.period_ns,
+                period_ns: self.settings.period_ns.max(self.settings.interval_bytes),
                 fixed: self.settings.flags & start_flag::FIXED_INTERVAL != 0,
                 until_ns,
                 seed: seed

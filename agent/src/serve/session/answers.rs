@@ -1,15 +1,16 @@
 //! A session's answers: the agent's description, the recorder's state, and epochs, frame by frame.
 
-use unikprof_proto::code::{histogram, message_type, refusal, role};
+use unikprof_proto::code::{histogram, message_type, mode, refusal, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
-    Counts, Epoch, Fetch, Histogram, Nodes, RecordingStatus, Status, TakeSnapshot, VcpuEnd,
-    VcpuEpoch, VcpuSnapshot,
+    Counts, Epoch, Fetch, Histogram, LiveSamples, Nodes, RecordingStatus, Status, TakeSnapshot,
+    VcpuEnd, VcpuEpoch, VcpuSnapshot,
 };
 
 use super::{Context, OUTPUT, Series, Session};
 use crate::agent::AnyAgent;
 use crate::count::cells::HistogramCells;
+use crate::count::live::LiveTable;
 use crate::count::table::{Column, CountRun, Run};
 use crate::count::vcpu_snapshot::MOST_BYTES;
 use crate::ground::text::Text;
@@ -48,6 +49,12 @@ pub(super) enum Part {
     /// Counts of nodes with numbers above `sent` and up to `last`.
     Counts {
         sent: u64,
+        last: u64,
+    },
+    /// Live samples of the buckets from `bucket` on, after `samples` others, whose nodes have numbers up to `last`.
+    Live {
+        bucket: u32,
+        samples: u64,
         last: u64,
     },
 }
@@ -138,8 +145,8 @@ impl Session {
             server_longest_ns: server.longest_ns,
             server_share_permille: budget.share_permille,
             server_deferred_ns: budget.waited_ns,
-            live_used: 0,
-            live_capacity: 0,
+            live_used: agent.live().map_or(0, LiveTable::used),
+            live_capacity: agent.live().map_or(0, LiveTable::capacity),
         });
     }
 
@@ -294,6 +301,17 @@ impl Session {
                     until,
                 }) = run
                 else {
+                    if agent_live(context, recording).is_some() {
+                        self.series = Series::Share(
+                            share,
+                            Part::Live {
+                                bucket: 0,
+                                samples: 0,
+                                last,
+                            },
+                        );
+                        return;
+                    }
                     let counted = |epoch| {
                         let counters = cells.boundary(epoch).counters;
                         counters.recorded.wrapping_add(counters.blocked)
@@ -315,6 +333,39 @@ impl Session {
                     });
                 }
                 Part::Counts { sent: until, last }
+            }
+            Part::Live {
+                bucket,
+                samples,
+                last,
+            } => {
+                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+                let live = agent_live(context, recording);
+                let run = live.and_then(|live| {
+                    recording.encode_live(live, (vcpu, epoch), &slot.table, bucket, &mut payload)
+                });
+                let Some(run) = run else {
+                    return self.send(&VcpuEnd {
+                        epoch,
+                        vcpu,
+                        known: last,
+                        samples,
+                    });
+                };
+                if run.count > 0 {
+                    self.send(&LiveSamples {
+                        epoch,
+                        vcpu,
+                        base_ns: recording.settings().started_ns,
+                        count: run.count,
+                        payload: payload.get(..run.bytes).unwrap_or_default(),
+                    });
+                }
+                Part::Live {
+                    bucket: run.until,
+                    samples: samples + u64::from(run.count),
+                    last,
+                }
             }
         };
         self.series = Series::Share(share, next);
@@ -358,4 +409,15 @@ impl Session {
             buckets: &buckets[..length],
         });
     }
+}
+
+/// The table of live allocations, if the recording is one of what is still held.
+fn agent_live<'a>(
+    context: &Context<'a, '_, '_>,
+    recording: &Recording,
+) -> Option<&'a LiveTable<'a>> {
+    context
+        .agent
+        .live()
+        .filter(|_| recording.settings().mode == mode::LIVE)
 }

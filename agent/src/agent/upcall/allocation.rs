@@ -1,0 +1,205 @@
+//! Allocations: which of them are sampled, and for which recordings.
+//!
+//! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks, docs/decisions.md#the-size-is-the-leaf.
+#![cfg(feature = "heap")]
+
+use unikprof_proto::code::{frame_code, mode};
+use unikprof_proto::message::Counter;
+use unikprof_proto::ring::{kind, outcome};
+
+use super::{INTERRUPTED_CYCLES, charge_cycles};
+use crate::agent::Agent;
+use crate::count::live::{Held, LiveEntry};
+use crate::count::points::Point;
+use crate::count::recording::{RecordingCells, Sample};
+use crate::count::slot::{Live, Owned, Served, Slot};
+use crate::ground::platform::{Platform, Registers};
+use crate::ring::Entry;
+
+/// An allocation that is sampled.
+struct Sampled {
+    vcpu: u32,
+    address: u64,
+    size: u64,
+    /// The least mean interval of the recordings.
+    least: u64,
+}
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// Counts an allocation, and samples it if its turn has come. `registers` are those of the allocator's caller.
+    #[inline(always)]
+    pub(crate) fn count_allocation(
+        &self,
+        address: u64,
+        size: u64,
+        registers: impl FnOnce() -> Registers,
+    ) {
+        if address != 0
+            && let Some((vcpu, slot)) = self.current()
+            && !slot.cells.points.pass(size)
+        {
+            self.visit(vcpu, slot, (address, size), &registers());
+        }
+    }
+
+    /// Counts an allocation that may be sampled.
+    #[cold]
+    #[inline(never)]
+    fn visit(
+        &self,
+        vcpu: u32,
+        slot: &'m Slot<'m>,
+        (address, size): (u64, u64),
+        registers: &Registers,
+    ) {
+        let live = slot.live();
+        let intervals = slot
+            .each(live)
+            .filter_map(|(_, recording)| recording.interval_bytes());
+        let least = intervals.min().unwrap_or(0);
+        if let Some(point) = slot.cells.points.visit(size, least) {
+            let sampled = Sampled {
+                vcpu,
+                address,
+                size,
+                least,
+            };
+            self.sample_allocation(slot, live, &sampled, point, registers);
+        }
+    }
+
+    fn sample_allocation(
+        &self,
+        slot: &'m Slot<'m>,
+        live: Live,
+        sampled: &Sampled,
+        point: Point,
+        registers: &Registers,
+    ) {
+        let &Sampled {
+            vcpu, size, least, ..
+        } = sampled;
+        let cycles = self.platform.cycles();
+        let now_ns = self.platform.now_ns();
+        let is_kept = |(_, recording): &(usize, &RecordingCells)| {
+            let interval = recording.interval_bytes();
+            now_ns < recording.until_ns()
+                && interval
+                    .is_some_and(|interval| slot.cells.points.is_kept(point, size, least, interval))
+        };
+        let due = slot
+            .each(live)
+            .filter(is_kept)
+            .fold(0, |bits, (index, _)| bits | 1 << index);
+        let due = live.with(due);
+        if due.is_empty() {
+            return;
+        }
+        match slot.take_for_accounting() {
+            Some(owned) => {
+                if let Some(served) = owned.served(due) {
+                    self.keep_allocation(&owned, slot, sampled, served, now_ns, registers);
+                }
+            }
+            None => {
+                let due = slot.left(due);
+                for (_, recording) in slot.each(due) {
+                    recording.counters.add_shared(Counter::Lost, 1);
+                }
+                self.write_allocation(vcpu, now_ns, kind::NO_SAMPLE, outcome::LOST, due);
+            }
+        }
+        self.count_deferred(vcpu, slot);
+        let spent = self.platform.cycles().wrapping_sub(cycles);
+        charge_cycles(slot, slot.left(due), spent.min(INTERRUPTED_CYCLES));
+    }
+
+    /// Walks the stack of a sampled allocation and keeps it for each recording.
+    fn keep_allocation(
+        &self,
+        owned: &Owned<'m>,
+        slot: &'m Slot<'m>,
+        sampled: &Sampled,
+        served: Served,
+        now_ns: u64,
+        registers: &Registers,
+    ) {
+        let recordings = served.recordings();
+        let in_mode = |mode: u32| {
+            slot.each(recordings)
+                .filter(move |(_, recording)| recording.mode() == mode)
+        };
+        let bits = |mode| in_mode(mode).fold(0_u32, |bits, (index, _)| bits | 1 << index);
+        let (counting, holding) = (bits(mode::ALLOC), bits(mode::LIVE));
+        let mut path = owned.path_cells().begin();
+        if counting != 0 {
+            path.push(frame_code::size(self.size_to_keep(
+                slot,
+                sampled,
+                in_mode(mode::ALLOC),
+            )));
+        }
+        let asked = slot.needs(slot.live(), false).asked;
+        let walked = self.walk(registers, slot.cells, asked, &mut path);
+        let sample = Sample {
+            walked,
+            late: false,
+        };
+        if counting != 0 {
+            let only = served.only(counting);
+            let (kind, first) = match owned.record(&path, sample, only) {
+                Some(stack) => (kind::SAMPLE, u64::from(stack)),
+                None => (kind::NO_SAMPLE, outcome::OVERFLOW),
+            };
+            self.write_allocation(sampled.vcpu, now_ns, kind, first, only.recordings());
+        }
+        if holding != 0 {
+            let place = slot.table.keep(&path).ok();
+            let is_held = place.zip(self.live()).is_some_and(|(place, live)| {
+                live.insert(&LiveEntry {
+                    address: sampled.address,
+                    size: sampled.size,
+                    born_ns: now_ns,
+                    held: Held {
+                        place,
+                        vcpu: sampled.vcpu,
+                        recordings: holding as u8,
+                    },
+                })
+            });
+            for (_, recording) in in_mode(mode::LIVE) {
+                if is_held {
+                    recording.count(sample);
+                } else {
+                    recording.counters.add_owned(Counter::Overflow, 1);
+                }
+            }
+        }
+    }
+
+    /// The size that becomes part of the stack: exact for a recording that keeps all allocations of this size,
+    /// otherwise rounded.
+    fn size_to_keep<'r>(
+        &self,
+        slot: &Slot<'_>,
+        sampled: &Sampled,
+        mut recordings: impl Iterator<Item = (usize, &'r RecordingCells)>,
+    ) -> u64 {
+        let is_whole = |(_, recording): (usize, &RecordingCells)| {
+            recording
+                .interval_bytes()
+                .is_some_and(|interval| sampled.size >= interval)
+        };
+        if recordings.any(is_whole) {
+            sampled.size
+        } else {
+            slot.cells.points.rounded(sampled.size)
+        }
+    }
+
+    fn write_allocation(&self, vcpu: u32, now_ns: u64, kind: u8, first: u64, recordings: Live) {
+        if let Some(ring) = self.ring(vcpu) {
+            ring.push(now_ns, Entry::new(kind, first, recordings.bits().into()));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The guest's allocations: the calls of its allocator, and an allocator for Rust guests that makes them.
+//!
+//! All calls may be made in any context, at any time, also in an upcall that interrupts another of them. None of them
+//! allocates, locks, waits or panics. A sampled allocation that finds its vCPU's slot in use, because it interrupted
+//! the agent's own accounting, is counted as lost.
+
+mod sampled;
+
+use core::fmt::Write as _;
+
+use unikprof_proto::ring::MAX_EVENT_NAME;
+
+use crate::agent::Agent;
+use crate::count::live::LiveEntry;
+use crate::ground::platform::{Platform, Registers};
+use crate::ring::EventNameError;
+
+pub use sampled::Sampled;
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// Reports that the guest's allocator has returned `address` for `size` bytes. Nothing is counted for NULL or on a
+    /// thread that is no vCPU.
+    ///
+    /// Call it in the allocator, or in a function that calls it: the stack of a sample begins there.
+    #[inline(always)]
+    pub fn on_alloc(&self, address: *const u8, size: usize) {
+        self.on_alloc_from(address, size, Registers::here);
+    }
+
+    /// The same with the registers of the allocator's caller.
+    #[inline(always)]
+    pub fn on_alloc_from(
+        &self,
+        address: *const u8,
+        size: usize,
+        registers: impl FnOnce() -> Registers,
+    ) {
+        self.count_allocation(address.addr() as u64, size as u64, registers);
+    }
+
+    /// Reports that the guest is about to free `address`, before another vCPU can allocate it. Nothing happens for NULL, for
+    /// an address that was not sampled, or for one that was never allocated.
+    #[inline]
+    pub fn on_free(&self, address: *const u8) {
+        if let Some(freed) = self.take_live(address) {
+            self.count_freed(&freed);
+        }
+    }
+
+    /// Reports that `old` was reallocated to `new` with `size` bytes: it is freed, and `new` is allocated. If `new` is
+    /// NULL, a `size` of 0 means that `old` was freed, and any other size that nothing has changed. On several vCPUs
+    /// call it before another one can allocate `old`.
+    #[inline(always)]
+    pub fn on_realloc(&self, old: *const u8, new: *const u8, size: usize) {
+        self.on_realloc_from(old, new, size, Registers::here);
+    }
+
+    /// The same with the registers of the allocator's caller.
+    #[inline(always)]
+    pub fn on_realloc_from(
+        &self,
+        old: *const u8,
+        new: *const u8,
+        size: usize,
+        registers: impl FnOnce() -> Registers,
+    ) {
+        if !new.is_null() || size == 0 {
+            self.on_free(old);
+        }
+        self.on_alloc_from(new, size, registers);
+    }
+
+    /// Reports the state of one of the guest's arenas, such as a heap or a pool: the bytes in use and its size. They
+    /// become the counters `NAME.used` and `NAME.size` in the ring.
+    ///
+    /// # Errors
+    /// [`EventNameError`], if the agent has no ring, or if the name is too long or there are too many.
+    pub fn arena(&self, name: &str, used: u64, size: u64) -> Result<(), EventNameError> {
+        if name.is_empty() {
+            return Err(EventNameError::Empty);
+        }
+        for (suffix, value) in [("used", used), ("size", size)] {
+            let mut text = heapless::String::<MAX_EVENT_NAME>::new();
+            if write!(text, "{name}.{suffix}").is_err() {
+                return Err(EventNameError::TooLong(name.len() + 1 + suffix.len()));
+            }
+            self.counter(self.event_name(&text)?, value.cast_signed());
+        }
+        Ok(())
+    }
+
+    /// Removes a live sample, so that its address may be used again.
+    #[inline]
+    fn take_live(&self, address: *const u8) -> Option<LiveEntry> {
+        let live = self.live()?;
+        if live.used() == 0 {
+            return None;
+        }
+        live.remove(address.addr() as u64)
+    }
+
+    /// Returns a live sample whose allocation was not freed after all.
+    #[cold]
+    fn return_live(&self, entry: &LiveEntry) {
+        if let Some(live) = self.live()
+            && !live.insert(entry)
+        {
+            self.count_freed(entry);
+        }
+    }
+
+    #[cold]
+    fn count_freed(&self, freed: &LiveEntry) {
+        if let Some(slot) = self.slot(freed.held.vcpu) {
+            slot.cells.points.count_freed();
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! Recordings of allocations and of what is still held, against exact books: the test notes every allocation and free.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod fake;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+
+use client::{Client, Download, read, serve, whole};
+use fake::platform::{FakePlatform, TwoVcpus};
+use fake::stacks::{MAPPING, Random, Stack, stack};
+use unikprof_agent::{Agent, Config, Platform, live_bytes, ring_bytes};
+use unikprof_proto::code::{capability, frame_code, mode, refusal, start_flag, state};
+use unikprof_proto::message::{Check, Fetch, Hello, Start, Status, Welcome};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
+    Box::leak(vec![MaybeUninit::uninit(); bytes].into_boxed_slice())
+}
+
+/// A guest with this memory for stacks and this room for live samples. One allocation was reported.
+fn guest_with(bytes: usize, live: usize) -> &'static Agent<'static, FakePlatform> {
+    let config = Config {
+        recordings: 4,
+        ..fake::CONFIG
+    };
+    let agent = Agent::new(FakePlatform::new(128), config, leak(bytes)).unwrap();
+    let agent = agent
+        .with_ring(leak(ring_bytes(1, 10_000)))
+        .with_live_memory(leak(live_bytes(live)));
+    let agent = Box::leak(Box::new(agent));
+    agent.on_alloc(address(0), 1);
+    agent
+}
+
+fn guest() -> &'static Agent<'static, FakePlatform> {
+    guest_with(1 << 20, 8_000)
+}
+
+fn address(number: u64) -> *const u8 {
+    std::ptr::without_provenance((0x1_0000_0000 + number * 48) as usize)
+}
+
+/// Distinct stacks that allocate.
+fn sites(random: &mut Random, count: usize) -> Vec<Stack> {
+    let mut sites = Vec::new();
+    while sites.len() < count {
+        let site = stack(random, 12);
+        if !sites.contains(&site) {
+            sites.push(site);
+        }
+    }
+    sites
+}
+
+/// A stack as the client has it, without its size.
+fn codes(stack: &Stack) -> Vec<u32> {
+    let code = |address: &u64| (address - MAPPING.start) as u32;
+    stack.0.iter().map(code).collect()
+}
+
+/// Splits a stack of a client into the size at its leaf and the rest.
+fn size_and_site(stack: &[u32]) -> (u64, Vec<u32>) {
+    let (leaf, rest) = stack.split_first().unwrap();
+    let size = frame_code::size_of(leaf + frame_code::FIRST_ADDRESS);
+    (size.unwrap(), rest.to_vec())
+}
+
+fn allocate(agent: &Agent<'_, FakePlatform>, site: &Stack, address: *const u8, size: u64) {
+    agent.on_alloc_from(address, size as usize, || {
+        agent.platform().stack().lay(site)
+    });
+}
+
+/// The Horvitz-Thompson estimate of a sum from its samples, with its variance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
+    /// The part of allocations that are always sampled.
+    exact: f64,
+    sum: f64,
+    variance: f64,
+    /// The greatest contribution of one sample.
+    most: f64,
+}
+
+impl Estimate {
+    fn add(&mut self, value: f64, size: u64, samples: u64, interval: u64) {
+        if size >= interval {
+            self.exact += samples as f64 * value;
+            return;
+        }
+        let p = -(-(size as f64) / interval as f64).exp_m1();
+        let weight = value / p;
+        self.sum += samples as f64 * weight;
+        self.variance += samples as f64 * weight * weight * (1.0 - p);
+        self.most = self.most.max(weight);
+    }
+
+    fn total(&self) -> f64 {
+        self.exact + self.sum
+    }
+
+    /// Whether the 95 % interval contains this sum: the interval of Fay and Feuer (1997) for a weighted sum of Poisson
+    /// counts. A symmetric one is too short on the upper side where few samples have great weights.
+    fn contains(&self, truth: u64) -> bool {
+        let truth = truth as f64 - self.exact;
+        let Self {
+            sum,
+            variance,
+            most,
+            ..
+        } = *self;
+        if sum == 0.0 {
+            return truth.abs() < 0.5;
+        }
+        let lower = variance / (2.0 * sum) * chi_squared(2.0 * sum * sum / variance, -1.96);
+        let (sum, variance) = (sum + most, variance + most * most);
+        let upper = variance / (2.0 * sum) * chi_squared(2.0 * sum * sum / variance, 1.96);
+        (lower - 0.5..=upper + 0.5).contains(&truth)
+    }
+}
+
+/// The quantile of a chi-squared distribution that is `deviations` standard deviations from the mean of a normal one, by
+/// Wilson and Hilferty.
+fn chi_squared(freedom: f64, deviations: f64) -> f64 {
+    let part = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - part + deviations * part.sqrt()).powi(3)
+}
+
+/// Bytes and objects, of all sites and of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Books {
+    bytes: u64,
+    objects: u64,
+    first_bytes: u64,
+}
+
+/// How many of the runs had an exact sum inside the estimate's interval.
+#[derive(Debug, Default)]
+struct Hits {
+    bytes: u32,
+    objects: u32,
+    first_bytes: u32,
+}
+
+impl Hits {
+    fn judge(&mut self, estimates: &[Estimate; 3], books: &Books) {
+        self.bytes += u32::from(estimates[0].contains(books.bytes));
+        self.objects += u32::from(estimates[1].contains(books.objects));
+        self.first_bytes += u32::from(estimates[2].contains(books.first_bytes));
+    }
+
+    /// 200 intervals of 95 % contain the truth in 183 runs or more with a probability of 98 %.
+    fn assert_of_200(&self) {
+        let Self {
+            bytes,
+            objects,
+            first_bytes,
+        } = *self;
+        assert!(
+            bytes >= 183 && objects >= 183 && first_bytes >= 183,
+            "{self:?}"
+        );
+    }
+}
+
+fn estimates<'s>(
+    samples: impl Iterator<Item = (&'s [u32], u64, u64)>,
+    first: &[u32],
+    interval: u64,
+) -> [Estimate; 3] {
+    let mut all = [Estimate::default(); 3];
+    for (site, size, count) in samples {
+        all[0].add(size as f64, size, count, interval);
+        all[1].add(1.0, size, count, interval);
+        if site == first {
+            all[2].add(size as f64, size, count, interval);
+        }
+    }
+    all
+}
+
+/// Sizes over four orders of magnitude, most of them small: 64 bytes to 512 KiB. There are not too many: each size at or
+/// above the interval makes a stack of its own.
+fn any_sizes(random: &mut Random) -> Vec<u64> {
+    let size = |_| {
+        let least = 64 << random.below(7) << random.below(7);
+        least + random.below(least)
+    };
+    (0..100).map(size).collect()
+}
+
+fn any_of(random: &mut Random, sizes: &[u64]) -> u64 {
+    sizes[random.below(sizes.len() as u64) as usize]
+}
+
+fn count_of_sizes(got: &Download) -> HashMap<(Vec<u32>, u64), u64> {
+    let mut counts = HashMap::new();
+    for (stack, count) in &got.stacks {
+        let (size, site) = size_and_site(stack);
+        *counts.entry((site, size)).or_default() += count;
+    }
+    counts
+}
+
+/// Guards the estimator: sums of bytes and of objects, of all and of one site, are in their intervals as often as the
+/// intervals say, and the sum of all is that which the agent counts exactly.
+#[test]
+fn sums_of_allocations_lie_in_their_intervals() {
+    const INTERVAL: u64 = 4 << 10;
+    let mut random = Random::new(1);
+    let mut hits = Hits::default();
+    let mut ratios = 0.0;
+    for run in 0..200 {
+        let agent = guest();
+        let service = serve(agent);
+        let mut client = Client::connect(&service);
+        // Each agent draws the same random numbers: the runs must use others.
+        begin(&mut client, Start::heap("before", mode::ALLOC, 64));
+        for number in 0..run * 7 {
+            agent.on_alloc(address(number), 63);
+        }
+        client.discard();
+        let sites = sites(&mut random, 20);
+        let sizes = any_sizes(&mut random);
+        begin(
+            &mut client,
+            Start::heap("allocations", mode::ALLOC, INTERVAL),
+        );
+        let before = agent_bytes(&mut client);
+        let mut books = Books::default();
+        for number in 0..4_000 {
+            let site = random.below(20) as usize;
+            let size = any_of(&mut random, &sizes);
+            books.bytes += size;
+            books.objects += 1;
+            books.first_bytes += if site == 0 { size } else { 0 };
+            agent.platform().advance(1_000);
+            allocate(agent, &sites[site], address(number), size);
+        }
+        let epoch = client.stop(0).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        assert_eq!(got.end.allocated_bytes - before, books.bytes, "run {run}");
+        assert_eq!(got.counters.ticks, got.counters.recorded, "run {run}");
+        let counts = count_of_sizes(&got);
+        let samples = counts
+            .iter()
+            .map(|((site, size), count)| (&site[..], *size, *count));
+        let estimates = estimates(samples, &codes(&sites[0]), INTERVAL);
+        ratios += estimates[0].total() / books.bytes as f64;
+        hits.judge(&estimates, &books);
+    }
+    hits.assert_of_200();
+    assert!((ratios / 200.0 - 1.0).abs() < 0.01, "{}", ratios / 200.0);
+}
+
+/// The agent's exact count of bytes, from an epoch's head.
+fn agent_bytes(client: &mut Client<'_, '_, FakePlatform>) -> u64 {
+    let epoch = client.dump(0).first_epoch;
+    let got = client.fetch(epoch);
+    client.acknowledge(epoch);
+    got.end.allocated_bytes
+}
+
+/// Guards against a bias by frees: what is still held after random frees is estimated without one, with the stack, the
+/// exact size and the birth of each.
+#[test]
+fn what_is_held_after_random_frees_lies_in_its_interval() {
+    const INTERVAL: u64 = 4 << 10;
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let mut random = Random::new(2);
+    let mut hits = Hits::default();
+    let mut ratios = 0.0;
+    for _ in 0..200 {
+        let sites = sites(&mut random, 20);
+        let sizes = any_sizes(&mut random);
+        begin(&mut client, Start::heap("held", mode::LIVE, INTERVAL));
+        let mut held: HashMap<u64, (usize, u64, u64)> = HashMap::new();
+        for _ in 0..9_000 {
+            let number = random.below(6_000);
+            agent.platform().advance(1_000);
+            if held.remove(&number).is_some() {
+                agent.on_free(address(number));
+                continue;
+            }
+            let site = random.below(20) as usize;
+            let size = any_of(&mut random, &sizes);
+            held.insert(number, (site, size, agent.platform().now_ns()));
+            allocate(agent, &sites[site], address(number), size);
+        }
+        let epoch = client.stop(0).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        let truth: HashMap<(Vec<u32>, u64, u64), ()> = held
+            .values()
+            .map(|(site, size, born_ns)| ((codes(&sites[*site]), *size, *born_ns), ()))
+            .collect();
+        for sample in &got.live {
+            assert!(truth.contains_key(sample), "{sample:?} is not held");
+        }
+        let large = held.values().filter(|(_, size, _)| *size >= INTERVAL);
+        let kept = got.live.iter().filter(|(_, size, _)| *size >= INTERVAL);
+        assert_eq!(kept.count(), large.count(), "large ones are always kept");
+        let mut books = Books::default();
+        for (site, size, _) in held.values() {
+            books.bytes += size;
+            books.objects += 1;
+            books.first_bytes += if *site == 0 { *size } else { 0 };
+        }
+        for number in held.into_keys() {
+            agent.on_free(address(number));
+        }
+        let samples = got.live.iter().map(|(site, size, _)| (&site[..], *size, 1));
+        let estimates = estimates(samples, &codes(&sites[0]), INTERVAL);
+        ratios += estimates[0].total() / books.bytes as f64;
+        hits.judge(&estimates, &books);
+        assert!(got.counters.add_up());
+        let freed = got.end.freed_samples;
+        assert!(freed > 0);
+        settle(&mut client);
+    }
+    hits.assert_of_200();
+    assert!((ratios / 200.0 - 1.0).abs() < 0.01, "{}", ratios / 200.0);
+}
+
+/// Polls until there are no live samples.
+fn settle(client: &mut Client<'_, '_, FakePlatform>) {
+    for _ in 0..1_000 {
+        client.advance();
+        if read::<Status>(&client.ask(&Check {})[0]).live_used == 0 {
+            return;
+        }
+    }
+    panic!("live samples of removed recordings stay");
+}
+
+/// Starts a recording and waits until it records: first the counts of earlier ones are cleared.
+fn begin(client: &mut Client<'_, '_, FakePlatform>, start: Start<'_>) {
+    client.start(start);
+    for _ in 0..1_000 {
+        if client.status().0 == state::RECORDING {
+            return;
+        }
+        client.advance();
+    }
+    panic!("the recording does not begin");
+}
+
+/// Guards against recordings that disturb each other: both modes and running time, each with its own interval.
+#[test]
+fn recordings_of_several_modes_and_intervals_run_at_once() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let mut random = Random::new(3);
+    let sites = sites(&mut random, 5);
+    let sizes = any_sizes(&mut random);
+    let fine = client.start(Start::heap("fine", mode::ALLOC, 1 << 10));
+    let coarse = client.start(Start::heap("coarse", mode::ALLOC, 64 << 10));
+    let held = client.start(Start::heap("held", mode::LIVE, 8 << 10));
+    let running = client.start(Start::running_time("time", 1_000_000));
+    let mut books = Books::default();
+    for number in 0..20_000 {
+        let size = any_of(&mut random, &sizes);
+        books.bytes += size;
+        agent.platform().advance(20_000);
+        allocate(agent, &sites[0], address(number), size);
+        agent.on_free(address(number));
+        if agent
+            .deadline()
+            .is_some_and(|at| at <= agent.platform().now_ns())
+        {
+            agent.on_tick(Some(&agent.platform().stack().lay(&sites[1])));
+        }
+    }
+    for (recording, interval) in [(fine, 1 << 10), (coarse, 64 << 10)] {
+        let epoch = client.stop(recording).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        let counts = count_of_sizes(&got);
+        let mut estimate = Estimate::default();
+        for ((site, size), count) in counts {
+            assert_eq!(site, codes(&sites[0]));
+            estimate.add(size as f64, size, count, interval);
+        }
+        let error = (estimate.total() - books.bytes as f64).abs();
+        assert!(
+            error <= 4.0 * estimate.variance.sqrt(),
+            "{estimate:?} {books:?}"
+        );
+    }
+    let got = {
+        let epoch = client.stop(held).first_epoch;
+        client.fetch(epoch)
+    };
+    assert_eq!(got.live, [], "everything was freed");
+    assert!(got.end.freed_samples > 1_000 && got.counters.recorded > 1_000);
+    let epoch = client.stop(running).first_epoch;
+    let got = client.fetch(epoch);
+    assert!(got.stacks.keys().all(|stack| *stack == codes(&sites[1])));
+    assert!(got.samples > 300, "{}", got.samples);
+}
+
+/// A guest without any of it must be told what is missing.
+#[test]
+fn what_cannot_be_recorded_is_refused() {
+    let config = fake::CONFIG;
+    let agent = Agent::new(FakePlatform::new(128), config, leak(1 << 18)).unwrap();
+    let service = serve(&agent);
+    let mut client = Client::connect(&service);
+    let has = |client: &mut Client<'_, '_, FakePlatform>| {
+        let answers = client.ask(&Hello {
+            client: "test",
+            client_id: 0,
+        });
+        read::<Welcome<'_>>(&answers[0]).capabilities & (capability::HEAP | capability::LIVE)
+    };
+    assert_eq!(has(&mut client), 0);
+    let (code, text) = client.refusal(&Start::heap("a", mode::ALLOC, 4096));
+    assert_eq!(code, refusal::UNSUPPORTED_MODE);
+    assert!(text.contains("has not reported any allocation"), "{text}");
+    agent.on_alloc(address(1), 8);
+    assert_eq!(has(&mut client), capability::HEAP);
+    let (code, text) = client.refusal(&Start::heap("a", mode::LIVE, 4096));
+    assert_eq!(code, refusal::UNSUPPORTED_MODE);
+    assert!(text.contains("no memory for live allocations"), "{text}");
+    for interval in [0, 63, (1 << 40) + 1, u64::MAX] {
+        let (code, _) = client.refusal(&Start::heap("a", mode::ALLOC, interval));
+        assert_eq!(code, refusal::BAD_INTERVAL);
+    }
+    let (code, _) = client.refusal(&Start {
+        mode: 5,
+        ..Start::running_time("a", 1_000_000)
+    });
+    assert_eq!(code, refusal::UNSUPPORTED_MODE);
+    client.start(Start::heap("a", mode::ALLOC, 1 << 40));
+}
+
+/// Every odd call is defined: NULL, sizes 0 and 2^60, frees of what was never allocated, a free twice.
+#[test]
+fn odd_calls_change_nothing_else() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    let before = agent_bytes(&mut client);
+    let null = std::ptr::null();
+    agent.on_alloc(null, 1 << 20);
+    agent.on_alloc(null, 0);
+    agent.on_free(null);
+    agent.on_realloc(null, null, 0);
+    agent.on_realloc(null, null, 1 << 20);
+    for number in 1..1_000 {
+        agent.on_free(address(number));
+    }
+    assert_eq!(agent_bytes(&mut client), before, "nothing was allocated");
+    agent.on_alloc(address(1), 0);
+    agent.on_alloc(address(2), 1 << 60);
+    agent.on_free(address(2));
+    agent.on_free(address(2));
+    // realloc(NULL, 100), then in place, elsewhere, without success, and to nothing.
+    agent.on_realloc(null, address(3), 100);
+    agent.on_realloc(address(3), address(3), 200);
+    agent.on_realloc(address(3), address(4), 300);
+    agent.on_realloc(address(4), null, usize::MAX);
+    let epoch = client.dump(0).first_epoch;
+    let got = client.fetch(epoch);
+    client.acknowledge(epoch);
+    let sizes: Vec<u64> = got.live.iter().map(|(_, size, _)| *size).collect();
+    assert_eq!(sizes, [300]);
+    assert_eq!(got.end.allocated_bytes - before, (1 << 60) + 600);
+    assert_eq!(got.end.freed_samples, 3);
+    agent.on_realloc(address(4), null, 0);
+    let epoch = client.stop(0).first_epoch;
+    assert_eq!(client.fetch(epoch).live, []);
+}
+
+/// The address is used again before the client fetches: only the new allocation is there.
+#[test]
+fn an_address_that_is_reused_at_once_is_the_new_allocation() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let sites = sites(&mut Random::new(4), 2);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    for round in 0..1_000 {
+        agent.platform().advance(1);
+        allocate(agent, &sites[0], address(5), 64 + round);
+        agent.on_free(address(5));
+        allocate(agent, &sites[1], address(5), 64 + round);
+        agent.on_free(address(5));
+    }
+    allocate(agent, &sites[1], address(5), 77);
+    let epoch = client.stop(0).first_epoch;
+    let live = client.fetch(epoch).live;
+    assert_eq!(live, [(codes(&sites[1]), 77, agent.platform().now_ns())]);
+}
+
+/// Guards the account of a full table: what has no room is counted, and the guest goes on.
+#[test]
+fn a_full_table_drops_new_samples_and_counts_them() {
+    let agent = guest_with(1 << 20, 100);
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let site = stack(&mut Random::new(5), 12);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    for number in 0..1_000 {
+        allocate(agent, &site, address(number), 100);
+    }
+    let epoch = client.dump(0).first_epoch;
+    let got = client.fetch(epoch);
+    client.acknowledge(epoch);
+    assert_eq!(got.counters.ticks, 1_000);
+    assert_eq!(got.counters.recorded + got.counters.overflow, 1_000);
+    assert_eq!(got.counters.recorded, got.live.len() as u64);
+    assert!((95..=105).contains(&got.live.len()), "{}", got.live.len());
+    let status: Status = read(&client.ask(&Check {})[0]);
+    assert_eq!(
+        (status.live_used, status.live_capacity),
+        (got.live.len() as u64, 105)
+    );
+    for number in 0..1_000 {
+        agent.on_free(address(number));
+    }
+    allocate(agent, &site, address(7), 100);
+    let epoch = client.stop(0).first_epoch;
+    assert_eq!(client.fetch(epoch).live.len(), 1);
+}
+
+/// Samples of a recording that is gone must not fill the table, nor appear in the next one.
+#[test]
+fn samples_of_a_removed_recording_are_removed() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let site = stack(&mut Random::new(6), 12);
+    client.start(Start::heap("first", mode::LIVE, 64));
+    for number in 0..500 {
+        agent.platform().advance(1);
+        allocate(agent, &site, address(number), 100);
+    }
+    let epoch = client.stop(0).first_epoch;
+    client.acknowledge(epoch);
+    settle(&mut client);
+    agent.platform().advance(1);
+    client.start(Start::heap("second", mode::LIVE, 64));
+    allocate(agent, &site, address(1_000), 100);
+    let epoch = client.stop(0).first_epoch;
+    assert_eq!(client.fetch(epoch).live.len(), 1);
+}
+
+/// Stacks that are given up move with the allocations that they hold: none is lost while there is room.
+#[test]
+fn held_allocations_keep_their_stacks_while_stacks_age() {
+    // Memory for about a thousand nodes.
+    let agent = guest_with(256 << 10, 700);
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let mut random = Random::new(8);
+    let sites = sites(&mut random, 10);
+    let held = client.start(Start::heap("held", mode::LIVE, 64));
+    client.start(Start {
+        flags: start_flag::KEEP_NEWEST,
+        ..Start::running_time("time", SECOND / 997)
+    });
+    let mut books = HashMap::new();
+    for number in 0..400 {
+        agent.platform().advance(1_000);
+        let site = &sites[number as usize % 10];
+        books.insert(
+            (codes(site), 100 + number, agent.platform().now_ns()),
+            number,
+        );
+        allocate(agent, site, address(number), 100 + number);
+    }
+    for round in 0..20_000 {
+        let other = stack(&mut random, 30);
+        agent.platform().advance(SECOND / 900);
+        agent.on_tick(Some(&agent.platform().stack().lay(&other)));
+        client.advance();
+        if round % 5_000 == 0 {
+            let number = round / 100;
+            agent.on_free(address(number));
+            books.retain(|_, it| *it != number);
+        }
+    }
+    let epoch = client.stop(held).first_epoch;
+    let got = client.fetch(epoch);
+    assert_eq!(got.counters.aged, 0, "{:?}", got.counters);
+    let live: HashMap<_, _> = got.live.into_iter().map(|it| (it, ())).collect();
+    assert_eq!(live.len(), books.len());
+    assert!(live.keys().all(|sample| books.contains_key(sample)));
+}
+
+/// Two vCPUs: each frees what the other allocated, and each sees its own stacks.
+#[test]
+fn a_vcpu_may_free_what_another_one_allocated() {
+    let config = Config {
+        vcpus: 2,
+        ..fake::CONFIG
+    };
+    let agent = Agent::new(TwoVcpus::new(128), config, leak(1 << 20))
+        .unwrap()
+        .with_live_memory(leak(live_bytes(1_000)));
+    let sites = sites(&mut Random::new(9), 2);
+    let on = |vcpu: u32, number: u64| {
+        agent.platform().switch_to(vcpu);
+        agent.on_alloc_from(address(number), 100, || {
+            agent.platform().fake.stack().lay(&sites[vcpu as usize])
+        });
+    };
+    on(0, 0);
+    let service = serve(&agent);
+    let mut client = Client::connect(&service);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    for number in 0..200 {
+        on(number as u32 % 2, number);
+    }
+    for number in 0..200 {
+        // Freed by the other vCPU, except for every tenth.
+        agent.platform().switch_to(1 - number as u32 % 2);
+        if number % 10 > 1 {
+            agent.on_free(address(number));
+        }
+    }
+    let epoch = client.stop(0).first_epoch;
+    for vcpu in 0..2 {
+        let fetch = Fetch {
+            vcpu,
+            ..whole(epoch)
+        };
+        let got = client::download_whole(&client.ask(&fetch));
+        let expected = codes(&sites[vcpu as usize]);
+        assert_eq!(got.live.len(), 20);
+        assert!(got.live.iter().all(|(site, ..)| *site == expected));
+        assert_eq!(got.end.freed_samples, 80);
+        assert_eq!(got.counters.recorded, 100);
+    }
+}
+
+/// The guest's arenas are counters in the ring.
+#[test]
+fn arenas_become_counters() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    agent.arena("heap", 5_000, 64 << 20).unwrap();
+    agent.arena("heap", 6_000, 64 << 20).unwrap();
+    assert!(agent.arena("", 1, 2).is_err());
+    assert!(agent.arena(&"x".repeat(44), 1, 2).is_err());
+    let (names, _) = client.event_names();
+    assert_eq!(names, ["heap.used", "heap.size"]);
+    let (_, records, _) = client.ring(&client::RING);
+    let values: Vec<u64> = records.iter().map(|(_, record)| record.second).collect();
+    assert_eq!(values, [5_000, 64 << 20, 6_000, 64 << 20]);
+}
