@@ -231,7 +231,8 @@ impl<'m> LiveTable<'m> {
         if let Some(cells) = self.entry(bucket, index) {
             cells.address.store(entry.address, Ordering::Relaxed);
             cells.size.store(entry.size, Ordering::Relaxed);
-            cells.held.store(entry.held.to_bits(), Ordering::Relaxed);
+            // A swap, so that it is ordered with an update of the entry before; the model checker orders no store so.
+            cells.held.swap(entry.held.to_bits(), Ordering::Relaxed);
             cells.born_ns.store(entry.born_ns, Ordering::Release);
         }
         self.set(bucket, index, hash.tag());
