@@ -197,6 +197,9 @@
 // The block is too short for a crash dump.
 #define UNIKPROF_E_DUMP_ROOM (-33)
 
+// The block for live samples is too short.
+#define UNIKPROF_E_LIVE (-34)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // The first address of the code.
@@ -237,8 +240,8 @@ struct unikprof_key {
     const char *text;
 };
 
-// The agent's configuration. unikprof_init copies all of it, except the blocks caller_memory
-// and ring.
+// The agent's configuration. unikprof_init copies all of it, except the blocks caller_memory,
+// ring and live_memory.
 struct unikprof_config {
     // UNIKPROF_ABI_VERSION.
     uint32_t version;
@@ -290,6 +293,13 @@ struct unikprof_config {
     void *ring;
     // The length of that block in bytes; see unikprof_ring_bytes.
     size_t ring_length;
+    // A block for samples of allocations that are still held, or NULL for none: then the agent does
+    // not record what is held. The block belongs to the agent until unikprof_stop, must not
+    // overlap its other memory, and needs no alignment. Requires an archive that was built with
+    // --heap.
+    void *live_memory;
+    // The length of that block in bytes; see unikprof_live_bytes.
+    size_t live_memory_length;
 };
 
 // A range of addresses.
@@ -634,6 +644,38 @@ int32_t unikprof_crash_lines(const void *block,
                              size_t length,
                              void (*sink)(void *context, const char *line),
                              void *context);
+
+// Returns the length in bytes of a block for live_memory with room for samples sampled
+// allocations, at any alignment. A sample takes 34 bytes. About three quarters of them have room
+// before some are dropped and counted. Returns 0 in an archive that was built without --heap.
+size_t unikprof_live_bytes(size_t samples);
+
+// The guest's allocator has returned pointer for size bytes. The stack of a sampled allocation
+// begins at the caller of this function.
+//
+// Does nothing for NULL, before unikprof_init, on a CPU that is not sampled, and in an archive
+// that was built without --heap; any other pointer and size are allowed. May be called wherever
+// unikprof_on_tick may, also by an upcall that interrupts another allocation.
+void unikprof_on_alloc(const void *pointer, size_t size);
+
+// The guest is about to free pointer. Call it before another CPU can allocate the same address.
+// Does nothing for NULL, for a pointer that was not sampled, and for one that was never allocated.
+// Otherwise like unikprof_on_alloc.
+void unikprof_on_free(const void *pointer);
+
+// The guest's allocator has moved old to new, which has size bytes: old is freed and new
+// allocated. If new is NULL, a size of 0 means that old was freed, and any other size that
+// nothing has changed. With several CPUs call it before another one can allocate old: inside the
+// allocator's lock. Otherwise like unikprof_on_alloc.
+void unikprof_on_realloc(const void *old, const void *new_, size_t size);
+
+// Records the state of one of the guest's arenas, such as a heap or a pool: the bytes in use and
+// its size. They become the counters NAME.used and NAME.size in the flight recorder, so it
+// requires an archive that was built with --heap and --ring. name has 1 to 43 bytes of UTF-8
+// without control characters. Call it about once a second.
+//
+// Returns UNIKPROF_OK or an error code. May be called wherever unikprof_on_tick may.
+int32_t unikprof_arena(const char *name, uint64_t used, uint64_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -126,8 +126,8 @@ pub struct Mapping {
     pub path: *const c_char,
 }
 
-/// The agent's configuration. `unikprof_init` copies all of it, except the blocks `caller_memory`
-/// and `ring`.
+/// The agent's configuration. `unikprof_init` copies all of it, except the blocks `caller_memory`,
+/// `ring` and `live_memory`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -181,6 +181,13 @@ pub struct Config {
     pub ring: *mut c_void,
     /// The length of that block in bytes; see `unikprof_ring_bytes`.
     pub ring_length: usize,
+    /// A block for samples of allocations that are still held, or NULL for none: then the agent does
+    /// not record what is held. The block belongs to the agent until `unikprof_stop`, must not
+    /// overlap its other memory, and needs no alignment. Requires an archive that was built with
+    /// `--heap`.
+    pub live_memory: *mut c_void,
+    /// The length of that block in bytes; see `unikprof_live_bytes`.
+    pub live_memory_length: usize,
 }
 
 /// A recording that begins when the guest starts, before any client connects. Clients find it by
@@ -341,7 +348,7 @@ const _: () = {
     assert!(size_of::<Range>() == 16);
     assert!(size_of::<Runstate>() == 32);
     assert!(size_of::<Mapping>() == 48);
-    assert!(size_of::<Config>() == 112);
+    assert!(size_of::<Config>() == 128);
     assert!(size_of::<BootRecording>() == 56);
     assert!(size_of::<Network>() == 20);
     assert!(size_of::<Key>() == 16);

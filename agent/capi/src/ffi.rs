@@ -12,6 +12,7 @@ mod calls;
 mod entry;
 mod events;
 mod guest;
+mod heap;
 mod one;
 mod read;
 
@@ -19,3 +20,4 @@ pub use boot::*;
 pub use calls::*;
 pub use entry::*;
 pub use events::*;
+pub use heap::*;

@@ -71,6 +71,8 @@ pub const UNIKPROF_E_EVENT_NAME: i32 = -31;
 pub const UNIKPROF_E_EVENT_NAMES: i32 = -32;
 /// The block is too short for a crash dump.
 pub const UNIKPROF_E_DUMP_ROOM: i32 = -33;
+/// The block for live samples is too short.
+pub const UNIKPROF_E_LIVE: i32 = -34;
 /// Why a call was rejected: one of the codes above except [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -121,7 +123,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NETWORK => {
             c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
         }
-        UNIKPROF_E_UNSUPPORTED => c"the archive was built without this feature; build it with --smoltcp, --noise or --ring",
+        UNIKPROF_E_UNSUPPORTED => c"the archive was built without this feature; build it with --smoltcp, --noise, --ring or --heap",
         UNIKPROF_E_FRAME => {
             c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer is shorter than that"
         }
@@ -146,6 +148,9 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         }
         UNIKPROF_E_EVENT_NAMES => {
             c"all 256 event names are in use; use fewer, and distinguish events by their values"
+        }
+        UNIKPROF_E_LIVE => {
+            c"the block for live samples is too short; unikprof_live_bytes says how long it must be"
         }
         UNIKPROF_E_DUMP_ROOM => {
             c"the block is too short for a crash dump; give it as many bytes as ring has"

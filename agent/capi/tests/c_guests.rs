@@ -9,13 +9,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::file::{self, BlockHead, FileEnd};
 use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
-    Check, Counters, EventName, RecordingStatus, RingRun, Start, Started, Status, Stop, VcpuEpoch,
+    Check, Counters, EventName, Fetch, LiveSamples, Nodes, RecordingStatus, RingRun, Start,
+    Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
-use unikprof_proto::{console, preamble};
+use unikprof_proto::{console, live, nodes, preamble};
 use unikprof_test_kit::frames::{encoded, frames};
 
 /// A client's messages, as C source.
@@ -27,6 +29,24 @@ fn client() -> String {
         ("start", first),
         ("stop", encoded(&Stop { recording: 0 })),
         ("check", encoded(&Check {})),
+        (
+            "heap",
+            [
+                &preamble::encode(preamble::OPEN)[..],
+                &encoded(&Start::heap("from C", mode::LIVE, 4096)),
+            ]
+            .concat(),
+        ),
+        (
+            "fetch",
+            encoded(&Fetch {
+                // The first epoch of the first recording.
+                epoch: (1 << 32) + 1,
+                vcpu: 0,
+                known: 0,
+                counted: 0,
+            }),
+        ),
     ] {
         let length = bytes.len();
         write!(
@@ -156,6 +176,49 @@ fn bytes_of(digits: &str) -> Vec<u8> {
         .step_by(2)
         .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
         .collect()
+}
+
+/// Allocations are reported in every context, and the stack of a sample begins at the function that called.
+#[test]
+fn allocations_are_reported_with_their_callers() {
+    let said = run("heap", build::heap(), &["-fno-omit-frame-pointer"]);
+    let value = |name: &str| {
+        let value = said.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_else(|| panic!("no {name} in {said}"))
+    };
+    let frames = frames(&bytes_of(value("fetched; ")));
+    let mut leaves = std::collections::HashMap::new();
+    let mut samples = Vec::new();
+    for frame in &frames {
+        if let Ok(run) = frame.decode::<Nodes<'_>>() {
+            nodes::decode(run.first, run.count, run.payload, |number, node| {
+                leaves.insert(number, node.frames[0]);
+            })
+            .unwrap();
+        } else if let Ok(run) = frame.decode::<LiveSamples<'_>>() {
+            let decoded = live::decode(run.base_ns, run.count, run.payload, |sample| {
+                samples.push(sample);
+            });
+            decoded.unwrap();
+        } else if let Ok(vcpu) = frame.decode::<VcpuEpoch>() {
+            let counters = vcpu.end.counters;
+            assert!(counters.add_up(), "{counters:?}");
+            // The one inside the upcall finds the slot free: its clock is read before the slot is taken.
+            assert_eq!(counters.ticks, 1003, "{counters:?}");
+            assert_eq!((counters.broken, counters.lost), (0, 0), "{counters:?}");
+            let allocated = vcpu.end.allocated_bytes - vcpu.start.allocated_bytes;
+            assert_eq!(allocated, 1000 * 4096 + (3 << 20));
+        }
+    }
+    assert_eq!(samples.len(), 500);
+    let large = samples.iter().filter(|sample| sample.size == 1 << 20);
+    assert_eq!(large.count(), 1, "in place");
+    let site: u32 = value("site; ").parse().unwrap();
+    let is_here = |sample: &&live::Sample| {
+        let offset = leaves[&sample.node] - frame_code::FIRST_ADDRESS;
+        (site..site + 100).contains(&offset)
+    };
+    assert_eq!(samples.iter().filter(is_here).count(), 499);
 }
 
 /// Events must be safe in every context of a guest, and a crash dump must contain those before the

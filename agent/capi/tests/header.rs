@@ -14,13 +14,14 @@ const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test header"
 const INTRODUCTION: &str = include_str!("../include/introduction.h");
 
 /// The sources of calls, structures and constants.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "src/abi.rs",
     "src/status.rs",
     "src/ffi/calls.rs",
     "src/ffi/boot.rs",
     "src/ffi/entry.rs",
     "src/ffi/events.rs",
+    "src/ffi/heap.rs",
 ];
 
 /// Names of structures in Rust and in C.

@@ -55,6 +55,11 @@ impl PointCells {
         !is_short
     }
 
+    /// The bytes that certainly contain no point.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
     /// Counts an allocation that [`pass`](Self::pass) did not count. `interval` is the least mean interval of the
     /// recordings, 0 if there are none. Returns whether the allocation is sampled.
     pub(crate) fn visit(&self, size: u64, interval: u64) -> Option<Point> {

@@ -491,7 +491,9 @@ impl<'m> Slot<'m> {
     pub(crate) fn begin(&self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(recording) = self.recording(index) {
             recording.begin(begin, snapshot);
-            self.cells.points.seed(begin.seed);
+            if cfg!(feature = "heap") {
+                self.cells.points.seed(begin.seed);
+            }
             self.cells.live.fetch_or(1 << index, Ordering::Release);
         }
     }
@@ -613,6 +615,18 @@ impl<'m> Owned<'m> {
         kept.ok()
     }
 
+    /// The same outside ticks, compiled once.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_cold(
+        &self,
+        path: &Path<'_>,
+        sample: Sample,
+        served: Served,
+    ) -> Option<u32> {
+        self.record(path, sample, served)
+    }
+
     /// Adds to a stack's count of the current epoch; `false` if the recording may not use the stack's segment.
     #[inline]
     fn add(&self, index: usize, recording: &RecordingCells, place: u32, weight: u64) -> bool {
@@ -657,7 +671,7 @@ impl<'m> Owned<'m> {
         let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
         let counted = self
             .served(slot.deferred())
-            .map(|served| (self.record(&path, sample, served), served.recordings()));
+            .map(|served| (self.record_cold(&path, sample, served), served.recordings()));
         slot.drop_deferred();
         counted
     }

@@ -758,7 +758,7 @@ impl Table<'_> {
         if path.is_empty() {
             return Err(Full);
         }
-        self.keep(&path)
+        self.keep_outside(0, &path)
     }
 
     /// The segments in `own`, a bit for each, and of those that new stacks are expected in (the current one, a free

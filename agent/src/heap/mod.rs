@@ -89,6 +89,29 @@ impl<'m, P: Platform> Agent<'m, P> {
         Ok(())
     }
 
+    /// The bytes that this vCPU may allocate before the agent must look: a caller that counts them itself, and reports
+    /// them with [`spend`](Self::spend), need not report each allocation. 0 on a thread that is no vCPU.
+    pub fn left_to_spend(&self) -> u64 {
+        let vcpu = self.platform().vcpu();
+        let slot = vcpu.and_then(|vcpu| self.slot(vcpu));
+        slot.map_or(0, |slot| slot.cells.points.left())
+    }
+
+    /// Reports allocations of this vCPU that were not reported one by one: at most
+    /// [`left_to_spend`](Self::left_to_spend) bytes together.
+    pub fn spend(&self, bytes: u64) {
+        let vcpu = self.platform().vcpu();
+        if let Some(slot) = vcpu.and_then(|vcpu| self.slot(vcpu)) {
+            let points = &slot.cells.points;
+            points.pass(bytes.min(points.left()));
+        }
+    }
+
+    /// Whether there are live samples, so that frees must be reported.
+    pub fn has_live_samples(&self) -> bool {
+        self.live().is_some_and(|live| live.used() != 0)
+    }
+
     /// Removes a live sample, so that its address may be used again.
     #[inline]
     fn take_live(&self, address: *const u8) -> Option<LiveEntry> {

@@ -363,6 +363,15 @@ unsafe fn start(
     if cfg!(feature = "ring") && !config.ring.is_null() {
         agent = agent.with_ring(ring.rest());
     }
+    #[cfg(feature = "heap")]
+    {
+        super::heap::hooks::reset();
+        // SAFETY: as above, for the fourth block.
+        let live = unsafe { Arena::new(config.live_memory.cast(), config.live_memory_length) };
+        if !config.live_memory.is_null() {
+            agent = agent.with_live_memory(live.rest());
+        }
+    }
     // SAFETY: room for one state, aligned and exclusive.
     unsafe {
         (&raw mut (*place).agent).write(agent);

@@ -254,7 +254,7 @@ fn named<R>(
     })
 }
 
-fn misuse(error: EventNameError) -> Misuse {
+pub(super) fn misuse(error: EventNameError) -> Misuse {
     Misuse(match error {
         EventNameError::NoRing => UNIKPROF_E_NO_RING,
         EventNameError::TooMany => UNIKPROF_E_EVENT_NAMES,

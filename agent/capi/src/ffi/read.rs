@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_void};
 
-use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes, ring_bytes};
+use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, live_bytes, minimum_bytes, ring_bytes};
 
 use super::access;
 use super::arena::Arena;
@@ -10,8 +10,8 @@ use crate::abi::{
     self, UNIKPROF_ABI_VERSION, UNIKPROF_MAX_RECORDINGS, UNIKPROF_REACHABLE_WHEN_BUSY,
 };
 use crate::status::{
-    Misuse, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY, UNIKPROF_E_NULL,
-    UNIKPROF_E_OPS, UNIKPROF_E_RECORDINGS, UNIKPROF_E_RING, UNIKPROF_E_TEXT,
+    Misuse, UNIKPROF_E_FLAGS, UNIKPROF_E_LIVE, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY,
+    UNIKPROF_E_NULL, UNIKPROF_E_OPS, UNIKPROF_E_RECORDINGS, UNIKPROF_E_RING, UNIKPROF_E_TEXT,
     UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
 };
 
@@ -123,6 +123,7 @@ impl<'c> Wanted<'c> {
             return Err(Misuse(UNIKPROF_E_RECORDINGS));
         }
         ring(&config)?;
+        live(&config)?;
         if config.mapping_count == 0 || config.mapping_count as usize > MAX_MAPPINGS {
             return Err(Misuse(UNIKPROF_E_MAPPINGS));
         }
@@ -265,6 +266,21 @@ fn ring(config: &abi::Config) -> Result<(), Misuse> {
         || isize::try_from(config.ring_length).is_err()
     {
         Err(Misuse(UNIKPROF_E_RING))
+    } else {
+        Ok(())
+    }
+}
+
+/// Checks the block for live samples, if there is one.
+fn live(config: &abi::Config) -> Result<(), Misuse> {
+    if config.live_memory.is_null() {
+        Ok(())
+    } else if !cfg!(feature = "heap") {
+        Err(Misuse(UNIKPROF_E_UNSUPPORTED))
+    } else if config.live_memory_length < live_bytes(1)
+        || isize::try_from(config.live_memory_length).is_err()
+    {
+        Err(Misuse(UNIKPROF_E_LIVE))
     } else {
         Ok(())
     }

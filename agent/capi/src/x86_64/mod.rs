@@ -34,6 +34,79 @@ macro_rules! aligned_with_caller {
 }
 pub(crate) use aligned_with_caller;
 
+/// For a function of a pointer and a size: subtracts the size from `$left` and returns, or calls `$inner` with three
+/// more arguments like `aligned_with_caller` if the size is greater. Returns at once for NULL.
+///
+/// The subtraction is one instruction, so no upcall on the same CPU comes in its middle. One that comes before it may
+/// leave less than the comparison found; then it is undone.
+#[cfg(feature = "heap")]
+macro_rules! aligned_with_caller_if_more {
+    ($left:ident, $inner:ident) => {
+        core::arch::naked_asm!(
+            "test rdi, rdi",
+            "jz 3f",
+            "cmp [rip + {left}], rsi",
+            "jb 2f",
+            "sub [rip + {left}], rsi",
+            "jb 1f",
+            "3: ret",
+            "1: add [rip + {left}], rsi",
+            "2: push rbp",
+            "mov rbp, rsp",
+            "mov rdx, [rbp + 8]",
+            "lea rcx, [rbp + 16]",
+            "mov r8, [rbp]",
+            "and rsp, -16",
+            "call {inner}",
+            "mov rsp, rbp",
+            "pop rbp",
+            "ret",
+            left = sym $left,
+            inner = sym $inner
+        )
+    };
+}
+#[cfg(feature = "heap")]
+pub(crate) use aligned_with_caller_if_more;
+
+/// Like `aligned_with_caller`, for a function of three arguments.
+#[cfg(feature = "heap")]
+macro_rules! aligned_with_caller_of_three {
+    ($inner:ident) => {
+        $crate::arch::aligned!(
+            $inner,
+            "mov rcx, [rbp + 8]",
+            "lea r8, [rbp + 16]",
+            "mov r9, [rbp]"
+        )
+    };
+}
+#[cfg(feature = "heap")]
+pub(crate) use aligned_with_caller_of_three;
+
+/// Like `aligned` if the u32 at `$set` is not 0; otherwise returns at once.
+#[cfg(feature = "heap")]
+macro_rules! aligned_if_set {
+    ($set:ident, $inner:ident) => {
+        core::arch::naked_asm!(
+            "cmp dword ptr [rip + {set}], 0",
+            "jne 2f",
+            "ret",
+            "2: push rbp",
+            "mov rbp, rsp",
+            "and rsp, -16",
+            "call {inner}",
+            "mov rsp, rbp",
+            "pop rbp",
+            "ret",
+            set = sym $set,
+            inner = sym $inner
+        )
+    };
+}
+#[cfg(feature = "heap")]
+pub(crate) use aligned_if_set;
+
 /// The time stamp counter.
 #[inline]
 pub(crate) fn cycles() -> u64 {

@@ -69,6 +69,7 @@ static void a_start_that_cannot_be(void)
     REFUSED(config.vcpus = 2, UNIKPROF_E_VCPUS); /* without kick */
     REFUSED(config.recordings = 5, UNIKPROF_E_RECORDINGS);
     REFUSED((config.ring = memory, config.ring_length = sizeof memory), UNIKPROF_E_UNSUPPORTED);
+    REFUSED((config.live_memory = memory, config.live_memory_length = sizeof memory), UNIKPROF_E_UNSUPPORTED);
     REFUSED(config.mappings = NULL, UNIKPROF_E_NULL);
     REFUSED(config.mapping_count = 0, UNIKPROF_E_MAPPINGS);
     REFUSED(config.mapping_count = 65, UNIKPROF_E_MAPPINGS);

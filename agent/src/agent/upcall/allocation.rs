@@ -147,14 +147,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         if counting != 0 {
             let only = served.only(counting);
-            let (kind, first) = match owned.record(&path, sample, only) {
+            let (kind, first) = match owned.record_cold(&path, sample, only) {
                 Some(stack) => (kind::SAMPLE, u64::from(stack)),
                 None => (kind::NO_SAMPLE, outcome::OVERFLOW),
             };
             self.write_allocation(sampled.vcpu, now_ns, kind, first, only.recordings());
         }
         if holding != 0 {
-            let place = slot.table.keep(&path).ok();
+            let place = slot.table.keep_outside(0, &path).ok();
             let is_held = place.zip(self.live()).is_some_and(|(place, live)| {
                 live.insert(&LiveEntry {
                     address: sampled.address,

@@ -199,7 +199,7 @@ impl Recorder<'_> {
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
         }
-        if table.unmoved() != 0 {
+        if cfg!(feature = "heap") && table.unmoved() != 0 {
             return Some(Step::Move);
         }
         match first_with_counts_in(slot, condemned) {

@@ -22,7 +22,7 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
             )),
         );
     }
-    let is_heap = mode::is_heap(request.mode);
+    let is_heap = cfg!(feature = "heap") && mode::is_heap(request.mode);
     if !is_heap && !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
         return refused(
             refusal::BAD_PERIOD,
@@ -52,10 +52,16 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
         );
     }
     if !is_heap && !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
+        // Modes of allocations need the feature `heap`.
+        let last = if cfg!(feature = "heap") {
+            mode::LIVE
+        } else {
+            mode::OFF_CPU
+        };
         return refused(
             refusal::UNSUPPORTED_MODE,
             Text::format(format_args!(
-                "agents record in modes 0 to 4; asked for mode {}",
+                "this agent records in modes 0 to {last}; asked for mode {}",
                 u64::from(request.mode)
             )),
         );
@@ -65,10 +71,10 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
 
 /// Checks that the agent can record allocations, if the request asks for that.
 pub(super) fn check_heap(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
+    if !cfg!(feature = "heap") {
+        return Ok(());
+    }
     let text = match request.mode {
-        mode::ALLOC | mode::LIVE if !cfg!(feature = "heap") => {
-            "this agent was built without the feature `heap`, so it does not record allocations"
-        }
         mode::LIVE if agent.live().is_none() => {
             "the agent was given no memory for live allocations, so it records in mode alloc, not live"
         }

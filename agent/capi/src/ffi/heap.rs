@@ -1,0 +1,198 @@
+//! The calls of the guest's allocator.
+//!
+//! They may be called wherever upcalls may run, inside an upcall too, and on any stack: see
+//! [`entry`](super::entry). Nearly all allocations and frees return before they enter the gate:
+//! [`LEFT`] and [`HOLDS`] decide them.
+//!
+//! Why: docs/decisions.md#allocations-before-the-gate.
+
+use core::ffi::{c_char, c_void};
+
+#[cfg(feature = "heap")]
+use self::hooks::{HOLDS, LEFT, on_alloc, on_free, on_realloc};
+use super::calls::code_of;
+use super::{one, read};
+use crate::arch::aligned;
+#[cfg(feature = "heap")]
+use crate::arch::{aligned_with_caller_if_more, aligned_with_caller_of_three};
+use crate::status::{Misuse, UNIKPROF_E_EVENT_NAME, UNIKPROF_E_NULL, UNIKPROF_E_UNSUPPORTED};
+
+/// Returns the length in bytes of a block for `live_memory` with room for `samples` sampled
+/// allocations, at any alignment. A sample takes 34 bytes. About three quarters of them have room
+/// before some are dropped and counted. Returns 0 in an archive that was built without `--heap`.
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_live_bytes(samples: usize) -> usize {
+    if cfg!(feature = "heap") {
+        unikprof_agent::live_bytes(samples)
+    } else {
+        0
+    }
+}
+
+/// The guest's allocator has returned `pointer` for `size` bytes. The stack of a sampled allocation
+/// begins at the caller of this function.
+///
+/// Does nothing for NULL, before `unikprof_init`, on a CPU that is not sampled, and in an archive
+/// that was built without `--heap`; any other pointer and size are allowed. May be called wherever
+/// `unikprof_on_tick` may, also by an upcall that interrupts another allocation.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_on_alloc(pointer: *const c_void, size: usize) {
+    #[cfg(feature = "heap")]
+    aligned_with_caller_if_more!(LEFT, on_alloc);
+    #[cfg(not(feature = "heap"))]
+    core::arch::naked_asm!("ret")
+}
+
+/// The guest is about to free `pointer`. Call it before another CPU can allocate the same address.
+/// Does nothing for NULL, for a pointer that was not sampled, and for one that was never allocated.
+/// Otherwise like `unikprof_on_alloc`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_on_free(pointer: *const c_void) {
+    #[cfg(feature = "heap")]
+    crate::arch::aligned_if_set!(HOLDS, on_free);
+    #[cfg(not(feature = "heap"))]
+    core::arch::naked_asm!("ret")
+}
+
+/// The guest's allocator has moved `old` to `new`, which has `size` bytes: `old` is freed and `new`
+/// allocated. If `new` is NULL, a `size` of 0 means that `old` was freed, and any other size that
+/// nothing has changed. With several CPUs call it before another one can allocate `old`: inside the
+/// allocator's lock. Otherwise like `unikprof_on_alloc`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_on_realloc(old: *const c_void, new: *const c_void, size: usize) {
+    #[cfg(feature = "heap")]
+    aligned_with_caller_of_three!(on_realloc);
+    #[cfg(not(feature = "heap"))]
+    core::arch::naked_asm!("ret")
+}
+
+/// Records the state of one of the guest's arenas, such as a heap or a pool: the bytes in use and
+/// its size. They become the counters `NAME.used` and `NAME.size` in the flight recorder, so it
+/// requires an archive that was built with `--heap` and `--ring`. `name` has 1 to 43 bytes of UTF-8
+/// without control characters. Call it about once a second.
+///
+/// Returns UNIKPROF_OK or an error code. May be called wherever `unikprof_on_tick` may.
+///
+/// # Safety
+///
+/// For C: `name` is NULL or ends with 0.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unikprof_arena(name: *const c_char, used: u64, size: u64) -> i32 {
+    aligned!(arena)
+}
+
+unsafe extern "C" fn arena(name: *const c_char, used: u64, size: u64) -> i32 {
+    if !cfg!(all(feature = "heap", feature = "ring")) {
+        return UNIKPROF_E_UNSUPPORTED;
+    }
+    // SAFETY: guaranteed by the caller. A text that is too long is not a valid name either.
+    let name = unsafe { read::text(name, read::NAME) };
+    code_of(
+        one::upcall(|agent| {
+            let name = name.map_err(|Misuse(_)| Misuse(UNIKPROF_E_EVENT_NAME))?;
+            let name = name.ok_or(Misuse(UNIKPROF_E_NULL))?;
+            #[cfg(feature = "heap")]
+            agent
+                .arena(name, used, size)
+                .map_err(super::events::misuse)?;
+            let _ = (agent, name, used, size);
+            Ok(())
+        })
+        .and_then(|done| done),
+    )
+}
+
+#[cfg(feature = "heap")]
+pub(super) mod hooks {
+    use core::ffi::c_void;
+    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    use unikprof_agent::{Agent, Registers};
+
+    use crate::ffi::guest::Guest;
+    use crate::ffi::one;
+
+    /// Bytes that the guest's only vCPU allocates before the agent must look. Always 0 if there are several vCPUs: they
+    /// cannot share a countdown without a locked instruction.
+    pub(super) static LEFT: AtomicU64 = AtomicU64::new(0);
+    /// The value of [`LEFT`] when the agent last looked.
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    /// Not 0 while there may be live samples, so that frees must look for theirs.
+    pub(super) static HOLDS: AtomicU32 = AtomicU32::new(0);
+
+    /// Forgets an earlier agent.
+    pub(in crate::ffi) fn reset() {
+        LEFT.store(0, Ordering::Relaxed);
+        GIVEN.store(0, Ordering::Relaxed);
+        HOLDS.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) extern "C" fn on_alloc(
+        pointer: *const c_void,
+        size: usize,
+        pc: u64,
+        sp: u64,
+        fp: u64,
+    ) {
+        let _ = one::upcall(|agent| allocated(agent, pointer, size, &Registers::new(pc, sp, fp)));
+    }
+
+    pub(super) extern "C" fn on_free(pointer: *const c_void) {
+        let _ = one::upcall(|agent| freed(agent, pointer));
+    }
+
+    pub(super) extern "C" fn on_realloc(
+        old: *const c_void,
+        new: *const c_void,
+        size: usize,
+        pc: u64,
+        sp: u64,
+        fp: u64,
+    ) {
+        let _ = one::upcall(|agent| {
+            if !new.is_null() || size == 0 {
+                freed(agent, old);
+            }
+            allocated(agent, new, size, &Registers::new(pc, sp, fp));
+        });
+    }
+
+    #[inline(never)]
+    fn allocated(
+        agent: &Agent<'static, Guest>,
+        pointer: *const c_void,
+        size: usize,
+        registers: &Registers,
+    ) {
+        let is_alone = agent.config().vcpus == 1;
+        if is_alone {
+            let left = LEFT.load(Ordering::Relaxed);
+            agent.spend(GIVEN.load(Ordering::Relaxed).saturating_sub(left));
+        }
+        agent.on_alloc_from(pointer.cast(), size, || *registers);
+        if is_alone {
+            let left = agent.left_to_spend();
+            GIVEN.store(left, Ordering::Relaxed);
+            LEFT.store(left, Ordering::Relaxed);
+        }
+        if agent.has_live_samples() {
+            HOLDS.store(1, Ordering::SeqCst);
+        }
+    }
+
+    fn freed(agent: &Agent<'static, Guest>, pointer: *const c_void) {
+        agent.on_free(pointer.cast());
+        if !agent.has_live_samples() {
+            HOLDS.store(0, Ordering::SeqCst);
+            // An allocation that was sampled in between has stored 1 before this 0, or will store it after it.
+            fence(Ordering::SeqCst);
+            if agent.has_live_samples() {
+                HOLDS.store(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
