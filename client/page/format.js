@@ -54,15 +54,28 @@ export function clock(unixNs) {
   return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(11, 23);
 }
 
-/** A count in the unit of the recording: samples or nanoseconds. */
+/** Bytes in the largest unit that leaves a digit before the point. */
+export function size(bytes) {
+  let left = bytes;
+  let at = 0;
+  while (left >= 1024 && at < 6) {
+    left /= 1024;
+    at += 1;
+  }
+  return at === 0 ? `${Math.round(left)} B` : `${fixed(left, Number.isInteger(left) ? 0 : 1)} ${["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][at - 1]}`;
+}
+
+/** A count in the unit of the recording: samples, nanoseconds, bytes or objects. */
 export function amount(count, unit) {
+  if (unit === "bytes") return size(count);
   return unit === "nanoseconds" ? duration(count) : grouped(count);
 }
 
 /** The same with the unit's name. */
 export function amountWithUnit(count, unit) {
-  if (unit === "nanoseconds") return duration(count);
-  return Math.round(count) === 1 ? "1 sample" : `${grouped(count)} samples`;
+  if (unit === "nanoseconds" || unit === "bytes") return amount(count, unit);
+  const one = unit === "objects" ? "object" : "sample";
+  return Math.round(count) === 1 ? `1 ${one}` : `${grouped(count)} ${one}s`;
 }
 
 // Control characters, and those that turn the direction of text.

@@ -262,6 +262,7 @@ impl CodeMap {
             frame_code::LATE => SpecialFrame::Late,
             frame_code::AGED => SpecialFrame::Aged,
             code if code < frame_code::FIRST_ADDRESS => SpecialFrame::Other(code),
+            code if code >= frame_code::FIRST_SIZE => return Err(UnknownCode(code)),
             code => {
                 let address = self.address(code).ok_or(UnknownCode(code))?;
                 return Ok(if leaf {

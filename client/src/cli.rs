@@ -18,6 +18,7 @@ mod failure;
 mod install_docs;
 mod json;
 mod keygen;
+mod leaks;
 mod names;
 mod outputs;
 #[cfg(feature = "fleet")]
@@ -76,6 +77,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Report(arguments) => report::run(&arguments),
         Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
+        Word::Leaks(arguments) => leaks::run(&arguments),
         Word::View(arguments) => view::run(&arguments),
         #[cfg(feature = "fleet")]
         Word::Record(arguments) => record::run(&arguments),

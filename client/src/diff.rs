@@ -119,6 +119,11 @@ pub(crate) enum DiffError {
         "the recordings have different modes: {base} and {new}; compare recordings of one mode"
     )]
     OtherMode { base: Mode, new: Mode },
+    #[error(
+        "diff compares time, and these recordings are of mode {mode}; `leaks` shows what grows between two recordings of \
+         mode live, `go tool pprof -base` what differs between two .pb.gz files"
+    )]
+    Heap { mode: Mode },
     #[error("{file} has no samples to compare")]
     Empty { file: String },
     #[error(
@@ -340,6 +345,9 @@ fn check(base: &Input<'_>, new: &Input<'_>, force: bool) -> Result<(), DiffError
             base: name(&base.guest_name),
             new: name(&new.guest_name),
         });
+    }
+    if base.mode.is_heap() && base.mode == new.mode {
+        return Err(DiffError::Heap { mode: base.mode });
     }
     if base.mode != new.mode {
         return Err(DiffError::OtherMode {

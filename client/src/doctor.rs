@@ -26,6 +26,7 @@ mod check;
 mod frame_records;
 #[cfg(test)]
 mod golden_tests;
+mod heap_checks;
 mod image_checks;
 mod json;
 mod peer_checks;
@@ -46,7 +47,6 @@ use frame_records::PassedOver;
 use crate::agent_info::AgentInfo;
 use crate::key::KeyId;
 use crate::printable::Printable;
-use crate::profile::Mode;
 use crate::record::RecorderStatus;
 use crate::recording::Recording;
 use crate::report::{Report, ReportOptions, TimelineView};
@@ -156,7 +156,7 @@ fn judge(
     let info = profile.recording();
     let mut checks = Vec::new();
     // The agent's sums agree by construction: this one check does not use them.
-    if info.mode != Mode::OffCpu {
+    if info.mode.samples_time() {
         checks.push(sampling_checks::rate(&profile.counters(), info));
     }
     checks.extend(recording_checks::of(recording));
@@ -168,7 +168,11 @@ fn judge(
         let table = report.functions();
         checks.push(image_checks::names(symbolized));
         checks.extend(stack_checks::of(symbolized, passed_over));
-        checks.extend(sampling_checks::of_recording(recording, symbolized, table));
+        checks.extend(if profile.heap.is_some() {
+            heap_checks::of(recording)
+        } else {
+            sampling_checks::of_recording(recording, symbolized, table)
+        });
     }
     let guest = match info.guest_name.as_str() {
         "" => Cow::Borrowed("an unnamed guest"),

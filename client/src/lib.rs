@@ -19,6 +19,7 @@ mod frame_reader;
 mod golden;
 pub mod interrupt;
 pub mod key;
+mod leaks;
 pub mod output;
 mod printable;
 pub mod profile;

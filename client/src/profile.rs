@@ -18,6 +18,7 @@ mod build_id;
 mod builder;
 mod counters;
 mod distribution;
+mod heap;
 mod mode;
 mod recording;
 mod tree;
@@ -26,6 +27,10 @@ pub use build_id::BuildId;
 pub use builder::ProfileBuilder;
 pub use counters::Counters;
 pub(crate) use distribution::Distribution;
+pub use heap::Measure;
+#[cfg(test)]
+pub(crate) use heap::probability as sampling_probability;
+pub(crate) use heap::{Amounts, Bounds, Estimate, Heap, Held, LiveSample};
 pub use mode::{Mode, Unit, Unwind};
 pub use recording::{Architecture, RecordingInfo, TimeSpan, VcpuStats};
 pub(crate) use recording::{Cost, FromRing, Merged, Runstate};
@@ -45,6 +50,8 @@ pub struct Profile {
     pub(crate) frames: Vec<Frame>,
     pub(crate) tree: StackTree,
     pub(crate) samples: Vec<Sample>,
+    /// The allocations, where these are recorded; the samples are made from them.
+    pub(crate) heap: Option<Heap>,
     pub(crate) span_names: Vec<String>,
     pub(crate) vcpus: Vec<VcpuStats>,
     pub(crate) recording: RecordingInfo,
@@ -106,11 +113,42 @@ impl Profile {
         self.tree.path(node).map(FrameId)
     }
 
-    /// The total count of all stacks on all vCPUs, in the mode's [unit](Mode::unit).
+    /// The total count of all stacks on all vCPUs, in the recording's [unit](RecordingInfo::unit).
     pub fn sample_count(&self) -> u64 {
         self.samples
             .iter()
             .fold(0, |sum: u64, s| sum.saturating_add(s.count))
+    }
+
+    /// The same of allocations in another measure; the profile itself where time was recorded.
+    #[must_use]
+    pub(crate) fn measured_by(mut self, measure: Measure) -> Profile {
+        self.recording.measure = measure;
+        self.count_heap();
+        self
+    }
+
+    /// Makes the samples from the allocations.
+    pub(crate) fn count_heap(&mut self) {
+        if let Some(heap) = &self.heap {
+            self.samples = heap.samples(self.recording.measure);
+        }
+    }
+
+    /// What the agent counted and what the stacks hold, in samples or time, where these differ.
+    pub(crate) fn uncounted(&self) -> Option<(u64, u64, Unit)> {
+        let counters = self.counters();
+        let (counted, found, unit) = match (&self.heap, self.recording.mode) {
+            // What was freed since is not held.
+            (_, Mode::Live) => return None,
+            (Some(heap), _) => (counters.recorded, heap.total().samples, Unit::Samples),
+            (None, _) => (
+                counters.counted(),
+                self.sample_count(),
+                self.recording.unit(),
+            ),
+        };
+        (counted != found).then_some((counted, found, unit))
     }
 
     /// The counters of all vCPUs together.
@@ -309,7 +347,7 @@ pub struct Sample {
     /// The innermost open span of the guest, as an index into [`Profile::span_names`]; `None` also if spans are
     /// unknown.
     pub span: Option<u32>,
-    /// The number of samples or nanoseconds, depending on the mode's [unit](Mode::unit).
+    /// The number of samples or nanoseconds, bytes or objects: of the recording's [unit](RecordingInfo::unit).
     pub count: u64,
 }
 

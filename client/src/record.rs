@@ -29,6 +29,7 @@ mod epochs;
 mod error;
 mod events;
 mod growth;
+mod held;
 mod live;
 mod preset;
 mod rings;
@@ -52,12 +53,15 @@ pub use error::RecordError;
 pub(crate) use events::EventReader;
 pub(crate) use growth::Coverage;
 use growth::Growth;
+#[cfg(test)]
+pub(crate) use held::dump_times;
+pub(crate) use held::watch;
 pub(crate) use live::LiveReader;
 pub(crate) use preset::Preset;
 pub(crate) use rings::{Asked, RingFill};
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
-pub(crate) use settings::{DEFAULT_NAME, Keep};
+pub(crate) use settings::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep};
 pub use settings::{Mode, Settings, Unwind};
 pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
 pub(crate) use status::peer_words;
@@ -66,6 +70,7 @@ pub(crate) use status::{RecorderStatus, RecordingStatus};
 use crate::caller_table::Interrupted;
 use crate::connection::ConnectionError;
 use crate::output::OutputError;
+use crate::profile;
 
 /// How often a running recording is looked at, at least.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -75,6 +80,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const FIRST_DRAIN: Duration = Duration::from_millis(250);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The time between two drains of what is held, unless the guest waits for one.
+const LONGEST_LIVE_PAUSE: Duration = Duration::from_secs(600);
 
 /// An event while a recording is made.
 #[derive(Debug)]
@@ -199,6 +207,7 @@ pub(crate) fn first_second(
     let first = Settings {
         name: own_name(FIRST_SECOND),
         period_ns: period_ns.max(agent.min_period_ns),
+        interval_bytes: settings.interval_bytes,
         mode: settings.mode,
         // The interrupted function, behind a frame that says that it waits.
         depth: Some(agent.max_depth.min(2)),
@@ -290,8 +299,10 @@ fn drain_until_end(
         let due = match (status.state, is_first) {
             (state::RECORDING, _) if has_grown => now,
             // The agent does not know the rate yet.
-            (state::RECORDING, true) => *since.get_or_insert(now) + FIRST_DRAIN,
-            (state::RECORDING, false) => *since.get_or_insert(now) + between(status),
+            (state::RECORDING, true) if status.mode() != profile::Mode::Live => {
+                *since.get_or_insert(now) + FIRST_DRAIN
+            }
+            (state::RECORDING, _) => *since.get_or_insert(now) + between(status),
             _ => now + CHECK_EVERY,
         };
         if due <= now {
@@ -319,6 +330,10 @@ fn drain_until_end(
 fn between_drains(status: &RecordingStatus) -> Duration {
     if status.wants_fetch {
         return SHORTEST_PAUSE;
+    }
+    if status.mode() == profile::Mode::Live {
+        // What is held is fetched at the end; each fetch is another file's worth of it.
+        return LONGEST_LIVE_PAUSE;
     }
     let windows = [status.samples_window_ns, status.stacks_window_ns];
     let least = windows.into_iter().flatten().min();

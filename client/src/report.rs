@@ -44,6 +44,7 @@ mod format;
 mod functions;
 #[cfg(test)]
 pub(crate) mod golden_tests;
+pub(crate) mod heap;
 mod interval;
 pub(crate) mod json;
 mod json_time;
@@ -183,6 +184,8 @@ impl<'a> TimelineView<'a> {
 pub struct Report<'a> {
     symbolized: &'a Symbolized<'a>,
     view: Option<TimelineView<'a>>,
+    /// The guest's events beside allocations, whose stacks and sizes are not taken from the rings.
+    beside: Option<TimelineView<'a>>,
     options: ReportOptions,
     labels: Labels,
     weights: Weights,
@@ -205,6 +208,7 @@ impl<'a> Report<'a> {
         Report {
             symbolized,
             view: None,
+            beside: None,
             options,
             labels,
             weights,
@@ -267,7 +271,13 @@ impl<'a> Report<'a> {
     /// Shows time data as well, if there is any: the guest's own events, and the seconds if requested.
     #[must_use]
     pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
-        self.view = view.into();
+        let view = view.into();
+        if self.symbolized.profile().recording().mode.is_heap() {
+            // The rings tell when allocations were sampled, but not what they stand for.
+            self.beside = view;
+            return self;
+        }
+        self.view = view;
         self.functions = OnceLock::new();
         self
     }

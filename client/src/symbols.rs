@@ -31,6 +31,7 @@ mod demangle;
 mod error;
 mod image;
 mod images;
+mod memory_work;
 #[cfg(feature = "fleet")]
 mod merged;
 mod name_table;
@@ -52,6 +53,7 @@ pub use image::Image;
 pub(crate) use image::read_regular_file;
 pub(crate) use images::Assigned;
 pub use images::{Force, ImageOptions, Images};
+pub(crate) use memory_work::{MemoryWork, is_allocator, memory_work};
 #[cfg(feature = "fleet")]
 pub(crate) use merged::{GuestMerger, MergedNames};
 pub(crate) use symbolized::KnownNames;

@@ -79,11 +79,27 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     parser.parse_unsigned_duration(text).ok().or_else(with_days)
 }
 
+/// Bytes in the largest unit that leaves a digit before the point: `17 B`, `1.5 KiB`, `4 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let Some(power) = (bytes.max(1).ilog2() / 10).checked_sub(1) else {
+        return format!("{bytes} B");
+    };
+    let shift = 10 * (power + 1);
+    let unit = UNITS[power as usize];
+    if bytes.is_multiple_of(1 << shift) {
+        format!("{} {unit}", bytes >> shift)
+    } else {
+        format!("{:.1} {unit}", bytes as f64 / (1_u64 << shift) as f64)
+    }
+}
+
 /// A count of stacks in its unit: `1,234`, or `1.2 ms`.
 pub(crate) fn amount(count: u64, unit: Unit) -> String {
     match unit {
-        Unit::Samples => grouped(count),
+        Unit::Samples | Unit::Objects => grouped(count),
         Unit::Nanoseconds => duration(count),
+        Unit::Bytes => size(count),
     }
 }
 
@@ -93,6 +109,9 @@ pub(crate) fn amount_with_unit(count: u64, unit: Unit) -> String {
         Unit::Samples if count == 1 => "1 sample".into(),
         Unit::Samples => format!("{} samples", grouped(count)),
         Unit::Nanoseconds => duration(count),
+        Unit::Bytes => size(count),
+        Unit::Objects if count == 1 => "1 object".into(),
+        Unit::Objects => format!("{} objects", grouped(count)),
     }
 }
 

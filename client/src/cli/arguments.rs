@@ -18,6 +18,7 @@ use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
+use crate::profile::Measure;
 use crate::report::FunctionName;
 
 /// Profile a running Xen unikernel over TCP: record it, download the samples and show where
@@ -75,12 +76,14 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top, leaks
     Connect(ConnectArguments),
     /// Show a recording as tables, a page, a flame graph, or in the formats of other viewers
     Report(Box<ReportArguments>),
     /// Show what changed between two recordings, and which changes are more than chance
     Diff(super::diff::DiffArguments),
+    /// Show which code's memory grows, from what is held at two times
+    Leaks(super::leaks::LeaksArguments),
     /// Show a recording in the Firefox profiler: serve it to the browser on this machine
     View(super::view::ViewArguments),
     /// Record many guests at once into one profile, and name those that differ from the rest
@@ -216,6 +219,9 @@ pub(super) enum ConnectWord {
     /// Show a live table of the functions that take the time: in the last seconds and since the start
     #[command(after_help = super::top::HELP)]
     Top(Box<super::top::TopArguments>),
+    /// Look for memory that grows: which stacks allocate again and again what stays
+    #[command(after_help = super::leaks::CONNECT_HELP, arg_required_else_help = true)]
+    Leaks(super::leaks::ConnectLeaksArguments),
 }
 
 const DUMP_HELP: &str = "\
@@ -288,6 +294,9 @@ pub(super) struct OutputArguments {
 pub(super) struct ReportArguments {
     #[command(flatten)]
     pub(super) input: InputArguments,
+    /// What to show of allocations; default: bytes
+    #[arg(long, value_enum, value_name = "MEASURE", help_heading = "Selection")]
+    pub(super) by: Option<Measure>,
     /// Keep only stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) focus: Option<Regex>,
@@ -318,7 +327,7 @@ pub(super) struct ReportArguments {
     /// Show what rules find about the guest, with a score, evidence and the next step
     ///
     /// Stolen and masked time, load in lockstep, truncated or guessed callers, bursts, slow spans, a dominating function,
-    /// memory copies and allocation, rising counters. `doctor` judges the profile, this judges the guest. Pages have it in
+    /// memory copies and allocation, rising counters; of allocations a full live table and frees that are not reported. `doctor` judges the profile, this judges the guest. Pages have it in
     /// any case.
     #[arg(
         long,

@@ -17,7 +17,7 @@ use super::recordings::{
     DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
 use super::top::{self, TopArguments};
-use super::{snapshot, status};
+use super::{leaks, snapshot, status};
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -29,6 +29,7 @@ use crate::record::{
     Unwind,
 };
 use crate::recording::{Reading, Recording};
+use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
 
@@ -50,7 +51,9 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
     let interrupt = match arguments.word {
-        ConnectWord::Record(_) | ConnectWord::Top(_) => Interrupt::default(),
+        ConnectWord::Record(_) | ConnectWord::Top(_) | ConnectWord::Leaks(_) => {
+            Interrupt::default()
+        }
         _ => Interrupt::quitting_at_once(),
     };
     let access = arguments.access.access()?;
@@ -101,6 +104,18 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             conversation.json,
         ),
         ConnectWord::Top(arguments) => conversation.top(&arguments, &symbolizer),
+        ConnectWord::Leaks(arguments) => {
+            if !arguments.names.is_empty() {
+                names::check(&symbolizer, conversation.session.agent())?;
+            }
+            leaks::connect(
+                &mut conversation.session,
+                &conversation.interrupt,
+                &arguments,
+                &symbolizer,
+                conversation.json,
+            )
+        }
     }
 }
 
@@ -115,6 +130,7 @@ impl ConnectWord {
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Snapshot(arguments) => Some(&arguments.names),
             ConnectWord::Top(arguments) => Some(&arguments.names),
+            ConnectWord::Leaks(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }
     }
@@ -172,7 +188,7 @@ impl Conversation {
         arguments: &StartArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        let mut settings = arguments.settings();
+        let mut settings = arguments.settings()?;
         if !arguments.names.is_empty() {
             names::check(symbolizer, self.session.agent())?;
         }
@@ -191,7 +207,7 @@ impl Conversation {
         arguments: &RecordArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        let mut settings = arguments.settings();
+        let mut settings = arguments.settings()?;
         let sampling = &arguments.sampling;
         self.callers(sampling, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
@@ -374,7 +390,11 @@ impl Conversation {
         let recording = Recording::open(&outcome.path, Reading::Strict)?;
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();
-        let symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
+        let mut symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
+        let trimmed = without_allocator(&symbolized);
+        if let Some(trimmed) = &trimmed {
+            symbolized = symbolized.of_window(trimmed);
+        }
         let to_stdout = plan.reports.iter().any(|o| o.target == Target::Stdout);
         let mut report = Report::new(
             &symbolized,

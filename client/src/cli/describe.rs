@@ -13,7 +13,7 @@ use crate::record::{
     self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
 };
 use crate::recording::Recording;
-use crate::units::{amount_with_unit, duration, grouped, share};
+use crate::units::{amount_with_unit, duration, grouped, share, size};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -164,6 +164,14 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
             rate_text(settings.period_ns)
         ),
         record::Mode::OffCpu => "blocked time, measured".to_owned(),
+        record::Mode::Alloc => format!(
+            "allocations, a sample every {}",
+            size(settings.interval_bytes)
+        ),
+        record::Mode::Live => format!(
+            "allocations that are still held, a sample every {}",
+            size(settings.interval_bytes)
+        ),
     };
     let name = word(&settings.name);
     format!(
@@ -213,7 +221,7 @@ pub(super) fn recorded(
         "recorded",
         format!(
             "{} of {guest} in {}{}",
-            match info.mode.unit() {
+            match info.unit() {
                 Unit::Samples => match profile.sample_count() {
                     1 => "1 sample".to_owned(),
                     count => format!("{count} samples"),
@@ -221,10 +229,27 @@ pub(super) fn recorded(
                 Unit::Nanoseconds => {
                     format!("{} of blocked time", duration(profile.sample_count()))
                 }
+                Unit::Bytes | Unit::Objects => format!(
+                    "{}, {}",
+                    amount_with_unit(profile.sample_count(), info.unit()),
+                    if info.mode == Mode::Live {
+                        "still held"
+                    } else {
+                        "allocated"
+                    }
+                ),
             },
             duration(info.elapsed_ns),
             match info.mode {
                 Mode::OffCpu => ", measured".to_owned(),
+                Mode::Alloc | Mode::Live => {
+                    let samples = profile.heap.as_ref().map_or(0, |heap| heap.total().samples);
+                    format!(
+                        ", estimated from {} samples, one every {}",
+                        grouped(samples),
+                        size(info.interval_bytes)
+                    )
+                }
                 Mode::Wall => format!(
                     ", at {} Hz of running and blocked time",
                     rate_text(info.period_ns)
@@ -262,7 +287,7 @@ pub(super) fn recorded(
             "window",
             format!(
                 "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows only this window",
-                amount_with_unit(cut.sample_count(), info.mode.unit()),
+                amount_with_unit(cut.sample_count(), info.unit()),
                 duration(cut.recording().elapsed_ns),
                 ring.from_ns as f64 / 1e9,
                 ring.to_ns as f64 / 1e9

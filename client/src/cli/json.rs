@@ -159,7 +159,7 @@ pub(super) fn recorded(
     pretty(&json!({
         "name": info.name,
         "mode": info.mode.to_string(),
-        "unit": info.mode.unit().to_string(),
+        "unit": info.unit().to_string(),
         "guest_name": recording.agent.guest_name,
         "period_ns": info.period_ns,
         "elapsed_ns": info.elapsed_ns,

@@ -77,6 +77,11 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
+    if arguments.mode.is_some_and(Mode::is_heap) {
+        return Err(Failure::Usage(
+            "guests are recorded together in modes of time; record the allocations of one with `connect`".into(),
+        ));
+    }
     let (folders, patterns): (Vec<NamePattern>, Vec<NamePattern>) = arguments
         .output
         .iter()

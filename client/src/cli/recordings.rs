@@ -3,9 +3,12 @@
 use clap::Args;
 
 use super::arguments::OutputArguments;
+use super::failure::Failure;
 use super::names::NameArguments;
 use super::values;
-use crate::record::{DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind, own_name};
+use crate::record::{
+    DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind, own_name,
+};
 
 pub(super) const RECORD_HELP: &str = "\
 The recording runs beside others in the guest, under a generated name. Its
@@ -17,7 +20,9 @@ Examples:
   unikprof-client connect 10.0.0.5 record 30s
   unikprof-client connect 10.0.0.5 record 10s -o run.unikprof -o run.txt
   unikprof-client connect 10.0.0.5 record 1m -F 9973 --image guest.elf -o run.svg
-  unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
+  unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -
+  unikprof-client connect 10.0.0.5 record 1m --mode alloc --image guest.elf -o -
+  unikprof-client connect 10.0.0.5 record 1m --mode live --every 64KiB -o run.pb.gz";
 
 pub(super) const START_HELP: &str = "\
 A recording's name identifies it, for other clients too and after a lost
@@ -40,6 +45,9 @@ pub(super) struct RecordArguments {
     name: Option<String>,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
+    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Sampling")]
+    every: Option<u64>,
     #[command(flatten)]
     pub(super) outputs: OutputArguments,
     #[command(flatten)]
@@ -65,6 +73,9 @@ pub(super) struct StartArguments {
     max_bytes: Option<u64>,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
+    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Sampling")]
+    every: Option<u64>,
     #[command(flatten)]
     pub(super) names: NameArguments,
 }
@@ -142,31 +153,50 @@ pub(super) struct SamplingArguments {
 }
 
 impl RecordArguments {
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        self.sampling.check(self.every)?;
         let settings = Settings {
+            interval_bytes: self.every.unwrap_or(DEFAULT_INTERVAL_BYTES),
             name: self.name.clone().unwrap_or_else(|| own_name("record")),
             duration_ns: self.duration_ns,
             ..Settings::default()
         };
-        self.sampling.apply_to(settings)
+        Ok(self.sampling.apply_to(settings))
     }
 }
 
 impl StartArguments {
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        self.sampling.check(self.every)?;
         let preset = self.preset.unwrap_or(Preset::Profile).settings();
         let settings = Settings {
+            interval_bytes: self.every.unwrap_or(DEFAULT_INTERVAL_BYTES),
             name: self.name.clone(),
             duration_ns: self.duration_ns,
             max_age_ns: self.max_age_ns.unwrap_or(preset.max_age_ns),
             max_bytes: self.max_bytes.unwrap_or(preset.max_bytes),
             ..preset
         };
-        self.sampling.apply_to(settings)
+        Ok(self.sampling.apply_to(settings))
     }
 }
 
 impl SamplingArguments {
+    /// Rejects options of another kind of sampling than the mode's.
+    pub(super) fn check(&self, every: Option<u64>) -> Result<(), Failure> {
+        let of_time = self.period_ns.is_some() || self.interval.is_some() || self.fixed_interval;
+        match (self.mode.is_heap(), every) {
+            (true, _) if of_time => Err(Failure::Usage(
+                "allocations are sampled by bytes, at random: use --every SIZE instead of a rate or an interval of time"
+                    .into(),
+            )),
+            (false, Some(_)) => Err(Failure::Usage(
+                "--every is for allocations: add --mode alloc or --mode live, or give a rate with -F".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn apply_to(&self, settings: Settings) -> Settings {
         let asked_ns = self.interval.or(self.period_ns);
         Settings {

@@ -12,7 +12,9 @@ use super::outputs::ReportOutput;
 use super::values;
 use crate::output::NamedAfter;
 use crate::printable::Printable;
+use crate::profile::{Measure, Profile};
 use crate::recording::{Reading, Recording, RecordingError};
+use crate::report::heap::without_allocator;
 use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
@@ -56,7 +58,13 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     }
     let part = arguments.time.part(&recording)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
-    let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
+    let measured = measured(&recording.profile, arguments.by)?;
+    let profile = measured.as_ref().or(cut).unwrap_or(&recording.profile);
+    let mut symbolized = symbolizer.resolve(profile)?;
+    let trimmed = without_allocator(&symbolized);
+    if let Some(trimmed) = &trimmed {
+        symbolized = symbolized.of_window(trimmed);
+    }
     let mut report = Report::new(
         &symbolized,
         ReportOptions {
@@ -95,6 +103,18 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     match opened {
         Some(path) => ::open::that(&path).map_err(|source| Failure::Browser { path, source }),
         None => Ok(()),
+    }
+}
+
+/// The profile in another measure than bytes.
+fn measured(profile: &Profile, by: Option<Measure>) -> Result<Option<Profile>, Failure> {
+    match by {
+        Some(_) if profile.heap.is_none() => Err(Failure::Usage(format!(
+            "--by is for allocations, and the recording is of mode {}",
+            profile.recording().mode
+        ))),
+        Some(Measure::Objects) => Ok(Some(profile.clone().measured_by(Measure::Objects))),
+        _ => Ok(None),
     }
 }
 

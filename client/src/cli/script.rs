@@ -50,6 +50,12 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let recording = arguments.input.open()?;
     let part = arguments.time.of(&recording, false)?;
+    let mode = recording.profile.recording().mode;
+    if mode.is_heap() {
+        return Err(Failure::Usage(format!(
+            "script prints samples of time, and the recording is of mode {mode}; use `report`"
+        )));
+    }
     let Some((part, timeline)) = part.zip(recording.timeline.as_ref()) else {
         return Err(no_times());
     };

@@ -104,6 +104,12 @@ impl ReportTimeArguments {
 
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
     pub(super) fn part(&self, recording: &Recording) -> Result<Option<Part>, Failure> {
+        let mode = recording.profile.recording().mode;
+        if self.timeline && mode.is_heap() {
+            return Err(Failure::Usage(format!(
+                "--timeline lists samples of time, and the recording is of mode {mode}"
+            )));
+        }
         if self.timeline && (recording.timeline.is_none() || recording.span.is_none()) {
             return Err(no_times());
         }
@@ -124,8 +130,16 @@ impl PartArguments {
     /// The part of the recording that is wanted, even if the file was dumped for a time window if it is the `whole`;
     /// `None` where it holds no timeline and needs none.
     pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
+        let is_part = self.window.asked().is_part() || self.in_span.is_some();
+        let mode = recording.profile.recording().mode;
+        if mode.is_heap() && is_part {
+            return Err(Failure::Usage(format!(
+                "a recording of mode {mode} is shown as a whole: the rings do not tell what a part of its time allocated; \
+                 record for that time alone"
+            )));
+        }
         let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
-            return match self.window.asked().is_part() || self.in_span.is_some() {
+            return match is_part {
                 true => Err(no_times()),
                 false => Ok(None),
             };
@@ -135,7 +149,7 @@ impl PartArguments {
         };
         let Asked { from, to } = self.window.asked();
         let window = match (from, to) {
-            (None, None) if whole => None,
+            (None, None) if whole || mode.is_heap() => None,
             (None, None) => recording.asked,
             (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
         };

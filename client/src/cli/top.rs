@@ -96,9 +96,13 @@ impl TopArguments {
 pub(super) fn choose(
     session: &mut Session,
     arguments: &TopArguments,
-) -> Result<Option<u64>, RecordError> {
+) -> Result<Option<u64>, Failure> {
     if !session.agent().keeps_time() {
-        return Err(RecordError::NoRing);
+        return Err(RecordError::NoRing.into());
+    }
+    arguments.sampling.check(None)?;
+    if arguments.settings().mode.is_heap() {
+        return Err(of_time_alone());
     }
     if arguments.own {
         return Ok(None);
@@ -107,16 +111,25 @@ pub(super) fn choose(
     if arguments.name.is_none() {
         // What has ended does not move.
         let goes_on = |state| matches!(state, state::RECORDING | state::DELAYED);
-        recorder.recordings.retain(|one| goes_on(one.state));
+        recorder
+            .recordings
+            .retain(|one| goes_on(one.state) && !one.mode().is_heap());
         if recorder.recordings.is_empty() {
             return match session.agent().role {
-                role::VIEW => Err(RecordError::NothingRuns),
+                role::VIEW => Err(RecordError::NothingRuns.into()),
                 _ => Ok(None),
             };
         }
     }
     let found = recorder.find(arguments.name.as_deref())?;
+    if found.mode().is_heap() {
+        return Err(of_time_alone());
+    }
     Ok(Some(found.recording))
+}
+
+fn of_time_alone() -> Failure {
+    Failure::Usage("top shows recordings of time; for allocations use `record` or `leaks`".into())
 }
 
 /// Shows the recording `of`, or one that is started with these settings, until the user has enough.

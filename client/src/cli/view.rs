@@ -10,6 +10,7 @@ use super::names::NameArguments;
 use super::print;
 use super::report::InputArguments;
 use super::time::PartArguments;
+use crate::report::heap::without_allocator;
 use crate::report::{Report, ReportOptions};
 use crate::view::{Server, View};
 
@@ -61,7 +62,12 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     let part = arguments.time.of(&recording, false)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let profile = cut.unwrap_or(&recording.profile);
-    let symbolized = symbolizer.resolve(profile)?;
+    let mut symbolized = symbolizer.resolve(profile)?;
+    let trimmed = without_allocator(&symbolized);
+    let profile = trimmed.as_ref().unwrap_or(profile);
+    if let Some(trimmed) = &trimmed {
+        symbolized = symbolized.of_window(trimmed);
+    }
     let mut report = Report::new(&symbolized, ReportOptions::default()).with_callers(&symbolizer);
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(part.view(timeline));

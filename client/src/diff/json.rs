@@ -173,7 +173,7 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
         schema: SCHEMA,
         base: side(0),
         new: side(1),
-        unit: of.inputs[0].info().mode.unit().to_string(),
+        unit: of.inputs[0].info().unit().to_string(),
         per: of.per.as_deref(),
         basis: of.basis(),
         total: of.total.as_ref().map(JsonChange::of),

@@ -240,7 +240,7 @@ impl Side {
                 name: per.unwrap_or_default().to_owned(),
             });
         }
-        if work.is_some() && input.info().mode.unit() == Unit::Samples {
+        if work.is_some() && input.info().unit() == Unit::Samples {
             let period_ns = input.info().period_ns as f64;
             let hits = side.stacks.iter_mut().flat_map(|stack| &mut stack.hits);
             hits.for_each(|(_, hits)| *hits *= period_ns);

@@ -94,7 +94,7 @@ impl Comparison<'_> {
             "{} ({}), {} in {}",
             Printable(input.title),
             names.join(", "),
-            amount_with_unit(self.counted[at], info.mode.unit()),
+            amount_with_unit(self.counted[at], info.unit()),
             duration(info.elapsed_ns)
         )
     }
@@ -187,9 +187,10 @@ fn write_functions(
         0 => of.functions.len(),
         top => top.min(of.functions.len()),
     };
-    let values = match of.inputs[0].info().mode.unit() {
+    let values = match of.inputs[0].info().unit() {
         Unit::Samples => "time",
         Unit::Nanoseconds => "blocked time",
+        Unit::Bytes | Unit::Objects => "memory",
     };
     writeln!(
         out,

@@ -608,6 +608,7 @@ fn nightly() -> RecordingStatus {
         state: state::RECORDING,
         mode: 0,
         period_ns: 1_000_000,
+        interval_bytes: 0,
         depth: 128,
         flags: 0,
         now_ns: 5_000_000_000,

@@ -71,9 +71,7 @@ fn epochs(count: u32) -> String {
 
 fn consistent(recording: &Recording) -> Check {
     let profile = &recording.profile;
-    let counters = profile.counters();
-    let unit = profile.recording().mode.unit();
-    let found = profile.sample_count();
+    let unit = profile.recording().unit();
     let mut wrong: Vec<String> = recording
         .contradictions
         .iter()
@@ -86,10 +84,10 @@ fn consistent(recording: &Recording) -> Check {
             vcpu.check(profile.recording()).err()?
         ))
     }));
-    if counters.counted() != found {
+    if let Some((counted, found, unit)) = profile.uncounted() {
         wrong.push(format!(
             "the agent counted {}, but the stacks add up to {}",
-            amount_with_unit(counters.counted(), unit),
+            amount_with_unit(counted, unit),
             amount_with_unit(found, unit)
         ));
     }
@@ -102,6 +100,7 @@ fn consistent(recording: &Recording) -> Check {
                 match unit {
                     Unit::Samples => "sample",
                     Unit::Nanoseconds => "blocked nanosecond",
+                    Unit::Bytes | Unit::Objects => "sampled allocation",
                 }
             ),
         ),

@@ -70,7 +70,7 @@ pub(super) fn of_recording(
 fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     let (counters, info) = (profile.counters(), profile.recording());
     let counted = table.recorded;
-    if info.mode.unit() == Unit::Nanoseconds {
+    if info.unit() == Unit::Nanoseconds {
         let check = match counters.blocks {
             0 => Check::new("enough", Verdict::Bad, "the guest never blocked")
                 .advise("record for longer, or use mode cpu if the guest is busy"),
@@ -383,7 +383,7 @@ fn stolen(runstate: &Runstate) -> Check {
     }
 }
 
-fn overhead(profile: &Profile) -> Check {
+pub(super) fn overhead(profile: &Profile) -> Check {
     let info = profile.recording();
     let server = part_of(info.server_ns, info.elapsed_ns);
     let served = format!("its server took {:.2} % of the recording", server * 100.0);

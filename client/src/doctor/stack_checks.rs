@@ -37,7 +37,7 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
     ];
     let counters = profile.counters();
     // Rings do not tell how callers were found.
-    if counters.sampled() != 0 && recording.ring.is_none() {
+    if counters.sampled() != 0 && recording.ring.is_none() && !recording.mode.is_heap() {
         checks.push(callers(
             &counters,
             recording.caller_table.is_some(),
@@ -52,6 +52,7 @@ pub(super) fn of_what(mode: Mode) -> &'static str {
     match mode.unit() {
         Unit::Samples => "the samples",
         Unit::Nanoseconds => "the blocked time",
+        Unit::Bytes | Unit::Objects => "the sampled allocations",
     }
 }
 

@@ -481,7 +481,10 @@ impl Settings for Entry {
             "labels" => self.labels.extend(labels(value)?),
             "key-file" => self.how.key_file = Some(path(folder, value)?),
             "rate" => self.how.period_ns = period_ns(value)?,
-            "mode" => self.how.mode = Mode::from_str(text(value)?, false).map_err(|_| modes(value))?,
+            "mode" => {
+                let mode = Mode::from_str(text(value)?, false).ok();
+                self.how.mode = mode.filter(|mode| !mode.is_heap()).ok_or_else(|| modes(value))?;
+            }
             "image" => self.how.image = Some(path(folder, value)?),
             "symbols" => self.how.symbols = Some(path(folder, value)?),
             _ => return Err("no such setting; expected name, address, labels, key-file, rate, mode, image or symbols, or in [[targets]] file or url".into()),

@@ -121,6 +121,7 @@ fn profile_name(delivery: &Delivery<'_>) -> &'static str {
         Mode::Cpu => "process_cpu",
         Mode::Wall => "wall",
         Mode::OffCpu => "off_cpu",
+        Mode::Alloc | Mode::Live => "memory",
         Mode::Other(_) => "time",
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Frame, FrameId, Mapping, NodeId, Profile, RecordingInfo, Sample, SpecialFrame, StackTree,
-    TooManyStacks, VcpuStats,
+    Amounts, Frame, FrameId, Heap, Held, Mapping, Mode, NodeId, Profile, RecordingInfo, Sample,
+    SpecialFrame, StackTree, TooManyStacks, VcpuStats,
 };
 
 /// Collects stacks and their metadata.
@@ -20,6 +20,7 @@ pub struct ProfileBuilder {
     samples: Vec<Sample>,
     vcpus: Vec<VcpuStats>,
     recording: RecordingInfo,
+    heap: Heap,
     /// The stack added last, root first: the next one often shares its callers.
     last: Vec<(Frame, NodeId)>,
 }
@@ -98,6 +99,24 @@ impl ProfileBuilder {
         });
     }
 
+    /// Counts sampled allocations of a stack that [`ProfileBuilder::step`] made.
+    pub(crate) fn count_allocations(
+        &mut self,
+        vcpu: u32,
+        node: NodeId,
+        samples: u64,
+        size: u64,
+        interval_bytes: u64,
+    ) {
+        let amounts: &mut Amounts = self.heap.amounts.entry((node, vcpu)).or_default();
+        amounts.add(samples, size, interval_bytes);
+    }
+
+    /// Adds what was held at the end of an epoch; the last counts.
+    pub(crate) fn add_held(&mut self, held: Held) {
+        self.heap.held.push(held);
+    }
+
     /// Adds a mapping; the first is taken to be the program's own.
     pub fn add_mapping(&mut self, mapping: Mapping) {
         self.mappings.push(mapping);
@@ -137,15 +156,22 @@ impl ProfileBuilder {
         self.samples.shrink_to_fit();
         self.tree.shrink();
         self.vcpus.sort_by_key(|v| v.vcpu);
-        Profile {
+        let is_heap = self.recording.mode.is_heap();
+        if self.recording.mode == Mode::Live {
+            self.heap.count_held(self.recording.interval_bytes);
+        }
+        let mut profile = Profile {
             mappings: self.mappings,
             frames: self.frames,
             tree: self.tree,
             samples: self.samples,
+            heap: is_heap.then_some(self.heap),
             span_names: Vec::new(),
             vcpus: self.vcpus,
             recording: self.recording,
-        }
+        };
+        profile.count_heap();
+        profile
     }
 
     fn frame_id(&mut self, frame: Frame) -> Result<FrameId, TooManyStacks> {

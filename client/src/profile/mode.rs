@@ -15,6 +15,10 @@ pub enum Mode {
     Wall,
     /// Blocked time alone, measured: counts are nanoseconds.
     OffCpu,
+    /// Allocations, sampled by bytes.
+    Alloc,
+    /// Allocations that were still held when they were fetched, sampled by bytes.
+    Live,
     /// A code this client does not know.
     Other(u32),
 }
@@ -26,16 +30,29 @@ impl Mode {
             mode::CPU => Mode::Cpu,
             mode::WALL => Mode::Wall,
             mode::OFF_CPU => Mode::OffCpu,
+            mode::ALLOC => Mode::Alloc,
+            mode::LIVE => Mode::Live,
             other => Mode::Other(other),
         }
     }
 
-    /// The unit of the stacks' counts.
+    /// The unit in which the agent counts: of blocked time, and of stacks unless allocations are recorded.
     pub fn unit(self) -> Unit {
         match self {
             Mode::OffCpu => Unit::Nanoseconds,
             Mode::Cpu | Mode::Wall | Mode::Other(_) => Unit::Samples,
+            Mode::Alloc | Mode::Live => Unit::Bytes,
         }
+    }
+
+    /// Whether allocations are recorded, and not time.
+    pub(crate) fn is_heap(self) -> bool {
+        matches!(self, Mode::Alloc | Mode::Live)
+    }
+
+    /// Whether running time is sampled.
+    pub(crate) fn samples_time(self) -> bool {
+        matches!(self, Mode::Cpu | Mode::Wall | Mode::Other(_))
     }
 }
 
@@ -45,6 +62,8 @@ impl fmt::Display for Mode {
             Mode::Cpu => f.write_str("cpu"),
             Mode::Wall => f.write_str("wall"),
             Mode::OffCpu => f.write_str("off-cpu"),
+            Mode::Alloc => f.write_str("alloc"),
+            Mode::Live => f.write_str("live"),
             Mode::Other(code) => write!(f, "mode {code}"),
         }
     }
@@ -58,6 +77,10 @@ pub enum Unit {
     Samples,
     /// Nanoseconds, measured: shares are exact.
     Nanoseconds,
+    /// Bytes of allocations, estimated from samples.
+    Bytes,
+    /// Allocations, estimated from samples.
+    Objects,
 }
 
 impl fmt::Display for Unit {
@@ -65,6 +88,8 @@ impl fmt::Display for Unit {
         f.pad(match self {
             Unit::Samples => "samples",
             Unit::Nanoseconds => "nanoseconds",
+            Unit::Bytes => "bytes",
+            Unit::Objects => "objects",
         })
     }
 }

@@ -7,7 +7,8 @@ use unikprof_proto::message;
 
 use super::counters::{Counters, CountersDisagree};
 use super::distribution::Distribution;
-use super::mode::{Mode, Unwind};
+use super::heap::Measure;
+use super::mode::{Mode, Unit, Unwind};
 use crate::printable::Printable;
 
 /// How a recording was made.
@@ -25,8 +26,12 @@ pub struct RecordingInfo {
     pub architecture: Architecture,
     /// Which time it is about.
     pub mode: Mode,
-    /// The mean time between two targets, in nanoseconds of the sampled clock.
+    /// The mean time between two targets, in nanoseconds of the sampled clock; 0 where allocations are recorded.
     pub period_ns: u64,
+    /// The mean number of bytes between two that are sampled, where allocations are recorded; else 0.
+    pub interval_bytes: u64,
+    /// What is shown of allocations.
+    pub measure: Measure,
     /// The deepest stack that was kept whole, in frames.
     pub depth: u32,
     /// Whether the interval was fixed: a load in step with it can fool the profile.
@@ -115,6 +120,14 @@ impl RecordingInfo {
         self.period_ns == 0 && self.mode == Mode::Cpu
     }
 
+    /// The unit of the stacks' counts.
+    pub fn unit(&self) -> Unit {
+        match (self.mode.unit(), self.measure) {
+            (Unit::Bytes, Measure::Objects) => Unit::Objects,
+            (unit, _) => unit,
+        }
+    }
+
     /// The requested mean rate, in samples a second; `None` if the period is zero.
     pub(crate) fn rate_hz(&self) -> Option<f64> {
         (self.period_ns != 0).then(|| 1e9 / self.period_ns as f64)
@@ -171,6 +184,10 @@ pub struct VcpuStats {
     /// The running time between targets and their delivery, in nanoseconds, of all the recording so
     /// far; `None` where the agent did not tell.
     pub lateness_ns: Option<Distribution>,
+    /// All bytes that the vCPU allocated meanwhile, sampled or not, where allocations are recorded.
+    pub allocated_bytes: u64,
+    /// Sampled allocations that it freed meanwhile, of all recordings of mode `live`.
+    pub freed_samples: u64,
 }
 
 impl VcpuStats {

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use unikprof_proto::code::{mode, start_flag};
-use unikprof_proto::message::Start;
+use unikprof_proto::message::{MAX_INTERVAL_BYTES, MIN_INTERVAL_BYTES, Start};
 
 use super::RecordError;
 use crate::agent_info::AgentInfo;
@@ -12,6 +12,9 @@ use crate::units;
 /// The default rate, in samples per second of running time: a prime, so that it is not in step with
 /// periodic work.
 pub(crate) const DEFAULT_RATE_HZ: f64 = 997.0;
+
+/// The default mean number of bytes between two that are sampled, where allocations are recorded.
+pub(crate) const DEFAULT_INTERVAL_BYTES: u64 = 512 << 10;
 
 /// The default name of a recording.
 pub(crate) const DEFAULT_NAME: &str = "default";
@@ -29,6 +32,10 @@ pub enum Mode {
     Wall,
     /// Blocked time only, measured instead of sampled: where the guest waits, and how long
     OffCpu,
+    /// Allocations, sampled by bytes: which code allocates how much
+    Alloc,
+    /// Allocations that are still held at the end: which code's memory stays, and for how long
+    Live,
 }
 
 impl Mode {
@@ -38,7 +45,16 @@ impl Mode {
             Mode::Cpu => mode::CPU,
             Mode::Wall => mode::WALL,
             Mode::OffCpu => mode::OFF_CPU,
+            Mode::Alloc => mode::ALLOC,
+            Mode::Live => mode::LIVE,
         }
+    }
+}
+
+impl Mode {
+    /// Whether allocations are recorded, and not time.
+    pub(crate) fn is_heap(self) -> bool {
+        mode::is_heap(self.code())
     }
 }
 
@@ -69,6 +85,8 @@ pub struct Settings {
     pub name: String,
     /// The mean time between two samples, in ns of running time.
     pub period_ns: u64,
+    /// The mean number of bytes between two that are sampled, where allocations are recorded.
+    pub interval_bytes: u64,
     /// What is sampled.
     pub mode: Mode,
     /// Maximum number of frames in a stack; `None` for the agent's limit, at most 128.
@@ -104,6 +122,7 @@ impl Default for Settings {
         Settings {
             name: DEFAULT_NAME.into(),
             period_ns: (1e9 / DEFAULT_RATE_HZ) as u64,
+            interval_bytes: DEFAULT_INTERVAL_BYTES,
             mode: Mode::default(),
             depth: None,
             duration_ns: 0,
@@ -125,13 +144,22 @@ impl Settings {
     /// The request, if this agent takes it.
     pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
-        if !periods.contains(&self.period_ns) {
+        let is_heap = self.mode.is_heap();
+        if !is_heap && !periods.contains(&self.period_ns) {
             let shown = |ns| format!("{} ({} Hz)", units::duration(ns), rate_text(ns));
             return Err(RecordError::Limit {
                 setting: "sampling interval",
                 asked: shown(self.period_ns),
                 lowest: shown(agent.min_period_ns),
                 highest: shown(agent.max_period_ns),
+            });
+        }
+        if is_heap && !(MIN_INTERVAL_BYTES..=MAX_INTERVAL_BYTES).contains(&self.interval_bytes) {
+            return Err(RecordError::Limit {
+                setting: "sampling interval",
+                asked: units::size(self.interval_bytes),
+                lowest: units::size(MIN_INTERVAL_BYTES),
+                highest: units::size(MAX_INTERVAL_BYTES),
             });
         }
         let depth = self.depth.unwrap_or(agent.max_depth.min(DEFAULT_DEPTH));
@@ -151,9 +179,9 @@ impl Settings {
         }
         let flag = |set, flag| if set { flag } else { 0 };
         Ok(Start {
-            interval_bytes: 0,
+            interval_bytes: if is_heap { self.interval_bytes } else { 0 },
             name: &self.name,
-            period_ns: self.period_ns,
+            period_ns: if is_heap { 0 } else { self.period_ns },
             mode: self.mode.code(),
             depth,
             duration_ns: self.duration_ns,

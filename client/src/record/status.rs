@@ -10,6 +10,7 @@ use super::{RecordError, rate_text};
 use crate::printable::Printable;
 use crate::profile::Mode;
 use crate::timeline::WallClock;
+use crate::units::size;
 
 /// The most recordings that are read of one agent; those of this version hold four.
 pub(crate) const MOST_RECORDINGS: u32 = 64;
@@ -37,6 +38,8 @@ pub struct RecordingStatus {
     pub(crate) mode: u32,
     /// Its mean sampling period in ns of running time.
     pub(crate) period_ns: u64,
+    /// Its mean sampling interval in bytes, where allocations are recorded.
+    pub(crate) interval_bytes: u64,
     /// Its depth limit in frames.
     pub(crate) depth: u32,
     /// See [`unikprof_proto::code::start_flag`].
@@ -115,6 +118,7 @@ impl RecorderStatus {
             state: status.state,
             mode: status.mode,
             period_ns: status.period_ns,
+            interval_bytes: status.interval_bytes,
             depth: status.depth,
             flags: status.flags,
             now_ns: self.agent.now_ns,
@@ -204,7 +208,7 @@ impl RecordingStatus {
     /// Its description without counts, for a file that holds what rings tell of it.
     pub(super) fn as_epoch(&self, clock: &WallClock) -> Epoch<'_> {
         Epoch {
-            interval_bytes: 0,
+            interval_bytes: self.interval_bytes,
             epoch: 0,
             recording: self.recording,
             ring_bit: self.ring_bit,
@@ -229,6 +233,7 @@ impl RecordingStatus {
     pub(crate) fn sampling(&self) -> String {
         match self.mode() {
             Mode::OffCpu => format!("{}, measured", self.mode()),
+            mode if mode.is_heap() => format!("{mode} every {}", size(self.interval_bytes)),
             mode => format!("{mode} at {} Hz", rate_text(self.period_ns)),
         }
     }

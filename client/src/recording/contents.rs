@@ -5,10 +5,11 @@ use std::io::Read;
 
 use unikprof_proto::code::start_flag;
 use unikprof_proto::frame::{self, Frame as WireFrame, Message};
-use unikprof_proto::message::{self, Epoch, Nodes, Snapshot, VcpuEnd, Welcome};
+use unikprof_proto::live;
+use unikprof_proto::message::{self, Epoch, LiveSamples, Nodes, Snapshot, VcpuEnd, Welcome};
 
 use super::completeness::Completeness;
-use super::epoch::{EpochProgress, Part};
+use super::epoch::{EpochError, EpochProgress, Part};
 use super::error::Damage;
 use super::format::{FileEnd, FileHeader, FileWindow};
 use super::known_nodes::{KnownNodes, NodeOrder};
@@ -89,6 +90,7 @@ pub(super) struct EpochSpan {
 struct Settings {
     recording: u64,
     period_ns: u64,
+    interval_bytes: u64,
     mode: u32,
 }
 
@@ -234,7 +236,7 @@ impl Contents {
         })?;
         match part {
             Part::Epoch(epoch) => self.epoch(&epoch),
-            Part::Vcpu(_) | Part::Histogram(_) if is_seen => Ok(()),
+            Part::Vcpu(_) | Part::Histogram(_) | Part::Live(_) if is_seen => Ok(()),
             Part::End(..) if is_seen => {
                 self.end_epoch();
                 Ok(())
@@ -251,12 +253,24 @@ impl Contents {
                 self.totals.add_histogram(&histogram);
                 Ok(())
             }
+            Part::Live(run) => self.live(&run),
             Part::End(end, found) => {
                 self.vcpu_end(&end, found);
                 Ok(())
             }
             Part::Nodes | Part::Counts | Part::Repeated | Part::Unknown => Ok(()),
         }
+    }
+
+    /// What was held at the end of the current epoch.
+    fn live(&mut self, run: &LiveSamples<'_>) -> Result<(), Damage> {
+        let epoch = self.counted_epochs.len().saturating_sub(1);
+        let stacks = &mut self.stacks;
+        live::decode(run.base_ns, run.count, run.payload, |sample| {
+            stacks.add_held(run.vcpu, epoch, sample);
+        })
+        .map_err(EpochError::from)?;
+        Ok(())
     }
 
     fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
@@ -278,6 +292,7 @@ impl Contents {
         let this = Settings {
             recording: epoch.recording,
             period_ns: epoch.period_ns,
+            interval_bytes: epoch.interval_bytes,
             mode: epoch.mode,
         };
         match self.recording {
@@ -315,6 +330,7 @@ impl Contents {
             name: epoch.name.into(),
             mode: Mode::from_code(epoch.mode),
             period_ns: epoch.period_ns,
+            interval_bytes: epoch.interval_bytes,
             depth: epoch.depth,
             fixed_interval: epoch.flags & start_flag::FIXED_INTERVAL != 0,
             caller_table: epoch.caller_table,
@@ -352,7 +368,11 @@ impl Contents {
     /// Compares the sum of a vCPU's counts with what its end and its counters say.
     fn vcpu_end(&mut self, end: &VcpuEnd, found: u64) {
         self.end_epoch();
-        let counted = self.counted_on_vcpu;
+        let counted = match self.info.mode {
+            // The counters count what was sampled, of which some is freed.
+            Mode::Live => found,
+            _ => self.counted_on_vcpu,
+        };
         // A hostile file must not fill the screen.
         const MOST: usize = 32;
         if (found != end.samples || found != counted) && self.contradictions.len() < MOST {

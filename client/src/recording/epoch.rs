@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 use unikprof_proto::counts;
 use unikprof_proto::frame::{self, Frame, FrameError, Message};
-use unikprof_proto::message::{self, Counts, Epoch, Histogram, Nodes, VcpuEnd, VcpuEpoch};
+use unikprof_proto::live;
+use unikprof_proto::message::{
+    self, Counts, Epoch, Histogram, LiveSamples, Nodes, VcpuEnd, VcpuEpoch,
+};
 use unikprof_proto::run::InvalidRun;
 
 use super::known_nodes::{KnownNodes, NodeError, NodeOrder};
@@ -45,6 +48,8 @@ struct Share {
     /// The number of the last stack that was counted; 0 before the first.
     counted: u64,
     samples: u64,
+    /// The allocations that were still held.
+    held: u64,
 }
 
 /// A frame in its place.
@@ -60,7 +65,9 @@ pub(crate) enum Part<'a> {
     Nodes,
     /// Counts of that vCPU; each was passed to the visitor.
     Counts,
-    /// That vCPU's share is complete; the second field is the sum of its counts.
+    /// Allocations of that vCPU that were still held.
+    Live(LiveSamples<'a>),
+    /// That vCPU's share is complete; the second field is the sum of its counts, or the number of what was still held.
     End(VcpuEnd, u64),
     /// A frame that was received before: the connection broke, or another answer begins with the same head.
     Repeated,
@@ -149,6 +156,7 @@ impl EpochProgress {
             Histogram::TYPE => self.histogram(frame::decode(frame)?),
             Nodes::TYPE => self.nodes(&frame::decode(frame)?, nodes),
             Counts::TYPE => self.counts(&frame::decode(frame)?, nodes, visit),
+            LiveSamples::TYPE => self.live(frame::decode(frame)?, nodes),
             VcpuEnd::TYPE => self.end(frame::decode(frame)?, nodes),
             found if is_known(found) => Err(self.out_of_place(found)),
             _ => Ok(Part::Unknown),
@@ -186,7 +194,8 @@ impl EpochProgress {
         let counters = [vcpu.start.counters, vcpu.end.counters];
         match &self.share {
             Some(share) if self.repeating && share.vcpu == vcpu.vcpu => {
-                return if share.counters == counters {
+                // What is held now is another set: the epoch is fetched anew.
+                return if share.counters == counters && share.held == 0 {
                     Ok(Part::Repeated)
                 } else {
                     Err(EpochError::Changed(head.epoch))
@@ -204,6 +213,7 @@ impl EpochProgress {
             histograms: Vec::new(),
             counted: 0,
             samples: 0,
+            held: 0,
         });
         Ok(Part::Vcpu(Box::new(vcpu)))
     }
@@ -268,6 +278,32 @@ impl EpochProgress {
         share.samples = share.samples.saturating_add(samples);
         self.samples = self.samples.saturating_add(samples);
         Ok(Part::Counts)
+    }
+
+    fn live<'a>(
+        &mut self,
+        run: LiveSamples<'a>,
+        nodes: &KnownNodes,
+    ) -> Result<Part<'a>, EpochError> {
+        self.belongs(LiveSamples::TYPE, run.epoch)?;
+        let is_wire = self.is_wire;
+        self.repeating = false;
+        let share = self.current_share(LiveSamples::TYPE, run.vcpu)?;
+        let vcpu = run.vcpu;
+        let mut unknown = None;
+        live::decode(run.base_ns, run.count, run.payload, |sample| {
+            if is_wire && !nodes.contains(vcpu, sample.node) {
+                unknown = unknown.or(Some(sample.node));
+            }
+        })?;
+        if let Some(number) = unknown {
+            return Err(NodeError::Unknown { vcpu, number }.into());
+        }
+        let count = u64::from(run.count);
+        share.held = share.held.saturating_add(count);
+        share.samples = share.samples.saturating_add(count);
+        self.samples = self.samples.saturating_add(count);
+        Ok(Part::Live(run))
     }
 
     fn end<'a>(&mut self, end: VcpuEnd, nodes: &mut KnownNodes) -> Result<Part<'a>, EpochError> {

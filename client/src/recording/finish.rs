@@ -4,8 +4,8 @@ use super::completeness::Completeness;
 use super::contents::{Contents, EpochCounts};
 use super::error::Damage;
 use super::reader::{Reading, Recording};
-use super::stacks::Missing;
-use crate::profile::{Frame, NodeId, RecordingInfo, SpecialFrame};
+use super::stacks::{Meaning, Missing};
+use crate::profile::{Frame, Held, LiveSample, Mode, NodeId, RecordingInfo, SpecialFrame};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 
 /// What the end of a file brings.
@@ -78,7 +78,7 @@ impl Contents {
             warnings.push(format!(
                 "the last epoch is truncated: its stacks have {} {} of at least {}",
                 self.progress.samples(),
-                self.info.mode.unit(),
+                self.info.unit(),
                 self.counted
             ));
         }
@@ -94,16 +94,36 @@ impl Contents {
         };
         let rings = std::mem::take(&mut self.rings);
         let stacks = std::mem::take(&mut self.stacks);
-        let stacks = stacks.finish(rings.named(), missing, &self.agent, &mut self.builder)?;
+        let meaning = if self.info.mode.is_heap() {
+            Meaning::Allocations {
+                interval_bytes: self.info.interval_bytes,
+            }
+        } else {
+            Meaning::Time
+        };
+        let found = stacks.finish(
+            rings.named(),
+            missing,
+            meaning,
+            &self.agent,
+            &mut self.builder,
+        )?;
+        if found.without_size > 0 {
+            self.contradictions.push(format!(
+                "{} samples of allocations have no size and are left out",
+                found.without_size
+            ));
+        }
+        self.hold(found.held);
         let spans = self.counted_epochs.iter();
         self.epoch_counts = spans
-            .zip(stacks.epochs)
+            .zip(found.epochs)
             .map(|(span, stacks)| EpochCounts {
                 window: span.window,
                 stacks,
             })
             .collect();
-        let mut timeline = rings.finish(stacks.named, &mut self.builder)?;
+        let mut timeline = rings.finish(found.named, &mut self.builder)?;
         if let Some(timeline) = &mut timeline {
             let own = self.span.map(|span| (span, self.info.clone()));
             for (span, info) in self.heads.iter().cloned().chain(own) {
@@ -129,6 +149,28 @@ impl Contents {
         })
     }
 
+    /// Adds what was held at the end of each epoch.
+    fn hold(&mut self, held: Vec<(usize, LiveSample)>) {
+        if self.info.mode != Mode::Live {
+            return;
+        }
+        let ends = self.counted_epochs.iter().map(|epoch| epoch.window.to_ns);
+        let mut by_epoch: Vec<Held> = ends
+            .map(|at_ns| Held {
+                at_ns,
+                samples: Vec::new(),
+            })
+            .collect();
+        for (epoch, sample) in held {
+            if let Some(held) = by_epoch.get_mut(epoch) {
+                held.samples.push(sample);
+            }
+        }
+        by_epoch
+            .into_iter()
+            .for_each(|held| self.builder.add_held(held));
+    }
+
     /// The recording, from all that was read and added up.
     pub(super) fn assemble(
         mut self,
@@ -152,7 +194,8 @@ impl Contents {
         }
         for stats in vcpus {
             let aged = stats.counters.aged_in_all();
-            if aged > 0 {
+            // Of allocations that were given up nobody knows the sizes.
+            if aged > 0 && !self.info.mode.is_heap() {
                 let frame = Frame::Special(SpecialFrame::Aged);
                 let stack = self.builder.step(NodeId::ROOT, frame)?;
                 self.builder.count(stats.vcpu, stack, aged);

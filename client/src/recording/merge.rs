@@ -15,9 +15,9 @@ use super::reader::{self, Frames, Keep, Reading, Recording};
 use super::totals::Totals;
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
-use crate::profile::{Merged, ProfileBuilder, RecordingInfo, TimeSpan};
+use crate::profile::{Merged, Mode, ProfileBuilder, RecordingInfo, TimeSpan};
 use crate::timeline::{Join, JoinedRecording, RecordingSpan, Window};
-use crate::units::duration;
+use crate::units::{duration, size};
 
 /// How many counts are kept before those of the same stack are brought together.
 const FIRST_COMPACTION: usize = 1 << 20;
@@ -498,6 +498,19 @@ fn same_settings(first: &RecordingInfo, other: &RecordingInfo) -> Result<(), Str
         return Err(format!(
             "the first is of mode {}, the other of mode {}",
             first.mode, other.mode
+        ));
+    }
+    if first.mode == Mode::Live {
+        return Err(
+            "each shows what was held at one time; report one of them, or compare them with `leaks`"
+                .into(),
+        );
+    }
+    if first.interval_bytes != other.interval_bytes {
+        return Err(format!(
+            "the first was sampled every {}, the other every {}",
+            size(first.interval_bytes),
+            size(other.interval_bytes)
         ));
     }
     if first.period_ns != other.period_ns {

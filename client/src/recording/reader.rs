@@ -108,11 +108,15 @@ impl Recording {
         all.retain(|vcpu| wanted.contains(vcpu));
         let Profile {
             samples,
+            heap,
             vcpus,
             recording,
             ..
         } = &mut self.profile;
         samples.retain(|sample| all.contains(&sample.vcpu));
+        if let Some(heap) = heap {
+            heap.keep_vcpus(|vcpu| all.contains(&vcpu));
+        }
         vcpus.retain(|stats| all.contains(&stats.vcpu));
         if let Some(timeline) = &mut self.timeline {
             timeline.keep_vcpus(&all);
@@ -123,6 +127,9 @@ impl Recording {
 
     /// The profile of the time window requested when the file was made, if there was one.
     pub(crate) fn part_asked(&self) -> Option<Profile> {
+        if self.profile.heap.is_some() {
+            return None;
+        }
         let (timeline, of) = self.timeline.as_ref().zip(self.span)?;
         Some(timeline.profile(&self.profile, &of, self.asked?, None))
     }

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use unikprof_proto::code::frame_code;
+use unikprof_proto::live;
 use unikprof_proto::nodes::Node;
 
 use super::error::Damage;
 use super::known_nodes::NodeError;
 use crate::agent_info::AgentInfo;
-use crate::profile::{AddressKind, Frame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
+use crate::profile::{
+    AddressKind, Frame, LiveSample, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks,
+};
 
 /// The deepest stack read, in frames: far above what an agent keeps.
 const MAX_DEPTH: u32 = 4096;
@@ -24,14 +27,6 @@ pub(super) struct Stacks {
 /// Stacks with their counts.
 pub(super) type StackCounts = Vec<(NodeId, u64)>;
 
-/// What [`Stacks::finish`] finds.
-pub(super) struct Found {
-    /// By vCPU, the stacks of the named nodes.
-    pub(super) named: BTreeMap<u32, Vec<(u64, NodeId)>>,
-    /// The counts of each epoch; empty if they are not kept.
-    pub(super) epochs: Vec<StackCounts>,
-}
-
 #[derive(Default)]
 pub(super) struct VcpuStacks {
     nodes: Vec<StoredNode>,
@@ -41,6 +36,8 @@ pub(super) struct VcpuStacks {
     counts: HashMap<u64, u64>,
     /// The same by epoch, if they are kept: its place, the stack's number and the count.
     by_epoch: Vec<(usize, u64, u64)>,
+    /// Allocations that were held at the end of an epoch, with the place of that epoch.
+    held: Vec<(usize, live::Sample)>,
 }
 
 #[derive(Clone, Copy)]
@@ -63,6 +60,30 @@ struct Stack {
     callers: NodeId,
     innermost: Frame,
     depth: u32,
+    /// The size of the allocations that it counts.
+    size: Option<u64>,
+}
+
+/// What counts mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// Samples of time, or time.
+    Time,
+    /// Allocations, of which each byte was sampled with a chance of one in so many.
+    Allocations { interval_bytes: u64 },
+}
+
+/// What [`Stacks::finish`] finds.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// By vCPU, the stacks that were named, in the order of their numbers.
+    pub(super) named: BTreeMap<u32, Vec<(u64, NodeId)>>,
+    /// The counts of each epoch; empty if they are not kept.
+    pub(super) epochs: Vec<StackCounts>,
+    /// What was held, with the places of the epochs.
+    pub(super) held: Vec<(usize, LiveSample)>,
+    /// Samples of allocations without a size.
+    pub(super) without_size: u64,
 }
 
 /// Whether stacks may be missing that are named.
@@ -110,6 +131,12 @@ impl Stacks {
         }
     }
 
+    /// Adds an allocation that was held at the end of the epoch at this place.
+    pub(super) fn add_held(&mut self, vcpu: u32, epoch: usize, sample: live::Sample) {
+        let vcpu = self.vcpus.entry(vcpu).or_default();
+        vcpu.held.push((epoch, sample));
+    }
+
     /// Puts the counts into the profile. Of each vCPU, the stacks of these numbers, which rise, are found as well:
     /// returned are those whose nodes are there, in the same order.
     ///
@@ -120,32 +147,33 @@ impl Stacks {
         mut self,
         mut named: BTreeMap<u32, Vec<u64>>,
         missing: Missing,
+        meaning: Meaning,
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
     ) -> Result<Found, Damage> {
-        let mut found = BTreeMap::new();
-        let mut epochs = vec![StackCounts::new(); self.epochs.unwrap_or_default()];
+        let mut found = Found {
+            epochs: vec![StackCounts::new(); self.epochs.unwrap_or_default()],
+            ..Found::default()
+        };
         for (vcpu, stacks) in &mut self.vcpus {
             let named = named.remove(vcpu).unwrap_or_default();
             stacks.resolve(&named, agent, builder)?;
-            stacks.count(*vcpu, missing, builder)?;
+            found.without_size += stacks.count(*vcpu, missing, meaning, builder)?;
+            stacks.find_held(*vcpu, missing, meaning, &mut found.held, builder)?;
             let mut of_vcpu = Vec::new();
             for number in named {
                 if let Some(stack) = stacks.stack(number) {
-                    of_vcpu.push((number, stack.end(builder)?));
+                    of_vcpu.push((number, stack.end(meaning, builder)?));
                 }
             }
-            found.insert(*vcpu, of_vcpu);
+            found.named.insert(*vcpu, of_vcpu);
             for (at, number, count) in std::mem::take(&mut stacks.by_epoch) {
                 if let Some(stack) = stacks.stack(number) {
-                    epochs[at].push((stack.end(builder)?, count));
+                    found.epochs[at].push((stack.end(meaning, builder)?, count));
                 }
             }
         }
-        Ok(Found {
-            named: found,
-            epochs,
-        })
+        Ok(found)
     }
 }
 
@@ -158,7 +186,8 @@ impl VcpuStacks {
         builder: &mut ProfileBuilder,
     ) -> Result<(), Damage> {
         self.nodes.sort_unstable_by_key(|node| node.number);
-        for number in self.counts.keys().chain(named) {
+        let held = self.held.iter().map(|(_, sample)| &sample.node);
+        for number in self.counts.keys().chain(named).chain(held) {
             if let Some(at) = place(&self.nodes, *number) {
                 self.nodes[at].is_used = true;
             }
@@ -200,14 +229,26 @@ impl VcpuStacks {
         &self,
         vcpu: u32,
         missing: Missing,
+        meaning: Meaning,
         builder: &mut ProfileBuilder,
-    ) -> Result<(), Damage> {
+    ) -> Result<u64, Damage> {
+        let mut without_size = 0_u64;
+        let mut count_stack =
+            |builder: &mut ProfileBuilder, stack, size: Option<u64>, count| match meaning {
+                Meaning::Time => builder.count(vcpu, stack, count),
+                Meaning::Allocations { interval_bytes } => match size {
+                    Some(size) => {
+                        builder.count_allocations(vcpu, stack, count, size, interval_bytes);
+                    }
+                    None => without_size = without_size.saturating_add(count),
+                },
+            };
         for node in &self.nodes {
             if let Some(count) = self.counts.get(&node.number)
                 && let Some(stack) = node.stack
             {
-                let leaf = stack.end(builder)?;
-                builder.count(vcpu, leaf, *count);
+                let leaf = stack.end(meaning, builder)?;
+                count_stack(builder, leaf, stack.size, *count);
             }
         }
         let mut lacking: Vec<_> = self.counts.iter().collect();
@@ -215,21 +256,52 @@ impl VcpuStacks {
         lacking.sort_unstable();
         for (&number, count) in lacking {
             if missing == Missing::Refused {
-                let parent = place(&self.nodes, number).map(|at| self.nodes[at].parent);
-                return Err(Damage::Nodes(match parent {
-                    Some(parent) => NodeError::Parent {
-                        vcpu,
-                        number,
-                        parent,
-                    },
-                    None => NodeError::Unknown { vcpu, number },
-                }));
+                return Err(self.lacks(vcpu, number));
             }
             let unknown = Frame::Special(SpecialFrame::UnknownCode);
             let stack = builder.step(NodeId::ROOT, unknown)?;
-            builder.count(vcpu, stack, *count);
+            count_stack(builder, stack, None, *count);
+        }
+        Ok(without_size)
+    }
+
+    /// Finds the stacks of what was held.
+    fn find_held(
+        &self,
+        vcpu: u32,
+        missing: Missing,
+        meaning: Meaning,
+        held: &mut Vec<(usize, LiveSample)>,
+        builder: &mut ProfileBuilder,
+    ) -> Result<(), Damage> {
+        for (epoch, sample) in &self.held {
+            let node = match self.stack(sample.node) {
+                Some(stack) => stack.end(meaning, builder)?,
+                None if missing == Missing::Refused => return Err(self.lacks(vcpu, sample.node)),
+                None => builder.step(NodeId::ROOT, Frame::Special(SpecialFrame::UnknownCode))?,
+            };
+            let sample = LiveSample {
+                node,
+                vcpu,
+                size: sample.size,
+                born_ns: sample.born_ns,
+            };
+            held.push((*epoch, sample));
         }
         Ok(())
+    }
+
+    /// What is wrong with a stack that is needed and missing.
+    fn lacks(&self, vcpu: u32, number: u64) -> Damage {
+        let parent = place(&self.nodes, number).map(|at| self.nodes[at].parent);
+        Damage::Nodes(match parent {
+            Some(parent) => NodeError::Parent {
+                vcpu,
+                number,
+                parent,
+            },
+            None => NodeError::Unknown { vcpu, number },
+        })
     }
 }
 
@@ -241,6 +313,25 @@ impl Stack {
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
     ) -> Result<Option<Stack>, Damage> {
+        let (size, frames) = match frames {
+            [first, rest @ ..] => match frame_code::size_of(*first) {
+                Some(size) => (Some(size), rest),
+                None => (None, frames),
+            },
+            [] => (None, frames),
+        };
+        if size.is_some() && frames.is_empty() {
+            let unknown = Stack {
+                callers: NodeId::ROOT,
+                innermost: Frame::Special(SpecialFrame::UnknownCode),
+                depth: 0,
+                size: None,
+            };
+            return Ok(Some(Stack {
+                size,
+                ..parent.unwrap_or(unknown)
+            }));
+        }
         // The decoder rejects nodes without frames.
         let ([innermost, outer @ ..], Some(&outermost)) = (frames, frames.last()) else {
             return Ok(None);
@@ -271,12 +362,18 @@ impl Stack {
             callers,
             innermost: agent.mappings.frame(*innermost, true)?,
             depth,
+            size,
         }))
     }
 
     /// The stack that ends here.
-    fn end(&self, builder: &mut ProfileBuilder) -> Result<NodeId, TooManyStacks> {
-        builder.step(self.callers, self.innermost)
+    fn end(&self, meaning: Meaning, builder: &mut ProfileBuilder) -> Result<NodeId, TooManyStacks> {
+        let innermost = match (meaning, self.size) {
+            (Meaning::Time, None) => self.innermost,
+            // No code was interrupted: it is where the allocator returns to.
+            _ => as_caller(self.innermost),
+        };
+        builder.step(self.callers, innermost)
     }
 }
 

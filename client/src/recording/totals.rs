@@ -27,6 +27,8 @@ struct Total {
     tick_cycles: u64,
     sample_cycles: Option<Distribution>,
     lateness_ns: Option<Distribution>,
+    allocated_bytes: u64,
+    freed_samples: u64,
 }
 
 impl Totals {
@@ -68,7 +70,21 @@ impl Totals {
         add(&mut total.elapsed_ns, start.at_ns, end.at_ns);
         add(&mut total.cycles, start.cycles, end.cycles);
         add(&mut total.tick_cycles, start.tick_cycles, end.tick_cycles);
-        delta.recorded.saturating_add(delta.blocked)
+        add(
+            &mut total.allocated_bytes,
+            start.allocated_bytes,
+            end.allocated_bytes,
+        );
+        add(
+            &mut total.freed_samples,
+            start.freed_samples,
+            end.freed_samples,
+        );
+        match mode {
+            // Counted as they are held, and not in stacks.
+            Mode::Live => 0,
+            _ => delta.recorded.saturating_add(delta.blocked),
+        }
     }
 
     /// Adds a distribution, which is of one epoch.
@@ -124,6 +140,16 @@ impl Total {
             elapsed_ns: self.elapsed_ns,
             cost: self.cost(),
             lateness_ns: self.lateness_ns,
+            allocated_bytes: if mode.is_heap() {
+                self.allocated_bytes
+            } else {
+                0
+            },
+            freed_samples: if mode.is_heap() {
+                self.freed_samples
+            } else {
+                0
+            },
         }
     }
 
@@ -131,7 +157,7 @@ impl Total {
     fn missing(&self, mode: Mode, period_ns: u64) -> Option<i64> {
         let c = &self.counters;
         let (time_ns, came) = match mode {
-            Mode::OffCpu => return None,
+            Mode::OffCpu | Mode::Alloc | Mode::Live => return None,
             Mode::Cpu | Mode::Other(_) => (u128::from(self.running_ns), i128::from(c.ticks)),
             Mode::Wall => (
                 u128::from(self.running_ns) + u128::from(self.blocked_ns),
@@ -172,13 +198,18 @@ impl Total {
 /// goes back now and then, by what a scheduler's turn takes.
 const BLOCKED_SLACK_NS: u64 = 20_000_000;
 
+/// Whether the agent follows blocked time.
+fn keeps_blocked(mode: Mode) -> bool {
+    !matches!(mode, Mode::Cpu | Mode::Alloc | Mode::Live)
+}
+
 fn ran_backwards(start: &Snapshot, end: &Snapshot, mode: Mode) -> bool {
     let runstate = match (&start.runstate, &end.runstate) {
         (Some(start), Some(end)) => {
             end.running_ns < start.running_ns
                 || end.runnable_ns < start.runnable_ns
                 // Not kept where nothing is sampled by it.
-        || (end.blocked_ns < start.blocked_ns && mode != Mode::Cpu)
+        || (end.blocked_ns < start.blocked_ns && keeps_blocked(mode))
                 || end.offline_ns < start.offline_ns
         }
         _ => false,
@@ -191,8 +222,10 @@ fn ran_backwards(start: &Snapshot, end: &Snapshot, mode: Mode) -> bool {
         || end.cycles < start.cycles
         || end.running_ns < start.running_ns
         // Not kept where nothing is sampled by it.
-        || (end.blocked_ns.saturating_add(BLOCKED_SLACK_NS) < start.blocked_ns && mode != Mode::Cpu)
+        || (end.blocked_ns.saturating_add(BLOCKED_SLACK_NS) < start.blocked_ns && keeps_blocked(mode))
         || end.tick_cycles < start.tick_cycles
+        || end.allocated_bytes < start.allocated_bytes
+        || end.freed_samples < start.freed_samples
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::units::{amount, date, duration, grouped, share};
+use super::units::{amount, date, duration, grouped, share, size};
 use crate::printable::Printable;
 use crate::profile::{Counters, FromRing, Merged, Mode, RecordingInfo, TimeSpan, Unit, Unwind};
 
@@ -22,7 +22,14 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
     row(out, "guest", &guest)?;
     row(out, "recording", &or_unnamed(&recording.name))?;
     row(out, "mode", &mode(recording.mode))?;
-    if recording.mode != Mode::OffCpu {
+    if recording.mode.is_heap() {
+        let rate = format!(
+            "a sample every {} on average",
+            size(recording.interval_bytes)
+        );
+        row(out, "rate", &rate)?;
+    }
+    if recording.mode.samples_time() {
         let mut rate = match recording.rate_hz() {
             Some(hz) => format!("{hz:.1} Hz, mean period {}", duration(recording.period_ns)),
             None => "unknown".to_owned(),
@@ -113,7 +120,7 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
             "waits {}, blocked {} {}, aged {}, overflow {}",
             c.blocks,
             c.blocked,
-            recording.mode.unit(),
+            recording.unit(),
             c.blocked_aged,
             c.blocked_overflow
         ));
@@ -223,7 +230,7 @@ pub(super) fn write_accounting(
     recording: &RecordingInfo,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let unit = recording.mode.unit();
+    let unit = recording.unit();
     let missing = c.missing.map_or("-".to_owned(), grouped);
     let numbers = [
         grouped(c.ticks),
@@ -244,6 +251,10 @@ pub(super) fn write_accounting(
         Mode::Wall => (
             "\nmissing = (running + blocked time) / period - ticks - blocked samples",
             "an independent check; small values are noise",
+        ),
+        Mode::Alloc | Mode::Live => (
+            "\nmissing",
+            "not applicable: allocations are sampled, not time",
         ),
         Mode::OffCpu => (
             "\nmissing",
@@ -336,7 +347,7 @@ fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) ->
     let mean = match (unit, c.blocked.checked_div(c.blocks)) {
         (Unit::Nanoseconds, Some(mean)) => format!("with a stack; mean {}", duration(mean)),
         (Unit::Nanoseconds, None) => "with a stack".to_owned(),
-        (Unit::Samples, _) => "samples with a stack, one per blocked period".to_owned(),
+        _ => "samples with a stack, one per blocked period".to_owned(),
     };
     table.title("blocked time")?;
     table.line("waits", &grouped(c.blocks), "", "times that a vCPU blocked")?;
@@ -369,6 +380,10 @@ fn mode(mode: Mode) -> String {
         Mode::Cpu => "running time, in samples",
         Mode::Wall => "running and blocked time, in samples",
         Mode::OffCpu => "blocked time, measured in nanoseconds",
+        Mode::Alloc => "what was allocated, sampled by bytes",
+        Mode::Live => {
+            "what was allocated during the recording and still held at its end, sampled by bytes"
+        }
         Mode::Other(_) => "unknown to this client, shown as samples",
     };
     format!("{mode}: {what}")

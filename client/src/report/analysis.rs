@@ -14,6 +14,10 @@
 //! | `dominating function` | one function with most of the time | half: all other work together gains less | 80 % |
 //! | `memory` | memory copies, or allocation | a quarter: without them the guest does a third more | half: twice as much |
 //! | `rising counter` | a counter that only rises | it rises in each quarter of the time | five times as many rises |
+//! | `live table full` | live samples that were dropped since their table was full | 1 % of the samples | 10 % |
+//! | `frees not reported` | frees that the agent is never told of | 100 samples, and none was freed | always |
+//!
+//! The last two judge recordings of mode `live`, and all others those of time.
 //!
 //! Where a figure is an estimate, the threshold is compared with the lower end of its 95 % interval, so that a guest
 //! below it seldom triggers a rule. Rules that search through time are tested at a level of one false finding in a
@@ -23,6 +27,7 @@ mod activity;
 mod bursts;
 mod counters;
 mod dominating;
+mod heap;
 mod lockstep;
 mod memory;
 mod spans;
@@ -177,8 +182,14 @@ impl Analysis {
             quiet: Vec::new(),
             unchecked: Vec::new(),
         };
-        for (name, rule) in RULES {
-            match rule(&subject) {
+        let is_heap = subject.info().mode.is_heap();
+        let of_time = RULES.iter().map(|rule| (rule, is_heap, HEAP));
+        let of_heap = heap::RULES.iter().map(|rule| (rule, !is_heap, NO_HEAP));
+        for ((name, rule), is_other, why) in of_time.chain(of_heap) {
+            let found = if is_other { Err(why) } else { rule(&subject) };
+            match found {
+                // Of time, nothing is said of rules that are never about it.
+                Err(NO_HEAP) => {}
                 Ok(found) if found.is_empty() => analysis.quiet.push(name),
                 Ok(found) => analysis.findings.extend(found),
                 Err(why) => analysis.unchecked.push(Unchecked { rule: name, why }),
@@ -195,6 +206,9 @@ impl Analysis {
 const NO_TIME: &str = "the recording has counts without times; give the agent memory for a ring";
 const EMPTY: &str = "the rings hold nothing of the time shown";
 const NOT_SAMPLED: &str = "mode off-cpu samples no running time; record with --mode cpu or wall";
+const HEAP: &str = "allocations were recorded, and not time; record with --mode cpu or wall";
+/// Not told: it holds for most recordings.
+const NO_HEAP: &str = "no allocations were recorded";
 const GAPS: &str =
     "the recordings have gaps between them; analyze one, or name a time with --from and --to";
 const NO_NAMES: &str = "no function has a name; name the image with --image";

@@ -174,7 +174,7 @@ impl Calls {
     }
 
     pub(super) fn write(&self, report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
-        let unit = report.symbolized.profile().recording().mode.unit();
+        let unit = report.symbolized.profile().recording().unit();
         let (what, column) = match self.direction {
             Direction::Callers => ("callers of", "caller"),
             Direction::Callees => ("callees of", "callee"),
@@ -193,11 +193,14 @@ impl Calls {
             match unit {
                 Unit::Samples => "; shares are of all samples, intervals hold 95 %",
                 Unit::Nanoseconds => " blocked; shares are of all blocked time",
+                Unit::Bytes | Unit::Objects => {
+                    ", estimated; shares are of all; the table of functions has their intervals"
+                }
             }
         )?;
         let interval = match unit {
             Unit::Samples => "      interval",
-            Unit::Nanoseconds => "",
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
         };
         // What ends in a caller ends at the root of its stack, which is of no interest.
         let has_own = self.direction == Direction::Callees;
@@ -205,7 +208,7 @@ impl Calls {
         writeln!(out, "\n{own}     total    share{interval}  {column}")?;
         let begin = match unit {
             Unit::Samples => 35,
-            Unit::Nanoseconds => 21,
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => 21,
         } + own.len();
         for row in shown {
             let indent = 2 * row.depth as usize;
@@ -242,7 +245,7 @@ impl Calls {
     }
 
     pub(super) fn json(&self, report: &Report<'_>) -> JsonCalls<'_> {
-        let unit = report.symbolized.profile().recording().mode.unit();
+        let unit = report.symbolized.profile().recording().unit();
         let rows = self.rows.iter().map(|row| JsonRow {
             depth: row.depth,
             name: report.labels.all()[row.label as usize].text.clone(),
@@ -360,12 +363,12 @@ impl Tree {
         let profile = report.symbolized.profile();
         let all = Recorded {
             count: report.weights.recorded,
-            unit: profile.recording().mode.unit(),
+            unit: profile.recording().unit(),
             unplaced: Unplaced::of(profile),
         };
         let designs = match all.unit {
             Unit::Samples => self.designs(report),
-            Unit::Nanoseconds => HashMap::new(),
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => HashMap::new(),
         };
         let share = |node: NodeId| {
             let at = node.index();

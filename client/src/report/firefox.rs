@@ -187,8 +187,13 @@ impl<'r> Tracks<'r> {
             profile.set_thread_name(thread, &format!("vCPU {vcpu}{order}"));
             profile.set_thread_end_time(thread, end);
             profile.set_thread_show_markers_in_timeline(thread, true);
-            if info.recording().mode.unit() == Unit::Nanoseconds {
-                profile.set_thread_samples_weight_type(thread, fx::WeightType::TracingMs);
+            let weight = match info.recording().unit() {
+                Unit::Nanoseconds => Some(fx::WeightType::TracingMs),
+                Unit::Bytes => Some(fx::WeightType::Bytes),
+                Unit::Samples | Unit::Objects => None,
+            };
+            if let Some(weight) = weight {
+                profile.set_thread_samples_weight_type(thread, weight);
             }
             profile.add_initial_visible_thread(thread);
             threads.insert((vcpu, is_untimed), thread);
@@ -211,8 +216,10 @@ impl<'r> Tracks<'r> {
     /// Stacks without times: one after the other.
     fn add_counts(&mut self, vcpu: u32, counted: &Counted) {
         let info = self.report.symbolized.profile().recording();
-        let is_measured = info.mode.unit() == Unit::Nanoseconds;
-        let each = if is_measured { 1 } else { info.period_ns };
+        let each = match info.unit() {
+            Unit::Samples => info.period_ns,
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => 1,
+        };
         let mut at_ns: u64 = 0;
         for &(stack, count) in counted {
             let length_ns = count.saturating_mul(each);
@@ -221,7 +228,7 @@ impl<'r> Tracks<'r> {
                 vcpu,
                 stack,
                 count,
-                blocked_ns: is_measured.then_some(length_ns),
+                blocked_ns: (info.unit() == Unit::Nanoseconds).then_some(length_ns),
                 span: None,
             };
             self.add((vcpu, true), &moment, at_ns);

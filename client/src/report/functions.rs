@@ -7,6 +7,7 @@ use crate::profile::{FrameId, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
+use super::heap::{HeapTable, RowAmounts};
 use super::interval::{Interval, Scatter, differ, times_to_differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
@@ -49,6 +50,8 @@ pub struct FunctionRow {
     pub total_share: Interval,
     /// The line (if lines are not shown separately, the function's line with the most samples).
     pub(crate) line: Option<(FileId, u32)>,
+    /// What it allocated, where allocations were recorded.
+    pub(crate) heap: Option<RowAmounts>,
 }
 
 impl FunctionTable {
@@ -63,7 +66,7 @@ impl FunctionTable {
             hottest_lines(report.symbolized, &report.weights, &report.options)
         };
         let recorded = report.weights.recorded;
-        let unit = report.symbolized.profile().recording().mode.unit();
+        let unit = report.symbolized.profile().recording().unit();
         let unplaced = Unplaced::of(report.symbolized.profile());
         let late = match unplaced {
             None => HashMap::new(),
@@ -71,8 +74,9 @@ impl FunctionTable {
         };
         let clusters = match unit {
             Unit::Samples => Clusters::of(report),
-            Unit::Nanoseconds => None,
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => None,
         };
+        let heap = HeapTable::of(report);
         let mut clustered = 0;
         let all = Recorded {
             count: recorded,
@@ -96,13 +100,22 @@ impl FunctionTable {
             .enumerate()
             .filter(|(_, (sum, _))| sum.total != 0)
             .map(|(at, (sum, label))| {
+                let allocated = heap.as_ref().map(|heap| (heap, heap.row(at as LabelId)));
+                let (own_share, total_share) = match &allocated {
+                    Some((heap, row)) => (heap.share(&row.own), heap.share(&row.total)),
+                    None => (
+                        interval(at, sum.own, Hits::Own),
+                        interval(at, sum.total, Hits::Total),
+                    ),
+                };
                 let row = FunctionRow {
                     function: label.function,
                     text: label.text.clone(),
                     own: sum.own,
                     total: sum.total,
-                    own_share: interval(at, sum.own, Hits::Own),
-                    total_share: interval(at, sum.total, Hits::Total),
+                    own_share,
+                    total_share,
+                    heap: allocated.map(|(_, row)| row),
                     line: label.line.or_else(|| hottest.get(&label.function).copied()),
                 };
                 (at as LabelId, row)
@@ -131,7 +144,7 @@ impl FunctionTable {
     /// The place of the first row, among the first `within`, whose count and that of the row below do not
     /// differ by more than chance explains. Measured rows always differ.
     pub(crate) fn first_tie(&self, within: usize) -> Option<usize> {
-        if self.unit == Unit::Nanoseconds {
+        if self.unit != Unit::Samples {
             return None;
         }
         self.rows

@@ -132,6 +132,7 @@ pub(super) fn profile() -> Profile {
             (20_000, 38),
             (70_000, 1),
         ])),
+        ..VcpuStats::default()
     });
     builder.add_vcpu(VcpuStats {
         vcpu: 1,

@@ -15,7 +15,7 @@ pub struct Interval {
 
 impl Interval {
     /// The normal distribution holds 95 % within this many standard deviations.
-    pub(super) const Z: f64 = 1.959_963_984_540_054;
+    pub(crate) const Z: f64 = 1.959_963_984_540_054;
 
     /// Wilson's score interval for `hits` out of `samples`; from 0 to 1 if there are no samples.
     ///
@@ -66,9 +66,14 @@ impl Interval {
         }
     }
 
-    /// The interval's ends; `None` if the share was measured.
+    /// The interval's ends; `None` if the share was measured, or is of allocations that are all known.
     pub(super) fn ends(&self, unit: Unit) -> Option<[f64; 2]> {
-        (unit == Unit::Samples).then_some([self.low, self.high])
+        let has_ends = match unit {
+            Unit::Samples => true,
+            Unit::Nanoseconds => false,
+            Unit::Bytes | Unit::Objects => self.low < self.high,
+        };
+        has_ends.then_some([self.low, self.high])
     }
 
     /// Whether the intervals overlap. Shares of one recording can differ significantly even then.

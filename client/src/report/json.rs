@@ -139,7 +139,7 @@ use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
 use super::functions::FunctionRow;
 use super::shares::{JsonShares, Shares};
-use super::{Report, json_time, warnings};
+use super::{Report, heap, json_time, warnings};
 use crate::profile::{Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats};
 use crate::symbols::FunctionKind;
 
@@ -175,10 +175,11 @@ pub(super) fn document<'r>(
                 file: row.line.map(|(file, _)| symbolized.file(file)),
                 line: row.line.map(|(_, line)| line),
                 shares: Shares::of(row).json(table.unit),
+                heap: row.heap.map(|amounts| amounts.json(recording.mode)),
             }
         })
         .collect();
-    let time = report.view.as_ref();
+    let time = report.view.as_ref().or(report.beside.as_ref());
     let time = time
         .map(|view| json_time::of(report, view))
         .unwrap_or_default();
@@ -194,6 +195,7 @@ pub(super) fn document<'r>(
             unit: table.unit.to_string(),
             period_ns: recording.period_ns,
             rate_hz: recording.rate_hz(),
+            interval_bytes: (recording.interval_bytes != 0).then_some(recording.interval_bytes),
             fixed_interval: recording.fixed_interval,
             caller_table: recording.caller_table,
             unwind: recording.unwind.to_string(),
@@ -219,6 +221,7 @@ pub(super) fn document<'r>(
             recorded: table.recorded,
             shown: table.shown,
         },
+        heap: heap::json(report),
         functions,
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
         annotation: report.annotation.as_ref().map(|found| found.json(report)),
@@ -255,6 +258,8 @@ struct Document<'a> {
     vcpus: Vec<Vcpu>,
     filter: Filter<'a>,
     samples: Samples,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heap: Option<heap::JsonHeap>,
     functions: Vec<Function<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<JsonCalls<'a>>,
@@ -282,6 +287,8 @@ struct Recording<'a> {
     unit: String,
     period_ns: u64,
     rate_hz: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval_bytes: Option<u64>,
     fixed_interval: bool,
     caller_table: Option<u32>,
     unwind: String,
@@ -375,4 +382,6 @@ struct Function<'a> {
     line: Option<u32>,
     #[serde(flatten)]
     shares: JsonShares,
+    #[serde(flatten)]
+    heap: Option<heap::JsonAmounts>,
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use flate2::read::GzDecoder;
 use serde_json::Value;
 
 #[cfg(feature = "svg")]
@@ -10,8 +11,8 @@ use super::golden_tests::svg_text;
 use super::golden_tests::{FIB, MAIN, PARSE, POLL, check, pprof_text, symbolized, text};
 use super::*;
 use crate::profile::{
-    Counters, Distribution, Frame, Mapping, Mode, Profile, ProfileBuilder, RecordingInfo, Runstate,
-    SpecialFrame, Unwind, VcpuStats,
+    Counters, Distribution, Frame, Held, LiveSample, Mapping, Measure, Mode, NodeId, Profile,
+    ProfileBuilder, RecordingInfo, Runstate, SpecialFrame, Unwind, VcpuStats,
 };
 
 fn profile(info: RecordingInfo, stats: VcpuStats, stacks: &[(u64, &[Frame])]) -> Profile {
@@ -121,6 +122,104 @@ fn off_cpu() -> Profile {
             ),
         ],
     )
+}
+
+/// Allocations of many sizes, some of which are all known.
+fn heap(mode: Mode) -> Profile {
+    const INTERVAL: u64 = 64 << 10;
+    let stats = VcpuStats {
+        counters: Counters {
+            ticks: 640,
+            recorded: 620,
+            overflow: 20,
+            by_frame_pointer: 620,
+            ..Counters::default()
+        },
+        allocated_bytes: 60 << 20,
+        freed_samples: 300,
+        ..VcpuStats::default()
+    };
+    let info = RecordingInfo {
+        mode,
+        period_ns: 0,
+        interval_bytes: INTERVAL,
+        ..RecordingInfo::default()
+    };
+    let stacks: [(u64, u64, &[Frame]); 4] = [
+        (400, 1_000, &[Frame::caller(PARSE), Frame::caller(MAIN)]),
+        (
+            100,
+            24,
+            &[
+                Frame::caller(FIB),
+                Frame::caller(PARSE),
+                Frame::caller(MAIN),
+            ],
+        ),
+        (20, 1 << 20, &[Frame::caller(POLL), Frame::caller(MAIN)]),
+        (100, 40_000, &[Frame::caller(POLL), Frame::caller(MAIN)]),
+    ];
+    let mut builder = ProfileBuilder::new();
+    builder.add_mapping(Mapping {
+        start: 0x10_0000,
+        end: 0x20_0000,
+        path: "/srv/web.elf".into(),
+        ..Mapping::default()
+    });
+    builder.set_recording(profile(info, stats.clone(), &[]).recording().clone());
+    builder.add_vcpu(VcpuStats {
+        elapsed_ns: 10_000_000_000,
+        ..stats
+    });
+    let mut held = Held {
+        at_ns: 10_000_000_000,
+        samples: Vec::new(),
+    };
+    for (count, size, frames) in stacks {
+        let node = frames
+            .iter()
+            .rev()
+            .try_fold(NodeId::ROOT, |node, frame| builder.step(node, *frame))
+            .unwrap();
+        match mode {
+            Mode::Live => held.samples.extend((0..count).map(|at| LiveSample {
+                node,
+                vcpu: 0,
+                size,
+                born_ns: at * 20_000_000,
+            })),
+            _ => builder.count_allocations(0, node, count, size, INTERVAL),
+        }
+    }
+    builder.add_held(held);
+    builder.finish()
+}
+
+#[test]
+fn allocations_are_as_blessed() {
+    for (name, mode) in [("alloc", Mode::Alloc), ("live", Mode::Live)] {
+        let profile = heap(mode);
+        check_all(name, &profile);
+        check_all(
+            &format!("{name}-objects"),
+            &profile.measured_by(Measure::Objects),
+        );
+    }
+}
+
+/// Every format can be written, and a sum of bytes is not taken for one of time.
+#[test]
+fn allocations_are_written_in_every_format() {
+    let profile = heap(Mode::Alloc);
+    let symbolized = symbolized(&profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let speedscope: Value = serde_json::from_str(&text(&report, Format::Speedscope)).unwrap();
+    assert_eq!(speedscope["profiles"][0]["unit"], "bytes");
+    let mut firefox = Vec::new();
+    report.write(Format::Firefox, &mut firefox).unwrap();
+    let firefox: Value = serde_json::from_reader(GzDecoder::new(&*firefox)).unwrap();
+    assert_eq!(firefox["threads"][0]["samples"]["weightType"], "bytes");
+    assert!(text(&report, Format::Page).contains("</html>"));
 }
 
 fn check_all(name: &str, profile: &Profile) {

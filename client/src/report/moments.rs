@@ -125,9 +125,10 @@ fn timed(
     for (stack, held) in &mut held {
         let counted = left.get(stack).copied().unwrap_or(0);
         let counted = counted.saturating_sub(held.samples);
-        held.blocked = match info.mode.unit() {
+        held.blocked = match info.unit() {
             _ if is_whole => counted,
             Unit::Nanoseconds => counted.min(held.blocked_ns),
+            Unit::Bytes | Unit::Objects => 0,
             Unit::Samples => counted.min(held.blocked_ns.checked_div(info.period_ns).unwrap_or(0)),
         };
     }

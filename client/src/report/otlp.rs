@@ -105,10 +105,11 @@ fn encoded(
         let name = Value::StringValue(Printable(&recording.name).to_string());
         attributes.push(tables.attribute("unikprof.recording", name)?);
     }
-    let period = match recording.mode.unit() {
+    let period = match recording.unit() {
         Unit::Samples => signed(recording.period_ns),
         // Measured: every nanosecond is in it.
         Unit::Nanoseconds => 1,
+        Unit::Bytes | Unit::Objects => signed(recording.interval_bytes),
     };
     let profile = |samples, began_unix_ns: Option<u64>, duration_nano| otlp::Profile {
         sample_type: Some(value_type),
@@ -261,6 +262,10 @@ impl<'r> Tables<'r> {
         let recording = self.report.symbolized.profile().recording();
         let (name, unit, each) = match (recording.mode, recording.period_ns) {
             (Mode::OffCpu, _) => ("off_cpu", "nanoseconds", 1),
+            (Mode::Alloc | Mode::Live, _) => {
+                let (name, unit) = super::heap::heap_type(recording);
+                (name, unit, 1)
+            }
             (_, 0) => ("samples", "count", 1),
             (Mode::Cpu, period_ns) => ("cpu", "nanoseconds", period_ns),
             (Mode::Wall, period_ns) => ("wall", "nanoseconds", period_ns),

@@ -14,9 +14,9 @@ use super::filter::shown_symbols;
 use super::pprof_messages::{
     Function, Label, Line, Location, Mapping, Sample, ValueType, profile as field,
 };
-use super::{Report, text};
+use super::{Report, heap, text};
 use crate::printable::Printable;
-use crate::profile::{FrameId, Mode, Sample as CountedStack, Unit};
+use crate::profile::{FrameId, Mode, RecordingInfo, Sample as CountedStack, Unit};
 use crate::symbols::{FileId, FunctionId};
 
 /// Level 1 takes a third of the time of level 6 and adds a few percent.
@@ -82,19 +82,22 @@ fn write_types(
     profile: &mut Writer<impl Write>,
 ) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
+    if recording.mode.is_heap() {
+        return write_heap_types(recording, started_unix_ns, length_ns, profile);
+    }
     // The names that pprof's users know: `delay` is what Go's own block profile measures.
     let time = profile.strings.id(match recording.mode {
         Mode::Cpu => "cpu",
         Mode::Wall => "wall",
         Mode::OffCpu => "delay",
-        Mode::Other(_) => "time",
+        Mode::Alloc | Mode::Live | Mode::Other(_) => "time",
     });
     let nanoseconds = profile.strings.id("nanoseconds");
     let time_type = ValueType {
         kind: time,
         unit: nanoseconds,
     };
-    if recording.mode.unit() == Unit::Samples {
+    if recording.unit() == Unit::Samples {
         let kind = profile.strings.id("samples");
         let unit = profile.strings.id("count");
         profile.message(field::SAMPLE_TYPE, &ValueType { kind, unit })?;
@@ -103,13 +106,33 @@ fn write_types(
     profile.message(field::PERIOD_TYPE, &time_type)?;
     profile.number(
         field::PERIOD,
-        match recording.mode.unit() {
+        match recording.unit() {
             Unit::Samples => saturated(recording.period_ns),
             // Measured: every nanosecond is in it.
-            Unit::Nanoseconds => 1,
+            _ => 1,
         },
     )?;
     profile.number(field::DEFAULT_SAMPLE_TYPE, time)?;
+    profile.number(field::TIME_NANOS, saturated(started_unix_ns))?;
+    profile.number(field::DURATION_NANOS, saturated(length_ns))
+}
+
+/// The types that Go's own heap profiles have, in their order. A period is the mean number of bytes between two samples.
+fn write_heap_types(
+    recording: &RecordingInfo,
+    started_unix_ns: u64,
+    length_ns: u64,
+    profile: &mut Writer<impl Write>,
+) -> io::Result<()> {
+    for (kind, unit) in heap::pprof_types(recording.mode) {
+        let (kind, unit) = (profile.strings.id(kind), profile.strings.id(unit));
+        profile.message(field::SAMPLE_TYPE, &ValueType { kind, unit })?;
+    }
+    let (kind, unit) = (profile.strings.id("space"), profile.strings.id("bytes"));
+    profile.message(field::PERIOD_TYPE, &ValueType { kind, unit })?;
+    profile.number(field::PERIOD, saturated(recording.interval_bytes))?;
+    let shown = profile.strings.id(heap::heap_type(recording).0);
+    profile.number(field::DEFAULT_SAMPLE_TYPE, shown)?;
     profile.number(field::TIME_NANOS, saturated(started_unix_ns))?;
     profile.number(field::DURATION_NANOS, saturated(length_ns))
 }
@@ -124,7 +147,7 @@ fn write_samples<'r>(
     write_mappings(report, out)?;
     let profile = report.symbolized.profile();
     let period = profile.recording().period_ns;
-    let unit = profile.recording().mode.unit();
+    let unit = profile.recording().unit();
     let guests = &profile.recording().guests;
     let vcpu_key = if guests.is_empty() { "vcpu" } else { "guest" };
     let vcpu_key = out.strings.id(vcpu_key);
@@ -160,6 +183,16 @@ fn write_samples<'r>(
                 saturated(sample.count.saturating_mul(period)),
             ]),
             Unit::Nanoseconds => message.value.push(saturated(sample.count)),
+            Unit::Bytes | Unit::Objects => {
+                let amounts = profile.heap.as_ref();
+                let amounts =
+                    amounts.and_then(|heap| heap.amounts.get(&(sample.node, sample.vcpu)));
+                let amounts = amounts.copied().unwrap_or_default();
+                message.value.extend([
+                    saturated(amounts.objects.count()),
+                    saturated(amounts.bytes.count()),
+                ]);
+            }
         }
         let label = vcpu_labels.entry(sample.vcpu).or_insert_with(|| Label {
             key: vcpu_key,

@@ -53,7 +53,7 @@ impl Second {
         let length_ns = self.slice.window.length_ns().max(1);
         match unit {
             Unit::Samples => self.shown as f64 * 1e9 / length_ns as f64,
-            Unit::Nanoseconds => self.shown as f64,
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => self.shown as f64,
         }
     }
 
@@ -109,7 +109,7 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
 fn amount(amount: f64, unit: Unit) -> String {
     match unit {
         Unit::Samples => format!("{amount:.0}/s"),
-        Unit::Nanoseconds => duration(amount as u64),
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => duration(amount as u64),
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn write(
     if seconds.is_empty() {
         return writeln!(out, "the rings contain no samples of this recording");
     }
-    let unit = report.symbolized.profile().recording().mode.unit();
+    let unit = report.symbolized.profile().recording().unit();
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
     let held = |second: &Second| second.slice.is_held.then(|| second.amount(unit));
     let amounts: Vec<_> = seconds.iter().map(held).collect();
@@ -133,7 +133,7 @@ pub(super) fn write(
             "rate     {line}  max {:.0} samples/s",
             highest(&amounts)
         ),
-        Unit::Nanoseconds => writeln!(
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => writeln!(
             out,
             "waiting  {line}  max {}",
             amount(highest(&amounts), unit)
@@ -149,7 +149,7 @@ pub(super) fn write(
     }
     let amount_heading = match unit {
         Unit::Samples => "rate",
-        Unit::Nanoseconds => "waiting",
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "waiting",
     };
     writeln!(
         out,
@@ -204,7 +204,7 @@ fn write_line(
         Some(time.strftime("%H:%M:%S").to_string())
     });
     let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
-    let unit = report.symbolized.profile().recording().mode.unit();
+    let unit = report.symbolized.profile().recording().unit();
     let amount = match (slice.is_covered, slice.is_held) {
         (false, _) => "no recording".to_owned(),
         (true, false) => "evicted".to_owned(),

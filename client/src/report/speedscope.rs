@@ -113,9 +113,10 @@ fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStack
     }
     let info = report.symbolized.profile().recording();
     // The time that a sample stands for; its number if that is unknown.
-    let (unit, each) = match (info.mode.unit(), info.period_ns) {
+    let (unit, each) = match (info.unit(), info.period_ns) {
         (Unit::Nanoseconds, _) => ("nanoseconds", 1),
-        (Unit::Samples, 0) => ("none", 1),
+        (Unit::Bytes, _) => ("bytes", 1),
+        (Unit::Objects, _) | (Unit::Samples, 0) => ("none", 1),
         (Unit::Samples, period_ns) => ("nanoseconds", period_ns),
     };
     let profile = |((vcpu, is_untimed), counted): ((u32, bool), Counted)| {

@@ -53,8 +53,8 @@ pub(super) struct Incomplete {
 
 impl Incomplete {
     pub(super) fn of(profile: &Profile, counters: &Counters) -> Incomplete {
-        match profile.recording().mode.unit() {
-            Unit::Samples => Incomplete {
+        match profile.recording().unit() {
+            Unit::Samples | Unit::Bytes | Unit::Objects => Incomplete {
                 truncated: counters.truncated,
                 broken: counters.broken,
                 whole: counters.sampled(),
@@ -92,6 +92,10 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
             recording.late_threshold_ns,
             &marks::late_under(symbolized),
         ));
+    }
+    if recording.mode.is_heap() {
+        // No code was interrupted: every frame is a call.
+        return;
     }
     let guessed = about_callers(counters, recording.caller_table.is_some(), recording.unwind);
     all.extend(guessed.map(|told| told.to_string()));

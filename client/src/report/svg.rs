@@ -15,7 +15,7 @@ use super::folded::foldable_names;
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::palette::Palette;
-use super::units::{amount, amount_with_unit, duration, grouped, share};
+use super::units::{amount, amount_with_unit, duration, grouped, share, size};
 use super::{Report, ReportError, title};
 use crate::printable::Printable;
 use crate::profile::Unit;
@@ -76,7 +76,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         colors.insert(merged, rgb(Palette::MARK));
     }
 
-    let unit = report.symbolized.profile().recording().mode.unit();
+    let unit = report.symbolized.profile().recording().unit();
     let mut options = Options::default();
     options.title = title(report);
     options.subtitle = Some(subtitle(report, lines.deeper));
@@ -84,6 +84,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         // Thousandths keep the widths as exact as anyone sees.
         options.count_name = "µs".to_owned();
         options.factor = 1e-3;
+    }
+    if unit == Unit::Bytes || unit == Unit::Objects {
+        options.count_name = unit.to_string();
     }
     options.direction = Direction::Inverted;
     // All that is left is to be drawn.
@@ -105,7 +108,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     let profile = report.symbolized.profile();
     let recording = profile.recording();
     let counters = profile.counters();
-    let unit = recording.mode.unit();
+    let unit = recording.unit();
     let mut parts = vec![match report.weights.shown() {
         shown if shown == report.weights.recorded => amount_with_unit(shown, unit),
         shown => format!(
@@ -118,6 +121,11 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     match (unit, recording.rate_hz()) {
         (Unit::Samples, Some(rate)) => parts.push(format!("{rate:.0} Hz {}", recording.mode)),
         (Unit::Samples, None) => {}
+        (Unit::Bytes | Unit::Objects, _) => parts.push(format!(
+            "{}, a sample every {}",
+            recording.mode,
+            size(recording.interval_bytes)
+        )),
         (Unit::Nanoseconds, _) => parts.push(format!(
             "{}, measured: {} waits",
             recording.mode,

@@ -8,7 +8,7 @@ use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
 use super::labels::Label;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
-use super::{Report, accounting, events, seconds, shorten, times, warnings};
+use super::{Report, accounting, events, heap, seconds, shorten, times, warnings};
 use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::symbols::{FileId, FunctionId, Symbolized};
@@ -17,6 +17,7 @@ use crate::symbols::{FileId, FunctionId, Symbolized};
 pub(super) fn names_begin(unit: Unit) -> usize {
     match unit {
         Unit::Samples => 70,
+        Unit::Bytes | Unit::Objects => heap::NAMES_BEGIN,
         Unit::Nanoseconds => 42,
     }
 }
@@ -34,10 +35,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         write_shown(report, table, out)?;
         seconds::write(report, &view, out)?;
     } else {
-        accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
+        if profile.heap.is_some() {
+            heap::write_accounting(profile, out)?;
+            heap::write_arenas(report, out)?;
+        } else {
+            accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
+        }
         times::write(profile, out)?;
     }
-    if let Some(view) = &report.view {
+    if let Some(view) = report.view.as_ref().or(report.beside.as_ref()) {
         let window = view.timeline.bounded(&view.of, view.window);
         events::write(view.timeline, window, out)?;
     }
@@ -61,6 +67,11 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     let profile = report.symbolized.profile();
     let mut lines = accounting::lines(&profile.counters(), profile.recording());
+    lines.extend(
+        heap::accounting(profile)
+            .into_iter()
+            .filter(|line| !line.is_empty()),
+    );
     lines.extend(
         report
             .warnings()
@@ -107,11 +118,15 @@ fn write_functions(
             ),
             Unit::Samples => "; 95 % intervals".into(),
             Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
+            Unit::Bytes | Unit::Objects => heap::title(report.symbolized.profile()),
         }
     )?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
+    }
+    if report.symbolized.profile().heap.is_some() {
+        return heap::write_rows(report, table, &table.rows[..top], out);
     }
     let heading = if report.options.lines {
         "line"
@@ -120,7 +135,7 @@ fn write_functions(
     };
     let interval = match unit {
         Unit::Samples => "      interval",
-        Unit::Nanoseconds => "",
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
     };
     writeln!(
         out,
@@ -217,7 +232,7 @@ fn short_name<'r>(
 pub(super) fn share_columns(interval: &Interval, unit: Unit) -> String {
     let share = percent(interval.share);
     match unit {
-        Unit::Nanoseconds => format!("{share:>7}"),
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => format!("{share:>7}"),
         Unit::Samples => {
             let ends = format!("{:.1} - {:.1}", interval.low * 100.0, interval.high * 100.0);
             format!("{share:>7}  {ends:>12}")

@@ -42,7 +42,7 @@ impl Unplaced {
         mode: Mode,
         samples: u64,
     ) -> Option<Unplaced> {
-        if mode == Mode::OffCpu {
+        if !mode.samples_time() {
             return None;
         }
         let mut all = Unplaced::default();
@@ -168,7 +168,7 @@ pub(super) struct Recorded {
 impl Recorded {
     /// The share of `part`, whose samples are clustered by `design`. `in_doubt` of them are late ones.
     pub(super) fn share(&self, part: u64, design: Option<Design>, in_doubt: u64) -> Interval {
-        if self.unit == Unit::Nanoseconds {
+        if self.unit != Unit::Samples {
             return Interval::measured(part, self.count);
         }
         let interval = match design {

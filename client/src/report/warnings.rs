@@ -41,12 +41,16 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
             .map(|warning| Printable(&warning.to_string()).to_string()),
     );
     let counters = profile.counters();
-    from_sums(profile, &counters, &mut all);
-    from_counters(&counters, recording.mode, &mut all);
+    from_sums(profile, &mut all);
+    if recording.mode.is_heap() {
+        super::heap::warn(profile, &mut all);
+    } else {
+        from_counters(&counters, recording.mode, &mut all);
+    }
     stack_warnings::add(report.symbolized, &counters, &mut all);
     let stolen = profile.runstate().stolen_share();
     // Waiting is not made longer by it.
-    if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode != Mode::OffCpu) {
+    if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode.samples_time()) {
         all.push(format!(
             "{}: {STILL_CORRECT}; {LESS_STEAL}",
             stolen_words(stolen)
@@ -64,7 +68,7 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
 }
 
 /// Sums that do not agree.
-fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
+fn from_sums(profile: &Profile, all: &mut Vec<String>) {
     for vcpu in profile.vcpus() {
         if let Err(disagree) = vcpu.check(profile.recording()) {
             all.push(format!(
@@ -73,12 +77,11 @@ fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
             ));
         }
     }
-    let unit = profile.recording().mode.unit();
-    let found = profile.sample_count();
-    if !profile.vcpus().is_empty() && counters.counted() != found {
+    let uncounted = profile.uncounted();
+    if let Some((counted, found, unit)) = uncounted.filter(|_| !profile.vcpus().is_empty()) {
         all.push(format!(
             "the agent counted {}, but the stacks add up to {}",
-            amount_with_unit(counters.counted(), unit),
+            amount_with_unit(counted, unit),
             amount_with_unit(found, unit)
         ));
     }
@@ -181,6 +184,11 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             }
             Unit::Nanoseconds => {
                 "no blocked time: the guest never blocked, or the recording was too short"
+                    .to_owned()
+            }
+            Unit::Bytes | Unit::Objects => {
+                "no allocations: the guest allocated less than what is sampled, or it does not report its \
+                 allocations to the agent"
                     .to_owned()
             }
         });

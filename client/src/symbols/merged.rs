@@ -89,6 +89,8 @@ impl GuestMerger {
                 .fold(0, |sum: u64, vcpu| sum.saturating_add(vcpu.elapsed_ns)),
             cost: None,
             lateness_ns: None,
+            allocated_bytes: 0,
+            freed_samples: 0,
         });
         Ok(own)
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::demangle::demangle;
 use super::error::SymbolWarning;
+use super::memory_work::is_allocator;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// An index into [`Symbolized::functions`].
@@ -370,17 +371,29 @@ impl Names {
             && name.ends_with("::here")
     }
 
+    /// An allocation's place without the allocator's functions that were inlined into it.
+    fn without_allocator<'s>(&self, symbols: &'s [Symbol]) -> &'s [Symbol] {
+        let is_inner = |symbol: &&Symbol| is_allocator(&self.functions[symbol.function.index()]);
+        let inner = symbols.iter().take_while(is_inner).count();
+        match &symbols[inner..] {
+            [] => symbols,
+            rest => rest,
+        }
+    }
+
     pub(crate) fn finish<'p>(
         &self,
         profile: &'p Profile,
         mapping_of_frame: Vec<Option<u32>>,
     ) -> Symbolized<'p> {
+        let is_heap = profile.recording().mode.is_heap();
         let mut symbols = Vec::with_capacity(self.symbols.len());
         let mut ends = Vec::with_capacity(self.frames.len());
         for (begin, end) in &self.frames {
             let found = &self.symbols[*begin as usize..*end as usize];
             symbols.extend_from_slice(match found {
                 [first, rest @ ..] if !rest.is_empty() && self.is_here(first) => rest,
+                all if is_heap => self.without_allocator(all),
                 all => all,
             });
             ends.push(symbols.len() as u32);

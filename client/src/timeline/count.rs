@@ -80,7 +80,7 @@ impl<'t> Selection<'t> {
             period_ns: self.period_ns,
             waits: match self.mode {
                 Mode::Wall | Mode::OffCpu => waits(ring, Inside::new(stretches.clone())),
-                Mode::Cpu | Mode::Other(_) => Vec::new(),
+                Mode::Cpu | Mode::Alloc | Mode::Live | Mode::Other(_) => Vec::new(),
             },
             spans: Inside::new(stretches),
             allowed,

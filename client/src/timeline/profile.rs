@@ -54,6 +54,8 @@ impl Timeline {
                 elapsed_ns,
                 cost: None,
                 lateness_ns: None,
+                allocated_bytes: 0,
+                freed_samples: 0,
             });
             for ((node, span), count) in stacks {
                 let next = span_names.len() as u32;
@@ -85,6 +87,7 @@ impl Timeline {
             frames: whole.frames.clone(),
             tree: whole.tree.clone(),
             samples,
+            heap: None,
             span_names: spans,
             vcpus,
             recording,
@@ -170,7 +173,7 @@ fn missing(
 ) -> Option<i64> {
     let times = times?;
     let (time_ns, came) = match mode {
-        Mode::OffCpu => return None,
+        Mode::OffCpu | Mode::Alloc | Mode::Live => return None,
         Mode::Wall => (
             times.running_ns?.saturating_add(times.blocked_ns?),
             counters.ticks.saturating_add(counters.blocked_in_all()),

@@ -3,6 +3,7 @@
 use unikprof_proto::code::{capability, mode, state};
 use unikprof_proto::counts;
 use unikprof_proto::frame::MAX_BODY;
+use unikprof_proto::live;
 use unikprof_proto::message::*;
 use unikprof_proto::nodes::{Encoder, Node};
 pub use unikprof_test_kit::frames::encoded as encode;
@@ -147,6 +148,27 @@ pub fn share(script: &Script, epoch: u64, vcpu: u32, known: u64, counted: u64) -
         }));
         after = run[run.len() - 1].0;
     }
+    let held = script
+        .held
+        .get(vcpu as usize)
+        .map_or(&[][..], Vec::as_slice);
+    for run in held.chunks(script.nodes_per_frame) {
+        let base_ns = run.iter().map(|sample| sample.born_ns).min().unwrap();
+        let mut payload = vec![0; MAX_BODY - 64];
+        let mut encoder = live::Encoder::new(base_ns, &mut payload);
+        for sample in run {
+            let node = number(sample.node as u32);
+            encoder.push(&live::Sample { node, ..*sample });
+        }
+        let length = encoder.finish();
+        frames.push(encode(&LiveSamples {
+            epoch,
+            vcpu,
+            base_ns,
+            count: run.len() as u32,
+            payload: &payload[..length],
+        }));
+    }
     let extra = match vcpu {
         0 => script.extra_samples,
         _ => 0,
@@ -155,7 +177,7 @@ pub fn share(script: &Script, epoch: u64, vcpu: u32, known: u64, counted: u64) -
         epoch,
         vcpu,
         known: last(&nodes).max(known),
-        samples: samples(&nodes) + extra,
+        samples: samples(&nodes) + held.len() as u64 + extra,
     }));
     frames
 }
@@ -240,7 +262,7 @@ fn node_frames(script: &Script, vcpu: u32, nodes: &[StackNode], known: u64) -> V
 fn head(script: &Script, epoch: u64) -> Vec<u8> {
     let before = epoch.saturating_sub(NEWER) * 50_000;
     encode(&Epoch {
-        interval_bytes: 0,
+        interval_bytes: script.interval_bytes,
         epoch,
         recording: script.recording,
         ring_bit: 0,
@@ -266,8 +288,17 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
     let counted = samples(nodes);
     let (recorded, blocked) = match script.mode {
         mode::OFF_CPU => (0, counted),
+        mode::LIVE => (
+            counted
+                + script
+                    .held
+                    .get(vcpu as usize)
+                    .map_or(0, |held| held.len() as u64),
+            0,
+        ),
         _ => (counted, 0),
     };
+    let idle = if mode::is_heap(script.mode) { 0 } else { 2 };
     let start = Snapshot {
         at_ns: 1_000,
         cycles: 3_000,
@@ -280,19 +311,20 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
         blocked_ns: 0,
         runstate: None,
         counters: Counters {
-            ticks: recorded + script.aged + 2,
+            ticks: recorded + script.aged + script.overflow + idle,
             recorded,
             aged: script.aged,
+            overflow: script.overflow,
             by_frame_pointer: recorded + script.aged,
             blocks: blocked.min(1),
             blocked,
-            idle: 2,
+            idle,
             early: 9,
             ..Counters::default()
         },
         tick_cycles: 300,
-        allocated_bytes: 0,
-        freed_samples: 0,
+        allocated_bytes: script.allocated_bytes,
+        freed_samples: script.freed_samples,
     };
     vec![
         encode(&VcpuEpoch {

@@ -21,6 +21,7 @@ use unikprof_client::recording::RecordingWriter;
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
 use unikprof_proto::code::{message_type as types, mode, refusal};
 use unikprof_proto::frame::{self, Message};
+use unikprof_proto::live;
 use unikprof_proto::message::{Ring as RingRequest, *};
 use unikprof_proto::preamble::{self, Preamble};
 
@@ -82,6 +83,15 @@ pub struct Script {
     pub on_acknowledge: Option<OnAcknowledge>,
     /// The mode of its recordings; counts of blocked time alone are no samples.
     pub mode: u32,
+    /// The mean number of bytes between two samples, of allocations.
+    pub interval_bytes: u64,
+    /// What is held at the end of its epochs, by vCPU; nodes by their place in the script, from 1.
+    pub held: Vec<Vec<live::Sample>>,
+    /// What each vCPU allocated in an epoch, and how many samples it freed.
+    pub allocated_bytes: u64,
+    pub freed_samples: u64,
+    /// How many samples found no place in each epoch.
+    pub overflow: u64,
     /// The recording of its epochs, and the mean time between its samples, in ns.
     pub recording: u64,
     pub period_ns: u64,
@@ -182,6 +192,11 @@ impl Default for Script {
             ends_in_dump: false,
             on_acknowledge: None,
             mode: mode::CPU,
+            interval_bytes: 0,
+            held: Vec::new(),
+            allocated_bytes: 0,
+            freed_samples: 0,
+            overflow: 0,
             recording: RECORDING,
             period_ns: 1_000,
             epoch_flags: 0,

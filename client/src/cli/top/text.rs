@@ -134,7 +134,7 @@ fn columns(shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
     let interval = match unit {
         Unit::Samples => format!("{:.1} - {:.1}", first.low * 100.0, first.high * 100.0),
         // Measured, not sampled.
-        Unit::Nanoseconds => String::new(),
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => String::new(),
     };
     let second = measure.other().share(shares);
     format!(

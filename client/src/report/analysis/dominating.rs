@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::super::labels::LabelId;
-use super::{FEW, Finding, Found, Subject, memory, score};
-use crate::symbols::FunctionKind;
+use super::{FEW, Finding, Found, Subject, score};
+use crate::symbols::{FunctionKind, memory_work};
 use crate::units::percent;
 
 pub(super) const RULE: &str = "dominating function";
@@ -35,7 +35,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         let function = subject.report.symbolized.function(function);
         matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
             // Another rule tells of those.
-            && memory::kind_of(function).is_none()
+            && memory_work(function).is_none()
     };
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
     if let Some(row) = first.filter(|row| is_code(row.function)) {

@@ -1,14 +1,11 @@
 //! Memory copies and allocation that dominate, by the names of the functions that do them.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
-
-use regex::RegexSet;
 
 use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
 use super::{FEW, Finding, Found, Subject, score};
 use crate::profile::NodeId;
-use crate::symbols::{Function, FunctionKind};
+use crate::symbols::{MemoryWork as Kind, memory_work as kind_of};
 use crate::units::percent;
 
 pub(super) const RULE: &str = "memory";
@@ -17,47 +14,6 @@ pub(super) const RULE: &str = "memory";
 const NOTABLE: f64 = 0.25;
 const SEVERE: f64 = 0.5;
 const CALLERS: usize = 3;
-
-/// What a function does with memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Copy,
-    Allocation,
-}
-
-/// Copies first, then allocation; of C, C++, Rust and OCaml.
-static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
-    RegexSet::new([
-        r"^_*(w?mem(p?cpy|move|set|ccpy)|bcopy|bzero|rep_movs[bwdq]?|rep_stos[bwdq]?)(_\w+)?$",
-        r"^(core|std)::(ptr|intrinsics)(::\w+)*::(copy|copy_nonoverlapping|write_bytes)(::<.*>)?$",
-        r"^compiler_builtins::mem::",
-        r"^caml_(array|floatarray|string|bytes|blit)_?(blit|bytes|string)\w*$",
-        // From here on allocation.
-        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k)?(m|c|re|v|z)alloc(_\w+)?$",
-        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k|c)?free(_\w+)?$",
-        r"^_*(GI___)?(libc_)?(memalign|posix_memalign|aligned_alloc|sysmalloc|malloc_consolidate|unlink_chunk|tcache_\w+)(\.\w+)*$",
-        r"^operator (new|delete)(\[\])?(\(.*\))?$",
-        r"^_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
-        r"^alloc::alloc::",
-        r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
-        r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
-        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
-    ])
-    .ok()
-});
-const COPIES: usize = 4;
-
-/// What a function does with memory, if that is all it does.
-pub(super) fn kind_of(function: &Function) -> Option<Kind> {
-    if function.kind != FunctionKind::Named {
-        return None;
-    }
-    let first = NAMES.as_ref()?.matches(&function.name).iter().next()?;
-    Some(match first {
-        copy if copy < COPIES => Kind::Copy,
-        _ => Kind::Allocation,
-    })
-}
 
 pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let recorded = subject.table().recorded;
@@ -228,6 +184,7 @@ fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Fin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::symbols::{Function, FunctionKind};
 
     fn kind(name: &str) -> Option<Kind> {
         kind_of(&Function {

@@ -71,12 +71,12 @@ pub(super) fn count(
     }
     let recorded = Recorded {
         count: report.weights.recorded,
-        unit: profile.recording().mode.unit(),
+        unit: profile.recording().unit(),
         unplaced: Unplaced::of(profile),
     };
     let clusters = match recorded.unit {
         Unit::Samples => Clusters::by(report, hits),
-        Unit::Nanoseconds => None,
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => None,
     };
     let counts = |(at, sum): (usize, &Sum)| {
         let design = |hits| clusters.as_ref()?.design(number(at), hits);

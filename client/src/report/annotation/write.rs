@@ -20,7 +20,7 @@ impl Annotation {
         out: &mut impl Write,
     ) -> io::Result<()> {
         let profile = report.symbolized.profile();
-        let unit = profile.recording().mode.unit();
+        let unit = profile.recording().unit();
         let columns = Columns {
             unit,
             width: report.options.columns,
@@ -45,6 +45,7 @@ impl Annotation {
             match unit {
                 Unit::Samples => "; shares are of all samples, intervals hold 95 %",
                 Unit::Nanoseconds => " blocked; shares are of all blocked time",
+                Unit::Bytes | Unit::Objects => ", estimated; shares are of all",
             }
         )?;
 
@@ -131,7 +132,7 @@ impl Annotation {
     }
 
     pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
-        let unit = report.symbolized.profile().recording().mode.unit();
+        let unit = report.symbolized.profile().recording().unit();
         let lines = self.lines.iter().map(|line| JsonLine {
             origin: JsonOrigin::of(line),
             text: line.text.as_deref(),
@@ -177,7 +178,7 @@ impl Columns {
     fn write_heading(&self, last: &str, out: &mut impl Write) -> io::Result<()> {
         let interval = match self.unit {
             Unit::Samples => "      interval",
-            Unit::Nanoseconds => "",
+            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
         };
         writeln!(
             out,

@@ -128,11 +128,13 @@ pub(super) fn write(
     set(&mut meta, "extra", extra)?;
     set(&mut file, "meta", &meta)?;
     let mut threads: Vec<Object> = get(&file, "threads")?;
-    let unit = report.symbolized.profile().recording().mode.unit();
+    let unit = report.symbolized.profile().recording().unit();
     for (thread, weights) in threads.iter_mut().zip(weights.values()) {
         let mut samples: Object = get(thread, "samples")?;
         match unit {
-            Unit::Samples => set(&mut samples, "weight", weights)?,
+            Unit::Samples | Unit::Bytes | Unit::Objects => {
+                set(&mut samples, "weight", weights)?;
+            }
             Unit::Nanoseconds => {
                 let ms: Vec<f64> = weights.iter().map(|ns| *ns as f64 / 1e6).collect();
                 set(&mut samples, "weight", &ms)?;

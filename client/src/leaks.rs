@@ -1,0 +1,265 @@
+//! What grows: allocations that are made again and again and stay.
+//!
+//! The evidence is what recordings of mode `live` tell: each sampled allocation's stack, size and birth, and whether it was
+//! still held at several times. Let A be the first of these times and B the last. A stack's *survivors* were allocated after
+//! A, are held at B, and are older than a given age. Honest memory dies: what was allocated early is gone, and for
+//! everything new something old went. So a stack grows, and is shown, if
+//!
+//! 1. **its survivors do not thin out with age.** The time of their births is cut in half; if the older half has fewer than
+//!    chance explains (binomial, [`THIN`]), the age is raised to that of the older half, and so on: what is left does not die
+//!    out, or is too little to tell;
+//! 2. **more came than went.** Against the survivors stand the allocations that were seen at that age at any time from A on
+//!    and are gone at B. Where memory only fluctuates, each is as likely to be the one as the other: a sign test
+//!    (binomial). Its chance times the number of stacks that were looked at (Bonferroni) must be below [`CHANCE`];
+//! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance makes it (occupancy,
+//!    [`UNEVEN`]): what was allocated at a few moments is a load, an initialization or a cache that was filled, not a leak;
+//! 4. **it goes on.** The younger half has not fewer births than chance explains (binomial, [`STOPPED`]).
+//!
+//! What lives longer than the time from A to B, and was not there before A, cannot be told from a leak: that takes a longer
+//! time. Growth is estimated from the survivors that the first step leaves, with the interval of
+//! [`heap`](crate::profile) estimates: it is about the sampling, the tests above are about what the guest does.
+
+use std::collections::HashMap;
+
+use statrs::function::beta::beta_reg;
+
+use crate::profile::{Amounts, Bounds, Held, LiveSample, NodeId};
+
+mod text;
+
+pub(crate) use text::{json, write};
+
+/// How often a look at honest memory, whose allocations die independently, may show something.
+const CHANCE: f64 = 0.001;
+
+/// How often the survivors of a leak are taken to thin out, to come at a few moments, or to have stopped.
+const THIN: f64 = 0.01;
+const UNEVEN: f64 = 0.001;
+const STOPPED: f64 = 0.001;
+
+/// Fewer survivors than this show nothing, whatever else there is.
+const LEAST: usize = 10;
+
+/// Into how many parts the time of births is cut.
+const PARTS: usize = 8;
+
+/// The age from which on an allocation counts, unless it is given: this part of the time from A to B.
+const OLDER_PART: u64 = 16;
+
+/// What a look at a guest's memory came to.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Growth {
+    /// A and B, on the guest's monotonic clock.
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
+    /// The age from which on allocations count.
+    pub(crate) older_ns: u64,
+    /// What was held at both times.
+    pub(crate) held: [Amounts; 2],
+    /// How many stacks have survivors.
+    pub(crate) stacks: usize,
+    /// Those that grow, by evidence.
+    pub(crate) growing: Vec<Growing>,
+}
+
+/// A stack that grows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Growing {
+    pub(crate) node: NodeId,
+    /// The survivors.
+    pub(crate) amounts: Amounts,
+    /// Bytes in a minute.
+    pub(crate) per_minute: Bounds,
+    /// Objects in a minute.
+    pub(crate) objects_per_minute: Bounds,
+    /// From this age on the survivors do not thin out, in ns.
+    pub(crate) older_ns: u64,
+    /// Allocations that were seen at that age and are gone.
+    pub(crate) gone: u64,
+    /// The chance that memory which only fluctuates looks like this, for any of the stacks.
+    pub(crate) chance: f64,
+}
+
+/// Compares what was held at several times, the oldest first; `from` is the place of A. The age is `older_ns`, or if it is
+/// `None` a sixteenth of the time. `None` if there are not two times.
+pub(crate) fn find(
+    times: &[Held],
+    from: usize,
+    older_ns: Option<u64>,
+    interval_bytes: u64,
+) -> Option<Growth> {
+    let (first, last) = (times.get(from)?, times.last()?);
+    let length_ns = last.at_ns.checked_sub(first.at_ns).filter(|ns| *ns != 0)?;
+    let older_ns = older_ns.unwrap_or(length_ns / OLDER_PART);
+    let amounts_at = |held: &Held| {
+        let mut amounts = Amounts::default();
+        for sample in &held.samples {
+            let age_ns = held.at_ns.saturating_sub(sample.born_ns);
+            amounts.add_held(sample.size, age_ns, interval_bytes);
+        }
+        amounts
+    };
+    let mut growth = Growth {
+        from_ns: first.at_ns,
+        to_ns: last.at_ns,
+        older_ns,
+        held: [amounts_at(first), amounts_at(last)],
+        stacks: 0,
+        growing: Vec::new(),
+    };
+    let end_ns = last.at_ns.saturating_sub(older_ns);
+    let mut survivors: HashMap<NodeId, Vec<LiveSample>> = HashMap::new();
+    for sample in &last.samples {
+        if sample.born_ns > first.at_ns && sample.born_ns <= end_ns {
+            survivors.entry(sample.node).or_default().push(*sample);
+        }
+    }
+    growth.stacks = survivors.len();
+    let gone = gone_by_stack(&times[from..]);
+    for (node, samples) in survivors {
+        let gone = gone.get(&node).map_or(&[][..], Vec::as_slice);
+        let found = judge(samples, gone, &growth, interval_bytes);
+        growth.growing.extend(found);
+    }
+    let by_evidence = |a: &Growing, b: &Growing| {
+        let chance = a.chance.total_cmp(&b.chance);
+        chance.then(b.per_minute.value.total_cmp(&a.per_minute.value))
+    };
+    growth.growing.sort_by(by_evidence);
+    Some(growth)
+}
+
+/// Of each stack the allocations that are gone at the last time, with the greatest age at which each was seen.
+fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<u64>> {
+    let Some((last, before)) = times.split_last() else {
+        return HashMap::new();
+    };
+    // An allocation has no name; equal ones are told by their number.
+    let mut left: HashMap<LiveSample, usize> = HashMap::new();
+    for sample in &last.samples {
+        *left.entry(*sample).or_default() += 1;
+    }
+    let mut gone: HashMap<NodeId, Vec<u64>> = HashMap::new();
+    let mut told: HashMap<LiveSample, usize> = HashMap::new();
+    // From the last: where it was seen first is where it was oldest.
+    for held in before.iter().rev() {
+        let mut here: HashMap<LiveSample, usize> = HashMap::new();
+        for sample in &held.samples {
+            *here.entry(*sample).or_default() += 1;
+        }
+        for (sample, count) in here {
+            let known = left.get(&sample).copied().unwrap_or(0);
+            let told = told.entry(sample).or_insert(known);
+            let age_ns = held.at_ns.saturating_sub(sample.born_ns);
+            for _ in *told..count {
+                gone.entry(sample.node).or_default().push(age_ns);
+            }
+            *told = count.max(*told);
+        }
+    }
+    gone
+}
+
+/// Judges a stack by its survivors and by the ages at which others were seen that are gone.
+fn judge(
+    mut survivors: Vec<LiveSample>,
+    gone: &[u64],
+    of: &Growth,
+    interval_bytes: u64,
+) -> Option<Growing> {
+    let from_ns = of.from_ns;
+    let mut end_ns = of.to_ns.saturating_sub(of.older_ns);
+    let halves = |survivors: &[LiveSample], end_ns: u64| {
+        let middle_ns = u64::midpoint(from_ns, end_ns);
+        let old = survivors
+            .iter()
+            .filter(|sample| sample.born_ns <= middle_ns);
+        (middle_ns, old.count())
+    };
+    // What thins out with age is cut off.
+    loop {
+        if survivors.len() < LEAST {
+            return None;
+        }
+        let (middle_ns, old) = halves(&survivors, end_ns);
+        if at_most(old, survivors.len()) >= THIN {
+            break;
+        }
+        survivors.retain(|sample| sample.born_ns <= middle_ns);
+        end_ns = middle_ns;
+    }
+    let older_ns = of.to_ns.saturating_sub(end_ns);
+    let gone = gone.iter().filter(|age_ns| **age_ns >= older_ns).count();
+    let chance = at_most(gone, gone + survivors.len()) * of.stacks as f64;
+    if chance > CHANCE {
+        return None;
+    }
+    let length_ns = end_ns.saturating_sub(from_ns).max(1);
+    let mut parts = [false; PARTS];
+    for sample in &survivors {
+        let since = u128::from(sample.born_ns.saturating_sub(from_ns));
+        let part = since * PARTS as u128 / (u128::from(length_ns) + 1);
+        parts[(part as usize).min(PARTS - 1)] = true;
+    }
+    let filled = parts.iter().filter(|has| **has).count();
+    if occupied_at_most(filled, survivors.len()) < UNEVEN {
+        return None;
+    }
+    let (_, old) = halves(&survivors, end_ns);
+    if at_most(survivors.len() - old, survivors.len()) < STOPPED {
+        return None;
+    }
+    let mut amounts = Amounts::default();
+    for sample in &survivors {
+        let age_ns = of.to_ns.saturating_sub(sample.born_ns);
+        amounts.add_held(sample.size, age_ns, interval_bytes);
+    }
+    let minutes = length_ns as f64 / 60e9;
+    let per_minute = |bounds: Bounds| Bounds {
+        value: bounds.value / minutes,
+        low: bounds.low / minutes,
+        high: bounds.high / minutes,
+    };
+    let node = survivors.first()?.node;
+    Some(Growing {
+        node,
+        amounts,
+        per_minute: per_minute(amounts.bytes.bounds(interval_bytes as f64)),
+        objects_per_minute: per_minute(amounts.objects.bounds(0.0)),
+        older_ns,
+        gone: gone as u64,
+        chance,
+    })
+}
+
+/// The probability of at most so many heads among so many fair coins.
+fn at_most(heads: usize, coins: usize) -> f64 {
+    if heads >= coins {
+        return 1.0;
+    }
+    // The upper tail of the other side, as a beta function.
+    beta_reg((coins - heads) as f64, heads as f64 + 1.0, 0.5)
+}
+
+/// The probability that so many births, each in any part of the time alike, fall into at most so many of the parts.
+fn occupied_at_most(filled: usize, births: usize) -> f64 {
+    // With more, all parts are filled as good as certainly.
+    const MANY: usize = 500;
+    let mut by_filled = [0.0; PARTS + 1];
+    by_filled[0] = 1.0;
+    for _ in 0..births.min(MANY) {
+        let mut next = [0.0; PARTS + 1];
+        for (filled, chance) in by_filled.iter().enumerate() {
+            let again = filled as f64 / PARTS as f64;
+            next[filled] += chance * again;
+            if filled < PARTS {
+                next[filled + 1] += chance * (1.0 - again);
+            }
+        }
+        by_filled = next;
+    }
+    by_filled[..=filled.min(PARTS)].iter().sum()
+}
+
+#[cfg(test)]
+mod tests;

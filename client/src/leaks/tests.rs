@@ -1,0 +1,350 @@
+#![allow(clippy::unwrap_used)]
+use fastrand::Rng;
+
+use super::*;
+use crate::profile::ProfileBuilder;
+
+const SECOND: u64 = 1_000_000_000;
+const SEEDS: u64 = 200;
+
+/// Stacks to tell sites apart by.
+fn nodes(count: usize) -> Vec<NodeId> {
+    let mut builder = ProfileBuilder::new();
+    let step = |at| {
+        let frame = crate::profile::Frame::caller(0x1000 + at as u64);
+        builder.step(NodeId::ROOT, frame).unwrap()
+    };
+    (0..count).map(step).collect()
+}
+
+/// How long an allocation is held.
+#[derive(Clone, Copy)]
+enum Life {
+    /// On average so many seconds, exponentially.
+    Mean(f64),
+    /// So many seconds: the first that came is the first that goes, as in a cache of fixed size.
+    Fixed(f64),
+    Forever,
+}
+
+/// When allocations are made.
+#[derive(Clone, Copy)]
+enum When {
+    /// All the time alike.
+    Steady,
+    /// More and less, with this period in seconds.
+    Waves(f64),
+    /// So many together each time: connections, requests.
+    Batches(f64),
+    /// Only within so many seconds from this one on.
+    Within(f64, f64),
+}
+
+#[derive(Clone, Copy)]
+struct Site {
+    bytes_per_second: f64,
+    size: u64,
+    life: Life,
+    when: When,
+}
+
+/// The sampled allocations of a site that are held at any of these times, in seconds.
+///
+/// Every byte is sampled independently, so sampled allocations of one size come as every `1/p`-th on average, independently.
+/// Only those are made that can be held at one of the times: of what lives for a second, none that was made a minute before.
+fn sampled(site: &Site, interval_bytes: u64, times: &[f64], random: &mut Rng) -> Vec<(f64, f64)> {
+    let p = crate::profile::sampling_probability(site.size, interval_bytes);
+    let end = *times.last().unwrap();
+    let reach = match site.life {
+        Life::Mean(mean) => 25.0 * mean,
+        Life::Fixed(length) => length,
+        Life::Forever => end,
+    };
+    let exponential = |random: &mut Rng| -(1.0 - random.f64()).ln();
+    let together = match site.when {
+        When::Batches(count) => count,
+        _ => 1.0,
+    };
+    // Of events: allocations that may be sampled, or batches.
+    let per_second = match site.when {
+        When::Batches(count) => site.bytes_per_second / site.size as f64 / count,
+        When::Waves(_) => 2.0 * site.bytes_per_second / site.size as f64 * p,
+        _ => site.bytes_per_second / site.size as f64 * p,
+    };
+    let mut found = Vec::new();
+    let mut from = 0.0_f64;
+    for time in times {
+        let (first, time_of_births) = match site.when {
+            When::Within(from, length) => (from, from + length),
+            _ => (0.0, end),
+        };
+        let mut at = from.max(time - reach).max(first);
+        loop {
+            at += exponential(random) / per_second;
+            if at > time.min(time_of_births) {
+                break;
+            }
+            let is_made = match site.when {
+                When::Waves(period) => {
+                    let phase = at / period * std::f64::consts::TAU;
+                    random.f64() < f64::midpoint(1.0, phase.sin())
+                }
+                _ => true,
+            };
+            if !is_made {
+                continue;
+            }
+            let length = match site.life {
+                Life::Mean(mean) => exponential(random) * mean,
+                Life::Fixed(length) => length,
+                Life::Forever => f64::INFINITY,
+            };
+            // What is not held at the next time is held at none.
+            if at + length <= *time {
+                continue;
+            }
+            for _ in 0..together as u32 {
+                if together == 1.0 || random.f64() < p {
+                    found.push((at, at + length));
+                }
+            }
+        }
+        from = *time;
+    }
+    found
+}
+
+/// What is held at each of the times.
+fn held(
+    sites: &[Site],
+    nodes: &[NodeId],
+    interval_bytes: u64,
+    seconds: f64,
+    seed: u64,
+) -> Vec<Held> {
+    let mut random = Rng::with_seed(seed);
+    let times = dump_times(seconds);
+    let mut held: Vec<Held> = times
+        .iter()
+        .map(|time| Held {
+            at_ns: (time * SECOND as f64) as u64,
+            samples: Vec::new(),
+        })
+        .collect();
+    for (site, node) in sites.iter().zip(nodes) {
+        for (born, dies) in sampled(site, interval_bytes, &times, &mut random) {
+            for (time, held) in times.iter().zip(&mut held) {
+                if born <= *time && *time < dies {
+                    held.samples.push(LiveSample {
+                        node: *node,
+                        vcpu: 0,
+                        size: site.size,
+                        born_ns: (born * SECOND as f64) as u64,
+                    });
+                }
+            }
+        }
+    }
+    held
+}
+
+/// When `connect leaks` asks.
+fn dump_times(seconds: f64) -> Vec<f64> {
+    let length = std::time::Duration::from_secs_f64(seconds);
+    let times = crate::record::dump_times(length);
+    times.iter().map(std::time::Duration::as_secs_f64).collect()
+}
+
+/// Traffic of so many bytes a second: requests, timers, connections, caches of fixed size, waves.
+fn honest(bytes_per_second: f64, minutes: f64) -> Vec<Site> {
+    let mut sites = Vec::new();
+    let mut add = |part: f64, size, life, when| {
+        sites.push(Site {
+            bytes_per_second: bytes_per_second * part,
+            size,
+            life,
+            when,
+        });
+    };
+    for (at, size) in [
+        24, 48, 64, 100, 160, 256, 300, 512, 800, 1_024, 1_500, 2_048, 3_000,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mean = 0.0005 * 1.8_f64.powi(at as i32);
+        add(0.05, size, Life::Mean(mean), When::Steady);
+    }
+    add(0.1, 16_384, Life::Mean(0.05), When::Steady);
+    add(0.05, 600, Life::Fixed(3.0), When::Steady);
+    add(0.05, 2_000, Life::Mean(2.0), When::Waves(30.0));
+    // Connections that live for a while, with their buffers.
+    add(0.02, 4_000, Life::Mean(minutes * 6.0), When::Batches(10.0));
+    add(
+        0.02,
+        1_000,
+        Life::Mean(minutes * 4.0),
+        When::Waves(minutes * 20.0),
+    );
+    // A cache of a fixed size, and what a start or a load leaves.
+    add(0.02, 3_000, Life::Fixed(minutes * 12.0), When::Steady);
+    add(
+        0.2,
+        5_000,
+        Life::Forever,
+        When::Within(minutes * 20.0, minutes * 0.5),
+    );
+    add(0.05, 700, Life::Forever, When::Within(0.0, minutes * 12.0));
+    sites
+}
+
+/// How many of the seeds show the leak, of its true growth in how many the interval holds, and what else is shown.
+fn look(leak: Option<Site>, bytes_per_second: f64, interval_bytes: u64, seconds: f64) -> [u64; 3] {
+    let mut sites = honest(bytes_per_second, seconds / 60.0);
+    sites.extend(leak);
+    let nodes = nodes(sites.len());
+    let of_leak = leak.map(|_| *nodes.last().unwrap());
+    let mut sums = [0; 3];
+    for seed in 0..SEEDS {
+        let held = held(&sites, &nodes, interval_bytes, seconds, seed);
+        let found = find(&held, 0, None, interval_bytes).unwrap();
+        for growing in found.growing {
+            if Some(growing.node) == of_leak {
+                sums[0] += 1;
+                let truth = leak.unwrap().bytes_per_second * 60.0;
+                let per_minute = growing.per_minute;
+                sums[1] += u64::from((per_minute.low..=per_minute.high).contains(&truth));
+            } else {
+                sums[2] += 1;
+            }
+        }
+    }
+    sums
+}
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1024.0 * 1024.0;
+
+#[test]
+fn a_leak_of_1_kib_a_second_among_5_mib_is_found_within_two_minutes() {
+    let leak = Site {
+        bytes_per_second: KIB,
+        size: 256,
+        life: Life::Forever,
+        when: When::Steady,
+    };
+    let [found, right, others] = look(Some(leak), 5.0 * MIB, 4 << 10, 120.0);
+    assert!(found >= 195, "found in {found} of {SEEDS}");
+    assert!(
+        right >= found - 17,
+        "its growth is right in {right} of {found}"
+    );
+    assert_eq!(others, 0, "shown although they do not leak");
+}
+
+#[test]
+fn a_leak_of_64_kib_a_second_among_50_mib_is_found_within_two_minutes() {
+    let leak = Site {
+        bytes_per_second: 64.0 * KIB,
+        size: 1_000,
+        life: Life::Forever,
+        when: When::Steady,
+    };
+    let [found, right, others] = look(Some(leak), 50.0 * MIB, 128 << 10, 120.0);
+    assert!(found >= 195, "found in {found} of {SEEDS}");
+    assert!(
+        right >= found - 17,
+        "its growth is right in {right} of {found}"
+    );
+    assert_eq!(others, 0, "shown although they do not leak");
+}
+
+#[test]
+fn nothing_is_shown_in_ten_minutes_of_honest_traffic() {
+    for (traffic, interval_bytes) in [(5.0 * MIB, 4 << 10), (50.0 * MIB, 128 << 10)] {
+        let [.., others] = look(None, traffic, interval_bytes, 600.0);
+        assert_eq!(
+            others, 0,
+            "shown although nothing leaks, at {interval_bytes}"
+        );
+    }
+}
+
+/// Where a stack both leaks and serves, the leak is what is left when the rest has died.
+#[test]
+fn a_leak_in_a_stack_that_also_serves_is_found() {
+    let node = nodes(1)[0];
+    let serves = |life| Site {
+        bytes_per_second: 64.0 * KIB,
+        size: 256,
+        life,
+        when: When::Steady,
+    };
+    let mut found = 0;
+    for seed in 0..SEEDS {
+        let sites = [
+            serves(Life::Mean(0.5)),
+            serves(Life::Mean(8.0)),
+            serves(Life::Forever),
+        ];
+        let held = held(&sites, &[node; 3], 16 << 10, 120.0, seed);
+        found += find(&held, 0, None, 16 << 10).unwrap().growing.len();
+    }
+    assert!(found as u64 >= 195, "found in {found} of {SEEDS}");
+}
+
+#[test]
+fn chances_are_those_of_coins_and_boxes() {
+    assert!((at_most(0, 10) - 2.0_f64.powi(-10)).abs() < 1e-12);
+    assert!((at_most(2, 5) - 0.5).abs() < 1e-12);
+    assert_eq!(at_most(5, 5), 1.0);
+    assert_eq!(at_most(0, 0), 1.0);
+    // Two births share one of eight boxes with a chance of one in eight.
+    assert!((occupied_at_most(1, 2) - 0.125).abs() < 1e-12);
+    assert!((occupied_at_most(8, 100_000) - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn hostile_times_show_nothing_and_do_not_panic() {
+    let node = nodes(1)[0];
+    let sample = |size, born_ns| LiveSample {
+        node,
+        vcpu: 0,
+        size,
+        born_ns,
+    };
+    let held = |at_ns, samples| Held { at_ns, samples };
+    assert_eq!(find(&[], 0, None, 1), None);
+    assert_eq!(find(&[held(5, vec![])], 0, None, 1), None);
+    assert_eq!(find(&[held(5, vec![]), held(5, vec![])], 0, None, 1), None);
+    assert_eq!(find(&[held(6, vec![]), held(5, vec![])], 0, None, 1), None);
+    let all: Vec<LiveSample> = (0..100).map(|_| sample(u64::MAX, u64::MAX)).collect();
+    let found = find(
+        &[held(0, all.clone()), held(u64::MAX, all)],
+        0,
+        Some(u64::MAX),
+        0,
+    )
+    .unwrap();
+    assert_eq!((found.stacks, found.growing), (0, vec![]));
+}
+
+/// Equal allocations have no names: two of which one went are one that stays and one that went.
+#[test]
+fn equal_allocations_are_counted() {
+    let node = nodes(1)[0];
+    let sample = LiveSample {
+        node,
+        vcpu: 0,
+        size: 8,
+        born_ns: 1,
+    };
+    let held = |at_ns, count| Held {
+        at_ns,
+        samples: vec![sample; count],
+    };
+    let gone = gone_by_stack(&[held(10, 2), held(20, 3), held(30, 1)]);
+    assert_eq!(gone[&node], [19, 19]);
+    let gone = gone_by_stack(&[held(10, 3), held(20, 2), held(30, 1)]);
+    assert_eq!(gone[&node], [19, 9]);
+}

@@ -1,0 +1,160 @@
+//! What grows, for people and for programs.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::{Growing, Growth};
+use crate::printable::Printable;
+use crate::profile::Bounds;
+use crate::symbols::{Symbol, Symbolized};
+use crate::units::{duration, grouped, size};
+
+/// How many frames of a stack are shown, the innermost first.
+const FRAMES: usize = 24;
+
+/// Writes the stacks that grow, the first `top` of them; 0: all.
+pub(crate) fn write(
+    growth: &Growth,
+    symbolized: &Symbolized<'_>,
+    top: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let length_ns = growth.to_ns.saturating_sub(growth.from_ns);
+    let [before, after] = growth.held.map(|amounts| size(amounts.bytes.count()));
+    writeln!(
+        out,
+        "time       {}, what is older than {} counts",
+        duration(length_ns),
+        duration(growth.older_ns)
+    )?;
+    writeln!(
+        out,
+        "held       {before} at its beginning, {after} at its end"
+    )?;
+    writeln!(
+        out,
+        "looked at  {} {} allocated since then what is still held",
+        grouped(growth.stacks as u64),
+        if growth.stacks == 1 {
+            "stack that"
+        } else {
+            "stacks that"
+        }
+    )?;
+    if growth.growing.is_empty() {
+        return writeln!(
+            out,
+            "\nnothing grows: what there is fluctuates, or is too little to tell"
+        );
+    }
+    let shown = match top {
+        0 => growth.growing.len(),
+        top => top.min(growth.growing.len()),
+    };
+    for (at, growing) in growth.growing[..shown].iter().enumerate() {
+        write_one(at + 1, growing, symbolized, out)?;
+    }
+    if shown < growth.growing.len() {
+        writeln!(
+            out,
+            "\nand {} more; --top 0 shows all",
+            growth.growing.len() - shown
+        )?;
+    }
+    Ok(())
+}
+
+fn write_one(
+    number: usize,
+    growing: &Growing,
+    symbolized: &Symbolized<'_>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let bytes = |of: f64| size(of.round() as u64);
+    let Bounds { value, low, high } = growing.per_minute;
+    let mean = growing.amounts.mean_size().unwrap_or(0.0);
+    writeln!(
+        out,
+        "\n{number}. grows by {} a minute (95 %: {} to {}): {} in {} objects of {} on average",
+        bytes(value),
+        bytes(low),
+        bytes(high),
+        bytes(growing.amounts.bytes.value()),
+        grouped(growing.amounts.objects.count()),
+        bytes(mean),
+    )?;
+    writeln!(
+        out,
+        "   evidence: {} samples older than {} stay, {} went; chance explains this in one of {} looks",
+        grouped(growing.amounts.samples),
+        duration(growing.older_ns),
+        grouped(growing.gone),
+        one_of(growing.chance)
+    )?;
+    let frames = frames(growing, symbolized);
+    for (name, place) in frames.iter().take(FRAMES) {
+        match place {
+            Some(place) => writeln!(out, "     {name}  {place}")?,
+            None => writeln!(out, "     {name}")?,
+        }
+    }
+    match frames.len().checked_sub(FRAMES) {
+        None | Some(0) => Ok(()),
+        Some(more) => writeln!(out, "     and {more} more frames"),
+    }
+}
+
+/// A chance as one of so many.
+fn one_of(chance: f64) -> String {
+    match 1.0 / chance {
+        many if many < 1e9 => grouped(many as u64),
+        _ => "more than 1,000,000,000".to_owned(),
+    }
+}
+
+/// The functions of a stack and where they are, innermost first.
+fn frames(growing: &Growing, symbolized: &Symbolized<'_>) -> Vec<(String, Option<String>)> {
+    let named = |symbol: &Symbol| {
+        let name = Printable(&symbolized.function(symbol.function).name).to_string();
+        let place = symbol.file.zip(symbol.line);
+        let place =
+            place.map(|(file, line)| format!("{}:{line}", Printable(symbolized.file(file))));
+        (name, place)
+    };
+    let frames = symbolized.profile().stack(growing.node);
+    frames
+        .flat_map(|frame| symbolized.frame(frame).iter().map(named))
+        .collect()
+}
+
+/// All of it for programs; sizes in bytes.
+pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[String]) -> Value {
+    let bounds = |of: Bounds| json!({ "value": of.value, "interval": [of.low, of.high] });
+    let growing = growth.growing.iter().map(|growing| {
+        let frames = frames(growing, symbolized).into_iter();
+        json!({
+            "bytes_per_minute": bounds(growing.per_minute),
+            "objects_per_minute": bounds(growing.objects_per_minute),
+            "bytes": growing.amounts.bytes.count(),
+            "objects": growing.amounts.objects.count(),
+            "mean_size": growing.amounts.mean_size(),
+            "samples": growing.amounts.samples,
+            "gone": growing.gone,
+            "older_ns": growing.older_ns,
+            "oldest_ns": growing.amounts.oldest_ns,
+            "chance": growing.chance,
+            "stack": frames.map(|(name, place)| json!({ "name": name, "place": place })).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "schema": 1,
+        "from_ns": growth.from_ns,
+        "to_ns": growth.to_ns,
+        "older_ns": growth.older_ns,
+        "held_bytes": growth.held.map(|amounts| amounts.bytes.count()),
+        "stacks": growth.stacks,
+        "growing": growing.collect::<Vec<_>>(),
+        "warnings": warnings,
+    })
+}

@@ -1,0 +1,575 @@
+//! Allocations: their table, their accounting, and the stacks without the allocator's own functions.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::Report;
+use super::functions::{FunctionRow, FunctionTable};
+use super::interval::Interval;
+use super::labels::LabelId;
+use super::text::{LEAST_NAME, row_name, share_columns};
+use super::uncertainty::distinct_labels;
+use super::units::{amount, duration, grouped, percent, share, size};
+use super::warnings::notable;
+use crate::profile::{
+    Amounts, Counters, Estimate, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
+};
+use crate::symbols::{Symbolized, is_allocator};
+use crate::timeline::CounterSeries;
+
+/// The column in which the names of the table begin.
+pub(super) const NAMES_BEGIN: usize = 104;
+
+/// Allocations that have no stack, of all that were sampled, from which on intervals include what they could change.
+const NOTABLE: f64 = 0.02;
+
+/// So far from the exact sum, in standard deviations, chance seldom takes an estimate.
+const FAR: f64 = 4.0;
+
+/// If none of so many samples was freed, frees are not reported. A guest can hold all that it allocates, but seldom for long.
+pub(crate) const MANY: u64 = 100;
+
+/// What a function allocated: in itself, and with what it calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct RowAmounts {
+    pub(crate) own: Amounts,
+    pub(crate) total: Amounts,
+}
+
+/// The same for programs, of its own allocations.
+#[derive(Debug, Serialize)]
+pub(super) struct JsonAmounts {
+    samples: u64,
+    bytes: u64,
+    objects: u64,
+    total_bytes: u64,
+    total_objects: u64,
+    mean_size: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_age_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_ns: Option<u64>,
+}
+
+impl RowAmounts {
+    pub(super) fn json(&self, mode: Mode) -> JsonAmounts {
+        let is_live = mode == Mode::Live;
+        JsonAmounts {
+            samples: self.own.samples,
+            bytes: self.own.bytes.count(),
+            objects: self.own.objects.count(),
+            total_bytes: self.total.bytes.count(),
+            total_objects: self.total.objects.count(),
+            mean_size: self.own.mean_size(),
+            mean_age_ns: self.total.mean_age_ns().filter(|_| is_live),
+            oldest_ns: is_live.then_some(self.total.oldest_ns),
+        }
+    }
+}
+
+/// The allocations of each label of a report.
+pub(super) struct HeapTable {
+    whole: Amounts,
+    by_label: HashMap<LabelId, RowAmounts>,
+    measure: Measure,
+    interval_bytes: u64,
+    /// The part of all sampled allocations that has no stack, if it is notable.
+    unplaced: f64,
+}
+
+impl HeapTable {
+    /// `None` where time was recorded.
+    pub(super) fn of(report: &Report<'_>) -> Option<HeapTable> {
+        let profile = report.symbolized.profile();
+        let heap = profile.heap.as_ref()?;
+        let info = profile.recording();
+        let mut by_label: HashMap<LabelId, RowAmounts> = HashMap::new();
+        for (&(node, _), amounts) in &heap.amounts {
+            if !report.weights.keeps(node) {
+                continue;
+            }
+            for (at, label) in distinct_labels(report, node).into_iter().enumerate() {
+                let row = by_label.entry(label).or_default();
+                row.total.plus(amounts);
+                if at == 0 {
+                    row.own.plus(amounts);
+                }
+            }
+        }
+        let dropped = dropped(&profile.counters(), info.mode);
+        let sampled = profile.counters().ticks;
+        let unplaced = dropped as f64 / sampled.max(1) as f64;
+        Some(HeapTable {
+            whole: heap.total(),
+            by_label,
+            measure: info.measure,
+            interval_bytes: info.interval_bytes,
+            unplaced: if unplaced > NOTABLE { unplaced } else { 0.0 },
+        })
+    }
+
+    pub(super) fn row(&self, label: LabelId) -> RowAmounts {
+        self.by_label.get(&label).copied().unwrap_or_default()
+    }
+
+    /// The share of a part of all allocations.
+    pub(super) fn share(&self, part: &Amounts) -> Interval {
+        let least = least_weight(self.measure, self.interval_bytes);
+        let part = part.of(self.measure);
+        let found = part.share_of(self.whole.of(self.measure), least);
+        // At worst all that has no stack belongs elsewhere, or here.
+        Interval {
+            share: found.share,
+            low: found.low * (1.0 - self.unplaced),
+            high: found.high + (1.0 - found.high) * self.unplaced,
+        }
+    }
+}
+
+/// What a sample at least stands for.
+fn least_weight(measure: Measure, interval_bytes: u64) -> f64 {
+    match measure {
+        Measure::Bytes => interval_bytes as f64,
+        Measure::Objects => 0.0,
+    }
+}
+
+/// Sampled allocations that have no stack, or are no longer followed.
+fn dropped(counters: &Counters, mode: Mode) -> u64 {
+    let dropped = counters.overflow.saturating_add(counters.lost);
+    match mode {
+        // What was counted and given up has no stack any more.
+        Mode::Alloc | Mode::Live => dropped.saturating_add(counters.aged),
+        _ => 0,
+    }
+}
+
+/// What follows the total in the table's title.
+pub(super) fn title(profile: &Profile) -> String {
+    let info = profile.recording();
+    let samples = profile.heap.as_ref().map_or(0, |heap| heap.total().samples);
+    format!(
+        " {}, estimated from {} samples; 95 % intervals",
+        match info.mode {
+            Mode::Live => "still held",
+            _ => "allocated",
+        },
+        grouped(samples)
+    )
+}
+
+/// The rows of the table of functions.
+pub(super) fn write_rows(
+    report: &Report<'_>,
+    table: &FunctionTable,
+    rows: &[FunctionRow],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let is_live = report.symbolized.profile().recording().mode == Mode::Live;
+    let other = match table.unit {
+        Unit::Objects => "bytes",
+        _ => "objects",
+    };
+    let age = if is_live { "       age" } else { "" };
+    let heading = if report.options.lines {
+        "line"
+    } else {
+        "function"
+    };
+    writeln!(
+        out,
+        "\n      self    share      interval       total    share      interval  {other:>10}   mean size{age}  {heading}"
+    )?;
+    let columns = report.options.columns.map(|all| {
+        let begin = NAMES_BEGIN + age.len();
+        all.saturating_sub(begin).max(LEAST_NAME)
+    });
+    for row in rows {
+        let amounts = row.heap.unwrap_or_default();
+        let of_other = match table.unit {
+            Unit::Objects => amount(amounts.total.bytes.count(), Unit::Bytes),
+            _ => grouped(amounts.total.objects.count()),
+        };
+        let mean = amounts.total.mean_size();
+        let mean = mean.map_or("-".to_owned(), |mean| size(mean.round() as u64));
+        let age = match amounts.total.mean_age_ns() {
+            Some(age_ns) if is_live => format!("{:>10}", duration(two_figures(age_ns))),
+            _ if is_live => format!("{:>10}", "-"),
+            _ => String::new(),
+        };
+        writeln!(
+            out,
+            "{:>10}  {}  {:>10}  {}  {of_other:>10}  {mean:>10}{age}  {}",
+            amount(row.own, table.unit),
+            share_columns(&row.own_share, Unit::Samples),
+            amount(row.total, table.unit),
+            share_columns(&row.total_share, Unit::Samples),
+            match columns {
+                Some(columns) => row_name(report, row, columns),
+                None => (&row.text).into(),
+            }
+        )?;
+    }
+    Ok(())
+}
+
+/// An age in whole tenths of a second or, from ten seconds on, seconds.
+fn two_figures(ns: u64) -> u64 {
+    const TENTH: u64 = 100_000_000;
+    match ns {
+        ns if ns < TENTH => ns,
+        ns if ns < 100 * TENTH => ns / TENTH * TENTH,
+        ns => ns / (10 * TENTH) * (10 * TENTH),
+    }
+}
+
+/// What became of the sampled allocations, and how their sum compares with the exact one.
+pub(super) fn write_accounting(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    for line in accounting(profile) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The same as lines.
+pub(super) fn accounting(profile: &Profile) -> Vec<String> {
+    let Some(heap) = &profile.heap else {
+        return Vec::new();
+    };
+    let (info, c) = (profile.recording(), profile.counters());
+    let all = heap.total();
+    let mut lines = vec![
+        String::new(),
+        "samples = recorded + aged + overflow + lost".to_owned(),
+    ];
+    let mut line = |name: &str, count: u64, what: &str| {
+        let part = match name {
+            "samples" => String::new(),
+            _ => share(count, c.ticks),
+        };
+        lines.push(format!(
+            "{name:<10}  {:>10}  {part:>7}  {what}",
+            grouped(count)
+        ));
+    };
+    line("samples", c.ticks, "sampled allocations");
+    line("recorded", c.recorded, "counted with a stack");
+    line("aged", c.aged, "counted, but dropped before it was fetched");
+    line(
+        "overflow",
+        c.overflow,
+        match info.mode {
+            Mode::Live => "the table of live samples or of stacks was full",
+            _ => "the stack table was full",
+        },
+    );
+    line("lost", c.lost, "the stack table was in use");
+    let vcpus = profile.vcpus().iter();
+    let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));
+    if info.mode == Mode::Live {
+        line("held", all.samples, "still held at the end");
+        line(
+            "freed",
+            freed,
+            "freed meanwhile, of all recordings of mode live",
+        );
+    }
+    lines.push(String::new());
+    let bytes = all.bytes.bounds(info.interval_bytes as f64);
+    let words = match info.mode {
+        Mode::Live => "held",
+        _ => "allocated",
+    };
+    lines.push(format!(
+        "{words:<10}  {:>10}  {} - {} by the samples, one every {}",
+        size(bytes.value as u64),
+        size(bytes.low as u64),
+        size(bytes.high as u64),
+        size(info.interval_bytes)
+    ));
+    if let Some(check) = ExactTotal::of(profile) {
+        lines.push(match info.mode {
+            Mode::Live => format!(
+                "{:<10}  {:>10}  all that was allocated meanwhile, counted",
+                "allocated",
+                size(check.exact)
+            ),
+            _ => format!(
+                "{:<10}  {:>10}  counted, an independent check: the samples say {} of it, {:.1} standard deviations apart",
+                "exact",
+                size(check.exact),
+                percent(check.ratio),
+                check.deviations
+            ),
+        });
+    }
+    lines
+}
+
+/// The sum of the samples beside all bytes that the agent counted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ExactTotal {
+    pub(crate) exact: u64,
+    /// The estimate, as a multiple of it.
+    pub(crate) ratio: f64,
+    /// How far they are apart, in standard deviations of the estimate.
+    pub(crate) deviations: f64,
+}
+
+impl ExactTotal {
+    /// `None` if the agent told none.
+    pub(crate) fn of(profile: &Profile) -> Option<ExactTotal> {
+        let heap = profile.heap.as_ref()?;
+        let vcpus = profile.vcpus().iter();
+        let exact = vcpus.fold(0, |sum: u64, vcpu| sum.saturating_add(vcpu.allocated_bytes));
+        if exact == 0 {
+            return None;
+        }
+        let bytes = heap.total().bytes;
+        let apart = bytes.value() - exact as f64;
+        // The first sample of an epoch stands for bytes of the one before: no finer than that.
+        let grain = profile.recording().interval_bytes as f64;
+        let deviation = bytes.deviation().max(grain);
+        Some(ExactTotal {
+            exact,
+            ratio: bytes.value() / exact as f64,
+            deviations: apart.abs() / deviation,
+        })
+    }
+}
+
+/// The guest's arenas at the end of the time shown, and what of them is explained.
+pub(super) fn write_arenas(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let arenas = Arena::all(report);
+    if arenas.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nmemory")?;
+    for arena in &arenas {
+        writeln!(
+            out,
+            "{:>10} used of {:>10}  {}",
+            size(arena.used),
+            arena.size.map_or("?".to_owned(), size),
+            arena.name
+        )?;
+    }
+    if let Some(explained) = explained(report.symbolized.profile(), &arenas) {
+        writeln!(
+            out,
+            "{:>10} of what is used is explained by what was allocated during the recording and is still held",
+            percent(explained)
+        )?;
+    }
+    Ok(())
+}
+
+/// A part of the guest's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Arena {
+    pub(crate) name: String,
+    pub(crate) used: u64,
+    pub(crate) size: Option<u64>,
+}
+
+impl Arena {
+    /// What the guest said last.
+    pub(super) fn all(report: &Report<'_>) -> Vec<Arena> {
+        let Some(view) = report.beside.as_ref().or(report.view.as_ref()) else {
+            return Vec::new();
+        };
+        let window = view.timeline.bounded(&view.of, view.window);
+        Arena::of(&view.timeline.counters(window))
+    }
+
+    pub(crate) fn of(counters: &[CounterSeries]) -> Vec<Arena> {
+        let last = |series: &CounterSeries| u64::try_from(series.last()).unwrap_or(0);
+        let size_of = |name: &str| {
+            let wanted = format!("{name}.size");
+            counters
+                .iter()
+                .find(|series| series.name() == wanted)
+                .map(last)
+        };
+        counters
+            .iter()
+            .filter_map(|series| {
+                let name = series.name().strip_suffix(".used")?;
+                Some(Arena {
+                    name: name.to_owned(),
+                    used: last(series),
+                    size: size_of(name),
+                })
+            })
+            .collect()
+    }
+}
+
+/// The share of the used memory that live samples stand for; `None` of other recordings.
+pub(crate) fn explained(profile: &Profile, arenas: &[Arena]) -> Option<f64> {
+    let heap = profile.heap.as_ref()?;
+    let used = arenas
+        .iter()
+        .fold(0, |sum: u64, arena| sum.saturating_add(arena.used));
+    let is_told = profile.recording().mode == Mode::Live && used != 0;
+    is_told.then(|| heap.total().bytes.value() / used as f64)
+}
+
+/// The profile without the allocator's own functions at the inner ends of its stacks; `None` where time was recorded.
+pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> {
+    let profile = symbolized.profile();
+    let heap = profile.heap.as_ref()?;
+    let is_own: Vec<bool> = profile
+        .frame_ids()
+        .map(|frame| {
+            let mut symbols = symbolized.frame(frame).iter();
+            symbols.all(|symbol| is_allocator(symbolized.function(symbol.function)))
+        })
+        .collect();
+    let tree = profile.tree();
+    let outside = |node: NodeId| {
+        let mut at = node;
+        while let Some(frame) = tree.item(at)
+            && is_own[frame as usize]
+        {
+            at = tree.parent(at).unwrap_or(NodeId::ROOT);
+        }
+        // A stack of nothing but the allocator stays as it is.
+        if at == NodeId::ROOT { node } else { at }
+    };
+    let mut moved = profile.clone();
+    moved.heap = Some(heap.moved(outside));
+    moved.count_heap();
+    Some(moved)
+}
+
+/// The names that pprof's users know from Go.
+pub(super) fn pprof_types(mode: Mode) -> [(&'static str, &'static str); 2] {
+    match mode {
+        Mode::Live => [("inuse_objects", "count"), ("inuse_space", "bytes")],
+        _ => [("alloc_objects", "count"), ("alloc_space", "bytes")],
+    }
+}
+
+/// All allocations, for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct JsonHeap {
+    samples: u64,
+    bytes: JsonBounds,
+    objects: JsonBounds,
+    /// Counted, and not sampled; `null` if the agent told none.
+    allocated_bytes: Option<u64>,
+    /// How far the estimate is from it, in standard deviations.
+    deviations: Option<f64>,
+    freed_samples: u64,
+    arenas: Vec<Arena>,
+    explained_share: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonBounds {
+    value: u64,
+    interval: [u64; 2],
+}
+
+impl JsonBounds {
+    fn of(estimate: &Estimate, least_weight: f64) -> JsonBounds {
+        let bounds = estimate.bounds(least_weight);
+        JsonBounds {
+            value: bounds.value as u64,
+            interval: [bounds.low as u64, bounds.high as u64],
+        }
+    }
+}
+
+/// `None` where time was recorded.
+pub(super) fn json(report: &Report<'_>) -> Option<JsonHeap> {
+    let profile = report.symbolized.profile();
+    let all = profile.heap.as_ref()?.total();
+    let interval_bytes = profile.recording().interval_bytes;
+    let exact = ExactTotal::of(profile);
+    let is_alloc = profile.recording().mode == Mode::Alloc;
+    let arenas = Arena::all(report);
+    let vcpus = profile.vcpus().iter();
+    Some(JsonHeap {
+        samples: all.samples,
+        bytes: JsonBounds::of(&all.bytes, least_weight(Measure::Bytes, interval_bytes)),
+        objects: JsonBounds::of(&all.objects, least_weight(Measure::Objects, interval_bytes)),
+        allocated_bytes: exact.map(|check| check.exact),
+        deviations: exact.map(|check| check.deviations).filter(|_| is_alloc),
+        freed_samples: vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples)),
+        explained_share: explained(profile, &arenas),
+        arenas,
+    })
+}
+
+/// What a reader of what is held must know.
+pub(crate) fn warnings(profile: &Profile) -> Vec<String> {
+    let mut all = Vec::new();
+    warn(profile, &mut all);
+    all
+}
+
+/// What the counters say.
+pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
+    let (info, c) = (profile.recording(), profile.counters());
+    let full = match info.mode {
+        Mode::Live => "the table of live samples or of stacks was full",
+        _ => "the stack table was full",
+    };
+    for (count, why, advice) in [
+        (
+            c.aged,
+            "memory was full before they were fetched",
+            "give the agent more memory, or fetch more often",
+        ),
+        (
+            c.overflow,
+            full,
+            "give the agent more memory, or sample less often with --every",
+        ),
+        (
+            c.lost,
+            "the stack table was in use",
+            "sample less often with --every",
+        ),
+    ] {
+        if notable(count, c.ticks) {
+            all.push(format!(
+                "{} of the sampled allocations ({}) are in no stack because {why}; {advice}",
+                share(count, c.ticks),
+                grouped(count)
+            ));
+        }
+    }
+    let vcpus = profile.vcpus().iter();
+    let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));
+    if info.mode == Mode::Live && freed == 0 && c.recorded >= MANY {
+        all.push(format!(
+            "none of {} sampled allocations was freed: the guest's allocator seems to report no frees, so all that it \
+             allocates seems to be held",
+            grouped(c.recorded)
+        ));
+    }
+    if let Some(check) = ExactTotal::of(profile).filter(|_| info.mode == Mode::Alloc)
+        && check.deviations >= FAR
+    {
+        all.push(format!(
+            "the samples say {} of the {} that the agent counted, {:.0} standard deviations apart",
+            percent(check.ratio),
+            size(check.exact),
+            check.deviations
+        ));
+    }
+}
+
+/// The name and the unit of one measure.
+pub(super) fn heap_type(info: &RecordingInfo) -> (&'static str, &'static str) {
+    let [objects, bytes] = pprof_types(info.mode);
+    match info.measure {
+        Measure::Objects => objects,
+        Measure::Bytes => bytes,
+    }
+}

@@ -1,0 +1,57 @@
+//! Functions that copy or allocate memory, by their names.
+
+use std::sync::LazyLock;
+
+use regex::RegexSet;
+
+use super::symbolized::{Function, FunctionKind};
+
+/// What a function does with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryWork {
+    Copy,
+    Allocation,
+}
+
+/// Copies first, then allocation; of C, C++, Rust and OCaml.
+static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
+    RegexSet::new([
+        r"^_*(w?mem(p?cpy|move|set|ccpy)|bcopy|bzero|rep_movs[bwdq]?|rep_stos[bwdq]?)(_\w+)?$",
+        r"^(core|std)::(ptr|intrinsics)(::\w+)*::(copy|copy_nonoverlapping|write_bytes)(::<.*>)?$",
+        r"^compiler_builtins::mem::",
+        r"^caml_(array|floatarray|string|bytes|blit)_?(blit|bytes|string)\w*$",
+        // From here on allocation.
+        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k)?(m|c|re|v|z)alloc(_\w+)?$",
+        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k|c)?free(_\w+)?$",
+        r"^_*(GI___)?(libc_)?(memalign|posix_memalign|aligned_alloc|sysmalloc|malloc_consolidate|unlink_chunk|tcache_\w+)(\.\w+)*$",
+        r"^_*x(m|z)alloc\w*$",
+        r"^memp?_(m|c)alloc\w*$",
+        r"^uk_(do_)?(p|memalign|posix_memalign)\w*alloc\w*$",
+        r"^unikprof_on_(alloc|realloc|free)$",
+        r"^operator (new|delete)(\[\])?(\(.*\))?$",
+        r"^_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
+        r"^alloc::alloc::",
+        r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
+        r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
+        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
+    ])
+    .ok()
+});
+const COPIES: usize = 4;
+
+/// What a function does with memory, if that is all it does.
+pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
+    if function.kind != FunctionKind::Named {
+        return None;
+    }
+    let first = NAMES.as_ref()?.matches(&function.name).iter().next()?;
+    Some(match first {
+        copy if copy < COPIES => MemoryWork::Copy,
+        _ => MemoryWork::Allocation,
+    })
+}
+
+/// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not what asked for it.
+pub(crate) fn is_allocator(function: &Function) -> bool {
+    function.kind == FunctionKind::Agent || memory_work(function) == Some(MemoryWork::Allocation)
+}

@@ -1,0 +1,422 @@
+//! Recordings of allocations: files and fetches, reports, pprof and leaks.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use peer::program::{has, json, run};
+use peer::{PATIENT, Peer, Script};
+use unikprof_client::profile::{Frame, Mode, Unit};
+use unikprof_client::record::{self, Request};
+use unikprof_client::recording::{Reading, Recording};
+use unikprof_proto::code::{frame_code, mode};
+use unikprof_proto::live;
+
+const INTERVAL: u64 = 1024;
+
+fn size(bytes: u64) -> u32 {
+    frame_code::size(bytes)
+}
+
+/// 5 allocations of 4 KiB, which are all known, and 3 samples of 100 bytes.
+fn alloc() -> Script {
+    Script {
+        mode: mode::ALLOC,
+        interval_bytes: INTERVAL,
+        period_ns: 0,
+        vcpus: vec![vec![
+            (0, vec![0x130, 0x110], 0),
+            (1, vec![size(4096)], 5),
+            (1, vec![size(100), 0x150], 3),
+        ]],
+        allocated_bytes: 23_000,
+        ..Script::default()
+    }
+}
+
+/// Allocations under one stack that stay, another one's that come and go.
+fn live(held: Vec<live::Sample>) -> Script {
+    Script {
+        mode: mode::LIVE,
+        interval_bytes: INTERVAL,
+        period_ns: 0,
+        vcpus: vec![vec![
+            (0, vec![0x130, 0x110], 0),
+            (1, vec![0x150], 0),
+            (1, vec![0x170], 0),
+        ]],
+        held: vec![held],
+        allocated_bytes: 1 << 20,
+        freed_samples: 40,
+        ..Script::default()
+    }
+}
+
+fn held(node: u64, size: u64, born_ns: u64) -> live::Sample {
+    live::Sample {
+        node,
+        size,
+        born_ns,
+    }
+}
+
+fn write(directory: &Path, name: &str, script: &Script, epochs: &[u64]) -> PathBuf {
+    let path = directory.join(name);
+    peer::write_file(&path, script, epochs, &[], None);
+    path
+}
+
+fn stacks(recording: &Recording) -> Vec<(Vec<Frame>, u64)> {
+    let profile = &recording.profile;
+    let frames = |sample: &unikprof_client::profile::Sample| {
+        profile
+            .stack(sample.node)
+            .map(|id| profile.frame(id))
+            .collect()
+    };
+    let mut stacks: Vec<_> = profile
+        .samples()
+        .iter()
+        .map(|s| (frames(s), s.count))
+        .collect();
+    stacks.sort();
+    stacks
+}
+
+fn caller(code: u64) -> Frame {
+    Frame::caller(0x10_0000 + code - 0x100)
+}
+
+/// What 3 samples of 100 bytes stand for.
+fn estimated() -> (f64, f64) {
+    let p = 1.0 - (-100.0 / INTERVAL as f64).exp();
+    (3.0 * 100.0 / p, 3.0 / p)
+}
+
+#[test]
+fn sizes_become_bytes_and_not_functions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = write(directory.path(), "a.unikprof", &alloc(), &[7]);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let info = recording.profile.recording();
+    assert_eq!(
+        (info.mode, info.unit(), info.interval_bytes),
+        (Mode::Alloc, Unit::Bytes, INTERVAL)
+    );
+    assert_eq!(info.warnings, Vec::<String>::new());
+    assert_eq!(
+        stacks(&recording),
+        [
+            (vec![caller(0x130), caller(0x110)], 5 * 4096),
+            (
+                vec![caller(0x150), caller(0x130), caller(0x110)],
+                estimated().0.round() as u64
+            ),
+        ]
+    );
+}
+
+#[test]
+fn reports_show_bytes_or_objects_with_their_intervals() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "a.unikprof", &alloc(), &[7]);
+    let (text, _) = run(0, &["report", "a.unikprof"], directory.path());
+    has(
+        &text,
+        &[
+            "alloc: what was allocated, sampled by bytes",
+            "a sample every 1 KiB on average",
+            "samples = recorded + aged + overflow + lost",
+            "estimated from 8 samples; 95 % intervals",
+            "mean size",
+            "22.5 KiB  counted, an independent check",
+        ],
+    );
+    assert!(!text.contains("Hz"), "{text}");
+    let (text, _) = run(0, &["report", "a.unikprof", "--json"], directory.path());
+    let report = json(&text);
+    assert_eq!(report["recording"]["unit"], "bytes");
+    assert_eq!(report["recording"]["interval_bytes"], INTERVAL);
+    let (bytes, objects) = estimated();
+    let all = 5.0 * 4096.0 + bytes;
+    assert_eq!(report["heap"]["bytes"]["value"], all as u64);
+    assert_eq!(report["heap"]["allocated_bytes"], 23_000);
+    let functions = report["functions"].as_array().unwrap();
+    let of = |self_: u64| functions.iter().find(|f| f["self"] == self_).unwrap();
+    let sampled = of(bytes.round() as u64);
+    assert_eq!(sampled["objects"], objects.round() as u64);
+    let interval: Vec<f64> = sampled["self_interval"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|end| end.as_f64().unwrap())
+        .collect();
+    let share = bytes / all;
+    assert!(interval[0] < share && share < interval[1], "{sampled}");
+    let (text, _) = run(
+        0,
+        &["report", "a.unikprof", "--by", "objects", "--json"],
+        directory.path(),
+    );
+    let report = json(&text);
+    assert_eq!(report["recording"]["unit"], "objects");
+    assert_eq!(report["samples"]["recorded"], 5 + objects.round() as u64);
+    let (folded, _) = run(
+        0,
+        &["report", "a.unikprof", "-o", "-", "--format", "folded"],
+        directory.path(),
+    );
+    has(&folded, &[" 20480\n"]);
+}
+
+#[test]
+fn what_is_about_time_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "a.unikprof", &alloc(), &[7]);
+    write(directory.path(), "t.unikprof", &Script::default(), &[7]);
+    for (words, expected) in [
+        (
+            &["report", "a.unikprof", "--last", "1s"][..],
+            "is shown as a whole",
+        ),
+        (
+            &["report", "a.unikprof", "--timeline"],
+            "lists samples of time",
+        ),
+        (
+            &["report", "t.unikprof", "--by", "bytes"],
+            "the recording is of mode cpu",
+        ),
+        (&["script", "a.unikprof"], "prints samples of time"),
+        (
+            &["leaks", "a.unikprof"],
+            "is of mode alloc; leaks are found in recordings of mode live",
+        ),
+        (&["leaks", "t.unikprof"], "is of mode cpu"),
+    ] {
+        let (_, error) = run(2, words, directory.path());
+        has(&error, &[expected]);
+    }
+    let (_, error) = run(6, &["diff", "a.unikprof", "a.unikprof"], directory.path());
+    has(&error, &["diff compares time"]);
+}
+
+#[test]
+fn what_is_held_is_that_of_the_last_epoch_with_its_age() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("l.unikprof");
+    let early = live(vec![held(2, 5_000, 2_000), held(3, 64, 3_000)]);
+    peer::write_file(&path, &early, &[7], &[], None);
+    let profile = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(profile.profile.recording().warnings, Vec::<String>::new());
+    let p = 1.0 - (-64.0 / INTERVAL as f64).exp();
+    assert_eq!(
+        stacks(&profile),
+        [
+            (vec![caller(0x150), caller(0x130), caller(0x110)], 5_000),
+            (
+                vec![caller(0x170), caller(0x130), caller(0x110)],
+                (64.0 / p).round() as u64
+            ),
+        ]
+    );
+    let (text, _) = run(0, &["report", "l.unikprof", "--json"], directory.path());
+    let report = json(&text);
+    let oldest = report["functions"].as_array().unwrap().iter();
+    let oldest = oldest.map(|f| f["oldest_ns"].as_u64().unwrap()).max();
+    // The epoch ends at 51,000 ns.
+    assert_eq!(oldest, Some(49_000));
+    let (text, _) = run(0, &["report", "l.unikprof"], directory.path());
+    has(&text, &["       age  function", "held", "freed"]);
+}
+
+/// The line breaks after every possible number of bytes: what is held is never counted twice.
+#[test]
+fn a_fetch_broken_anywhere_holds_everything_once() {
+    let samples = (0..7)
+        .map(|at| held(2 + at % 2, 2_000, 1_000 + at))
+        .collect();
+    let script = live(samples);
+    let directory = tempfile::tempdir().unwrap();
+    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
+    let epoch = peer::share(&script, 7, 0, 0, 0).concat().len();
+    for cut in (0..epoch).step_by(7) {
+        let peer = Peer::start(Script {
+            cuts: vec![greeting + 16 + cut],
+            ..script.clone()
+        });
+        let path = directory.path().join("r.unikprof");
+        let request = Request::Stop { recording: 0 };
+        let outcome = record::fetch(&mut peer.session(PATIENT), request, &path, &mut ()).unwrap();
+        assert!(outcome.incomplete.is_none(), "cut after {cut}");
+        let recording = Recording::open(&path, Reading::Strict).unwrap();
+        assert_eq!(recording.profile.sample_count(), 14_000, "cut after {cut}");
+        assert_eq!(recording.contradictions, Vec::<String>::new());
+    }
+}
+
+/// Go's tools know these types, and take the right one by default.
+#[test]
+fn go_tool_pprof_shows_them_as_it_shows_gos_own() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "a.unikprof", &alloc(), &[7]);
+    write(
+        directory.path(),
+        "l.unikprof",
+        &live(vec![held(2, 5_000, 2_000)]),
+        &[7],
+    );
+    for (file, types) in [
+        ("a", ["alloc_objects/count", "alloc_space/bytes[dflt]"]),
+        ("l", ["inuse_objects/count", "inuse_space/bytes[dflt]"]),
+    ] {
+        let pprof = format!("{file}.pb.gz");
+        run(
+            0,
+            &["report", &format!("{file}.unikprof"), "-o", &pprof],
+            directory.path(),
+        );
+        let go = |words: &[&str]| {
+            let mut command = Command::new("go");
+            command.args(["tool", "pprof"]).args(words).arg(&pprof);
+            command
+                .current_dir(directory.path())
+                .env("HOME", directory.path());
+            command.output()
+        };
+        let Ok(raw) = go(&["-raw"]) else {
+            assert!(std::env::var_os("CI").is_none(), "CI has no `go`");
+            eprintln!("SKIPPED: there is no `go` on this machine");
+            return;
+        };
+        let raw = String::from_utf8(raw.stdout).unwrap();
+        has(
+            &raw,
+            &[&types.join(" "), "PeriodType: space bytes", "Period: 1024"],
+        );
+        let top = String::from_utf8(go(&["-top", "-unit=B"]).unwrap().stdout).unwrap();
+        let expected = match file {
+            "a" => "Type: alloc_space",
+            _ => "Type: inuse_space",
+        };
+        has(
+            &top,
+            &[expected, if file == "a" { "20480B" } else { "5000B" }],
+        );
+        let objects = types[0].split('/').next().unwrap();
+        let index = format!("-sample_index={objects}");
+        let top = String::from_utf8(go(&["-top", &index]).unwrap().stdout).unwrap();
+        has(&top, &[&format!("Type: {objects}")]);
+    }
+}
+
+/// Two dumps: one stack gets more and more, another one's allocations are replaced by new ones.
+#[test]
+fn leaks_shows_what_stays_and_not_what_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    // A ends at 51,000 ns, B at 1,051,000 ns.
+    let fluctuates = |from: u64| (0..30).map(move |at| held(3, 2_000, from + at * 1_600));
+    write(
+        directory.path(),
+        "a.unikprof",
+        &live(fluctuates(1_000).collect()),
+        &[7],
+    );
+    let stays = (0..40).map(|at| held(2, 3_000, 60_000 + at * 24_000));
+    let both = stays.chain(fluctuates(900_000)).collect();
+    write(directory.path(), "b.unikprof", &live(both), &[27]);
+    let (text, _) = run(0, &["leaks", "a.unikprof", "b.unikprof"], directory.path());
+    has(
+        &text,
+        &[
+            "1. grows by",
+            "in 39 objects of 2.9 KiB",
+            "39 samples",
+            "0x10004f",
+        ],
+    );
+    assert!(!text.contains("2. grows"), "{text}");
+    let words = [
+        "leaks",
+        "a.unikprof",
+        "b.unikprof",
+        "--json",
+        "--older",
+        "100us",
+    ];
+    let found = json(&run(0, &words, directory.path()).0);
+    assert_eq!(found["stacks"], 2);
+    let growing = found["growing"].as_array().unwrap();
+    assert_eq!(growing.len(), 1);
+    assert_eq!(growing[0]["older_ns"], 100_000);
+    assert!(growing[0]["chance"].as_f64().unwrap() < 1e-6);
+    // Every allocation is known: there is nothing to estimate, but for what smaller ones could add.
+    let per_minute = growing[0]["bytes_per_minute"]["value"].as_f64().unwrap();
+    let expected = growing[0]["objects"].as_f64().unwrap() * 3_000.0 / 900_000.0 * 60e9;
+    assert!(
+        (per_minute / expected - 1.0).abs() < 1e-9,
+        "{per_minute}, {expected}"
+    );
+
+    let (_, error) = run(2, &["leaks", "b.unikprof", "a.unikprof"], directory.path());
+    has(&error, &["not later than the first file"]);
+    let (_, error) = run(2, &["leaks", "a.unikprof"], directory.path());
+    has(&error, &["only once what was held"]);
+    let other = Script {
+        recording: 4,
+        ..live(Vec::new())
+    };
+    write(directory.path(), "c.unikprof", &other, &[28]);
+    let (_, error) = run(2, &["leaks", "a.unikprof", "c.unikprof"], directory.path());
+    has(&error, &["not of the same recording"]);
+}
+
+/// A guest without `on_free`, and one whose table is full: doctor and --analyze say so, and say nothing of a good one.
+#[test]
+fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
+    let directory = tempfile::tempdir().unwrap();
+    let many = || {
+        (0..200)
+            .map(|at| held(2, 2_000, 1_000 + at * 200))
+            .collect()
+    };
+    write(directory.path(), "good.unikprof", &live(many()), &[7]);
+    let no_frees = Script {
+        freed_samples: 0,
+        ..live(many())
+    };
+    write(directory.path(), "no-frees.unikprof", &no_frees, &[7]);
+    let full = Script {
+        overflow: 30,
+        ..live(many())
+    };
+    write(directory.path(), "full.unikprof", &full, &[7]);
+    for (file, check, rule) in [
+        ("good.unikprof", None, None),
+        (
+            "no-frees.unikprof",
+            Some("frees"),
+            Some("frees not reported"),
+        ),
+        ("full.unikprof", Some("overflow"), Some("live table full")),
+    ] {
+        let (report, _) = run(
+            0,
+            &["report", file, "--analyze", "--json"],
+            directory.path(),
+        );
+        let report = json(&report);
+        let findings = report["analysis"]["findings"].as_array().unwrap().iter();
+        let rules: Vec<&str> = findings.map(|f| f["rule"].as_str().unwrap()).collect();
+        assert_eq!(rules, Vec::from_iter(rule), "{file}");
+        let code = if check.is_some() { 9 } else { 0 };
+        let (doctor, _) = run(code, &["doctor", file, "--json"], directory.path());
+        let doctor = json(&doctor);
+        let checks = doctor["checks"].as_array().unwrap().iter();
+        let bad = checks.filter(|one| one["verdict"] == "bad");
+        let bad: Vec<&str> = bad.map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(bad, Vec::from_iter(check), "{file}");
+    }
+}
