@@ -58,7 +58,9 @@ pub extern "C" fn unikprof_dropin_start() {
 /// Call it on the first vCPU after a restore, when the guest has its shared information page and the vector of its events
 /// as before, or when the device's backend has come anew; while nobody uses xenstore and the console. It waits for the
 /// backend, and prints a line on the console. Keys, `access` and `cpu-share` that are in xenstore replace the former
-/// ones.
+/// ones. A guest that keeps the indices of these two rings in variables of its own calls it before it connects them in
+/// the new domain. Events of the guest's own watches that come during the call are lost. On another vCPU it does nothing,
+/// which the host's log says.
 #[allow(unsafe_code, reason = "the name is called from C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_dropin_resume() {

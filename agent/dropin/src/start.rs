@@ -170,7 +170,9 @@ pub(crate) fn resume() {
         return;
     };
     let were_on = machine::disable_interrupts();
-    if running.is_polling() {
+    if vcpus::current() != Some(0) {
+        machine::debug_line("not connected again: not called on the first vCPU");
+    } else if running.is_polling() {
         machine::debug_line("not connected again: called from within network work");
     } else {
         entry::on_poll_stack(run_again);

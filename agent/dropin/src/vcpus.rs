@@ -143,7 +143,8 @@ impl Vcpu {
     /// Has the vCPU look at the agent as soon as it takes events.
     pub(crate) fn kick(&self, events: &EventChannels<impl Hypercall>) {
         if let Some(port) = self.kick_port() {
-            self.is_kicked.store(true, Ordering::Release);
+            // It is seen before the look at the event: the vCPU may be taking an earlier one.
+            self.is_kicked.swap(true, Ordering::SeqCst);
             // Fail only for a port that does not exist.
             if events.is_masked(port) {
                 let _ = events.unmask(port);

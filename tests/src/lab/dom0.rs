@@ -25,7 +25,7 @@ pub(crate) const COMMAND_PORT: u16 = 2222;
 
 const STATUS: &str = "\nlab-status:";
 
-const XEN_PROGRAMS: [&str; 8] = [
+const XEN_PROGRAMS: [&str; 9] = [
     "xl",
     "xenstored",
     "xenconsoled",
@@ -34,6 +34,7 @@ const XEN_PROGRAMS: [&str; 8] = [
     "libxl-save-helper",
     "xenctx",
     "xen-hvmctx",
+    "xenstore-control",
 ];
 const XENSTORE_PROGRAMS: [&str; 5] = ["read", "write", "ls", "rm", "watch"];
 

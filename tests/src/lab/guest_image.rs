@@ -43,28 +43,44 @@ pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
     const STEP: &str = "building the guest with the drop-in";
     let (folder, _lock) = locked_folder("xen-guest-dropin/archive")?;
     run(STEP, &mut build_archive(&folder, &["--dropin"]))?;
-    let archive = format!("-Clink-arg={}/libunikprof-dropin.a", folder.display());
+    let archive = folder.join("libunikprof-dropin.a");
     let dropin = [
         "-Cforce-frame-pointers=yes",
         // With link-time optimization it reaches the core library: upcalls come on the interrupted stack.
         "-Cllvm-args=-force-attribute=noredzone",
         "-Clink-arg=-Wl,--undefined=unikprof_dropin_start",
-        &archive,
     ];
     let profile = [
         "profile.release.lto=\"fat\"",
         "profile.release.codegen-units=1",
     ];
     let flags = [FLAGS_WITHOUT_FRAME_POINTERS, &dropin].concat();
-    build("xen-guest-dropin", &["gate"], &profile, Some(&flags))
+    build_with(
+        "xen-guest-dropin",
+        &["gate"],
+        &profile,
+        Some(&flags),
+        Some(&archive),
+    )
 }
 
-/// `profile` is for `--config`; `flags` take the place of those that Cargo finds for the package.
 fn build(
     name: &str,
     features: &[&str],
     profile: &[&str],
     flags: Option<&[&str]>,
+) -> Result<PathBuf, LabError> {
+    build_with(name, features, profile, flags, None)
+}
+
+/// `profile` is for `--config`; `flags` take the place of those that Cargo finds for the package. The guest is linked
+/// again when `archive` changes, which Cargo does not see in flags.
+fn build_with(
+    name: &str,
+    features: &[&str],
+    profile: &[&str],
+    flags: Option<&[&str]>,
+    archive: Option<&Path>,
 ) -> Result<PathBuf, LabError> {
     let step = "building the guest";
     // Cargo overwrites one output for every set of features: build and copy are one step.
@@ -84,6 +100,7 @@ fn build(
     if let Some(flags) = flags {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
+    command.envs(archive.map(|archive| ("XEN_GUEST_ARCHIVE", archive)));
     run(step, &mut command)?;
     let built = target.join("x86_64-unknown-linux-gnu/release/xen-guest");
     let suffix: String = features

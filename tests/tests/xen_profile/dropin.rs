@@ -138,6 +138,21 @@ const SAVED: Boot = Boot {
     },
 };
 
+const RESTORED_TWO: &str = "rust-dropin-restored";
+const SAVED_TWO: Boot = Boot {
+    name: "Rust guest with the drop-in and two vCPUs, to be saved",
+    config: || {
+        let mut guest = guest(RESTORED_TWO, "10.0.2.50", &[("access", "open")]);
+        guest.kernel = rust_image().into();
+        guest.vcpus = 2;
+        guest.command_line = "hotspots=80 vcpus=2 ip=10.0.2.90/24".into();
+        Ok(LabConfig {
+            extra_dom0_memory_mb: 128,
+            ..LabConfig::with_guest(guest)
+        })
+    },
+};
+
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| build_c_xen_guest(Agent::DropIn).unwrap())
@@ -253,13 +268,7 @@ fn of_two_vcpus_both_are_profiled() {
         assert!(line.unwrap().contains(", 2 vCPUs"));
         let guest = Guest::of(lab, RUST_TWO);
         let client = guest.client().with_image(rust_image());
-        // The guest has more work than processors.
-        let recordings = ["5s", "30s", "120s"].into_iter();
-        let mut recordings = recordings.map(|time| client.record(time, &["-F", "499"]));
-        let is_sampled = |vcpu: &VcpuStats| vcpu.counters.recorded >= 100;
-        let recording = recordings.find(|it| it.profile.vcpus().iter().all(is_sampled));
-        let recording = recording.expect("samples of both vCPUs in two minutes");
-        assert_eq!(recording.profile.vcpus().len(), 2);
+        record_both(&client);
         let report = client.report("run.unikprof", &["--json"]).expect_json();
         counters_add_up(&report);
         // Each by its own run states.
@@ -284,6 +293,17 @@ fn of_two_vcpus_both_are_profiled() {
             });
         }
     });
+}
+
+/// Records until both of two vCPUs have samples.
+fn record_both(client: &Client) {
+    // The guest has more work than processors.
+    let recordings = ["5s", "30s", "120s"].into_iter();
+    let mut recordings = recordings.map(|time| client.record(time, &["-F", "499"]));
+    let is_sampled = |vcpu: &VcpuStats| vcpu.counters.recorded >= 100;
+    let recording = recordings.find(|it| it.profile.vcpus().iter().all(is_sampled));
+    let recording = recording.expect("samples of both vCPUs in two minutes");
+    assert_eq!(recording.profile.vcpus().len(), 2);
 }
 
 /// Guards against waits that are charged from the first interrupt in them only, or not at all, or twice.
@@ -488,6 +508,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
             .unwrap();
         let line = lab.wait_for_console(RESTORED, "unikprof: connected again", BOOT);
         assert!(line.unwrap().contains("named in xenstore now"));
+        assert_no_watches(lab, RESTORED);
         let refused = former.connect(&["check"]);
         refused.expect_code(exit_code::KEY);
         // Samples were taken before the suspend, too.
@@ -507,7 +528,47 @@ fn a_recording_goes_on_after_a_save_and_restore() {
     });
 }
 
-/// The guest's handler does not run for the profiler's events, and its own device stays as it was.
+/// Guards against a vCPU that is not prepared in the new domain, and against a second one that connects the network, too:
+/// in this guest both ask for it.
+#[test]
+fn two_vcpus_are_sampled_after_a_save_and_restore() {
+    on(&SAVED_TWO, |lab| {
+        let guest = Guest::of(lab, RESTORED_TWO);
+        let client = guest.client().with_image(rust_image());
+        client.must(&["start", "-F", "499"]);
+        client.wait_for_samples(300);
+        guest.dom0(&format!("xl save {RESTORED_TWO} /tmp/image"));
+        let store = self::guest(RESTORED_TWO, "10.0.2.50", &[("access", "open")]).store;
+        lab.restore(RESTORED_TWO, "/tmp/image", &store, BOOT)
+            .unwrap();
+        lab.wait_for_console(RESTORED_TWO, "unikprof: connected again", BOOT)
+            .unwrap();
+        let resumed = client.status()["counters"]["recorded"].as_u64().unwrap();
+        client.wait_for_samples(resumed + 300);
+        client.stop("run.unikprof");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        let told = client.must(&["events", "--json"]);
+        let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
+        assert_eq!(resumed, 1, "{}", told.stdout);
+        record_both(&client);
+    });
+}
+
+/// The kernel in C has no watches, so all that its domain has are the profiler's.
+fn assert_no_watches(lab: &Lab, name: &str) {
+    let id = lab.domain_id(name).unwrap();
+    let script = format!("xenstore-control quota {id}");
+    let quota = lab.dom0(&script, Duration::from_secs(30)).unwrap().text;
+    let watches = quota.lines().find_map(|line| {
+        let (what, count) = line.split_once(':')?;
+        (what.trim() == "watches").then(|| count.trim().parse::<u32>())
+    });
+    assert_eq!(watches, Some(Ok(0)), "{quota}");
+}
+
+/// The guest's handler does not run for the profiler's events, and its own device stays as it was. Guards against watches
+/// that the start leaves behind, whose events would be in the guest's ring.
 #[test]
 fn the_guests_own_device_is_left_alone() {
     on(&KERNELS, |lab| {
@@ -531,6 +592,7 @@ fn the_guests_own_device_is_left_alone() {
             panic!("{nodes}");
         };
         assert!(guests < 512 && ours >= 512, "{nodes}");
+        assert_no_watches(lab, NAME);
     });
 }
 

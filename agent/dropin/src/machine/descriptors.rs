@@ -46,6 +46,38 @@ impl Gate {
         self.kind & (PRESENT | 0xf) == PRESENT | INTERRUPT_GATE
     }
 
+    /// Its two halves; all but the upper half of the entry is in the first.
+    const fn halves(self) -> [u64; 2] {
+        [
+            self.low as u64
+                | (self.selector as u64) << 16
+                | (self.stack as u64) << 32
+                | (self.kind as u64) << 40
+                | (self.middle as u64) << 48,
+            self.high as u64 | (self.reserved as u64) << 32,
+        ]
+    }
+
+    /// Writes it to a table that other vCPUs may be using: one of them finds the old entry or the new one, if both are in
+    /// the same 4 GiB, as the profiler and the guest's handler are, which are linked together.
+    ///
+    /// # Safety
+    /// `place` is a gate of the table in use, and can be written.
+    unsafe fn write_to(self, place: *mut Self) {
+        let [first, second] = self.halves();
+        // SAFETY: the caller's contract.
+        unsafe {
+            asm!(
+                "mov [{place} + 8], {second}",
+                "mov [{place}], {first}",
+                place = in(reg) place,
+                first = in(reg) first,
+                second = in(reg) second,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
     const fn entry(self) -> u64 {
         self.low as u64 | (self.middle as u64) << 16 | (self.high as u64) << 32
     }
@@ -105,7 +137,7 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
     unsafe {
         let protection = super::read_cr0();
         super::write_cr0(protection & !WRITE_PROTECT);
-        gates.add(usize::from(vector)).write_unaligned(ours);
+        ours.write_to(gates.add(usize::from(vector)));
         super::write_cr0(protection);
     }
     Ok(())
@@ -113,7 +145,36 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
 
 #[cfg(test)]
 mod tests {
+    use core::hint::black_box;
+    use core::sync::atomic::{AtomicBool, AtomicU64};
+    use std::thread;
+
     use super::*;
+
+    /// Guards against an event of another vCPU that is handled while half of the new entry is written.
+    #[test]
+    fn a_gate_that_is_read_meanwhile_has_one_entry() {
+        const ENTRIES: [u64; 2] = [0x0011_2233, 0x0044_5566];
+        let gates = ENTRIES.map(|entry| Gate::new(entry, 8, 0));
+        let known = gates.map(|gate| gate.halves()[0]);
+        let place = gates[0].halves().map(AtomicU64::new);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for entry in ENTRIES.into_iter().cycle().take(2_000_000) {
+                    let gate = Gate::new(black_box(entry), 8, 0);
+                    // SAFETY: sixteen bytes that threads may write.
+                    unsafe { gate.write_to(place.as_ptr().cast_mut().cast()) };
+                    black_box(&place);
+                }
+                is_over.store(true, Ordering::Release);
+            });
+            while !is_over.load(Ordering::Acquire) {
+                let found = place[0].load(Ordering::Acquire);
+                assert!(known.contains(&found), "a torn gate: {found:#x}");
+            }
+        });
+    }
 
     #[test]
     fn a_gate_keeps_all_of_its_entry() {

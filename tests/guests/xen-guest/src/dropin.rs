@@ -11,20 +11,31 @@ use core::arch::asm;
 
 use crate::interrupts;
 
-/// Starts it: after the connection to Xen, before xenstore is used.
-pub(crate) fn start() {
-    interrupts::disable();
-    // SAFETY: the function is called as the C ABI has it, unless its address is 0; its contract is met.
-    unsafe {
+/// Calls a function as the C ABI has it, unless its address is 0.
+macro_rules! call_if_linked {
+    ($function:literal) => {
         asm!(
-            ".weak unikprof_dropin_start",
-            "mov eax, offset unikprof_dropin_start",
+            concat!(".weak ", $function),
+            concat!("mov eax, offset ", $function),
             "test eax, eax",
             "jz 2f",
             "call rax",
             "2:",
             clobber_abi("C"),
-        );
-    }
+        )
+    };
+}
+
+/// Starts it: after the connection to Xen, before xenstore is used.
+pub(crate) fn start() {
+    interrupts::disable();
+    // SAFETY: its contract is met.
+    unsafe { call_if_linked!("unikprof_dropin_start") };
     interrupts::enable();
+}
+
+/// Connects its network again, in a restored domain, while xenstore and the console are not used.
+pub(crate) fn resume() {
+    // SAFETY: its contract is met on the first vCPU; on others it does nothing.
+    unsafe { call_if_linked!("unikprof_dropin_resume") };
 }

@@ -35,6 +35,9 @@ pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
     interrupts::enable();
     STOPPING.store(false, Ordering::Release);
     if woken == Ok(Woken::InNewDomain) {
+        // Before the guest's own, which keep the rings' indices.
+        #[cfg(feature = "gate")]
+        crate::dropin::resume();
         reconnect(store, served);
     }
     match woken {
@@ -50,6 +53,9 @@ pub(crate) fn wait_while_stopped() {
         while STOPPING.load(Ordering::Acquire) {
             core::hint::spin_loop();
         }
+        // The profiler refuses it on this vCPU.
+        #[cfg(feature = "gate")]
+        crate::dropin::resume();
         WAITING.fetch_sub(1, Ordering::AcqRel);
     }
 }
