@@ -257,6 +257,33 @@ fn sums_of_allocations_lie_in_their_intervals() {
     assert!((ratios / 200.0 - 1.0).abs() < 0.01, "{}", ratios / 200.0);
 }
 
+/// A size below the mean must not be rounded to one that is always sampled: the client would give it no weight.
+#[test]
+fn sizes_just_below_a_mean_keep_their_weight() {
+    const COUNT: u64 = 2_000;
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let sites = sites(&mut Random::new(3), 1);
+    for (interval, size) in [(4_096, 4_095), (4_100, 4_099), (10_000, 9_985)] {
+        begin(&mut client, Start::heap("edge", mode::ALLOC, interval));
+        for number in 0..COUNT {
+            allocate(agent, &sites[0], address(number), size);
+        }
+        let epoch = client.stop(0).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        let counts = count_of_sizes(&got);
+        let samples = counts
+            .iter()
+            .map(|((site, size), count)| (&site[..], *size, *count));
+        let total = estimates(samples, &codes(&sites[0]), interval)[0].total();
+        // 63 % of them are sampled: the standard deviation is 1.7 %.
+        let ratio = total / (COUNT * size) as f64;
+        assert!((ratio - 1.0).abs() < 0.085, "{size} of {interval}: {ratio}");
+    }
+}
+
 /// The agent's exact count of bytes, from an epoch's head.
 fn agent_bytes(client: &mut Client<'_, '_, FakePlatform>) -> u64 {
     let epoch = client.dump(0).first_epoch;

@@ -108,14 +108,18 @@ impl PointCells {
     }
 
     /// Rounds a size at random to one of 32 steps an octave, so that a site with many sizes makes few stacks. The
-    /// expectation is `size`.
-    pub(crate) fn rounded(&self, size: u64) -> u64 {
+    /// expectation is `size`. A size that could become `least` or more is kept: it would get the weight of one that is
+    /// always sampled.
+    pub(crate) fn rounded_below(&self, size: u64, least: u64) -> u64 {
         let octave = u64::BITS - (size | 1).leading_zeros();
         let step = 1 << octave.saturating_sub(6);
         let down = size & !(step - 1);
+        let up = down.saturating_add(step);
         let rest = size - down;
-        if self.random() & (step - 1) < rest {
-            down.saturating_add(step)
+        if up >= least {
+            size
+        } else if self.random() & (step - 1) < rest {
+            up
         } else {
             down
         }
@@ -304,7 +308,7 @@ mod tests {
             let mut sum = 0;
             const ROUNDS: u64 = 100_000;
             for _ in 0..ROUNDS {
-                let rounded = cells.rounded(size);
+                let rounded = cells.rounded_below(size, u64::MAX);
                 assert!(rounded.abs_diff(size) <= size / 32, "{size}: {rounded}");
                 seen.insert(rounded);
                 sum += rounded;
@@ -316,7 +320,7 @@ mod tests {
                 "{size}: {mean}"
             );
         }
-        assert!(cells.rounded(u64::MAX) >= u64::MAX - (1 << 58));
+        assert!(cells.rounded_below(u64::MAX, u64::MAX) >= u64::MAX - (1 << 58));
     }
 
     /// Sizes that no memory has, and an interval that changes, must neither overflow nor stop the sampling.

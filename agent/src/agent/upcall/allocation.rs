@@ -177,23 +177,18 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// The size that becomes part of the stack: exact for a recording that keeps all allocations of this size,
-    /// otherwise rounded.
+    /// The size that becomes part of the stack: exact for a recording that keeps all allocations of this size, or that
+    /// would keep all of the size it is rounded to; otherwise rounded.
     fn size_to_keep<'r>(
         &self,
         slot: &Slot<'_>,
         sampled: &Sampled,
-        mut recordings: impl Iterator<Item = (usize, &'r RecordingCells)>,
+        recordings: impl Iterator<Item = (usize, &'r RecordingCells)>,
     ) -> u64 {
-        let is_whole = |(_, recording): (usize, &RecordingCells)| {
-            recording
-                .interval_bytes()
-                .is_some_and(|interval| sampled.size >= interval)
-        };
-        if recordings.any(is_whole) {
-            sampled.size
-        } else {
-            slot.cells.points.rounded(sampled.size)
+        let intervals = recordings.filter_map(|(_, recording)| recording.interval_bytes());
+        match intervals.min() {
+            Some(least) => slot.cells.points.rounded_below(sampled.size, least),
+            None => sampled.size,
         }
     }
 
