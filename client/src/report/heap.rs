@@ -16,7 +16,7 @@ use super::warnings::notable;
 use crate::profile::{
     Amounts, Counters, Estimate, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
 };
-use crate::symbols::{Symbolized, is_allocator};
+use crate::symbols::{FunctionKind, Symbolized, is_allocator};
 use crate::timeline::CounterSeries;
 
 /// The column in which the names of the table begin.
@@ -428,13 +428,28 @@ pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> 
             symbols.all(|symbol| is_allocator(symbolized.function(symbol.function)))
         })
         .collect();
+    let is_agent: Vec<bool> = profile
+        .frame_ids()
+        .map(|frame| {
+            let innermost = symbolized.frame(frame).first();
+            innermost.is_some_and(|symbol| {
+                symbolized.function(symbol.function).kind == FunctionKind::Agent
+            })
+        })
+        .collect();
     let tree = profile.tree();
     let outside = |node: NodeId| {
         let mut at = node;
-        while let Some(frame) = tree.item(at)
-            && is_own[frame as usize]
-        {
-            at = tree.parent(at).unwrap_or(NodeId::ROOT);
+        while let Some(frame) = tree.item(at) {
+            let caller = tree.parent(at).unwrap_or(NodeId::ROOT);
+            // What the agent calls, such as a shim by the compiler in code that is not optimized, is as its own.
+            let is_called_by_agent = tree
+                .item(caller)
+                .is_some_and(|frame| is_agent[frame as usize]);
+            if !is_own[frame as usize] && !is_called_by_agent {
+                break;
+            }
+            at = caller;
         }
         // A stack of nothing but the allocator stays as it is.
         if at == NodeId::ROOT { node } else { at }
@@ -571,5 +586,77 @@ pub(super) fn heap_type(info: &RecordingInfo) -> (&'static str, &'static str) {
     match info.measure {
         Measure::Objects => objects,
         Measure::Bytes => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::profile::{Frame, FrameId, ProfileBuilder};
+    use crate::symbols::{Names, Symbol};
+
+    /// The names of functions that are inlined into each other, and whether these are one frame or one each.
+    fn innermost(functions: &[&str], is_one_frame: bool) -> String {
+        let mut builder = ProfileBuilder::new();
+        builder.set_recording(RecordingInfo {
+            mode: Mode::Alloc,
+            ..RecordingInfo::default()
+        });
+        let frames = if is_one_frame { 1 } else { functions.len() };
+        let node = (0..frames).rev().fold(NodeId::ROOT, |node, at| {
+            let frame = Frame::caller(0x10 + at as u64);
+            builder.step(node, frame).unwrap()
+        });
+        builder.count_allocations(0, node, 1, 100, 1000);
+        let profile = builder.finish();
+        let mut names = Names::new(frames, 0);
+        let per_frame = functions.len() / frames;
+        for (at, frame) in profile.frames().iter().enumerate() {
+            let Frame::Address { address, .. } = *frame else {
+                panic!("{frame:?}");
+            };
+            let first = (address - 0x10) as usize;
+            let begin = names.begin();
+            for (depth, name) in functions[first..first + per_frame].iter().enumerate() {
+                let function = names.function(None, name);
+                names.push(Symbol {
+                    function,
+                    file: None,
+                    line: None,
+                    inlined: depth + 1 < per_frame,
+                });
+            }
+            names.assign(FrameId(at as u32), begin);
+        }
+        let symbolized = names.finish(&profile, vec![None; frames]);
+        let trimmed = without_allocator(&symbolized).unwrap();
+        let symbolized = symbolized.of_window(&trimmed);
+        let sample = trimmed.samples()[0];
+        let frame = trimmed.stack(sample.node).next().unwrap();
+        let symbol = &symbolized.frame(frame)[0];
+        symbolized.function(symbol.function).name.clone()
+    }
+
+    /// Guests that are not optimized, and those whose inlined functions are known, have the agent's call of a closure
+    /// inside its own functions.
+    #[test]
+    fn what_the_agent_calls_did_not_ask_for_the_allocation() {
+        let functions = [
+            "unikprof_agent::ground::platform::Registers::here",
+            "core::ops::function::FnOnce::call_once",
+            "unikprof_agent::heap::Agent::on_alloc",
+            "__rust_alloc",
+            "guest::leak",
+            "guest::main",
+        ];
+        for is_one_frame in [true, false] {
+            for from in 0..4 {
+                let found = innermost(&functions[from..], is_one_frame);
+                assert_eq!(found, "guest::leak", "from {from}, {is_one_frame}");
+            }
+            let other = ["core::ops::function::FnOnce::call_once", "guest::main"];
+            assert_eq!(innermost(&other, is_one_frame), other[0]);
+        }
     }
 }

@@ -55,3 +55,18 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
 pub(crate) fn is_allocator(function: &Function) -> bool {
     function.kind == FunctionKind::Agent || memory_work(function) == Some(MemoryWork::Allocation)
 }
+
+/// How many of an allocation's functions, the innermost first, are not what asked for it: the allocator's and the agent's,
+/// and a single one that the agent calls, such as a shim by the compiler.
+pub(crate) fn allocator_depth<'f>(functions: impl Iterator<Item = &'f Function>) -> usize {
+    let mut depth = 0;
+    for (at, function) in functions.enumerate() {
+        let is_called_by_agent = function.kind == FunctionKind::Agent && at == depth + 1;
+        if is_called_by_agent || (at == depth && is_allocator(function)) {
+            depth = at + 1;
+        } else if at > depth {
+            break;
+        }
+    }
+    depth
+}

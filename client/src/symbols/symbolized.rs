@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::demangle::demangle;
 use super::error::SymbolWarning;
-use super::memory_work::is_allocator;
+use super::memory_work::allocator_depth;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// An index into [`Symbolized::functions`].
@@ -373,8 +373,10 @@ impl Names {
 
     /// An allocation's place without the allocator's functions that were inlined into it.
     fn without_allocator<'s>(&self, symbols: &'s [Symbol]) -> &'s [Symbol] {
-        let is_inner = |symbol: &&Symbol| is_allocator(&self.functions[symbol.function.index()]);
-        let inner = symbols.iter().take_while(is_inner).count();
+        let functions = symbols
+            .iter()
+            .map(|symbol| &self.functions[symbol.function.index()]);
+        let inner = allocator_depth(functions);
         match &symbols[inner..] {
             [] => symbols,
             rest => rest,
@@ -392,8 +394,8 @@ impl Names {
         for (begin, end) in &self.frames {
             let found = &self.symbols[*begin as usize..*end as usize];
             symbols.extend_from_slice(match found {
-                [first, rest @ ..] if !rest.is_empty() && self.is_here(first) => rest,
                 all if is_heap => self.without_allocator(all),
+                [first, rest @ ..] if !rest.is_empty() && self.is_here(first) => rest,
                 all => all,
             });
             ends.push(symbols.len() as u32);
