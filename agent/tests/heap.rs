@@ -68,6 +68,11 @@ fn size_and_site(stack: &[u32]) -> (u64, Vec<u32>) {
     (size.unwrap(), rest.to_vec())
 }
 
+/// The agent notices a recording within some bytes; this makes it the next allocation.
+fn look_at_the_next<P: Platform>(agent: &Agent<'_, P>) {
+    agent.spend(agent.left_to_spend());
+}
+
 fn allocate(agent: &Agent<'_, FakePlatform>, site: &Stack, address: *const u8, size: u64) {
     agent.on_alloc_from(address, size as usize, || {
         agent.platform().stack().lay(site)
@@ -282,6 +287,32 @@ fn sizes_just_below_a_mean_keep_their_weight() {
         let ratio = total / (COUNT * size) as f64;
         assert!((ratio - 1.0).abs() < 0.085, "{size} of {interval}: {ratio}");
     }
+}
+
+/// A vCPU that reads the clock, is interrupted, and goes on after the answer to a fetch has begun, inserts a sample of the
+/// answer's time with a stack that the answer has not announced.
+#[test]
+fn a_sample_whose_stack_an_answer_lacks_is_left_for_the_next() {
+    let mut random = Random::new(12);
+    let sites = sites(&mut random, 2);
+    for begun in 0..1_500 {
+        let agent = guest();
+        let service = serve(agent);
+        let mut client = Client::connect(&service);
+        begin(&mut client, Start::heap("held", mode::LIVE, 64));
+        allocate(agent, &sites[0], address(1), 10_000);
+        let epoch = client.dump(0).first_epoch;
+        client.send_only(&whole(epoch));
+        let taken = client.take(begun);
+        allocate(agent, &sites[1], address(2), 10_000);
+        client.take(100_000);
+        let got = client::download_whole(&client.frames());
+        assert!((1..=2).contains(&got.live.len()), "after {begun} bytes");
+        if taken < begun {
+            return;
+        }
+    }
+    panic!("an answer of a few hundred bytes");
 }
 
 /// The agent's exact count of bytes, from an epoch's head.
@@ -536,6 +567,7 @@ fn a_full_table_drops_new_samples_and_counts_them() {
     let mut client = Client::connect(&service);
     let site = stack(&mut Random::new(5), 12);
     client.start(Start::heap("held", mode::LIVE, 64));
+    look_at_the_next(agent);
     for number in 0..1_000 {
         allocate(agent, &site, address(number), 100);
     }
@@ -591,6 +623,7 @@ fn held_allocations_keep_their_stacks_while_stacks_age() {
     let mut random = Random::new(8);
     let sites = sites(&mut random, 10);
     let held = client.start(Start::heap("held", mode::LIVE, 64));
+    look_at_the_next(agent);
     client.start(Start {
         flags: start_flag::KEEP_NEWEST,
         ..Start::running_time("time", SECOND / 997)
@@ -645,6 +678,10 @@ fn a_vcpu_may_free_what_another_one_allocated() {
     let service = serve(&agent);
     let mut client = Client::connect(&service);
     client.start(Start::heap("held", mode::LIVE, 64));
+    for vcpu in 0..2 {
+        agent.platform().switch_to(vcpu);
+        look_at_the_next(&agent);
+    }
     for number in 0..200 {
         on(number as u32 % 2, number);
     }

@@ -130,12 +130,13 @@ impl Recording {
         entry.held.recordings >> self.index & 1 != 0 && entry.born_ns >= self.settings.started_ns
     }
 
-    /// Encodes the samples of a vCPU that were born before the end of an epoch, from a bucket on. `None` at the end.
+    /// Encodes the samples of a vCPU that were born before the end of an epoch and whose nodes have numbers up to `last`,
+    /// from a bucket on. `None` at the end.
     pub(crate) fn encode_live(
         &self,
         live: &LiveTable<'_>,
         (vcpu, epoch): (u32, u64),
-        stacks: &Table<'_>,
+        (stacks, last): (&Table<'_>, u64),
         mut bucket: u32,
         buffer: &mut [u8],
     ) -> Option<LiveRun> {
@@ -152,7 +153,7 @@ impl Recording {
             };
             for (_, entry) in live.each(bucket).filter(wanted) {
                 let node = stacks.number(entry.held.place);
-                if node != 0 {
+                if (1..=last).contains(&node) {
                     encoder.push(&Sample {
                         node,
                         size: entry.size,
