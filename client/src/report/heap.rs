@@ -62,7 +62,7 @@ impl RowAmounts {
             objects: self.own.objects.count(),
             total_bytes: self.total.bytes.count(),
             total_objects: self.total.objects.count(),
-            mean_size: self.own.mean_size(),
+            mean_size: self.total.mean_size(),
             mean_age_ns: self.total.mean_age_ns().filter(|_| is_live),
             oldest_ns: is_live.then_some(self.total.oldest_ns),
         }

@@ -21,6 +21,7 @@ mod deep;
 mod errno;
 mod events;
 mod health;
+mod heap;
 mod idle;
 mod late;
 mod registration;
@@ -32,14 +33,16 @@ mod stuck;
 mod threads;
 mod waits;
 
+use std::alloc::System;
 use std::error::Error;
 
-use unikprof_agent::hosted::{self, Config, Guest, Listen};
+use unikprof_agent::heap::Sampled;
+use unikprof_agent::hosted::{self, Config, Guest, Hosted, Listen};
 use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 18] = [
+const LOADS: [(&str, u32, Load); 20] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
@@ -58,7 +61,13 @@ const LOADS: [(&str, u32, Load); 18] = [
     ("service", service::VCPUS, service::run),
     ("healthy", 1, health::healthy),
     ("ailing", 1, health::ailing),
+    ("leaking", 1, heap::leaking),
+    ("sound", 1, heap::sound),
 ];
+
+/// The guest's allocator; loads about memory attach it to the agent.
+#[global_allocator]
+static HEAP: Sampled<System, Hosted> = Sampled::new(System);
 
 /// The variable with the path of a caller table file, used instead of a linked table.
 const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
@@ -107,6 +116,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,
+        live_samples: 20_000,
         listen,
         // Without optimisation the agent's work takes many times longer.
         cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },

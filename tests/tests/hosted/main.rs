@@ -16,6 +16,7 @@ mod diff;
 mod events;
 mod fleet;
 mod fleet_record;
+mod heap;
 mod hostile;
 mod hostile_keyed;
 mod idle;
