@@ -69,6 +69,8 @@ pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Sess
         "now_ns": status.agent.now_ns,
         "nodes_used": status.agent.nodes_used,
         "nodes_capacity": status.agent.nodes_capacity,
+        "live_used": status.agent.live_used,
+        "live_capacity": status.agent.live_capacity,
         "ring_capacity": status.agent.ring_capacity,
         "rings": rings,
         "role": role_name(session.agent().role),

@@ -132,6 +132,16 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
             grouped(status.agent.nodes_capacity)
         ),
     );
+    if status.agent.live_capacity != 0 {
+        rows.add(
+            "live samples",
+            format!(
+                "{} of {} in use",
+                grouped(status.agent.live_used),
+                grouped(status.agent.live_capacity)
+            ),
+        );
+    }
     rows.add(
         "ring",
         match status.agent.ring_capacity {

@@ -7,7 +7,7 @@ use super::sampling_checks::{aged, late, lost, masked, overflow, reachable};
 use super::stack_checks::{callers, cut_so_far};
 use super::{Answers, image_checks, peer_checks};
 use crate::printable::Printable;
-use crate::profile::{Counters, Unwind};
+use crate::profile::{Counters, Mode, Unwind};
 use crate::record::{RecorderStatus, RecordingStatus, Settings, rate_text};
 use crate::symbols::SymbolError;
 use crate::units::{amount_with_unit, duration, grouped, percent};
@@ -37,18 +37,16 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
     }
     if !status.recordings.is_empty() {
         checks.push(room(status));
+        checks.extend(live_table(status));
     }
     for one in &status.recordings {
         let counters = Counters::from(&one.counters);
-        let mut own = vec![
-            lost(&counters),
-            aged(&counters),
-            overflow(&counters, None),
-            masked(&counters),
-            late_so_far(&counters),
-        ];
+        let mut own = vec![lost(&counters), aged(&counters), overflow(&counters, None)];
+        if !one.mode().is_heap() {
+            own.extend([masked(&counters), late_so_far(&counters)]);
+        }
         own.extend(cut_so_far(&counters, one.depth));
-        if counters.sampled() != 0 {
+        if counters.sampled() != 0 && !one.mode().is_heap() {
             own.push(callers_so_far(one, &counters));
         }
         if status.recordings.len() > 1 {
@@ -331,6 +329,34 @@ fn room(status: &RecorderStatus) -> Check {
     )
     .count("nodes_used", status.agent.nodes_used)
     .count("nodes_capacity", status.agent.nodes_capacity)
+}
+
+/// How much of the table of live samples is used, where a recording follows what is held.
+fn live_table(status: &RecorderStatus) -> Option<Check> {
+    let (used, capacity) = (status.agent.live_used, status.agent.live_capacity);
+    let is_live = |one: &RecordingStatus| one.mode() == Mode::Live;
+    if !status.recordings.iter().any(is_live) {
+        return None;
+    }
+    let share = part_of(used, capacity);
+    let check = Check::new(
+        "live table",
+        Verdict::of_share(share, FULL, f64::INFINITY),
+        format!(
+            "{} of {} places for live samples are in use ({})",
+            grouped(used),
+            grouped(capacity),
+            percent(share)
+        ),
+    );
+    let check = check.advise(
+        "when it is full, new samples are dropped: sample less often (`--every 1MiB`), or give the agent more memory for it",
+    );
+    Some(
+        check
+            .count("live_used", used)
+            .count("live_capacity", capacity),
+    )
 }
 
 fn late_so_far(counters: &Counters) -> Check {

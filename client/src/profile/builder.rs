@@ -156,7 +156,7 @@ impl ProfileBuilder {
         self.samples.shrink_to_fit();
         self.tree.shrink();
         self.vcpus.sort_by_key(|v| v.vcpu);
-        let is_heap = self.recording.mode.is_heap();
+        let is_heap = self.recording.mode.is_heap() && self.recording.ring.is_none();
         if self.recording.mode == Mode::Live {
             self.heap.count_held(self.recording.interval_bytes);
         }

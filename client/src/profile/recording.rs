@@ -32,6 +32,8 @@ pub struct RecordingInfo {
     pub interval_bytes: u64,
     /// What is shown of allocations.
     pub measure: Measure,
+    /// The memory given to the agent, in bytes; 0 if that is not known.
+    pub agent_memory_bytes: u64,
     /// The deepest stack that was kept whole, in frames.
     pub depth: u32,
     /// Whether the interval was fixed: a load in step with it can fool the profile.
@@ -123,6 +125,8 @@ impl RecordingInfo {
     /// The unit of the stacks' counts.
     pub fn unit(&self) -> Unit {
         match (self.mode.unit(), self.measure) {
+            // The rings hold when allocations were sampled, and not what each stands for.
+            (Unit::Bytes, _) if self.ring.is_some() => Unit::Samples,
             (Unit::Bytes, Measure::Objects) => Unit::Objects,
             (unit, _) => unit,
         }

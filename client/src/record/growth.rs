@@ -87,7 +87,8 @@ impl Growth {
         // It was decoded before, so it is right.
         let _ = nodes::decode(run.first, run.count, run.payload, |number, node| {
             let mut codes = node.frames.iter();
-            if let Some(code) = codes.find(|code| **code >= frame_code::FIRST_ADDRESS) {
+            let addresses = frame_code::FIRST_ADDRESS..frame_code::FIRST_SIZE;
+            if let Some(code) = codes.find(|code| addresses.contains(*code)) {
                 self.leaves.insert((run.vcpu, number), *code);
             }
         });

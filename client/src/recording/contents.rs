@@ -352,6 +352,7 @@ impl Contents {
             guest_name: text(&self.agent.guest_name),
             guest_id: text(&self.agent.guest_id),
             agent_version: self.agent.agent_version.clone(),
+            agent_memory_bytes: self.agent.memory_bytes,
             architecture: Architecture::from_name(&self.agent.architecture),
             ..RecordingInfo::default()
         }

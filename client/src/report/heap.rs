@@ -356,6 +356,10 @@ pub(super) fn write_arenas(report: &Report<'_>, out: &mut impl Write) -> io::Res
             arena.name
         )?;
     }
+    let agent_bytes = report.symbolized.profile().recording().agent_memory_bytes;
+    if agent_bytes != 0 {
+        writeln!(out, "{:>10} given to the agent", size(agent_bytes))?;
+    }
     if let Some(explained) = explained(report.symbolized.profile(), &arenas) {
         writeln!(
             out,

@@ -11,8 +11,8 @@ use super::golden_tests::svg_text;
 use super::golden_tests::{FIB, MAIN, PARSE, POLL, check, pprof_text, symbolized, text};
 use super::*;
 use crate::profile::{
-    Counters, Distribution, Frame, Held, LiveSample, Mapping, Measure, Mode, NodeId, Profile,
-    ProfileBuilder, RecordingInfo, Runstate, SpecialFrame, Unwind, VcpuStats,
+    Counters, Distribution, Frame, FromRing, Held, LiveSample, Mapping, Measure, Mode, NodeId,
+    Profile, ProfileBuilder, RecordingInfo, Runstate, SpecialFrame, Unwind, VcpuStats,
 };
 
 fn profile(info: RecordingInfo, stats: VcpuStats, stacks: &[(u64, &[Frame])]) -> Profile {
@@ -220,6 +220,25 @@ fn allocations_are_written_in_every_format() {
     let firefox: Value = serde_json::from_reader(GzDecoder::new(&*firefox)).unwrap();
     assert_eq!(firefox["threads"][0]["samples"]["weightType"], "bytes");
     assert!(text(&report, Format::Page).contains("</html>"));
+}
+
+/// A copy or a crash dump holds when allocations were sampled. These are samples, and not bytes.
+#[test]
+fn allocations_from_a_ring_are_shown_as_samples() {
+    let info = RecordingInfo {
+        mode: Mode::Alloc,
+        period_ns: 0,
+        interval_bytes: 1024,
+        ring: Some(FromRing::default()),
+        ..RecordingInfo::default()
+    };
+    let profile = profile(info, VcpuStats::default(), &[(7, &[Frame::caller(FIB)])]);
+    let symbolized = symbolized(&profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
+    assert_eq!(json["recording"]["unit"], "samples");
+    assert!(pprof_text(&report).starts_with("types [\"samples/count\""));
+    assert!(text(&report, Format::Text).contains(", 7 samples;"));
 }
 
 fn check_all(name: &str, profile: &Profile) {

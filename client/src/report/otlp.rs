@@ -262,14 +262,16 @@ impl<'r> Tables<'r> {
         let recording = self.report.symbolized.profile().recording();
         let (name, unit, each) = match (recording.mode, recording.period_ns) {
             (Mode::OffCpu, _) => ("off_cpu", "nanoseconds", 1),
-            (Mode::Alloc | Mode::Live, _) => {
+            (Mode::Alloc | Mode::Live, _) if recording.unit() != Unit::Samples => {
                 let (name, unit) = super::heap::heap_type(recording);
                 (name, unit, 1)
             }
             (_, 0) => ("samples", "count", 1),
             (Mode::Cpu, period_ns) => ("cpu", "nanoseconds", period_ns),
             (Mode::Wall, period_ns) => ("wall", "nanoseconds", period_ns),
-            (Mode::Other(_), period_ns) => ("time", "nanoseconds", period_ns),
+            (Mode::Alloc | Mode::Live | Mode::Other(_), period_ns) => {
+                ("time", "nanoseconds", period_ns)
+            }
         };
         let value_type = otlp::ValueType {
             type_strindex: self.string(name)?,

@@ -82,7 +82,7 @@ fn write_types(
     profile: &mut Writer<impl Write>,
 ) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
-    if recording.mode.is_heap() {
+    if report.symbolized.profile().heap.is_some() {
         return write_heap_types(recording, started_unix_ns, length_ns, profile);
     }
     // The names that pprof's users know: `delay` is what Go's own block profile measures.

@@ -77,6 +77,13 @@ impl Timeline {
         recording.started_unix_ns = self.wall_clock().unix_ns(window.from_ns);
         recording.server_ns = 0;
         recording.warnings.extend(self.what_is_gone(of, window));
+        if info.mode.is_heap() {
+            recording.warnings.push(format!(
+                "mode {}: the rings hold when allocations were sampled, so samples are shown and not bytes; fetch the \
+                 counts with `dump` or `stop`",
+                info.mode
+            ));
+        }
         recording.ring = Some(FromRing {
             from_ns: window.from_ns.saturating_sub(of.window.from_ns),
             to_ns: window.to_ns.saturating_sub(of.window.from_ns),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::profile::{Mode, RecordingInfo};
+use crate::profile::{Mode, RecordingInfo, Unit};
 use crate::report::{Report, TimelineView};
 use crate::timeline::{RecordingSpan, Tick, Timeline, Window};
 
@@ -69,7 +69,12 @@ impl<'r> Shown<'r> {
         RecordingHead {
             name: self.name.clone(),
             mode: self.info.map(|info| info.mode.to_string()),
-            unit: self.mode().unit().to_string(),
+            // What the rings hold of allocations are samples.
+            unit: match self.mode() {
+                mode if mode.is_heap() => Unit::Samples,
+                mode => mode.unit(),
+            }
+            .to_string(),
             period_ns: self.info.map_or(0, |info| info.period_ns),
             from_ns: self.window.from_ns.saturating_sub(began_ns),
             to_ns: self.window.to_ns.saturating_sub(began_ns),
