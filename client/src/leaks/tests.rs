@@ -189,12 +189,12 @@ fn honest(bytes_per_second: f64, minutes: f64) -> Vec<Site> {
     // A cache of a fixed size, and what a start or a load leaves.
     add(0.02, 3_000, Life::Fixed(minutes * 12.0), When::Steady);
     add(
-        0.2,
+        0.05,
         5_000,
         Life::Forever,
         When::Within(minutes * 20.0, minutes * 0.5),
     );
-    add(0.05, 700, Life::Forever, When::Within(0.0, minutes * 12.0));
+    add(0.01, 700, Life::Forever, When::Within(0.0, minutes * 12.0));
     sites
 }
 
