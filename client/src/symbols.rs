@@ -53,7 +53,7 @@ pub use image::Image;
 pub(crate) use image::read_regular_file;
 pub(crate) use images::Assigned;
 pub use images::{Force, ImageOptions, Images};
-pub(crate) use memory_work::{MemoryWork, is_allocator, memory_work};
+pub(crate) use memory_work::{MemoryWork, allocator_depth, memory_work};
 #[cfg(feature = "fleet")]
 pub(crate) use merged::{GuestMerger, MergedNames};
 pub(crate) use symbolized::KnownNames;

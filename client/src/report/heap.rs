@@ -16,7 +16,7 @@ use super::warnings::notable;
 use crate::profile::{
     Amounts, Counters, Estimate, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
 };
-use crate::symbols::{FunctionKind, Symbolized, is_allocator};
+use crate::symbols::{FunctionKind, Symbolized, allocator_depth};
 use crate::timeline::CounterSeries;
 
 /// The column in which the names of the table begin.
@@ -428,8 +428,11 @@ pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> 
     let is_own: Vec<bool> = profile
         .frame_ids()
         .map(|frame| {
-            let mut symbols = symbolized.frame(frame).iter();
-            symbols.all(|symbol| is_allocator(symbolized.function(symbol.function)))
+            let symbols = symbolized.frame(frame);
+            let functions = symbols
+                .iter()
+                .map(|symbol| symbolized.function(symbol.function));
+            allocator_depth(functions) == symbols.len()
         })
         .collect();
     let is_agent: Vec<bool> = profile
@@ -600,14 +603,14 @@ mod tests {
     use crate::profile::{Frame, FrameId, ProfileBuilder};
     use crate::symbols::{Names, Symbol};
 
-    /// The names of functions that are inlined into each other, and whether these are one frame or one each.
-    fn innermost(functions: &[&str], is_one_frame: bool) -> String {
+    /// The innermost function that is left of a stack with so many functions in each frame, inlined into each other.
+    fn innermost(functions: &[&str], per_frame: usize) -> String {
         let mut builder = ProfileBuilder::new();
         builder.set_recording(RecordingInfo {
             mode: Mode::Alloc,
             ..RecordingInfo::default()
         });
-        let frames = if is_one_frame { 1 } else { functions.len() };
+        let frames = functions.len().div_ceil(per_frame);
         let node = (0..frames).rev().fold(NodeId::ROOT, |node, at| {
             let frame = Frame::caller(0x10 + at as u64);
             builder.step(node, frame).unwrap()
@@ -615,20 +618,20 @@ mod tests {
         builder.count_allocations(0, node, 1, 100, 1000);
         let profile = builder.finish();
         let mut names = Names::new(frames, 0);
-        let per_frame = functions.len() / frames;
         for (at, frame) in profile.frames().iter().enumerate() {
             let Frame::Address { address, .. } = *frame else {
                 panic!("{frame:?}");
             };
-            let first = (address - 0x10) as usize;
+            let mut of_frames = functions.chunks(per_frame);
+            let inlined = of_frames.nth((address - 0x10) as usize).unwrap();
             let begin = names.begin();
-            for (depth, name) in functions[first..first + per_frame].iter().enumerate() {
+            for (depth, name) in inlined.iter().enumerate() {
                 let function = names.function(None, name);
                 names.push(Symbol {
                     function,
                     file: None,
                     line: None,
-                    inlined: depth + 1 < per_frame,
+                    inlined: depth + 1 < inlined.len(),
                 });
             }
             names.assign(FrameId(at as u32), begin);
@@ -650,17 +653,19 @@ mod tests {
             "unikprof_agent::ground::platform::Registers::here",
             "core::ops::function::FnOnce::call_once",
             "unikprof_agent::heap::Agent::on_alloc",
-            "__rust_alloc",
+            "__rustc::__rust_alloc",
+            "<alloc::alloc::Global>::alloc_impl_runtime",
+            "alloc::raw_vec::RawVecInner<A>::try_allocate_in",
             "guest::leak",
             "guest::main",
         ];
-        for is_one_frame in [true, false] {
-            for from in 0..4 {
-                let found = innermost(&functions[from..], is_one_frame);
-                assert_eq!(found, "guest::leak", "from {from}, {is_one_frame}");
+        for per_frame in 1..=functions.len() {
+            for from in 0..6 {
+                let found = innermost(&functions[from..], per_frame);
+                assert_eq!(found, "guest::leak", "from {from}, {per_frame} in a frame");
             }
             let other = ["core::ops::function::FnOnce::call_once", "guest::main"];
-            assert_eq!(innermost(&other, is_one_frame), other[0]);
+            assert_eq!(innermost(&other, per_frame), other[0]);
         }
     }
 }

@@ -30,7 +30,7 @@ static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
         r"^unikprof_on_(alloc|realloc|free)$",
         r"^operator (new|delete)(\[\])?(\(.*\))?$",
         r"^(__rustc::)?_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
-        r"^alloc::alloc::",
+        r"^<?alloc::alloc::",
         r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
         r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
         r"^caml_(alloc|minor|major|empty_minor|oldify|gc|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
@@ -52,8 +52,13 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
 }
 
 /// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not what asked for it.
-pub(crate) fn is_allocator(function: &Function) -> bool {
-    function.kind == FunctionKind::Agent || memory_work(function) == Some(MemoryWork::Allocation)
+fn is_allocator(function: &Function) -> bool {
+    function.kind == FunctionKind::Agent
+        || memory_work(function) == Some(MemoryWork::Allocation)
+        || function
+            .name
+            .trim_start_matches('<')
+            .starts_with("alloc::raw_vec::")
 }
 
 /// How many of an allocation's functions, the innermost first, are not what asked for it: the allocator's and the agent's,
