@@ -4,10 +4,10 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,
-    Fetch, Handshake, HandshakeReply, Hello, Histogram, LiveSamples, Mapping, Nodes, Pending, RecordingStatus,
-    Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot, VcpuEnd, VcpuEpoch,
-    VcpuSnapshot, Welcome,
+    Fetch, Handshake, HandshakeReply, Hello, Histogram, LiveSamples, Mapping, Nodes, Pending,
+    RecordingStatus, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started,
+    Status, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot,
+    VcpuEnd, VcpuEpoch, VcpuSnapshot, Welcome,
 };
 use unikprof_proto::preamble;
 

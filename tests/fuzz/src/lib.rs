@@ -11,6 +11,7 @@ mod elf;
 mod fake;
 pub mod frames;
 mod guarded;
+pub mod heap;
 mod input;
 pub mod keyed;
 pub mod nodes;

@@ -13,13 +13,14 @@ use crate::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
 
 /// For each target, by its name.
-pub fn all() -> [(&'static str, Vec<Vec<u8>>); 8] {
+pub fn all() -> [(&'static str, Vec<Vec<u8>>); 9] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);
     [
         ("caller_table", images()),
         ("frames", frames(&answers)),
         ("handshake", strangers()),
+        ("heap", allocations()),
         ("nodes", nodes(&answers)),
         ("sealed", sealed()),
         ("sessions", conversations()),
@@ -51,6 +52,24 @@ fn frames(answers: &[u8]) -> Vec<Vec<u8>> {
         seeds.push([&request.to_le_bytes()[..], &[1; 9]].concat());
     }
     seeds
+}
+
+/// Calls of an allocator: many, of all kinds, at two intervals and with and without interrupts.
+fn allocations() -> Vec<Vec<u8>> {
+    let calls = |room: u8, interval: [u8; 3], interrupts: u8| {
+        let mut random = 1_u32;
+        let calls = (0..3_000).map(|_| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 24) as u8
+        });
+        let head = [&[room][..], &interval, &[interrupts]].concat();
+        head.into_iter().chain(calls).collect()
+    };
+    vec![
+        calls(255, [2, 64, 0], 0),
+        calls(20, [2, 0, 16], 0),
+        calls(100, [2, 64, 0], 200),
+    ]
 }
 
 /// Runs of nodes, behind the id of the first and their number.
@@ -321,6 +340,7 @@ mod tests {
                     "caller_table" => crate::caller_table::check(&seed),
                     "frames" => crate::frames::check(&seed),
                     "handshake" => crate::keyed::check_handshake(&seed),
+                    "heap" => assert!(crate::heap::check(&seed) > 0, "no samples"),
                     "nodes" => crate::nodes::check(&seed),
                     "sealed" => crate::keyed::check_sealed(&seed),
                     "sessions" => crate::sessions::check(&seed),

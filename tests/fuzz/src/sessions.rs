@@ -181,7 +181,8 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             client: "",
             client_id: epoch % 3,
         }),
-        message_type::START => client.send_message(&Start { interval_bytes: 0,
+        message_type::START => client.send_message(&Start {
+            interval_bytes: 0,
             name: ["a", "", "\n", "recording"][input.below(4)],
             period_ns: 10_000 + u64::from(input.short()),
             mode: mode::CPU + u32::from(input.byte()) % 4,
@@ -243,7 +244,8 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     honest.forget();
 
     honest.hello();
-    honest.start(&Start { interval_bytes: 0,
+    honest.start(&Start {
+        interval_bytes: 0,
         name: "honest",
         period_ns: 1_000_000,
         mode: mode::CPU,
