@@ -41,7 +41,8 @@ pub(crate) fn record_once() -> Result<(), Step> {
 
     let pipe = Pipe::new();
     let mut conversation = Conversation::open(&mut service, &pipe)?;
-    let start = Start { interval_bytes: 0,
+    let start = Start {
+        interval_bytes: 0,
         name: "freestanding",
         period_ns: PERIOD_NS,
         mode: mode::CPU,
