@@ -4,12 +4,14 @@
 mod client;
 mod fake;
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
 use client::{Client, Download, read, serve, whole};
 use fake::platform::{FakePlatform, TwoVcpus};
 use fake::stacks::{MAPPING, Random, Stack, stack};
+use unikprof_agent::heap::Sampled;
 use unikprof_agent::{Agent, Config, Platform, live_bytes, ring_bytes};
 use unikprof_proto::code::{capability, frame_code, mode, refusal, start_flag, state};
 use unikprof_proto::message::{Check, Fetch, Hello, Start, Status, Welcome};
@@ -722,4 +724,58 @@ fn arenas_become_counters() {
     let (_, records, _) = client.ring(&client::RING);
     let values: Vec<u64> = records.iter().map(|(_, record)| record.second).collect();
     assert_eq!(values, [5_000, 64 << 20, 6_000, 64 << 20]);
+}
+
+/// An allocator whose memory is used up after a number of calls.
+struct Scarce(std::cell::Cell<u32>);
+
+// SAFETY: forwards to the system's allocator, or returns NULL.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Scarce {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match self.0.get().checked_sub(1) {
+            None => std::ptr::null_mut(),
+            Some(left) => {
+                self.0.set(left);
+                // SAFETY: the caller upholds the contract.
+                unsafe { System.alloc(layout) }
+            }
+        }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller upholds the contract.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+/// Out of memory inside a sampled allocation: nothing is counted, and a failed realloc keeps its sample.
+#[allow(unsafe_code)]
+#[test]
+fn allocations_that_fail_are_not_counted() {
+    let agent = guest();
+    let heap = Sampled::new(Scarce(std::cell::Cell::new(2)));
+    heap.attach(agent);
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    let before = agent_bytes(&mut client);
+    let layout = Layout::from_size_align(1_000, 8).unwrap();
+    // SAFETY: each address is used as the allocator's contract says, and freed once.
+    unsafe {
+        let first = heap.alloc(layout);
+        let second = heap.alloc_zeroed(layout);
+        assert!(heap.alloc(layout).is_null() && heap.alloc_zeroed(layout).is_null());
+        assert!(heap.realloc(first, layout, 2_000).is_null());
+        let epoch = client.dump(0).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        assert_eq!(got.end.allocated_bytes - before, 2_000);
+        assert_eq!((got.live.len(), got.end.freed_samples), (2, 0));
+        heap.dealloc(first, layout);
+        heap.dealloc(second, layout);
+    }
+    let epoch = client.stop(0).first_epoch;
+    let got = client.fetch(epoch);
+    assert_eq!((got.live.len(), got.end.freed_samples), (0, 2));
 }

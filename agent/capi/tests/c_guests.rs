@@ -33,7 +33,7 @@ fn client() -> String {
             "heap",
             [
                 &preamble::encode(preamble::OPEN)[..],
-                &encoded(&Start::heap("from C", mode::LIVE, 4096)),
+                &encoded(&Start::heap("from C", mode::LIVE, 512)),
             ]
             .concat(),
         ),
@@ -207,7 +207,7 @@ fn allocations_are_reported_with_their_callers() {
             assert_eq!(counters.ticks, 1003, "{counters:?}");
             assert_eq!((counters.broken, counters.lost), (0, 0), "{counters:?}");
             let allocated = vcpu.end.allocated_bytes - vcpu.start.allocated_bytes;
-            assert_eq!(allocated, 1000 * 4096 + (3 << 20));
+            assert_eq!(allocated, 1000 * 600 + (3 << 20));
         }
     }
     assert_eq!(samples.len(), 500);

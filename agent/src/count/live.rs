@@ -254,7 +254,7 @@ impl<'m> LiveTable<'m> {
     #[cold]
     #[inline(never)]
     fn remove_found(&self, address: u64, hash: Hash, home: usize) -> Option<LiveEntry> {
-        if let Some(entry) = self.remove_from(home, hash.tag(), address) {
+        if let Some(entry) = self.remove_from(home, hash.tag(), address, None) {
             return Some(entry);
         }
         if byte(self.tags.get(home)?.load(Ordering::Acquire), AWAY) == 0 {
@@ -262,38 +262,42 @@ impl<'m> LiveTable<'m> {
         }
         let entry = (1..CHOICES).find_map(|choice| {
             let bucket = hash.bucket(choice, self.tags.len());
-            self.remove_from(bucket, hash.tag(), address)
+            self.remove_from(bucket, hash.tag(), address, None)
         })?;
         self.count_away(home, -1);
         Some(entry)
     }
 
-    fn remove_from(&self, bucket: usize, tag: u8, address: u64) -> Option<LiveEntry> {
+    /// Removes the allocation at `address`, with `born_ns` only the one that was born then.
+    #[inline(never)]
+    fn remove_from(
+        &self,
+        bucket: usize,
+        tag: u8,
+        address: u64,
+        born_ns: Option<u64>,
+    ) -> Option<LiveEntry> {
         let mut entry = None;
         self.replace(bucket, tag, FREE, |index| {
             entry = self.entry(bucket, index).map(EntryCells::load);
-            entry.is_some_and(|entry| entry.address == address)
+            entry.is_some_and(|entry| {
+                entry.address == address && born_ns.is_none_or(|born_ns| born_ns == entry.born_ns)
+            })
         })?;
         self.cells.used.fetch_sub(1, Ordering::Relaxed);
         entry
     }
 
     /// Removes an entry that [`read`](Self::read) returned; `false` if it has changed since.
-    pub(crate) fn remove_entry(&self, bucket: u32, index: usize, entry: &LiveEntry) -> bool {
+    pub(crate) fn remove_entry(&self, bucket: u32, entry: &LiveEntry) -> bool {
         let hash = Hash::of(entry.address);
-        let bucket = bucket as usize;
-        let is_removed = self.replace(bucket, hash.tag(), FREE, |it| {
-            it == index && self.entry(bucket, it).map(EntryCells::load) == Some(*entry)
-        });
-        if is_removed.is_none() {
-            return false;
-        }
         let home = hash.bucket(0, self.tags.len());
-        if home != bucket {
+        let born_ns = Some(entry.born_ns);
+        let removed = self.remove_from(bucket as usize, hash.tag(), entry.address, born_ns);
+        if removed.is_some() && home != bucket as usize {
             self.count_away(home, -1);
         }
-        self.cells.used.fetch_sub(1, Ordering::Relaxed);
-        true
+        removed.is_some()
     }
 
     /// The entry with this index in a bucket; `None` if it is not in use or changes at this moment.

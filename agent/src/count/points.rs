@@ -60,6 +60,16 @@ impl PointCells {
         self.left.load(Ordering::Relaxed)
     }
 
+    /// Makes the next allocation a [visit](Self::visit), because a recording begins. Only for the vCPU itself.
+    pub(crate) fn cut(&self) {
+        let allocated = self.allocated();
+        let left = self.left.swap(0, Ordering::Relaxed);
+        self.drawn.store(allocated, Ordering::Relaxed);
+        let beyond = self.beyond.load(Ordering::Relaxed);
+        self.beyond
+            .store(beyond.saturating_add(left), Ordering::Relaxed);
+    }
+
     /// Counts an allocation that [`pass`](Self::pass) did not count. `interval` is the least mean interval of the
     /// recordings, 0 if there are none. Returns whether the allocation is sampled.
     pub(crate) fn visit(&self, size: u64, interval: u64) -> Option<Point> {

@@ -495,7 +495,18 @@ pub(super) fn with_served<R>(
     work: impl FnOnce(&mut Served) -> Result<R, Misuse>,
 ) -> Result<R, Misuse> {
     let mut claim = Claim::take()?;
-    work(claim.served()?)
+    // A recording that begins in the call begins with the next allocation.
+    settle_allocations(false);
+    let result = work(claim.served()?);
+    settle_allocations(true);
+    result
+}
+
+#[inline(never)]
+fn settle_allocations(goes_on: bool) {
+    #[cfg(feature = "heap")]
+    let _ = one::upcall(|agent| super::heap::hooks::settle(agent, goes_on));
+    let _ = goes_on;
 }
 
 fn with_network<R>(work: impl FnOnce(&mut Network) -> Result<R, Misuse>) -> Result<R, Misuse> {

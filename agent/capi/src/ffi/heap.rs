@@ -161,6 +161,19 @@ pub(super) mod hooks {
         });
     }
 
+    /// Tells the agent what was allocated since it looked. Until it is called with `goes_on`, every allocation enters the
+    /// gate.
+    #[inline(never)]
+    pub(in crate::ffi) fn settle(agent: &Agent<'static, Guest>, goes_on: bool) {
+        if agent.config().vcpus == 1 {
+            let left = LEFT.load(Ordering::Relaxed);
+            agent.spend(GIVEN.load(Ordering::Relaxed).saturating_sub(left));
+            let next = if goes_on { agent.left_to_spend() } else { 0 };
+            GIVEN.store(next, Ordering::Relaxed);
+            LEFT.store(next, Ordering::Relaxed);
+        }
+    }
+
     #[inline(never)]
     fn allocated(
         agent: &Agent<'static, Guest>,
@@ -168,22 +181,15 @@ pub(super) mod hooks {
         size: usize,
         registers: &Registers,
     ) {
-        let is_alone = agent.config().vcpus == 1;
-        if is_alone {
-            let left = LEFT.load(Ordering::Relaxed);
-            agent.spend(GIVEN.load(Ordering::Relaxed).saturating_sub(left));
-        }
+        settle(agent, false);
         agent.on_alloc_from(pointer.cast(), size, || *registers);
-        if is_alone {
-            let left = agent.left_to_spend();
-            GIVEN.store(left, Ordering::Relaxed);
-            LEFT.store(left, Ordering::Relaxed);
-        }
+        settle(agent, true);
         if agent.has_live_samples() {
             HOLDS.store(1, Ordering::SeqCst);
         }
     }
 
+    #[inline(never)]
     fn freed(agent: &Agent<'static, Guest>, pointer: *const c_void) {
         agent.on_free(pointer.cast());
         if !agent.has_live_samples() {

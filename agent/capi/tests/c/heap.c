@@ -81,9 +81,10 @@ int main(void)
 
     client = unikprof_connection_open();
     answer(client, "begun", client_heap, client_heap_length);
+    /* Sampled from the first on: each is larger than the interval, and much less than a chunk. */
     for (unsigned number = 0; number < OBJECTS; number++) {
         time_ns++;
-        site(number, 4096);
+        site(number, 600);
         if (number % 2 == 0) {
             unikprof_on_free(objects[number]);
         }

@@ -68,7 +68,7 @@ impl Recorder<'_> {
                     },
                 ),
                 Err(_) => {
-                    if live.remove_entry(bucket, index, &entry) {
+                    if live.remove_entry(bucket, &entry) {
                         self.count_given_up(slot, entry.held.recordings);
                     }
                 }
@@ -109,7 +109,7 @@ impl Recorder<'_> {
                 });
                 let needed = needing.fold(0, |bits, one| bits | 1 << one.index);
                 if needed == 0 {
-                    live.remove_entry(bucket, index, &entry);
+                    live.remove_entry(bucket, &entry);
                 } else if needed != entry.held.recordings {
                     let held = Held {
                         recordings: needed,

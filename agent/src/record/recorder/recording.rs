@@ -315,6 +315,10 @@ impl Recording {
                     .unwrap_or(now_ns ^ u64::from(vcpu + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             };
             slot.begin(self.index, &begin, &agent.snapshot(vcpu));
+            // Another vCPU notices the recording at the end of its chunk of bytes.
+            if cfg!(feature = "heap") && agent.platform().vcpu() == Some(vcpu) {
+                slot.cells.points.cut();
+            }
             agent.platform().kick(vcpu);
         }
         agent.note_everywhere(kind::BEGAN, self.id, self.index as u64);
