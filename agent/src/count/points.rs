@@ -27,7 +27,7 @@ pub(crate) struct PointCells {
     beyond: AtomicU64,
     /// All bytes allocated since the agent started, and `left`.
     drawn: AtomicU64,
-    /// The mean interval that the next point was drawn for; 0: there is none.
+    /// The mean interval that the next point was drawn for. 0 if the last visit found no recording of allocations.
     interval: AtomicU64,
     random: AtomicU64,
     /// Sampled allocations of this vCPU that were freed.
@@ -235,6 +235,22 @@ mod tests {
         cells.visit(size, interval)
     }
 
+    /// Of `rounds` allocations of `size` bytes, `found` were sampled: as many as the probability of this size lets expect.
+    #[track_caller]
+    fn assert_sampled(found: u32, rounds: u32, size: u64, interval: u64) {
+        let p = if size >= interval {
+            1.0
+        } else {
+            1.0 - (-(size as f64) / interval as f64).exp()
+        };
+        let mean = p * f64::from(rounds);
+        let deviation = (mean * (1.0 - p)).sqrt();
+        assert!(
+            (f64::from(found) - mean).abs() <= 5.0 * deviation,
+            "{found} of {mean} samples of {size} bytes"
+        );
+    }
+
     /// Sizes below, around and above the chunk and the mean. Guards the sum of all bytes and the probability of each size.
     #[test]
     fn sizes_are_sampled_with_their_probability_and_all_bytes_are_counted() {
@@ -251,18 +267,7 @@ mod tests {
         let expected: u64 = sizes.iter().sum::<u64>() * u64::from(ROUNDS);
         assert_eq!(cells.allocated(), expected);
         for (size, count) in sizes.into_iter().zip(sampled) {
-            let p = if size >= INTERVAL {
-                1.0
-            } else {
-                1.0 - (-(size as f64) / INTERVAL as f64).exp()
-            };
-            let mean = p * f64::from(ROUNDS);
-            let deviation = (mean * (1.0 - p)).sqrt();
-            let found = f64::from(count);
-            assert!(
-                (found - mean).abs() <= 5.0 * deviation,
-                "{found} of {mean} samples of {size} bytes"
-            );
+            assert_sampled(count, ROUNDS, size, INTERVAL);
         }
     }
 
@@ -296,17 +301,7 @@ mod tests {
                 let point = allocate(&cells, size, LEAST);
                 kept += u32::from(point.is_some_and(|it| cells.is_kept(it, size, LEAST, INTERVAL)));
             }
-            let p = if size >= INTERVAL {
-                1.0
-            } else {
-                1.0 - (-(size as f64) / INTERVAL as f64).exp()
-            };
-            let mean = p * f64::from(ROUNDS);
-            let deviation = (mean * (1.0 - p)).sqrt();
-            assert!(
-                (f64::from(kept) - mean).abs() <= 5.0 * deviation,
-                "{kept} of {mean} samples of {size} bytes"
-            );
+            assert_sampled(kept, ROUNDS, size, INTERVAL);
         }
     }
 
