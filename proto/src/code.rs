@@ -17,8 +17,10 @@ pub mod role {
     pub const OPEN: u32 = 0;
     /// Read-only requests: hello, check and fetch.
     pub const VIEW: u32 = 1;
-    /// All requests.
+    /// All requests but those that trace.
     pub const CONTROL: u32 = 2;
+    /// All requests, and tracing: writing breakpoints into the guest's code.
+    pub const TRACE: u32 = 3;
 }
 
 /// Message types. Requests are below `0x4000`, a recording file's own messages below `0x8000`,
@@ -86,6 +88,14 @@ pub mod refusal {
     /// The sampling interval in bytes is outside the limits of
     /// [`Start::interval_bytes`](crate::message::Start::interval_bytes).
     pub const BAD_INTERVAL: u32 = 26;
+    /// The guest does not allow tracing, or cannot be traced; the text says which.
+    pub const NO_TRACING: u32 = 27;
+    /// Another client's trace is under way; the text names the client.
+    pub const TRACING: u32 = 28;
+    /// The trace is malformed, or does not fit in the agent's memory; the text says what.
+    pub const BAD_TRACE: u32 = 29;
+    /// No such trace: it was replaced by another one, or its client was gone too long before it was armed.
+    pub const NO_TRACE: u32 = 30;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).
@@ -126,6 +136,42 @@ pub mod start_flag {
     pub const KEEP_NEWEST: u32 = 8;
 }
 
+/// [`TraceBegin::flags`](crate::message::TraceBegin::flags).
+pub mod trace_flag {
+    /// Write no calls to the rings: only count.
+    pub const COUNT: u32 = 1;
+}
+
+/// The state of a trace: [`TraceState::state`](crate::message::TraceState::state).
+pub mod trace_state {
+    /// Its functions and probes are being sent.
+    pub const OPEN: u32 = 0;
+    /// It is under way.
+    pub const ARMED: u32 = 1;
+    /// Its client has ended it.
+    pub const STOPPED: u32 = 2;
+    /// The agent has ended it, since its client was gone too long.
+    pub const ABANDONED: u32 = 3;
+}
+
+/// Why a function is not traced: [`TraceRefused::reason`](crate::message::TraceRefused::reason).
+pub mod trace_refusal {
+    /// The guest's memory has other bytes at a probe than the client expects.
+    pub const OTHER_BYTES: u32 = 1;
+    /// The agent neither emulates the instruction at a probe nor can it run a copy of it.
+    pub const INSTRUCTION: u32 = 2;
+    /// There are no more slots for copies of instructions, or none near enough.
+    pub const NO_SLOT: u32 = 3;
+    /// The agent itself may run the function while it handles a breakpoint.
+    pub const AGENT: u32 = 4;
+    /// The code at a probe cannot be written, or is in no mapping.
+    pub const NOT_WRITABLE: u32 = 5;
+    /// There is no more memory for probes.
+    pub const NO_ROOM: u32 = 6;
+    /// Two probes overlap, or a probe lies inside of another function's instruction.
+    pub const OVERLAP: u32 = 7;
+}
+
 /// The state of a recording: [`RecordingStatus::state`](crate::message::RecordingStatus::state).
 pub mod state {
     /// The recording was fetched and removed after the status was requested.
@@ -152,6 +198,8 @@ pub mod capability {
     pub const HEAP: u64 = 8;
     /// The agent has a table of live allocations, and records in mode [`LIVE`](super::mode::LIVE).
     pub const LIVE: u64 = 16;
+    /// The guest allows tracing.
+    pub const TRACE: u64 = 32;
 }
 
 /// The kind of a [`Histogram`](crate::message::Histogram).

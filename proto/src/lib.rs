@@ -8,9 +8,10 @@
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
 //! 5. [`ring`]: the encoding of the flight recorder's records, inside a [`message::RingRun`] body.
 //! 6. [`live`](mod@live): the encoding of sampled allocations, inside a [`message::LiveSamples`] body.
-//! 7. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
-//! 8. [`secure`]: encryption with a key, between the preambles and the frames.
-//! 9. [`code`]: the values of integer codes, and the conversion of frame codes to addresses.
+//! 7. [`trace`](mod@trace): the encoding of functions, probes and totals of a trace.
+//! 8. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
+//! 9. [`secure`]: encryption with a key, between the preambles and the frames.
+//! 10. [`code`]: the values of integer codes, and the conversion of frame codes to addresses.
 //!
 //! A conversation: both sides send their preamble; the client sends requests, and the agent answers
 //! every request in order. A message's structure never changes once released; a new field requires
@@ -48,4 +49,5 @@ pub mod preamble;
 pub mod ring;
 pub mod run;
 pub mod secure;
+pub mod trace;
 pub mod varint;

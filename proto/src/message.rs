@@ -222,6 +222,76 @@ messages! {
         since_ns: u64,
     }
 
+    /// Begins a trace: functions and their probes follow, and nothing is traced yet. A trace that this client began
+    /// before is ended. Requires the role [`TRACE`](crate::code::role::TRACE) or an open agent. Answered by
+    /// [`TraceReady`].
+    TraceBegin = TRACE_BEGIN 0x0010 {
+        /// The number of its functions, 1 to [`MAX_FUNCTIONS`](crate::trace::MAX_FUNCTIONS).
+        functions: u32,
+        /// The number of its probes.
+        probes: u32,
+        /// See [`code::trace_flag`](crate::code::trace_flag).
+        flags: u32,
+        /// The share of one CPU that the trace may cost, in thousandths: the agent removes the probes of the functions
+        /// that are called most until it costs less. 0: no limit.
+        max_cost_permille: u32,
+        /// Keep only calls of root functions that took so long, in ns, and what they called; 0: keep all calls. See
+        /// [`function_flag::ROOT`](crate::trace::function_flag::ROOT).
+        slow_ns: u64,
+    }
+
+    /// Functions of a trace, in the order of their indices. Has no answer: errors are reported after
+    /// [`TraceArm`].
+    TraceFunctions<'a> = TRACE_FUNCTIONS 0x0011 {
+        /// The trace's id, from [`TraceReady`].
+        trace: u64,
+        /// The index of the first one.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// See [`trace`](mod@crate::trace).
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// Probes of a trace; their functions were sent before. Has no answer: errors are reported after [`TraceArm`].
+    TraceProbes<'a> = TRACE_PROBES 0x0012 {
+        /// The trace's id.
+        trace: u64,
+        /// The index of the first one.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// See [`trace`](mod@crate::trace).
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// All functions and probes were sent: begin to trace. The agent compares each instruction with its memory before
+    /// it writes a breakpoint there. Answered by [`TraceArmed`] and its [`TraceRefused`]s. Repeats the answer for a
+    /// trace that is armed already.
+    TraceArm = TRACE_ARM 0x0013 {
+        /// The trace's id.
+        trace: u64,
+    }
+
+    /// Requests what was counted so far. It is not cleared. Answered by [`TraceState`], [`TraceTotals`],
+    /// [`TraceCallers`] and [`TraceEnd`]. The calls themselves are in the [rings](crate::ring), from
+    /// [`kind::ENTER`](crate::ring::kind::ENTER) and [`kind::LEAVE`](crate::ring::kind::LEAVE) on.
+    ///
+    /// A trace ends by itself [`TraceReady::patience_ns`] after the last request about it.
+    TraceFetch = TRACE_FETCH 0x0014 {
+        /// The trace's id.
+        trace: u64,
+    }
+
+    /// Ends a trace: removes its probes. What was counted can be fetched until another trace begins. Answered by
+    /// [`TraceState`].
+    TraceStop = TRACE_STOP 0x0015 {
+        /// The trace's id.
+        trace: u64,
+    }
+
     /// A client's first message with a key: `-> psk, e` of the handshake. It is sent directly after
     /// the client's preamble. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
     Handshake = HANDSHAKE 0x000b {
@@ -665,6 +735,107 @@ messages! {
         /// Empty if there is no snapshot, or if the next one is requested and not taken yet.
         #[serde(borrow)]
         state: &'a [u8],
+    }
+
+    /// A trace may be sent.
+    TraceReady = TRACE_READY 0x8019 {
+        /// The trace's id, unique in this guest's life.
+        trace: u64,
+        /// Its number in ring records: the lowest 16 bits of its id.
+        number: u32,
+        /// The cost of one probe on this machine, in cycles of the [`Snapshot`]'s counter: measured by the agent on a
+        /// function of its own. 0 if it is not known.
+        probe_cycles: u64,
+        /// The trace ends after so much time without a request about it, in ns.
+        patience_ns: u64,
+    }
+
+    /// A trace was begun, followed by `refused` [`TraceRefused`]s.
+    TraceArmed = TRACE_ARMED 0x801a {
+        /// The trace's id.
+        trace: u64,
+        /// When it began.
+        started_ns: u64,
+        /// The number of probes that were set.
+        probes: u32,
+        /// The number of functions that are not traced.
+        refused: u32,
+    }
+
+    /// A function that is not traced. None of its probes was set.
+    TraceRefused = TRACE_REFUSED 0x801b {
+        /// The function's index.
+        function: u32,
+        /// Why; see [`code::trace_refusal`](crate::code::trace_refusal).
+        reason: u32,
+        /// The code of the probe that it is about; 0 if it is about none.
+        code: u32,
+    }
+
+    /// The state of a trace. Counts are of all vCPUs, since it began.
+    TraceState = TRACE_STATE 0x801c {
+        /// The trace's id.
+        trace: u64,
+        /// See [`code::trace_state`](crate::code::trace_state).
+        state: u32,
+        /// When it began.
+        started_ns: u64,
+        /// When it ended, or now.
+        ended_ns: u64,
+        /// Probes that are set now.
+        probes: u32,
+        /// Breakpoints that were handled.
+        traps: u64,
+        /// Breakpoints that arrived after their probe was removed.
+        stale: u64,
+        /// Breakpoints on a vCPU, thread or stack that the agent does not know: their instructions ran, and nothing
+        /// was counted.
+        unplaced: u64,
+        /// Entries that found the stack of open calls full, or no room for another stack: not measured.
+        too_deep: u64,
+        /// Exits of another function than the innermost open call.
+        mismatched: u64,
+        /// Calls in slow traces whose inner calls did not all fit in the memory.
+        truncated: u64,
+        /// Callers that did not fit in the memory.
+        callers_lost: u64,
+        /// The processor's cycles from the entry of the handler to its end.
+        cycles: u64,
+        /// The estimated cost, in thousandths of one CPU, over the last second or since the trace began: of the
+        /// handler, and of the exceptions themselves at the measured cost.
+        cost_permille: u32,
+    }
+
+    /// Totals of functions.
+    TraceTotals<'a> = TRACE_TOTALS 0x801d {
+        /// The trace's id.
+        trace: u64,
+        /// How many.
+        count: u32,
+        /// See [`FunctionTotals`](crate::trace::FunctionTotals).
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// Callers of functions.
+    TraceCallers<'a> = TRACE_CALLERS 0x801e {
+        /// The trace's id.
+        trace: u64,
+        /// How many.
+        count: u32,
+        /// See [`Caller`](crate::trace::Caller).
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// The end of what was counted.
+    TraceEnd = TRACE_END 0x801f {
+        /// The trace's id.
+        trace: u64,
+        /// The number of functions whose totals were sent.
+        functions: u32,
+        /// The number of callers that were sent.
+        callers: u32,
     }
 
     /// The end of the names.

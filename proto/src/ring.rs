@@ -55,6 +55,10 @@ pub mod kind {
     pub const BAD_KEY: u8 = 11;
     /// The time of day in ns since 1970-01-01 UTC.
     pub const CLOCK: u8 = 12;
+    /// A traced function was entered: an [`Enter`](super::Enter), and the number of the stack that it runs on.
+    pub const ENTER: u8 = 13;
+    /// A traced call ended: a [`Leave`](super::Leave), and the number of the stack.
+    pub const LEAVE: u8 = 14;
     /// Guest event: a mark. The name's id, and a value chosen by the guest.
     pub const MARK: u8 = 16;
     /// Guest event: the begin of a span. The name's id, and the span's number.
@@ -80,6 +84,92 @@ pub mod outcome {
 
 /// A flag in the second number of [`kind::SAMPLE`]: the sample was late.
 pub const SAMPLE_LATE: u64 = 1 << 8;
+
+/// The first number of [`kind::ENTER`].
+///
+/// Calls on one stack are nested, so each [`Leave`] ends the innermost open call of its stack. A stack that has no open
+/// call loses its number, which another one may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enter {
+    /// The function's index in its trace.
+    pub function: u16,
+    /// The trace's [number](crate::message::TraceReady::number).
+    pub trace: u16,
+    /// The [code](crate::code::frame_code) of the return address.
+    pub caller: u32,
+}
+
+/// The first number of [`kind::LEAVE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The function's index in its trace.
+    pub function: u16,
+    /// The trace's [number](crate::message::TraceReady::number).
+    pub trace: u16,
+    /// See [`how`].
+    pub how: u8,
+    /// The time within the call, without that of traced calls inside it, during which the vCPU was blocked, in ns:
+    /// rounded down to multiples of 256 ns, at most 275 s.
+    pub blocked_ns: u64,
+}
+
+/// How a call ended: [`Leave::how`].
+pub mod how {
+    /// By a return, or by a jump to another function.
+    pub const RETURNED: u8 = 0;
+    /// It was found to have ended when a caller of it was next seen: by an exception, for example. The time of the
+    /// record is too late.
+    pub const UNWOUND: u8 = 1;
+    /// By an unseen jump to another traced function, whose entry has the same time.
+    pub const REPLACED: u8 = 2;
+    /// It was still open when the trace ended.
+    pub const OPEN: u8 = 3;
+}
+
+impl Enter {
+    /// The number.
+    pub const fn to_number(self) -> u64 {
+        self.function as u64 | (self.trace as u64) << 16 | (self.caller as u64) << 32
+    }
+
+    /// The inverse of [`to_number`](Self::to_number).
+    pub const fn from_number(number: u64) -> Self {
+        Self {
+            function: number as u16,
+            trace: (number >> 16) as u16,
+            caller: (number >> 32) as u32,
+        }
+    }
+}
+
+impl Leave {
+    const BLOCKED_UNIT_SHIFT: u32 = 8;
+    const MOST_BLOCKED: u64 = (1 << 30) - 1;
+
+    /// The number.
+    pub const fn to_number(self) -> u64 {
+        let blocked = self.blocked_ns >> Self::BLOCKED_UNIT_SHIFT;
+        let blocked = if blocked < Self::MOST_BLOCKED {
+            blocked
+        } else {
+            Self::MOST_BLOCKED
+        };
+        self.function as u64
+            | (self.trace as u64) << 16
+            | (self.how as u64 & 3) << 32
+            | blocked << 34
+    }
+
+    /// The inverse of [`to_number`](Self::to_number), but for the rounding.
+    pub const fn from_number(number: u64) -> Self {
+        Self {
+            function: number as u16,
+            trace: (number >> 16) as u16,
+            how: (number >> 32) as u8 & 3,
+            blocked_ns: number >> 34 << Self::BLOCKED_UNIT_SHIFT,
+        }
+    }
+}
 
 /// The maximum number of event names; their ids are below it.
 pub const MAX_EVENT_NAMES: usize = 256;
@@ -243,6 +333,26 @@ mod tests {
         assert_eq!(reserved, Err(InvalidRun::Impossible(ITEM, 0)));
         let left = decode(0, 1, &[1, 0, 9], |_| {});
         assert_eq!(left, Err(InvalidRun::LeftOver(ITEM, 1)));
+    }
+
+    #[test]
+    fn calls_survive_their_numbers() {
+        let enter = Enter {
+            function: 999,
+            trace: u16::MAX,
+            caller: u32::MAX,
+        };
+        assert_eq!(Enter::from_number(enter.to_number()), enter);
+        let leave = |blocked_ns| Leave {
+            function: u16::MAX,
+            trace: 7,
+            how: how::OPEN,
+            blocked_ns,
+        };
+        let back = |blocked_ns| Leave::from_number(leave(blocked_ns).to_number());
+        assert_eq!(back(256_000), leave(256_000));
+        assert_eq!(back(256_255), leave(256_000));
+        assert_eq!(back(u64::MAX), leave(((1 << 30) - 1) << 8));
     }
 
     /// A sample of the usual kind takes five to six bytes on the wire.
