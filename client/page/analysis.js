@@ -33,6 +33,7 @@ export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
     ...findings.map((found) => entry(found, labels, on)),
-    ...unchecked.map(({ rule, why }) => element("p", { className: "unchecked", textContent: `not checked: ${rule}: ${why}` })),
+    ...[...Map.groupBy(unchecked, ({ why }) => why)].map(([why, rules]) =>
+      element("p", { className: "unchecked", textContent: `not checked: ${rules.map(({ rule }) => rule).join(", ")}: ${why}` })),
   ];
 }

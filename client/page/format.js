@@ -47,6 +47,11 @@ export function moment(ns, step) {
   return `${(ns / 1e9).toFixed(digits)} s`;
 }
 
+/** A moment in ns since the recording began, for a field: in seconds, to the microsecond. */
+export function seconds(ns) {
+  return (ns / 1e9).toFixed(6).replace(/0{1,3}$/, "");
+}
+
 /** A moment as a date (UTC), if the guest knows the date. */
 export function clock(unixNs) {
   if (unixNs === null || unixNs === undefined) return "";

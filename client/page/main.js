@@ -4,7 +4,7 @@ import { css } from "./canvas.js";
 import { MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
 import { decode, inflate } from "./decode.js";
 import { Flame } from "./flame.js";
-import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent } from "./format.js";
+import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
 import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
 import { change, design, interval, significant, unplaced } from "./statistics.js";
@@ -90,7 +90,9 @@ class Page {
     const title = [info.guest_name || "guest", info.name].filter(Boolean).join(": ");
     $("title").textContent = title;
     document.title = `${title} - unikprof`;
-    const rate = info.mode === "off-cpu" ? "measured" : `${info.rate_hz === null ? "unknown rate" : `${info.rate_hz.toFixed(0)} Hz`}`;
+    const rate = info.mode === "off-cpu" ? "measured"
+      : info.interval_bytes ? `every ${size(info.interval_bytes)}`
+      : info.rate_hz === null ? "unknown rate" : `${info.rate_hz.toFixed(0)} Hz`;
     const filters = [
       report.filter.focus === null ? "" : `only stacks that match ${report.filter.focus}`,
       report.filter.ignore === null ? "" : `without stacks that match ${report.filter.ignore}`,
@@ -211,14 +213,23 @@ class Page {
     return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
   }
 
+  /** The chosen range of time, or the whole recording. */
+  shownRange() {
+    const { from_ns: from, to_ns: to } = this.recording.time;
+    return this.state.window ?? [from, to];
+  }
+
   enterRange() {
     const { from_ns: first, to_ns: last } = this.recording.time;
-    const read = (id, otherwise) => {
-      const seconds = Number.parseFloat($(id).value);
-      return Number.isFinite(seconds) ? Math.round(seconds * 1e9) : otherwise;
+    const [from, to] = this.shownRange();
+    // The field shows a rounded time: the exact one is kept until another is entered.
+    const read = (id, shown, otherwise) => {
+      if ($(id).value === seconds(shown)) return shown;
+      const entered = Number.parseFloat($(id).value);
+      return Number.isFinite(entered) ? Math.round(entered * 1e9) : otherwise;
     };
     const clamp = (at) => Math.min(Math.max(at, first), last);
-    const range = [clamp(read("from", first)), clamp(read("to", last))];
+    const range = [clamp(read("from", from, first)), clamp(read("to", to, last))];
     this.set({ window: range[0] < range[1] ? range : null });
   }
 
@@ -318,8 +329,8 @@ class Page {
     $("collapse").checked = state.collapse;
     if ($("query").value !== state.query) $("query").value = state.query;
     if (recording.time) {
-      const [from, to] = state.window ?? [recording.time.from_ns, recording.time.to_ns];
-      for (const [id, at] of [["from", from], ["to", to]]) if (document.activeElement !== $(id)) $(id).value = (at / 1e9).toFixed(9).replace(/0{1,6}$/, "");
+      const [from, to] = this.shownRange();
+      for (const [id, at] of [["from", from], ["to", to]]) if (document.activeElement !== $(id)) $(id).value = seconds(at);
     }
     const undo = (text, changes) => element("button", { type: "button", textContent: `${text} ×`, onclick: () => this.set(changes) });
     const name = (label) => recording.labels[label].name.slice(-40);

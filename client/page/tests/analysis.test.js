@@ -55,6 +55,9 @@ test("without time there is no button for it, and what was not checked is said",
   const unchecked = [{ rule: "slow span", why: "no times" }];
   const pane = analysisPane({ findings: [finding], quiet: [], unchecked }, [], {});
   assert.equal(pane.flatMap((node) => node.all("button")).length, 0);
+  unchecked.push({ rule: "idle", why: "empty" }, { rule: "burst", why: "no times" });
   const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
-  assert.deepEqual(empty.map((node) => node.text), ["Analysis of the guest: none of 2 rules found anything", "not checked: slow span: no times"]);
+  assert.deepEqual(empty.map((node) => node.text), [
+    "Analysis of the guest: none of 2 rules found anything", "not checked: slow span, burst: no times", "not checked: idle: empty",
+  ]);
 });

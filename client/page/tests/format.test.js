@@ -1,6 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { amountWithUnit, duration, grouped, moduleOf, moment, percent, printable, printableDeep } from "../format.js";
+import { amountWithUnit, duration, grouped, moduleOf, moment, percent, printable, printableDeep, seconds } from "../format.js";
+
+test("a field shows at most microseconds, at least milliseconds", () => {
+  assert.equal(seconds(29_998_765_432), "29.998765");
+  assert.equal(seconds(1_500_000_000), "1.500");
+});
 
 test("counts, shares and durations read as in the reports", () => {
   assert.equal(grouped(0), "0");

@@ -677,6 +677,18 @@ fn what_cannot_be_checked_is_said_with_its_reason() {
                 .why
                 .contains("give the agent memory for a ring")
         );
+        let mut text = Vec::new();
+        analysis.write(Some(1000), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(
+            text.matches("not checked: ").count(),
+            1,
+            "one reason: {text}"
+        );
+        assert!(
+            text.contains("not checked: lockstep, burst, slow span, rising counter: "),
+            "{text}"
+        );
     });
     Guest::idle().analyze(|analysis, _| {
         assert_eq!(analysis.findings, []);

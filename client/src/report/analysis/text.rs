@@ -43,13 +43,25 @@ impl Analysis {
             );
             write!(out, "\n{quiet}")?;
         }
-        for unchecked in &self.unchecked {
-            let mut why = String::new();
-            let words = format!("not checked: {}: {}", unchecked.rule, unchecked.why);
-            paragraph(&mut why, "", &words, columns);
-            out.write_all(why.as_bytes())?;
+        for (why, rules) in self.unchecked_by_reason() {
+            let mut text = String::new();
+            let words = format!("not checked: {}: {why}", rules.join(", "));
+            paragraph(&mut text, "", &words, columns);
+            out.write_all(text.as_bytes())?;
         }
         Ok(())
+    }
+
+    /// The rules that were not checked, by the reason, in the order of their first rules.
+    fn unchecked_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for unchecked in &self.unchecked {
+            match reasons.iter_mut().find(|(why, _)| *why == unchecked.why) {
+                Some((_, rules)) => rules.push(unchecked.rule),
+                None => reasons.push((unchecked.why, vec![unchecked.rule])),
+            }
+        }
+        reasons
     }
 
     /// What was found, in a sentence.
