@@ -70,7 +70,7 @@ pub(super) struct ConnectLeaksArguments {
     #[arg(value_name = "DURATION", value_parser = values::duration)]
     length: Duration,
     /// The mean number of bytes between two that are sampled
-    #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = values::bytes, help_heading = "Sampling")]
+    #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = values::interval_bytes, help_heading = "Sampling")]
     every: u64,
     /// Keep the recording in this .unikprof file
     #[arg(

@@ -46,7 +46,7 @@ pub(super) struct RecordArguments {
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
     /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Sampling")]
+    #[arg(long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling")]
     every: Option<u64>,
     #[command(flatten)]
     pub(super) outputs: OutputArguments,
@@ -74,7 +74,7 @@ pub(super) struct StartArguments {
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
     /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Sampling")]
+    #[arg(long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling")]
     every: Option<u64>,
     #[command(flatten)]
     pub(super) names: NameArguments,

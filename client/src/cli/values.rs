@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use unikprof_proto::message::MAX_NAME;
+use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES};
 
 use crate::units;
 
@@ -77,11 +77,23 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         "KiB" | "K" | "k" => Some(10),
         "MiB" | "M" | "m" => Some(20),
         "GiB" | "G" | "g" => Some(30),
+        "TiB" | "T" | "t" => Some(40),
         "" if number == "0" => Some(0),
         _ => None,
     };
     let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
     bytes.ok_or_else(|| "expected a size such as `512KiB` or `4MiB`, or 0 for no limit".into())
+}
+
+/// The mean number of bytes between two allocations that are sampled.
+pub(super) fn interval_bytes(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text).ok();
+    bytes
+        .filter(|bytes| (MIN_INTERVAL_BYTES..=MAX_INTERVAL_BYTES).contains(bytes))
+        .ok_or_else(|| {
+            let [least, most] = [MIN_INTERVAL_BYTES, MAX_INTERVAL_BYTES].map(units::size);
+            format!("expected a size with its unit, such as `64KiB`, from {least} to {most}")
+        })
 }
 
 /// The name of a recording.
@@ -127,6 +139,7 @@ mod tests {
         assert_eq!(bytes("512KiB"), Ok(512 << 10));
         assert_eq!(bytes("4 MiB"), Ok(4 << 20));
         assert_eq!(bytes("2g"), Ok(2 << 30));
+        assert_eq!(bytes("1TiB"), Ok(1 << 40));
         assert_eq!(bytes("0"), Ok(0));
         for text in [
             "512",
@@ -138,6 +151,16 @@ mod tests {
             "5 apples",
         ] {
             assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interval_of_bytes_has_limits_and_cannot_be_0() {
+        assert_eq!(interval_bytes("64B"), Ok(64));
+        assert_eq!(interval_bytes("1TiB"), Ok(1 << 40));
+        for text in ["1", "0", "63B", "2TiB", "often"] {
+            let error = interval_bytes(text).unwrap_err();
+            assert!(error.contains("from 64 B to 1 TiB"), "{text}: {error}");
         }
     }
 

@@ -684,6 +684,33 @@ fn a_live_agent_is_as_blessed() {
     golden("agent-recording.figures", &format!("{document}\n{lines}"));
 }
 
+/// A table that is full drops what a recording of mode live asks for; without one it is not looked at.
+#[test]
+fn a_full_table_of_live_samples_is_worth_a_look() {
+    let mut status = recording();
+    status.agent.live_capacity = 1_000;
+    status.agent.live_used = 700;
+    agent_only_access(&ask(&agent(), &status));
+    status.recordings[0].mode = mode::LIVE;
+    status.recordings[0].period_ns = 0;
+    status.recordings[0].interval_bytes = 512 << 10;
+    let check = |status: &RecorderStatus| {
+        let mut checks = ask(&agent(), status).checks;
+        checks.retain(|check| check.name == "live table");
+        checks.pop().unwrap()
+    };
+    let sound = check(&status);
+    assert_eq!(sound.verdict, Verdict::Good);
+    assert!(sound.finding.contains("700 of 1,000"), "{}", sound.finding);
+    status.agent.live_used = 900;
+    agent_trips(
+        &ask(&agent(), &status),
+        "live table",
+        Verdict::Look,
+        &["900 of 1,000", "--every 1MiB"],
+    );
+}
+
 #[track_caller]
 fn agent_only_access(diagnosis: &Diagnosis) {
     only(diagnosis, "access", Verdict::Look, &["without a key"]);

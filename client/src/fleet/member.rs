@@ -134,14 +134,17 @@ impl Answer {
     }
 }
 
-/// See [`Answer::always_on`].
+/// See [`Answer::always_on`]. A recording of allocations is not one, however long it runs.
 pub(super) fn always_on<'a>(
     agent: &AgentInfo,
     status: &'a RecorderStatus,
 ) -> Option<&'a RecordingStatus> {
-    let runs = |one: &&RecordingStatus| one.state == state::RECORDING && one.duration_ns == 0;
     let mut recordings = status.recordings.iter().filter(|_| agent.keeps_time());
-    recordings.find(runs)
+    recordings.find(|one| records_time_for_ever(one))
+}
+
+fn records_time_for_ever(one: &RecordingStatus) -> bool {
+    one.state == state::RECORDING && one.duration_ns == 0 && !one.mode().is_heap()
 }
 
 /// All profiles that were begun of a guest since the program began, together.
@@ -333,4 +336,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Tells the log; one that cannot be written to is no reason to stop.
 pub(super) fn log(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use unikprof_proto::code::mode;
+
+    use super::*;
+
+    #[test]
+    fn an_endless_recording_of_allocations_is_not_the_always_on_one() {
+        let one = |mode, duration_ns| RecordingStatus {
+            state: state::RECORDING,
+            mode,
+            duration_ns,
+            ..RecordingStatus::default()
+        };
+        assert!(records_time_for_ever(&one(mode::CPU, 0)));
+        assert!(!records_time_for_ever(&one(mode::CPU, 1)));
+        for mode in [mode::ALLOC, mode::LIVE] {
+            assert!(!records_time_for_ever(&one(mode, 0)), "{mode}");
+        }
+    }
 }
