@@ -53,7 +53,7 @@ pub enum Agent {
     Streams,
     /// The archive with the agent's own TCP over the kernel's frames.
     Frames,
-    /// That with keys, the flight recorder and a linked caller table.
+    /// That with keys, the flight recorder, samples of allocations and a linked caller table.
     Full,
     /// The drop-in, linked with the kernel as it was before.
     DropIn,
@@ -67,7 +67,10 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Without => ("without", None),
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
-        Agent::Full => ("full", Some(&["--smoltcp", "--noise", "--ring"][..])),
+        Agent::Full => (
+            "full",
+            Some(&["--smoltcp", "--noise", "--ring", "--heap"][..]),
+        ),
         Agent::DropIn => {
             let words = &["--dropin", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
             ("dropin", Some(&words[..]))
@@ -109,7 +112,12 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Full => {
             let link_with = |bytes: usize| -> Result<Vec<u8>, LabError> {
                 let bytes = format!("-DCALLER_TABLE_BYTES={bytes}");
-                link(&["-DPROFILER_KEYS", "-DPROFILER_RING", &bytes])?;
+                link(&[
+                    "-DPROFILER_KEYS",
+                    "-DPROFILER_RING",
+                    "-DPROFILER_HEAP",
+                    &bytes,
+                ])?;
                 caller_table(&beside)
             };
             let bytes = link_with(1)?.len();

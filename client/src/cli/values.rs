@@ -159,8 +159,9 @@ mod tests {
         assert_eq!(interval_bytes("64B"), Ok(64));
         assert_eq!(interval_bytes("1TiB"), Ok(1 << 40));
         for text in ["1", "0", "63B", "2TiB", "often"] {
-            let error = interval_bytes(text).unwrap_err();
-            assert!(error.contains("from 64 B to 1 TiB"), "{text}: {error}");
+            let refused = interval_bytes(text);
+            let is_told = |error: &String| error.contains("from 64 B to 1 TiB");
+            assert!(refused.as_ref().is_err_and(is_told), "{text}: {refused:?}");
         }
     }
 

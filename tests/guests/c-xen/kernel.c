@@ -55,6 +55,9 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
         thread_create(miller);
         thread_create(baker);
     }
+    if (command_line_is("allocations", "yes")) {
+        thread_create(stock);
+    }
     if (command_line_is("fault", "page") || command_line_is("fault", "protection")) {
         thread_create(fail);
     }

@@ -1,5 +1,5 @@
-/* The kernel's connection to the agent, except for four calls: on_tick in timer.c, on_block and on_wake in
- * threads.c, and the start in kernel.c.
+/* The kernel's connection to the agent, except for its calls: on_tick in timer.c, on_block and on_wake in
+ * threads.c, on_alloc, on_realloc and on_free in heap.c, and the start in kernel.c.
  *
  * Its clients are connected by network frames, not by byte streams: a kernel under development has a network
  * device long before it has TCP, and with `--smoltcp` the archive contains TCP. The hosted guest
@@ -49,7 +49,12 @@ __attribute__((section(".unikprof.callers"))) static const uint8_t caller_table[
 
 #ifdef PROFILER_RING
 /* For the newest samples with their times. */
-static uint8_t ring[64 << 10];
+static uint8_t ring[256 << 10];
+#endif
+
+#ifdef PROFILER_HEAP
+/* For 4,000 samples of memory that is still held: unikprof_live_bytes. */
+static uint8_t live[34 * 4000];
 #endif
 
 /* --- The platform functions that the agent calls; upcalls also call those marked (upcall) --- */
@@ -179,6 +184,19 @@ uint64_t profiler_on_wake(void)
     return unikprof_on_wake();
 }
 
+void profiler_count_rounds(unsigned rounds)
+{
+#ifdef PROFILER_RING
+    static int32_t name;
+    if (name == 0) {
+        name = unikprof_event_name("rounds");
+    }
+    unikprof_counter(name, rounds);
+#else
+    (void)rounds;
+#endif
+}
+
 /* --- Its clients --- */
 
 /* Moves frames and polls as far as possible; returns when to call it again without frames. */
@@ -265,7 +283,11 @@ void profiler_start(void)
 #ifdef PROFILER_RING
     config.ring = ring;
     config.ring_length = sizeof ring;
-    config.recordings = 2;
+    config.recordings = 3;
+#endif
+#ifdef PROFILER_HEAP
+    config.live_memory = live;
+    config.live_memory_length = sizeof live;
 #endif
 
     if (build_id_note.length > BUILD_ID_LENGTH) {

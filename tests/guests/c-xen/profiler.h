@@ -10,6 +10,8 @@
 
 #ifndef WITHOUT_AGENT
 
+#include <unikprof.h>
+
 /* Starts the agent. If that fails, the guest runs on without it and says why. */
 void profiler_start(void);
 
@@ -27,6 +29,25 @@ uint64_t profiler_on_tick(const struct interrupt_frame *frame);
  * returns its next one. */
 void profiler_on_block(void);
 uint64_t profiler_on_wake(void);
+
+/* Called by the heap. Not functions of their own: stacks begin at the caller of what they call. */
+static inline void profiler_on_alloc(const void *memory, size_t size)
+{
+    unikprof_on_alloc(memory, size);
+}
+
+static inline void profiler_on_realloc(const void *old, const void *memory, size_t size)
+{
+    unikprof_on_realloc(old, memory, size);
+}
+
+static inline void profiler_on_free(const void *memory)
+{
+    unikprof_on_free(memory);
+}
+
+/* Notes how many rounds `stock` has begun. */
+void profiler_count_rounds(unsigned rounds);
 
 #else
 
@@ -62,6 +83,29 @@ static inline void profiler_on_block(void)
 static inline uint64_t profiler_on_wake(void)
 {
     return NO_DEADLINE;
+}
+
+static inline void profiler_on_alloc(const void *memory, size_t size)
+{
+    (void)memory;
+    (void)size;
+}
+
+static inline void profiler_on_realloc(const void *old, const void *memory, size_t size)
+{
+    (void)old;
+    (void)memory;
+    (void)size;
+}
+
+static inline void profiler_on_free(const void *memory)
+{
+    (void)memory;
+}
+
+static inline void profiler_count_rounds(unsigned rounds)
+{
+    (void)rounds;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* The kernel's work: two threads with known shares. */
+/* The kernel's work: two threads with known shares, and one with known allocations. */
 #ifndef WORK_H
 #define WORK_H
 
@@ -13,5 +13,8 @@ void sleeper(void);
 
 /* Instead of them: never ends, and never blocks. */
 void stuck(void);
+
+/* Beside them: allocates memory; see stock.c. */
+void stock(void);
 
 #endif

@@ -16,6 +16,7 @@ mod harness;
 mod hot_spots;
 mod idle;
 mod keys;
+mod memory;
 mod restore;
 mod sources;
 mod stuck;

@@ -1,4 +1,5 @@
-//! A save and a restore of a guest with two vCPUs, whose timers the agent arms, while a recording runs.
+//! A guest with two vCPUs, whose timers the agent arms, and with known allocations: a recording goes on over a save and a
+//! restore, and what each vCPU allocates and the other one frees is recorded.
 
 use std::time::Duration;
 
@@ -6,6 +7,7 @@ use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
+use crate::memory::{Held, Site, assert_books};
 
 const SAVED: Boot = Boot {
     name: "saved",
@@ -16,7 +18,7 @@ const SAVED: Boot = Boot {
             ..LabConfig::with_guest(profiled_guest_with_vcpus(
                 "saved",
                 2,
-                "load=50 ticks=owned",
+                "allocations=50 ticks=owned",
             )?)
         })
     },
@@ -60,5 +62,57 @@ fn a_recording_goes_on_after_a_save_and_restore() {
 
         // Once more, with nothing running meanwhile.
         client.record_samples(200, &[]);
+    });
+}
+
+/// The functions of the guest's `allocations`. The first vCPU runs the main loop; the other one frees what it requests.
+const SITES: [Site; 5] = [
+    Site {
+        function: "request",
+        sizes: &[700],
+        calls: 4.0,
+        held: Held::AtMost(QUEUE),
+        ..ENTRY
+    },
+    Site {
+        function: "reply",
+        below: "allocate_for_ever",
+        sizes: &[300],
+        counter: "replies",
+        calls: 1.0,
+        held: Held::AtMost(QUEUE),
+    },
+    Site {
+        function: "list",
+        sizes: &[256, 512, 1_024],
+        held: Held::AtMost(0.0),
+        ..ENTRY
+    },
+    ENTRY,
+    Site {
+        function: "leak",
+        sizes: &[1_000],
+        counter: "leaks",
+        held: Held::All,
+        ..ENTRY
+    },
+];
+
+const ENTRY: Site = Site {
+    function: "entry",
+    below: "kernel_main",
+    sizes: &[2_000],
+    counter: "rounds",
+    calls: 1.0,
+    held: Held::Newest(200.0),
+};
+
+/// So many wait for the other vCPU to free them.
+const QUEUE: f64 = 128.0;
+
+#[test]
+fn allocations_of_two_vcpus_are_those_of_the_guests_books() {
+    on(&SAVED, |lab| {
+        assert_books(&Guest::of(lab, "saved").client(), &SITES, "leak");
     });
 }

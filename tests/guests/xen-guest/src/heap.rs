@@ -12,15 +12,31 @@ use core::ptr::{self, NonNull};
 
 use crate::lock::SpinLock;
 
+#[cfg(feature = "heap")]
+use {crate::profiler::GuestPlatform, unikprof_agent::Agent, unikprof_agent::heap::Sampled};
+
 /// Binary logarithm of the smallest block.
 const SMALLEST: usize = 4;
 /// Binary logarithm of the largest block, 2 GiB.
 const LARGEST: usize = 31;
 
-#[global_allocator]
-static HEAP: Heap = Heap(SpinLock::new(FreeLists {
+static FREE: SpinLock<FreeLists> = SpinLock::new(FreeLists {
     heads: [None; LARGEST + 1],
-}));
+});
+
+#[cfg(not(feature = "heap"))]
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+#[cfg(feature = "heap")]
+#[global_allocator]
+static HEAP: Sampled<Heap, GuestPlatform> = Sampled::new(Heap);
+
+/// Reports all allocations and frees from now on to the profiler.
+#[cfg(feature = "heap")]
+pub(crate) fn report_to(agent: &'static Agent<'static, GuestPlatform>) {
+    HEAP.attach(agent);
+}
 
 /// Adds memory to the heap.
 ///
@@ -37,13 +53,13 @@ pub(crate) unsafe fn give(memory: Range<u64>) {
         let order = by_address.min((end - start).ilog2()) as usize;
         if let Some(block) = NonNull::new(start as *mut Block) {
             // SAFETY: the block is inside the caller's memory.
-            unsafe { HEAP.0.lock().put(block, order) };
+            unsafe { FREE.lock().put(block, order) };
         }
         start += 1 << order;
     }
 }
 
-struct Heap(SpinLock<FreeLists>);
+struct Heap;
 
 struct Block {
     next: Option<NonNull<Block>>,
@@ -94,14 +110,14 @@ fn order(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         order(layout)
-            .and_then(|order| self.0.lock().take(order))
+            .and_then(|order| FREE.lock().take(order))
             .map_or(ptr::null_mut(), |block| block.as_ptr().cast())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if let (Some(block), Some(order)) = (NonNull::new(memory.cast()), order(layout)) {
             // SAFETY: by the contract of `dealloc` the block came from `alloc` with this layout.
-            unsafe { self.0.lock().put(block, order) };
+            unsafe { FREE.lock().put(block, order) };
         }
     }
 

@@ -1,10 +1,13 @@
-//! Work for a share of each vCPU's time: requests to the demo service, or functions with known shares.
+//! Work for a share of each vCPU's time: requests to the demo service, functions with known shares, or allocations of
+//! known sizes and numbers.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use xen_sys_lite::vcpu::VcpuId;
 
+#[cfg(feature = "heap")]
+use crate::allocations::Allocations;
 use crate::command_line::CommandLine;
 #[cfg(feature = "demo")]
 use crate::demo::Demo;
@@ -36,7 +39,7 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line requests with `load=PERCENT` or `hotspots=PERCENT`, on all vCPUs, and with
+/// Starts the work that the command line requests with `load`, `hotspots` or `allocations=PERCENT`, on all vCPUs, and with
 /// `tick=RATE` the ticks that interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
@@ -50,6 +53,12 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
             key: "hotspots",
             first: Load::hotspots,
             others: be_hot_for_ever,
+        },
+        #[cfg(feature = "heap")]
+        Kind {
+            key: "allocations",
+            first: Load::allocations,
+            others: allocate_for_ever,
         },
     ];
     let asked_for = |kind: Kind| Some((command_line.parsed(kind.key)?, kind));
@@ -72,6 +81,12 @@ impl Load {
     fn hotspots(_: VcpuId) -> Self {
         let mut state = 1;
         Self::new(move || state = hotspots::year(state))
+    }
+
+    #[cfg(feature = "heap")]
+    fn allocations(vcpu: VcpuId) -> Self {
+        let mut allocations = Allocations::new(vcpu);
+        Self::new(move || allocations.round())
     }
 
     fn new(work: impl FnMut() + 'static) -> Self {
@@ -110,6 +125,11 @@ extern "C" fn serve_for_ever(vcpu: VcpuId) -> ! {
 
 extern "C" fn be_hot_for_ever(vcpu: VcpuId) -> ! {
     work_for_ever(vcpu, Load::hotspots(vcpu))
+}
+
+#[cfg(feature = "heap")]
+extern "C" fn allocate_for_ever(vcpu: VcpuId) -> ! {
+    work_for_ever(vcpu, Load::allocations(vcpu))
 }
 
 fn work_for_ever(vcpu: VcpuId, mut load: Load) -> ! {

@@ -24,6 +24,7 @@
 //! | `vcpus=2` | the number of running vCPUs; those after the first run only the load | |
 //! | `load=50` | works half of each vCPU's time, for the demo service | `demo` |
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
+//! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
@@ -44,6 +45,8 @@ extern crate alloc;
 #[cfg(feature = "accuracy")]
 mod accuracy;
 mod addressing;
+#[cfg(feature = "heap")]
+mod allocations;
 mod bare;
 mod boot;
 #[cfg(feature = "agent")]

@@ -34,6 +34,10 @@ const CALLERS: usize = caller_table_bytes(20_000);
 /// Memory for the rings: some minutes of records per vCPU.
 const RING: usize = 1 << 20;
 
+/// Memory for the samples of allocations that are still held.
+#[cfg(feature = "heap")]
+const LIVE: usize = unikprof_agent::live_bytes(8_000);
+
 pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
 
@@ -109,7 +113,10 @@ impl Profiler {
             Ok(agent) => {
                 let callers = Box::leak(Box::<[u8]>::new_uninit_slice(CALLERS));
                 let ring = Box::leak(Box::<[u8]>::new_uninit_slice(RING));
-                &*Box::leak(Box::new(agent.with_caller_memory(callers).with_ring(ring)))
+                let agent = agent.with_caller_memory(callers).with_ring(ring);
+                #[cfg(feature = "heap")]
+                let agent = agent.with_live_memory(Box::leak(Box::<[u8]>::new_uninit_slice(LIVE)));
+                &*Box::leak(Box::new(agent))
             }
             Err(error) => {
                 println!("xen-guest: no profiler: {error}");
@@ -132,6 +139,8 @@ impl Profiler {
         }
         let ticks = Box::leak(Box::new(Ticks::new(agent, xen(), request.source)));
         TICKS.store(ticks, Ordering::Release);
+        #[cfg(feature = "heap")]
+        crate::heap::report_to(agent);
         let buffers = Box::leak(Box::new(TcpBuffers::<16384>::new()));
         let Request { port, .. } = request;
         println!("xen-guest: profiler on port {port}");

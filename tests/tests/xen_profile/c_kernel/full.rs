@@ -15,6 +15,7 @@ use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use crate::harness::{Boot, Guest, on, wait_until};
+use crate::memory::{Held, Site, assert_books};
 
 const KEYED: &str = "c-keyed";
 const WITHOUT_KEYS: &str = "c-no-keys";
@@ -38,6 +39,7 @@ const FULL: Boot = Boot {
         };
         let keyed = |name| with_keys(guest(name), &keys());
         let mut guests = vec![keyed(KEYED), guest(WITHOUT_KEYS)];
+        guests[0].command_line = "allocations=yes".into();
         guests.extend(FAILING.map(|(name, word)| {
             let mut guest = keyed(name);
             guest.command_line = word.into();
@@ -96,6 +98,50 @@ fn a_linked_table_serves_the_recording_from_boot_and_those_beside_it() {
         client.must(&["dump", "--name", "always-on", "-o", "boot.unikprof"]);
         let counters = client.recording("boot.unikprof").profile.counters();
         assert_ne!(counters.by_table, 0, "{counters:?}");
+    });
+}
+
+/// The functions of the kernel's `stock.c`.
+const SITES: [Site; 4] = [
+    Site {
+        function: "order",
+        sizes: &[600],
+        calls: 8.0,
+        held: Held::AtMost(0.0),
+        ..JAR
+    },
+    Site {
+        function: "list",
+        sizes: &[256, 512, 1_024],
+        held: Held::AtMost(0.0),
+        ..JAR
+    },
+    JAR,
+    Site {
+        function: "crumb",
+        sizes: &[1_000],
+        calls: 0.25,
+        held: Held::All,
+        ..JAR
+    },
+];
+
+const JAR: Site = Site {
+    function: "jar",
+    below: "stock",
+    sizes: &[2_000],
+    counter: "rounds",
+    calls: 1.0,
+    held: Held::Newest(100.0),
+};
+
+#[test]
+fn allocations_are_those_of_the_kernels_books() {
+    on(&FULL, |lab| {
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let key = KeyFiles::write(&keys(), folder.path()).unwrap().control;
+        let client = Guest::of_recording(lab, KEYED).client().with_key(&key);
+        assert_books(&client.with_image(image()), &SITES, "crumb");
     });
 }
 
