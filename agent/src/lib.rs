@@ -3,11 +3,14 @@
 // Refusals contain their text: there is no allocator to box it with, and they are rare.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
+#[cfg(all(feature = "trace", not(target_arch = "x86_64")))]
+compile_error!("the feature `trace` is for x86_64");
+
 #[cfg(feature = "hosted")]
 extern crate std;
 
 // Layers: a module imports from its own layer and from lower ones: guests, serve, record, agent, count and ring,
-// stack, ground.
+// stack, ground. Tracing is beside record.
 mod agent;
 mod count;
 mod ground;
@@ -18,13 +21,15 @@ mod record;
 mod ring;
 mod serve;
 pub mod stack;
+#[cfg(feature = "trace")]
+mod trace;
 
 pub use agent::{Agent, Config, StartError};
 pub use count::live::live_bytes;
 pub use count::memory::minimum_bytes;
 pub use count::recording::MAX_RECORDINGS;
 pub use count::table;
-pub use ground::platform::{Continuation, Moment, Platform, Registers, Runstate};
+pub use ground::platform::{CallStack, Continuation, Moment, Platform, Registers, Runstate};
 #[cfg(feature = "hosted")]
 pub use guests::hosted;
 pub use guests::rescue;
@@ -50,4 +55,6 @@ pub use stack::caller_table::{self, CallerTable, LinkedTableError, caller_table_
 pub use stack::code_map::{self, CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
 pub use stack::path::{self, MAX_DEPTH};
 pub use stack::walk;
+#[cfg(feature = "trace")]
+pub use trace::{Breakpoint, TrapFrame, trace_bytes};
 pub use unikprof_proto::console::{Line as CrashLine, Lines as CrashLines};

@@ -24,6 +24,8 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::ring::Rings;
 use crate::stack::caller_table::{CallerTable, LinkedTableError};
 use crate::stack::code_map::{CodeMap, Mapping, MappingsError};
+#[cfg(feature = "trace")]
+use crate::trace::Trace;
 
 /// The guest's description, given to the agent at the start.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +71,8 @@ pub struct Agent<'m, P: ?Sized> {
     callers: Option<CallerTable<'m>>,
     rings: Option<Rings<'m>>,
     live: Option<LiveTable<'m>>,
+    #[cfg(feature = "trace")]
+    pub(crate) trace: Option<Trace<'m>>,
     slots: &'m [Slot<'m>],
     heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
@@ -115,6 +119,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             callers: None,
             rings: None,
             live: None,
+            #[cfg(feature = "trace")]
+            trace: None,
             slots,
             heads: core::array::from_fn(|_| HeadCells::default()),
             memory_bytes: 0,

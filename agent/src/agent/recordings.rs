@@ -4,6 +4,8 @@
 use crate::agent::head::Settings;
 use crate::count::recording::MAX_RECORDINGS;
 use crate::ground::text::Name;
+#[cfg(feature = "trace")]
+use crate::trace::Tracer;
 
 /// All recordings. Each has the same index here and in every slot.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(crate) struct Recordings {
     pub(crate) pinned_until_ns: u64,
     /// The number of buckets of live allocations in which samples of removed recordings may be left.
     pub(crate) unreaped: u32,
+    #[cfg(feature = "trace")]
+    pub(crate) tracer: Tracer,
 }
 
 impl Default for Recordings {
@@ -25,6 +29,8 @@ impl Default for Recordings {
             last: 0,
             pinned_until_ns: 0,
             unreaped: 0,
+            #[cfg(feature = "trace")]
+            tracer: Tracer::default(),
         }
     }
 }

@@ -38,6 +38,9 @@ pub(crate) struct SlotCells {
     blocked: AtomicU32,
     /// Start of the current block, in ns. 0 if the vCPU is not blocked.
     blocked_since_ns: AtomicU64,
+    /// The vCPU's blocked time while a trace was under way, in ns.
+    #[cfg(feature = "trace")]
+    waited_ns: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
     /// The vCPU's allocated bytes.
@@ -228,6 +231,18 @@ impl SlotCells {
         let since_ns = self.blocked_since_ns();
         self.set_blocked_since(0);
         since_ns
+    }
+
+    /// Adds to the blocked time of a trace.
+    #[cfg(feature = "trace")]
+    pub(crate) fn add_waited(&self, waited_ns: u64) {
+        crate::ground::sync::add_owned(&self.waited_ns, waited_ns);
+    }
+
+    /// The vCPU's blocked time while a trace was under way, in ns.
+    #[cfg(feature = "trace")]
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter_own_work(&self) {

@@ -76,6 +76,15 @@ pub enum Continuation {
     FrameRecord,
 }
 
+/// A stack of the guest: see [`Platform::call_stack`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallStack {
+    /// What it is told apart by, below 2^63. It is free for another stack when no traced call is open on this one.
+    pub id: u64,
+    /// Its end at present.
+    pub end: u64,
+}
+
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
 /// Every method takes `&self`, because the timer upcall may interrupt the guest's loop inside another
@@ -200,6 +209,39 @@ pub unsafe trait Platform {
     /// The cycle counter, or 0 if there is none. *Upcall.*
     fn cycles(&self) -> u64 {
         0
+    }
+
+    /// Writes `bytes` to the guest's code at `address`, for tracing: one byte at a probe, which other vCPUs may execute
+    /// meanwhile, or a part of the agent's own text that is not used yet. Returns whether it was written; the default
+    /// does not write, and there is no tracing. Called by the service, and by [`crash_dump`](crate::Agent::crash_dump).
+    ///
+    /// If the text is mapped read-only, clear `CR0.WP` with interrupts off, write, and set it again.
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        let _ = (address, bytes);
+        false
+    }
+
+    /// The stack that contains `sp`, for tracing, which pairs entries and exits of functions by their stack pointers;
+    /// `None` if no known stack does. The default is [`stack_bounds`](Self::stack_bounds), with the end as the id. A
+    /// platform whose stacks are moved, as OCaml's fibres are, returns an id that stays the same. *Breakpoint*: called
+    /// by [`on_breakpoint`](crate::Agent::on_breakpoint), as `vcpu`, `now_ns` and `cycles` are, and bounded as an
+    /// *upcall*'s methods are.
+    #[cfg_attr(not(feature = "trace"), doc(hidden))]
+    #[inline]
+    fn call_stack(&self, sp: u64) -> Option<CallStack> {
+        self.stack_bounds(sp).map(|bounds| CallStack {
+            id: bounds.end,
+            end: bounds.end,
+        })
+    }
+
+    /// [`blocked_ns`](Self::blocked_ns) of the current vCPU, if it is cheap enough for each call of a traced function.
+    /// `None`, the default: the agent adds up the time between `on_block` and `on_wake`. *Breakpoint.*
+    #[cfg_attr(not(feature = "trace"), doc(hidden))]
+    #[inline]
+    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
+        let _ = vcpu;
+        None
     }
 }
 

@@ -36,6 +36,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
                 (true, None) => capability::HEAP,
                 (true, Some(_)) => capability::HEAP | capability::LIVE,
             };
+        #[cfg(feature = "trace")]
+        let capabilities = match self.trace {
+            Some(_) => capabilities | capability::TRACE,
+            None => capabilities,
+        };
         Welcome {
             agent_version: env!("CARGO_PKG_VERSION"),
             architecture: ARCHITECTURE,

@@ -258,6 +258,11 @@ impl<'a> Conversations<'a> {
         let clients = self.sessions.each_ref().map(Session::client_id);
         self.recorder.update_leases(&clients, now_ns);
         let recorder = self.recorder.advance(agent, self.server.total_ns);
+        #[cfg(feature = "trace")]
+        let recorder = {
+            let tracer = self.recorder.tracer().advance(agent, now_ns);
+            [recorder, tracer].into_iter().flatten().min()
+        };
         agent.note_times(now_ns);
         let unfinished = core::mem::take(&mut self.is_unfinished).then_some(now_ns);
         let mut next = None;

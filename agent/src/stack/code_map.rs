@@ -124,6 +124,15 @@ impl CodeMap {
         self.find(address)?.code(address)
     }
 
+    /// The address of `code`, if so many `bytes` lie in its mapping. The inverse of [`code`](Self::code).
+    #[cfg(feature = "trace")]
+    pub(crate) fn range(&self, code: u32, bytes: u32) -> Option<u64> {
+        let range = self.ranges.iter().rfind(|it| it.base <= code)?;
+        let offset = u64::from(code - range.base);
+        let is_inside = offset.checked_add(bytes.into())? <= range.length;
+        is_inside.then(|| range.start.wrapping_add(offset))
+    }
+
     /// The mapping that contains `address`. The walk keeps it, because the next address is usually in the same one.
     #[inline(never)]
     pub(crate) fn find(&self, address: u64) -> Option<&CodeRange> {

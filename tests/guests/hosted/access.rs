@@ -19,6 +19,7 @@ pub(crate) fn from_words(
             }
             "--view-key-file" => Role::View,
             "--control-key-file" => Role::Control,
+            "--trace-key-file" => Role::Trace,
             _ => return Err(format!("`{word}` is no option of this guest").into()),
         };
         let path = words.next().ok_or(format!("{word} takes a file"))?;

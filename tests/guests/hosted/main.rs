@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! hosted-guest LOAD --open [--record-at-boot NAME] [--listen ADDRESS]
-//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--record-at-boot NAME] [--listen ADDRESS]
+//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--trace-key-file FILE]...
+//!     [--record-at-boot NAME] [--listen ADDRESS]
 //! ```
 //!
 //! `--open` serves every client on loopback. Otherwise clients need one of the keys in the files; whoever can read
@@ -117,6 +118,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         linked_caller_table: linked,
         record_at_boot: boot,
         live_samples: 20_000,
+        trace_functions: 1000,
         listen,
         // Without optimisation the agent's work takes many times longer.
         cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },

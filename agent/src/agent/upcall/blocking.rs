@@ -43,6 +43,11 @@ impl<'m, P: Platform> Agent<'m, P> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
+        #[cfg(feature = "trace")]
+        if since_ns != 0 && self.is_tracing() {
+            let waited_ns = self.platform.now_ns().saturating_sub(since_ns);
+            slot.cells.add_waited(waited_ns);
+        }
         if slot.each(live).any(|(_, recording)| recording.has_block()) {
             self.account_wake(vcpu, slot, live);
         } else {

@@ -323,8 +323,10 @@ impl<'m, P: Platform> Agent<'m, P> {
             code: &self.code,
             callers: callers.filter(|_| lookup != Lookup::None),
             every_frame: lookup == Lookup::EveryFrame,
-            instructions: Instructions(&self.platform),
+            instructions: Instructions(self),
         };
+        #[cfg(feature = "trace")]
+        let registers = &self.original(registers);
         let stacks = PlatformStacks(&self.platform);
         let walked = walk(registers, stacks, &guide, depth.into(), path);
         if cells.in_own_work() {
@@ -398,16 +400,25 @@ impl<'m, P: Platform> Agent<'m, P> {
 }
 
 /// The instructions that the platform allows to be read.
-struct Instructions<'p, P>(&'p P);
+struct Instructions<'a, 'm, P>(&'a Agent<'m, P>);
 
 #[allow(unsafe_code)]
-impl<P: Platform> ReadCode for Instructions<'_, P> {
+impl<P: Platform> ReadCode for Instructions<'_, '_, P> {
     #[inline]
     fn around(&self, pc: u64) -> Option<[u8; 5]> {
-        let bounds = self.0.code_bounds(pc)?;
+        let bounds = self.0.platform.code_bounds(pc)?;
         // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
         // long as the upcall runs; the value does not outlive it.
-        unsafe { CodeMemory::new(bounds) }.around(pc)
+        let bytes = unsafe { CodeMemory::new(bounds) }.around(pc);
+        #[cfg(feature = "trace")]
+        let bytes = match &self.0.trace {
+            Some(trace) => bytes.map(|mut bytes| {
+                trace.restore_bytes(pc.wrapping_sub(1), &mut bytes);
+                bytes
+            }),
+            None => bytes,
+        };
+        bytes
     }
 }
 

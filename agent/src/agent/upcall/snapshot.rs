@@ -26,6 +26,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Some(owned) = slot.take() else {
             return;
         };
+        #[cfg(feature = "trace")]
+        let registers = &self.original(registers);
         let mut path = owned.path_cells().begin();
         let asked = Asked {
             depth: MAX_DEPTH as u16,

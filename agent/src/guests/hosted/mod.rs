@@ -23,6 +23,8 @@
 //! registered are not sampled.
 
 mod alternate_stack;
+#[cfg(feature = "trace")]
+mod breakpoint;
 mod mappings;
 mod network;
 mod platform;
@@ -88,6 +90,10 @@ pub struct Config {
     /// [`Agent::with_live_memory`](crate::Agent::with_live_memory). 0: there is no table.
     #[cfg(feature = "heap")]
     pub live_samples: usize,
+    /// The number of functions that a client may trace at a time; see [`Agent::with_trace`]. 0, the default: no client
+    /// may trace. Tracing handles the signal SIGTRAP.
+    #[cfg(feature = "trace")]
+    pub trace_functions: usize,
     /// A caller table that is linked into the program, in the format of `unikprof-client caller-table`. It is
     /// installed at the start.
     pub linked_caller_table: Option<&'static [u8]>,
@@ -115,6 +121,8 @@ impl Config {
             ring_bytes: 1 << 20,
             #[cfg(feature = "heap")]
             live_samples: 16_000,
+            #[cfg(feature = "trace")]
+            trace_functions: 0,
             linked_caller_table: None,
             record_at_boot: None,
             cpu_share_permille: DEFAULT_CPU_SHARE_PERMILLE,
@@ -199,6 +207,10 @@ pub struct Guest {
 /// The agent of a hosted guest.
 pub type HostedAgent = Agent<'static, Hosted>;
 
+/// The threads that may be inside traced functions at a time.
+#[cfg(feature = "trace")]
+const TRACED_STACKS: usize = 64;
+
 /// The agent of this process, for the signal handler.
 static AGENT: OnceLock<HostedAgent> = OnceLock::new();
 
@@ -211,11 +223,17 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
     let network = Network::open(&config.listen)?;
     let address = network.address();
     let mappings = mappings::of_this_process().leak();
-    let platform = Hosted::new(
+    #[cfg_attr(not(feature = "trace"), expect(unused_mut))]
+    let mut platform = Hosted::new(
         config.vcpus,
         config.signal,
         mappings::of_the_agent(mappings),
     );
+    #[cfg(feature = "trace")]
+    if config.trace_functions > 0 {
+        let opened = platform.open_memory();
+        opened.map_err(|error| Error::System("open of /proc/self/mem", error))?;
+    }
     let memory: &'static mut [MaybeUninit<u8>] =
         Vec::leak(std::vec![MaybeUninit::uninit(); config.memory_bytes]);
     let leak = |text: String| -> &'static str { text.leak() };
@@ -241,6 +259,12 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
         let bytes = crate::live_bytes(config.live_samples);
         agent = agent.with_live_memory(Vec::leak(std::vec![MaybeUninit::uninit(); bytes]));
     }
+    #[cfg(feature = "trace")]
+    if config.trace_functions > 0 {
+        let bytes = crate::trace_bytes(config.trace_functions, TRACED_STACKS);
+        let block = Vec::leak(std::vec![MaybeUninit::uninit(); bytes]);
+        agent = agent.with_trace(block, TRACED_STACKS);
+    }
     if let Some(table) = config.linked_caller_table {
         agent
             .install_caller_table(table)
@@ -249,6 +273,10 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;
+    #[cfg(feature = "trace")]
+    if config.trace_functions > 0 {
+        breakpoint::install_handler()?;
+    }
     network.spawn(agent, &config)?;
     Ok(Guest { agent, address })
 }

@@ -23,6 +23,9 @@ pub struct Hosted {
     program: Range<u64>,
     /// State that the signal handler of a vCPU's own thread uses.
     cells: Vec<VcpuCells>,
+    /// The process's memory, through which its code can be written; `None` without tracing.
+    #[cfg(feature = "trace")]
+    memory: Option<std::fs::File>,
     /// State that other threads use. Never locked in a signal handler.
     threads: Mutex<Vec<ThreadState>>,
 }
@@ -92,8 +95,18 @@ impl Hosted {
             signal,
             program,
             cells: (0..vcpus).map(|_| VcpuCells::default()).collect(),
+            #[cfg(feature = "trace")]
+            memory: None,
             threads: Mutex::new((0..vcpus).map(state).collect()),
         }
+    }
+
+    /// Opens the process's memory, so that its code can be written.
+    #[cfg(feature = "trace")]
+    pub(super) fn open_memory(&mut self) -> std::io::Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        self.memory = Some(options.read(true).write(true).open("/proc/self/mem")?);
+        Ok(())
     }
 
     /// Makes the calling thread a vCPU with this stack; `None` if all vCPUs are in use.
@@ -297,6 +310,14 @@ unsafe impl Platform for Hosted {
     #[inline]
     fn cycles(&self) -> u64 {
         arch::cycles()
+    }
+
+    /// Through the process's memory file, which also writes to pages that are mapped read-only.
+    #[cfg(feature = "trace")]
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        use std::os::unix::fs::FileExt as _;
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.write_all_at(bytes, address).is_ok())
     }
 }
 

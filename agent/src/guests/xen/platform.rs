@@ -314,4 +314,17 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     fn cycles(&self) -> u64 {
         arch::cycles()
     }
+
+    /// Clears CR0.WP meanwhile, since the text may be mapped read-only.
+    #[cfg(feature = "trace")]
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on Xen run in ring 0.
+        unsafe { arch::write_code(address, bytes) };
+        true
+    }
+
+    #[cfg(feature = "trace")]
+    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
+        Some(self.blocked_ns(vcpu))
+    }
 }

@@ -32,6 +32,36 @@ pub(super) fn cycles() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Copies `bytes` to code, which may be mapped read-only: with CR0.WP clear and interrupts off.
+///
+/// # Safety
+/// The code is mapped, and may be written. The guest runs in ring 0 without control-flow enforcement (CR4.CET), which
+/// needs CR0.WP.
+#[cfg(feature = "trace")]
+pub(super) unsafe fn write_code(address: u64, bytes: &[u8]) {
+    const WRITE_PROTECT: u64 = 1 << 16;
+    // SAFETY: the caller vouches for the code. The flags, and CR0, are as before at the end.
+    unsafe {
+        asm!(
+            "pushfq",
+            "cli",
+            "mov {old}, cr0",
+            "mov {new}, {old}",
+            "and {new}, {mask}",
+            "mov cr0, {new}",
+            "rep movsb",
+            "mov cr0, {old}",
+            "popfq",
+            old = out(reg) _,
+            new = out(reg) _,
+            mask = in(reg) !WRITE_PROTECT,
+            inout("rdi") address => _,
+            inout("rsi") bytes.as_ptr() => _,
+            inout("rcx") bytes.len() => _,
+        );
+    }
+}
+
 /// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or both fail. All zeros
 /// and all ones, which broken processors have returned, count as failures.
 pub(super) fn random() -> Option<u64> {

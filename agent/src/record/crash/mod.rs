@@ -36,13 +36,15 @@ pub enum CrashDumpError {
 
 impl<P: Platform> Agent<'_, P> {
     /// Passes everything that the agent has recorded to `sink` as a recording file, piece by piece:
-    /// rings, stacks, names and counters. Nothing is changed, and the agent continues if its guest
-    /// does.
+    /// rings, stacks, names and counters. Nothing is changed, except that a trace's breakpoints are
+    /// removed first, and the agent continues if its guest does.
     ///
     /// Intended for panic handlers: it may be called on any vCPU and in any context, even if it has
     /// interrupted a tick or the writing of an event; an incomplete record is omitted. It takes
     /// less than 6 KiB of stack, in addition to what `sink` and the platform need.
     pub fn crash_dump(&self, sink: &mut dyn FnMut(&[u8])) {
+        #[cfg(feature = "trace")]
+        self.stop_tracing();
         let agent: &AnyAgent<'_, '_> = self;
         agent.write_file(u64::MAX, sink);
     }
@@ -59,6 +61,8 @@ impl<P: Platform> Agent<'_, P> {
     ///
     /// [`CrashDumpError`]; the block then has no head.
     pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
+        #[cfg(feature = "trace")]
+        self.stop_tracing();
         let agent: &AnyAgent<'_, '_> = self;
         agent.write_into(block)
     }

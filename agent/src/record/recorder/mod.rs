@@ -78,6 +78,12 @@ impl Recorder<'_> {
         self.state.recordings.iter().filter(|one| !one.is_free())
     }
 
+    /// The trace, if there is one.
+    #[cfg(feature = "trace")]
+    pub(crate) fn tracer(&mut self) -> &mut crate::trace::Tracer {
+        &mut self.state.tracer
+    }
+
     /// The recording with this index, in any state.
     pub(crate) fn recording(&self, index: usize) -> Option<&Recording> {
         self.state.recordings.get(index)

@@ -143,8 +143,10 @@ impl core::error::Error for KeyError {}
 pub enum Role {
     /// Read-only: the agent's description, its state, and existing recordings.
     View,
-    /// All requests.
+    /// All requests but those that trace.
     Control,
+    /// All requests, and tracing: its holder can set breakpoints in the guest's code.
+    Trace,
 }
 
 impl Role {
@@ -153,6 +155,7 @@ impl Role {
         match self {
             Self::View => role::VIEW,
             Self::Control => role::CONTROL,
+            Self::Trace => role::TRACE,
         }
     }
 }

@@ -195,9 +195,11 @@ impl Session {
         });
     }
 
-    pub(super) fn continue_series(&mut self, context: &Context<'_, '_, '_>) {
+    pub(super) fn continue_series(&mut self, context: &mut Context<'_, '_, '_>) {
         match self.series {
             Series::None => {}
+            #[cfg(feature = "trace")]
+            Series::Trace(part) => self.continue_trace(part, context),
             Series::Mapping(index) => self.mapping(index, context.agent),
             Series::Recordings(bits) => self.recording(bits, context),
             Series::Share(share, part) => match context.recorder.holding(share.epoch) {

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::code::{message_type, refusal, role};
 use unikprof_proto::frame::{self, FrameError, HEADER};
 use unikprof_proto::message::{Handshake, HandshakeReply};
 use unikprof_proto::preamble;
@@ -104,12 +104,17 @@ impl Session {
 
     /// Whether the client's role allows a request.
     pub(super) fn allows(&self, request: u16) -> bool {
-        use message_type::{CHECK, EVENT_NAMES, FETCH, HELLO, RING, STACKS, TAKE_SNAPSHOT};
-        !self.is_view()
-            || matches!(
-                request,
-                HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES | TAKE_SNAPSHOT
-            )
+        use message_type::{
+            CHECK, EVENT_NAMES, FETCH, HELLO, RING, STACKS, TAKE_SNAPSHOT, TRACE_ARM, TRACE_BEGIN,
+            TRACE_FETCH, TRACE_FUNCTIONS, TRACE_PROBES, TRACE_STOP,
+        };
+        match request {
+            HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES | TAKE_SNAPSHOT => true,
+            TRACE_BEGIN | TRACE_FUNCTIONS | TRACE_PROBES | TRACE_ARM | TRACE_FETCH | TRACE_STOP => {
+                matches!(self.role, Some(role::OPEN | role::TRACE))
+            }
+            _ => !self.is_view(),
+        }
     }
 
     /// Both preambles require a key: the handshake is next.

@@ -14,6 +14,8 @@ mod line;
 mod opening;
 mod requests;
 mod ring;
+#[cfg(feature = "trace")]
+mod trace;
 
 use core::ops::Range;
 
@@ -78,6 +80,8 @@ enum Series {
     Recordings(u32),
     /// A part of one vCPU's part of an epoch.
     Share(Share, Part),
+    #[cfg(feature = "trace")]
+    Trace(trace::Part),
 }
 
 /// One client's conversation.

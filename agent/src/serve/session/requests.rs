@@ -22,7 +22,11 @@ impl Session {
         #[cfg(feature = "noise")]
         if !self.allows(request.kind) {
             context.peers.not_allowed += 1;
-            let text = "the role view of the client's key does not allow this request; use the key for control";
+            let text = if self.is_view() {
+                "the role view of the client's key does not allow this request; use the key for control"
+            } else {
+                "the role control of the client's key does not allow tracing; use a key with the role trace"
+            };
             self.refuse(refusal::NOT_ALLOWED, request.kind, text);
             return Ok(true);
         }
@@ -118,6 +122,13 @@ impl Session {
                 self.snapshot(&frame::decode(request)?, context.agent);
                 Ok(true)
             }
+            #[cfg(feature = "trace")]
+            message_type::TRACE_BEGIN
+            | message_type::TRACE_FUNCTIONS
+            | message_type::TRACE_PROBES
+            | message_type::TRACE_ARM
+            | message_type::TRACE_FETCH
+            | message_type::TRACE_STOP => self.answer_trace(request, context),
             kind => {
                 let text = Text::format(format_args!(
                     "this agent does not know request {:#06x}",

@@ -1,0 +1,308 @@
+//! The breakpoint handler.
+#![allow(unsafe_code)]
+
+use unikprof_proto::code::{frame_code, trace_flag};
+use unikprof_proto::ring::{Enter, Leave, how, kind};
+use unikprof_proto::trace::probe_kind;
+
+use super::instruction::{TrapFrame, indirect_target, is_taken};
+use super::probes::{Execution, ProbeCells, Role, State};
+use super::slots::{self, Slots};
+use super::stacks::{Closed, Entry, Exit, Now, Stack};
+use super::totals::{Ended, Event};
+use super::{BREAKPOINT, Trace};
+use crate::agent::Agent;
+use crate::ground::platform::Platform;
+use crate::ground::sync::{AtomicU64, Ordering};
+use crate::ring::Entry as Record;
+
+/// Cycles of a handler beyond this number were another vCPU's: the hypervisor gave it the CPU.
+const INTERRUPTED_CYCLES: u64 = 50_000;
+
+/// Whether a breakpoint was the agent's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Breakpoint {
+    /// It was. Continue with the frame's registers.
+    Handled,
+    /// It was not, and the frame is as it was.
+    NotOurs,
+}
+
+/// Where an instruction at a probe continues.
+struct Continued {
+    pc: u64,
+    sp: u64,
+    /// It is a transfer of control that leaves the function.
+    leaves: bool,
+}
+
+fn add(cell: &AtomicU64, amount: u64) {
+    cell.fetch_add(amount, Ordering::Relaxed);
+}
+
+/// The word at an address.
+///
+/// # Safety
+/// The address is readable.
+unsafe fn read(address: u64) -> u64 {
+    let word = core::ptr::with_exposed_provenance::<u64>(address as usize);
+    // SAFETY: the caller guarantees it.
+    unsafe { word.read_unaligned() }
+}
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// The guest's breakpoint handler, for the exception #BP (3) or the signal SIGTRAP. Call it with interrupts off, on
+    /// a stack of its own (an IST entry), which leaves the interrupted code's red zone alone. `frame` has the
+    /// interrupted code's registers; afterwards it has those to continue with, of which `pc` and the stack pointer may
+    /// have changed.
+    ///
+    /// It is bounded, and neither allocates, locks, waits nor panics. It uses no floating point and no SSE registers if
+    /// the agent was built without them.
+    pub fn on_breakpoint(&self, frame: &mut TrapFrame) -> Breakpoint {
+        let Some(trace) = &self.trace else {
+            return Breakpoint::NotOurs;
+        };
+        let address = frame.pc.wrapping_sub(1);
+        let Some(probe) = trace.probes.find(address) else {
+            return if address == slots::own_address() {
+                Breakpoint::Handled
+            } else {
+                Breakpoint::NotOurs
+            };
+        };
+        let cycles = self.platform().cycles();
+        trace.cells.inside.fetch_add(1, Ordering::SeqCst);
+        let role = probe.role();
+        let handled = if role.state == State::Set {
+            add(&trace.cells.traps, 1);
+            self.serve(trace, probe, role, frame);
+            Breakpoint::Handled
+        } else {
+            late(trace, probe, role, frame)
+        };
+        let spent = self.platform().cycles().wrapping_sub(cycles);
+        add(&trace.cells.cycles, spent.min(INTERRUPTED_CYCLES));
+        trace.cells.inside.fetch_sub(1, Ordering::Release);
+        handled
+    }
+
+    /// Counts what a probe has found, and executes its instruction.
+    #[inline]
+    fn serve(&self, trace: &Trace<'m>, probe: &ProbeCells, role: Role, frame: &mut TrapFrame) {
+        let continued = self.continued(trace, probe, role, frame);
+        let enters = role.kind & probe_kind::ENTRY != 0;
+        let leaves = role.kind & probe_kind::EXIT != 0 && continued.leaves;
+        if let Some(function) = trace.functions.get(usize::from(role.function)) {
+            function.recent.fetch_add(1, Ordering::Relaxed);
+        }
+        if enters || leaves {
+            self.count_call(trace, role, frame.sp(), enters, leaves);
+        }
+        frame.pc = continued.pc;
+        frame.set_sp(continued.sp);
+    }
+
+    /// Where the instruction of a probe continues.
+    #[inline]
+    fn continued(
+        &self,
+        trace: &Trace<'m>,
+        probe: &ProbeCells,
+        role: Role,
+        frame: &TrapFrame,
+    ) -> Continued {
+        let (execution, length) = probe.execution();
+        let address = probe.address();
+        let next = address.wrapping_add(length.into());
+        let sp = frame.sp();
+        let jump = |target: u64| Continued {
+            pc: target,
+            sp,
+            leaves: self.is_outside(trace, role, target),
+        };
+        match execution {
+            Execution::Slot(slot) => Continued {
+                pc: Slots::address(slot),
+                sp,
+                leaves: false,
+            },
+            Execution::Return { pop } => Continued {
+                // SAFETY: the interrupted instruction reads the same word.
+                pc: unsafe { read(sp) },
+                sp: sp.wrapping_add(8).wrapping_add(pop.into()),
+                leaves: true,
+            },
+            Execution::Jump { relative } => jump(next.wrapping_add_signed(relative.into())),
+            Execution::Branch {
+                condition,
+                relative,
+            } => {
+                if is_taken(condition, frame.flags) {
+                    jump(next.wrapping_add_signed(relative.into()))
+                } else {
+                    Continued {
+                        pc: next,
+                        sp,
+                        leaves: false,
+                    }
+                }
+            }
+            Execution::Indirect => {
+                let bytes = probe.bytes();
+                let bytes = bytes.get(..usize::from(length)).unwrap_or_default();
+                // SAFETY: the interrupted instruction reads the same word.
+                let target = indirect_target(bytes, address, frame, |place| unsafe { read(place) });
+                // The decoder has accepted the instruction, so it has a target.
+                jump(target.unwrap_or(address))
+            }
+        }
+    }
+
+    /// Whether an address lies outside of the parts of a function.
+    fn is_outside(&self, trace: &Trace<'m>, role: Role, address: u64) -> bool {
+        let function = trace.functions.get(usize::from(role.function));
+        let code = self.code().code(address);
+        !function
+            .zip(code)
+            .is_some_and(|(function, code)| function.contains(code))
+    }
+
+    /// Counts an entry, an exit, or both.
+    #[inline]
+    fn count_call(&self, trace: &Trace<'m>, role: Role, sp: u64, enters: bool, leaves: bool) {
+        let platform = self.platform();
+        let vcpu = platform.vcpu().filter(|vcpu| self.slot(*vcpu).is_some());
+        let Some((vcpu, place)) = vcpu.zip(platform.call_stack(sp)) else {
+            return add(&trace.cells.unplaced, 1);
+        };
+        let stack = if enters {
+            trace.stacks.find_or_claim(place.id)
+        } else {
+            trace.stacks.find(place.id)
+        };
+        let Some(stack) = stack else {
+            if enters {
+                add(&trace.cells.too_deep, 1);
+            }
+            if leaves {
+                self.count(trace, role.function, Event::Orphan);
+            }
+            return;
+        };
+        let now = Now {
+            ns: platform.now_ns(),
+            blocked_ns: self.traced_blocked_ns(vcpu),
+            vcpu,
+        };
+        let position = place.end.wrapping_sub(sp);
+        stack.advance(now);
+        if enters {
+            let entry = stack.enter(role.function, position, now, |closed| {
+                self.close(trace, role, &stack, now, closed);
+            });
+            match entry {
+                Entry::Again => {}
+                Entry::TooDeep => add(&trace.cells.too_deep, 1),
+                Entry::Call => self.open(trace, role, &stack, now, sp),
+            }
+        }
+        if leaves {
+            let exit = stack.leave(role.function, position, now, |closed| {
+                self.close(trace, role, &stack, now, closed);
+            });
+            match exit {
+                Exit::Return => {}
+                Exit::Mismatched => add(&trace.cells.mismatched, 1),
+                Exit::Orphan => self.count(trace, role.function, Event::Orphan),
+            }
+        }
+        stack.release();
+    }
+
+    /// Counts and records a call that begins.
+    fn open(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, sp: u64) {
+        // SAFETY: the stack pointer of code that was just called points to the return address; the platform knows this
+        // stack.
+        let caller = self.code().code(unsafe { read(sp) });
+        let caller = caller.unwrap_or(frame_code::UNKNOWN_CODE);
+        self.count(trace, role.function, Event::Call);
+        if !trace.callers.count(role.function, caller) {
+            add(&trace.cells.callers_lost, 1);
+        }
+        let enter = Enter {
+            function: role.function,
+            trace: role.trace,
+            caller,
+        };
+        self.record(trace, stack, now, kind::ENTER, enter.to_number());
+    }
+
+    /// Counts and records a call that has ended.
+    fn close(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, closed: Closed) {
+        if let Some(function) = trace.functions.get(usize::from(closed.function)) {
+            match closed.how {
+                how::UNWOUND => function.count(Event::Unwound),
+                how::REPLACED => function.count(Event::Replaced),
+                _ => {}
+            }
+            function.end(&Ended {
+                is_outermost: closed.is_outermost,
+                was_seen: closed.how != how::UNWOUND,
+                duration_ns: closed.duration_ns,
+                self_ns: closed.self_ns,
+                blocked_ns: closed.blocked_ns,
+            });
+        }
+        let leave = Leave {
+            function: closed.function,
+            trace: role.trace,
+            how: closed.how,
+            blocked_ns: closed.blocked_ns,
+        };
+        self.record(trace, stack, now, kind::LEAVE, leave.to_number());
+    }
+
+    /// Writes a record to the ring.
+    #[inline]
+    fn record(&self, trace: &Trace<'m>, stack: &Stack<'m>, now: Now, kind: u8, number: u64) {
+        if trace.cells.flags.load(Ordering::Relaxed) & trace_flag::COUNT == 0
+            && let Some(ring) = self.ring(now.vcpu)
+        {
+            ring.push(now.ns, Record::new(kind, number, stack.number().into()));
+        }
+    }
+
+    fn count(&self, trace: &Trace<'m>, function: u16, event: Event) {
+        if let Some(function) = trace.functions.get(usize::from(function)) {
+            function.count(event);
+        }
+    }
+
+    /// How long the current vCPU was blocked, in ns.
+    #[inline]
+    fn traced_blocked_ns(&self, vcpu: u32) -> u64 {
+        let known = self.platform().traced_blocked_ns(vcpu);
+        known.unwrap_or_else(|| {
+            let slot = self.slot(vcpu);
+            slot.map_or(0, |slot| slot.cells.waited_ns())
+        })
+    }
+}
+
+/// A breakpoint at a probe that is not set: it was removed after the processor had executed it, so the guest continues
+/// with what is there now. If the breakpoint is still there, it is another debugger's.
+#[cold]
+fn late(trace: &Trace<'_>, probe: &ProbeCells, role: Role, frame: &mut TrapFrame) -> Breakpoint {
+    let address = probe.address();
+    let byte = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: the processor has just executed it. Volatile because it may be changed meanwhile.
+    let byte = unsafe { byte.read_volatile() };
+    // The probe may have been set again between the two reads.
+    if byte == BREAKPOINT && role.state == State::Removed && probe.role() == role {
+        return Breakpoint::NotOurs;
+    }
+    add(&trace.cells.stale, 1);
+    frame.pc = address;
+    Breakpoint::Handled
+}

@@ -1,0 +1,546 @@
+//! The trace that exists, if any: sent by a client, set, fetched and ended. The service calls it.
+
+use unikprof_proto::code::{refusal, trace_refusal, trace_state};
+use unikprof_proto::message::{
+    TraceArmed, TraceBegin, TraceFunctions, TraceProbes, TraceReady, TraceState,
+};
+use unikprof_proto::trace::{
+    Caller, FunctionTotals, Probe, decode_functions, decode_probes, probe_kind,
+};
+
+use super::instruction::{Operation, decode};
+use super::probes::{Execution, Place, ProbeCells, Role, State};
+use super::slots::{self, SlotError};
+use super::totals::FunctionCells;
+use super::{BREAKPOINT, Trace};
+use crate::agent::AnyAgent;
+use crate::ground::sync::Ordering;
+use crate::ground::text::Text;
+use crate::record::recorder::{Client, Outcome, RETRY_NS, Refused};
+
+/// A trace ends after so long without a request about it.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// How often the cost of a breakpoint is measured.
+const MEASUREMENTS: u32 = 16;
+
+/// The trace that exists or was the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Tracer {
+    /// The id of the last trace; 0: there was none.
+    id: u64,
+    state: u32,
+    client: Client,
+    /// When its client has last sent a request about it.
+    asked_ns: u64,
+    started_ns: u64,
+    ended_ns: u64,
+    begin: Option<TraceBegin>,
+    functions: u32,
+    probes: u32,
+    /// The probes that are set.
+    set: u32,
+    /// Why it cannot be armed.
+    fault: Option<Refused>,
+}
+
+/// The error text if there is no tracing.
+const NO_TRACING: &str = "the guest does not allow tracing: the agent was given no memory for it at its guest's start, or its platform cannot write to the guest's code";
+
+fn refused(code: u32, text: &str) -> Refused {
+    Refused {
+        code,
+        text: Text::from(text),
+    }
+}
+
+/// Reads the code at `address`.
+#[allow(unsafe_code)]
+fn read_code(address: u64, bytes: &mut [u8]) {
+    let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    for (offset, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: the caller has found the address in one of the guest's executable mappings.
+        *byte = unsafe { start.wrapping_add(offset).read_volatile() };
+    }
+}
+
+impl Tracer {
+    /// Ends the last trace and begins one.
+    pub(crate) fn begin(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        client: &Client,
+        begin: &TraceBegin,
+        now_ns: u64,
+    ) -> Outcome<TraceReady> {
+        let Some(trace) = &agent.trace else {
+            return Outcome::Refused(refused(refusal::NO_TRACING, NO_TRACING));
+        };
+        if self.is_under_way() && (client.id == 0 || client.id != self.client.id) {
+            let text = Text::format(format_args!(
+                "`{}` is tracing; wait until it ends",
+                self.client.name.as_str()
+            ));
+            return Outcome::Refused(Refused {
+                code: refusal::TRACING,
+                text,
+            });
+        }
+        let limits = [
+            ("functions", begin.functions, trace.functions.len()),
+            ("probes", begin.probes, trace.probes.capacity()),
+        ];
+        for (what, asked, room) in limits {
+            if asked == 0 || asked as usize > room {
+                let text = Text::format(format_args!(
+                    "a trace has 1 to {} {what} in the agent's memory; asked for {}",
+                    room as u64,
+                    u64::from(asked)
+                ));
+                return Outcome::Refused(Refused {
+                    code: refusal::BAD_TRACE,
+                    text,
+                });
+            }
+        }
+        self.end(agent, trace_state::STOPPED, now_ns);
+        // A handler of the last trace would count for this one.
+        if trace.cells.inside.load(Ordering::SeqCst) != 0 {
+            return Outcome::NotYet;
+        }
+        trace.clear(begin.flags);
+        *self = Self {
+            id: self.id + 1,
+            state: trace_state::OPEN,
+            client: *client,
+            asked_ns: now_ns,
+            begin: Some(*begin),
+            ..Self::default()
+        };
+        Outcome::Done(TraceReady {
+            trace: self.id,
+            number: self.number().into(),
+            probe_cycles: measure(agent),
+            patience_ns: PATIENCE_NS,
+        })
+    }
+
+    /// Takes functions in.
+    pub(crate) fn functions(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        message: &TraceFunctions<'_>,
+        now_ns: u64,
+    ) {
+        let Some((trace, begin)) = self.open(agent, message.trace, now_ns) else {
+            return;
+        };
+        let mut index = self.functions;
+        let is_next =
+            message.first == index && begin.functions.checked_sub(index) >= Some(message.count);
+        let decoded = is_next.then(|| {
+            decode_functions(message.count, message.payload, |function| {
+                if let Some(cells) = trace.functions.get(index as usize) {
+                    cells.begin(&function);
+                }
+                index += 1;
+            })
+        });
+        match decoded {
+            Some(Ok(())) => self.functions = index,
+            Some(Err(error)) => self.fail(Text::format(format_args!("{error}"))),
+            None => self.fail(Text::from("functions were not sent in their order")),
+        }
+    }
+
+    /// Takes probes in, and checks them.
+    pub(crate) fn probes(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        message: &TraceProbes<'_>,
+        now_ns: u64,
+    ) {
+        let Some((trace, begin)) = self.open(agent, message.trace, now_ns) else {
+            return;
+        };
+        let is_next = message.first == self.probes
+            && begin.probes.checked_sub(self.probes) >= Some(message.count);
+        let number = self.number();
+        let functions = self.functions;
+        let mut is_known = true;
+        let decoded = is_next.then(|| {
+            decode_probes(message.count, message.payload, |probe| {
+                let function = trace.functions.get(probe.function as usize);
+                match function.filter(|_| probe.function < functions) {
+                    Some(function) => {
+                        if let Err(reason) = trace.prepare(agent, &probe, number) {
+                            function.refuse(reason, probe.code);
+                        }
+                    }
+                    None => is_known = false,
+                }
+            })
+        });
+        match decoded {
+            Some(Ok(())) if is_known => self.probes += message.count,
+            Some(Ok(())) => self.fail(Text::from(
+                "a probe belongs to a function that was not sent",
+            )),
+            Some(Err(error)) => self.fail(Text::format(format_args!("{error}"))),
+            None => self.fail(Text::from("probes were not sent in their order")),
+        }
+    }
+
+    /// Sets the probes. Repeats the answer if they are set.
+    pub(crate) fn arm(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        id: u64,
+        now_ns: u64,
+    ) -> Result<TraceArmed, Refused> {
+        let trace = self.known(agent, id, now_ns)?;
+        if self.state == trace_state::OPEN {
+            let begin = self.begin.ok_or_else(|| no_trace(id))?;
+            if let Some(fault) = self.fault.take() {
+                self.end(agent, trace_state::STOPPED, now_ns);
+                return Err(fault);
+            }
+            if (self.functions, self.probes) != (begin.functions, begin.probes) {
+                let text = "not all functions and probes were sent";
+                return Err(refused(refusal::BAD_TRACE, text));
+            }
+            self.set = trace.set(agent);
+            self.state = trace_state::ARMED;
+            self.started_ns = agent.platform().now_ns();
+        } else if self.state != trace_state::ARMED {
+            return Err(refused(refusal::NO_TRACE, "the trace has ended"));
+        }
+        let refused = self.refusals(agent, 0).count() as u32;
+        Ok(TraceArmed {
+            trace: id,
+            started_ns: self.started_ns,
+            probes: self.set,
+            refused,
+        })
+    }
+
+    /// Ends a trace.
+    pub(crate) fn stop(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        id: u64,
+        now_ns: u64,
+    ) -> Result<TraceState, Refused> {
+        self.known(agent, id, now_ns)?;
+        self.end(agent, trace_state::STOPPED, now_ns);
+        self.state(agent, id, now_ns)
+    }
+
+    /// The state of a trace.
+    pub(crate) fn state(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        id: u64,
+        now_ns: u64,
+    ) -> Result<TraceState, Refused> {
+        let cells = self.known(agent, id, now_ns)?.cells;
+        let read = |cell: &crate::ground::sync::AtomicU64| cell.load(Ordering::Relaxed);
+        let ended_ns = if self.is_under_way() {
+            now_ns
+        } else {
+            self.ended_ns
+        };
+        Ok(TraceState {
+            trace: id,
+            state: self.state,
+            started_ns: self.started_ns,
+            ended_ns,
+            probes: self.set,
+            traps: read(&cells.traps),
+            stale: read(&cells.stale),
+            unplaced: read(&cells.unplaced),
+            too_deep: read(&cells.too_deep),
+            mismatched: read(&cells.mismatched),
+            truncated: read(&cells.truncated),
+            callers_lost: read(&cells.callers_lost),
+            cycles: read(&cells.cycles),
+            cost_permille: 0,
+        })
+    }
+
+    /// The functions from `first` on that are not traced: their indices, reasons and codes.
+    pub(crate) fn refusals<'m>(
+        &self,
+        agent: &AnyAgent<'_, 'm>,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, u32, u32)> + use<'m> {
+        let functions = self.all_functions(agent, first);
+        functions.filter_map(|(index, cells)| {
+            let (reason, code) = cells.refusal()?;
+            Some((index, reason, code))
+        })
+    }
+
+    /// The totals of the functions from `first` on that were called, and the function that makes up each histogram.
+    pub(crate) fn totals<'m>(
+        &self,
+        agent: &AnyAgent<'_, 'm>,
+        first: u32,
+    ) -> impl Iterator<Item = (FunctionTotals, impl Fn(usize) -> u64 + use<'m>)> + use<'m> {
+        let functions = self.all_functions(agent, first);
+        functions.filter_map(|(index, cells)| {
+            let totals = FunctionTotals {
+                function: index,
+                ..cells.totals()
+            };
+            let is_empty = totals.calls == 0 && totals.orphans == 0 && totals.flags == 0;
+            (!is_empty).then_some((totals, move |bucket| cells.bucket(bucket)))
+        })
+    }
+
+    /// The caller at the first used place from `from` on, and the place behind it.
+    pub(crate) fn caller(&self, agent: &AnyAgent<'_, '_>, from: u32) -> Option<(Caller, u32)> {
+        agent.trace.as_ref()?.callers.next(from)
+    }
+
+    /// The id of the last trace.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Ends a trace whose client is gone. Returns when to call it again.
+    pub(crate) fn advance(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
+        if !self.is_under_way() {
+            return None;
+        }
+        let until_ns = self.asked_ns.saturating_add(PATIENCE_NS);
+        if now_ns < until_ns {
+            return Some(until_ns);
+        }
+        self.end(agent, trace_state::ABANDONED, now_ns);
+        self.is_under_way().then_some(now_ns + RETRY_NS)
+    }
+
+    fn all_functions<'m>(
+        &self,
+        agent: &AnyAgent<'_, 'm>,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, &'m FunctionCells)> + use<'m> {
+        let functions = agent.trace.as_ref().map(|trace| trace.functions);
+        let functions = functions.unwrap_or_default();
+        let functions = functions.get(..self.functions as usize).unwrap_or_default();
+        (0..).zip(functions).skip(first as usize)
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.id != 0 && matches!(self.state, trace_state::OPEN | trace_state::ARMED)
+    }
+
+    /// The trace's number in ring records.
+    fn number(&self) -> u16 {
+        self.id as u16
+    }
+
+    /// The engine, if `id` is that of the trace. The trace's client is not gone.
+    fn known<'a, 'm>(
+        &mut self,
+        agent: &'a AnyAgent<'_, 'm>,
+        id: u64,
+        now_ns: u64,
+    ) -> Result<&'a Trace<'m>, Refused> {
+        let trace = agent.trace.as_ref();
+        let trace = trace.filter(|_| id != 0 && id == self.id);
+        self.asked_ns = now_ns;
+        trace.ok_or_else(|| no_trace(id))
+    }
+
+    /// The engine and the request that began the trace, if more may be sent for it.
+    fn open<'a, 'm>(
+        &mut self,
+        agent: &'a AnyAgent<'_, 'm>,
+        id: u64,
+        now_ns: u64,
+    ) -> Option<(&'a Trace<'m>, TraceBegin)> {
+        let trace = self.known(agent, id, now_ns).ok()?;
+        let is_open = self.state == trace_state::OPEN && self.fault.is_none();
+        Some((trace, self.begin.filter(|_| is_open)?))
+    }
+
+    fn fail(&mut self, text: Text) {
+        self.fault = Some(Refused {
+            code: refusal::BAD_TRACE,
+            text,
+        });
+    }
+
+    /// Removes all probes of a trace that is under way.
+    fn end(&mut self, agent: &AnyAgent<'_, '_>, state: u32, now_ns: u64) {
+        if self.is_under_way() {
+            agent.stop_tracing();
+            self.state = state;
+            self.set = 0;
+            self.ended_ns = now_ns;
+        }
+    }
+}
+
+fn no_trace(id: u64) -> Refused {
+    Refused {
+        code: refusal::NO_TRACE,
+        text: Text::format(format_args!(
+            "there is no trace {id}; it was replaced by another one, or its client was gone too long"
+        )),
+    }
+}
+
+/// The least number of cycles that a breakpoint has cost here; 0 if there is no counter.
+fn measure(agent: &AnyAgent<'_, '_>) -> u64 {
+    let platform = agent.platform();
+    let once = |_| {
+        let before = platform.cycles();
+        slots::own_breakpoint();
+        platform.cycles().wrapping_sub(before)
+    };
+    (0..MEASUREMENTS).map(once).min().unwrap_or(0)
+}
+
+impl<'m> Trace<'m> {
+    /// Forgets what was counted. No probe is set and no handler runs.
+    fn clear(&self, flags: u32) {
+        let cells = self.cells;
+        let counts = [
+            &cells.traps,
+            &cells.stale,
+            &cells.unplaced,
+            &cells.too_deep,
+            &cells.mismatched,
+            &cells.truncated,
+            &cells.callers_lost,
+            &cells.cycles,
+        ];
+        for count in counts {
+            count.store(0, Ordering::Relaxed);
+        }
+        cells.flags.store(flags, Ordering::Relaxed);
+        self.stacks.clear();
+        self.callers.clear();
+    }
+
+    /// Checks a probe and adds it to the table. Fails with a [reason](trace_refusal).
+    fn prepare(&self, agent: &AnyAgent<'_, '_>, probe: &Probe<'_>, number: u16) -> Result<(), u32> {
+        let length = probe.instruction.len();
+        let address = agent.code().range(probe.code, length as u32);
+        let address = address.ok_or(trace_refusal::NOT_WRITABLE)?;
+        let mut found = [0; unikprof_proto::trace::MAX_INSTRUCTION];
+        let found = found.get_mut(..length).unwrap_or_default();
+        read_code(address, found);
+        if found != probe.instruction {
+            return Err(trace_refusal::OTHER_BYTES);
+        }
+        let instruction = decode(probe.instruction).ok_or(trace_refusal::INSTRUCTION)?;
+        let displacement = match instruction.operation {
+            Operation::Copy { displacement } => displacement,
+            _ => probe.displacement,
+        };
+        let without_slot = Execution::without_slot(instruction.operation);
+        let is_exit = probe.kind & probe_kind::EXIT != 0;
+        if usize::from(instruction.length) != length
+            || displacement != probe.displacement
+            || is_exit && without_slot.is_none()
+        {
+            return Err(trace_refusal::INSTRUCTION);
+        }
+        if self.overlaps(address, length) {
+            return Err(trace_refusal::OVERLAP);
+        }
+        let cells = match self.probes.find(address) {
+            Some(cells) if cells.role().state != State::Removed => {
+                return Err(trace_refusal::OVERLAP);
+            }
+            Some(cells) if !cells.has(probe.instruction) => {
+                return Err(trace_refusal::OTHER_BYTES);
+            }
+            Some(cells) => cells,
+            None => {
+                let place = Place {
+                    address,
+                    bytes: probe.instruction,
+                };
+                if self.probes.is_full() {
+                    return Err(trace_refusal::NO_ROOM);
+                }
+                let execution = match without_slot {
+                    Some(execution) => execution,
+                    None => {
+                        let write =
+                            |address, bytes: &[u8]| agent.platform().write_code(address, bytes);
+                        let slot = self.slots.make(&place, instruction, write);
+                        Execution::Slot(slot.map_err(|error| match error {
+                            SlotError::None => trace_refusal::NO_SLOT,
+                            SlotError::NotWritable => trace_refusal::NOT_WRITABLE,
+                        })?)
+                    }
+                };
+                let added = self.probes.add(&place, instruction, execution);
+                added.ok_or(trace_refusal::NO_ROOM)?
+            }
+        };
+        cells.set_role(Role {
+            state: State::Prepared,
+            trace: number,
+            function: probe.function as u16,
+            kind: probe.kind,
+        });
+        Ok(())
+    }
+
+    /// Whether another probe lies inside of this instruction, or the instruction inside of another probe's.
+    fn overlaps(&self, address: u64, length: usize) -> bool {
+        let is_used = |probe: &ProbeCells| probe.role().state != State::Removed;
+        let mut inside = (1..length as u64).filter_map(|offset| self.probes.find(address + offset));
+        let mut before =
+            (1..unikprof_proto::trace::MAX_INSTRUCTION as u64).filter_map(|distance| {
+                let probe = self.probes.find(address.wrapping_sub(distance))?;
+                let (_, length) = probe.execution();
+                (u64::from(length) > distance).then_some(probe)
+            });
+        inside.any(is_used) || before.any(is_used)
+    }
+
+    /// Sets the prepared probes of all functions that are not refused; returns their number.
+    fn set(&self, agent: &AnyAgent<'_, '_>) -> u32 {
+        let platform = agent.platform();
+        self.cells.is_set.store(1, Ordering::Relaxed);
+        for probe in self.probes.all() {
+            let role = probe.role();
+            if role.state != State::Prepared {
+                continue;
+            }
+            let Some(function) = self.functions.get(usize::from(role.function)) else {
+                continue;
+            };
+            if function.refusal().is_none() {
+                let state = State::Set;
+                probe.set_role(Role { state, ..role });
+                if !platform.write_code(probe.address(), &[BREAKPOINT]) {
+                    let code = agent.code().code(probe.address()).unwrap_or(0);
+                    function.refuse(trace_refusal::NOT_WRITABLE, code);
+                }
+            }
+        }
+        let mut set = 0;
+        for probe in self.probes.all() {
+            let role = probe.role();
+            let function = self.functions.get(usize::from(role.function));
+            if role.state == State::Removed {
+                continue;
+            }
+            if function.is_some_and(|function| function.refusal().is_none()) {
+                set += 1;
+            } else {
+                self.remove(probe, platform);
+            }
+        }
+        set
+    }
+}

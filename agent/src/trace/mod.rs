@@ -1,0 +1,222 @@
+//! Tracing: each call of chosen functions, with its duration, by breakpoints in the guest's code.
+//!
+//! A *probe* replaces the first byte of an instruction by `int3`, at a function's entry and at each of its exits. The
+//! guest's breakpoint handler calls [`Agent::on_breakpoint`], which finds the probe by its address, pushes to or pops
+//! from the stack's shadow stack, counts, and lets the guest continue: in a slot with a copy of the instruction, or,
+//! after a transfer of control, at its target. Return addresses are never replaced.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `instruction` | which instructions a probe may replace, and the emulation of transfers |
+//! | `slots` | places for copies of instructions, in the agent's text |
+//! | `probes` | the table of probes |
+//! | `stacks` | shadow stacks: the open calls |
+//! | `totals` | what is counted for each function and its callers |
+//! | `breakpoint` | the handler |
+//! | `control` | the trace that exists, and its setting and removal, for the service |
+//!
+//! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point. It calls these
+//! methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack` and `traced_blocked_ns`. No probe may be set in
+//! their code.
+
+mod breakpoint;
+mod control;
+mod instruction;
+mod probes;
+mod slots;
+mod stacks;
+mod totals;
+
+use core::mem::MaybeUninit;
+
+use unikprof_proto::trace::MAX_FUNCTIONS;
+
+use self::probes::{ProbeCells, Probes, State, probe_bytes};
+use self::slots::Slots;
+use self::stacks::{MAX_STACKS, Stacks, stack_bytes};
+use self::totals::{Callers, FunctionCells, caller_bytes};
+use crate::agent::Agent;
+use crate::ground::block::take;
+use crate::ground::platform::{Platform, Registers};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+
+pub use self::breakpoint::Breakpoint;
+pub(crate) use self::control::Tracer;
+pub use self::instruction::TrapFrame;
+
+/// Memory for probes and callers, for each function that there is memory for.
+const PROBES_EACH: usize = 8;
+const CALLERS_EACH: usize = 4;
+
+/// Everything about tracing, in the memory block that the guest gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace<'m> {
+    cells: &'m TraceCells,
+    functions: &'m [FunctionCells],
+    probes: Probes<'m>,
+    slots: Slots<'m>,
+    stacks: Stacks<'m>,
+    callers: Callers<'m>,
+}
+
+/// What all vCPUs share. All counts are since the trace began.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+#[repr(C, align(64))]
+struct TraceCells {
+    /// The handlers that run at present.
+    inside: AtomicU32,
+    /// See [`trace_flag`](unikprof_proto::code::trace_flag).
+    flags: AtomicU32,
+    /// Whether probes are set.
+    is_set: AtomicU32,
+    _padding: AtomicU32,
+    traps: AtomicU64,
+    stale: AtomicU64,
+    unplaced: AtomicU64,
+    too_deep: AtomicU64,
+    mismatched: AtomicU64,
+    truncated: AtomicU64,
+    callers_lost: AtomicU64,
+    cycles: AtomicU64,
+}
+
+/// The size of a memory block, of any alignment, for tracing `functions` functions at a time, at most
+/// [`MAX_FUNCTIONS`], with calls open on `stacks` stacks of the guest, at most 255. See
+/// [`Agent::with_trace`](crate::Agent::with_trace).
+pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
+    let functions = if functions > MAX_FUNCTIONS {
+        MAX_FUNCTIONS
+    } else {
+        functions
+    };
+    let stacks = if stacks > MAX_STACKS {
+        MAX_STACKS
+    } else {
+        stacks
+    };
+    size_of::<TraceCells>()
+        + functions * size_of::<FunctionCells>()
+        + probe_bytes(functions * PROBES_EACH)
+        + caller_bytes(functions * CALLERS_EACH)
+        + stack_bytes(stacks)
+        + slots::MEMORY
+        // Padding to align ten slices.
+        + 10 * align_of::<FunctionCells>()
+}
+
+impl<'m> Trace<'m> {
+    /// Divides a block for as many functions as it has room for; `None` if that is not one.
+    fn in_block(block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Option<Self> {
+        let stacks = stacks.clamp(1, MAX_STACKS);
+        let (mut functions, mut above) = (0, MAX_FUNCTIONS + 1);
+        while above - functions > 1 {
+            let middle = functions.midpoint(above);
+            if trace_bytes(middle, stacks) <= block.len() {
+                functions = middle;
+            } else {
+                above = middle;
+            }
+        }
+        if functions == 0 {
+            return None;
+        }
+        let mut rest = block;
+        Some(Self {
+            cells: take(&mut rest, 1)?.first()?,
+            functions: take(&mut rest, functions)?,
+            probes: Probes::in_block(&mut rest, functions * PROBES_EACH)?,
+            slots: Slots::in_block(&mut rest)?,
+            stacks: Stacks::in_block(&mut rest, stacks)?,
+            callers: Callers::in_block(&mut rest, functions * CALLERS_EACH)?,
+        })
+    }
+
+    /// Removes a probe. If the platform cannot write, it stays set, and the handler serves it.
+    fn remove<P: Platform + ?Sized>(&self, probe: &ProbeCells, platform: &P) {
+        let role = probe.role();
+        let is_restored =
+            role.state != State::Set || platform.write_code(probe.address(), &[probe.first_byte()]);
+        if is_restored {
+            probe.set_role(probes::Role {
+                state: State::Removed,
+                ..role
+            });
+        }
+    }
+
+    /// Removes all probes.
+    fn remove_all<P: Platform + ?Sized>(&self, platform: &P) {
+        for probe in self.probes.all() {
+            if probe.role().state != State::Removed {
+                self.remove(probe, platform);
+            }
+        }
+        self.cells.is_set.store(0, Ordering::Relaxed);
+    }
+
+    /// Replaces the breakpoints of probes in code that was read at `start` by the bytes that they replaced.
+    pub(crate) fn restore_bytes(&self, start: u64, bytes: &mut [u8]) {
+        for (address, byte) in (start..).zip(bytes) {
+            if *byte == BREAKPOINT
+                && let Some(probe) = self.probes.find(address)
+            {
+                *byte = probe.first_byte();
+            }
+        }
+    }
+}
+
+/// The instruction `int3`.
+const BREAKPOINT: u8 = 0xcc;
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// Gives the agent a memory block for tracing, which allows it: a client with the role `trace`, or any client of an
+    /// open agent, may then set breakpoints in the guest's code. [`trace_bytes`] returns the size for a number of
+    /// functions and of `stacks`, the guest's stacks on which traced functions may be open at a time.
+    ///
+    /// The guest must call [`on_breakpoint`](Self::on_breakpoint) in its breakpoint handler before a client connects.
+    /// There is no tracing without a block, if it is too small, or if the platform does not
+    /// [write code](Platform::write_code).
+    #[must_use]
+    pub fn with_trace(mut self, block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Self {
+        let may_write = self.platform().write_code(Slots::address(0), &[BREAKPOINT]);
+        self.trace = Trace::in_block(block, stacks).filter(|_| may_write);
+        self
+    }
+}
+
+impl<P: Platform + ?Sized> Agent<'_, P> {
+    /// The address that `pc` stands for: that of the original instruction if `pc` lies in a slot of the agent, otherwise
+    /// `pc` itself. For fault handlers that look at the instruction, and for logs.
+    #[inline]
+    pub fn original_pc(&self, pc: u64) -> u64 {
+        let trace = self.trace.as_ref();
+        trace
+            .and_then(|trace| trace.slots.original(pc))
+            .unwrap_or(pc)
+    }
+
+    /// The registers with the [original](Self::original_pc) program counter.
+    #[inline]
+    pub(crate) fn original(&self, registers: &Registers) -> Registers {
+        Registers {
+            pc: self.original_pc(registers.pc),
+            ..*registers
+        }
+    }
+
+    /// Whether probes are set.
+    #[inline]
+    pub(crate) fn is_tracing(&self) -> bool {
+        let trace = self.trace.as_ref();
+        trace.is_some_and(|trace| trace.cells.is_set.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Removes all probes at once, for a guest that crashes.
+    pub(crate) fn stop_tracing(&self) {
+        if let Some(trace) = &self.trace {
+            trace.remove_all(self.platform());
+        }
+    }
+}

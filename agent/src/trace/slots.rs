@@ -1,0 +1,213 @@
+//! Slots: places for copies of instructions, in the agent's own text.
+//!
+//! A slot belongs to one address for the guest's whole life, since a thread can be preempted in it and continue at any
+//! later time. Its code is written once, before the probe is set that leads there.
+#![allow(unsafe_code)]
+
+use core::arch::global_asm;
+
+use super::instruction::{Instruction, Operation};
+use super::probes::Place;
+use crate::ground::block::take;
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+use core::mem::MaybeUninit;
+
+/// The bytes of a slot: the longest instruction, and a jump of 5 bytes.
+const BYTES: usize = 20;
+
+/// The number of slots, from the variable `UNIKPROF_TRACE_SLOTS` when the agent is built.
+pub(crate) const SLOTS: usize = match option_env!("UNIKPROF_TRACE_SLOTS") {
+    Some(text) => number(text.as_bytes()),
+    None => 2048,
+};
+
+const fn number(text: &[u8]) -> usize {
+    let mut value = 0;
+    let mut at = 0;
+    while at < text.len() {
+        assert!(
+            text[at].is_ascii_digit(),
+            "UNIKPROF_TRACE_SLOTS is a number"
+        );
+        value = value * 10 + (text[at] - b'0') as usize;
+        at += 1;
+    }
+    assert!(
+        1 <= value && value <= 1 << 20,
+        "UNIKPROF_TRACE_SLOTS is 1 to 1048576"
+    );
+    value
+}
+
+global_asm!(
+    // Breakpoints until a slot is used.
+    ".section .text.unikprof_trace_slots,\"ax\",@progbits",
+    ".balign 64",
+    ".globl unikprof_trace_slots",
+    ".hidden unikprof_trace_slots",
+    "unikprof_trace_slots:",
+    ".fill {slots} * {bytes}, 1, 0xcc",
+    // The function on which the agent measures the cost of a breakpoint.
+    ".globl unikprof_trace_own_breakpoint",
+    ".hidden unikprof_trace_own_breakpoint",
+    "unikprof_trace_own_breakpoint:",
+    "int3",
+    "ret",
+    ".text",
+    slots = const SLOTS,
+    bytes = const BYTES,
+);
+
+unsafe extern "C" {
+    safe static unikprof_trace_slots: [u8; SLOTS * BYTES];
+    safe fn unikprof_trace_own_breakpoint();
+}
+
+/// Executes the agent's own breakpoint, which counts nothing.
+pub(super) fn own_breakpoint() {
+    unikprof_trace_own_breakpoint();
+}
+
+/// The address of the agent's own breakpoint.
+pub(super) fn own_address() -> u64 {
+    unikprof_trace_own_breakpoint as *const () as u64
+}
+
+/// A slot's memory outside of the text.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+struct SlotCells {
+    /// The address of the original; 0: the slot is unused.
+    original: AtomicU64,
+    /// The length of the original, in bits from 8 on that of its copy.
+    lengths: AtomicU32,
+    _padding: AtomicU32,
+}
+
+/// All slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots<'m> {
+    cells: &'m [SlotCells],
+    used: &'m AtomicU32,
+}
+
+/// The bytes of the slots' memory outside of the text.
+pub(super) const MEMORY: usize = SLOTS * size_of::<SlotCells>() + size_of::<u64>();
+
+/// Why there is no slot for an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotError {
+    /// There is none left, or none near enough.
+    None,
+    /// The platform cannot write there.
+    NotWritable,
+}
+
+/// The contents of a slot.
+struct Code {
+    bytes: [u8; BYTES],
+    length: usize,
+    /// The length of the part that stands for the original.
+    copy: usize,
+}
+
+impl<'m> Slots<'m> {
+    pub(super) fn in_block(block: &mut &'m mut [MaybeUninit<u8>]) -> Option<Self> {
+        Some(Self {
+            cells: take(block, SLOTS)?,
+            used: take(block, 1)?.first()?,
+        })
+    }
+
+    /// The address of the slot with this number.
+    pub(super) fn address(number: u32) -> u64 {
+        let start = unikprof_trace_slots.as_ptr().expose_provenance() as u64;
+        start + u64::from(number) * BYTES as u64
+    }
+
+    /// Makes a slot for the instruction at `place`; returns its number. `write` writes to the guest's code.
+    pub(super) fn make(
+        &self,
+        place: &Place<'_>,
+        instruction: Instruction,
+        write: impl FnOnce(u64, &[u8]) -> bool,
+    ) -> Result<u32, SlotError> {
+        let number = self.used.load(Ordering::Relaxed);
+        let cells = self.cells.get(number as usize).ok_or(SlotError::None)?;
+        let address = Self::address(number);
+        let code = code(place, instruction, address).ok_or(SlotError::None)?;
+        let bytes = code.bytes.get(..code.length).ok_or(SlotError::None)?;
+        if !write(address, bytes) {
+            return Err(SlotError::NotWritable);
+        }
+        let lengths = u32::from(instruction.length) | (code.copy as u32) << 8;
+        cells.lengths.store(lengths, Ordering::Relaxed);
+        cells.original.store(place.address, Ordering::Release);
+        self.used.store(number + 1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// The address of the original if `pc` lies in a used slot: of the instruction, or of the one behind it if the copy
+    /// has run.
+    pub(super) fn original(&self, pc: u64) -> Option<u64> {
+        let offset = pc.wrapping_sub(Self::address(0));
+        if offset >= (SLOTS * BYTES) as u64 {
+            return None;
+        }
+        let cells = self.cells.get(offset as usize / BYTES)?;
+        let original = cells.original.load(Ordering::Acquire);
+        if original == 0 {
+            return None;
+        }
+        let lengths = cells.lengths.load(Ordering::Relaxed);
+        let has_run = offset as usize % BYTES >= (lengths >> 8) as usize;
+        let passed = if has_run { lengths & 0xff } else { 0 };
+        Some(original + u64::from(passed))
+    }
+}
+
+/// The code of a slot at `slot`; `None` if it is too far from what the instruction refers to.
+fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> {
+    const JUMP: u8 = 0xe9;
+    const JUMP_BYTES: usize = 5;
+    let mut bytes = [0xcc; BYTES];
+    let next = place.address.wrapping_add(instruction.length.into());
+    let (copy, target) = match instruction.operation {
+        Operation::Copy { displacement } => {
+            let length = usize::from(instruction.length);
+            bytes
+                .get_mut(..length)?
+                .copy_from_slice(place.bytes.get(..length)?);
+            if displacement != 0 {
+                let field = bytes
+                    .get_mut(usize::from(displacement)..)?
+                    .first_chunk_mut()?;
+                let moved = place.address.wrapping_sub(slot) as i64;
+                let relative = moved.checked_add(i32::from_le_bytes(*field).into())?;
+                *field = i32::try_from(relative).ok()?.to_le_bytes();
+            }
+            (length, next)
+        }
+        Operation::Call { relative } => {
+            // push $low, sign-extended; movl $high, 4(%rsp). No flag changes, and a fault at the stack's end happens
+            // in the push, as in the call.
+            let [a, b, c, d, e, f, g, h] = next.to_le_bytes();
+            let push = [0x68, a, b, c, d, 0xc7, 0x44, 0x24, 0x04, e, f, g, h];
+            bytes.get_mut(..push.len())?.copy_from_slice(&push);
+            (push.len(), next.wrapping_add_signed(relative.into()))
+        }
+        _ => return None,
+    };
+    let end = copy + JUMP_BYTES;
+    let relative = target.wrapping_sub(slot.wrapping_add(end as u64)) as i64;
+    let relative = i32::try_from(relative).ok()?;
+    let jump = bytes.get_mut(copy..end)?;
+    let (first, rest) = jump.split_first_mut()?;
+    *first = JUMP;
+    rest.copy_from_slice(&relative.to_le_bytes());
+    Some(Code {
+        bytes,
+        length: end,
+        copy,
+    })
+}
