@@ -1,9 +1,9 @@
 //! Compares `on_tick` through the C ABI with the same call in Rust, on the same stacks, in turns, in one run. Also
-//! measured: saving and restoring the SSE state, which the archive avoids, ticks with a flight recorder, and its
-//! events.
+//! measured: saving and restoring the SSE state, which the archive avoids, ticks with a flight recorder, its events,
+//! and the calls of an allocator.
 //!
 //! ```text
-//! cargo bench -p unikprof-agent --bench c_abi
+//! cargo bench -p unikprof-agent --features heap --bench c_abi
 //! ```
 //!
 //! The archive is the one that guests link, built by its own command and loaded here as a library. Both agents read
@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use harness::c_library::{self, CGuest};
+use harness::c_library::{self, CGuest, Extras};
 use harness::cycles::{Clock, HEADING, REPETITIONS, cycles, fence};
 use harness::fake::CONFIG;
 use harness::fake::conversation::{Conversation, InProcess};
@@ -27,11 +27,20 @@ use harness::fake::platform::FakePlatform;
 use harness::fake::stacks::{MAPPING, Random, stack};
 use harness::load::Load;
 use harness::{abi, asked_to_measure};
-use unikprof_agent::{Agent, Platform, Registers, Runstate};
+use unikprof_agent::{Agent, Platform, Registers, Runstate, live_bytes};
+use unikprof_proto::code::mode;
+use unikprof_proto::message::Start;
 
 const CALLS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 const RING: usize = 1 << 20;
+const WITH_RING: Extras = Extras {
+    ring_bytes: RING,
+    live_bytes: 0,
+    more_vcpus: 0,
+};
+/// Room for live samples.
+const LIVE: usize = live_bytes(30_000);
 /// The number of events or ticks timed together.
 const RUN: usize = 64;
 
@@ -88,6 +97,7 @@ fn main() {
     let clock = Clock::calibrate();
     println!("{}", clock.describe());
     println!("{HEADING}");
+    allocations(&clock);
     for (count, frames) in [(1, 8), (256, 8), (256, 32)] {
         beside_rust(&clock, count, frames);
     }
@@ -109,8 +119,8 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     // Separate clocks, which stand still while the others are measured; the stack is the same.
     let (c_clock, ring_clock) = (FakePlatform::new(1), FakePlatform::new(1));
     let code = MAPPING.start..MAPPING.end;
-    let guest = CGuest::start(&c_clock, platform, code.clone(), 0);
-    let with_ring = CGuest::start(&ring_clock, platform, code, RING);
+    let guest = CGuest::start(&c_clock, platform, code.clone(), Extras::default());
+    let with_ring = CGuest::start(&ring_clock, platform, code, WITH_RING);
     let mut c_client = Conversation::new(guest.connect()).unwrap();
     c_client.start(PERIOD_NS).unwrap();
     let mut ring_client = Conversation::new(with_ring.connect()).unwrap();
@@ -181,8 +191,8 @@ fn in_runs(clock: &Clock, frames: usize) {
     });
     let clocks = [FakePlatform::new(1), FakePlatform::new(1)];
     let code = MAPPING.start..MAPPING.end;
-    let guests = [(&clocks[0], 0), (&clocks[1], RING)]
-        .map(|(clock, ring)| CGuest::start(clock, &agent.platform().0, code.clone(), ring));
+    let guests = [(&clocks[0], Extras::default()), (&clocks[1], WITH_RING)]
+        .map(|(clock, extras)| CGuest::start(clock, &agent.platform().0, code.clone(), extras));
     for guest in &guests {
         let mut client = Conversation::new(guest.connect()).unwrap();
         client.start(PERIOD_NS).unwrap();
@@ -237,7 +247,7 @@ fn in_runs(clock: &Clock, frames: usize) {
 /// One event each of 256 names, with a fence after each; the fences' cost is subtracted.
 fn events(clock: &Clock) {
     let (platform, stack) = (FakePlatform::new(1), FakePlatform::new(1));
-    let guest = CGuest::start(&platform, &stack, MAPPING.start..MAPPING.end, RING);
+    let guest = CGuest::start(&platform, &stack, MAPPING.start..MAPPING.end, WITH_RING);
     let names: Vec<i32> = (0..256)
         .map(|id| guest.event_name(&CString::new(format!("event {id}")).unwrap()))
         .collect();
@@ -274,5 +284,109 @@ fn events(clock: &Clock) {
         "{:<38} {}",
         "C ABI: span, its begin and its end",
         span.of_one(fences, RUN)
+    );
+}
+
+/// Calls of an allocator, without the walk: the stack is not the guest's. [`RUN`] are timed together.
+fn allocations(clock: &Clock) {
+    let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
+    let mut live = vec![MaybeUninit::uninit(); LIVE];
+    let agent = Agent::new(Counting(FakePlatform::new(1)), CONFIG, &mut memory).unwrap();
+    let agent = agent.with_live_memory(&mut live);
+    let platforms = [(); 2].map(|()| FakePlatform::new(1));
+    let code = MAPPING.start..MAPPING.end;
+    let guest = |more_vcpus| {
+        let extras = Extras {
+            live_bytes: LIVE,
+            more_vcpus,
+            ..Extras::default()
+        };
+        CGuest::start(
+            &platforms[more_vcpus as usize],
+            &platforms[0],
+            code.clone(),
+            extras,
+        )
+    };
+    let [one, two] = [guest(0), guest(1)];
+    // A recording can only be of guests whose allocators call.
+    let first = std::ptr::without_provenance(16);
+    agent.on_alloc(first, 1);
+    one.on_alloc(first, 1);
+    two.on_alloc(first, 1);
+    let address = |call: usize, index: usize| {
+        std::ptr::without_provenance::<u8>(0x1000 + 48 * (call * RUN + index))
+    };
+    let measure = |name: &str, work: [&dyn Fn(*const u8); 3]| {
+        let run = |call: usize, work: &dyn Fn(*const u8)| {
+            for index in 0..RUN {
+                work(address(call, index));
+                fence();
+            }
+        };
+        let [around, rust, one, two] = clock.in_turns(
+            CALLS / 8,
+            [
+                &mut |call| {
+                    run(call, &|address| {
+                        black_box(address);
+                    });
+                },
+                &mut |call| run(call, work[0]),
+                &mut |call| run(call, work[1]),
+                &mut |call| run(call, work[2]),
+            ],
+        );
+        let [rust, one, two] = [rust, one, two].map(|timing| timing.of_one(around, RUN));
+        println!("{:<38} {rust}", format!("{name}: Rust"));
+        for (vcpus, timing) in [("one vCPU", one), ("two vCPUs", two)] {
+            println!(
+                "{:<38} {timing}  {:.2} × Rust",
+                format!("{name}: C, {vcpus}"),
+                timing.p50 / rust.p50
+            );
+        }
+    };
+    measure(
+        "64 bytes, not recorded",
+        [
+            &|address| agent.on_alloc(address, 64),
+            &|address| one.on_alloc(address, 64),
+            &|address| two.on_alloc(address, 64),
+        ],
+    );
+    measure(
+        "free, not recorded",
+        [
+            &|address| agent.on_free(address),
+            &|address| one.on_free(address),
+            &|address| two.on_free(address),
+        ],
+    );
+    let start = Start::heap("held", mode::LIVE, 64);
+    InProcess::connect(&agent)
+        .unwrap()
+        .start_as(&start)
+        .unwrap();
+    for guest in [&one, &two] {
+        let mut client = Conversation::new(guest.connect()).unwrap();
+        client.start_as(&start).unwrap();
+    }
+    measure(
+        "sampled, and freed",
+        [
+            &|address| {
+                agent.on_alloc(address, 4096);
+                agent.on_free(address);
+            },
+            &|address| {
+                one.on_alloc(address, 4096);
+                one.on_free(address);
+            },
+            &|address| {
+                two.on_alloc(address, 4096);
+                two.on_free(address);
+            },
+        ],
     );
 }

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::Command;
 
-use harness::c_library::{self, CGuest};
+use harness::c_library::{self, CGuest, Extras};
 use harness::fake::CONFIG;
 use harness::fake::conversation::{Conversation, InProcess};
 use harness::fake::platform::FakePlatform;
@@ -157,8 +157,11 @@ fn ticks(work: &str, frames: usize, calls: usize) {
 /// The same in a C guest.
 fn c_ticks(work: &str, frames: usize, calls: usize) {
     let (clock, memory) = (FakePlatform::new(1), FakePlatform::new(frames));
-    let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };
-    let guest = CGuest::start(&clock, &memory, MAPPING.start..MAPPING.end, ring);
+    let extras = Extras {
+        ring_bytes: if work.ends_with("ring") { 1 << 20 } else { 0 },
+        ..Extras::default()
+    };
+    let guest = CGuest::start(&clock, &memory, MAPPING.start..MAPPING.end, extras);
     let mut client = Conversation::new(guest.connect()).unwrap();
     client.start(1_000_000).unwrap();
     let stack = stack(&mut Random::new(11), frames);

@@ -5,6 +5,8 @@
 //! cargo bench -p unikprof-agent --bench sample
 //! ```
 //!
+//! With the feature `heap` also sampled allocations.
+//!
 //! Each call is serialised and timed alone. There are two layouts: *live*, where each stack is written to the same
 //! memory before its call, which is warm like a thread's stack; and *spread*, where every stack has its own memory,
 //! so that the chase itself waits for the second-level cache.
@@ -52,6 +54,8 @@ fn main() {
     whole_ticks(&clock);
     new_stacks(&clock);
     cold_caches(&clock);
+    #[cfg(feature = "heap")]
+    allocations(&clock);
 }
 
 /// Stacks that are in the table already, in random order.
@@ -292,6 +296,69 @@ fn cold_caches(clock: &Clock) {
     };
     let timings = clock.series(COLD_CALLS, flush_all, [chased, sampled]);
     report("flushed to memory, 256 of 32", timings);
+}
+
+/// Sampled allocations and their frees, in mode live, beside the chase of the same stacks: in warm caches and in cold ones.
+#[cfg(feature = "heap")]
+fn allocations(clock: &Clock) {
+    use unikprof_proto::code::mode;
+    use unikprof_proto::message::Start;
+
+    let load = Load::new(256, 32, CALLS);
+    let order = &load.order;
+    let mut memory = vec![MaybeUninit::uninit(); 4 << 20];
+    let mut live = vec![MaybeUninit::uninit(); unikprof_agent::live_bytes(30_000)];
+    let agent = Agent::new(FakePlatform::new(32), CONFIG, &mut memory).unwrap();
+    let agent = agent.with_live_memory(&mut live);
+    let platform = agent.platform();
+    let registers = load.registers(platform.stack(), |_| ());
+    let address = |call: usize| std::ptr::without_provenance(0x1000 + 48 * call);
+    agent.on_alloc(address(0), 1);
+    let mut client = InProcess::connect(&agent).unwrap();
+    client
+        .start_as(&Start::heap("held", mode::LIVE, 64))
+        .unwrap();
+    // Samples of other allocations fill a third of the table.
+    let held = 10_000;
+    for call in 0..held {
+        agent.on_alloc_from(address(call), 4096, || registers[order[call]]);
+    }
+    let other = vec![1_u8; EVICTING];
+    let measure = |name: &str, calls: usize, is_cold: bool| {
+        let prepare = |call: usize| {
+            load.lay(platform.stack(), call);
+            if is_cold {
+                read_all(&other);
+            }
+        };
+        let [chased, allocated] = clock.series(
+            calls,
+            prepare,
+            [
+                &mut |call| {
+                    black_box(chase(&registers[order[call]]));
+                },
+                &mut |call| {
+                    // Freed at the next call.
+                    agent.on_free(address(held));
+                    agent.on_alloc_from(address(held), 4096, || registers[order[call]]);
+                },
+            ],
+        );
+        println!("{:<38} {chased}", format!("{name}: chase"));
+        println!(
+            "{:<38} {allocated}  {:.2} × the chase",
+            format!("{name}: alloc and free"),
+            allocated.p50 / chased.p50
+        );
+    };
+    measure("sampled, warm, 256 of 32", CALLS, false);
+    measure("sampled, out of the second level", COLD_CALLS, true);
+    let counters = client.stop().unwrap().counters;
+    assert_eq!(
+        counters.recorded,
+        (held + (CALLS + COLD_CALLS) * REPETITIONS) as u64
+    );
 }
 
 /// Reads all cache lines of `bytes`.

@@ -24,6 +24,19 @@ struct Calls {
     mark: unsafe extern "C" fn(i32, u64) -> i32,
     span_begin: unsafe extern "C" fn(i32) -> u64,
     span_end: unsafe extern "C" fn(i32, u64) -> i32,
+    on_alloc: unsafe extern "C" fn(*const c_void, usize),
+    on_free: unsafe extern "C" fn(*const c_void),
+}
+
+/// What the agent of a [`CGuest`] has besides its memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extras {
+    /// The length of its flight recorder.
+    pub(crate) ring_bytes: usize,
+    /// The length of its block for live samples.
+    pub(crate) live_bytes: usize,
+    /// The number of vCPUs beside the first.
+    pub(crate) more_vcpus: u32,
 }
 
 /// A guest that reads the time from `clock` and whose stack is `stack`.
@@ -34,6 +47,7 @@ pub(crate) struct CGuest<'p> {
     _context: Box<Context<'p>>,
     _memory: Vec<u8>,
     _ring: Vec<u8>,
+    _live: Vec<u8>,
 }
 
 struct Context<'p> {
@@ -42,17 +56,23 @@ struct Context<'p> {
 }
 
 impl<'p> CGuest<'p> {
-    /// Builds the archive with the command that guests use, loads it and starts its agent, with a flight recorder if
-    /// `ring_bytes` is not 0.
+    /// Builds the archive with the command that guests use, loads it and starts its agent.
     pub(crate) fn start(
         clock: &'p FakePlatform,
         stack: &'p FakePlatform,
         code: Range<u64>,
-        ring_bytes: usize,
+        Extras {
+            ring_bytes,
+            live_bytes,
+            more_vcpus,
+        }: Extras,
     ) -> Self {
-        let library = match ring_bytes {
-            0 => load("c-archive", &[]),
-            _ => load("c-archive-ring", &["--ring"]),
+        let library = match (ring_bytes, live_bytes, more_vcpus) {
+            (0, 0, _) => load("c-archive", &[]),
+            (_, 0, _) => load("c-archive-ring", &["--ring"]),
+            // Two agents at a time: a library has one.
+            (_, _, 0) => load("c-archive-heap", &["--heap"]),
+            _ => load("c-archive-heap-vcpus", &["--heap"]),
         };
         let calls = Calls {
             on_tick: library.find(c"unikprof_on_tick"),
@@ -66,6 +86,8 @@ impl<'p> CGuest<'p> {
             mark: library.find(c"unikprof_mark"),
             span_begin: library.find(c"unikprof_span_begin"),
             span_end: library.find(c"unikprof_span_end"),
+            on_alloc: library.find(c"unikprof_on_alloc"),
+            on_free: library.find(c"unikprof_on_free"),
         };
         let init: unsafe extern "C" fn(
             *const abi::Config,
@@ -76,6 +98,11 @@ impl<'p> CGuest<'p> {
         let mut context = Box::new(Context { clock, stack });
         let mut memory = vec![0_u8; 1 << 20];
         let mut ring = vec![0_u8; ring_bytes];
+        let mut live = vec![0_u8; live_bytes];
+        let start_of = |block: &mut Vec<u8>| match block.len() {
+            0 => std::ptr::null_mut(),
+            _ => block.as_mut_ptr().cast(),
+        };
         // SAFETY: zeros are valid for all three: no option, a null pointer, no function.
         let (mapping, config, ops) = unsafe { std::mem::zeroed() };
         let mapping = abi::Mapping {
@@ -85,16 +112,15 @@ impl<'p> CGuest<'p> {
         };
         let config = abi::Config {
             version: abi::UNIKPROF_ABI_VERSION,
-            vcpus: 1,
+            vcpus: 1 + more_vcpus,
             access: abi::UNIKPROF_ACCESS_OPEN,
             mapping_count: 1,
             mappings: &raw const mapping,
             platform_name: c"bench".as_ptr(),
-            ring: match ring_bytes {
-                0 => std::ptr::null_mut(),
-                _ => ring.as_mut_ptr().cast(),
-            },
+            ring: start_of(&mut ring),
             ring_length: ring_bytes,
+            live_memory: start_of(&mut live),
+            live_memory_length: live_bytes,
             ..config
         };
         let ops = abi::Ops {
@@ -103,6 +129,7 @@ impl<'p> CGuest<'p> {
             vcpu: Some(vcpu),
             running_ns: Some(running_ns),
             stack_bounds: Some(stack_bounds),
+            kick: Some(kick),
             ..ops
         };
         // SAFETY: as the header requires, the context and the memory live as long as the agent.
@@ -121,6 +148,7 @@ impl<'p> CGuest<'p> {
             _context: context,
             _memory: memory,
             _ring: ring,
+            _live: live,
         }
     }
 
@@ -142,6 +170,18 @@ impl<'p> CGuest<'p> {
             let span = (self.calls.span_begin)(name);
             (self.calls.span_end)(name, span);
         }
+    }
+
+    #[inline]
+    pub(crate) fn on_alloc(&self, address: *const u8, size: usize) {
+        // SAFETY: any pointer is allowed.
+        unsafe { (self.calls.on_alloc)(address.cast(), size) };
+    }
+
+    #[inline]
+    pub(crate) fn on_free(&self, address: *const u8) {
+        // SAFETY: any pointer is allowed.
+        unsafe { (self.calls.on_free)(address.cast()) };
     }
 
     #[inline]
@@ -234,6 +274,8 @@ unsafe extern "C" fn now_ns(context: *mut c_void) -> u64 {
 unsafe extern "C" fn vcpu(_: *mut c_void) -> u32 {
     0
 }
+
+unsafe extern "C" fn kick(_: *mut c_void, _: u32) {}
 
 unsafe extern "C" fn running_ns(context: *mut c_void, vcpu: u32) -> u64 {
     // SAFETY: as above.
