@@ -13,7 +13,7 @@ pub const PROFILER_PORT: u16 = 7777;
 pub const STATISTICS_PORT: u16 = 7001;
 
 /// The features of a guest that is profiled while it serves made-up requests.
-pub const FEATURES: &[&str] = &["keys", "demo", "heap"];
+pub const FEATURES: &[&str] = &["keys", "demo", "heap", "trace"];
 
 /// How long a guest may take from its creation to its profiler.
 const START: Duration = Duration::from_secs(60);

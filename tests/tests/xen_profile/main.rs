@@ -20,5 +20,6 @@ mod memory;
 mod restore;
 mod sources;
 mod stuck;
+mod tracing;
 mod traffic;
 mod vcpus;

@@ -8,6 +8,7 @@ use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
 use crate::memory::{Held, Site, assert_books};
+use crate::tracing::{Tracing, assert_rounds};
 
 const SAVED: Boot = Boot {
     name: "saved",
@@ -18,7 +19,7 @@ const SAVED: Boot = Boot {
             ..LabConfig::with_guest(profiled_guest_with_vcpus(
                 "saved",
                 2,
-                "allocations=50 ticks=owned",
+                "allocations=50 ticks=owned trace=yes",
             )?)
         })
     },
@@ -26,6 +27,7 @@ const SAVED: Boot = Boot {
 
 const RESTORED: Duration = Duration::from_secs(180);
 
+/// And so does a trace.
 #[test]
 fn a_recording_goes_on_after_a_save_and_restore() {
     on(&SAVED, |lab| {
@@ -33,10 +35,12 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         let client = guest.client();
         client.must(&["start"]);
         let before = client.wait_for_samples(300);
+        let tracing = Tracing::begin(&guest);
         guest.dom0("xl save saved /tmp/image");
         lab.restore("saved", "/tmp/image", &[], RESTORED).unwrap();
         lab.wait_for_console("saved", "resumed", SOON).unwrap();
 
+        tracing.assert_goes_on(&guest);
         let saved = before["counters"]["recorded"].as_u64().unwrap();
         let after = client.wait_for_samples(saved + 600);
         assert_eq!(after["recording"], before["recording"]);
@@ -115,4 +119,10 @@ fn allocations_of_two_vcpus_are_those_of_the_guests_books() {
     on(&SAVED, |lab| {
         assert_books(&Guest::of(lab, "saved").client(), &SITES, "leak");
     });
+}
+
+/// The same load on the other vCPU as well, while samples interrupt it.
+#[test]
+fn traced_calls_of_two_vcpus_are_exact() {
+    on(&SAVED, |lab| assert_rounds(&Guest::of(lab, "saved")));
 }

@@ -30,6 +30,7 @@ pub(crate) const MAX_VCPUS: usize = 8;
 pub(crate) const UPCALL_STACK_TOP: u64 = 0x20_0000;
 
 const NON_MASKABLE: usize = 2;
+const BREAKPOINT: usize = 3;
 const DOUBLE_FAULT: usize = 8;
 const PAGE_FAULT: usize = 14;
 
@@ -40,6 +41,7 @@ const fn stack_of(vector: usize) -> u64 {
         PAGE_FAULT => 1,
         DOUBLE_FAULT => 3,
         NON_MASKABLE => 4,
+        BREAKPOINT => 5,
         vector if vector == UPCALL_VECTOR as usize => match cfg!(feature = "gate") {
             true => 0,
             false => UPCALL_STACK,
@@ -47,9 +49,9 @@ const fn stack_of(vector: usize) -> u64 {
         _ => 2,
     }
 }
-const STACKS: usize = 4;
+const STACKS: usize = 5;
 /// The number of the stack that does not exist.
-const UPCALL_STACK: u64 = 5;
+const UPCALL_STACK: u64 = 6;
 
 /// The 64-bit task state (AMD64 Architecture Programmer's Manual, volume 2, 12.2.5).
 #[repr(C, packed(4))]
@@ -117,7 +119,11 @@ pub(crate) fn fill_interrupt_table() {
     // SAFETY: only the first vCPU runs, with interrupts off; nothing else refers to the table yet.
     let table = unsafe { &mut *TABLES.interrupts.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
-        let handler = interrupts::stub(vector);
+        let handler = match vector {
+            #[cfg(feature = "trace")]
+            BREAKPOINT => crate::breakpoints::entry(),
+            _ => interrupts::stub(vector),
+        };
         let present_interrupt_gate = 0x8e << 40;
         *gate = [
             (handler & 0xffff)

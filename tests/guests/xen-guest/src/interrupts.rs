@@ -153,6 +153,11 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
         }
     };
     if !is_upcall {
+        // The profiler executes copies of some instructions elsewhere.
+        #[cfg(feature = "trace")]
+        if let Some(agent) = crate::events::agent() {
+            frame.rip = agent.original_pc(frame.rip);
+        }
         fatal("exception", frame);
     }
     // An interrupt with interrupts off is QEMU's fault, and on an interrupt stack it has overwritten the frame to return
@@ -187,6 +192,14 @@ fn fatal(what: &str, frame: &Frame) -> ! {
         #[cfg(feature = "agent")]
         crate::crash::leave(&format_args!("{what} {} at {:#x}", frame.vector, frame.rip));
     }
+    power::crash()
+}
+
+/// The same for an exception of which only the address is known.
+#[cfg(feature = "trace")]
+pub(crate) fn fatal_at(what: &str, address: u64) -> ! {
+    early_println!("{what} at {address:#x}");
+    crate::crash::leave(&format_args!("{what} at {address:#x}"));
     power::crash()
 }
 

@@ -19,6 +19,7 @@
 //! | `stats=7001` | sends each TCP client the vCPUs' statistics, a line `NAME VALUE` each: see `statistics` | |
 //! | `profiler=keys:7777` | serves the profiler to clients with a key, see `profiler_access`; without it, to none | `agent` |
 //! | `profiler=open:7777` | serves it to every client | `agent` |
+//! | `trace=yes` | lets clients trace functions: anyone if the profiler is open, else who has a key for it | `trace` |
 //! | `record-at-boot=NAME` | begins an always-on recording with that name at boot | `agent` |
 //! | `ticks=host`, `ticks=owned` | the owner of the timer: the guest (the default) or the profiler | `agent` |
 //! | `vcpus=2` | the number of running vCPUs; those after the first run only the load | |
@@ -49,6 +50,8 @@ mod addressing;
 mod allocations;
 mod bare;
 mod boot;
+#[cfg(feature = "trace")]
+mod breakpoints;
 #[cfg(feature = "agent")]
 mod burst;
 mod busy;

@@ -19,6 +19,8 @@ use unikprof_agent::{
     Access, Agent, BootRecording, Config, Mapping, Platform, Service, caller_table_bytes,
 };
 use xen_sys_lite::vcpu::VcpuId;
+#[cfg(feature = "trace")]
+use {crate::descriptors::MAX_VCPUS, unikprof_agent::trace_bytes};
 
 use crate::command_line::CommandLine;
 use crate::hypercalls::CountedCalls;
@@ -37,6 +39,10 @@ const RING: usize = 1 << 20;
 /// Memory for the samples of allocations that are still held.
 #[cfg(feature = "heap")]
 const LIVE: usize = unikprof_agent::live_bytes(8_000);
+
+/// Memory for tracing so many functions, on the vCPUs' stacks.
+#[cfg(feature = "trace")]
+const TRACE_FUNCTIONS: usize = 200;
 
 pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
@@ -62,6 +68,8 @@ pub(crate) struct Request {
     source: TickSource,
     vcpus: u32,
     record_at_boot: Option<&'static str>,
+    #[cfg(feature = "trace")]
+    traces: bool,
 }
 
 impl Request {
@@ -79,6 +87,8 @@ impl Request {
             source,
             vcpus: command_line.parsed("vcpus").unwrap_or(1),
             record_at_boot: command_line.value("record-at-boot"),
+            #[cfg(feature = "trace")]
+            traces: command_line.value("trace") == Some("yes"),
         })
     }
 }
@@ -116,6 +126,13 @@ impl Profiler {
                 let agent = agent.with_caller_memory(callers).with_ring(ring);
                 #[cfg(feature = "heap")]
                 let agent = agent.with_live_memory(Box::leak(Box::<[u8]>::new_uninit_slice(LIVE)));
+                #[cfg(feature = "trace")]
+                let agent = if request.traces {
+                    let bytes = trace_bytes(TRACE_FUNCTIONS, MAX_VCPUS);
+                    agent.with_trace(Box::leak(Box::<[u8]>::new_uninit_slice(bytes)), MAX_VCPUS)
+                } else {
+                    agent
+                };
                 &*Box::leak(Box::new(agent))
             }
             Err(error) => {

@@ -1,7 +1,7 @@
 //! The profiler's access settings and keys.
 //!
 //! In a guest with the feature `keys`, keys come from xenstore, from the domain's `data/unikprof`: `view`, `view-2`,
-//! `control` and `control-2`, each a line as `unikprof-client keygen` makes it. The second ones are for the time in
+//! `control`, `control-2`, and `trace` and `trace-2`, each a line as `unikprof-client keygen` makes it. The second ones are for the time in
 //! which keys are changed. The guest, dom0 and other privileged domains can read them, but no other guest:
 //!
 //! ```text
@@ -26,11 +26,13 @@ use crate::println;
 use crate::store::GuestStore;
 
 #[cfg(feature = "keys")]
-const NODES: [(&str, Role); 4] = [
+const NODES: [(&str, Role); 6] = [
     ("data/unikprof/view", Role::View),
     ("data/unikprof/view-2", Role::View),
     ("data/unikprof/control", Role::Control),
     ("data/unikprof/control-2", Role::Control),
+    ("data/unikprof/trace", Role::Trace),
+    ("data/unikprof/trace-2", Role::Trace),
 ];
 
 /// Reads `profiler=keys:PORT` or `profiler=open:PORT`: the access and the port. Prints the reason and returns `None`

@@ -1,0 +1,232 @@
+//! Traces of a guest's functions, whose tree of calls is known.
+
+use std::collections::BTreeMap;
+
+use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _};
+use unikprof_proto::code::{capability, refusal, trace_state};
+use unikprof_proto::message::{Refusal, TraceBegin};
+use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
+
+use crate::harness::{Guest, wait_until};
+
+#[path = "../../../agent/tests/tracing/mod.rs"]
+mod agent_client;
+
+use agent_client::{Client, Fetched, Planned, plan_of};
+
+/// The functions of the guest's `allocations`, as its symbols name them.
+const FUNCTIONS: [&str; 7] = [
+    "11Allocations14round_of_first",
+    "11allocations7request",
+    "11allocations4list",
+    "11allocations5entry",
+    "11allocations8checksum",
+    "11Allocations15round_of_others",
+    "11allocations5reply",
+];
+
+/// What each call of a function calls, in this order, without what it calls in a variable number.
+const CALLS: [&[u16]; 7] = [&[1, 1, 1, 1, 2, 3], &[], &[], &[4], &[], &[], &[]];
+
+const CHECKSUM: u16 = 4;
+/// A call of `checksum` calls itself twice, twice.
+const CHECKSUMS: usize = 7;
+const ROUND_OF_OTHERS: u16 = 5;
+const REPLY: u16 = 6;
+
+/// So many rounds of the first vCPU are traced at least.
+const ROUNDS: u64 = 300;
+
+/// A trace of [`FUNCTIONS`] that outlives its connections.
+pub(crate) struct Tracing {
+    plan: Vec<Planned>,
+    trace: u64,
+}
+
+/// The ids of clients: only the one that began a trace may begin another instead.
+const OWN: u64 = 1;
+const OTHER: u64 = 2;
+
+impl Tracing {
+    pub(crate) fn begin(guest: &Guest<'_>) -> Tracing {
+        let plan = planned(&std::fs::read(Guest::program()).unwrap(), &FUNCTIONS);
+        let trace = Client::connect(guest.address(), OWN).trace(&plan, 0);
+        Tracing { plan, trace }
+    }
+
+    /// Asserts that calls are still counted, and ends the trace. Afterwards the guest's code is as before, for then the
+    /// same trace can begin again. That one is left behind, and the agent ends it.
+    pub(crate) fn assert_goes_on(self, guest: &Guest<'_>) {
+        let mut client = Client::connect(guest.address(), OWN);
+        let before = client.fetch(self.trace);
+        assert_eq!(before.state.state, trace_state::ARMED);
+        wait_until("more traced rounds", || {
+            (client.fetch(self.trace).of(0).calls >= before.of(0).calls + ROUNDS).then_some(())
+        });
+        client.stop(self.trace);
+        assert_counted(&client.fetch(self.trace));
+        let left_behind = client.trace(&self.plan, 0);
+        drop(client);
+
+        let mut client = Client::connect(guest.address(), OTHER);
+        wait_until("the end of a trace without a client", || {
+            client.send(&TraceBegin {
+                functions: 1,
+                probes: 1,
+                flags: 0,
+                max_cost_permille: 0,
+                slow_ns: 0,
+            });
+            let answer = client.answer();
+            let refused = answer.decode::<Refusal<'_>>().map(|refusal| refusal.code);
+            match refused {
+                Ok(code) => assert_eq!(code, refusal::TRACING),
+                Err(_) => return Some(()),
+            }
+            None
+        });
+        let trace = client.trace(&self.plan, 0);
+        assert!(trace > left_behind);
+        client.stop(trace);
+    }
+}
+
+/// The plan of functions of an image.
+fn planned(image: &[u8], names: &[&str]) -> Vec<Planned> {
+    let file = File::parse(image).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let plan = |name: &&str| {
+        let found = file.symbols().find(|symbol| {
+            let is_named = symbol.name().is_ok_and(|it| it.contains(name));
+            is_named && symbol.size() != 0
+        });
+        let symbol = found.unwrap_or_else(|| panic!("no {name}"));
+        let code = text.data_range(symbol.address(), symbol.size());
+        plan_of(symbol.address(), code.unwrap().unwrap())
+    };
+    names.iter().map(plan).collect()
+}
+
+/// A call, with those that it made.
+#[derive(Debug)]
+struct Call {
+    function: u16,
+    calls: Vec<Call>,
+}
+
+/// The calls in a ring of which entry and exit are there, by stack.
+fn calls(records: &[Record], trace: u64) -> Vec<Call> {
+    let mut open: BTreeMap<u64, Vec<Call>> = BTreeMap::new();
+    let mut ended = Vec::new();
+    for record in records {
+        let stack = open.entry(record.second).or_default();
+        match record.kind {
+            kind::ENTER => {
+                let enter = Enter::from_number(record.first);
+                if u64::from(enter.trace) == trace {
+                    stack.push(Call {
+                        function: enter.function,
+                        calls: Vec::new(),
+                    });
+                }
+            }
+            kind::LEAVE => {
+                let leave = Leave::from_number(record.first);
+                if u64::from(leave.trace) != trace {
+                    continue;
+                }
+                assert_eq!(leave.how, how::RETURNED, "{leave:?}");
+                // The entry may be older than the ring, or than the trace.
+                let Some(call) = stack.pop() else { continue };
+                assert_eq!(call.function, leave.function, "{call:?}");
+                match stack.last_mut() {
+                    Some(caller) => caller.calls.push(call),
+                    None => ended.push(call),
+                }
+            }
+            _ => {}
+        }
+    }
+    ended
+}
+
+fn count(call: &Call) -> usize {
+    1 + call.calls.iter().map(count).sum::<usize>()
+}
+
+/// Traces the rounds of both vCPUs, while both are sampled as fast as they can be, and compares all calls with the known tree.
+pub(crate) fn assert_rounds(guest: &Guest<'_>) {
+    let sampling = guest.client();
+    sampling.must(&["start", "--name", "beside", "-F", "1997"]);
+    let Tracing { trace, .. } = Tracing::begin(guest);
+    let mut client = Client::connect(guest.address(), OWN);
+    assert_ne!(client.welcome_capabilities & capability::TRACE, 0);
+    wait_until("traced rounds", || {
+        (client.fetch(trace).of(0).calls >= ROUNDS).then_some(())
+    });
+    let state = client.stop(trace);
+    assert_eq!(state.state, trace_state::STOPPED);
+    let fetched = client.fetch(trace);
+    let rings = [0, 1].map(|vcpu| client.ring(vcpu));
+    drop(client);
+    assert_counted(&fetched);
+
+    // The numbers of traces in the ring are their ids, for the first 65,535.
+    let [first, other] = rings.map(|ring| calls(&ring, trace));
+    let rounds = first.iter().filter(|call| call.function == 0);
+    let mut rounds_seen = 0;
+    for round in rounds {
+        rounds_seen += 1;
+        for (call, expected) in round.calls.iter().zip(CALLS[0]) {
+            assert_eq!(call.function, *expected, "{round:?}");
+            let inner: Vec<u16> = call.calls.iter().map(|call| call.function).collect();
+            assert_eq!(inner, CALLS[usize::from(call.function)], "{round:?}");
+            if let [checksum] = &call.calls[..] {
+                assert_eq!(count(checksum), CHECKSUMS, "{round:?}");
+            }
+        }
+        assert_eq!(round.calls.len(), CALLS[0].len(), "{round:?}");
+    }
+    assert!(rounds_seen > 10, "{rounds_seen} rounds in the ring");
+    let mut replies = 0;
+    for round in other.iter().filter(|call| call.function == ROUND_OF_OTHERS) {
+        assert!(
+            round.calls.iter().all(|call| call.function == REPLY),
+            "{round:?}"
+        );
+        replies += round.calls.len();
+    }
+    assert!(replies > 0, "the other vCPU has replied");
+
+    // The samples lie in the guest's functions, also those whose instruction ran in a slot.
+    sampling.must(&["stop", "--name", "beside", "-o", "run.unikprof"]);
+    let stacks = sampling.folded(&["--no-inlines"]);
+    let is_traced = |(stack, _): &&(String, u64)| stack.ends_with("allocations::checksum");
+    assert!(stacks.iter().any(|stack| is_traced(&stack)), "{stacks:#?}");
+    let strange = stacks
+        .iter()
+        .find(|(stack, _)| stack.contains("trace_slots"));
+    assert_eq!(strange, None);
+}
+
+/// Counts of complete rounds are multiples of each other; the trace begins and ends within one.
+fn assert_counted(fetched: &Fetched) {
+    assert_eq!((fetched.state.mismatched, fetched.state.too_deep), (0, 0));
+    assert_eq!(fetched.state.unplaced, 0);
+    let calls = |function: u16| fetched.of(function.into()).calls;
+    let rounds = calls(0);
+    for (function, each) in [(1, 4), (2, 1), (3, 1), (CHECKSUM, CHECKSUMS as u64)] {
+        let calls = calls(function);
+        assert!(
+            calls.abs_diff(rounds * each) <= each,
+            "{function}: {calls} of {rounds} rounds"
+        );
+    }
+    for function in 0..FUNCTIONS.len() as u32 {
+        let totals = fetched.of(function);
+        assert_eq!((totals.unwound, totals.replaced), (0, 0), "{function}");
+        // Those that were open when the trace began.
+        assert!(totals.orphans <= 7, "{function}: {totals:?}");
+        assert!(totals.total_ns >= totals.self_ns, "{function}: {totals:?}");
+    }
+}
