@@ -19,6 +19,8 @@ pub(crate) struct Reader {
     whole_since_ns: Option<u64>,
     /// Whether a record was returned.
     has_begun: bool,
+    /// Whether it goes on where a reader before it ended, so that a skipped position would look like a gap.
+    continues: bool,
     clock: Clock,
     /// If true, unwritten records are skipped instead of waited for.
     no_wait: bool,
@@ -78,6 +80,7 @@ impl Reader {
         let half = ring.half();
         let end = ring.next();
         let oldest = ring.oldest().min(end);
+        let continues = position > 0 && position >= oldest;
         let position = position.clamp(oldest, end);
         let mut reader = Self {
             position,
@@ -85,6 +88,7 @@ impl Reader {
             since_ns,
             whole_since_ns: (position == 0).then_some(since_ns),
             has_begun: false,
+            continues,
             clock: Clock {
                 half,
                 near_ns: half << HALF_BITS,
@@ -167,7 +171,8 @@ impl Reader {
                     self.whole_since_ns
                         .get_or_insert_with(|| record.at_ns.max(since_ns));
                     // Internal records between others are returned too: skipping them would look like a gap.
-                    let is_wanted = record.at_ns >= since_ns && record.kind != NOTHING.kind;
+                    let is_wanted =
+                        record.at_ns >= since_ns && (self.continues || record.kind != NOTHING.kind);
                     if self.has_begun || is_wanted {
                         self.has_begun = true;
                         return Some((self.position, record));

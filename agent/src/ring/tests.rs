@@ -268,6 +268,21 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
     }
 }
 
+/// The same for a reader that begins where another one ended, at an internal record.
+#[test]
+fn readers_leave_no_gap_between_them() {
+    let ring = ring_of(10_000);
+    for number in 1..600_u64 {
+        ring.push(number, mark(number));
+        ring.push_pair(number, kind::RAN, number, number);
+    }
+    let mut buffer = [0; 300];
+    for position in 1..ring.next() {
+        let run = Reader::new(&ring, position, 1).run(&ring, same, &mut buffer);
+        assert_eq!(run.map(|run| run.first), Some(position));
+    }
+}
+
 /// Seconds without records in the ring must not look like seconds without events.
 #[test]
 fn a_reader_says_from_when_on_it_has_returned_all() {
