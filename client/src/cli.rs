@@ -34,6 +34,7 @@ mod snapshot;
 mod status;
 mod time;
 mod top;
+mod trace;
 mod values;
 mod view;
 

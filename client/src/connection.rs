@@ -331,6 +331,6 @@ fn broken(doing: &'static str, waited: Duration, source: io::Error) -> Connectio
 
 /// Whether this client knows what a message of this type is.
 pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{HELLO, REFUSAL, TAKE_SNAPSHOT, VCPU_SNAPSHOT};
-    (HELLO..=TAKE_SNAPSHOT).contains(&kind) || (REFUSAL..=VCPU_SNAPSHOT).contains(&kind)
+    use unikprof_proto::code::message_type::{HELLO, REFUSAL, TRACE_END, TRACE_STOP};
+    (HELLO..=TRACE_STOP).contains(&kind) || (REFUSAL..=TRACE_END).contains(&kind)
 }

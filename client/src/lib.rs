@@ -31,5 +31,6 @@ pub mod report;
 mod runs;
 pub mod symbols;
 pub mod timeline;
+mod trace;
 mod units;
 mod view;

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unikprof_proto::code::state;
+use unikprof_proto::message::TraceState;
 
 use crate::printable::Printable;
 use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
+use crate::units::grouped;
 
 /// A line that follows the recording, with its samples, its rate and what was not recorded.
 ///
@@ -80,6 +82,30 @@ impl ProgressLine {
         self.bar.set_message(message(status, recorder));
     }
 
+    fn tracing(&mut self, state: &TraceState, calls: u64, duration_ns: u64) {
+        if !self.is_terminal && duration_ns == 0 && !self.endless {
+            self.endless = true;
+            self.say("tracing until interrupted (no --for was given)");
+        }
+        let elapsed_ns = state.ended_ns.saturating_sub(state.started_ns);
+        if duration_ns != 0 && self.bar.length().is_none() {
+            self.bar.set_length(duration_ns / 1_000_000);
+            self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
+        }
+        self.bar.set_position(elapsed_ns / 1_000_000);
+        let seconds = elapsed_ns as f64 / 1e9;
+        let time = match duration_ns {
+            0 => format!("{seconds:.0} s, Ctrl-C stops"),
+            total => format!("{seconds:.0}/{:.0} s", total as f64 / 1e9),
+        };
+        let cost = f64::from(state.cost_permille) / 10.0;
+        self.bar.set_message(format!(
+            "{time}  {} calls  {} probes  cost {cost:.1} %",
+            grouped(calls),
+            grouped(state.probes)
+        ));
+    }
+
     fn say(&self, text: &str) {
         if self.is_terminal {
             self.bar.println(text);
@@ -96,6 +122,11 @@ impl Observer for ProgressLine {
                 recording,
                 recorder,
             } => self.running(recording, recorder),
+            Event::Tracing {
+                state,
+                calls,
+                duration_ns,
+            } => self.tracing(state, calls, duration_ns),
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
                 self.stopping = true;

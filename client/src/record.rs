@@ -37,12 +37,14 @@ mod session;
 mod settings;
 mod snapshot;
 mod status;
+mod trace;
 mod upload;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::state;
+use unikprof_proto::message::TraceState;
 
 pub use collect::Request;
 use collect::{Collector, collect};
@@ -66,6 +68,8 @@ pub use settings::{Mode, Settings, Unwind};
 pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
 pub(crate) use status::peer_words;
 pub(crate) use status::{RecorderStatus, RecordingStatus};
+
+pub(crate) use trace::{OrderedFunction, OrderedProbe, TraceOrder, trace};
 
 use crate::caller_table::Interrupted;
 use crate::connection::ConnectionError;
@@ -93,6 +97,15 @@ pub enum Event<'a> {
         recording: &'a RecordingStatus,
         /// The recorder, which may have other recordings as well.
         recorder: &'a RecorderStatus,
+    },
+    /// A trace is under way; its progress.
+    Tracing {
+        /// Its state.
+        state: &'a TraceState,
+        /// The calls of all functions so far.
+        calls: u64,
+        /// Its length in ns; 0: it does not end by itself.
+        duration_ns: u64,
     },
     /// The user requested a stop; the samples so far are fetched.
     Stopping,

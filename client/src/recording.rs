@@ -10,6 +10,7 @@
 //! | frames | the agent's `Welcome` and its `Mapping`s |
 //! | frames | any number of epochs: `Epoch`, and for each vCPU `VcpuEpoch`, its `Histogram`s, `Nodes`, `Counts` and `VcpuEnd` |
 //! | frames | where the agent has rings: the `EventName`s and their end; for each vCPU `RingHead`, its `RingRun`s, `RingEnd`, `Nodes` and `StacksEnd` |
+//! | frames | where functions were traced: `FileTrace`, a `FileFunction` for each, and what the agent answered and counted |
 //! | a frame | `FileWindow`, where a window of time was asked for |
 //! | a frame | [`FileEnd`]: whether everything is there, and if not, why |
 //!
@@ -40,6 +41,7 @@ mod reader;
 mod rings;
 mod stacks;
 mod totals;
+mod traces;
 mod writer;
 
 pub use completeness::Completeness;
@@ -50,6 +52,7 @@ pub(crate) use epoch::{EpochProgress, Part};
 pub(crate) use error::Damage;
 pub use error::RecordingError;
 pub(crate) use format::preamble;
+pub(crate) use format::{FileCaller, FileFunction, FileTrace};
 pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
 pub(crate) use known_nodes::NodeError;
 pub(crate) use known_nodes::{KnownNodes, NodeOrder};

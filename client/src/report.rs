@@ -300,6 +300,7 @@ impl<'a> Report<'a> {
             #[cfg(not(feature = "otlp"))]
             Format::Otlp => return Err(ReportError::NotBuiltIn { format }),
             Format::Speedscope => speedscope::write(self, &mut out)?,
+            Format::Chrome => return Err(ReportError::OnlyTraces { format }),
             Format::Json => json::write(self, &mut out)?,
         }
         out.flush()?;
@@ -388,6 +389,12 @@ pub enum ReportError {
     Empty {
         /// The samples in the recording.
         recorded: u64,
+    },
+    /// The format has no place for samples.
+    #[error("{format} is for traces (`connect ADDR trace`), and this recording has samples")]
+    OnlyTraces {
+        /// The format that was asked for.
+        format: Format,
     },
     /// The client was built without this format.
     #[error("this client was built without {format}: build it with `--features {format}`")]

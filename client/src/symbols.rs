@@ -56,6 +56,7 @@ pub use images::{Force, ImageOptions, Images};
 pub(crate) use memory_work::{MemoryWork, allocator_depth, memory_work};
 #[cfg(feature = "fleet")]
 pub(crate) use merged::{GuestMerger, MergedNames};
+pub(crate) use name_table::is_code;
 pub(crate) use symbolized::KnownNames;
 #[cfg(test)]
 pub(crate) use symbolized::Names;

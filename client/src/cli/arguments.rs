@@ -76,7 +76,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top, leaks
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top, trace, leaks
     Connect(ConnectArguments),
     /// Show a recording as tables, a page, a flame graph, or in the formats of other viewers
     Report(Box<ReportArguments>),
@@ -219,6 +219,9 @@ pub(super) enum ConnectWord {
     /// Show a live table of the functions that take the time: in the last seconds and since the start
     #[command(after_help = super::top::HELP)]
     Top(Box<super::top::TopArguments>),
+    /// Trace every call of some functions, with its duration: a tree, a table, and what was slow
+    #[command(after_help = super::trace::HELP, arg_required_else_help = true)]
+    Trace(Box<super::trace::TraceArguments>),
     /// Look for memory that grows: which stacks allocate again and again what stays
     #[command(after_help = super::leaks::CONNECT_HELP, arg_required_else_help = true)]
     Leaks(super::leaks::ConnectLeaksArguments),
@@ -372,6 +375,8 @@ pub(super) struct ReportArguments {
     pub(super) open: bool,
     #[command(flatten)]
     pub(super) time: ReportTimeArguments,
+    #[command(flatten)]
+    pub(super) trace: super::trace::TraceViewArguments,
     #[command(flatten)]
     pub(super) outputs: ReportOutputArguments,
     #[command(flatten)]

@@ -17,7 +17,7 @@ use super::recordings::{
     DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
 use super::top::{self, TopArguments};
-use super::{leaks, snapshot, status};
+use super::{leaks, snapshot, status, trace};
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -51,9 +51,10 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
     let interrupt = match arguments.word {
-        ConnectWord::Record(_) | ConnectWord::Top(_) | ConnectWord::Leaks(_) => {
-            Interrupt::default()
-        }
+        ConnectWord::Record(_)
+        | ConnectWord::Top(_)
+        | ConnectWord::Trace(_)
+        | ConnectWord::Leaks(_) => Interrupt::default(),
         _ => Interrupt::quitting_at_once(),
     };
     let access = arguments.access.access()?;
@@ -104,6 +105,13 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             conversation.json,
         ),
         ConnectWord::Top(arguments) => conversation.top(&arguments, &symbolizer),
+        ConnectWord::Trace(arguments) => trace::run(
+            &mut conversation.session,
+            &conversation.interrupt,
+            &symbolizer,
+            &arguments,
+            conversation.json,
+        ),
         ConnectWord::Leaks(arguments) => {
             if !arguments.names.is_empty() {
                 names::check(&symbolizer, conversation.session.agent())?;
@@ -130,6 +138,7 @@ impl ConnectWord {
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Snapshot(arguments) => Some(&arguments.names),
             ConnectWord::Top(arguments) => Some(&arguments.names),
+            ConnectWord::Trace(arguments) => Some(&arguments.names),
             ConnectWord::Leaks(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }

@@ -1,5 +1,6 @@
 //! `diff`: what changed between two recordings.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -14,6 +15,7 @@ use super::{print, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
 use crate::report::{self, DEFAULT_COLUMNS};
+use crate::trace::TraceDiff;
 
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_HELP, arg_required_else_help = true)]
@@ -120,6 +122,15 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
         Ok::<_, Failure>(recording)
     };
     let [base, new] = [read(files[0])?, read(files[1])?];
+    match (&base.trace, &new.trace) {
+        (Some(base), Some(new)) => return traces(&TraceDiff::of(base, new), arguments, outputs),
+        (None, None) => {}
+        _ => {
+            return Err(Failure::Usage(
+                "one of the files is a trace and the other is not: expected two recordings, or two traces".into(),
+            ));
+        }
+    }
     let named = [
         symbolizer.resolve(&base.profile)?,
         symbolizer.resolve(&new.profile)?,
@@ -151,6 +162,42 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     arguments
         .fail_on
         .map_or(Ok(()), |fail_on| judge(&compared, fail_on))
+}
+
+/// Writes what differs between two traces.
+fn traces(
+    compared: &TraceDiff,
+    arguments: &DiffArguments,
+    outputs: Vec<(Format, Option<&Path>)>,
+) -> Result<(), Failure> {
+    if arguments.fail_on.is_some() || arguments.per.is_some() {
+        return Err(Failure::Usage(
+            "--fail-on and --per are for recordings, and these are traces".into(),
+        ));
+    }
+    for (format, path) in outputs {
+        let mut bytes = Vec::new();
+        let written = match format {
+            Format::Text => compared.write(arguments.top, &mut bytes),
+            Format::Json => compared.write_json(&mut bytes),
+            _ => {
+                return Err(Failure::Usage(
+                    "two traces are compared as text or JSON (-o FILE.txt, -o FILE.json)".into(),
+                ));
+            }
+        };
+        written.map_err(Failure::Stdout)?;
+        match path {
+            None => print(bytes)?,
+            Some(path) => {
+                let mut file = AtomicFile::create(path)?;
+                file.write_all(&bytes)
+                    .map_err(|source| file.failed(source))?;
+                file.publish()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {

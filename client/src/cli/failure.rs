@@ -17,6 +17,7 @@ use crate::recording::RecordingError;
 use crate::report::{AnnotationError, FunctionError, ReportError};
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
+use crate::trace::OrderError;
 use crate::view::ViewError;
 
 /// Every error of the program, with its message and exit code.
@@ -63,6 +64,8 @@ pub(crate) enum Failure {
     Function(FunctionError),
     #[error(transparent)]
     Annotation(AnnotationError),
+    #[error(transparent)]
+    Trace(#[from] OrderError),
     #[error("{0}")]
     Usage(String),
     #[error(
@@ -141,7 +144,14 @@ impl Failure {
             Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::NoLines { .. }) => {
                 exit_code::INPUT
             }
+            Failure::Trace(OrderError::Plan(_) | OrderError::Symbols(_) | OrderError::NoImage) => {
+                exit_code::INPUT
+            }
+            Failure::Trace(OrderError::AllRefused { .. } | OrderError::Architecture { .. }) => {
+                exit_code::REFUSED
+            }
             Failure::Annotation(_)
+            | Failure::Trace(_)
             | Failure::Format(_)
             | Failure::Function(_)
             | Failure::Moment(_)

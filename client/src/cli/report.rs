@@ -38,6 +38,9 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         let outputs = ReportOutput::plan(&arguments.outputs.output, format, &after)?;
         (outputs, None)
     };
+    if super::trace::report(&recording, &arguments.trace, &outputs, arguments.top)? {
+        return Ok(());
+    }
     let calls = match (&arguments.callers, &arguments.callees) {
         (Some(name), _) => Some((name, Direction::Callers)),
         (None, Some(name)) => Some((name, Direction::Callees)),

@@ -280,6 +280,13 @@ pub(crate) fn message_name(kind: u16) -> String {
         types::EVENT_NAME => "an event name",
         types::EVENT_NAMES_END => "the end of the event names",
         types::VCPU_SNAPSHOT => "a vCPU's snapshot",
+        types::TRACE_READY => "permission to send a trace",
+        types::TRACE_ARMED => "the start of a trace",
+        types::TRACE_REFUSED => "a function that is not traced",
+        types::TRACE_STATE => "the state of a trace",
+        types::TRACE_TOTALS => "totals of traced functions",
+        types::TRACE_CALLERS => "callers of traced functions",
+        types::TRACE_END => "the end of a trace's counts",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()

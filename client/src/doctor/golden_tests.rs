@@ -178,6 +178,7 @@ impl Parts {
             gaps: self.gaps,
             contradictions: self.contradictions,
             epoch_counts: Vec::new(),
+            trace: None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::recording::{EpochError, RecordingError};
 use crate::timeline::{MomentError, RingOrderError};
+use crate::trace::TraceError;
 use crate::units::std_duration;
 
 /// Why a recording could not be made or fetched completely.
@@ -101,6 +102,27 @@ pub enum RecordError {
     EndlessRing {
         /// The most that is taken.
         most: usize,
+    },
+    /// The counts of a trace that do not end.
+    #[error(
+        "the agent violated the protocol: the answer about a trace is longer than {most} bytes"
+    )]
+    EndlessTrace {
+        /// The most that is taken.
+        most: usize,
+    },
+    /// The agent's answers about a trace are malformed.
+    #[error("the agent violated the protocol while tracing: {0}")]
+    Trace(#[from] TraceError),
+    /// The agent takes requests too short for a trace.
+    #[error(
+        "the agent violated the protocol: it can trace, but limits requests to {limit} bytes; one function needs {needed}"
+    )]
+    ShortTraceRequests {
+        /// The longest body that it takes.
+        limit: u32,
+        /// The length needed.
+        needed: usize,
     },
     /// The records and stacks of a running recording, as the agent sent them, cannot be read.
     #[error("the agent violated the protocol while sending its rings: {0}")]
@@ -195,7 +217,10 @@ impl RecordError {
             | RecordError::NothingToFetch
             | RecordError::Ring(_)
             | RecordError::Snapshot(_)
-            | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,
+            | RecordError::EndlessRing { .. }
+            | RecordError::EndlessTrace { .. }
+            | RecordError::Trace(_)
+            | RecordError::ShortTraceRequests { .. } => exit_code::PROTOCOL,
             RecordError::Leased { .. } => exit_code::LEASED,
             RecordError::NoRing => exit_code::REFUSED,
             RecordError::Moment(_) => exit_code::USAGE,

@@ -16,11 +16,13 @@ use super::known_nodes::{KnownNodes, NodeOrder};
 use super::rings::Rings;
 use super::stacks::Stacks;
 use super::totals::Totals;
+use super::traces;
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::FrameReader;
 use crate::printable::Printable;
 use crate::profile::{Architecture, Mode, NodeId, ProfileBuilder, RecordingInfo, Unwind};
 use crate::timeline::{RecordingSpan, RingOrder, Window};
+use crate::trace::Trace;
 
 /// What was read so far.
 pub(super) struct Contents {
@@ -43,6 +45,7 @@ pub(super) struct Contents {
     counted_on_vcpu: u64,
     pub(super) contradictions: Vec<String>,
     pub(super) rings: Rings,
+    pub(super) trace: Option<Trace>,
     /// Recordings that the file tells of without counts.
     pub(super) heads: Vec<(RecordingSpan, RecordingInfo)>,
     /// The recording whose counts these are.
@@ -127,6 +130,7 @@ impl Contents {
             counted_on_vcpu: 0,
             contradictions: Vec::new(),
             rings: Rings::default(),
+            trace: None,
             heads: Vec::new(),
             span: None,
             asked: None,
@@ -192,6 +196,8 @@ impl Contents {
                     from_ns: asked.from_ns,
                     to_ns: asked.to_ns,
                 });
+            } else if traces::takes(kind) {
+                traces::accept(&mut self.trace, &frame)?;
             } else if kind == Nodes::TYPE {
                 self.nodes(&frame::decode(&frame)?)?;
             } else if !self.progress.is_open() && RingOrder::takes(kind) {

@@ -119,6 +119,8 @@ pub enum Damage {
     )]
     TwoRecordings { first: u64, second: u64 },
     #[error(transparent)]
+    Trace(#[from] crate::trace::TraceError),
+    #[error(transparent)]
     TooManyStacks(#[from] TooManyStacks),
 }
 

@@ -51,6 +51,7 @@ impl Contents {
                         warnings.extend(about_others(timeline, &span));
                     }
                 }
+                _ if self.trace.is_some() => {}
                 _ => warnings.push("the file contains no samples".into()),
             }
         }
@@ -218,6 +219,7 @@ impl Contents {
             gaps: self.gaps,
             contradictions: self.contradictions,
             timeline,
+            trace: self.trace,
             span,
             asked: self.asked,
             epoch_counts: self.epoch_counts,

@@ -25,6 +25,51 @@ impl Message<'_> for FileWindow {
     const TYPE: u16 = FILE_FIRST + 2;
 }
 
+/// A trace, as it was asked for. The rest of its frames follow: a [`FileFunction`] for each function, the agent's answers
+/// (`TraceReady`, `TraceArmed` and `TraceRefused`s, in the end `TraceState`, `TraceTotals`, `TraceCallers` and
+/// `TraceEnd`) and a [`FileCaller`] for each place that functions were called from. Its calls are in the rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileTrace<'a> {
+    /// The patterns that the functions were chosen by, separated by spaces.
+    pub(crate) patterns: &'a str,
+    /// The function within whose calls others are shown; empty: everywhere.
+    pub(crate) inside: &'a str,
+    /// See [`trace_flag`](unikprof_proto::code::trace_flag).
+    pub(crate) flags: u32,
+    pub(crate) slow_ns: u64,
+    pub(crate) max_cost_permille: u32,
+}
+
+impl<'a> Message<'a> for FileTrace<'a> {
+    const TYPE: u16 = FILE_FIRST + 3;
+}
+
+/// A function of a trace, in the order of their indices; or, with a reason, one that was asked for and cannot be traced,
+/// which has no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileFunction<'a> {
+    pub(crate) name: &'a str,
+    /// See [`function_flag`](unikprof_proto::trace::function_flag).
+    pub(crate) flags: u32,
+    /// Why it cannot be traced; empty: it can.
+    pub(crate) refused: &'a str,
+}
+
+impl<'a> Message<'a> for FileFunction<'a> {
+    const TYPE: u16 = FILE_FIRST + 4;
+}
+
+/// The name of the function that holds a code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileCaller<'a> {
+    pub(crate) code: u32,
+    pub(crate) name: &'a str,
+}
+
+impl<'a> Message<'a> for FileCaller<'a> {
+    const TYPE: u16 = FILE_FIRST + 5;
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

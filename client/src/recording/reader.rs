@@ -19,6 +19,7 @@ use crate::frame_reader::FrameReader;
 use crate::profile::Profile;
 use crate::recover;
 use crate::timeline::{RecordingSpan, Timeline, Window};
+use crate::trace::Trace;
 
 /// What to do with a damaged file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +60,8 @@ pub struct Recording {
     pub contradictions: Vec<String>,
     /// The contents of the guest's rings, if it has any.
     pub timeline: Option<Timeline>,
+    /// The trace that the file is of, if it is one.
+    pub(crate) trace: Option<Trace>,
     /// The recording in the timeline: its ring bit, its beginning and its end.
     pub span: Option<RecordingSpan>,
     /// The time window requested when the file was made.

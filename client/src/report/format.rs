@@ -21,6 +21,8 @@ pub enum Format {
     Page,
     /// The Firefox profiler's processed format, compressed with gzip: `.profile.json.gz`.
     Firefox,
+    /// The Trace Event Format of Chrome's and Perfetto's viewers, for traces: `.trace.json`.
+    Chrome,
     /// speedscope's format: `.speedscope.json`.
     Speedscope,
     /// OpenTelemetry's profiles signal, which is in development: `.otlp`. Needs the feature `otlp`.
@@ -30,13 +32,14 @@ pub enum Format {
 }
 
 /// Name and endings, in the order they are listed. Of endings that one name has, the first counts.
-const FORMATS: [(Format, &str, &[&str]); 9] = [
+const FORMATS: [(Format, &str, &[&str]); 10] = [
     (Format::Text, "text", &[".txt"]),
     (Format::Folded, "folded", &[".folded"]),
     (Format::Page, "html", &[".html", ".htm"]),
     (Format::Svg, "svg", &[".svg"]),
     (Format::Pprof, "pprof", &[".pb.gz", ".pprof"]),
     (Format::Firefox, "firefox", &[".profile.json.gz"]),
+    (Format::Chrome, "chrome", &[".trace.json"]),
     (Format::Speedscope, "speedscope", &[".speedscope.json"]),
     (Format::Otlp, "otlp", &[".otlp"]),
     (Format::Json, "json", &[".json"]),
@@ -155,12 +158,14 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .speedscope.json, .otlp, .json"),
+            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .trace.json, .speedscope.json, .otlp, .json"),
             "{error}"
         );
         let error = "PDF".parse::<Format>().unwrap_err().to_string();
         assert!(
-            error.contains("text, folded, html, svg, pprof, firefox, speedscope, otlp, json"),
+            error.contains(
+                "text, folded, html, svg, pprof, firefox, chrome, speedscope, otlp, json"
+            ),
             "{error}"
         );
         assert!(

@@ -130,6 +130,29 @@ impl Image {
         })
     }
 
+    /// The inverse of [`link_address`](Self::link_address): where a mapping has the code that was linked at an address.
+    pub(crate) fn guest_address(&self, mapping: &Mapping, linked: u64) -> Option<u64> {
+        let place = |segment: &Segment| {
+            let within = linked.checked_sub(segment.address)?;
+            let within = (within < segment.file_size).then_some(within)?;
+            let offset = segment.file_offset.checked_add(within)?;
+            mapping
+                .start
+                .checked_add(offset.checked_sub(mapping.file_offset)?)
+        };
+        let lowest = || {
+            let lowest = self.segments.iter().map(|segment| segment.address).min()?;
+            mapping.start.checked_add(linked.checked_sub(lowest)?)
+        };
+        let candidates = if self.position_independent {
+            [self.segments.iter().find_map(place), lowest()]
+        } else {
+            [Some(linked), None]
+        };
+        let mut candidates = candidates.into_iter().flatten();
+        candidates.find(|address| self.link_address(mapping, *address) == Some(linked))
+    }
+
     pub(super) fn check_architecture(&self, expected: &Architecture) -> Result<(), SymbolError> {
         let fits = match expected {
             Architecture::X86_64 => matches!(

@@ -163,6 +163,10 @@ pub(crate) enum Assigned<'a> {
 }
 
 impl Assigned<'_> {
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self, Assigned::Named(_))
+    }
+
     pub(crate) fn image(&self) -> &Image {
         match self {
             Assigned::Named(image) => image,

@@ -137,7 +137,7 @@ fn entries_of<'a, 'file>(
 }
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
-pub(super) fn is_code(section: &object::Section<'_, '_>) -> bool {
+pub(crate) fn is_code(section: &object::Section<'_, '_>) -> bool {
     matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(SHF_EXECINSTR))
 }
 

@@ -32,6 +32,7 @@ mod states;
 mod stop;
 mod stuck;
 mod threads;
+mod traced;
 mod waits;
 
 use std::alloc::System;
@@ -43,7 +44,7 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 20] = [
+const LOADS: [(&str, u32, Load); 21] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
@@ -64,6 +65,7 @@ const LOADS: [(&str, u32, Load); 20] = [
     ("ailing", 1, health::ailing),
     ("leaking", 1, heap::leaking),
     ("sound", 1, heap::sound),
+    ("traced", 1, traced::run),
 ];
 
 /// The guest's allocator; loads about memory attach it to the agent.

@@ -37,5 +37,6 @@ mod snapshot;
 mod threads;
 mod timeline;
 mod top;
+mod trace;
 mod viewers;
 mod windows;

@@ -264,6 +264,16 @@ impl RunningClient {
         });
     }
 
+    /// Waits until it has said this on its standard error.
+    pub(crate) fn wait_for_words(&self, words: &str) {
+        let [_, stderr] = self.output.as_ref().unwrap();
+        wait_until("words of the client", || {
+            let text = stderr.text.lock().unwrap();
+            let is_said = String::from_utf8_lossy(&text).contains(words);
+            is_said.then_some(())
+        });
+    }
+
     /// Sends what Ctrl-C sends.
     pub(crate) fn interrupt(&self) {
         self.signal("-INT");

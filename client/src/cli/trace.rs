@@ -1,0 +1,294 @@
+//! `connect ADDR trace`: every call of some functions, with its duration.
+
+use std::fs;
+use std::io::Write;
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::names::NameArguments;
+use super::outputs::{Plan, ReportOutput, Target};
+use super::{print, screen, values};
+use crate::interrupt::Interrupt;
+use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
+use crate::progress::ProgressLine;
+use crate::record::{self, Session};
+use crate::recording::{Reading, Recording};
+use crate::report::Format;
+use crate::symbols::Symbolizer;
+use crate::trace::{self, Pattern, Sort, TraceOptions, TraceView, Wanted};
+
+/// The lines of a tree that a terminal gets.
+const LINES: usize = 200;
+
+pub(super) const HELP: &str = "\
+Sets breakpoints at the entry and at the exits of the functions that match, in
+the running guest, and removes them at the end, on Ctrl-C, and if the client is
+gone for too long. Nothing in the guest is rebuilt or restarted. The guest must
+allow tracing, and a key must have the role trace.
+
+A pattern is a name in which * stands for any characters, and matches all of a
+name or what follows a `::` or a `.` in it, as netif::* does in
+kernel::netif::poll. /REGEX/ matches anywhere. Functions are found in the images
+given with --image, or else in the guest's program if its file is on this
+machine. A function that cannot be traced is named with the reason.
+
+Shown are a table, which is complete, and the tree of the calls, from the
+agent's rings. Calls that ended by an exception, or had not ended, say so.
+
+Examples:
+  unikprof-client connect 10.0.0.5 trace 'tcp_*' --for 5s --image guest.elf
+  unikprof-client connect 10.0.0.5 trace main 'netif::*' --depth 1 --for 5s --min 50us
+  unikprof-client connect 10.0.0.5 trace 'handle_*' --for 10s -o run.unikprof -o run.trace.json
+  unikprof-client connect 10.0.0.5 trace --count '/^ext4_/' --for 5s
+  unikprof-client connect 10.0.0.5 trace --slow 10ms handle_request 'db_*' -o slow.unikprof";
+
+#[derive(Debug, Args)]
+pub(super) struct TraceArguments {
+    /// The functions to trace: names with * and ?, or /REGEX/; at most 1000 functions
+    ///
+    /// With --slow, the calls of those that match the first pattern are the ones that must be slow.
+    #[arg(value_name = "PATTERN", required = true)]
+    patterns: Vec<Pattern>,
+    /// How long to trace, for example 5s; until Ctrl-C if omitted
+    #[arg(long = "for", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    duration_ns: u64,
+    /// Trace what these functions call directly as well, and so on this many times
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    depth: usize,
+    /// The share of one CPU that the trace may cost: the agent removes the probes of the functions that are called
+    /// most when it costs more; 0 sets no limit
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = permille)]
+    max_cost: u32,
+    /// Only count calls and measure durations: keep no single calls, and need no ring
+    #[arg(long, conflicts_with = "slow")]
+    count: bool,
+    /// Keep only calls that take so long, of the functions that the first pattern matches, with the calls inside them
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
+    slow: Option<u64>,
+    /// Write to this file, in the format of its extension; can be repeated
+    ///
+    /// .unikprof is the trace itself, from which `report` makes all other formats; .txt is the table and the whole
+    /// tree, .svg the calls over time, .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto,
+    /// .folded are folded stacks of self time, .json is for programs; - is standard output. In the name, %t stands for
+    /// the time (UTC), %n for the guest's name and %r for `trace`. Default: text on standard output.
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FILE",
+        help_heading = "Output"
+    )]
+    output: Vec<NamePattern>,
+    #[command(flatten)]
+    view: TraceViewArguments,
+    /// Number of functions in the table; 0 lists all
+    #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count, help_heading = "Selection")]
+    top: usize,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
+}
+
+/// What of a trace is shown.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Traces")]
+pub(super) struct TraceViewArguments {
+    /// In trees, leave out calls that took less, and say how many
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
+    min: Option<u64>,
+    /// In trees, leave out calls of these functions and keep what they called; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    hide: Vec<Pattern>,
+    /// Only calls inside of calls of this function, and these
+    #[arg(long = "in", value_name = "PATTERN")]
+    inside: Option<Pattern>,
+    /// Show the slowest calls, of the --of functions or of those that no traced function called, and what they called
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    slowest: Option<usize>,
+    /// Show callers, a histogram of durations and calls over time of these functions
+    #[arg(long, value_name = "PATTERN")]
+    of: Option<Pattern>,
+    /// The order of the table
+    #[arg(long, value_enum, value_name = "ORDER")]
+    sort: Option<Sort>,
+}
+
+impl TraceViewArguments {
+    /// Whether the user wants anything of this.
+    pub(super) fn is_given(&self) -> bool {
+        self.min.is_some()
+            || !self.hide.is_empty()
+            || self.inside.is_some()
+            || self.slowest.is_some()
+            || self.of.is_some()
+            || self.sort.is_some()
+    }
+
+    fn options(&self, top: usize) -> TraceOptions {
+        TraceOptions {
+            min_ns: self.min.unwrap_or(0),
+            hide: self.hide.clone(),
+            inside: self.inside.clone(),
+            of: self.of.clone(),
+            slowest: self.slowest.unwrap_or(0),
+            sort: self.sort.unwrap_or_default(),
+            top,
+            lines: None,
+            columns: screen::columns(),
+        }
+    }
+}
+
+/// A share of a CPU in thousandths.
+fn permille(text: &str) -> Result<u32, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok((percent * 10.0).round() as u32),
+        _ => Err("expected a share of one CPU from 0% to 100%, such as `5%`".into()),
+    }
+}
+
+pub(super) fn run(
+    session: &mut Session,
+    interrupt: &Interrupt,
+    symbolizer: &Symbolizer,
+    arguments: &TraceArguments,
+    as_json: bool,
+) -> Result<(), Failure> {
+    let agent = session.agent().clone();
+    let default = ["-"
+        .parse()
+        .map_err(|error| Failure::Usage(format!("{error}")))?];
+    let patterns = match arguments.output.as_slice() {
+        [] => &default[..],
+        given => given,
+    };
+    let format = as_json.then_some(OutputFormat::Report(Format::Json));
+    let plan = Plan::new(
+        patterns,
+        format.filter(|_| arguments.output.is_empty()),
+        &NamedAfter {
+            guest: agent.guest_name.as_deref(),
+            recording: "trace",
+            time: session.connected(),
+        },
+    )?;
+    let wanted = Wanted {
+        patterns: arguments.patterns.clone(),
+        inside: arguments.view.inside.clone(),
+        depth: arguments.depth,
+        count_only: arguments.count,
+        slow_ns: arguments.slow.unwrap_or(0),
+        max_cost_permille: arguments.max_cost,
+        duration_ns: arguments.duration_ns,
+    };
+    let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
+        for (name, reason) in &order.refused {
+            eprintln!(
+                "not traced: {}: {reason}",
+                crate::printable::Printable(name)
+            );
+        }
+        // From here on, an end must be an orderly one.
+        interrupt.listen().map_err(Failure::Signals)?;
+        let mut progress = ProgressLine::on_stderr();
+        let name_of = |code| placement.name(code);
+        let outcome = record::trace(
+            session,
+            order,
+            plan.recording.path(),
+            &name_of,
+            &mut progress,
+        );
+        progress.finish();
+        Ok::<_, Failure>(outcome?)
+    })??;
+    let shown = show(arguments, &plan, &outcome.path);
+    match (shown, outcome.incomplete) {
+        (Err(error), _) => {
+            plan.recording.keep();
+            Err(error)
+        }
+        (Ok(()), None) => Ok(()),
+        (Ok(()), Some(reason)) => {
+            let path = outcome.path;
+            plan.recording.keep();
+            Err(Failure::Incomplete {
+                path,
+                reason: reason.to_string(),
+            })
+        }
+    }
+}
+
+fn show(arguments: &TraceArguments, plan: &Plan, path: &std::path::Path) -> Result<(), Failure> {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        // A device, such as /dev/null: there is nothing to read back.
+        return Ok(());
+    }
+    let recording = Recording::open(path, Reading::Strict)?;
+    let options = arguments.view.options(arguments.top);
+    write_all(&plan.reports, &recording, &options)?;
+    if plan.recording.is_wanted() && plan.reports.is_empty() {
+        print(format!("wrote {}\n", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes a trace's reports.
+fn write_all(
+    outputs: &[ReportOutput],
+    recording: &Recording,
+    options: &TraceOptions,
+) -> Result<(), Failure> {
+    let Some(traced) = &recording.trace else {
+        return Err(Failure::Usage("the file has no trace".into()));
+    };
+    for output in outputs {
+        let lines = (output.target == Target::Stdout).then_some(LINES);
+        let options = TraceOptions {
+            lines,
+            ..options.clone()
+        };
+        let view = TraceView::new(traced, recording.timeline.as_ref(), options);
+        output.write_with(&mut |out| view.write(output.format, out))?;
+    }
+    Ok(())
+}
+
+/// Shows the trace in a recording; `false` if it has none.
+pub(super) fn report(
+    recording: &Recording,
+    view: &TraceViewArguments,
+    outputs: &[ReportOutput],
+    top: usize,
+) -> Result<bool, Failure> {
+    match &recording.trace {
+        Some(_) => write_all(outputs, recording, &view.options(top)).map(|()| true),
+        None if view.is_given() => Err(Failure::Usage(
+            "--min, --hide, --in, --slowest, --of and --sort are for traces, and the file has none"
+                .into(),
+        )),
+        None => Ok(false),
+    }
+}
+
+impl ReportOutput {
+    /// Writes an output, whole or not at all.
+    fn write_with(
+        &self,
+        write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<(), Failure> {
+        match &self.target {
+            Target::Stdout => {
+                let mut bytes = Vec::new();
+                write(&mut bytes).map_err(|error| Failure::Usage(error.to_string()))?;
+                print(bytes)
+            }
+            Target::File(path) => {
+                let mut file = AtomicFile::create(path)?;
+                write(&mut file).map_err(|source| file.failed(source))?;
+                Ok(file.publish()?)
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! From patterns and images to what an agent is asked to trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+use unikprof_proto::trace::{MAX_FUNCTIONS, function_flag};
+
+use super::data::Order;
+use super::pattern::Pattern;
+use super::plan::{PlanError, PlannedFunction, Planner};
+use crate::agent_info::AgentInfo;
+use crate::printable::Printable;
+use crate::profile::{Architecture, Mapping};
+use crate::record::{OrderedFunction, OrderedProbe, TraceOrder};
+use crate::symbols::{Image, SymbolError, Symbolizer};
+
+/// What the user wants to trace.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) patterns: Vec<Pattern>,
+    /// Only within calls of these; they are traced as well.
+    pub(crate) inside: Option<Pattern>,
+    /// What the matching functions call directly is traced as well, and so on so often.
+    pub(crate) depth: usize,
+    pub(crate) count_only: bool,
+    pub(crate) slow_ns: u64,
+    pub(crate) max_cost_permille: u32,
+    pub(crate) duration_ns: u64,
+}
+
+/// Why nothing can be traced.
+#[derive(Debug, Error)]
+pub(crate) enum OrderError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Symbols(#[from] SymbolError),
+    #[error("the guest's processor is {found}: functions are traced on x86_64 only")]
+    Architecture { found: String },
+    #[error(
+        "no image of the guest's program was found: name it with --image, as functions are found in it"
+    )]
+    NoImage,
+    #[error("no function matches `{pattern}`{}", almost(similar))]
+    NoMatch {
+        pattern: String,
+        /// Functions with a similar name.
+        similar: Vec<String>,
+    },
+    #[error(
+        "{matched} functions match, and a trace has at most {MAX_FUNCTIONS}: narrow the patterns, or lower --depth"
+    )]
+    TooMany { matched: usize },
+    #[error("none of the {} matching functions can be traced: {}", refused.len(), reasons(refused))]
+    AllRefused { refused: Vec<(String, String)> },
+}
+
+fn almost(similar: &[String]) -> String {
+    if similar.is_empty() {
+        return String::new();
+    }
+    let names = similar.iter().map(|it| format!("`{}`", Printable(it)));
+    let names: Vec<String> = names.collect();
+    format!("; there is {}", names.join(", "))
+}
+
+fn reasons(refused: &[(String, String)]) -> String {
+    const MOST: usize = 5;
+    let named = refused.iter().take(MOST);
+    let named = named.map(|(name, reason)| format!("`{}` ({reason})", Printable(name)));
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// An image that the guest runs, and where its code is.
+struct Placed<'i> {
+    image: &'i Image,
+    planner: Planner<'i>,
+    /// Its mappings, and the code of the first address of each.
+    mappings: Vec<(u32, &'i Mapping)>,
+}
+
+/// The order, and how it names the callers of functions.
+pub(crate) struct Placement<'i> {
+    images: Vec<Placed<'i>>,
+}
+
+/// A function of one of the images.
+type Chosen = (usize, usize);
+
+/// Plans what is wanted for the images that the guest runs, and passes it on: the images are not needed longer.
+pub(crate) fn plan<T>(
+    symbolizer: &Symbolizer,
+    agent: &AgentInfo,
+    wanted: &Wanted,
+    proceed: impl FnOnce(&TraceOrder, &Placement<'_>) -> T,
+) -> Result<T, OrderError> {
+    let architecture = Architecture::from_name(&agent.architecture);
+    if architecture != Architecture::X86_64 {
+        return Err(OrderError::Architecture {
+            found: Printable(&agent.architecture).to_string(),
+        });
+    }
+    let mappings: Vec<Mapping> = agent.mappings.iter().cloned().collect();
+    let images = symbolizer.images();
+    let assignment = images.assign(&mappings, &architecture, &mut Vec::new())?;
+    let mut placement = Placement { images: Vec::new() };
+    for group in &assignment.groups {
+        let Some(assigned) = &group.image else {
+            continue;
+        };
+        // Of the images that were found by the guest's own paths, the program's alone: nobody asked for its libraries.
+        if !assigned.is_named() && !group.mappings.contains(&0) {
+            continue;
+        }
+        let codes = agent.mappings.codes().enumerate();
+        let codes = codes.filter(|(at, _)| group.mappings.contains(at));
+        placement.images.push(Placed {
+            image: assigned.image(),
+            planner: Planner::of(assigned.image(), &images.options.debug_dirs)?,
+            mappings: codes.map(|(_, mapping)| mapping).collect(),
+        });
+    }
+    if placement.images.is_empty() {
+        return Err(OrderError::NoImage);
+    }
+    let order = placement.order(wanted)?;
+    Ok(proceed(&order, &placement))
+}
+
+impl Placement<'_> {
+    /// The name of the function that holds a code.
+    pub(crate) fn name(&self, code: u32) -> Option<String> {
+        self.images.iter().find_map(|placed| {
+            let linked = placed.mappings.iter().find_map(|(base, mapping)| {
+                let address = mapping
+                    .start
+                    .checked_add(u64::from(code.checked_sub(*base)?))?;
+                // A return address may be the one after the mapping's last.
+                let before = address.checked_sub(1)?;
+                let within = mapping.contains(before).then_some(before)?;
+                placed.image.link_address(mapping, within)
+            })?;
+            let function = placed.planner.covering(linked)?;
+            Some(placed.planner.name(function).to_owned())
+        })
+    }
+
+    fn order(&self, wanted: &Wanted) -> Result<TraceOrder, OrderError> {
+        let mut roots: BTreeSet<Chosen> = BTreeSet::new();
+        for pattern in &wanted.patterns {
+            let found = self.matching(pattern);
+            if found.is_empty() {
+                return Err(self.no_match(pattern));
+            }
+            roots.extend(found);
+        }
+        let mut chosen = roots.clone();
+        let mut last = roots.clone();
+        for _ in 0..wanted.depth {
+            let callees = last.iter().flat_map(|&(image, function)| {
+                let callees = self.images[image].planner.callees(function);
+                callees.into_iter().map(move |callee| (image, callee))
+            });
+            last = callees.filter(|it| !chosen.contains(it)).collect();
+            chosen.extend(&last);
+        }
+        if let Some(inside) = &wanted.inside {
+            let found = self.matching(inside);
+            if found.is_empty() {
+                return Err(self.no_match(inside));
+            }
+            chosen.extend(found);
+        }
+        let mut planned: BTreeMap<Chosen, PlannedFunction> = BTreeMap::new();
+        let mut refused = Vec::new();
+        for &(image, function) in &chosen {
+            let planner = &self.images[image].planner;
+            match planner.plan(function) {
+                Ok(plan) => {
+                    planned.insert((image, function), plan);
+                }
+                Err(refusal) => {
+                    refused.push((planner.name(function).to_owned(), refusal.to_string()));
+                }
+            }
+            if planned.len() > MAX_FUNCTIONS {
+                let matched = chosen.len();
+                return Err(OrderError::TooMany { matched });
+            }
+        }
+        let mut functions = Vec::new();
+        for ((image, function), plan) in planned {
+            let placed = &self.images[image];
+            let name = placed.planner.name(function);
+            let is_root = wanted.slow_ns > 0 && roots.contains(&(image, function));
+            let flags = if is_root { function_flag::ROOT } else { 0 };
+            match placed.place(name, flags, &plan) {
+                Some(function) => functions.push(function),
+                None => refused.push((
+                    name.to_owned(),
+                    "the guest does not map its code as the image has it".to_owned(),
+                )),
+            }
+        }
+        if functions.is_empty() {
+            return Err(OrderError::AllRefused { refused });
+        }
+        let patterns = wanted.patterns.iter().map(ToString::to_string);
+        Ok(TraceOrder {
+            order: Order {
+                patterns: patterns.collect::<Vec<_>>().join(" "),
+                inside: wanted
+                    .inside
+                    .as_ref()
+                    .map_or_else(String::new, ToString::to_string),
+                count_only: wanted.count_only,
+                slow_ns: wanted.slow_ns,
+                max_cost_permille: wanted.max_cost_permille,
+            },
+            functions,
+            refused,
+            duration_ns: wanted.duration_ns,
+        })
+    }
+
+    /// The functions that a pattern means.
+    fn matching(&self, pattern: &Pattern) -> Vec<Chosen> {
+        let images = self.images.iter().enumerate();
+        let all = images.flat_map(|(image, placed)| {
+            (0..placed.planner.len()).map(move |function| (image, function))
+        });
+        let is_meant = |&(image, function): &Chosen| {
+            let planner = &self.images[image].planner;
+            let raw = planner.raw_names(function);
+            pattern.matches(planner.name(function)) || raw.iter().any(|it| pattern.matches(it))
+        };
+        all.filter(is_meant).collect()
+    }
+
+    fn no_match(&self, pattern: &Pattern) -> OrderError {
+        const MOST: usize = 5;
+        let text = pattern.to_string();
+        let longest = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let longest = longest.max_by_key(|it| it.len()).unwrap_or_default();
+        let longest = longest.to_lowercase();
+        let mut similar = Vec::new();
+        for placed in self.images.iter().filter(|_| longest.len() >= 3) {
+            let names = (0..placed.planner.len()).map(|at| placed.planner.name(at));
+            let alike = names.filter(|name| name.to_lowercase().contains(&longest));
+            similar.extend(alike.take(MOST).map(str::to_owned));
+        }
+        similar.sort();
+        similar.dedup();
+        similar.truncate(MOST);
+        OrderError::NoMatch {
+            pattern: Printable(&text).to_string(),
+            similar,
+        }
+    }
+}
+
+impl Placed<'_> {
+    /// A function in the agent's codes; `None` if not all of it is mapped.
+    fn place(&self, name: &str, flags: u32, plan: &PlannedFunction) -> Option<OrderedFunction> {
+        let parts = plan.parts.iter().map(|part| {
+            let length = u32::try_from(part.end - part.start).ok()?;
+            Some((self.code(part.start)?, length))
+        });
+        let probes = plan.probes.iter().map(|probe| {
+            Some(OrderedProbe {
+                kind: probe.kind,
+                code: self.code(probe.address)?,
+                displacement: probe.displacement,
+                instruction: probe.instruction.clone(),
+            })
+        });
+        Some(OrderedFunction {
+            name: name.to_owned(),
+            flags,
+            parts: parts.collect::<Option<_>>()?,
+            probes: probes.collect::<Option<_>>()?,
+        })
+    }
+
+    /// The code of a link address.
+    fn code(&self, linked: u64) -> Option<u32> {
+        self.mappings.iter().find_map(|(base, mapping)| {
+            let address = self.image.guest_address(mapping, linked)?;
+            base.checked_add(u32::try_from(address - mapping.start).ok()?)
+        })
+    }
+}

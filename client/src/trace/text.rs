@@ -1,0 +1,410 @@
+//! A trace as text.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::calls::End;
+use super::data::last_of;
+use super::tree::{Branch, Short};
+use super::view::{Row, TraceView};
+use crate::timeline::sparkline;
+use crate::units::{duration, grouped, percent};
+
+/// The columns of calls over time in the table.
+const SPARKLINE: usize = 20;
+
+/// The height of the plot of a function's calls over time.
+const PLOT_HEIGHT: u64 = 8;
+
+/// Writes the header, the table, what was asked for in detail, and the tree.
+pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write_header(view, out)?;
+    let rows = view.rows();
+    write_table(view, &rows, out)?;
+    for function in view.detailed() {
+        write_details(view, function, out)?;
+    }
+    if view.options.slowest > 0 {
+        writeln!(out, "\nThe slowest calls:")?;
+        let slowest = view.slowest();
+        write_tree(view, &slowest, Short::default(), out)?;
+    }
+    if view.calls.is_some() && view.options.slowest == 0 {
+        let (trees, short) = view.trees();
+        writeln!(out)?;
+        write_tree(view, &trees, short, out)?;
+    }
+    Ok(())
+}
+
+fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let trace = view.trace;
+    let (from_ns, to_ns) = trace.extent();
+    let refused = view.refused();
+    let traced = trace
+        .functions
+        .iter()
+        .filter(|it| it.refused.is_none())
+        .count();
+    let probes = trace.armed.map_or(0, |armed| armed.probes);
+    let patterns = crate::printable::Printable(&trace.order.patterns);
+    write!(
+        out,
+        "trace of {patterns}: {}, {} functions, {} probes",
+        duration(to_ns.saturating_sub(from_ns)),
+        grouped(traced as u64),
+        grouped(probes)
+    )?;
+    if let Some(state) = &trace.state {
+        write!(
+            out,
+            ", {} breakpoints, cost {} of a CPU",
+            grouped(state.traps),
+            percent(f64::from(state.cost_permille) / 1000.0)
+        )?;
+    }
+    writeln!(out)?;
+    if trace.order.slow_ns > 0 {
+        writeln!(
+            out,
+            "the tree has the calls that took at least {}",
+            duration(trace.order.slow_ns)
+        )?;
+    }
+    if let Some(ready) = trace.ready.filter(|ready| ready.probe_cycles > 0) {
+        writeln!(
+            out,
+            "a breakpoint takes about {} cycles: durations contain one of their own, and two for each traced call inside",
+            grouped(ready.probe_cycles)
+        )?;
+    }
+    for warning in view.warnings() {
+        writeln!(out, "warning: {warning}")?;
+    }
+    for (name, reason) in refused {
+        writeln!(out, "not traced: {name}: {reason}")?;
+    }
+    Ok(())
+}
+
+fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out)?;
+    if rows.is_empty() {
+        return writeln!(out, "No traced function was called.");
+    }
+    let over_time = view.over_time(SPARKLINE);
+    writeln!(
+        out,
+        "{:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}{}  function",
+        "calls",
+        "total",
+        "self",
+        "blocked",
+        "p50",
+        "p99",
+        "max",
+        over_time.as_ref().map_or_else(String::new, |_| format!(
+            "  {:<SPARKLINE$}",
+            "calls over time"
+        )),
+    )?;
+    let shown = match view.options.top {
+        0 => rows.len(),
+        top => top.min(rows.len()),
+    };
+    let some = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+    for row in &rows[..shown] {
+        let line = over_time.as_ref().map_or_else(String::new, |over_time| {
+            let values: Vec<Option<f64>> = over_time[row.function]
+                .iter()
+                .map(|it| Some(*it as f64))
+                .collect();
+            let line = sparkline(&values, SPARKLINE);
+            let padding = SPARKLINE.saturating_sub(line.chars().count());
+            format!("  {line}{}", " ".repeat(padding))
+        });
+        writeln!(
+            out,
+            "{:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}{line}  {}{}",
+            grouped(row.calls),
+            duration(row.total_ns),
+            duration(row.self_ns),
+            duration(row.blocked_ns),
+            some(row.p50_ns),
+            some(row.p99_ns),
+            some(row.max_ns),
+            view.name(row.function),
+            marks(row),
+        )?;
+    }
+    if shown < rows.len() {
+        writeln!(
+            out,
+            "{:>11} more functions; --top 0 lists all",
+            grouped((rows.len() - shown) as u64)
+        )?;
+    }
+    let sum = |of: fn(&Row) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
+    let mut text = format!(
+        "{:>11} calls = {} returned",
+        grouped(sum(|it| it.calls)),
+        grouped(sum(|it| it.returned))
+    );
+    for (count, what) in [
+        (sum(|it| it.unwound), "unwound"),
+        (sum(|it| it.replaced), "replaced"),
+        (sum(|it| it.open), "still open"),
+        (sum(|it| it.lost), "with a lost end"),
+    ] {
+        if count > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(text, " + {} {what}", grouped(count));
+        }
+    }
+    writeln!(out, "{text}")?;
+    let orphans = sum(|it| it.orphans);
+    if orphans > 0 {
+        writeln!(
+            out,
+            "{:>11} returns are of calls that began before the trace, or too deep: they are not counted above",
+            grouped(orphans)
+        )?;
+    }
+    Ok(())
+}
+
+/// What is special about a function's calls.
+fn marks(row: &Row) -> String {
+    let marks = [
+        (row.unwound, "unwound"),
+        (row.replaced, "replaced"),
+        (row.open, "still open"),
+        (row.lost, "with a lost end"),
+    ];
+    let marks = marks.iter().filter(|(count, _)| *count > 0);
+    let marks: Vec<String> = marks
+        .map(|(count, what)| format!("{} {what}", grouped(*count)))
+        .collect();
+    if marks.is_empty() {
+        return String::new();
+    }
+    format!("  ({})", marks.join(", "))
+}
+
+/// A function's callers, the histogram of its durations, and its calls over time.
+fn write_details(view: &TraceView<'_>, at: usize, out: &mut dyn Write) -> io::Result<()> {
+    let function = &view.trace.functions[at];
+    writeln!(out, "\n{}", view.name(at))?;
+    let mut callers: Vec<_> = function.callers.iter().collect();
+    callers.sort_by_key(|caller| (std::cmp::Reverse(caller.calls), caller.code));
+    for caller in callers {
+        writeln!(
+            out,
+            "{:>11} calls from {}",
+            grouped(caller.calls),
+            super::caller_name(caller)
+        )?;
+    }
+    write_histogram(&function.histogram, out)?;
+    if let Some(over_time) = view.over_time(plot_width(view)) {
+        write_plot(view, &over_time[at], out)?;
+    }
+    Ok(())
+}
+
+fn write_histogram(histogram: &[u64], out: &mut dyn Write) -> io::Result<()> {
+    const WIDTH: u64 = 50;
+    let hit = || {
+        histogram
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+    };
+    let (Some((first, _)), Some((last, _))) = (hit().next(), hit().next_back()) else {
+        return Ok(());
+    };
+    let most = hit().map(|(_, count)| *count).max().unwrap_or(1);
+    writeln!(out, "{:>22} {:>11}", "duration", "calls")?;
+    for (bucket, &count) in histogram.iter().enumerate().take(last + 1).skip(first) {
+        let from = unikprof_proto::message::bucket_floor(bucket);
+        let bar = (u128::from(count) * u128::from(WIDTH)).div_ceil(u128::from(most)) as usize;
+        let range = format!("{} - {}", duration(from), duration(last_of(bucket)));
+        writeln!(
+            out,
+            "{range:>22} {:>11} {}",
+            grouped(count),
+            "█".repeat(bar)
+        )?;
+    }
+    Ok(())
+}
+
+fn plot_width(view: &TraceView<'_>) -> usize {
+    view.options.columns.saturating_sub(14).clamp(20, 200)
+}
+
+/// Calls over time as columns of blocks.
+fn write_plot(view: &TraceView<'_>, counts: &[u64], out: &mut dyn Write) -> io::Result<()> {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let (from_ns, to_ns) = view.trace.extent();
+    let length_ns = to_ns.saturating_sub(from_ns);
+    writeln!(
+        out,
+        "calls over time, in steps of {}",
+        duration(length_ns / counts.len().max(1) as u64)
+    )?;
+    for row in (0..PLOT_HEIGHT).rev() {
+        let label = match row {
+            row if row + 1 == PLOT_HEIGHT => grouped(most),
+            0 => "0".into(),
+            _ => String::new(),
+        };
+        let column = |count: &u64| {
+            let eighths = (u128::from(*count) * u128::from(PLOT_HEIGHT * 8)).div_ceil(most.into());
+            match eighths.saturating_sub(u128::from(row * 8)) {
+                0 => ' ',
+                part => BLOCKS[(part.min(8) - 1) as usize],
+            }
+        };
+        let line: String = counts.iter().map(column).collect();
+        writeln!(out, "{label:>11} │{}", line.trim_end())?;
+    }
+    writeln!(out, "{:>11} └{}", "", "─".repeat(counts.len()))?;
+    let end = duration(length_ns);
+    let room = counts.len().saturating_sub(1);
+    writeln!(out, "{:>12} 0{end:>room$}", "")
+}
+
+fn write_tree(
+    view: &TraceView<'_>,
+    trees: &[Branch],
+    short: Short,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>12} {:>10} {:>10} {:>10}  call",
+        "start", "duration", "self", "blocked"
+    )?;
+    let mut lines = Lines {
+        view,
+        began_ns: view.trace.extent().0,
+        left: view.options.lines.unwrap_or(usize::MAX),
+        dropped: 0,
+        text: String::new(),
+        has_vcpus: view
+            .calls
+            .iter()
+            .any(|calls| calls.all.iter().any(|call| call.vcpu != 0)),
+    };
+    let holes = view.calls.iter().flat_map(|calls| &calls.holes);
+    let mut holes = holes.peekable();
+    for tree in trees {
+        while let Some(hole) = holes.next_if(|hole| hole.to_ns <= tree.start_ns) {
+            lines.line(&format!(
+                "{:>12} {:>10} {:>10} {:>10}  ⋯ records of vCPU {} were lost here ⋯",
+                duration(hole.from_ns.saturating_sub(lines.began_ns)),
+                duration(hole.to_ns.saturating_sub(hole.from_ns)),
+                "",
+                "",
+                hole.vcpu
+            ));
+        }
+        lines.branch(tree, 0);
+    }
+    lines.short(short, 0);
+    out.write_all(lines.text.as_bytes())?;
+    if lines.dropped > 0 {
+        writeln!(
+            out,
+            "{:>12} more lines; --min leaves out short calls, and -o FILE.txt has all",
+            grouped(lines.dropped)
+        )?;
+    }
+    Ok(())
+}
+
+/// The lines of a tree.
+struct Lines<'v> {
+    view: &'v TraceView<'v>,
+    began_ns: u64,
+    /// How many more are shown.
+    left: usize,
+    dropped: u64,
+    text: String,
+    has_vcpus: bool,
+}
+
+impl Lines<'_> {
+    fn line(&mut self, line: &str) {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                self.text.push_str(line);
+                self.text.push('\n');
+            }
+            None => self.dropped += 1,
+        }
+    }
+
+    fn branch(&mut self, branch: &Branch, depth: usize) {
+        let mut line = format!(
+            "{:>12} {:>10} {:>10} {:>10}  {}{}",
+            duration(branch.start_ns.saturating_sub(self.began_ns)),
+            duration(branch.duration_ns),
+            duration(branch.self_ns),
+            duration(branch.blocked_ns),
+            "  ".repeat(depth),
+            self.view.name(branch.function.into()),
+        );
+        if branch.times > 1 {
+            // Writing to a string does not fail.
+            let _ = write!(line, " × {}", grouped(branch.times));
+        }
+        let ends = branch
+            .ends
+            .iter()
+            .map(|(end, count)| match (branch.times, count) {
+                (1, _) => end.text().to_owned(),
+                _ => format!("{} {}", grouped(*count), end.text()),
+            });
+        let mut marks: Vec<String> = ends.collect();
+        if branch.has_hole && !branch.ends.iter().any(|(end, _)| *end == End::Lost) {
+            marks.push("records were lost inside".into());
+        }
+        if depth == 0 && self.has_vcpus {
+            let call = self
+                .view
+                .calls
+                .as_ref()
+                .and_then(|calls| calls.all.get(branch.call));
+            marks.extend(call.map(|call| format!("vCPU {}", call.vcpu)));
+        }
+        if !marks.is_empty() {
+            let _ = write!(line, "  ({})", marks.join(", "));
+        }
+        self.line(&line);
+        for inside in &branch.inside {
+            self.branch(inside, depth + 1);
+        }
+        self.short(branch.short, depth + 1);
+    }
+
+    /// What is left out for being short.
+    fn short(&mut self, short: Short, depth: usize) {
+        if short.calls == 0 {
+            return;
+        }
+        let calls = if short.calls == 1 { "call" } else { "calls" };
+        self.line(&format!(
+            "{:>12} {:>10} {:>10} {:>10}  {}… {} shorter {calls}",
+            "",
+            duration(short.duration_ns),
+            "",
+            "",
+            "  ".repeat(depth),
+            grouped(short.calls)
+        ));
+    }
+}
