@@ -53,7 +53,7 @@ pub enum Agent {
     Streams,
     /// The archive with the agent's own TCP over the kernel's frames.
     Frames,
-    /// That with keys, the flight recorder, samples of allocations and a linked caller table.
+    /// That with keys, the flight recorder, samples of allocations, traces and a linked caller table.
     Full,
     /// The drop-in, linked with the kernel as it was before.
     DropIn,
@@ -69,7 +69,7 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
         Agent::Full => (
             "full",
-            Some(&["--smoltcp", "--noise", "--ring", "--heap"][..]),
+            Some(&["--smoltcp", "--noise", "--ring", "--heap", "--trace"][..]),
         ),
         Agent::DropIn => {
             let words = &["--dropin", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
@@ -116,6 +116,7 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
                     "-DPROFILER_KEYS",
                     "-DPROFILER_RING",
                     "-DPROFILER_HEAP",
+                    "-DPROFILER_TRACE",
                     &bytes,
                 ])?;
                 caller_table(&beside)

@@ -45,6 +45,7 @@ pub fn with_keys(mut guest: GuestConfig, keys: &Keys) -> GuestConfig {
     guest.store.extend([
         ("data/unikprof/view".into(), keys.view.text()),
         ("data/unikprof/control".into(), keys.control.text()),
+        ("data/unikprof/trace".into(), keys.trace.text()),
     ]);
     guest
 }

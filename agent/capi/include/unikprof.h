@@ -59,8 +59,12 @@
 // For role in struct unikprof_key: read-only requests.
 #define UNIKPROF_ROLE_VIEW 1
 
-// For role in struct unikprof_key: all requests.
+// For role in struct unikprof_key: all requests but traces.
 #define UNIKPROF_ROLE_CONTROL 2
+
+// For role in struct unikprof_key: all requests, and traces, which write breakpoints into the
+// guest's code.
+#define UNIKPROF_ROLE_TRACE 3
 
 // The maximum number of keys.
 #define UNIKPROF_MAX_KEYS 8
@@ -200,6 +204,9 @@
 // The block for live samples is too short.
 #define UNIKPROF_E_LIVE (-34)
 
+// The block for traces is too short, or there is no write_code.
+#define UNIKPROF_E_TRACE (-35)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // The first address of the code.
@@ -233,7 +240,7 @@ struct unikprof_network {
 
 // A key that clients also hold, and the role that it grants.
 struct unikprof_key {
-    // UNIKPROF_ROLE_VIEW or UNIKPROF_ROLE_CONTROL.
+    // UNIKPROF_ROLE_VIEW, UNIKPROF_ROLE_CONTROL or UNIKPROF_ROLE_TRACE.
     uint32_t role;
     // The contents of a key file as written by unikprof-client keygen: one line with
     // unikprof-key-1: and 64 digits; lines that begin with # are ignored. At most 1023 bytes.
@@ -241,7 +248,7 @@ struct unikprof_key {
 };
 
 // The agent's configuration. unikprof_init copies all of it, except the blocks caller_memory,
-// ring and live_memory.
+// ring, live_memory and trace_memory.
 struct unikprof_config {
     // UNIKPROF_ABI_VERSION.
     uint32_t version;
@@ -300,6 +307,16 @@ struct unikprof_config {
     void *live_memory;
     // The length of that block in bytes; see unikprof_live_bytes.
     size_t live_memory_length;
+    // A block for traces, or NULL for none: then nobody may trace functions. With it, clients with a
+    // key of UNIKPROF_ROLE_TRACE, or any client of an open agent, may write breakpoints into the
+    // guest's code. The block belongs to the agent until unikprof_stop, must not overlap its other
+    // memory, and needs no alignment. Requires write_code, a breakpoint handler that calls
+    // unikprof_on_breakpoint, and an archive that was built with --trace.
+    void *trace_memory;
+    // The length of that block in bytes; see unikprof_trace_bytes.
+    size_t trace_memory_length;
+    // The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0 for 16.
+    uint32_t trace_stacks;
 };
 
 // A range of addresses.
@@ -422,6 +439,11 @@ struct unikprof_ops {
                             uint64_t sp,
                             uint64_t fp,
                             struct unikprof_registers *registers);
+    // Writes length bytes to the guest's code at address, for traces, and returns 1, or returns 0
+    // if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped read-only, clear
+    // CR0.WP with interrupts off, write, and set it again. unikprof_crash_dump calls it too. May be
+    // NULL if there is no trace_memory.
+    int32_t (*write_code)(void *context, uint64_t address, const void *bytes, size_t length);
 };
 
 // A recording that begins when the guest starts, before any client connects. Clients find it by
@@ -447,6 +469,16 @@ struct unikprof_boot_recording {
     // The maximum number of bytes that the samples of a dump may take, the newest first; 0: no
     // limit. The client's preset default has 524,288.
     uint64_t max_bytes;
+};
+
+// The registers of code that a breakpoint has interrupted, for unikprof_on_breakpoint.
+struct unikprof_trap_frame {
+    // rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, and r8 to r15.
+    uint64_t registers[16];
+    // The program counter that the processor has saved: the address after the breakpoint.
+    uint64_t pc;
+    // rflags.
+    uint64_t flags;
 };
 
 #ifdef __cplusplus
@@ -676,6 +708,27 @@ void unikprof_on_realloc(const void *old, const void *new_, size_t size);
 //
 // Returns UNIKPROF_OK or an error code. May be called wherever unikprof_on_tick may.
 int32_t unikprof_arena(const char *name, uint64_t used, uint64_t size);
+
+// Returns the length in bytes of a block for trace_memory, at any alignment, for tracing
+// functions functions at a time, at most 1000, with calls open on stacks stacks, at most 255.
+// Returns 0 in an archive that was built without --trace.
+size_t unikprof_trace_bytes(size_t functions, size_t stacks);
+
+// Handles the exception #BP (vector 3). Call it with interrupts off, on a stack of its own (an IST
+// entry), or on the interrupted stack if all code of the guest is compiled without a red zone.
+// frame holds all registers of the interrupted code.
+//
+// Returns 1 if the breakpoint was the agent's: then continue with the registers in frame, of which
+// the program counter and the stack pointer may have changed. Returns 0 if it was not, before
+// unikprof_init, and in an archive that was built without --trace. May be called wherever
+// unikprof_on_tick may.
+int32_t unikprof_on_breakpoint(struct unikprof_trap_frame *frame);
+
+// Returns the address that pc stands for. The agent executes copies of some instructions
+// elsewhere; a fault handler that looks at the instruction, or prints its address, passes the
+// address of the fault. Any address that is not that of a copy is returned unchanged. May be called
+// wherever unikprof_on_tick may.
+uint64_t unikprof_original_pc(uint64_t pc);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -33,8 +33,12 @@ pub const UNIKPROF_ACCESS_KEYS: u32 = 2;
 /// For `role` in `struct unikprof_key`: read-only requests.
 pub const UNIKPROF_ROLE_VIEW: u32 = 1;
 
-/// For `role` in `struct unikprof_key`: all requests.
+/// For `role` in `struct unikprof_key`: all requests but traces.
 pub const UNIKPROF_ROLE_CONTROL: u32 = 2;
+
+/// For `role` in `struct unikprof_key`: all requests, and traces, which write breakpoints into the
+/// guest's code.
+pub const UNIKPROF_ROLE_TRACE: u32 = 3;
 
 /// The maximum number of keys.
 pub const UNIKPROF_MAX_KEYS: u32 = 8;
@@ -107,6 +111,18 @@ pub struct Runstate {
     pub offline_ns: u64,
 }
 
+/// The registers of code that a breakpoint has interrupted, for `unikprof_on_breakpoint`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TrapFrame {
+    /// rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, and r8 to r15.
+    pub registers: [u64; 16],
+    /// The program counter that the processor has saved: the address after the breakpoint.
+    pub pc: u64,
+    /// rflags.
+    pub flags: u64,
+}
+
 /// One executable mapping of the guest, as the loader or linker placed it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +143,7 @@ pub struct Mapping {
 }
 
 /// The agent's configuration. `unikprof_init` copies all of it, except the blocks `caller_memory`,
-/// `ring` and `live_memory`.
+/// `ring`, `live_memory` and `trace_memory`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -188,6 +204,16 @@ pub struct Config {
     pub live_memory: *mut c_void,
     /// The length of that block in bytes; see `unikprof_live_bytes`.
     pub live_memory_length: usize,
+    /// A block for traces, or NULL for none: then nobody may trace functions. With it, clients with a
+    /// key of `UNIKPROF_ROLE_TRACE`, or any client of an open agent, may write breakpoints into the
+    /// guest's code. The block belongs to the agent until `unikprof_stop`, must not overlap its other
+    /// memory, and needs no alignment. Requires `write_code`, a breakpoint handler that calls
+    /// `unikprof_on_breakpoint`, and an archive that was built with `--trace`.
+    pub trace_memory: *mut c_void,
+    /// The length of that block in bytes; see `unikprof_trace_bytes`.
+    pub trace_memory_length: usize,
+    /// The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0 for 16.
+    pub trace_stacks: u32,
 }
 
 /// A recording that begins when the guest starts, before any client connects. Clients find it by
@@ -221,7 +247,7 @@ pub struct BootRecording {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Key {
-    /// `UNIKPROF_ROLE_VIEW` or `UNIKPROF_ROLE_CONTROL`.
+    /// `UNIKPROF_ROLE_VIEW`, `UNIKPROF_ROLE_CONTROL` or `UNIKPROF_ROLE_TRACE`.
     pub role: u32,
     /// The contents of a key file as written by `unikprof-client keygen`: one line with
     /// `unikprof-key-1:` and 64 digits; lines that begin with `#` are ignored. At most 1023 bytes.
@@ -341,6 +367,18 @@ pub struct Ops {
             registers: *mut Registers,
         ) -> i32,
     >,
+    /// Writes `length` bytes to the guest's code at `address`, for traces, and returns 1, or returns 0
+    /// if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped read-only, clear
+    /// `CR0.WP` with interrupts off, write, and set it again. `unikprof_crash_dump` calls it too. May be
+    /// NULL if there is no `trace_memory`.
+    pub write_code: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            address: u64,
+            bytes: *const c_void,
+            length: usize,
+        ) -> i32,
+    >,
 }
 
 const _: () = {
@@ -348,9 +386,10 @@ const _: () = {
     assert!(size_of::<Range>() == 16);
     assert!(size_of::<Runstate>() == 32);
     assert!(size_of::<Mapping>() == 48);
-    assert!(size_of::<Config>() == 128);
+    assert!(size_of::<TrapFrame>() == 144);
+    assert!(size_of::<Config>() == 152);
     assert!(size_of::<BootRecording>() == 56);
     assert!(size_of::<Network>() == 20);
     assert!(size_of::<Key>() == 16);
-    assert!(size_of::<Ops>() == 120);
+    assert!(size_of::<Ops>() == 128);
 };

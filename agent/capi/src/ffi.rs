@@ -15,9 +15,11 @@ mod guest;
 mod heap;
 mod one;
 mod read;
+mod trace;
 
 pub use boot::*;
 pub use calls::*;
 pub use entry::*;
 pub use events::*;
 pub use heap::*;
+pub use trace::*;

@@ -73,6 +73,8 @@ pub const UNIKPROF_E_EVENT_NAMES: i32 = -32;
 pub const UNIKPROF_E_DUMP_ROOM: i32 = -33;
 /// The block for live samples is too short.
 pub const UNIKPROF_E_LIVE: i32 = -34;
+/// The block for traces is too short, or there is no `write_code`.
+pub const UNIKPROF_E_TRACE: i32 = -35;
 /// Why a call was rejected: one of the codes above except [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -123,7 +125,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NETWORK => {
             c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
         }
-        UNIKPROF_E_UNSUPPORTED => c"the archive was built without this feature; build it with --smoltcp, --noise, --ring or --heap",
+        UNIKPROF_E_UNSUPPORTED => c"the archive was built without this feature; build it with --smoltcp, --noise, --ring, --heap or --trace",
         UNIKPROF_E_FRAME => {
             c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer is shorter than that"
         }
@@ -151,6 +153,10 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         }
         UNIKPROF_E_LIVE => {
             c"the block for live samples is too short; unikprof_live_bytes says how long it must be"
+        }
+        UNIKPROF_E_TRACE => {
+            c"the block for traces is too short (unikprof_trace_bytes says how long it must be), or write_code is NULL \
+              or cannot write"
         }
         UNIKPROF_E_DUMP_ROOM => {
             c"the block is too short for a crash dump; give it as many bytes as ring has"

@@ -14,7 +14,7 @@ const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test header"
 const INTRODUCTION: &str = include_str!("../include/introduction.h");
 
 /// The sources of calls, structures and constants.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "src/abi.rs",
     "src/status.rs",
     "src/ffi/calls.rs",
@@ -22,13 +22,15 @@ const SOURCES: [&str; 7] = [
     "src/ffi/entry.rs",
     "src/ffi/events.rs",
     "src/ffi/heap.rs",
+    "src/ffi/trace.rs",
 ];
 
 /// Names of structures in Rust and in C.
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 10] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
     ("Runstate", "unikprof_runstate"),
+    ("TrapFrame", "unikprof_trap_frame"),
     ("Mapping", "unikprof_mapping"),
     ("Config", "unikprof_config"),
     ("BootRecording", "unikprof_boot_recording"),

@@ -206,6 +206,11 @@ impl<P: Platform + ?Sized> Agent<'_, P> {
         }
     }
 
+    /// Whether the agent has memory for traces and can write the guest's code.
+    pub fn can_trace(&self) -> bool {
+        self.trace.is_some()
+    }
+
     /// Whether probes are set.
     #[inline]
     pub(crate) fn is_tracing(&self) -> bool {

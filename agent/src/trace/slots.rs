@@ -4,7 +4,7 @@
 //! later time. Its code is written once, before the probe is set that leads there.
 #![allow(unsafe_code)]
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
 use super::instruction::{Instruction, Operation};
 use super::probes::Place;
@@ -39,18 +39,19 @@ const fn number(text: &[u8]) -> usize {
     value
 }
 
+// Not with the prefix of the names that the archive for C exports.
 global_asm!(
     // Breakpoints until a slot is used.
-    ".section .text.unikprof_trace_slots,\"ax\",@progbits",
+    ".section .text.trace_slots_of_unikprof,\"ax\",@progbits",
     ".balign 64",
-    ".globl unikprof_trace_slots",
-    ".hidden unikprof_trace_slots",
-    "unikprof_trace_slots:",
+    ".globl trace_slots_of_unikprof",
+    ".hidden trace_slots_of_unikprof",
+    "trace_slots_of_unikprof:",
     ".fill {slots} * {bytes}, 1, 0xcc",
     // The function on which the agent measures the cost of a breakpoint.
-    ".globl unikprof_trace_own_breakpoint",
-    ".hidden unikprof_trace_own_breakpoint",
-    "unikprof_trace_own_breakpoint:",
+    ".globl trace_breakpoint_of_unikprof",
+    ".hidden trace_breakpoint_of_unikprof",
+    "trace_breakpoint_of_unikprof:",
     "int3",
     "ret",
     ".text",
@@ -59,18 +60,33 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    safe static unikprof_trace_slots: [u8; SLOTS * BYTES];
-    safe fn unikprof_trace_own_breakpoint();
+    safe fn trace_breakpoint_of_unikprof();
+}
+
+/// The address of a symbol, without a global offset table, which an archive for C must not need.
+macro_rules! address_of {
+    ($symbol:literal) => {{
+        let address: u64;
+        // SAFETY: computes an address.
+        unsafe {
+            asm!(
+                concat!("lea {}, [rip + ", $symbol, "]"),
+                out(reg) address,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        address
+    }};
 }
 
 /// Executes the agent's own breakpoint, which counts nothing.
 pub(super) fn own_breakpoint() {
-    unikprof_trace_own_breakpoint();
+    trace_breakpoint_of_unikprof();
 }
 
 /// The address of the agent's own breakpoint.
 pub(super) fn own_address() -> u64 {
-    unikprof_trace_own_breakpoint as *const () as u64
+    address_of!("trace_breakpoint_of_unikprof")
 }
 
 /// A slot's memory outside of the text.
@@ -121,8 +137,7 @@ impl<'m> Slots<'m> {
 
     /// The address of the slot with this number.
     pub(super) fn address(number: u32) -> u64 {
-        let start = unikprof_trace_slots.as_ptr().expose_provenance() as u64;
-        start + u64::from(number) * BYTES as u64
+        address_of!("trace_slots_of_unikprof") + u64::from(number) * BYTES as u64
     }
 
     /// Makes a slot for the instruction at `place`; returns its number. `write` writes to the guest's code.

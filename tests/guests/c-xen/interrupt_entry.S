@@ -50,6 +50,57 @@ upcall_entry:
 1:  iretq
     .size upcall_entry, . - upcall_entry
 
+    /* Breakpoints of the profiler, on the interrupted stack too. All registers are saved, as struct
+     * unikprof_trap_frame, since instructions are executed in the handler; it may change the stack pointer to
+     * return to, which the processor pops. */
+    .balign 16
+    .globl breakpoint_entry
+    .type breakpoint_entry, @function
+breakpoint_entry:
+    pushq 16(%rsp)                  /* the flags */
+    pushq 8(%rsp)                   /* the program counter */
+    push %r15
+    push %r14
+    push %r13
+    push %r12
+    push %r11
+    push %r10
+    push %r9
+    push %r8
+    push %rdi
+    push %rsi
+    push %rbp
+    pushq 128(%rsp)                 /* the stack pointer */
+    push %rbx
+    push %rdx
+    push %rcx
+    push %rax
+    mov %rsp, %rdi
+    sub $8, %rsp
+    cld
+    call on_breakpoint
+    add $8, %rsp
+    pop %rax
+    pop %rcx
+    pop %rdx
+    pop %rbx
+    popq 128(%rsp)                  /* the stack pointer to return to */
+    pop %rbp
+    pop %rsi
+    pop %rdi
+    pop %r8
+    pop %r9
+    pop %r10
+    pop %r11
+    pop %r12
+    pop %r13
+    pop %r14
+    pop %r15
+    popq 8(%rsp)                    /* the program counter */
+    add $8, %rsp
+    iretq
+    .size breakpoint_entry, . - breakpoint_entry
+
     .balign 16
     .globl exception_entries
 exception_entries:

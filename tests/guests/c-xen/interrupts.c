@@ -18,7 +18,7 @@ _Static_assert(sizeof(struct gate) == 16, "an interrupt gate in 64-bit mode");
 
 /* interrupt_entry.S: 16 bytes each. */
 extern const uint8_t exception_entries[];
-extern const uint8_t upcall_entry[];
+extern const uint8_t upcall_entry[], breakpoint_entry[];
 
 static struct gate tables[2][UPCALL_VECTOR + 1];
 static struct gate *table = tables[0];
@@ -54,6 +54,20 @@ void interrupts_start_in_another(void)
     interrupts_start();
 }
 
+void interrupts_handle_breakpoints(void)
+{
+    interrupts_set_gate(3, breakpoint_entry);
+}
+
+/* Called by interrupt_entry.S. */
+void on_breakpoint(struct unikprof_trap_frame *frame)
+{
+    if (!profiler_on_breakpoint(frame)) {
+        profiler_crash();
+        panic("a breakpoint");
+    }
+}
+
 /* Called by interrupt_entry.S. */
 __attribute__((noreturn)) void on_exception(const struct interrupt_frame *frame)
 {
@@ -64,7 +78,7 @@ __attribute__((noreturn)) void on_exception(const struct interrupt_frame *frame)
     say(", error ");
     say_hex(frame->error);
     say(", at ");
-    say_hex(frame->rip);
+    say_hex(profiler_original_pc(frame->rip));
     say(", rsp ");
     say_hex(frame->rsp);
     say(", rbp ");

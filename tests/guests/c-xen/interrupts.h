@@ -25,4 +25,7 @@ void interrupts_start_in_another(void);
 /* Writes the gate of a vector up to that of upcalls. */
 void interrupts_set_gate(unsigned vector, const void *entry);
 
+/* Passes breakpoints to the profiler; otherwise they end the guest, as other exceptions do. */
+void interrupts_handle_breakpoints(void);
+
 #endif

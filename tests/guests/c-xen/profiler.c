@@ -1,5 +1,5 @@
 /* The kernel's connection to the agent, except for its calls: on_tick in timer.c, on_block and on_wake in
- * threads.c, on_alloc, on_realloc and on_free in heap.c, and the start in kernel.c.
+ * threads.c, on_alloc, on_realloc and on_free in heap.c, on_breakpoint in interrupts.c, and the start in kernel.c.
  *
  * Its clients are connected by network frames, not by byte streams: a kernel under development has a network
  * device long before it has TCP, and with `--smoltcp` the archive contains TCP. The hosted guest
@@ -26,6 +26,7 @@
 #define BUILD_ID_LENGTH 20
 /* A key file has one line of 79 characters. */
 #define KEY_ROOM 128
+#define ROLES 3
 
 _Static_assert(NO_DEADLINE == UNIKPROF_NO_DEADLINE, "deadlines are handed on as they are");
 _Static_assert(FRAME_SIZE == UNIKPROF_MAX_FRAME, "frames are handed on as they are");
@@ -55,6 +56,13 @@ static uint8_t ring[256 << 10];
 #ifdef PROFILER_HEAP
 /* For 4,000 samples of memory that is still held: unikprof_live_bytes. */
 static uint8_t live[34 * 4000];
+#endif
+
+#ifdef PROFILER_TRACE
+/* For traces of 100 functions on the threads' stacks: unikprof_trace_bytes. */
+#define TRACE_FUNCTIONS 100
+#define TRACE_STACKS 8
+static uint8_t trace_memory[512 << 10];
 #endif
 
 /* --- The platform functions that the agent calls; upcalls also call those marked (upcall) --- */
@@ -122,6 +130,21 @@ static int32_t runstate(void *context, uint32_t of, struct unikprof_runstate *ti
     return 1;
 }
 
+#ifdef PROFILER_TRACE
+/* Writes breakpoints. This kernel's text is writable; CR0.WP is cleared as in one whose text is not. */
+static int32_t write_code(void *context, uint64_t address, const void *bytes, size_t length)
+{
+    const uint64_t write_protect = 1 << 16;
+    uint64_t flags, cr0;
+    (void)context;
+    __asm__ volatile("pushfq; pop %0; cli; mov %%cr0, %1" : "=r"(flags), "=r"(cr0) : : "memory");
+    __asm__ volatile("mov %0, %%cr0" : : "r"(cr0 & ~write_protect) : "memory");
+    memcpy((void *)address, bytes, length);
+    __asm__ volatile("mov %0, %%cr0; push %1; popfq" : : "r"(cr0), "r"(flags) : "memory", "cc");
+    return 1;
+}
+#endif
+
 #ifdef PROFILER_KEYS
 static bool has_rdrand(void)
 {
@@ -142,14 +165,18 @@ static int32_t random_bits(void *context, uint64_t *bits)
 }
 
 /* Reads the keys that whoever created the guest has put into its part of xenstore; returns how many. */
-static uint32_t read_keys(struct unikprof_key keys[2], char texts[2][KEY_ROOM])
+static uint32_t read_keys(struct unikprof_key keys[ROLES], char texts[ROLES][KEY_ROOM])
 {
     static const struct {
         const char *node;
         uint32_t role;
-    } roles[2] = { { "view", UNIKPROF_ROLE_VIEW }, { "control", UNIKPROF_ROLE_CONTROL } };
+    } roles[ROLES] = {
+        { "view", UNIKPROF_ROLE_VIEW },
+        { "control", UNIKPROF_ROLE_CONTROL },
+        { "trace", UNIKPROF_ROLE_TRACE },
+    };
     uint32_t count = 0;
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < ROLES; i++) {
         if (xenstore_read("data/unikprof", roles[i].node, texts[count], KEY_ROOM)) {
             keys[count] = (struct unikprof_key) { .role = roles[i].role, .text = texts[count] };
             count++;
@@ -171,6 +198,16 @@ uint64_t profiler_on_tick(const struct interrupt_frame *frame)
     registers.sp = frame->rsp;
     registers.fp = frame->rbp;
     return unikprof_on_tick(&registers);
+}
+
+bool profiler_on_breakpoint(struct unikprof_trap_frame *frame)
+{
+    return unikprof_on_breakpoint(frame) != 0;
+}
+
+uint64_t profiler_original_pc(uint64_t pc)
+{
+    return unikprof_original_pc(pc);
 }
 
 void profiler_on_block(void)
@@ -273,8 +310,8 @@ void profiler_start(void)
     };
     int32_t code;
 #ifdef PROFILER_KEYS
-    struct unikprof_key keys[2];
-    char texts[2][KEY_ROOM];
+    struct unikprof_key keys[ROLES];
+    char texts[ROLES][KEY_ROOM];
     config.access = UNIKPROF_ACCESS_KEYS;
     config.keys = keys;
     config.key_count = read_keys(keys, texts);
@@ -284,6 +321,16 @@ void profiler_start(void)
     config.ring = ring;
     config.ring_length = sizeof ring;
     config.recordings = 3;
+#endif
+#ifdef PROFILER_TRACE
+    if (unikprof_trace_bytes(TRACE_FUNCTIONS, TRACE_STACKS) > sizeof trace_memory) {
+        panic("the memory for traces is too short");
+    }
+    config.trace_memory = trace_memory;
+    config.trace_memory_length = sizeof trace_memory;
+    config.trace_stacks = TRACE_STACKS;
+    ops.write_code = write_code;
+    interrupts_handle_breakpoints();
 #endif
 #ifdef PROFILER_HEAP
     config.live_memory = live;

@@ -3,6 +3,7 @@
 #ifndef PROFILER_H
 #define PROFILER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "interrupts.h"
@@ -24,6 +25,14 @@ __attribute__((noreturn)) void profiler_serve(void);
 /* Called when the timer has fired; `frame` is NULL if the upcall was forced. Returns the sampler's next
  * deadline. */
 uint64_t profiler_on_tick(const struct interrupt_frame *frame);
+
+/* Called for a breakpoint, with all registers of the interrupted code. Returns whether it is the profiler's: then it
+ * has changed the registers to continue with. */
+struct unikprof_trap_frame;
+bool profiler_on_breakpoint(struct unikprof_trap_frame *frame);
+
+/* Called when an exception is reported, with its address: returns the one that the kernel's programmer knows. */
+uint64_t profiler_original_pc(uint64_t pc);
 
 /* Called before and after a block, with events masked. The sampler has no deadline in between; profiler_on_wake
  * returns its next one. */
@@ -74,6 +83,19 @@ static inline uint64_t profiler_on_tick(const struct interrupt_frame *frame)
 {
     (void)frame;
     return NO_DEADLINE;
+}
+
+struct unikprof_trap_frame;
+
+static inline bool profiler_on_breakpoint(struct unikprof_trap_frame *frame)
+{
+    (void)frame;
+    return false;
+}
+
+static inline uint64_t profiler_original_pc(uint64_t pc)
+{
+    return pc;
 }
 
 static inline void profiler_on_block(void)

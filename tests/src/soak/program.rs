@@ -70,7 +70,7 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args(["connect", &address.to_string()]).args(words);
         command.args(["--timeout", "5s", "--retry", "20s"]);
-        if let Some(KeyFiles { view, control }) = &self.keys {
+        if let Some(KeyFiles { view, control, .. }) = &self.keys {
             let key = match role {
                 Role::View => view,
                 Role::Control => control,

@@ -24,6 +24,7 @@ pub struct Target {
 pub struct Keys {
     pub control: TestKey,
     pub(crate) view: TestKey,
+    pub(crate) trace: TestKey,
 }
 
 /// A key that protects nothing but a test's guest.
@@ -35,10 +36,11 @@ pub struct TestKey(pub [u8; KEY]);
 pub struct KeyFiles {
     pub view: PathBuf,
     pub control: PathBuf,
+    pub trace: PathBuf,
 }
 
 impl KeyFiles {
-    /// Writes both keys into `folder`, for nobody else to read.
+    /// Writes the keys into `folder`, for nobody else to read.
     pub fn write(keys: &Keys, folder: &Path) -> io::Result<KeyFiles> {
         let file = |name: &str, key: &TestKey| -> io::Result<PathBuf> {
             let path = folder.join(name);
@@ -49,6 +51,7 @@ impl KeyFiles {
         Ok(KeyFiles {
             view: file("view.key", &keys.view)?,
             control: file("control.key", &keys.control)?,
+            trace: file("trace.key", &keys.trace)?,
         })
     }
 }
@@ -58,6 +61,7 @@ impl Keys {
         Keys {
             control: TestKey(random.key()),
             view: TestKey(random.key()),
+            trace: TestKey(random.key()),
         }
     }
 }

@@ -38,7 +38,7 @@ impl Scene {
         let mut random = Random::new(seed);
         let keys = Keys::draw(&mut random);
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
-        let KeyFiles { view, control } = KeyFiles::write(&keys, folder.path()).unwrap();
+        let KeyFiles { view, control, .. } = KeyFiles::write(&keys, folder.path()).unwrap();
         let guest = Guest::start_with_keys("shares", &view, &control);
         let client = guest.client().with_key(&control);
         let target = Target {

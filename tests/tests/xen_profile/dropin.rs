@@ -605,7 +605,7 @@ fn keys_and_a_recording_from_boot_come_from_xenstore() {
             .connect(&["info"])
             .expect_code(exit_code::KEY);
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
-        let KeyFiles { view, control } = KeyFiles::write(&keys(), folder.path()).unwrap();
+        let KeyFiles { view, control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
         let [view, control] = [view, control].map(|key| guest.client().with_key(&key));
         assert_eq!(view.recording_names(), ["flight"]);
         view.connect(&["start"]).expect_code(exit_code::KEY);
@@ -620,7 +620,7 @@ fn keys_and_an_address_come_from_the_image() {
     on(&KERNELS, |lab| {
         let guest = Guest::of_recording(lab, CONFIGURED);
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
-        let KeyFiles { view, control } = KeyFiles::write(&keys(), folder.path()).unwrap();
+        let KeyFiles { view, control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
         // The other key is in xenstore of another guest only.
         guest
             .client()

@@ -51,7 +51,9 @@ mod keyed {
     use unikprof_agent::{Access, Key, MAX_KEYS, Role};
 
     use super::super::read;
-    use crate::abi::{self, UNIKPROF_MAX_KEYS, UNIKPROF_ROLE_CONTROL, UNIKPROF_ROLE_VIEW};
+    use crate::abi::{
+        self, UNIKPROF_MAX_KEYS, UNIKPROF_ROLE_CONTROL, UNIKPROF_ROLE_TRACE, UNIKPROF_ROLE_VIEW,
+    };
     use crate::status::{Misuse, UNIKPROF_E_KEYS, UNIKPROF_E_NULL};
 
     const _: () = assert!(MAX_KEYS == UNIKPROF_MAX_KEYS as usize);
@@ -84,6 +86,7 @@ mod keyed {
                 let role = match key.role {
                     UNIKPROF_ROLE_VIEW => Role::View,
                     UNIKPROF_ROLE_CONTROL => Role::Control,
+                    UNIKPROF_ROLE_TRACE => Role::Trace,
                     _ => return Err(refused),
                 };
                 let key = Key::parse(text).map_err(|_| refused)?;

@@ -372,6 +372,15 @@ unsafe fn start(
             agent = agent.with_live_memory(live.rest());
         }
     }
+    #[cfg(feature = "trace")]
+    if !config.trace_memory.is_null() {
+        // SAFETY: as above, for the fifth block.
+        let block = unsafe { Arena::new(config.trace_memory.cast(), config.trace_memory_length) };
+        agent = agent.with_trace(block.rest(), read::trace_stacks(config));
+        if !agent.can_trace() {
+            return Err(Misuse(crate::status::UNIKPROF_E_TRACE));
+        }
+    }
     // SAFETY: room for one state, aligned and exclusive.
     unsafe {
         (&raw mut (*place).agent).write(agent);

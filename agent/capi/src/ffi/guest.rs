@@ -182,4 +182,18 @@ unsafe impl Platform for Guest {
     fn cycles(&self) -> u64 {
         arch::cycles()
     }
+
+    #[cfg(feature = "trace")]
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        self.0.write_code.is_some_and(|write| {
+            // SAFETY: as above.
+            unsafe { write(self.context(), address, bytes.as_ptr().cast(), bytes.len()) != 0 }
+        })
+    }
+
+    #[cfg(feature = "trace")]
+    #[inline]
+    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
+        self.0.blocked_ns.map(|_| self.blocked_ns(vcpu))
+    }
 }

@@ -124,6 +124,7 @@ impl<'c> Wanted<'c> {
         }
         ring(&config)?;
         live(&config)?;
+        trace(&config)?;
         if config.mapping_count == 0 || config.mapping_count as usize > MAX_MAPPINGS {
             return Err(Misuse(UNIKPROF_E_MAPPINGS));
         }
@@ -283,6 +284,32 @@ fn live(config: &abi::Config) -> Result<(), Misuse> {
         Err(Misuse(UNIKPROF_E_LIVE))
     } else {
         Ok(())
+    }
+}
+
+/// Checks the block for traces, if there is one.
+fn trace(config: &abi::Config) -> Result<(), Misuse> {
+    if config.trace_memory.is_null() {
+        return Ok(());
+    }
+    #[cfg(not(feature = "trace"))]
+    return Err(Misuse(UNIKPROF_E_UNSUPPORTED));
+    #[cfg(feature = "trace")]
+    if config.trace_memory_length < unikprof_agent::trace_bytes(1, trace_stacks(config))
+        || isize::try_from(config.trace_memory_length).is_err()
+    {
+        Err(Misuse(crate::status::UNIKPROF_E_TRACE))
+    } else {
+        Ok(())
+    }
+}
+
+/// The number of stacks for traces.
+#[cfg(feature = "trace")]
+pub(super) fn trace_stacks(config: &abi::Config) -> usize {
+    match config.trace_stacks {
+        0 => 16,
+        stacks => stacks as usize,
     }
 }
 

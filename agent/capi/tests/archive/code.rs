@@ -326,10 +326,24 @@ impl Function {
         Some(found.to_string())
     }
 
-    /// Whether it contains the trap of a panic.
+    /// Whether it can reach the trap of a panic: by falling through, or by a direct jump. A table of jumps has traps for
+    /// indices that do not occur.
     pub(crate) fn traps(&self) -> bool {
-        let mut instructions = self.instructions.iter();
-        instructions.any(|instruction| instruction.mnemonic() == Mnemonic::Ud2)
+        let targets: BTreeSet<u64> = self
+            .instructions
+            .iter()
+            .filter(|it| it.is_jcc_short_or_near() || it.is_jmp_short_or_near())
+            .map(Instruction::near_branch_target)
+            .collect();
+        let mut falls_through = true;
+        self.instructions.iter().any(|instruction| {
+            let is_reached = falls_through || targets.contains(&instruction.ip());
+            falls_through = matches!(
+                instruction.flow_control(),
+                FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call
+            );
+            is_reached && instruction.mnemonic() == Mnemonic::Ud2
+        })
     }
 }
 

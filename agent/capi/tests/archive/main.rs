@@ -17,7 +17,7 @@ use object::{
 };
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 14] = [
+const UPCALLS: [&str; 16] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
@@ -32,6 +32,8 @@ const UPCALLS: [&str; 14] = [
     "unikprof_on_free",
     "unikprof_on_realloc",
     "unikprof_arena",
+    "unikprof_on_breakpoint",
+    "unikprof_original_pc",
 ];
 
 /// The calls for panic handlers.
@@ -42,13 +44,14 @@ const CRASHES: [&str; 3] = [
 ];
 
 /// Archives of all kinds.
-fn archives() -> [&'static Path; 5] {
+fn archives() -> [&'static Path; 6] {
     [
         build::streams(),
         build::frames(),
         build::keyed(),
         build::recorder(),
         build::heap(),
+        build::tracer(),
     ]
 }
 
@@ -129,12 +132,15 @@ fn it_takes_no_more_room_than_it_may() {
     const CRYPTOGRAPHY: u64 = 32 << 10;
     const FLIGHT_RECORDER: u64 = 24 << 10;
     const HEAP: u64 = 11 << 10;
+    // Beside 2,048 slots of 20 bytes.
+    const TRACE: u64 = 2_048 * 20 + (30 << 10);
     let mut without = 0;
     for (folder, most) in [
         (build::streams(), Some(MOST)),
         (build::keyed(), Some(CRYPTOGRAPHY)),
         (build::recorder(), Some(FLIGHT_RECORDER)),
         (build::heap(), Some(HEAP)),
+        (build::tracer(), Some(TRACE)),
         (build::frames(), None),
     ] {
         let bytes = object_of(folder);

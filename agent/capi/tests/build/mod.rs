@@ -38,6 +38,13 @@ pub(crate) fn heap() -> &'static Path {
     FOLDER.get_or_init(|| build("heap", &["--heap"]))
 }
 
+/// The folder with the archive with `--trace`.
+#[allow(dead_code, reason = "not every program that includes this asks for it")]
+pub(crate) fn tracer() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build("tracer", &["--trace"]))
+}
+
 fn build(name: &str, options: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new(env!("CARGO_BIN_EXE_build-archive"))

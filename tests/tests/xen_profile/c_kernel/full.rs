@@ -68,7 +68,7 @@ fn keys_from_xenstore_open_the_kernel() {
         let refused = guest.client().connect(&["info"]);
         refused.expect_code(exit_code::KEY);
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
-        let KeyFiles { view, control } = KeyFiles::write(&keys(), folder.path()).unwrap();
+        let KeyFiles { view, control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
         let [view, control] = [view, control].map(|key| guest.client().with_key(&key));
         let refused = view.connect(&["start", "--name", "second"]);
         refused.expect_code(exit_code::KEY);

@@ -1,12 +1,12 @@
 //! Builds `libunikprof.a` or `libunikprof-dropin.a` and copies it with its headers into a folder.
 //!
 //! ```text
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring] [--heap]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB]
 //! ```
 //!
 //! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
-//! keys; `--ring` adds the flight recorder, `--heap` allocations.
+//! keys; `--ring` adds the flight recorder, `--heap` allocations, `--trace` traces of functions.
 //!
 //! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
 //! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), writes a crash
@@ -78,7 +78,8 @@ const PROFILE: [&str; 9] = [
 /// The prefix of exported names; all other names are made local.
 const PREFIX: &str = "unikprof_";
 
-const USAGE: &str = "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring] [--heap]
+const USAGE: &str =
+    "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
       or: build-archive FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
@@ -88,6 +89,7 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
   --noise        keys
   --ring         the flight recorder
   --heap         allocations and what is still held
+  --trace        traces of functions, by breakpoints
 
 --dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
   --entry NAME   the function before which it starts [default: solo5_app_main]
@@ -191,6 +193,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
             "--noise" => features.push("noise"),
             "--ring" => features.push("ring"),
             "--heap" => features.push("heap"),
+            "--trace" => features.push("trace"),
             "--dropin" => is_dropin = true,
             "--entry" => entry = Some(words.next()?),
             "--abort" => aborts.push(words.next()?),
