@@ -8,11 +8,12 @@ use unikprof_proto::trace::probe_kind;
 use super::instruction::{TrapFrame, indirect_target, is_taken};
 use super::probes::{Execution, ProbeCells, Role, State};
 use super::slots::{self, Slots};
+use super::slow::Waiting;
 use super::stacks::{Closed, Entry, Exit, Now, Stack};
-use super::totals::{Ended, Event};
-use super::{BREAKPOINT, Trace};
+use super::totals::{Ended, Event, FunctionCells};
+use super::{BREAKPOINT, Trace, budget};
 use crate::agent::Agent;
-use crate::ground::platform::Platform;
+use crate::ground::platform::{CallStack, Platform};
 use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ring::Entry as Record;
 
@@ -65,42 +66,75 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let address = frame.pc.wrapping_sub(1);
         let Some(probe) = trace.probes.find(address) else {
-            return if address == slots::own_address() {
-                Breakpoint::Handled
-            } else {
-                Breakpoint::NotOurs
-            };
+            return self.own_breakpoint(trace, address, frame);
         };
-        let cycles = self.platform().cycles();
         trace.cells.inside.fetch_add(1, Ordering::SeqCst);
         let role = probe.role();
-        let handled = if role.state == State::Set {
-            add(&trace.cells.traps, 1);
-            self.serve(trace, probe, role, frame);
-            Breakpoint::Handled
-        } else {
-            late(trace, probe, role, frame)
+        let handled = match role.state {
+            State::Set => {
+                self.serve(trace, probe, role, frame);
+                Breakpoint::Handled
+            }
+            State::Rehearsed => {
+                let function = trace.functions.get(usize::from(role.function));
+                trace.note_met(function, frame.sp());
+                self.resume_from(trace, probe, role, frame);
+                Breakpoint::Handled
+            }
+            State::Prepared | State::Removed => late(trace, probe, role, frame),
         };
-        let spent = self.platform().cycles().wrapping_sub(cycles);
-        add(&trace.cells.cycles, spent.min(INTERRUPTED_CYCLES));
         trace.cells.inside.fetch_sub(1, Ordering::Release);
         handled
+    }
+
+    /// A breakpoint that is at no probe.
+    #[cold]
+    fn own_breakpoint(&self, trace: &Trace<'m>, address: u64, frame: &TrapFrame) -> Breakpoint {
+        if address != slots::own_address() {
+            return Breakpoint::NotOurs;
+        }
+        if trace.cells.rehearsal.load(Ordering::Relaxed) != 0 {
+            self.rehearse(trace, frame);
+        }
+        Breakpoint::Handled
     }
 
     /// Counts what a probe has found, and executes its instruction.
     #[inline]
     fn serve(&self, trace: &Trace<'m>, probe: &ProbeCells, role: Role, frame: &mut TrapFrame) {
-        let continued = self.continued(trace, probe, role, frame);
-        let enters = role.kind & probe_kind::ENTRY != 0;
-        let leaves = role.kind & probe_kind::EXIT != 0 && continued.leaves;
+        let cells = trace.cells;
+        let cycles = self.platform().cycles();
+        let traps = cells.traps.fetch_add(1, Ordering::Relaxed);
         if let Some(function) = trace.functions.get(usize::from(role.function)) {
             function.recent.fetch_add(1, Ordering::Relaxed);
         }
+        let sp = frame.sp();
+        let leaves = self.resume_from(trace, probe, role, frame);
+        let enters = role.kind & probe_kind::ENTRY != 0;
+        let leaves = role.kind & probe_kind::EXIT != 0 && leaves;
         if enters || leaves {
-            self.count_call(trace, role, frame.sp(), enters, leaves);
+            self.count_call(trace, role, sp, enters, leaves);
         }
+        if traps % budget::EVERY == budget::EVERY - 1 {
+            trace.judge(self.platform());
+        }
+        let spent = self.platform().cycles().wrapping_sub(cycles);
+        add(&cells.cycles, spent.min(INTERRUPTED_CYCLES));
+    }
+
+    /// Sets the frame to where the instruction of a probe continues; returns whether it leaves its function.
+    #[inline]
+    fn resume_from(
+        &self,
+        trace: &Trace<'m>,
+        probe: &ProbeCells,
+        role: Role,
+        frame: &mut TrapFrame,
+    ) -> bool {
+        let continued = self.continued(trace, probe, role, frame);
         frame.pc = continued.pc;
         frame.set_sp(continued.sp);
+        continued.leaves
     }
 
     /// Where the instruction of a probe continues.
@@ -160,7 +194,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Whether an address lies outside of the parts of a function.
-    fn is_outside(&self, trace: &Trace<'m>, role: Role, address: u64) -> bool {
+    pub(super) fn is_outside(&self, trace: &Trace<'m>, role: Role, address: u64) -> bool {
         let function = trace.functions.get(usize::from(role.function));
         let code = self.code().code(address);
         !function
@@ -173,9 +207,31 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn count_call(&self, trace: &Trace<'m>, role: Role, sp: u64, enters: bool, leaves: bool) {
         let platform = self.platform();
         let vcpu = platform.vcpu().filter(|vcpu| self.slot(*vcpu).is_some());
-        let Some((vcpu, place)) = vcpu.zip(platform.call_stack(sp)) else {
-            return add(&trace.cells.unplaced, 1);
-        };
+        match vcpu.zip(platform.call_stack(sp)) {
+            Some((vcpu, place)) => {
+                self.count_call_on(trace, role, vcpu, place, sp, enters, leaves);
+            }
+            None => add(&trace.cells.unplaced, 1),
+        }
+    }
+
+    /// The same on this vCPU and stack.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the rehearsal chooses each of them"
+    )]
+    #[inline]
+    pub(super) fn count_call_on(
+        &self,
+        trace: &Trace<'m>,
+        role: Role,
+        vcpu: u32,
+        place: CallStack,
+        sp: u64,
+        enters: bool,
+        leaves: bool,
+    ) {
+        let platform = self.platform();
         let stack = if enters {
             trace.stacks.find_or_claim(place.id)
         } else {
@@ -198,18 +254,22 @@ impl<'m, P: Platform> Agent<'m, P> {
         let position = place.end.wrapping_sub(sp);
         stack.advance(now);
         if enters {
-            let entry = stack.enter(role.function, position, now, |closed| {
-                self.close(trace, role, &stack, now, closed);
+            // SAFETY: the stack pointer of code that was just called points to the return address; the platform knows
+            // this stack.
+            let caller = self.code().code(unsafe { read(sp) });
+            let caller = caller.unwrap_or(frame_code::UNKNOWN_CODE);
+            let entry = stack.enter(role.function, caller, position, now, |closed| {
+                self.close(trace, role, &stack, now, &closed);
             });
             match entry {
                 Entry::Again => {}
                 Entry::TooDeep => add(&trace.cells.too_deep, 1),
-                Entry::Call => self.open(trace, role, &stack, now, sp),
+                Entry::Call => self.open(trace, role, &stack, now, caller),
             }
         }
         if leaves {
             let exit = stack.leave(role.function, position, now, |closed| {
-                self.close(trace, role, &stack, now, closed);
+                self.close(trace, role, &stack, now, &closed);
             });
             match exit {
                 Exit::Return => {}
@@ -221,25 +281,38 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Counts and records a call that begins.
-    fn open(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, sp: u64) {
-        // SAFETY: the stack pointer of code that was just called points to the return address; the platform knows this
-        // stack.
-        let caller = self.code().code(unsafe { read(sp) });
-        let caller = caller.unwrap_or(frame_code::UNKNOWN_CODE);
+    fn open(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, caller: u32) {
         self.count(trace, role.function, Event::Call);
         if !trace.callers.count(role.function, caller) {
             add(&trace.cells.callers_lost, 1);
         }
-        let enter = Enter {
+        let number = Enter {
             function: role.function,
             trace: role.trace,
             caller,
-        };
-        self.record(trace, stack, now, kind::ENTER, enter.to_number());
+        }
+        .to_number();
+        if trace.cells.slow_ns.load(Ordering::Relaxed) == 0 {
+            return self.record(trace, stack, now, now.ns, kind::ENTER, number);
+        }
+        if let Some(buffer) = stack.root() {
+            let waiting = Waiting {
+                at_ns: now.ns,
+                is_end: false,
+                number,
+            };
+            trace.buffers.push(buffer, waiting);
+        } else if trace
+            .functions
+            .get(usize::from(role.function))
+            .is_some_and(FunctionCells::is_root)
+        {
+            stack.set_root(trace.buffers.claim());
+        }
     }
 
     /// Counts and records a call that has ended.
-    fn close(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, closed: Closed) {
+    fn close(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, closed: &Closed) {
         if let Some(function) = trace.functions.get(usize::from(closed.function)) {
             match closed.how {
                 how::UNWOUND => function.count(Event::Unwound),
@@ -254,22 +327,79 @@ impl<'m, P: Platform> Agent<'m, P> {
                 blocked_ns: closed.blocked_ns,
             });
         }
-        let leave = Leave {
+        let number = Leave {
             function: closed.function,
             trace: role.trace,
             how: closed.how,
             blocked_ns: closed.blocked_ns,
-        };
-        self.record(trace, stack, now, kind::LEAVE, leave.to_number());
+        }
+        .to_number();
+        let slow_ns = trace.cells.slow_ns.load(Ordering::Relaxed);
+        if slow_ns == 0 {
+            self.record(trace, stack, now, now.ns, kind::LEAVE, number);
+        } else if let Some(buffer) = closed.root {
+            if closed.duration_ns >= slow_ns {
+                self.keep_slow(trace, role, stack, now, closed, buffer);
+                self.record(trace, stack, now, now.ns, kind::LEAVE, number);
+            }
+            trace.buffers.release(buffer);
+        } else if let Some(buffer) = stack.root() {
+            let waiting = Waiting {
+                at_ns: now.ns,
+                is_end: true,
+                number,
+            };
+            trace.buffers.push(buffer, waiting);
+        }
     }
 
-    /// Writes a record to the ring.
+    /// Records the beginning of a slow root call, and the calls inside of it.
+    #[cold]
+    #[inline(never)]
+    fn keep_slow(
+        &self,
+        trace: &Trace<'m>,
+        role: Role,
+        stack: &Stack<'m>,
+        now: Now,
+        closed: &Closed,
+        buffer: u32,
+    ) {
+        let enter = Enter {
+            function: closed.function,
+            trace: role.trace,
+            caller: closed.caller,
+        };
+        let number = enter.to_number();
+        self.record(trace, stack, now, closed.entered_ns, kind::ENTER, number);
+        let is_whole = trace.buffers.each(buffer, |waiting| {
+            let kind = if waiting.is_end {
+                kind::LEAVE
+            } else {
+                kind::ENTER
+            };
+            self.record(trace, stack, now, waiting.at_ns, kind, waiting.number);
+        });
+        if !is_whole {
+            add(&trace.cells.truncated, 1);
+        }
+    }
+
+    /// Writes a record to the vCPU's ring.
     #[inline]
-    fn record(&self, trace: &Trace<'m>, stack: &Stack<'m>, now: Now, kind: u8, number: u64) {
+    fn record(
+        &self,
+        trace: &Trace<'m>,
+        stack: &Stack<'m>,
+        now: Now,
+        at_ns: u64,
+        kind: u8,
+        number: u64,
+    ) {
         if trace.cells.flags.load(Ordering::Relaxed) & trace_flag::COUNT == 0
             && let Some(ring) = self.ring(now.vcpu)
         {
-            ring.push(now.ns, Record::new(kind, number, stack.number().into()));
+            ring.push(at_ns, Record::new(kind, number, stack.number().into()));
         }
     }
 

@@ -38,8 +38,6 @@ pub(crate) struct Tracer {
     begin: Option<TraceBegin>,
     functions: u32,
     probes: u32,
-    /// The probes that are set.
-    set: u32,
     /// Why it cannot be armed.
     fault: Option<Refused>,
 }
@@ -108,7 +106,15 @@ impl Tracer {
         if trace.cells.inside.load(Ordering::SeqCst) != 0 {
             return Outcome::NotYet;
         }
-        trace.clear(begin.flags);
+        trace.clear();
+        let probe_cycles = measure(agent);
+        let cells = trace.cells;
+        cells.flags.store(begin.flags, Ordering::Relaxed);
+        cells.slow_ns.store(begin.slow_ns, Ordering::Relaxed);
+        cells.probe_cycles.store(probe_cycles, Ordering::Relaxed);
+        cells
+            .max_cost_permille
+            .store(begin.max_cost_permille, Ordering::Relaxed);
         *self = Self {
             id: self.id + 1,
             state: trace_state::OPEN,
@@ -120,7 +126,7 @@ impl Tracer {
         Outcome::Done(TraceReady {
             trace: self.id,
             number: self.number().into(),
-            probe_cycles: measure(agent),
+            probe_cycles,
             patience_ns: PATIENCE_NS,
         })
     }
@@ -209,7 +215,7 @@ impl Tracer {
                 let text = "not all functions and probes were sent";
                 return Err(refused(refusal::BAD_TRACE, text));
             }
-            self.set = trace.set(agent);
+            trace.set(agent);
             self.state = trace_state::ARMED;
             self.started_ns = agent.platform().now_ns();
         } else if self.state != trace_state::ARMED {
@@ -219,7 +225,7 @@ impl Tracer {
         Ok(TraceArmed {
             trace: id,
             started_ns: self.started_ns,
-            probes: self.set,
+            probes: trace.number_set(),
             refused,
         })
     }
@@ -243,7 +249,11 @@ impl Tracer {
         id: u64,
         now_ns: u64,
     ) -> Result<TraceState, Refused> {
-        let cells = self.known(agent, id, now_ns)?.cells;
+        let trace = self.known(agent, id, now_ns)?;
+        if self.is_under_way() {
+            trace.judge(agent.platform());
+        }
+        let cells = trace.cells;
         let read = |cell: &crate::ground::sync::AtomicU64| cell.load(Ordering::Relaxed);
         let ended_ns = if self.is_under_way() {
             now_ns
@@ -255,7 +265,7 @@ impl Tracer {
             state: self.state,
             started_ns: self.started_ns,
             ended_ns,
-            probes: self.set,
+            probes: trace.number_set(),
             traps: read(&cells.traps),
             stale: read(&cells.stale),
             unplaced: read(&cells.unplaced),
@@ -264,7 +274,7 @@ impl Tracer {
             truncated: read(&cells.truncated),
             callers_lost: read(&cells.callers_lost),
             cycles: read(&cells.cycles),
-            cost_permille: 0,
+            cost_permille: cells.cost_permille.load(Ordering::Relaxed),
         })
     }
 
@@ -378,7 +388,6 @@ impl Tracer {
         if self.is_under_way() {
             agent.stop_tracing();
             self.state = state;
-            self.set = 0;
             self.ended_ns = now_ns;
         }
     }
@@ -406,7 +415,7 @@ fn measure(agent: &AnyAgent<'_, '_>) -> u64 {
 
 impl<'m> Trace<'m> {
     /// Forgets what was counted. No probe is set and no handler runs.
-    fn clear(&self, flags: u32) {
+    fn clear(&self) {
         let cells = self.cells;
         let counts = [
             &cells.traps,
@@ -421,9 +430,11 @@ impl<'m> Trace<'m> {
         for count in counts {
             count.store(0, Ordering::Relaxed);
         }
-        cells.flags.store(flags, Ordering::Relaxed);
+        cells.cost_permille.store(0, Ordering::Relaxed);
+        cells.window_ns.store(0, Ordering::Relaxed);
         self.stacks.clear();
         self.callers.clear();
+        self.buffers.clear();
     }
 
     /// Checks a probe and adds it to the table. Fails with a [reason](trace_refusal).
@@ -507,40 +518,50 @@ impl<'m> Trace<'m> {
         inside.any(is_used) || before.any(is_used)
     }
 
-    /// Sets the prepared probes of all functions that are not refused; returns their number.
-    fn set(&self, agent: &AnyAgent<'_, '_>) -> u32 {
+    /// The number of probes that are set.
+    fn number_set(&self) -> u32 {
+        let is_set = |probe: &&ProbeCells| probe.role().state == State::Set;
+        self.probes.all().filter(is_set).count() as u32
+    }
+
+    /// Sets the prepared probes of all functions that are not refused.
+    fn set(&self, agent: &AnyAgent<'_, '_>) {
         let platform = agent.platform();
         self.cells.is_set.store(1, Ordering::Relaxed);
         for probe in self.probes.all() {
             let role = probe.role();
-            if role.state != State::Prepared {
-                continue;
-            }
-            let Some(function) = self.functions.get(usize::from(role.function)) else {
+            let function = self.functions.get(usize::from(role.function));
+            let Some(function) = function.filter(|_| role.state == State::Prepared) else {
                 continue;
             };
             if function.refusal().is_none() {
-                let state = State::Set;
+                let state = State::Rehearsed;
                 probe.set_role(Role { state, ..role });
                 if !platform.write_code(probe.address(), &[BREAKPOINT]) {
+                    let state = State::Removed;
+                    probe.set_role(Role { state, ..role });
                     let code = agent.code().code(probe.address()).unwrap_or(0);
                     function.refuse(trace_refusal::NOT_WRITABLE, code);
                 }
             }
         }
-        let mut set = 0;
+        self.rehearse(agent);
+        self.clear();
+        for function in self.functions {
+            function.clear_counts();
+        }
         for probe in self.probes.all() {
             let role = probe.role();
             let function = self.functions.get(usize::from(role.function));
-            if role.state == State::Removed {
-                continue;
-            }
-            if function.is_some_and(|function| function.refusal().is_none()) {
-                set += 1;
-            } else {
+            if role.state == State::Rehearsed
+                && function.is_some_and(|function| function.refusal().is_none())
+            {
+                let state = State::Set;
+                probe.set_role(Role { state, ..role });
+            } else if role.state != State::Removed {
                 self.remove(probe, platform);
             }
         }
-        set
+        self.begin_window(platform);
     }
 }

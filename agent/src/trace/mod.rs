@@ -12,7 +12,10 @@
 //! | `probes` | the table of probes |
 //! | `stacks` | shadow stacks: the open calls |
 //! | `totals` | what is counted for each function and its callers |
+//! | `slow` | buffers for calls that are kept only if their root call was slow |
 //! | `breakpoint` | the handler |
+//! | `budget` | the cost of the trace, and the removal of the probes that cost most |
+//! | `rehearsal` | which functions the handler itself calls |
 //! | `control` | the trace that exists, and its setting and removal, for the service |
 //!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point. It calls these
@@ -20,10 +23,15 @@
 //! their code.
 
 mod breakpoint;
+mod budget;
 mod control;
 mod instruction;
 mod probes;
+#[cfg(all(test, not(loom)))]
+mod processor_tests;
+mod rehearsal;
 mod slots;
+mod slow;
 mod stacks;
 mod totals;
 
@@ -33,6 +41,7 @@ use unikprof_proto::trace::MAX_FUNCTIONS;
 
 use self::probes::{ProbeCells, Probes, State, probe_bytes};
 use self::slots::Slots;
+use self::slow::Buffers;
 use self::stacks::{MAX_STACKS, Stacks, stack_bytes};
 use self::totals::{Callers, FunctionCells, caller_bytes};
 use crate::agent::Agent;
@@ -57,7 +66,13 @@ pub(crate) struct Trace<'m> {
     slots: Slots<'m>,
     stacks: Stacks<'m>,
     callers: Callers<'m>,
+    buffers: Buffers<'m>,
+    /// [`Agent::on_breakpoint`] for this agent's platform.
+    handler: Handler,
 }
+
+/// The handler of an agent whose platform's type is not known here. The first argument is the agent.
+type Handler = fn(*const (), &mut TrapFrame) -> Breakpoint;
 
 /// What all vCPUs share. All counts are since the trace began.
 #[derive(Debug)]
@@ -70,7 +85,27 @@ struct TraceCells {
     flags: AtomicU32,
     /// Whether probes are set.
     is_set: AtomicU32,
+    /// See [`TraceBegin::max_cost_permille`](unikprof_proto::message::TraceBegin::max_cost_permille).
+    max_cost_permille: AtomicU32,
+    /// The bit of the rehearsal that is under way; 0: none.
+    rehearsal: AtomicU32,
+    /// 1 while the cost is compared with its limit.
+    is_judging: AtomicU32,
+    /// The cost over the last window.
+    cost_permille: AtomicU32,
     _padding: AtomicU32,
+    /// The stack pointer of the rehearsal.
+    rehearsal_sp: AtomicU64,
+    /// See [`TraceBegin::slow_ns`](unikprof_proto::message::TraceBegin::slow_ns).
+    slow_ns: AtomicU64,
+    /// The cost of a breakpoint without its handler, in cycles.
+    probe_cycles: AtomicU64,
+    /// The beginning of the window over which the cost is measured: the time, the cycle counter, and what was counted.
+    /// Time 0: there is none.
+    window_ns: AtomicU64,
+    window_start: AtomicU64,
+    window_traps: AtomicU64,
+    window_cycles: AtomicU64,
     traps: AtomicU64,
     stale: AtomicU64,
     unplaced: AtomicU64,
@@ -101,13 +136,14 @@ pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
         + caller_bytes(functions * CALLERS_EACH)
         + stack_bytes(stacks)
         + slots::MEMORY
-        // Padding to align ten slices.
-        + 10 * align_of::<FunctionCells>()
+        + slow::MEMORY
+        // Padding to align twelve slices.
+        + 12 * align_of::<FunctionCells>()
 }
 
 impl<'m> Trace<'m> {
     /// Divides a block for as many functions as it has room for; `None` if that is not one.
-    fn in_block(block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Option<Self> {
+    fn in_block(block: &'m mut [MaybeUninit<u8>], stacks: usize, handler: Handler) -> Option<Self> {
         let stacks = stacks.clamp(1, MAX_STACKS);
         let (mut functions, mut above) = (0, MAX_FUNCTIONS + 1);
         while above - functions > 1 {
@@ -129,14 +165,16 @@ impl<'m> Trace<'m> {
             slots: Slots::in_block(&mut rest)?,
             stacks: Stacks::in_block(&mut rest, stacks)?,
             callers: Callers::in_block(&mut rest, functions * CALLERS_EACH)?,
+            buffers: Buffers::in_block(&mut rest)?,
+            handler,
         })
     }
 
     /// Removes a probe. If the platform cannot write, it stays set, and the handler serves it.
     fn remove<P: Platform + ?Sized>(&self, probe: &ProbeCells, platform: &P) {
         let role = probe.role();
-        let is_restored =
-            role.state != State::Set || platform.write_code(probe.address(), &[probe.first_byte()]);
+        let is_there = matches!(role.state, State::Rehearsed | State::Set);
+        let is_restored = !is_there || platform.write_code(probe.address(), &[probe.first_byte()]);
         if is_restored {
             probe.set_role(probes::Role {
                 state: State::Removed,
@@ -181,7 +219,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[must_use]
     pub fn with_trace(mut self, block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Self {
         let may_write = self.platform().write_code(Slots::address(0), &[BREAKPOINT]);
-        self.trace = Trace::in_block(block, stacks).filter(|_| may_write);
+        self.trace = Trace::in_block(block, stacks, rehearsal::handler::<P>).filter(|_| may_write);
         self
     }
 }

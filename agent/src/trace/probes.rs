@@ -31,7 +31,9 @@ pub(super) enum State {
     Removed,
     /// Checked, and not set yet.
     Prepared,
-    /// Set. The breakpoint is written after this state, and removed before it ends.
+    /// The breakpoint is there, and the agent finds out whether its own handler meets it.
+    Rehearsed,
+    /// Set. The breakpoint is written before this state, and removed before it ends.
     Set,
 }
 
@@ -48,6 +50,7 @@ impl Role {
             state: match word as u8 {
                 0 => State::Removed,
                 1 => State::Prepared,
+                2 => State::Rehearsed,
                 _ => State::Set,
             },
             kind: (word >> 8) as u8,

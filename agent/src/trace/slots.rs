@@ -226,3 +226,13 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
         copy,
     })
 }
+
+/// The code of a slot at `slot`, and the length of the part that stands for the original.
+#[cfg(test)]
+pub(super) fn test_code(
+    place: &Place<'_>,
+    instruction: Instruction,
+    slot: u64,
+) -> Option<([u8; BYTES], usize)> {
+    code(place, instruction, slot).map(|code| (code.bytes, code.copy))
+}

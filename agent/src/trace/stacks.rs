@@ -36,6 +36,10 @@ struct StackCells {
     last_ns: AtomicU64,
     /// The vCPU's blocked time then.
     last_blocked_ns: AtomicU64,
+    /// In a slow trace: the number of calls up to the open root call, and itself; 0: none is open.
+    root: AtomicU32,
+    /// The number of the root call's buffer; 0: it has none.
+    buffer: AtomicU32,
     /// A bit for each function that has an open call here.
     open: [AtomicU64; FUNCTION_WORDS],
 }
@@ -49,7 +53,7 @@ struct CallCells {
     entered_ns: AtomicU64,
     self_ns: AtomicU64,
     blocked_ns: AtomicU64,
-    /// The function's index, and [`OUTERMOST`].
+    /// The function's index in bits 0 to 15, [`OUTERMOST`], and in bits 32 to 63 the code of the return address.
     function: AtomicU64,
 }
 
@@ -83,9 +87,14 @@ pub(super) struct Closed {
     /// See [`how`].
     pub(super) how: u8,
     pub(super) is_outermost: bool,
+    pub(super) entered_ns: u64,
     pub(super) duration_ns: u64,
     pub(super) self_ns: u64,
     pub(super) blocked_ns: u64,
+    /// The code of the return address.
+    pub(super) caller: u32,
+    /// It is the root call of a slow trace, whose buffer this is.
+    pub(super) root: Option<u32>,
 }
 
 /// What an entry is.
@@ -122,6 +131,7 @@ impl<'m> Stacks<'m> {
         for cells in self.cells {
             cells.owner.store(0, Ordering::Relaxed);
             cells.depth.store(0, Ordering::Relaxed);
+            cells.root.store(0, Ordering::Relaxed);
             for word in &cells.open {
                 word.store(0, Ordering::Relaxed);
             }
@@ -197,6 +207,19 @@ impl Stack<'_> {
         self.number
     }
 
+    /// Makes the innermost call the root call of a slow trace, with this buffer.
+    pub(super) fn set_root(&self, buffer: u32) {
+        let depth = self.cells.depth.load(Ordering::Relaxed);
+        self.cells.root.store(depth, Ordering::Relaxed);
+        self.cells.buffer.store(buffer, Ordering::Relaxed);
+    }
+
+    /// The buffer of the open root call.
+    pub(super) fn root(&self) -> Option<u32> {
+        let is_open = self.cells.root.load(Ordering::Relaxed) != 0;
+        is_open.then(|| self.cells.buffer.load(Ordering::Relaxed))
+    }
+
     fn depth(&self) -> usize {
         self.cells.depth.load(Ordering::Relaxed) as usize
     }
@@ -243,6 +266,7 @@ impl Stack<'_> {
     pub(super) fn enter(
         &self,
         function: u16,
+        caller: u32,
         position: u64,
         now: Now,
         mut close: impl FnMut(Closed),
@@ -260,7 +284,7 @@ impl Stack<'_> {
         let Some(call) = self.calls.get(depth) else {
             return Entry::TooDeep;
         };
-        let mut word = u64::from(function);
+        let mut word = u64::from(function) | u64::from(caller) << 32;
         if let Some((open, bit)) = self.open(function)
             && open.load(Ordering::Relaxed) & bit == 0
         {
@@ -343,17 +367,24 @@ impl Stack<'_> {
             open.fetch_and(!bit, Ordering::Relaxed);
         }
         let entered_ns = top.entered_ns.load(Ordering::Relaxed);
+        let depth = self.cells.depth.load(Ordering::Relaxed);
+        let is_root = self.cells.root.load(Ordering::Relaxed) == depth;
+        if is_root {
+            self.cells.root.store(0, Ordering::Relaxed);
+        }
         let closed = Closed {
             function,
             how,
             is_outermost,
+            entered_ns,
+            caller: (word >> 32) as u32,
+            root: is_root.then(|| self.cells.buffer.load(Ordering::Relaxed)),
             duration_ns: now.ns.saturating_sub(entered_ns),
             self_ns: top.self_ns.load(Ordering::Relaxed),
             blocked_ns: top.blocked_ns.load(Ordering::Relaxed),
         };
-        self.cells
-            .depth
-            .store(self.depth().saturating_sub(1) as u32, Ordering::Relaxed);
+        let depth = depth.saturating_sub(1);
+        self.cells.depth.store(depth, Ordering::Relaxed);
         close(closed);
     }
 }

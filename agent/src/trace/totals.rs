@@ -3,7 +3,9 @@
 use core::mem::MaybeUninit;
 
 use unikprof_proto::message::{BUCKETS, bucket};
-use unikprof_proto::trace::{Caller, Function, FunctionTotals, MAX_PARTS};
+use unikprof_proto::trace::{
+    Caller, Function, FunctionTotals, MAX_PARTS, function_flag, totals_flag,
+};
 
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
@@ -13,9 +15,9 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C, align(64))]
 pub(super) struct FunctionCells {
-    /// See [`function_flag`](unikprof_proto::trace::function_flag).
+    /// See [`function_flag`].
     flags: AtomicU32,
-    /// See [`totals_flag`](unikprof_proto::trace::totals_flag).
+    /// See [`totals_flag`].
     marks: AtomicU32,
     /// Why it is not traced, in bits 0 to 31, and the code that this is about; 0: it is.
     refusal: AtomicU64,
@@ -31,7 +33,8 @@ pub(super) struct FunctionCells {
     /// The complement of the shortest duration, so that 0 means that there is none.
     not_min_ns: AtomicU64,
     max_ns: AtomicU64,
-    /// The breakpoints of its probes since the cost was last compared with its limit.
+    /// The breakpoints of its probes since the cost was last compared with its limit. Before a trace begins: a bit for
+    /// each rehearsal that met one.
     pub(super) recent: AtomicU32,
     histogram: [AtomicU32; BUCKETS],
 }
@@ -65,19 +68,22 @@ fn add(cell: &AtomicU64, amount: u64) {
 impl FunctionCells {
     /// Begins to count a function.
     pub(super) fn begin(&self, function: &Function<'_>) {
-        self.clear();
+        self.clear_counts();
+        self.refusal.store(0, Ordering::Relaxed);
         self.flags.store(function.flags, Ordering::Relaxed);
-        for (cell, (code, length)) in self.parts.iter().zip(function.parts) {
-            cell.store(
-                u64::from(*code) | u64::from(*length) << 32,
-                Ordering::Relaxed,
-            );
+        let mut parts = function.parts.iter();
+        for cell in &self.parts {
+            let part = parts.next();
+            let word = part.map_or(0, |(code, length)| {
+                u64::from(*code) | u64::from(*length) << 32
+            });
+            cell.store(word, Ordering::Relaxed);
         }
     }
 
-    fn clear(&self) {
+    /// Forgets what was counted.
+    pub(super) fn clear_counts(&self) {
         let words = [
-            &self.refusal,
             &self.calls,
             &self.unwound,
             &self.replaced,
@@ -88,13 +94,24 @@ impl FunctionCells {
             &self.not_min_ns,
             &self.max_ns,
         ];
-        for word in words.into_iter().chain(&self.parts) {
+        for word in words {
             word.store(0, Ordering::Relaxed);
         }
-        let halves = [&self.flags, &self.marks, &self.recent];
+        let halves = [&self.marks, &self.recent];
         for half in halves.into_iter().chain(&self.histogram) {
             half.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether its calls are root calls of a slow trace.
+    pub(super) fn is_root(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & function_flag::ROOT != 0
+    }
+
+    /// The code of its first instruction.
+    pub(super) fn code(&self) -> u32 {
+        let first = self.parts.first();
+        first.map_or(0, |part| part.load(Ordering::Relaxed) as u32)
     }
 
     /// Whether a code lies in one of its parts.
@@ -117,6 +134,11 @@ impl FunctionCells {
     pub(super) fn refusal(&self) -> Option<(u32, u32)> {
         let word = self.refusal.load(Ordering::Relaxed);
         (word != 0).then_some((word as u32, (word >> 32) as u32))
+    }
+
+    /// Notes that its probes were removed because of their cost.
+    pub(super) fn mark_removed(&self) {
+        self.marks.fetch_or(totals_flag::REMOVED, Ordering::Relaxed);
     }
 
     #[inline]

@@ -1,0 +1,118 @@
+//! The rehearsal: before a trace begins, the agent runs its handler once outside of a breakpoint, with all probes set.
+//! A function whose probe that meets is called by the handler itself. A breakpoint in it would call the handler without
+//! end, so it is not traced.
+//!
+//! Meanwhile a breakpoint only notes that it was met, without a call of the platform, and its instruction is executed.
+//! An interrupt can meet probes during a rehearsal, too; therefore there are several, and each must meet the function.
+#![allow(unsafe_code)]
+
+use unikprof_proto::code::trace_refusal;
+use unikprof_proto::trace::probe_kind;
+
+use super::instruction::{TrapFrame, indirect_target, is_taken};
+use super::probes::{Role, State};
+use super::totals::FunctionCells;
+use super::{Breakpoint, Trace, slots};
+use crate::agent::{Agent, AnyAgent};
+use crate::ground::platform::{CallStack, Platform};
+use crate::ground::sync::Ordering;
+
+/// The number of rehearsals.
+const TIMES: u32 = 4;
+
+/// A breakpoint with a stack pointer at most so far below that of the rehearsal belongs to it.
+const STACK_BYTES: u64 = 64 << 10;
+
+/// [`Agent::on_breakpoint`] of an agent on the platform `P`.
+pub(super) fn handler<P: Platform>(agent: *const (), frame: &mut TrapFrame) -> Breakpoint {
+    // SAFETY: `run` passes the agent that this function was chosen for. Its lifetime is that of its memory, which
+    // `on_breakpoint` does not keep.
+    let agent = unsafe { &*agent.cast::<Agent<'_, P>>() };
+    agent.on_breakpoint(frame)
+}
+
+impl Trace<'_> {
+    /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are in the state
+    /// [`Rehearsed`](State::Rehearsed).
+    pub(super) fn rehearse(&self, agent: &AnyAgent<'_, '_>) {
+        let cells = self.cells;
+        for function in self.functions {
+            function.recent.store(0, Ordering::Relaxed);
+        }
+        for round in 0..TIMES {
+            self.run(agent, 1 << round);
+        }
+        cells.rehearsal.store(0, Ordering::SeqCst);
+        for function in self.functions {
+            let met = function.recent.swap(0, Ordering::Relaxed);
+            if met == (1 << TIMES) - 1 {
+                function.refuse(trace_refusal::AGENT, function.code());
+            }
+        }
+    }
+
+    /// One rehearsal: what a handler calls of the platform, and the handler itself.
+    #[inline(never)]
+    fn run(&self, agent: &AnyAgent<'_, '_>, bit: u32) {
+        let here = 0_u64;
+        let sp = (&raw const here).addr() as u64;
+        self.cells.rehearsal_sp.store(sp, Ordering::Relaxed);
+        self.cells.rehearsal.store(bit, Ordering::SeqCst);
+        let platform = agent.platform();
+        let vcpu = platform.vcpu().unwrap_or(0);
+        core::hint::black_box((
+            platform.call_stack(sp),
+            platform.traced_blocked_ns(vcpu),
+            platform.now_ns(),
+            platform.cycles(),
+        ));
+        // What the removal of probes writes.
+        let _ = platform.write_code(slots::own_address(), &[super::BREAKPOINT]);
+        let mut frame = TrapFrame {
+            pc: slots::own_address() + 1,
+            ..TrapFrame::default()
+        };
+        frame.set_sp(sp);
+        let _ = (self.handler)(core::ptr::from_ref(agent).cast(), &mut frame);
+    }
+
+    /// Notes a breakpoint at a probe in the state [`Rehearsed`](State::Rehearsed).
+    pub(super) fn note_met(&self, function: Option<&FunctionCells>, sp: u64) {
+        let bit = self.cells.rehearsal.load(Ordering::SeqCst);
+        let from_sp = self.cells.rehearsal_sp.load(Ordering::Relaxed);
+        if let Some(function) = function
+            && from_sp.wrapping_sub(sp) < STACK_BYTES
+        {
+            function.recent.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// The handler's part in a rehearsal: everything that it does at an entry and an exit. What it counts is forgotten
+    /// before the trace begins; its ring records have the trace number 0.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn rehearse(&self, trace: &Trace<'m>, frame: &TrapFrame) {
+        let role = Role {
+            state: State::Set,
+            trace: 0,
+            function: 0,
+            kind: probe_kind::ENTRY | probe_kind::EXIT,
+        };
+        let place = CallStack {
+            id: 1,
+            end: frame.sp().wrapping_add(64),
+        };
+        for (enters, leaves) in [(true, false), (false, true)] {
+            self.count_call_on(trace, role, 0, place, frame.sp(), enters, leaves);
+        }
+        let taken = (0..16).filter(|condition| is_taken(*condition, frame.flags));
+        let target = indirect_target(&[0xff, 0x64, 0x24, 0x08], 0, frame, |place| place);
+        core::hint::black_box((
+            taken.count(),
+            target,
+            self.is_outside(trace, role, frame.pc),
+        ));
+    }
+}
