@@ -34,11 +34,23 @@ use crate::key::{Key, KeyId};
 /// The name and version that the client gives.
 pub(crate) const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
 
+static CLIENT_ID: OnceLock<u64> = OnceLock::new();
+
 /// The random number by which agents recognise this process on each of its connections: a lease on a recording belongs
-/// to it. 0, which takes no lease, if the system has no random numbers.
+/// to it.
 fn client_id() -> u64 {
-    static ID: OnceLock<u64> = OnceLock::new();
-    *ID.get_or_init(|| getrandom::u64().map_or(0, |id| id.max(1)))
+    *CLIENT_ID.get_or_init(new_client_id)
+}
+
+/// 0, which takes no lease, if the system has no random numbers.
+pub(crate) fn new_client_id() -> u64 {
+    getrandom::u64().map_or(0, |id| id.max(1))
+}
+
+/// Makes agents take this process for an earlier one that has ended, whose leases it needs. Has no effect after the first
+/// connection.
+pub(crate) fn set_client_id(id: u64) {
+    let _ = CLIENT_ID.set(id);
 }
 
 /// How long the other side may take.

@@ -5,11 +5,12 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use tempfile::TempDir;
+use unikprof_proto::code::message_type;
 use unikprof_test_kit::engines::{Failure, Receiver};
 
 use crate::harness::{
-    Client, Collector, Keyed, Proxy, bad_answers, expect_at, fetched, is_delivered, seconds, ticks,
-    wait_until,
+    Client, Collector, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched, is_delivered,
+    seconds, ticks, wait_until,
 };
 use crate::many_guests::ManyGuests;
 
@@ -130,6 +131,33 @@ fn a_line_that_breaks_loses_nothing() {
     collector.end();
     let audit = collector.audit();
     assert_eq!(audit[0]["lost"]["times"], 0, "{audit:#?}");
+}
+
+/// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does not even see its
+/// connection end.
+#[test]
+fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
+    let guest = Guest::start("shares");
+    let proxy = Proxy::to(guest.address());
+    let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
+    let toml = format!(
+        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
+         [[guests]]\nname = \"guest\"\naddress = \"{}\"\n",
+        proxy.address(),
+    );
+    fs::write(folder.path().join("fleet.toml"), toml).unwrap();
+    proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
+    let mut collector = Collector::start(folder.path());
+    proxy.wait_for_limit();
+    collector.kill();
+    let told = guest.client().status();
+    assert_eq!(told["epochs"], 1, "{told:#}");
+    let before = fetched(&collector.audit()[0]);
+    collector.start_again();
+    collector.wait_for("more ticks", 1, |guest| fetched(guest) > before);
+    let log = collector.log();
+    assert!(!log.contains("another client is fetching"), "{log}");
+    collector.end();
 }
 
 /// Two collectors of one guest, by mistake: the second one waits, and says for what.

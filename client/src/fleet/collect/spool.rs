@@ -1,7 +1,7 @@
 //! What was fetched and not yet accepted everywhere, on disk.
 //!
 //! ```text
-//! SPOOL/lock                     held while a collector runs
+//! SPOOL/lock                     held while a collector runs; contains the id by which guests know its collectors
 //! SPOOL/reserve                  room for books on a disk that is full
 //! SPOOL/GUEST/books.json         the guest, and its books
 //! SPOOL/GUEST/NUMBER-….unikprof  one epoch each
@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, TryLockError};
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -25,6 +25,7 @@ use super::super::config::{Guest, How};
 use super::super::file_name;
 use super::super::member::log;
 use super::books::{Books, EpochId, Fate, Parcel, Span};
+use crate::connection::{new_client_id, set_client_id};
 use crate::output::{AtomicFile, OutputError, folder_of, sync_folder};
 use crate::profile::Counters;
 use crate::recording::{Reading, Recording};
@@ -189,12 +190,13 @@ impl Spool {
             source,
         };
         make_folder(folder)?;
-        let lock = File::create(folder.join("lock")).map_err(failed)?;
+        let mut lock = open_lock(folder).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SpoolError::InUse(folder.into())),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
+        set_client_id(client_id(&mut lock));
         let spool = Spool {
             folder: folder.into(),
             most_bytes,
@@ -522,6 +524,30 @@ fn write_books(folder: &Path, saved: &Saved) -> Result<(), SpoolError> {
     Ok(file.publish()?)
 }
 
+fn open_lock(spool: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(spool.join("lock"))
+}
+
+/// The client id of all collectors of a spool, of which one runs at a time. Guests lease an epoch that waits to the
+/// collector for 30 s after its connection: if it was killed, the next one has the lease. A new id if none can be read;
+/// it is for this collector alone if it cannot be written.
+fn client_id(lock: &mut File) -> u64 {
+    const DIGITS: u64 = 16;
+    let mut text = String::new();
+    let read = lock.take(DIGITS).read_to_string(&mut text);
+    if let (Ok(_), Ok(id @ 1..)) = (read, u64::from_str_radix(&text, 16)) {
+        return id;
+    }
+    let id = new_client_id();
+    let _ = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| write!(lock, "{id:016x}"));
+    id
+}
+
 fn folders(spool: &Path) -> Result<Vec<PathBuf>, SpoolError> {
     let failed = |source| SpoolError::Folder {
         path: spool.into(),
@@ -648,6 +674,21 @@ mod tests {
         let audit = Audit::read(folder).unwrap();
         assert!(audit.adds_up(), "{audit}");
         audit.to_string()
+    }
+
+    /// Guards against a collector that waits for the lease of the one before it, and against two that share one.
+    #[test]
+    fn the_collectors_of_a_spool_have_one_id() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let id = |spool: usize| client_id(&mut open_lock(folders[spool].path()).unwrap());
+        let first = id(0);
+        assert_eq!(id(0), first);
+        assert_ne!(id(1), first);
+        for damaged in ["", "0000000000000000", "no id", "\u{1F980}"] {
+            fs::write(folders[0].path().join("lock"), damaged).unwrap();
+            let new = id(0);
+            assert_eq!(id(0), new, "{damaged:?} was replaced");
+        }
     }
 
     #[test]
