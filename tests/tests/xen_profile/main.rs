@@ -1,15 +1,15 @@
 //! The profiler in a unikernel on a real Xen, met by the client's own program.
 //!
+//! Cases that share a lab are next to each other in the order of their names, so that it is booted once: see
+//! [`unikprof_tests::lab::Shared`].
+//!
 //! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
 
 #![allow(clippy::unwrap_used)]
 
-mod accounting;
 mod bad_line;
 mod c_kernel;
-mod clients;
 mod dropin;
-mod faults;
 mod fleet;
 mod flight;
 mod harness;
@@ -21,5 +21,5 @@ mod restore;
 mod sources;
 mod stuck;
 mod tracing;
-mod traffic;
 mod vcpus;
+mod working;

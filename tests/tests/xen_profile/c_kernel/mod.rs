@@ -2,12 +2,12 @@
 //! threads and netfront (`tests/guests/c-xen`).
 
 mod blocked;
-pub(crate) mod full;
 mod names;
-mod own_kernel;
 mod peers;
 mod size;
 mod ticks;
+pub(crate) mod with_keys;
+mod xen_demo;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -4,20 +4,9 @@ use std::fs;
 
 use object::Object as _;
 use unikprof_client::exit_code;
-use unikprof_tests::lab::LabConfig;
-use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::{Boot, Guest, counters_add_up, on};
-
-/// A guest that works for a part of its time, so that its vCPU runs and blocks.
-pub(crate) const WORKING: Boot = Boot {
-    name: "working",
-    config: || {
-        let mut guest = profiled_guest("working", "load=50 echo=7")?;
-        guest.ports.push(7);
-        Ok(LabConfig::with_guest(guest))
-    },
-};
+use super::WORKING;
+use crate::harness::{Guest, counters_add_up, on};
 
 #[test]
 fn every_tick_is_accounted_for() {

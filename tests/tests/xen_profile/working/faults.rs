@@ -2,8 +2,8 @@
 
 use unikprof_client::recording::Completeness;
 
-use crate::accounting::WORKING;
-use crate::clients::{IN_THE_MIDDLE, record_many_stacks};
+use super::WORKING;
+use super::clients::{IN_THE_MIDDLE, record_many_stacks};
 use crate::harness::{Client, Guest, Proxy, Then, Way, counters_add_up, on};
 
 /// Asserts that the folder's recording is all that the guest has counted.

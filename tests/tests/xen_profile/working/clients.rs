@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use unikprof_client::exit_code;
 
-use crate::accounting::WORKING;
+use super::WORKING;
 use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, on, wait_until};
 
 #[test]
@@ -29,10 +29,10 @@ fn fifty_recordings_leave_the_guest_as_it_was() {
 }
 
 /// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
-pub(crate) const IN_THE_MIDDLE: usize = 12_000;
+pub(super) const IN_THE_MIDDLE: usize = 12_000;
 
 /// Starts a recording and waits until it holds enough stacks to be cut in two.
-pub(crate) fn record_many_stacks(client: &Client) {
+pub(super) fn record_many_stacks(client: &Client) {
     client.must(&["start", "-F", "1997"]);
     client.wait_for_status("a large table", |status| {
         status["nodes_used"].as_u64() > Some(1_500)

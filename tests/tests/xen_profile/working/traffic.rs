@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::accounting::WORKING;
+use super::WORKING;
 use crate::harness::{Guest, SOON, counters_add_up, on, wait_until};
 
 /// What is sent and comes back, again and again.

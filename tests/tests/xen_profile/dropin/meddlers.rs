@@ -1,0 +1,95 @@
+//! Kernels in C that use what the drop-in uses, and some for which it does not start.
+
+use unikprof_tests::lab::{Lab, LabConfig};
+
+use super::{BOOT, client, guest};
+use crate::harness::{Boot, on, wait_until, without_lab};
+
+/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table.
+const LATER: &str = "c-dropin-later";
+const TABLE: &str = "c-dropin-table";
+const GATE: &str = "c-dropin-gate";
+const MEDDLERS: Boot = Boot {
+    name: "C kernels that use what the drop-in uses",
+    config: || {
+        let guests = [(LATER, "timer"), (TABLE, "table"), (GATE, "gate")];
+        let guests = guests.iter().zip(50..).map(|((name, word), host)| {
+            let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
+            guest.command_line = format!("meddle={word}");
+            guest
+        });
+        Ok(LabConfig {
+            guests: guests.collect(),
+            ..LabConfig::default()
+        })
+    },
+};
+
+/// It names no key, and is not open either.
+const CLOSED: &str = "c-dropin-closed";
+/// It uses the timer before the profiler starts.
+const EARLY: &str = "c-dropin-early";
+
+/// Its own ticks continue, and the profiler ends its own.
+#[test]
+fn a_guest_that_uses_the_timer_itself_keeps_it() {
+    on(&MEDDLERS, |lab| {
+        lab.wait_for_console(LATER, "unikprof: no more ticks", BOOT)
+            .unwrap();
+        assert_has_ticks_of_its_own(lab, LATER);
+    });
+}
+
+fn assert_has_ticks_of_its_own(lab: &Lab, name: &str) {
+    wait_until("ticks of the guest's own", || {
+        let lines = lab.guest_console(name).unwrap();
+        let lines = lines.lines();
+        let counts = lines.filter_map(|line| line.split_once("own ticks 0x"));
+        let counts = counts.map(|(_, count)| u64::from_str_radix(count.trim(), 16).unwrap());
+        (counts.filter(|count| *count > 0).count() >= 3).then_some(())
+    });
+}
+
+/// It is profiled again when it says so.
+#[test]
+fn a_guest_that_changes_its_interrupt_table_goes_on() {
+    on(&MEDDLERS, |lab| {
+        for name in [TABLE, GATE] {
+            lab.wait_for_console(name, "c-xen: has meddled", BOOT)
+                .unwrap();
+            lab.wait_for_console(name, "c-xen: own ticks", BOOT)
+                .unwrap();
+            lab.wait_for_console(name, "unikprof: connected again", BOOT)
+                .unwrap();
+            let client = client(lab, name);
+            client.must(&["start"]);
+            client.wait_for_samples(100);
+            client.stop("run.unikprof");
+        }
+    });
+}
+
+/// Without a key, and without `open`, nobody may connect; and a timer that the guest uses cannot be had. The console says
+/// so, and the guest runs.
+#[test]
+fn without_access_or_timer_it_says_so_and_the_guest_runs() {
+    without_lab(|| {
+        let mut early = guest(EARLY, "10.0.2.51", &[("access", "open")]);
+        early.command_line = "meddle=early".into();
+        let lab = Lab::start(LabConfig {
+            guests: vec![guest(CLOSED, "10.0.2.50", &[]), early],
+            ..LabConfig::default()
+        });
+        let lab = lab.unwrap();
+        for (name, reason) in [
+            (CLOSED, "no client may connect"),
+            (EARLY, "the guest uses the local APIC's timer itself"),
+        ] {
+            let line = format!("unikprof: not started: {reason}");
+            for text in [&line, "c-xen: at work"] {
+                lab.wait_for_console(name, text, BOOT).unwrap();
+            }
+        }
+        assert_has_ticks_of_its_own(&lab, EARLY);
+    });
+}

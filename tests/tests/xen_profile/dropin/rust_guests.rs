@@ -1,0 +1,73 @@
+//! Guests in Rust that were compiled without the agent.
+
+use unikprof_tests::lab::LabConfig;
+
+use super::{BOOT, guest, record_both, rust_image};
+use crate::harness::{Boot, Guest, counters_add_up, on, wait_until};
+use crate::hot_spots::assert_shares;
+
+const RUST: &str = "rust-dropin";
+const RUST_TWO: &str = "rust-dropin-two-vcpus";
+const RUST_GUESTS: Boot = Boot {
+    name: "Rust guests with the drop-in",
+    config: || {
+        let guests = [(RUST, 50, 1), (RUST_TWO, 51, 2)];
+        let guests = guests.map(|(name, address, vcpus)| {
+            let own = address + 40;
+            let address = &format!("10.0.2.{address}");
+            let mut guest = guest(name, address, &[("access", "open")]);
+            guest.kernel = rust_image().into();
+            guest.vcpus = vcpus;
+            guest.command_line = format!("hotspots=80 vcpus={vcpus} ip=10.0.2.{own}/24");
+            guest
+        });
+        Ok(LabConfig {
+            guests: guests.into(),
+            ..LabConfig::default()
+        })
+    },
+};
+
+/// The guest in Rust, compiled without the agent.
+#[test]
+fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
+    on(&RUST_GUESTS, |lab| {
+        assert_shares(&Guest::of(lab, RUST).client().with_image(rust_image()));
+    });
+}
+
+/// The second one starts after the profiler. Guards against interrupts of one that the other handles, and against a
+/// recording of which the other does not hear.
+#[test]
+fn of_two_vcpus_both_are_profiled() {
+    on(&RUST_GUESTS, |lab| {
+        let line = lab.wait_for_console(RUST_TWO, "profiler on port", BOOT);
+        assert!(line.unwrap().contains(", 2 vCPUs"));
+        let guest = Guest::of(lab, RUST_TWO);
+        let client = guest.client().with_image(rust_image());
+        record_both(&client);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        // Each by its own run states.
+        for vcpu in report["vcpus"].as_array().unwrap() {
+            let ns = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
+            let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+            // Xen tells the one of the other's states a little late.
+            let most = elapsed + elapsed / 5;
+            assert!((1..most).contains(&ns("running_ns")), "{vcpu:#}");
+        }
+        for vcpu in [0, 1] {
+            let used = || -> f64 {
+                let list = guest.dom0("xl vcpu-list $ID");
+                let line = list.lines().nth(vcpu + 1).unwrap();
+                // Name, id, vCPU, CPU, state, time in seconds.
+                let time = line.split_whitespace().nth(5).unwrap();
+                time.parse().unwrap_or_else(|_| panic!("{list}"))
+            };
+            let before = used();
+            wait_until("work of each vCPU", || {
+                (used() > before + 0.5).then_some(())
+            });
+        }
+    });
+}
