@@ -119,6 +119,7 @@ pub(crate) fn role_name(found: u32) -> String {
         role::OPEN => "open".to_owned(),
         role::VIEW => "view".to_owned(),
         role::CONTROL => "control".to_owned(),
+        role::TRACE => "trace".to_owned(),
         other => format!("role {other}"),
     }
 }

@@ -20,7 +20,7 @@ use unikprof_proto::preamble;
 
 pub use address::Address;
 pub use error::ConnectionError;
-pub(crate) use error::message_name;
+pub(crate) use error::{TRACING, message_name};
 use line::Line;
 use patient::{PatientStream, WaitEnded};
 pub use sealed::RecordError;

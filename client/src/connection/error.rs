@@ -156,7 +156,7 @@ pub enum ConnectionError {
         source: RecordError,
     },
     /// The key's role does not allow the request.
-    #[error("permission denied for {doing}: {}", who_may(*key, *role))]
+    #[error("permission denied for {doing}: {}", who_may(*key, *role, doing))]
     NotAllowed {
         doing: &'static str,
         key: Option<KeyId>,
@@ -253,6 +253,9 @@ impl ConnectionError {
     }
 }
 
+/// What a client does that needs the role [`TRACE`](role::TRACE).
+pub(crate) const TRACING: &str = "tracing";
+
 /// A message's name for people.
 pub(crate) fn message_name(kind: u16) -> String {
     let name = match kind {
@@ -312,12 +315,16 @@ fn which_to_update(theirs: &VersionRange) -> &'static str {
     }
 }
 
-fn who_may(key: Option<KeyId>, found: Option<u32>) -> String {
+fn who_may(key: Option<KeyId>, found: Option<u32>, doing: &str) -> String {
     let whose = match key {
         Some(key) => format!("key {key}"),
         None => "this connection".to_owned(),
     };
     match found {
+        Some(found) if doing == TRACING => format!(
+            "{whose} has the role `{}`, but this needs the role `trace`: use a key file of that role",
+            role_name(found)
+        ),
         Some(role::VIEW) => format!(
             "{whose} has the role `view` (info, check, events, copy, top of a running recording, doctor), but this needs the role `control`: use a \
              key file of that role"

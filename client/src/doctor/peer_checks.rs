@@ -32,7 +32,7 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
             "give the guest a key (`unikprof-client keygen`), or restrict the port to clients that may see the guest's \
              code and control its recordings",
         ),
-        Some(key) if matches!(found, role::VIEW | role::CONTROL) => Check::new(
+        Some(key) if matches!(found, role::VIEW | role::CONTROL | role::TRACE) => Check::new(
             "access",
             Verdict::Good,
             format!("encrypted; key {key} has the role {}", role_name(found)),

@@ -17,11 +17,11 @@ use unikprof_proto::trace::{
 use super::rings::{RingsReceived, Wanted};
 use super::session::{Attempt, Session};
 use super::{Event, Observer, RecordError};
-use crate::connection::{Connection, ConnectionError};
+use crate::connection::{Connection, ConnectionError, TRACING};
 use crate::recording::{FileCaller, FileFunction, FileTrace, KnownNodes, RecordingWriter};
 use crate::trace::{Order, TraceError};
 
-const DOING: &str = "tracing";
+const DOING: &str = TRACING;
 
 /// The time between two looks at the rings, and between two requests for the counts.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);

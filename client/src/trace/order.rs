@@ -146,16 +146,21 @@ impl Placement<'_> {
     }
 
     fn order(&self, wanted: &Wanted) -> Result<TraceOrder, OrderError> {
+        // With a limit for slow calls, it is for the functions of the first pattern.
         let mut roots: BTreeSet<Chosen> = BTreeSet::new();
-        for pattern in &wanted.patterns {
+        let mut named: BTreeSet<Chosen> = BTreeSet::new();
+        for (at, pattern) in wanted.patterns.iter().enumerate() {
             let found = self.matching(pattern);
             if found.is_empty() {
                 return Err(self.no_match(pattern));
             }
-            roots.extend(found);
+            if at == 0 {
+                roots.extend(&found);
+            }
+            named.extend(found);
         }
-        let mut chosen = roots.clone();
-        let mut last = roots.clone();
+        let mut chosen = named.clone();
+        let mut last = named;
         for _ in 0..wanted.depth {
             let callees = last.iter().flat_map(|&(image, function)| {
                 let callees = self.images[image].planner.callees(function);

@@ -166,7 +166,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
     if orphans > 0 {
         writeln!(
             out,
-            "{:>11} returns are of calls that began before the trace, or too deep: they are not counted above",
+            "{:>11} returns have no call: it began before the trace or too deep, or the return is a jump (raise_notrace in OCaml)",
             grouped(orphans)
         )?;
     }

@@ -18,6 +18,8 @@ pub(crate) struct Branch {
     /// The place in [`Calls::all`] of the first.
     pub(crate) call: usize,
     pub(crate) function: u16,
+    /// The number of the guest's stack.
+    pub(crate) stack: u64,
     /// How many there are.
     pub(crate) times: u64,
     pub(crate) start_ns: u64,
@@ -131,6 +133,7 @@ pub(crate) fn branches(
     vec![Branch {
         call: at,
         function: call.function,
+        stack: call.stack,
         times: 1,
         start_ns: call.start_ns,
         duration_ns,
@@ -189,6 +192,7 @@ impl Branch {
 
     fn has_shape_of(&self, other: &Branch) -> bool {
         self.function == other.function
+            && self.stack == other.stack
             && self.inside.len() == other.inside.len()
             && self
                 .inside

@@ -38,5 +38,6 @@ mod threads;
 mod timeline;
 mod top;
 mod trace;
+mod trace_languages;
 mod viewers;
 mod windows;

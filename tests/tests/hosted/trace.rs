@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use unikprof_client::exit_code;
 
-use crate::harness::{Client, Guest};
+use crate::harness::{Client, Guest, Keyed};
 
 fn image() -> &'static str {
     Guest::program().to_str().unwrap()
@@ -21,7 +21,11 @@ fn counted(line: &str) -> BTreeMap<String, u64> {
 }
 
 /// Traces the load from before its beginning until it has ended; returns what it counted and what the client printed.
-fn traced(guest: &mut Guest, client: &Client, words: &[&str]) -> (BTreeMap<String, u64>, String) {
+pub(crate) fn traced(
+    guest: &mut Guest,
+    client: &Client,
+    words: &[&str],
+) -> (BTreeMap<String, u64>, String) {
     let running = client.begin(words);
     running.wait_for_words("tracing until interrupted");
     guest.tell();
@@ -33,7 +37,7 @@ fn traced(guest: &mut Guest, client: &Client, words: &[&str]) -> (BTreeMap<Strin
 }
 
 /// The function whose name ends so.
-fn function<'v>(trace: &'v Value, name: &str) -> &'v Value {
+pub(crate) fn function<'v>(trace: &'v Value, name: &str) -> &'v Value {
     let functions = trace["functions"].as_array().unwrap();
     let found = functions
         .iter()
@@ -42,7 +46,7 @@ fn function<'v>(trace: &'v Value, name: &str) -> &'v Value {
 }
 
 /// `calls = returned + unwound + replaced + open + lost`, for each function.
-fn assert_sums(trace: &Value) {
+pub(crate) fn assert_sums(trace: &Value) {
     for function in trace["functions"].as_array().unwrap() {
         let parts = ["returned", "unwound", "replaced", "open", "lost_ends"];
         let sum: u64 = parts
@@ -54,7 +58,7 @@ fn assert_sums(trace: &Value) {
 }
 
 /// All calls in trees.
-fn calls_in(trees: &Value, name: &str) -> u64 {
+pub(crate) fn calls_in(trees: &Value, name: &str) -> u64 {
     let trees = trees.as_array().unwrap().iter();
     trees
         .map(|tree| {
@@ -192,6 +196,99 @@ fn counting_keeps_no_calls() {
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
     }
     assert!(trace.get("tree").is_none());
+}
+
+/// Only the calls that took long are in the tree, with what they called; the counts are of all calls.
+#[test]
+fn slow_calls_are_kept_with_what_they_called() {
+    let mut guest = Guest::start("traced");
+    let client = guest.client();
+    let words = [
+        "trace",
+        "--slow",
+        "4ms",
+        "traced::outer",
+        "traced::waits",
+        "traced::inner",
+    ];
+    let words = [
+        &words[..],
+        &["--max-cost", "0", "--image", image(), "-o", "run.unikprof"],
+    ]
+    .concat();
+    let (counted, _) = traced(&mut guest, &client, &words);
+    let trace = client
+        .run(&["report", "run.unikprof", "--json"])
+        .expect_json();
+    assert_sums(&trace);
+    for name in ["outer", "waits", "inner"] {
+        let found = function(&trace, &format!("traced::{name}"));
+        assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
+    }
+    let tree = trace["tree"].as_array().unwrap();
+    for root in tree {
+        assert!(
+            root["function"]
+                .as_str()
+                .unwrap()
+                .ends_with("traced::outer"),
+            "{root:#}"
+        );
+        assert!(
+            root["duration_ns"].as_u64().unwrap() >= 4_000_000,
+            "{root:#}"
+        );
+    }
+    // Each wait takes 5 ms.
+    assert_eq!(calls_in(&trace["tree"], "traced::waits"), counted["waits"]);
+    let words = ["report", "run.unikprof", "--json", "--slowest", "2"];
+    let slowest = client.run(&words).expect_json();
+    let slowest = slowest["slowest"].as_array().unwrap();
+    let durations: Vec<u64> = slowest
+        .iter()
+        .map(|it| it["duration_ns"].as_u64().unwrap())
+        .collect();
+    assert_eq!(durations.len(), 2);
+    assert!(durations[0] >= durations[1], "{durations:?}");
+}
+
+/// A function that is called too often loses its probes, and the report names it.
+#[test]
+fn what_costs_too_much_is_removed_and_named() {
+    let guest = Guest::start("burst");
+    let client = guest.client();
+    let words = [
+        "--json",
+        "trace",
+        "burst::usual",
+        "burst::burst",
+        "--for",
+        "5s",
+    ];
+    let words = [&words[..], &["--max-cost", "0.1%", "--image", image()]].concat();
+    let trace = client.connect(&words).expect_json();
+    let removed: Vec<bool> = trace["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["removed"] == true)
+        .collect();
+    assert!(removed.contains(&true), "{trace:#}");
+    let warnings = trace["warnings"].to_string();
+    assert!(
+        warnings.contains("removed the probes of") && warnings.contains("burst"),
+        "{warnings}"
+    );
+}
+
+/// A key that may control recordings may not trace.
+#[test]
+fn a_key_without_the_role_may_not_trace() {
+    let keyed = Keyed::start("traced");
+    let client = keyed.owner();
+    let refused = client.connect(&["trace", "traced::*", "--for", "1s", "--image", image()]);
+    let refused = refused.expect_code(exit_code::KEY);
+    assert!(refused.stderr.contains("trace"), "{}", refused.stderr);
 }
 
 /// What cannot be traced says so before anything is set.

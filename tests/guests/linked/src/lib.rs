@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::{BufRead as _, Read as _, Write as _, stdin, stdout};
 use std::mem::transmute;
 use std::sync::OnceLock;
@@ -19,13 +19,68 @@ const VCPUS: u32 = 8;
 /// The agent, once threads are to be registered.
 static GUEST: OnceLock<Guest> = OnceLock::new();
 
-/// Referred to by the linker's command line, so that the archive is linked.
-#[used]
-#[unsafe(no_mangle)]
-#[unsafe(link_section = ".init_array")]
-pub static unikprof_linked_guest: extern "C" fn() = begin;
+/// A program's `main`.
+type ProgramMain = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+type StartMain = unsafe extern "C" fn(
+    ProgramMain,
+    c_int,
+    *mut *mut c_char,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
 
-extern "C" fn begin() {
+static MAIN: OnceLock<ProgramMain> = OnceLock::new();
+
+/// Replaces the C library's function, which it calls with another `main`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_start_main(
+    main: ProgramMain,
+    count: c_int,
+    arguments: *mut *mut c_char,
+    begin: *mut c_void,
+    end: *mut c_void,
+    loader_end: *mut c_void,
+    stack: *mut c_void,
+) -> c_int {
+    let _ = MAIN.set(main);
+    // SAFETY: the C library's function has this type.
+    let start: StartMain = unsafe { transmute::<usize, StartMain>(next(c"__libc_start_main")) };
+    // SAFETY: the caller's.
+    unsafe {
+        start(
+            registered_main,
+            count,
+            arguments,
+            begin,
+            end,
+            loader_end,
+            stack,
+        )
+    }
+}
+
+/// The address of the C library's function that one of these replaces.
+fn next(name: &CStr) -> usize {
+    // SAFETY: the name is a C string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+extern "C" fn registered_main(
+    count: c_int,
+    arguments: *mut *mut c_char,
+    environment: *mut *mut c_char,
+) -> c_int {
+    begin();
+    MAIN.get()
+        .map_or(1, |main| main(count, arguments, environment))
+}
+
+fn begin() {
     let config = Config {
         vcpus: VCPUS,
         trace_functions: 1000,
@@ -97,10 +152,7 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     static CREATE: OnceLock<usize> = OnceLock::new();
-    let address = *CREATE.get_or_init(|| {
-        // SAFETY: the name is a C string.
-        unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) as usize }
-    });
+    let address = *CREATE.get_or_init(|| next(c"pthread_create"));
     // SAFETY: the C library's function has this type.
     let create: Create = unsafe { transmute::<usize, Create>(address) };
     if GUEST.get().is_none() {
