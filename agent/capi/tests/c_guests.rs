@@ -14,9 +14,11 @@ use unikprof_proto::file::{self, BlockHead, FileEnd};
 use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
     Check, Counters, EventName, Fetch, LiveSamples, Nodes, RecordingStatus, RingRun, Start,
-    Started, Status, Stop, VcpuEpoch,
+    Started, Status, Stop, TraceArm, TraceArmed, TraceBegin, TraceFetch, TraceFunctions,
+    TraceProbes, TraceReady, TraceState, TraceTotals, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
+use unikprof_proto::trace::{Encoder, Function, Probe, decode_totals, probe_kind};
 use unikprof_proto::{console, live, nodes, preamble};
 use unikprof_test_kit::frames::{encoded, frames};
 
@@ -37,6 +39,8 @@ fn client() -> String {
             ]
             .concat(),
         ),
+        ("trace", trace()),
+        ("trace_fetch", encoded(&TraceFetch { trace: 1 })),
         (
             "fetch",
             encoded(&Fetch {
@@ -66,6 +70,55 @@ fn client() -> String {
         .unwrap();
     }
     source
+}
+
+/// The messages that begin a trace of the function in `c/trace.c`, at the start of the mappings.
+fn trace() -> Vec<u8> {
+    const CODE: u32 = frame_code::FIRST_ADDRESS;
+    // push %rbx at the start, ret behind nine bytes.
+    let mut functions = [0; 64];
+    let mut encoder = Encoder::new(&mut functions);
+    encoder.function(&Function {
+        flags: 0,
+        parts: &[(CODE, 10)],
+    });
+    let functions_length = encoder.finish();
+    let mut probes = [0; 64];
+    let mut encoder = Encoder::new(&mut probes);
+    for (kind, offset, byte) in [(probe_kind::ENTRY, 0, 0x53), (probe_kind::EXIT, 9, 0xc3)] {
+        encoder.probe(&Probe {
+            function: 0,
+            kind,
+            code: CODE + offset,
+            displacement: 0,
+            instruction: &[byte],
+        });
+    }
+    let probes_length = encoder.finish();
+    [
+        preamble::encode(preamble::OPEN).to_vec(),
+        encoded(&TraceBegin {
+            functions: 1,
+            probes: 2,
+            flags: 0,
+            max_cost_permille: 0,
+            slow_ns: 0,
+        }),
+        encoded(&TraceFunctions {
+            trace: 1,
+            first: 0,
+            count: 1,
+            payload: &functions[..functions_length],
+        }),
+        encoded(&TraceProbes {
+            trace: 1,
+            first: 0,
+            count: 2,
+            payload: &probes[..probes_length],
+        }),
+        encoded(&TraceArm { trace: 1 }),
+    ]
+    .concat()
 }
 
 /// Compiles `name` with the header and the library in `archive`, and runs it. Returns what it printed.
@@ -219,6 +272,34 @@ fn allocations_are_reported_with_their_callers() {
         (site..site + 100).contains(&offset)
     };
     assert_eq!(samples.iter().filter(is_here).count(), 499);
+}
+
+/// A guest in C handles the breakpoints of a trace; its code is as before when the agent has stopped.
+#[test]
+fn functions_are_traced_by_breakpoints() {
+    let said = run("trace", build::tracer(), &[]);
+    let answers = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("answer; "));
+    let answers: Vec<Vec<u8>> = answers.map(bytes_of).collect();
+    let begun = frames(&answers[0][preamble::LENGTH..]);
+    let ready: TraceReady = begun[0].decode().unwrap();
+    assert!(ready.probe_cycles > 0, "{ready:?}");
+    let armed: TraceArmed = begun[1].decode().unwrap();
+    assert_eq!((armed.probes, armed.refused), (2, 0));
+    let fetched = frames(&answers[1]);
+    let state: TraceState = fetched[0].decode().unwrap();
+    assert_eq!(
+        (state.traps, state.unplaced, state.mismatched),
+        (2000, 0, 0)
+    );
+    let totals: TraceTotals<'_> = fetched[1].decode().unwrap();
+    let mut calls = Vec::new();
+    decode_totals(totals.count, totals.payload, |totals, _| {
+        calls.push(totals.calls)
+    })
+    .unwrap();
+    assert_eq!(calls, [1000]);
 }
 
 /// Events must be safe in every context of a guest, and a crash dump must contain those before the

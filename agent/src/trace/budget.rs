@@ -23,7 +23,7 @@ fn read(cell: &AtomicU64) -> u64 {
 
 impl Trace<'_> {
     /// Begins the first window. Call it when all probes are set.
-    pub(super) fn begin_window<P: Platform + ?Sized>(&self, platform: &P) {
+    pub(super) fn begin_window(&self, platform: &dyn Platform) {
         let cells = self.cells;
         for (cell, count) in [
             (&cells.window_start, platform.cycles()),
@@ -41,7 +41,7 @@ impl Trace<'_> {
     /// Ends the window if it is over: compares its cost with the limit, and begins the next.
     #[cold]
     #[inline(never)]
-    pub(super) fn judge<P: Platform + ?Sized>(&self, platform: &P) {
+    pub(super) fn judge(&self, platform: &dyn Platform) {
         let cells = self.cells;
         if cells.is_judging.swap(1, Ordering::Acquire) != 0 {
             return;
@@ -68,7 +68,7 @@ impl Trace<'_> {
     }
 
     /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left.
-    fn remove_hottest<P: Platform + ?Sized>(&self, platform: &P, mut traps: u64, allowed: u64) {
+    fn remove_hottest(&self, platform: &dyn Platform, mut traps: u64, allowed: u64) {
         for _ in 0..MOST_REMOVED {
             let recent = |index: &usize| {
                 let function = self.functions.get(*index);

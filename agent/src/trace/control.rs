@@ -1,5 +1,7 @@
 //! The trace that exists, if any: sent by a client, set, fetched and ended. The service calls it.
 
+use core::fmt::Write as _;
+
 use unikprof_proto::code::{refusal, trace_refusal, trace_state};
 use unikprof_proto::message::{
     TraceArmed, TraceBegin, TraceFunctions, TraceProbes, TraceReady, TraceState,
@@ -39,12 +41,13 @@ pub(crate) struct Tracer {
     functions: u32,
     probes: u32,
     /// Why it cannot be armed.
-    fault: Option<Refused>,
+    fault: Option<&'static str>,
 }
 
 /// The error text if there is no tracing.
 const NO_TRACING: &str = "the guest does not allow tracing: the agent was given no memory for it at its guest's start, or its platform cannot write to the guest's code";
 
+#[inline(never)]
 fn refused(code: u32, text: &str) -> Refused {
     Refused {
         code,
@@ -64,6 +67,7 @@ fn read_code(address: u64, bytes: &mut [u8]) {
 
 impl Tracer {
     /// Ends the last trace and begins one.
+    #[inline(never)]
     pub(crate) fn begin(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -75,31 +79,24 @@ impl Tracer {
             return Outcome::Refused(refused(refusal::NO_TRACING, NO_TRACING));
         };
         if self.is_under_way() && (client.id == 0 || client.id != self.client.id) {
-            let text = Text::format(format_args!(
-                "`{}` is tracing; wait until it ends",
-                self.client.name.as_str()
-            ));
+            let mut text = Text::from(self.client.name.as_str());
+            let _ = text.write_str(" is tracing; wait until it ends");
             return Outcome::Refused(Refused {
                 code: refusal::TRACING,
                 text,
             });
         }
-        let limits = [
-            ("functions", begin.functions, trace.functions.len()),
-            ("probes", begin.probes, trace.probes.capacity()),
-        ];
-        for (what, asked, room) in limits {
-            if asked == 0 || asked as usize > room {
-                let text = Text::format(format_args!(
-                    "a trace has 1 to {} {what} in the agent's memory; asked for {}",
-                    room as u64,
-                    u64::from(asked)
-                ));
-                return Outcome::Refused(Refused {
-                    code: refusal::BAD_TRACE,
-                    text,
-                });
-            }
+        let room = (trace.functions.len(), trace.probes.capacity());
+        let asked = (begin.functions as usize, begin.probes as usize);
+        if asked.0 == 0 || asked.1 == 0 || asked.0 > room.0 || asked.1 > room.1 {
+            let text = Text::format(format_args!(
+                "the agent's memory has room for 1 to {} functions and 1 to {} probes; asked for {} and {}",
+                room.0 as u64, room.1 as u64, asked.0 as u64, asked.1 as u64
+            ));
+            return Outcome::Refused(Refused {
+                code: refusal::BAD_TRACE,
+                text,
+            });
         }
         self.end(agent, trace_state::STOPPED, now_ns);
         // A handler of the last trace would count for this one.
@@ -132,6 +129,7 @@ impl Tracer {
     }
 
     /// Takes functions in.
+    #[inline(never)]
     pub(crate) fn functions(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -154,12 +152,13 @@ impl Tracer {
         });
         match decoded {
             Some(Ok(())) => self.functions = index,
-            Some(Err(error)) => self.fail(Text::format(format_args!("{error}"))),
-            None => self.fail(Text::from("functions were not sent in their order")),
+            Some(Err(_)) => self.fail("a function is malformed"),
+            None => self.fail("functions were not sent in their order"),
         }
     }
 
     /// Takes probes in, and checks them.
+    #[inline(never)]
     pub(crate) fn probes(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -189,15 +188,14 @@ impl Tracer {
         });
         match decoded {
             Some(Ok(())) if is_known => self.probes += message.count,
-            Some(Ok(())) => self.fail(Text::from(
-                "a probe belongs to a function that was not sent",
-            )),
-            Some(Err(error)) => self.fail(Text::format(format_args!("{error}"))),
-            None => self.fail(Text::from("probes were not sent in their order")),
+            Some(Ok(())) => self.fail("a probe belongs to a function that was not sent"),
+            Some(Err(_)) => self.fail("a probe is malformed"),
+            None => self.fail("probes were not sent in their order"),
         }
     }
 
     /// Sets the probes. Repeats the answer if they are set.
+    #[inline(never)]
     pub(crate) fn arm(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -209,7 +207,7 @@ impl Tracer {
             let begin = self.begin.ok_or_else(|| no_trace(id))?;
             if let Some(fault) = self.fault.take() {
                 self.end(agent, trace_state::STOPPED, now_ns);
-                return Err(fault);
+                return Err(refused(refusal::BAD_TRACE, fault));
             }
             if (self.functions, self.probes) != (begin.functions, begin.probes) {
                 let text = "not all functions and probes were sent";
@@ -231,6 +229,7 @@ impl Tracer {
     }
 
     /// Ends a trace.
+    #[inline(never)]
     pub(crate) fn stop(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -243,6 +242,7 @@ impl Tracer {
     }
 
     /// The state of a trace.
+    #[inline(never)]
     pub(crate) fn state(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -376,23 +376,21 @@ impl Tracer {
         Some((trace, self.begin.filter(|_| is_open)?))
     }
 
-    fn fail(&mut self, text: Text) {
-        self.fault = Some(Refused {
-            code: refusal::BAD_TRACE,
-            text,
-        });
+    fn fail(&mut self, text: &'static str) {
+        self.fault = Some(text);
     }
 
     /// Removes all probes of a trace that is under way.
     fn end(&mut self, agent: &AnyAgent<'_, '_>, state: u32, now_ns: u64) {
         if self.is_under_way() {
-            agent.stop_tracing();
+            agent.remove_probes();
             self.state = state;
             self.ended_ns = now_ns;
         }
     }
 }
 
+#[inline(never)]
 fn no_trace(id: u64) -> Refused {
     Refused {
         code: refusal::NO_TRACE,
@@ -438,6 +436,7 @@ impl<'m> Trace<'m> {
     }
 
     /// Checks a probe and adds it to the table. Fails with a [reason](trace_refusal).
+    #[inline(never)]
     fn prepare(&self, agent: &AnyAgent<'_, '_>, probe: &Probe<'_>, number: u16) -> Result<(), u32> {
         let length = probe.instruction.len();
         let address = agent.code().range(probe.code, length as u32);
@@ -525,6 +524,7 @@ impl<'m> Trace<'m> {
     }
 
     /// Sets the prepared probes of all functions that are not refused.
+    #[inline(never)]
     fn set(&self, agent: &AnyAgent<'_, '_>) {
         let platform = agent.platform();
         self.cells.is_set.store(1, Ordering::Relaxed);

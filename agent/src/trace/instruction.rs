@@ -61,6 +61,7 @@ enum Rest {
 const WIDE: u8 = 8;
 
 /// Decodes the instruction at the start of `bytes`; `None` if it cannot be replaced by a probe or is cut.
+#[inline(never)]
 pub(crate) fn decode(bytes: &[u8]) -> Option<Instruction> {
     let bytes = bytes.get(..bytes.len().min(MAX_INSTRUCTION))?;
     let mut cursor = Cursor { bytes, at: 0 };

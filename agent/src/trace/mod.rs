@@ -44,7 +44,7 @@ use self::slots::Slots;
 use self::slow::Buffers;
 use self::stacks::{MAX_STACKS, Stacks, stack_bytes};
 use self::totals::{Callers, FunctionCells, caller_bytes};
-use crate::agent::Agent;
+use crate::agent::{Agent, AnyAgent};
 use crate::ground::block::take;
 use crate::ground::platform::{Platform, Registers};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
@@ -171,7 +171,8 @@ impl<'m> Trace<'m> {
     }
 
     /// Removes a probe. If the platform cannot write, it stays set, and the handler serves it.
-    fn remove<P: Platform + ?Sized>(&self, probe: &ProbeCells, platform: &P) {
+    #[inline(never)]
+    fn remove(&self, probe: &ProbeCells, platform: &dyn Platform) {
         let role = probe.role();
         let is_there = matches!(role.state, State::Rehearsed | State::Set);
         let is_restored = !is_there || platform.write_code(probe.address(), &[probe.first_byte()]);
@@ -184,7 +185,8 @@ impl<'m> Trace<'m> {
     }
 
     /// Removes all probes.
-    fn remove_all<P: Platform + ?Sized>(&self, platform: &P) {
+    #[inline(never)]
+    fn remove_all(&self, platform: &dyn Platform) {
         for probe in self.probes.all() {
             if probe.role().state != State::Removed {
                 self.remove(probe, platform);
@@ -255,9 +257,20 @@ impl<P: Platform + ?Sized> Agent<'_, P> {
         let trace = self.trace.as_ref();
         trace.is_some_and(|trace| trace.cells.is_set.load(Ordering::Relaxed) != 0)
     }
+}
 
-    /// Removes all probes at once, for a guest that crashes.
-    pub(crate) fn stop_tracing(&self) {
+impl<P: Platform> Agent<'_, P> {
+    /// Removes all probes at once, for a guest that crashes, or whose agent is stopped. A trace that is under way counts
+    /// nothing from now on.
+    pub fn stop_tracing(&self) {
+        let agent: &AnyAgent<'_, '_> = self;
+        agent.remove_probes();
+    }
+}
+
+impl AnyAgent<'_, '_> {
+    /// Removes all probes.
+    pub(crate) fn remove_probes(&self) {
         if let Some(trace) = &self.trace {
             trace.remove_all(self.platform());
         }

@@ -5,12 +5,13 @@
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU32;
 
 use super::instruction::{Instruction, Operation};
 use super::probes::Place;
 use crate::ground::block::take;
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
-use core::mem::MaybeUninit;
+use crate::ground::sync::{AtomicU64, Ordering};
 
 /// The bytes of a slot: the longest instruction, and a jump of 5 bytes.
 const BYTES: usize = 20;
@@ -39,10 +40,9 @@ const fn number(text: &[u8]) -> usize {
     value
 }
 
-// Not with the prefix of the names that the archive for C exports.
 global_asm!(
     // Breakpoints until a slot is used.
-    ".section .text.trace_slots_of_unikprof,\"ax\",@progbits",
+    ".section .text.unikprof_trace_slots,\"ax\",@progbits",
     ".balign 64",
     ".globl trace_slots_of_unikprof",
     ".hidden trace_slots_of_unikprof",
@@ -59,11 +59,8 @@ global_asm!(
     bytes = const BYTES,
 );
 
-unsafe extern "C" {
-    safe fn trace_breakpoint_of_unikprof();
-}
-
-/// The address of a symbol, without a global offset table, which an archive for C must not need.
+/// The address of a symbol of the assembly above. Not by a Rust declaration, which would be looked up in a global offset
+/// table that kernels do not have.
 macro_rules! address_of {
     ($symbol:literal) => {{
         let address: u64;
@@ -72,22 +69,31 @@ macro_rules! address_of {
             asm!(
                 concat!("lea {}, [rip + ", $symbol, "]"),
                 out(reg) address,
-                options(pure, nomem, nostack, preserves_flags)
+                options(nomem, nostack, preserves_flags)
             );
         }
         address
     }};
 }
 
-/// Executes the agent's own breakpoint, which counts nothing.
-pub(super) fn own_breakpoint() {
-    trace_breakpoint_of_unikprof();
-}
-
 /// The address of the agent's own breakpoint.
 pub(super) fn own_address() -> u64 {
     address_of!("trace_breakpoint_of_unikprof")
 }
+
+/// Executes the agent's own breakpoint, which counts nothing.
+pub(super) fn own_breakpoint() {
+    // SAFETY: the function has this type, and returns when the guest's handler has called the agent's.
+    let own: extern "C" fn() = unsafe {
+        core::mem::transmute(core::ptr::with_exposed_provenance::<()>(
+            own_address() as usize
+        ))
+    };
+    own();
+}
+
+/// The number of slots that were given to addresses. They stay so when an agent is stopped and another one starts.
+static USED: AtomicU32 = AtomicU32::new(0);
 
 /// A slot's memory outside of the text.
 #[derive(Debug, Default)]
@@ -96,19 +102,17 @@ struct SlotCells {
     /// The address of the original; 0: the slot is unused.
     original: AtomicU64,
     /// The length of the original, in bits from 8 on that of its copy.
-    lengths: AtomicU32,
-    _padding: AtomicU32,
+    lengths: AtomicU64,
 }
 
 /// All slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots<'m> {
     cells: &'m [SlotCells],
-    used: &'m AtomicU32,
 }
 
 /// The bytes of the slots' memory outside of the text.
-pub(super) const MEMORY: usize = SLOTS * size_of::<SlotCells>() + size_of::<u64>();
+pub(super) const MEMORY: usize = SLOTS * size_of::<SlotCells>();
 
 /// Why there is no slot for an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +135,6 @@ impl<'m> Slots<'m> {
     pub(super) fn in_block(block: &mut &'m mut [MaybeUninit<u8>]) -> Option<Self> {
         Some(Self {
             cells: take(block, SLOTS)?,
-            used: take(block, 1)?.first()?,
         })
     }
 
@@ -140,14 +143,14 @@ impl<'m> Slots<'m> {
         address_of!("trace_slots_of_unikprof") + u64::from(number) * BYTES as u64
     }
 
-    /// Makes a slot for the instruction at `place`; returns its number. `write` writes to the guest's code.
+    /// Makes a slot for the instruction at `place`; returns its number. Only the service calls it. `write` writes to the guest's code.
     pub(super) fn make(
         &self,
         place: &Place<'_>,
         instruction: Instruction,
         write: impl FnOnce(u64, &[u8]) -> bool,
     ) -> Result<u32, SlotError> {
-        let number = self.used.load(Ordering::Relaxed);
+        let number = USED.load(Ordering::Relaxed);
         let cells = self.cells.get(number as usize).ok_or(SlotError::None)?;
         let address = Self::address(number);
         let code = code(place, instruction, address).ok_or(SlotError::None)?;
@@ -155,10 +158,10 @@ impl<'m> Slots<'m> {
         if !write(address, bytes) {
             return Err(SlotError::NotWritable);
         }
-        let lengths = u32::from(instruction.length) | (code.copy as u32) << 8;
+        let lengths = u64::from(instruction.length) | (code.copy as u64) << 8;
         cells.lengths.store(lengths, Ordering::Relaxed);
         cells.original.store(place.address, Ordering::Release);
-        self.used.store(number + 1, Ordering::Relaxed);
+        USED.store(number + 1, Ordering::Relaxed);
         Ok(number)
     }
 
@@ -175,9 +178,9 @@ impl<'m> Slots<'m> {
             return None;
         }
         let lengths = cells.lengths.load(Ordering::Relaxed);
-        let has_run = offset as usize % BYTES >= (lengths >> 8) as usize;
+        let has_run = offset % BYTES as u64 >= lengths >> 8;
         let passed = if has_run { lengths & 0xff } else { 0 };
-        Some(original + u64::from(passed))
+        Some(original + passed)
     }
 }
 

@@ -281,12 +281,15 @@ pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -
 }
 
 /// Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
-/// lost. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
+/// lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
+/// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
 /// UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has changed: call it
 /// again.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_stop() -> i32 {
     code_of(Claim::take().and_then(|claim| {
+        #[cfg(feature = "trace")]
+        let _ = one::upcall(Agent::stop_tracing);
         let state = claim.withdraw()?;
         // SAFETY: a complete state, to which no one else has access any more.
         unsafe {

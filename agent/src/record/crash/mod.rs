@@ -43,9 +43,9 @@ impl<P: Platform> Agent<'_, P> {
     /// interrupted a tick or the writing of an event; an incomplete record is omitted. It takes
     /// less than 6 KiB of stack, in addition to what `sink` and the platform need.
     pub fn crash_dump(&self, sink: &mut dyn FnMut(&[u8])) {
-        #[cfg(feature = "trace")]
-        self.stop_tracing();
         let agent: &AnyAgent<'_, '_> = self;
+        #[cfg(feature = "trace")]
+        agent.remove_probes();
         agent.write_file(u64::MAX, sink);
     }
 
@@ -61,9 +61,9 @@ impl<P: Platform> Agent<'_, P> {
     ///
     /// [`CrashDumpError`]; the block then has no head.
     pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
-        #[cfg(feature = "trace")]
-        self.stop_tracing();
         let agent: &AnyAgent<'_, '_> = self;
+        #[cfg(feature = "trace")]
+        agent.remove_probes();
         agent.write_into(block)
     }
 }

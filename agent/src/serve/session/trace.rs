@@ -30,6 +30,7 @@ pub(super) enum Part {
 
 impl Session {
     /// Answers a request about the trace; `Ok(false)` if it must be tried again later.
+    #[inline(never)]
     pub(super) fn answer_trace(
         &mut self,
         request: &frame::Frame<'_>,
@@ -80,6 +81,7 @@ impl Session {
     }
 
     /// Sends the next frame of an answer about the trace.
+    #[inline(never)]
     pub(super) fn continue_trace(&mut self, part: Part, context: &mut Context<'_, '_, '_>) {
         let agent = context.agent;
         let tracer = context.recorder.tracer();
