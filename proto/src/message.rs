@@ -801,8 +801,8 @@ messages! {
         callers_lost: u64,
         /// The processor's cycles from the entry of the handler to its end.
         cycles: u64,
-        /// The estimated cost, in thousandths of one CPU, over the last second or since the trace began: of the
-        /// handler, and of the exceptions themselves at the measured cost.
+        /// The estimated cost, in thousandths of one CPU, over the last tenth of a second with breakpoints, or of the whole
+        /// trace when it has ended: of the handler, and of the exceptions themselves at the measured cost.
         cost_permille: u32,
     }
 

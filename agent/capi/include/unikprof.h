@@ -571,7 +571,8 @@ int32_t unikprof_frame_rx(const void *frame, size_t length);
 int64_t unikprof_frame_tx(void *buffer, size_t length);
 
 // Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
-// lost. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
+// lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
+// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
 // UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has changed: call it
 // again.
 int32_t unikprof_stop(void);

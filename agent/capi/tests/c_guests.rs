@@ -296,7 +296,7 @@ fn functions_are_traced_by_breakpoints() {
     let totals: TraceTotals<'_> = fetched[1].decode().unwrap();
     let mut calls = Vec::new();
     decode_totals(totals.count, totals.payload, |totals, _| {
-        calls.push(totals.calls)
+        calls.push(totals.calls);
     })
     .unwrap();
     assert_eq!(calls, [1000]);

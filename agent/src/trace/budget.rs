@@ -38,6 +38,18 @@ impl Trace<'_> {
         }
     }
 
+    /// The cost of the whole trace, in thousandths of one CPU, over so many cycles.
+    pub(super) fn whole_cost(&self, passed: u64) -> u32 {
+        self.cost(read(&self.cells.traps), read(&self.cells.cycles), passed)
+    }
+
+    fn cost(&self, traps: u64, handled: u64, passed: u64) -> u32 {
+        let exceptions = traps.saturating_mul(read(&self.cells.probe_cycles));
+        let spent = exceptions.saturating_add(handled);
+        let cost = spent.saturating_mul(1000).checked_div(passed).unwrap_or(0);
+        u32::try_from(cost).unwrap_or(u32::MAX)
+    }
+
     /// Ends the window if it is over: compares its cost with the limit, and begins the next.
     #[cold]
     #[inline(never)]
@@ -51,13 +63,12 @@ impl Trace<'_> {
             let passed = platform.cycles().saturating_sub(read(&cells.window_start));
             let traps = read(&cells.traps).saturating_sub(read(&cells.window_traps));
             let handled = read(&cells.cycles).saturating_sub(read(&cells.window_cycles));
-            let exceptions = traps.saturating_mul(read(&cells.probe_cycles));
-            let spent = exceptions.saturating_add(handled);
-            let cost = spent.saturating_mul(1000).checked_div(passed).unwrap_or(0);
-            cells
-                .cost_permille
-                .store(u32::try_from(cost).unwrap_or(u32::MAX), Ordering::Relaxed);
-            let most = u64::from(cells.max_cost_permille.load(Ordering::Relaxed));
+            let cost = self.cost(traps, handled, passed);
+            cells.cost_permille.store(cost, Ordering::Relaxed);
+            let (most, cost) = (
+                u64::from(cells.max_cost_permille.load(Ordering::Relaxed)),
+                u64::from(cost),
+            );
             if most != 0 && cost > most {
                 // Breakpoints that may stay, at the mean cost of one.
                 self.remove_hottest(platform, traps, traps.saturating_mul(most) / cost.max(1));

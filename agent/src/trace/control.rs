@@ -37,6 +37,10 @@ pub(crate) struct Tracer {
     asked_ns: u64,
     started_ns: u64,
     ended_ns: u64,
+    /// The cycle counter when it was armed.
+    started_cycles: u64,
+    /// The cost of the whole trace, when it has ended.
+    cost_permille: u32,
     begin: Option<TraceBegin>,
     functions: u32,
     probes: u32,
@@ -79,12 +83,7 @@ impl Tracer {
             return Outcome::Refused(refused(refusal::NO_TRACING, NO_TRACING));
         };
         if self.is_under_way() && (client.id == 0 || client.id != self.client.id) {
-            let mut text = Text::from(self.client.name.as_str());
-            let _ = text.write_str(" is tracing; wait until it ends");
-            return Outcome::Refused(Refused {
-                code: refusal::TRACING,
-                text,
-            });
+            return Outcome::Refused(self.of_another());
         }
         let room = (trace.functions.len(), trace.probes.capacity());
         let asked = (begin.functions as usize, begin.probes as usize);
@@ -133,10 +132,11 @@ impl Tracer {
     pub(crate) fn functions(
         &mut self,
         agent: &AnyAgent<'_, '_>,
+        client: &Client,
         message: &TraceFunctions<'_>,
         now_ns: u64,
     ) {
-        let Some((trace, begin)) = self.open(agent, message.trace, now_ns) else {
+        let Some((trace, begin)) = self.open(agent, client, message.trace, now_ns) else {
             return;
         };
         let mut index = self.functions;
@@ -162,10 +162,11 @@ impl Tracer {
     pub(crate) fn probes(
         &mut self,
         agent: &AnyAgent<'_, '_>,
+        client: &Client,
         message: &TraceProbes<'_>,
         now_ns: u64,
     ) {
-        let Some((trace, begin)) = self.open(agent, message.trace, now_ns) else {
+        let Some((trace, begin)) = self.open(agent, client, message.trace, now_ns) else {
             return;
         };
         let is_next = message.first == self.probes
@@ -199,10 +200,14 @@ impl Tracer {
     pub(crate) fn arm(
         &mut self,
         agent: &AnyAgent<'_, '_>,
+        client: &Client,
         id: u64,
         now_ns: u64,
     ) -> Result<TraceArmed, Refused> {
-        let trace = self.known(agent, id, now_ns)?;
+        let trace = self.known(agent, client, id, now_ns)?;
+        if client.id != self.client.id {
+            return Err(self.of_another());
+        }
         if self.state == trace_state::OPEN {
             let begin = self.begin.ok_or_else(|| no_trace(id))?;
             if let Some(fault) = self.fault.take() {
@@ -216,6 +221,7 @@ impl Tracer {
             trace.set(agent);
             self.state = trace_state::ARMED;
             self.started_ns = agent.platform().now_ns();
+            self.started_cycles = agent.platform().cycles();
         } else if self.state != trace_state::ARMED {
             return Err(refused(refusal::NO_TRACE, "the trace has ended"));
         }
@@ -233,12 +239,13 @@ impl Tracer {
     pub(crate) fn stop(
         &mut self,
         agent: &AnyAgent<'_, '_>,
+        client: &Client,
         id: u64,
         now_ns: u64,
     ) -> Result<TraceState, Refused> {
-        self.known(agent, id, now_ns)?;
+        self.known(agent, client, id, now_ns)?;
         self.end(agent, trace_state::STOPPED, now_ns);
-        self.state(agent, id, now_ns)
+        self.state(agent, client, id, now_ns)
     }
 
     /// The state of a trace.
@@ -246,19 +253,20 @@ impl Tracer {
     pub(crate) fn state(
         &mut self,
         agent: &AnyAgent<'_, '_>,
+        client: &Client,
         id: u64,
         now_ns: u64,
     ) -> Result<TraceState, Refused> {
-        let trace = self.known(agent, id, now_ns)?;
+        let trace = self.known(agent, client, id, now_ns)?;
         if self.is_under_way() {
             trace.judge(agent.platform());
         }
         let cells = trace.cells;
         let read = |cell: &crate::ground::sync::AtomicU64| cell.load(Ordering::Relaxed);
-        let ended_ns = if self.is_under_way() {
-            now_ns
+        let (ended_ns, cost_permille) = if self.is_under_way() {
+            (now_ns, cells.cost_permille.load(Ordering::Relaxed))
         } else {
-            self.ended_ns
+            (self.ended_ns, self.cost_permille)
         };
         Ok(TraceState {
             trace: id,
@@ -274,7 +282,7 @@ impl Tracer {
             truncated: read(&cells.truncated),
             callers_lost: read(&cells.callers_lost),
             cycles: read(&cells.cycles),
-            cost_permille: cells.cost_permille.load(Ordering::Relaxed),
+            cost_permille,
         })
     }
 
@@ -351,29 +359,45 @@ impl Tracer {
         self.id as u16
     }
 
-    /// The engine, if `id` is that of the trace. The trace's client is not gone.
+    /// The engine, if `id` is that of the trace. A request of the client that has begun the trace shows that it is not
+    /// gone.
     fn known<'a, 'm>(
         &mut self,
         agent: &'a AnyAgent<'_, 'm>,
+        client: &Client,
         id: u64,
         now_ns: u64,
     ) -> Result<&'a Trace<'m>, Refused> {
         let trace = agent.trace.as_ref();
         let trace = trace.filter(|_| id != 0 && id == self.id);
-        self.asked_ns = now_ns;
+        if trace.is_some() && client.id == self.client.id {
+            self.asked_ns = now_ns;
+        }
         trace.ok_or_else(|| no_trace(id))
     }
 
-    /// The engine and the request that began the trace, if more may be sent for it.
+    /// The engine and the request that began the trace, if this client may send more for it.
     fn open<'a, 'm>(
         &mut self,
         agent: &'a AnyAgent<'_, 'm>,
+        client: &Client,
         id: u64,
         now_ns: u64,
     ) -> Option<(&'a Trace<'m>, TraceBegin)> {
-        let trace = self.known(agent, id, now_ns).ok()?;
+        let trace = self.known(agent, client, id, now_ns).ok()?;
         let is_open = self.state == trace_state::OPEN && self.fault.is_none();
-        Some((trace, self.begin.filter(|_| is_open)?))
+        let may_send = is_open && client.id == self.client.id;
+        Some((trace, self.begin.filter(|_| may_send)?))
+    }
+
+    /// Another client's trace is under way.
+    fn of_another(&self) -> Refused {
+        let mut text = Text::from(self.client.name.as_str());
+        let _ = text.write_str(" is tracing; wait until it ends");
+        Refused {
+            code: refusal::TRACING,
+            text,
+        }
     }
 
     fn fail(&mut self, text: &'static str) {
@@ -384,6 +408,12 @@ impl Tracer {
     fn end(&mut self, agent: &AnyAgent<'_, '_>, state: u32, now_ns: u64) {
         if self.is_under_way() {
             agent.remove_probes();
+            let passed = agent.platform().cycles().wrapping_sub(self.started_cycles);
+            let trace = agent
+                .trace
+                .as_ref()
+                .filter(|_| self.state == trace_state::ARMED);
+            self.cost_permille = trace.map_or(0, |trace| trace.whole_cost(passed));
             self.state = state;
             self.ended_ns = now_ns;
         }

@@ -24,7 +24,7 @@ static unsigned char trace_memory[2 << 20];
 static int process_memory;
 static int breakpoints;
 
-static int32_t guest_write_code(void *context, uint64_t address, const uint8_t *bytes, size_t length)
+static int32_t guest_write_code(void *context, uint64_t address, const void *bytes, size_t length)
 {
     CHECK(context == stack);
     return pwrite(process_memory, bytes, length, (off_t)address) == (ssize_t)length;

@@ -45,14 +45,14 @@ impl Session {
                 return Ok(self.finish(request.kind, ready));
             }
             message_type::TRACE_FUNCTIONS => {
-                tracer.functions(agent, &frame::decode(request)?, now_ns);
+                tracer.functions(agent, &self.client, &frame::decode(request)?, now_ns);
             }
             message_type::TRACE_PROBES => {
-                tracer.probes(agent, &frame::decode(request)?, now_ns);
+                tracer.probes(agent, &self.client, &frame::decode(request)?, now_ns);
             }
             message_type::TRACE_ARM => {
                 let TraceArm { trace } = frame::decode(request)?;
-                match tracer.arm(agent, trace, now_ns) {
+                match tracer.arm(agent, &self.client, trace, now_ns) {
                     Ok(armed) => {
                         self.series = Series::Trace(Part::Refused { first: 0 });
                         self.send(&armed);
@@ -62,7 +62,7 @@ impl Session {
             }
             message_type::TRACE_FETCH => {
                 let TraceFetch { trace } = frame::decode(request)?;
-                match tracer.state(agent, trace, now_ns) {
+                match tracer.state(agent, &self.client, trace, now_ns) {
                     Ok(state) => {
                         let (first, sent) = (0, 0);
                         self.series = Series::Trace(Part::Totals { trace, first, sent });
@@ -73,7 +73,7 @@ impl Session {
             }
             _ => {
                 let TraceStop { trace } = frame::decode(request)?;
-                let state = tracer.stop(agent, trace, now_ns);
+                let state = tracer.stop(agent, &self.client, trace, now_ns);
                 return Ok(self.finish(request.kind, state.into()));
             }
         }
@@ -175,7 +175,7 @@ impl Session {
             }
             // Another client has begun another trace meanwhile: the answer ends without its end.
             Part::Totals { trace, .. } | Part::Callers { trace, .. } => {
-                if let Err(refused) = tracer.state(agent, trace, context.now_ns) {
+                if let Err(refused) = tracer.state(agent, &self.client, trace, context.now_ns) {
                     self.refuse_with(message_type::TRACE_FETCH, &refused);
                 }
             }

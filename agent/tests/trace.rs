@@ -1,0 +1,543 @@
+//! Traces of a guest that is simulated: its breakpoints, stacks and clock are the test's.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+mod tracing;
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tracing::{Client, Planned, plan_of};
+use unikprof_agent::{
+    Access, Agent, Breakpoint, Config, Mapping, Platform, Runstate, Service, SessionId, TrapFrame,
+    trace_bytes,
+};
+use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
+use unikprof_proto::message::{Refusal, TraceArm, TraceFetch, TraceState, TraceStop};
+use unikprof_proto::trace::probe_kind;
+
+/// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
+const FUNCTION: [u8; 16] = [
+    0x53, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x0f, 0x84, 0x00, 0x01, 0, 0, 0xc3,
+];
+const RETURN: u64 = 15;
+const FUNCTIONS: usize = 4;
+
+/// The guest's memory: its code, and two stacks.
+#[repr(C, align(64))]
+struct Memory {
+    code: [u8; 1024],
+    stacks: [[u64; 512]; 2],
+}
+
+/// The number of guests of all tests together.
+const WORLDS: usize = 32;
+
+/// The memory of each guest, near enough to the program's text for slots.
+static mut MEMORIES: [Memory; WORLDS] = [const {
+    Memory {
+        code: [0; 1024],
+        stacks: [[0; 512]; 2],
+    }
+}; WORLDS];
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+struct Guest {
+    memory: *mut Memory,
+    now_ns: Rc<Cell<u64>>,
+}
+
+// SAFETY: the memory lives as long as the test.
+unsafe impl Platform for Guest {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+    fn wall_clock_ns(&self) -> Option<u64> {
+        None
+    }
+    fn vcpu(&self) -> Option<u32> {
+        Some(0)
+    }
+    fn running_ns(&self, _: u32) -> u64 {
+        self.now_ns.get()
+    }
+    fn runstate(&self, _: u32) -> Option<Runstate> {
+        None
+    }
+    fn kick(&self, _: u32) {}
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        (0..2)
+            .map(|number| stack(self.memory, number))
+            .find(|bounds| bounds.contains(&sp))
+    }
+    fn random(&self) -> Option<u64> {
+        None
+    }
+    fn cycles(&self) -> u64 {
+        self.now_ns.get()
+    }
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        let start = self.memory.expose_provenance() as u64;
+        let offset = address.wrapping_sub(start);
+        if offset < 1024 {
+            for (place, byte) in (offset as usize..).zip(bytes) {
+                // SAFETY: inside the code.
+                unsafe { (*self.memory).code[place] = *byte };
+            }
+        }
+        // Nothing is executed in the slots, which are in this program's text.
+        true
+    }
+}
+
+fn stack(memory: *mut Memory, number: usize) -> Range<u64> {
+    // SAFETY: computes an address.
+    let start = unsafe { (&raw const (*memory).stacks[number]).expose_provenance() } as u64;
+    start..start + 4096
+}
+
+/// A connection to the service.
+struct Wire<'a, 'm> {
+    service: Rc<RefCell<Service<'a, 'm, Guest>>>,
+    session: SessionId,
+}
+
+impl Read for Wire<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut service = self.service.borrow_mut();
+        for _ in 0..3 {
+            let length = service.transmit(self.session, buffer);
+            if length > 0 {
+                return Ok(length);
+            }
+            service.advance();
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Write for Wire<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.service.borrow_mut().receive(self.session, bytes))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The guest and its agent, with a service.
+struct World<'a, 'm> {
+    agent: &'a Agent<'m, Guest>,
+    memory: *mut Memory,
+    now_ns: Rc<Cell<u64>>,
+    service: Rc<RefCell<Service<'a, 'm, Guest>>>,
+    clients: u64,
+}
+
+/// The handler of the one breakpoint that is executed: the agent's own, whose cost it measures.
+extern "C" fn on_breakpoint(_: libc::c_int) {}
+
+/// Runs a test with a guest.
+fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
+    // SAFETY: the handler has the required type and does nothing.
+    unsafe { libc::signal(libc::SIGTRAP, on_breakpoint as *const () as usize) };
+    let number = USED.fetch_add(1, Ordering::Relaxed);
+    assert!(number < WORLDS, "more worlds are needed");
+    // SAFETY: each number is used once.
+    let memory = unsafe {
+        let memory = (&raw mut MEMORIES).cast::<Memory>().add(number);
+        (*memory).code.fill(0x90);
+        (*memory).stacks = [[0x1000; 512]; 2];
+        for function in (*memory).code.chunks_mut(16).take(FUNCTIONS) {
+            function.copy_from_slice(&FUNCTION);
+        }
+        memory
+    };
+    let now_ns = Rc::new(Cell::new(1_000_000_000));
+    let start = memory.expose_provenance() as u64;
+    let mappings = [Mapping {
+        start,
+        end: start + 1024,
+        file_offset: 0,
+        build_id: &[],
+        path: "",
+    }];
+    let config = Config {
+        vcpus: 1,
+        recordings: 1,
+        mappings: &mappings,
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let guest = Guest {
+        memory,
+        now_ns: Rc::clone(&now_ns),
+    };
+    let mut own = vec![MaybeUninit::uninit(); 1 << 20];
+    let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 4)];
+    let agent = Agent::new(guest, config, &mut own)
+        .unwrap()
+        .with_trace(&mut block, 4);
+    assert!(agent.can_trace());
+    let service = Rc::new(RefCell::new(Service::new(&agent, Access::Open).unwrap()));
+    service.borrow_mut().set_cpu_share(1000);
+    test(&mut World {
+        agent: &agent,
+        memory,
+        now_ns,
+        service,
+        clients: 0,
+    });
+}
+
+impl<'a, 'm> World<'a, 'm> {
+    fn connect(&mut self) -> Client<Wire<'a, 'm>> {
+        self.clients += 1;
+        let session = self.service.borrow_mut().open().unwrap();
+        let service = Rc::clone(&self.service);
+        Client::new(Wire { service, session }, self.clients)
+    }
+
+    fn start(&self, function: usize) -> u64 {
+        self.memory.expose_provenance() as u64 + 16 * function as u64
+    }
+
+    fn code(&self) -> [u8; 1024] {
+        // SAFETY: nobody writes meanwhile.
+        unsafe { (*self.memory).code }
+    }
+
+    /// The plan of all functions. Their jumps out are exits.
+    fn plan(&self) -> Vec<Planned> {
+        (0..FUNCTIONS)
+            .map(|number| plan_of(self.start(number), &FUNCTION))
+            .collect()
+    }
+
+    fn pass(&self, ns: u64) {
+        self.now_ns.set(self.now_ns.get() + ns);
+    }
+
+    /// A breakpoint at `address`, with this distance of the stack pointer from the end of a stack.
+    fn trap(&self, address: u64, number: usize, depth: u64) -> (Breakpoint, TrapFrame) {
+        let mut frame = TrapFrame {
+            pc: address + 1,
+            ..TrapFrame::default()
+        };
+        frame.registers[4] = stack(self.memory, number).end - 8 * depth;
+        (self.agent.on_breakpoint(&mut frame), frame)
+    }
+
+    fn enter(&self, function: usize, depth: u64) {
+        let (handled, frame) = self.trap(self.start(function), 0, depth);
+        assert_eq!(handled, Breakpoint::Handled);
+        // The copy of the push, and what is behind it.
+        assert_eq!(self.agent.original_pc(frame.pc), self.start(function));
+        assert_eq!(
+            self.agent.original_pc(frame.pc + 1),
+            self.start(function) + 1
+        );
+    }
+
+    fn leave(&self, function: usize, depth: u64) {
+        let (handled, frame) = self.trap(self.start(function) + RETURN, 0, depth);
+        assert_eq!(handled, Breakpoint::Handled);
+        assert_eq!(frame.pc, 0x1000, "the return address");
+        assert_eq!(frame.sp(), stack(self.memory, 0).end - 8 * depth + 8);
+    }
+}
+
+/// Total and self time of nested and recursive calls are as the clock says.
+#[test]
+fn times_of_nested_and_recursive_calls_add_up() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        world.enter(0, 10);
+        world.pass(100);
+        world.enter(1, 20);
+        world.pass(1_000);
+        world.enter(0, 30);
+        world.pass(10);
+        world.leave(0, 30);
+        world.pass(2_000);
+        world.leave(1, 20);
+        world.pass(300);
+        world.leave(0, 10);
+        let fetched = client.fetch(trace);
+        let (outer, inner) = (fetched.of(0), fetched.of(1));
+        assert_eq!((outer.calls, inner.calls), (2, 1));
+        // Of the recursive calls the outermost alone.
+        assert_eq!((outer.total_ns, outer.self_ns), (3_410, 410));
+        assert_eq!((inner.total_ns, inner.self_ns), (3_010, 3_000));
+        assert_eq!((outer.min_ns, outer.max_ns), (10, 3_410));
+        assert_eq!((fetched.state.traps, fetched.state.mismatched), (6, 0));
+    });
+}
+
+/// However calls end, each is counted in one way.
+#[test]
+fn calls_that_end_in_odd_ways_are_counted_as_such() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        // An exception leaves two functions; their caller returns.
+        world.enter(0, 10);
+        world.enter(1, 20);
+        world.enter(2, 30);
+        world.leave(0, 10);
+        // An exception again; the caller calls another function.
+        world.enter(0, 10);
+        world.enter(1, 20);
+        world.enter(2, 15);
+        world.leave(2, 15);
+        world.leave(0, 10);
+        // A jump that was not seen, to another function; and one back to the entry.
+        world.enter(0, 10);
+        world.enter(1, 10);
+        world.enter(1, 10);
+        world.leave(1, 10);
+        // An exit of another function than the innermost.
+        world.enter(2, 10);
+        world.leave(1, 10);
+        // An exit of a call that began before the trace.
+        world.leave(3, 50);
+        let fetched = client.fetch(trace);
+        let counts = |function| {
+            let totals = fetched.of(function);
+            (
+                totals.calls,
+                totals.unwound,
+                totals.replaced,
+                totals.orphans,
+            )
+        };
+        assert_eq!(counts(0), (3, 0, 1, 0));
+        assert_eq!(counts(1), (3, 2, 0, 0));
+        assert_eq!(counts(2), (3, 1, 1, 0));
+        assert_eq!(counts(3), (0, 0, 0, 1));
+        assert_eq!(fetched.state.mismatched, 1);
+        // Durations whose ends were not seen are not among the others.
+        let (_, histogram) = fetched.totals[&1];
+        assert_eq!(histogram.iter().sum::<u64>(), 1);
+    });
+}
+
+/// A handler on a stack of its own that interrupts a traced call is paired by itself, and calls on a stack that is not
+/// known are not counted.
+#[test]
+fn each_stack_has_its_own_calls() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        world.enter(0, 10);
+        // Deeper on its own stack than the interrupted call on its: that would close it on one stack.
+        let (entered, _) = world.trap(world.start(1), 1, 3);
+        let (left, _) = world.trap(world.start(1) + RETURN, 1, 3);
+        assert_eq!((entered, left), (Breakpoint::Handled, Breakpoint::Handled));
+        world.leave(0, 10);
+        let mut strange = TrapFrame {
+            pc: world.start(2) + 1,
+            ..TrapFrame::default()
+        };
+        let elsewhere = [0_u64; 2];
+        strange.registers[4] = elsewhere.as_ptr().expose_provenance() as u64;
+        assert_eq!(world.agent.on_breakpoint(&mut strange), Breakpoint::Handled);
+        assert_eq!(world.agent.original_pc(strange.pc), world.start(2));
+        let fetched = client.fetch(trace);
+        assert_eq!((fetched.of(0).calls, fetched.of(1).calls), (1, 1));
+        assert_eq!((fetched.of(0).unwound, fetched.of(2).calls), (0, 0));
+        assert_eq!(fetched.state.unplaced, 1);
+    });
+}
+
+/// Calls deeper than the memory are not measured, and what is above them is.
+#[test]
+fn calls_that_are_too_deep_are_counted() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        for depth in 1..=200 {
+            world.enter(0, 2 * depth);
+        }
+        for depth in (1..=200).rev() {
+            world.leave(0, 2 * depth);
+        }
+        let fetched = client.fetch(trace);
+        let totals = fetched.of(0);
+        assert_eq!(totals.calls, 128);
+        assert_eq!(fetched.state.too_deep, 72);
+        assert_eq!(totals.orphans, 72);
+        let (_, histogram) = fetched.totals[&0];
+        assert_eq!(
+            histogram.iter().sum::<u64>(),
+            128,
+            "each was closed by its return"
+        );
+    });
+}
+
+/// The code is as before after a stop, when the client is gone, and after a crash; and a breakpoint that comes late
+/// continues there.
+#[test]
+fn every_end_restores_the_code() {
+    with_world(|world| {
+        let before = world.code();
+        let plan = world.plan();
+        let address = world.start(0);
+        let mut client = world.connect();
+        let trace = client.trace(&plan, trace_flag::COUNT);
+        assert_ne!(world.code(), before);
+        assert_eq!(client.stop(trace).state, trace_state::STOPPED);
+        assert_eq!(world.code(), before);
+        let (handled, frame) = world.trap(address, 0, 10);
+        assert_eq!((handled, frame.pc), (Breakpoint::Handled, address));
+        assert_eq!(client.fetch(trace).state.stale, 1);
+        // What is no probe, or another debugger's breakpoint, is not the agent's.
+        assert_eq!(world.trap(address + 1, 0, 10).0, Breakpoint::NotOurs);
+        assert!(world.agent.platform().write_code(address, &[0xcc]));
+        let (handled, frame) = world.trap(address, 0, 10);
+        assert_eq!((handled, frame.pc), (Breakpoint::NotOurs, address + 1));
+        assert!(world.agent.platform().write_code(address, &before[..1]));
+
+        // A client that is gone: its connection is not even closed.
+        let trace = client.trace(&plan, trace_flag::COUNT);
+        world.pass(29_000_000_000);
+        world.service.borrow_mut().advance();
+        assert_ne!(world.code(), before);
+        world.pass(2_000_000_000);
+        world.service.borrow_mut().advance();
+        assert_eq!(world.code(), before);
+        assert_eq!(client.fetch(trace).state.state, trace_state::ABANDONED);
+
+        client.trace(&plan, trace_flag::COUNT);
+        assert_ne!(world.code(), before);
+        let mut at_dump = None;
+        world.agent.crash_dump(&mut |_| {
+            at_dump.get_or_insert(world.code());
+        });
+        assert_eq!(at_dump, Some(before), "before anything is written");
+        // A client begins again.
+        let trace = client.trace(&plan, trace_flag::COUNT);
+        world.enter(0, 10);
+        world.leave(0, 10);
+        assert_eq!(client.fetch(trace).of(0).calls, 1);
+        client.stop(trace);
+        assert_eq!(world.code(), before);
+    });
+}
+
+/// Only the client that has begun a trace may add to it and keeps it going; others wait, but may stop it.
+#[test]
+fn a_trace_belongs_to_its_client() {
+    with_world(|world| {
+        let plan = world.plan();
+        let mut first = world.connect();
+        let mut other = world.connect();
+        let ready = first.begin(&plan, trace_flag::COUNT, 0, 0);
+        first.send_plan(ready.trace, &plan);
+        other.send(&TraceArm { trace: ready.trace });
+        assert_eq!(other.answer().refusal(), Some(refusal::TRACING));
+        first.arm(ready.trace);
+        other.send(&unikprof_proto::message::TraceBegin {
+            functions: 1,
+            probes: 1,
+            flags: 0,
+            max_cost_permille: 0,
+            slow_ns: 0,
+        });
+        let answer = other.answer();
+        let refused: Refusal<'_> = answer.decode().unwrap();
+        assert_eq!(refused.code, refusal::TRACING);
+        assert!(refused.text.contains("tracing test"), "{}", refused.text);
+        // Another one that looks does not keep it going.
+        for _ in 0..16 {
+            world.pass(2_000_000_000);
+            other.fetch(ready.trace);
+            world.service.borrow_mut().advance();
+        }
+        let fetched = other.fetch(ready.trace);
+        assert_eq!(fetched.state.state, trace_state::ABANDONED);
+        let trace = other.trace(&plan, trace_flag::COUNT);
+        let mut third = world.connect();
+        third.send(&TraceStop { trace });
+        let stopped: TraceState = third.granted().decode().unwrap();
+        assert_eq!((stopped.state, stopped.probes), (trace_state::STOPPED, 0));
+        third.send(&TraceFetch { trace: trace + 1 });
+        assert_eq!(third.answer().refusal(), Some(refusal::NO_TRACE));
+    });
+}
+
+/// A plan that does not fit the guest's code changes nothing of what it does not fit.
+#[test]
+fn probes_that_do_not_fit_the_code_are_refused() {
+    type Change = fn(&mut Planned);
+    let changes: [(Change, u32); 7] = [
+        (
+            |one| one.probes[0].bytes = vec![0x55],
+            trace_refusal::OTHER_BYTES,
+        ),
+        (
+            |one| one.probes[0].bytes = vec![0x53, 0x90],
+            trace_refusal::INSTRUCTION,
+        ),
+        (
+            |one| one.probes[0].kind = probe_kind::EXIT,
+            trace_refusal::INSTRUCTION,
+        ),
+        (
+            |one| {
+                one.probes[1].address += 1;
+                one.probes[1].bytes.remove(0);
+            },
+            trace_refusal::INSTRUCTION,
+        ),
+        (|one| one.probes[1].displacement = 2, 0),
+        (
+            |one| one.probes.push(one.probes[0].clone()),
+            trace_refusal::OVERLAP,
+        ),
+        (
+            |one| {
+                let mut inside = one.probes[0].clone();
+                // The last byte of the conditional jump's displacement, and the return.
+                inside.address += 13;
+                inside.bytes = vec![0, 0];
+                one.probes.push(inside);
+            },
+            trace_refusal::OVERLAP,
+        ),
+    ];
+    for (number, (change, reason)) in changes.into_iter().enumerate() {
+        with_world(|world| {
+            let before = world.code();
+            let mut plan = world.plan();
+            change(&mut plan[1]);
+            let mut client = world.connect();
+            let ready = client.begin(&plan, trace_flag::COUNT, 0, 0);
+            client.send_plan(ready.trace, &plan);
+            let (_, refused) = client.arm(ready.trace);
+            let own = 16..32;
+            if reason == 0 {
+                // A displacement of a jump says nothing that the agent does not know.
+                assert_eq!(refused, [], "{number}");
+            } else {
+                assert_eq!(refused.len(), 1, "{number}");
+                assert_eq!(
+                    (refused[0].function, refused[0].reason),
+                    (1, reason),
+                    "{number}"
+                );
+                assert_eq!(world.code()[own.clone()], before[own], "{number}");
+            }
+            assert_ne!(world.code()[..16], before[..16], "the others are traced");
+            client.stop(ready.trace);
+            assert_eq!(world.code(), before, "{number}");
+        });
+    }
+}
