@@ -17,7 +17,7 @@ use unikprof_agent::{
 };
 use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
 use unikprof_proto::message::{Refusal, TraceArm, TraceFetch, TraceState, TraceStop};
-use unikprof_proto::trace::probe_kind;
+use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
 const FUNCTION: [u8; 16] = [
@@ -48,6 +48,8 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 struct Guest {
     memory: *mut Memory,
     now_ns: Rc<Cell<u64>>,
+    /// Advances by 100 whenever it is read.
+    cycles: Cell<u64>,
 }
 
 // SAFETY: the memory lives as long as the test.
@@ -77,7 +79,8 @@ unsafe impl Platform for Guest {
         None
     }
     fn cycles(&self) -> u64 {
-        self.now_ns.get()
+        self.cycles.set(self.cycles.get() + 100);
+        self.cycles.get()
     }
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
         let start = self.memory.expose_provenance() as u64;
@@ -177,6 +180,7 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
     let guest = Guest {
         memory,
         now_ns: Rc::clone(&now_ns),
+        cycles: Cell::new(0),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 4)];
@@ -285,7 +289,9 @@ fn times_of_nested_and_recursive_calls_add_up() {
 fn calls_that_end_in_odd_ways_are_counted_as_such() {
     with_world(|world| {
         let mut client = world.connect();
-        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        let mut plan = world.plan();
+        plan[1].flags = function_flag::LOOPS;
+        let trace = client.trace(&plan, trace_flag::COUNT);
         // An exception leaves two functions; their caller returns.
         world.enter(0, 10);
         world.enter(1, 20);
@@ -302,6 +308,14 @@ fn calls_that_end_in_odd_ways_are_counted_as_such() {
         world.enter(1, 10);
         world.enter(1, 10);
         world.leave(1, 10);
+        // A loop that calls a function again after each of its exceptions.
+        for _ in 0..100 {
+            world.enter(3, 10);
+        }
+        world.leave(3, 10);
+        // A return that is not at the call's stack pointer, but further up.
+        world.enter(3, 20);
+        world.leave(3, 10);
         // An exit of another function than the innermost.
         world.enter(2, 10);
         world.leave(1, 10);
@@ -320,7 +334,7 @@ fn calls_that_end_in_odd_ways_are_counted_as_such() {
         assert_eq!(counts(0), (3, 0, 1, 0));
         assert_eq!(counts(1), (3, 2, 0, 0));
         assert_eq!(counts(2), (3, 1, 1, 0));
-        assert_eq!(counts(3), (0, 0, 0, 1));
+        assert_eq!(counts(3), (101, 100, 0, 1));
         assert_eq!(fetched.state.mismatched, 1);
         // Durations whose ends were not seen are not among the others.
         let (_, histogram) = fetched.totals[&1];
@@ -379,6 +393,36 @@ fn calls_that_are_too_deep_are_counted() {
             128,
             "each was closed by its return"
         );
+    });
+}
+
+/// A call that is open when its function's probes are removed has no end: its time is not counted.
+#[test]
+fn an_open_call_of_a_removed_function_has_no_duration() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let plan = world.plan();
+        let ready = client.begin(&plan, trace_flag::COUNT, 1, 0);
+        client.send_plan(ready.trace, &plan);
+        client.arm(ready.trace);
+        world.enter(0, 10);
+        for _ in 0..256 {
+            world.pass(1_000_000);
+            // From some call on the probes are removed.
+            for address in [world.start(0), world.start(0) + RETURN] {
+                assert_eq!(world.trap(address, 0, 20).0, Breakpoint::Handled);
+            }
+        }
+        let before = client.fetch(ready.trace);
+        assert_eq!(before.of(0).flags, totals_flag::REMOVED);
+        world.pass(10_000_000_000);
+        world.enter(1, 5);
+        world.leave(1, 5);
+        let after = client.fetch(ready.trace);
+        // The outermost, and the one that was entered by the breakpoint at which they were removed.
+        assert_eq!(after.of(0).unwound, 2);
+        assert_eq!(after.of(0).total_ns, before.of(0).total_ns);
+        assert_eq!(after.of(0).self_ns, before.of(0).self_ns);
     });
 }
 

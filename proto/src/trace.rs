@@ -37,6 +37,9 @@ pub mod function_flag {
     /// In a trace that keeps slow calls only: calls of this function are measured, and the calls inside them are kept
     /// with them.
     pub const ROOT: u32 = 1;
+    /// The function may jump back to its entry, so that another entry at the same stack pointer is no call. Without this
+    /// flag it is one: the call before it ended by an exception.
+    pub const LOOPS: u32 = 2;
 }
 
 /// [`Probe::kind`]: bits.

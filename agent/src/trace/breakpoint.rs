@@ -259,7 +259,9 @@ impl<'m, P: Platform> Agent<'m, P> {
             // this stack.
             let caller = self.code().code(unsafe { read(sp) });
             let caller = caller.unwrap_or(frame_code::UNKNOWN_CODE);
-            let entry = stack.enter(role.function, caller, position, now, |closed| {
+            let function = trace.functions.get(usize::from(role.function));
+            let loops = function.is_some_and(FunctionCells::loops);
+            let entry = stack.enter(role.function, caller, loops, position, now, |closed| {
                 self.close(trace, role, &stack, now, &closed);
             });
             match entry {
@@ -273,7 +275,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 self.close(trace, role, &stack, now, &closed);
             });
             match exit {
-                Exit::Return => {}
+                Exit::Return | Exit::Elsewhere => {}
                 Exit::Mismatched => add(&trace.cells.mismatched, 1),
                 Exit::Orphan => self.count(trace, role.function, Event::Orphan),
             }
@@ -320,13 +322,16 @@ impl<'m, P: Platform> Agent<'m, P> {
                 how::REPLACED => function.count(Event::Replaced),
                 _ => {}
             }
-            function.end(&Ended {
-                is_outermost: closed.is_outermost,
-                was_seen: closed.how != how::UNWOUND,
-                duration_ns: closed.duration_ns,
-                self_ns: closed.self_ns,
-                blocked_ns: closed.blocked_ns,
-            });
+            // Nothing tells when the open call of a function without probes has ended.
+            if !function.is_removed() {
+                function.end(&Ended {
+                    is_outermost: closed.is_outermost,
+                    was_seen: closed.how == how::RETURNED,
+                    duration_ns: closed.duration_ns,
+                    self_ns: closed.self_ns,
+                    blocked_ns: closed.blocked_ns,
+                });
+            }
         }
         let number = Leave {
             function: closed.function,

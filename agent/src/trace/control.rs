@@ -178,6 +178,8 @@ impl Tracer {
             decode_probes(message.count, message.payload, |probe| {
                 let function = trace.functions.get(probe.function as usize);
                 match function.filter(|_| probe.function < functions) {
+                    // Nothing of a function that is refused is set: neither a slot nor memory is spent on it.
+                    Some(function) if function.refusal().is_some() => {}
                     Some(function) => {
                         if let Err(reason) = trace.prepare(agent, &probe, number) {
                             function.refuse(reason, probe.code);

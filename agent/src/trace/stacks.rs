@@ -114,6 +114,8 @@ pub(super) enum Exit {
     Return,
     /// The innermost open call is of another function.
     Mismatched,
+    /// The end of a call of this function at another stack pointer: OCaml's `raise_notrace` ends in a `ret`.
+    Elsewhere,
     /// Its call was not seen.
     Orphan,
 }
@@ -142,10 +144,15 @@ impl<'m> Stacks<'m> {
     #[inline]
     pub(super) fn find(&self, id: u64) -> Option<Stack<'m>> {
         let open = id << 1 | 1;
-        let number = self
-            .numbers(id)
-            .find(|number| self.owner(*number) == Some(open));
-        self.stack(number?)
+        for number in self.numbers(id) {
+            match self.owner(number) {
+                Some(owner) if owner == open => return self.stack(number),
+                // Claims take the first free place, so those behind one that was never used are not used either.
+                Some(0) | None => return None,
+                Some(_) => {}
+            }
+        }
+        None
     }
 
     /// The shadow stack of the guest's stack `id`, or a free one; `None` if all others have open calls.
@@ -267,18 +274,22 @@ impl Stack<'_> {
         &self,
         function: u16,
         caller: u32,
+        loops: bool,
         position: u64,
         now: Now,
         mut close: impl FnMut(Closed),
     ) -> Entry {
-        self.unwind(position, now, &mut close);
+        self.unwind(function, position, now, &mut close);
         if let Some((at, called)) = self.innermost()
             && at == position
         {
-            if called == function {
-                return Entry::Again;
-            }
-            self.close(how::REPLACED, now, &mut close);
+            let how = match called == function {
+                true if loops => return Entry::Again,
+                // It ended by an exception, and its caller has called it again.
+                true => how::UNWOUND,
+                false => how::REPLACED,
+            };
+            self.close(how, now, &mut close);
         }
         let depth = self.depth();
         let Some(call) = self.calls.get(depth) else {
@@ -309,7 +320,7 @@ impl Stack<'_> {
         now: Now,
         mut close: impl FnMut(Closed),
     ) -> Exit {
-        self.unwind(position, now, &mut close);
+        let has_ended = self.unwind(function, position, now, &mut close);
         match self.innermost() {
             Some((at, called)) if at == position => {
                 let (exit, how) = if called == function {
@@ -320,6 +331,7 @@ impl Stack<'_> {
                 self.close(how, now, &mut close);
                 exit
             }
+            _ if has_ended => Exit::Elsewhere,
             _ => Exit::Orphan,
         }
     }
@@ -333,14 +345,23 @@ impl Stack<'_> {
         }
     }
 
-    /// Closes the calls whose stack pointers lie below `position`.
+    /// Closes the calls whose stack pointers lie below `position`; returns whether one of `function` was among them.
     #[inline]
-    fn unwind(&self, position: u64, now: Now, close: &mut impl FnMut(Closed)) {
-        while let Some((at, _)) = self.innermost()
+    fn unwind(
+        &self,
+        function: u16,
+        position: u64,
+        now: Now,
+        close: &mut impl FnMut(Closed),
+    ) -> bool {
+        let mut has_ended = false;
+        while let Some((at, called)) = self.innermost()
             && at > position
         {
+            has_ended |= called == function;
             self.close(how::UNWOUND, now, close);
         }
+        has_ended
     }
 
     /// The position and the function of the innermost open call.

@@ -108,6 +108,11 @@ impl FunctionCells {
         self.flags.load(Ordering::Relaxed) & function_flag::ROOT != 0
     }
 
+    /// Whether it may jump back to its entry.
+    pub(super) fn loops(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & function_flag::LOOPS != 0
+    }
+
     /// The code of its first instruction.
     pub(super) fn code(&self) -> u32 {
         let first = self.parts.first();
@@ -139,6 +144,11 @@ impl FunctionCells {
     /// Notes that its probes were removed because of their cost.
     pub(super) fn mark_removed(&self) {
         self.marks.fetch_or(totals_flag::REMOVED, Ordering::Relaxed);
+    }
+
+    /// Whether its probes were removed because of their cost.
+    pub(super) fn is_removed(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & totals_flag::REMOVED != 0
     }
 
     #[inline]

@@ -26,6 +26,9 @@ pub struct Hosted {
     /// The process's memory, through which its code can be written; `None` without tracing.
     #[cfg(feature = "trace")]
     memory: Option<std::fs::File>,
+    /// The process that opened it: in a child of it the file is still the parent's memory.
+    #[cfg(feature = "trace")]
+    process: u32,
     /// State that other threads use. Never locked in a signal handler.
     threads: Mutex<Vec<ThreadState>>,
 }
@@ -97,6 +100,8 @@ impl Hosted {
             cells: (0..vcpus).map(|_| VcpuCells::default()).collect(),
             #[cfg(feature = "trace")]
             memory: None,
+            #[cfg(feature = "trace")]
+            process: std::process::id(),
             threads: Mutex::new((0..vcpus).map(state).collect()),
         }
     }
@@ -317,6 +322,7 @@ unsafe impl Platform for Hosted {
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
         use std::os::unix::fs::FileExt as _;
         let memory = self.memory.as_ref();
+        let memory = memory.filter(|_| std::process::id() == self.process);
         memory.is_some_and(|memory| memory.write_all_at(bytes, address).is_ok())
     }
 }
