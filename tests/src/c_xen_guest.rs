@@ -72,7 +72,14 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
             Some(&["--smoltcp", "--noise", "--ring", "--heap", "--trace"][..]),
         ),
         Agent::DropIn => {
-            let words = &["--dropin", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
+            let words = &[
+                "--dropin",
+                "--trace",
+                "--entry",
+                DROPIN_ENTRY,
+                "--abort",
+                DROPIN_ABORT,
+            ];
             ("dropin", Some(&words[..]))
         }
     };

@@ -13,7 +13,7 @@ use xen_sys_lite::xenstore::{Path, StoreError, Tree};
 use crate::machine::address_of;
 
 const FOLDER: &str = "data/unikprof";
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 14] = [
     "vif",
     "address",
     "gateway",
@@ -23,6 +23,9 @@ const NAMES: [&str; 11] = [
     "view-2",
     "control",
     "control-2",
+    "trace",
+    "trace-2",
+    "tracing",
     "record",
     "cpu-share",
 ];
@@ -47,6 +50,8 @@ pub(crate) struct Configuration {
     pub(crate) is_told: bool,
     pub(crate) is_open: bool,
     pub(crate) keys: Keys,
+    /// Whether somebody may trace functions, if the archive was built for that.
+    pub(crate) may_trace: bool,
     /// The name of a recording that begins at the start.
     pub(crate) record: Option<heapless::String<MAX_NAME>>,
     /// Thousandths of a CPU.
@@ -54,7 +59,15 @@ pub(crate) struct Configuration {
 }
 
 /// The settings that say who may connect.
-const ACCESS: [&str; 5] = ["access", "view", "view-2", "control", "control-2"];
+const ACCESS: [&str; 7] = [
+    "access",
+    "view",
+    "view-2",
+    "control",
+    "control-2",
+    "trace",
+    "trace-2",
+];
 
 /// Where a setting is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +104,7 @@ impl Configuration {
         is_told: false,
         is_open: false,
         keys: Keys::new(),
+        may_trace: false,
         record: None,
         cpu_share: None,
     };
@@ -148,6 +162,7 @@ impl Configuration {
             "gateway" => "an address, such as 10.0.2.1",
             "port" => "a TCP port, 1 to 65535",
             "access" => "`keys` or `open`",
+            "tracing" => "`yes` or `no`",
             "record" => "the name of a recording, at most 64 bytes",
             "cpu-share" => "thousandths of a CPU, 1 to 1000",
             _ => "a key as `unikprof-client keygen` makes it, given once",
@@ -176,6 +191,12 @@ impl Configuration {
             }
             "view" | "view-2" => self.keys.add(Role::View, Key::parse(text).ok()?).ok()?,
             "control" | "control-2" => self.keys.add(Role::Control, Key::parse(text).ok()?).ok()?,
+            "trace" | "trace-2" => {
+                self.keys.add(Role::Trace, Key::parse(text).ok()?).ok()?;
+                self.may_trace = true;
+            }
+            "tracing" if text == "yes" => self.may_trace = true,
+            "tracing" if text == "no" => {}
             _ => return None,
         }
         Some(())

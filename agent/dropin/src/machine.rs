@@ -22,6 +22,8 @@ macro_rules! address_of {
 pub(crate) use address_of;
 
 pub(crate) mod apic;
+#[cfg(feature = "trace")]
+pub(crate) mod breakpoint;
 pub(crate) mod descriptors;
 pub(crate) mod entry;
 pub(crate) mod paging;

@@ -12,6 +12,8 @@ use unikprof_agent::{
     Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
     StartError,
 };
+#[cfg(feature = "trace")]
+use unikprof_agent::{CallStack, trace_bytes};
 use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, TimeSnapshot};
@@ -47,6 +49,14 @@ const FIRST: VcpuId = VcpuId(0);
 const TRIES: u32 = 3;
 /// Memory above is left to devices.
 const MEMORY_END: u64 = 0xf000_0000;
+/// Memory for traces of so many functions, on so many stacks.
+#[cfg(feature = "trace")]
+const TRACE_FUNCTIONS: usize = 300;
+#[cfg(feature = "trace")]
+const TRACE_STACKS: usize = 64;
+#[cfg(feature = "trace")]
+static TRACE: Once<[MaybeUninit<u8>; trace_bytes(TRACE_FUNCTIONS, TRACE_STACKS)]> =
+    Once::new([MaybeUninit::uninit(); trace_bytes(TRACE_FUNCTIONS, TRACE_STACKS)]);
 static AGENT: Once<MaybeUninit<ServedAgent>> = Once::empty();
 static RUNNING: Once<MaybeUninit<Running>> = Once::empty();
 static SETTINGS: Replaced<Configuration> = Replaced::empty();
@@ -199,6 +209,11 @@ extern "C" fn run_again() {
     if let Err(reason) = unsafe { descriptors::intercept(running.vector()) } {
         return print(&found, format_args!("not connected again: {reason}"));
     }
+    #[cfg(feature = "trace")]
+    if upcall::agent().is_some_and(ServedAgent::can_trace) {
+        // SAFETY: as above. If that is not possible any more, breakpoints are the guest's.
+        unsafe { descriptors::intercept_breakpoints(running.vector()) };
+    }
     let result = running.reconnect(|served, is_new_domain| {
         found.with_store(|store| {
             // Without the image's: those in use may have been in xenstore once, and would be others.
@@ -338,7 +353,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     WAS_TOLD.store(settings.is_told, Ordering::Relaxed);
     // SAFETY: the first one.
     let settings = unsafe { SETTINGS.replace(settings, Ok::<_, Refusal>) }?;
-    let agent = start_agent(found, mapping, identity)?;
+    let agent = start_agent(found, mapping, identity, settings.may_trace)?;
     let mut service = Service::new(agent, settings.access()).map_err(Refusal::Serve)?;
     if let Some(share) = settings.cpu_share {
         service.set_cpu_share(share);
@@ -361,12 +376,19 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let running = RUNNING.take().ok_or(Refusal::Static)?.write(running);
     // SAFETY: interrupts are off; the guest runs with these tables.
     unsafe { descriptors::intercept(delivery.vector) }.map_err(Refusal::Handler)?;
-    upcall::publish(running).begin();
+    let running = upcall::publish(running);
+    // SAFETY: as above.
+    #[cfg(feature = "trace")]
+    let traces =
+        agent.can_trace() && unsafe { descriptors::intercept_breakpoints(delivery.vector) };
+    #[cfg(not(feature = "trace"))]
+    let traces = false;
+    running.begin();
 
     print(
         found,
         format_args!(
-            "profiler on port {} of device/vif/{vif}, {}, ticks by {}{}{}",
+            "profiler on port {} of device/vif/{vif}, {}, ticks by {}{}{}{}",
             settings.port,
             if settings.is_open {
                 "open to everybody"
@@ -378,6 +400,11 @@ fn connect(found: &Found) -> Result<(), Refusal> {
                 None => "",
                 Some(true) => ", recording",
                 Some(false) => ", not recording (see data/unikprof/record)",
+            },
+            match (settings.may_trace, traces) {
+                (false, _) => "",
+                (true, true) => ", tracing",
+                (true, false) => ", not tracing (see docs/embedding/dropin.md)",
             },
             Sampled(count),
         ),
@@ -456,6 +483,7 @@ fn start_agent(
     found: &Found,
     mapping: Mapping<'static>,
     identity: &'static Identity,
+    may_trace: bool,
 ) -> Result<&'static ServedAgent, Refusal> {
     let known = |text: &'static str| Some(text).filter(|text| !text.is_empty());
     let config = Config {
@@ -487,6 +515,8 @@ fn start_agent(
     };
     // SAFETY: the memory and the code are mapped: unikernels do not unmap theirs.
     let platform = unsafe { XenPlatform::new(found.xen, found.shared, hooks) };
+    #[cfg(feature = "trace")]
+    let platform = platform.with_call_stacks(call_stack);
     let memory = agent_memory();
     // An eighth for the caller table, three for the ring, the rest for stacks.
     let eighth = memory.len() / 8;
@@ -494,7 +524,27 @@ fn start_agent(
     let (callers, ring) = others.split_at_mut(eighth);
     let agent = Agent::new(platform, config, stacks).map_err(Refusal::Agent)?;
     let agent = agent.with_caller_memory(callers).with_ring(ring);
+    #[cfg(feature = "trace")]
+    let agent = match TRACE.take() {
+        Some(memory) if may_trace => agent.with_trace(memory, TRACE_STACKS),
+        _ => agent,
+    };
+    #[cfg(not(feature = "trace"))]
+    let _ = may_trace;
     Ok(AGENT.take().ok_or(Refusal::Static)?.write(agent))
+}
+
+/// The guest's stacks are not known: calls are paired within blocks of this size. The entry and the exit of a call have the
+/// same stack pointer, so that they are in the same block; only what calls of different blocks have to do with each other
+/// is not known.
+#[cfg(feature = "trace")]
+const STACK_BLOCK: u64 = 64 << 10;
+
+#[cfg(feature = "trace")]
+fn call_stack(sp: u64) -> Option<CallStack> {
+    // The word above the stack pointer of a function at its entry belongs to its caller.
+    let end = sp.checked_next_multiple_of(STACK_BLOCK)?;
+    Some(CallStack { id: end, end })
 }
 
 fn range(words: &[AtomicU64; 2]) -> Option<Range<u64>> {

@@ -50,7 +50,7 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
     client.must(&[
         "start", "--name", "made", "--mode", "alloc", "--every", EVERY,
     ]);
-    let before = events(client);
+    let before = Books::before(client);
     let words = [
         "--json",
         "leaks",
@@ -73,7 +73,7 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
     for site in sites {
         let size = site.sizes.iter().sum::<u64>() as f64;
         let [least, most] = books
-            .calls(client, "run.unikprof", site)
+            .calls_of(client, "run.unikprof", site)
             .map(|calls| calls * size);
         assert!(least > 0.0, "{} was not called", site.function);
         expect(&made, site, least - CHUNK, most + CHUNK);
@@ -99,7 +99,7 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
     let held = report(client, "held.unikprof");
     for site in sites {
         let size = site.sizes.iter().sum::<u64>() as f64;
-        let [least, most] = books.calls(client, "held.unikprof", site);
+        let [least, most] = books.calls_of(client, "held.unikprof", site);
         let [least, most] = match site.held {
             Held::All => [least, most],
             Held::Newest(number) => [least.min(number), most.min(number)],
@@ -146,12 +146,12 @@ fn expect(report: &Value, site: &Site, least: f64, most: f64) {
 }
 
 /// The values of the guest's counters, by name and time.
-struct Books(BTreeMap<(String, u64), u64>);
+pub(crate) struct Books(BTreeMap<(String, u64), u64>);
 
 impl Books {
     /// The values that the ring holds now and held `before`, when it may have held older ones; at least one of each counter
     /// is newer than now.
-    fn read(client: &Client, before: Vec<Value>, sites: &[Site]) -> Books {
+    pub(crate) fn read(client: &Client, before: Vec<Value>, sites: &[Site]) -> Books {
         let now_ns = before.iter().chain(&events(client)).filter_map(at_ns).max();
         let after = wait_until("books after the recordings", || {
             let events = events(client);
@@ -170,15 +170,25 @@ impl Books {
         Books(values.map(|event| value(event).unwrap()).collect())
     }
 
+    /// What the ring holds before something is recorded.
+    pub(crate) fn before(client: &Client) -> Vec<Value> {
+        events(client)
+    }
+
     /// The least and the greatest number of calls of a function during the recording in a file.
-    fn calls(&self, client: &Client, file: &str, site: &Site) -> [f64; 2] {
+    fn calls_of(&self, client: &Client, file: &str, site: &Site) -> [f64; 2] {
         let window = client.recording(file).span.unwrap().window;
+        self.calls(window.from_ns, window.to_ns, site)
+    }
+
+    /// The same between two times of the guest's clock.
+    pub(crate) fn calls(&self, from_ns: u64, to_ns: u64, site: &Site) -> [f64; 2] {
         let counter = |ns: u64| (site.counter.to_owned(), ns);
         let of_counter = |range| self.0.range(range).map(|(_, value)| *value);
         let until = |ns: u64| of_counter(counter(0)..counter(ns)).next_back().unwrap();
         let from = |ns: u64| of_counter(counter(ns)..counter(u64::MAX)).next().unwrap();
-        let least = until(window.to_ns).saturating_sub(from(window.from_ns));
-        let most = from(window.to_ns) - until(window.from_ns);
+        let least = until(to_ns).saturating_sub(from(from_ns));
+        let most = from(to_ns) - until(from_ns);
         // A step begins or ends a little beside its value.
         [least.saturating_sub(1), most + 1].map(|steps| steps as f64 * site.calls)
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _};
+use serde_json::Value;
 use unikprof_proto::code::{capability, refusal, trace_state};
 use unikprof_proto::message::{Refusal, TraceBegin};
 use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
@@ -228,5 +229,34 @@ fn assert_counted(fetched: &Fetched) {
         // Those that were open when the trace began.
         assert!(totals.orphans <= 7, "{function}: {totals:?}");
         assert!(totals.total_ns >= totals.self_ns, "{function}: {totals:?}");
+    }
+}
+
+/// The calls of a function in a trace that the client has written as JSON.
+pub(crate) fn calls_of(trace: &Value, name: &str) -> u64 {
+    row(trace, name)["calls"].as_u64().unwrap()
+}
+
+fn row<'t>(trace: &'t Value, name: &str) -> &'t Value {
+    let mut functions = trace["functions"].as_array().unwrap().iter();
+    let found = functions.find(|one| one["function"] == name);
+    found.unwrap_or_else(|| panic!("no {name}: {trace:#}"))
+}
+
+/// Asserts that the first of two functions is called so often for each call of the second, and that no function was
+/// refused.
+pub(crate) fn assert_ratios(trace: &Value, ratios: &[(&str, &str, u64)]) {
+    assert_eq!(trace["refused"], serde_json::json!([]), "{trace:#}");
+    for &(name, caller, each) in ratios {
+        let (calls, expected) = (calls_of(trace, name), calls_of(trace, caller) * each);
+        // The trace begins and ends within a call, and two threads take turns.
+        let apart = calls.abs_diff(expected);
+        assert!(
+            apart <= 2 * each,
+            "{name}: {calls}, not {expected}: {trace:#}"
+        );
+        for wrong in ["unwound", "replaced"] {
+            assert_eq!(row(trace, name)[wrong], 0, "{name}: {trace:#}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use core::arch::asm;
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry;
 
@@ -113,13 +113,7 @@ impl fmt::Display for NoHandler {
 /// # Safety
 /// Interrupts are off, and the table is mapped at its address.
 pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
-    let mut pointer = TablePointer::default();
-    // SAFETY: the instruction only stores a register.
-    unsafe {
-        asm!("sidt [{}]", in(reg) &raw mut pointer, options(nostack, preserves_flags));
-    }
-    let gates = core::ptr::with_exposed_provenance_mut::<Gate>(pointer.base as usize);
-    let count = (usize::from(pointer.limit) + 1) / size_of::<Gate>();
+    let (gates, count) = table();
     if usize::from(vector) >= count {
         return Err(NoHandler(vector));
     }
@@ -128,19 +122,71 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
     if !guests.is_usable() {
         return Err(NoHandler(vector));
     }
-    if guests.entry() == entry::address() {
-        return Ok(());
+    // SAFETY: as above; interrupts are off.
+    unsafe {
+        let gate = gates.add(usize::from(vector));
+        put_before(gate, guests, entry::address(), &entry::GUESTS_HANDLER);
     }
-    entry::GUESTS_HANDLER.store(guests.entry(), Ordering::Relaxed);
-    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
-    // SAFETY: as above; interrupts are off, and the protection is as before afterwards.
+    Ok(())
+}
+
+/// The vector of breakpoints.
+#[cfg(feature = "trace")]
+const BREAKPOINT: u8 = 3;
+
+/// Has breakpoints pass by [`breakpoint`](super::breakpoint)'s code, which continues with the guest's handler. `false` if the
+/// guest has no handler of them, or if it would run on the interrupted stack, although that of events, at vector `events`,
+/// does not: such a guest may be compiled with a red zone.
+///
+/// # Safety
+/// See [`intercept`].
+#[cfg(feature = "trace")]
+pub(crate) unsafe fn intercept_breakpoints(events: u8) -> bool {
+    let (gates, count) = table();
+    if count <= usize::from(BREAKPOINT.max(events)) {
+        return false;
+    }
+    // SAFETY: inside the table in use.
+    let [gate, events] = [BREAKPOINT, events].map(|it| unsafe { gates.add(usize::from(it)) });
+    // SAFETY: as above.
+    let (guests, events) = unsafe { (gate.read_unaligned(), events.read_unaligned()) };
+    let is_usable = guests.kind & PRESENT != 0 && (guests.stack != 0 || events.stack == 0);
+    if is_usable {
+        let ours = super::breakpoint::address();
+        // SAFETY: as above; interrupts are off.
+        unsafe { put_before(gate, guests, ours, &super::breakpoint::GUESTS_HANDLER) };
+    }
+    is_usable
+}
+
+/// Changes a gate to lead to `entry`, and keeps the address of the guest's handler.
+///
+/// # Safety
+/// Interrupts are off; `gate` is `guests`, a gate in the table in use.
+unsafe fn put_before(gate: *mut Gate, guests: Gate, entry: u64, handler: &AtomicU64) {
+    if guests.entry() == entry {
+        return;
+    }
+    handler.store(guests.entry(), Ordering::Relaxed);
+    let ours = Gate::new(entry, guests.selector, guests.stack);
+    // SAFETY: the caller's contract; the protection is as before afterwards.
     unsafe {
         let protection = super::read_cr0();
         super::write_cr0(protection & !WRITE_PROTECT);
-        ours.write_to(gates.add(usize::from(vector)));
+        ours.write_to(gate);
         super::write_cr0(protection);
     }
-    Ok(())
+}
+
+/// The first gate of the table in use, and their number.
+fn table() -> (*mut Gate, usize) {
+    let mut pointer = TablePointer::default();
+    // SAFETY: the instruction only stores a register.
+    unsafe {
+        asm!("sidt [{}]", in(reg) &raw mut pointer, options(nostack, preserves_flags));
+    }
+    let gates = core::ptr::with_exposed_provenance_mut::<Gate>(pointer.base as usize);
+    (gates, (usize::from(pointer.limit) + 1) / size_of::<Gate>())
 }
 
 #[cfg(test)]

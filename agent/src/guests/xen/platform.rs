@@ -9,6 +9,8 @@ use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::runstate::{RunstateArea, State};
 
+#[cfg(feature = "trace")]
+use crate::ground::platform::CallStack;
 use crate::ground::platform::{Continuation, Moment, Platform, Runstate};
 use crate::ground::sync::{AtomicU64, Ordering};
 
@@ -54,6 +56,8 @@ pub struct XenPlatform<H, const VCPUS: usize = 32> {
     events: EventChannels<H>,
     shared: &'static SharedInfo,
     hooks: Hooks,
+    #[cfg(feature = "trace")]
+    call_stack: Option<fn(u64) -> Option<CallStack>>,
     /// Added to system time, so that the clock continues over a migration.
     offset_ns: AtomicU64,
     vcpus: [VcpuClock; VCPUS],
@@ -118,8 +122,20 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
             events: EventChannels::new(hypercall, shared),
             shared,
             hooks,
+            #[cfg(feature = "trace")]
+            call_stack: None,
             offset_ns: AtomicU64::new(0),
             vcpus: core::array::from_fn(|_| VcpuClock::default()),
+        }
+    }
+
+    /// Has traces tell stacks by this function instead of [`Hooks::stack_bounds`]: see [`Platform::call_stack`].
+    #[cfg(feature = "trace")]
+    #[must_use]
+    pub fn with_call_stacks(self, call_stack: fn(u64) -> Option<CallStack>) -> Self {
+        Self {
+            call_stack: Some(call_stack),
+            ..self
         }
     }
 
@@ -321,6 +337,17 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on Xen run in ring 0.
         unsafe { arch::write_code(address, bytes) };
         true
+    }
+
+    #[cfg(feature = "trace")]
+    fn call_stack(&self, sp: u64) -> Option<CallStack> {
+        match self.call_stack {
+            Some(call_stack) => call_stack(sp),
+            None => self.stack_bounds(sp).map(|bounds| CallStack {
+                id: bounds.end,
+                end: bounds.end,
+            }),
+        }
     }
 
     #[cfg(feature = "trace")]

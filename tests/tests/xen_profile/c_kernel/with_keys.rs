@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
@@ -15,7 +16,8 @@ use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use crate::harness::{Boot, Guest, on, wait_until};
-use crate::memory::{Held, Site, assert_books};
+use crate::memory::{Books, Held, Site, assert_books};
+use crate::tracing::{assert_ratios, calls_of};
 
 const KEYED: &str = "c-keyed";
 const WITHOUT_KEYS: &str = "c-no-keys";
@@ -142,6 +144,54 @@ fn allocations_are_those_of_the_kernels_books() {
         let key = KeyFiles::write(&keys(), folder.path()).unwrap().control;
         let client = Guest::of_recording(lab, KEYED).client().with_key(&key);
         assert_books(&client.with_image(image()), &SITES, "crumb");
+    });
+}
+
+/// Functions of the kernel's `stock.c` and `work.c`, and how often each is called for each call of another one.
+const TRACED: [(&str, &str, u64); 6] = [
+    ("order", "jar", 8),
+    ("list", "jar", 1),
+    ("grind", "mill", 5),
+    ("bake", "mill", 1),
+    ("knead", "bake", 3),
+    ("prove", "bake", 2),
+];
+
+/// The kernel's threads are switched inside of `mill` and `bake`, and `prove` runs with events masked. A key of the role
+/// control does not open it.
+#[test]
+fn traced_calls_are_those_of_the_kernels_books() {
+    on(&FULL, |lab| {
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let files = KeyFiles::write(&keys(), folder.path()).unwrap();
+        let client = |key: &Path| {
+            let client = Guest::of_recording(lab, KEYED).client().with_key(key);
+            client.with_image(image())
+        };
+        let image = image().to_str().unwrap();
+        let functions = ["jar", "mill"].into_iter();
+        let functions: Vec<&str> = functions.chain(TRACED.map(|(name, ..)| name)).collect();
+        let words = [&["trace"], &functions[..], &["--image", image]].concat();
+        let limits = ["--for", "5s", "--max-cost", "0", "-o", "trace.json"];
+        let words = [&words[..], &limits].concat();
+        let refused = client(&files.control).connect(&words);
+        refused.expect_code(exit_code::KEY);
+
+        let client = client(&files.trace);
+        let before = Books::before(&client);
+        client.must(&words);
+        let trace = std::fs::read(client.path("trace.json")).unwrap();
+        let trace: Value = serde_json::from_slice(&trace).unwrap();
+        let books = Books::read(&client, before, &[JAR]);
+        let [from_ns, to_ns] = ["started_ns", "ended_ns"].map(|it| trace[it].as_u64().unwrap());
+        let [least, most] = books.calls(from_ns, to_ns, &JAR);
+        let calls = |name: &str| calls_of(&trace, name);
+        assert!(
+            (least..=most).contains(&(calls("jar") as f64)),
+            "{least} to {most}: {trace:#}"
+        );
+        assert_ratios(&trace, &TRACED);
+        assert!(calls("jar") > 100 && calls("mill") > 1, "{trace:#}");
     });
 }
 

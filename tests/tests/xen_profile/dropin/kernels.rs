@@ -14,6 +14,7 @@ use unikprof_tests::soak::target::KeyFiles;
 
 use super::{assert_no_watches, assert_waits_are_told, client, guest, image, keys, record};
 use crate::harness::{Boot, Guest, counters_add_up, on};
+use crate::tracing::{assert_ratios, calls_of};
 
 const NAME: &str = "c-dropin";
 const KEYED: &str = "c-dropin-keyed";
@@ -28,7 +29,7 @@ const KERNELS: Boot = Boot {
         configured.store.clear();
         Ok(LabConfig {
             guests: vec![
-                guest(NAME, "10.0.2.50", &[("access", "open")]),
+                guest(NAME, "10.0.2.50", &[("access", "open"), ("tracing", "yes")]),
                 with_keys(keyed, &keys()),
                 configured,
             ],
@@ -51,6 +52,30 @@ fn configured_image() -> Result<PathBuf, LabError> {
         .unwrap();
     assert!(done.status.success(), "{done:?}");
     Ok(to.into())
+}
+
+/// Its breakpoint handler is before the kernel's own, and its threads are switched inside of the calls.
+#[test]
+fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
+    on(&KERNELS, |lab| {
+        let client = client(lab, NAME);
+        let functions = ["mill", "grind", "bake", "knead", "prove"];
+        let image = ["--image", image().to_str().unwrap()];
+        let limits = ["--for", "5s", "--max-cost", "0", "-o", "trace.json"];
+        client.must(&[&["trace"], &functions[..], &image, &limits].concat());
+        let trace = std::fs::read(client.path("trace.json")).unwrap();
+        let trace: Value = serde_json::from_slice(&trace).unwrap();
+        assert_ratios(
+            &trace,
+            &[
+                ("grind", "mill", 5),
+                ("bake", "mill", 1),
+                ("knead", "bake", 3),
+                ("prove", "bake", 2),
+            ],
+        );
+        assert!(calls_of(&trace, "mill") > 1, "{trace:#}");
+    });
 }
 
 /// `grind` works five parts, `knead` three: with whole stacks, down to the start of their threads.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB]
 //! ```
 //!
 //! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
@@ -80,7 +80,7 @@ const PREFIX: &str = "unikprof_";
 
 const USAGE: &str =
     "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
-      or: build-archive FOLDER --dropin [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
+      or: build-archive FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
@@ -92,6 +92,7 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
   --trace        traces of functions, by breakpoints
 
 --dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
+  --trace        traces of functions, by breakpoints
   --entry NAME   the function before which it starts [default: solo5_app_main]
   --abort NAME   a function before which it writes a crash dump; can be repeated
                  [default: solo5_abort and solo5_exit]
@@ -121,7 +122,7 @@ impl Archive {
         }
     }
 
-    fn dropin(entry: &str, aborts: &[String], mebibytes: u32) -> Self {
+    fn dropin(features: Vec<&'static str>, entry: &str, aborts: &[String], mebibytes: u32) -> Self {
         let wrap = |name: &str, function: &str| {
             let code = arch::call_before(function);
             let code = format!(".globl __wrap_{name}\n__wrap_{name}:\n{code}jmp __real_{name}\n");
@@ -147,7 +148,7 @@ impl Archive {
             package: "dropin",
             name: "libunikprof-dropin.a",
             headers: &["unikprof_dropin.h"],
-            features: Vec::new(),
+            features,
             members,
         }
     }
@@ -207,12 +208,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
     }
     let entry = entry.as_deref();
     let archive = match is_dropin {
-        true if features.is_empty() => {
+        true if features.iter().all(|feature| *feature == "trace") => {
             if aborts.is_empty() {
                 aborts = ["solo5_abort", "solo5_exit"].map(str::to_owned).into();
             }
             let entry = entry.unwrap_or("solo5_app_main");
-            Archive::dropin(entry, &aborts, memory.unwrap_or(4))
+            Archive::dropin(features, entry, &aborts, memory.unwrap_or(4))
         }
         false if entry.is_none() && aborts.is_empty() && memory.is_none() => {
             Archive::library(features)
