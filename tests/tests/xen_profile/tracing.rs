@@ -42,6 +42,8 @@ const ROUNDS: u64 = 300;
 pub(crate) struct Tracing {
     plan: Vec<Planned>,
     trace: u64,
+    /// What a breakpoint costs without the agent's part.
+    probe_cycles: u64,
 }
 
 /// The ids of clients: only the one that began a trace may begin another instead.
@@ -51,8 +53,16 @@ const OTHER: u64 = 2;
 impl Tracing {
     pub(crate) fn begin(guest: &Guest<'_>) -> Tracing {
         let plan = planned(&std::fs::read(Guest::program()).unwrap(), &FUNCTIONS);
-        let trace = Client::connect(guest.address(), OWN).trace(&plan, 0);
-        Tracing { plan, trace }
+        let mut client = Client::connect(guest.address(), OWN);
+        let ready = client.begin(&plan, 0, 0, 0);
+        client.send_plan(ready.trace, &plan);
+        let (armed, refused) = client.arm(ready.trace);
+        assert_eq!(refused, [], "{armed:?}");
+        Tracing {
+            plan,
+            trace: ready.trace,
+            probe_cycles: ready.probe_cycles,
+        }
     }
 
     /// Asserts that calls are still counted, and ends the trace. Afterwards the guest's code is as before, for then the
@@ -159,7 +169,11 @@ fn count(call: &Call) -> usize {
 pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     let sampling = guest.client();
     sampling.must(&["start", "--name", "beside", "-F", "1997"]);
-    let Tracing { trace, .. } = Tracing::begin(guest);
+    let Tracing {
+        trace,
+        probe_cycles,
+        ..
+    } = Tracing::begin(guest);
     let mut client = Client::connect(guest.address(), OWN);
     assert_ne!(client.welcome_capabilities & capability::TRACE, 0);
     wait_until("traced rounds", || {
@@ -171,6 +185,10 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     let rings = [0, 1].map(|vcpu| client.ring(vcpu));
     drop(client);
     assert_counted(&fetched);
+    println!(
+        "cycles of a breakpoint: {probe_cycles}, and {} of the agent",
+        state.cycles / state.traps.max(1)
+    );
 
     // The numbers of traces in the ring are their ids, for the first 65,535.
     let [first, other] = rings.map(|ring| calls(&ring, trace));
