@@ -60,6 +60,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     ///
     /// It is bounded, and neither allocates, locks, waits nor panics. It uses no floating point and no SSE registers if
     /// the agent was built without them.
+    #[inline(never)] // The client finds the guest's handlers by their calls of it.
     pub fn on_breakpoint(&self, frame: &mut TrapFrame) -> Breakpoint {
         let Some(trace) = &self.trace else {
             return Breakpoint::NotOurs;

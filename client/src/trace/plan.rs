@@ -108,7 +108,7 @@ pub(crate) struct Planner<'i> {
     /// Functions that other code enters in the middle.
     second_entries: HashSet<usize>,
     names: Vec<String>,
-    /// Functions that the agent in the image may run while it handles a breakpoint.
+    /// Functions that may run while the agent in the image handles a breakpoint.
     agents: HashSet<usize>,
 }
 
@@ -414,23 +414,54 @@ impl<'i> Planner<'i> {
         }
     }
 
-    /// Finds the agent's functions in a Rust program, and those of others that they call.
+    /// Finds the functions of the agent in the image, and the others that may run while a breakpoint is handled: those
+    /// that its handler calls, the guest's handlers that call it, and what these call. What a function calls that has
+    /// no exit, such as a panic, does not count.
     fn find_agents(&mut self) {
-        if !self
-            .names
-            .iter()
-            .any(|it| it.starts_with("unikprof_agent::"))
-        {
+        let all = 0..self.len();
+        if !self.names.iter().any(|it| is_linked(it)) {
             return;
         }
-        let mut open: Vec<usize> = (0..self.len())
-            .filter(|at| is_agents(&self.names[*at]))
-            .collect();
-        while let Some(function) = open.pop() {
-            if self.agents.insert(function) {
-                open.extend(self.callees(function));
+        let named = |is_meant: fn(&str) -> bool| -> Vec<usize> {
+            all.clone()
+                .filter(|at| is_meant(&self.names[*at]))
+                .collect()
+        };
+        let mut agents: HashSet<usize> = named(is_agents).into_iter().collect();
+        let mut followed = HashSet::new();
+        let mut open = named(is_of_handler);
+        let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
+        for caller in all.clone() {
+            for called in self.called(caller) {
+                callers.entry(called).or_default().push(caller);
             }
         }
+        let mut handlers = named(is_handler);
+        while let Some(handler) = handlers.pop() {
+            for caller in callers.remove(&handler).unwrap_or_default() {
+                if !agents.contains(&caller) {
+                    handlers.push(caller);
+                    open.push(caller);
+                }
+            }
+        }
+        while let Some(function) = open.pop() {
+            agents.insert(function);
+            let has_exit = self.parts(function).any(|piece| !piece.has_no_exit());
+            if followed.insert(function) && has_exit {
+                let references = self.parts(function).flat_map(|piece| &piece.references);
+                let references = references.filter_map(|it| self.code.function_by(*it));
+                open.extend(references.chain(self.called(function)));
+            }
+        }
+        self.agents = agents;
+    }
+
+    /// The functions that a function certainly calls or jumps to.
+    fn called(&self, function: usize) -> Vec<usize> {
+        let pointers = self.parts(function).flat_map(|it| &it.called_pointers);
+        let pointers = pointers.filter_map(|it| self.code.function_by(*it));
+        self.callees(function).into_iter().chain(pointers).collect()
     }
 
     fn is_beginning(&self, address: u64) -> bool {
@@ -507,7 +538,30 @@ fn displacement(instruction: &Instruction, bytes: &[u8]) -> Option<u8> {
     (is_usual && offset > 0).then_some(offset)
 }
 
-/// Whether a function belongs to the agent, by its name in a Rust program that the agent is linked into.
+/// Whether a function, by its name, shows that the agent is linked into the image.
+fn is_linked(name: &str) -> bool {
+    name.starts_with("unikprof_agent::") || name == C_HANDLER
+}
+
+/// The agent's breakpoint handler for C.
+const C_HANDLER: &str = "unikprof_on_breakpoint";
+
+/// Whether a function is the agent's breakpoint handler, by its name.
+fn is_handler(name: &str) -> bool {
+    name == C_HANDLER || name.contains("unikprof_agent::") && name.ends_with("::on_breakpoint")
+}
+
+/// Whether a function of the agent or of its platform is called while a breakpoint is handled, by its name.
+fn is_of_handler(name: &str) -> bool {
+    const PARTS: [&str; 3] = [
+        "unikprof_agent::trace::",
+        "unikprof_agent::guests::",
+        "unikprof_agent::ground::platform::Platform>::",
+    ];
+    name == C_HANDLER || PARTS.iter().any(|it| name.contains(it))
+}
+
+/// Whether a function belongs to the agent, by its name in a program that the agent is linked into.
 fn is_agents(name: &str) -> bool {
     const CRATES: [&str; 3] = ["unikprof_agent::", "unikprof_proto::", "xen_sys_lite::"];
     const BUILTINS: [&str; 6] = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];

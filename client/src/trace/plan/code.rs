@@ -1,9 +1,12 @@
 //! The code of an image: its sections, its functions and what the unwind entries say about the rest.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, LittleEndian, UnwindSection};
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{
+    Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind,
+};
 
 /// The largest function that is analysed, in bytes: its symbol may claim any size.
 pub(super) const MAX_FUNCTION: u64 = 1 << 20;
@@ -13,6 +16,8 @@ pub(super) struct Code<'i> {
     sections: Vec<Section<'i>>,
     /// Read-only and writable data, in which jump tables lie.
     data: Vec<(u64, &'i [u8])>,
+    /// Words that the loader writes, with the addresses of the image's own functions among them.
+    pointers: HashMap<u64, u64>,
     /// By address, each address once.
     pub(super) functions: Vec<Function>,
     /// Ranges that no function's symbol covers: parts of functions that the compiler has moved elsewhere, or functions
@@ -70,6 +75,7 @@ impl<'i> Code<'i> {
         let mut code = Code {
             sections,
             data,
+            pointers: pointers_of(file),
             functions: Vec::new(),
             fragments: Vec::new(),
         };
@@ -116,6 +122,19 @@ impl<'i> Code<'i> {
         of_code
             .or_else(of_data)
             .and_then(|bytes| bytes.first_chunk().copied())
+    }
+
+    /// The function that begins at an address, or at the one that the word there holds once the image is loaded.
+    pub(super) fn function_by(&self, address: u64) -> Option<usize> {
+        let starts = |address: u64| {
+            let found = self.function_at(address);
+            found.filter(|at| self.functions[*at].range.start == address)
+        };
+        let pointer = || {
+            let known = self.pointers.get(&address).copied();
+            known.or_else(|| self.word(address).map(u64::from_le_bytes))
+        };
+        starts(address).or_else(|| starts(pointer()?))
     }
 
     /// The function that covers an address.
@@ -207,6 +226,22 @@ impl<'i> Code<'i> {
         self.fragments.sort_by_key(|fragment| fragment.range.start);
         self.fragments.dedup_by_key(|fragment| fragment.range.start);
     }
+}
+
+/// The words that the loader writes into an image that can be loaded anywhere.
+fn pointers_of(file: &object::File<'_>) -> HashMap<u64, u64> {
+    let relocations = file.dynamic_relocations().into_iter().flatten();
+    let pointer = |relocation: &object::Relocation| match relocation.target() {
+        RelocationTarget::Absolute => u64::try_from(relocation.addend()).ok(),
+        RelocationTarget::Symbol(symbol) => {
+            let symbol = file.dynamic_symbol_table()?.symbol_by_index(symbol).ok()?;
+            Some(symbol.address().wrapping_add_signed(relocation.addend()))
+        }
+        _ => None,
+    };
+    relocations
+        .filter_map(|(address, relocation)| Some((address, pointer(&relocation)?)))
+        .collect()
 }
 
 /// A symbol of code or of a label in it.

@@ -27,6 +27,10 @@ pub(super) struct Piece {
     pub(super) indirect: Vec<(Instruction, Option<Table>)>,
     /// The targets of direct calls out of the range.
     pub(super) calls: Vec<u64>,
+    /// The places of function pointers through which it calls or jumps, relative to the program counter.
+    pub(super) called_pointers: Vec<u64>,
+    /// What else it refers to relative to the program counter: functions or pointers to them may be among them.
+    pub(super) references: Vec<u64>,
     /// Why the range is not understood.
     pub(super) problem: Option<Refusal>,
 }
@@ -79,6 +83,15 @@ impl Piece {
                 return;
             }
             let is_near = instruction.op0_kind() == OpKind::NearBranch64;
+            if instruction.is_ip_rel_memory_operand() {
+                let list = match instruction.flow_control() {
+                    FlowControl::IndirectCall | FlowControl::IndirectBranch => {
+                        &mut self.called_pointers
+                    }
+                    _ => &mut self.references,
+                };
+                list.push(instruction.ip_rel_memory_address());
+            }
             match instruction.flow_control() {
                 FlowControl::Return => {
                     if matches!(instruction.code(), Opcode::Retnq | Opcode::Retnq_imm16) {
@@ -128,6 +141,11 @@ impl Piece {
         if !ends {
             self.refuse(Refusal::FallsThrough);
         }
+    }
+
+    /// Whether it has no exit: it ends in a loop, or in calls that do not return.
+    pub(super) fn has_no_exit(&self) -> bool {
+        self.returns.is_empty() && self.jumps.is_empty() && self.indirect.is_empty()
     }
 
     /// The first problem counts.

@@ -118,6 +118,38 @@ mod assembly {
         ".byte 0x06",
         "ret",
         "END plan_data",
+        // An agent's handler, the guest's handler that calls it, and what both call.
+        "FUNCTION unikprof_on_breakpoint",
+        "mov rax, qword ptr [rip + plan_slot]",
+        "call rax",
+        "call plan_fatal",
+        "ret",
+        "END unikprof_on_breakpoint",
+        "FUNCTION plan_by_pointer",
+        "ret",
+        "END plan_by_pointer",
+        "FUNCTION plan_guest_handler",
+        "call plan_helper",
+        "call plan_agent_handler",
+        "ret",
+        "END plan_guest_handler",
+        "FUNCTION plan_agent_handler",
+        "jmp unikprof_on_breakpoint",
+        "END plan_agent_handler",
+        "FUNCTION plan_helper",
+        "ret",
+        "END plan_helper",
+        "FUNCTION plan_fatal",
+        "call plan_console",
+        "ud2",
+        "END plan_fatal",
+        "FUNCTION plan_console",
+        "ret",
+        "END plan_console",
+        ".pushsection .data.rel.ro.plan_slot, \"aw\", @progbits",
+        ".p2align 3",
+        "plan_slot: .quad plan_by_pointer",
+        ".popsection",
         ".p2align 2",
         "7: .long 5b - 7b, 6b - 7b",
         "8: .long plan_landing - 8b, plan_patchable - 8b",
@@ -159,7 +191,8 @@ mod assembly {
         const ENTRY: u8 = probe_kind::ENTRY;
         const EXIT: u8 = probe_kind::EXIT;
         const PATCHABLE: u8 = probe_kind::PATCHABLE;
-        let expected: [(&str, Found); 13] = [
+        let one = || Ok((1, vec![(ENTRY | EXIT, 0, 0, 1)]));
+        let expected: [(&str, Found); 19] = [
             (
                 "plan_landing",
                 Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)])),
@@ -197,6 +230,13 @@ mod assembly {
             ("plan_jumps_inside", Err(Refusal::IntoFunction)),
             ("plan_call_first", Err(Refusal::Instruction)),
             ("plan_data", Err(Refusal::Undecodable)),
+            ("plan_by_pointer", Err(Refusal::Agent)),
+            ("plan_guest_handler", Err(Refusal::Agent)),
+            ("plan_agent_handler", Err(Refusal::Agent)),
+            ("plan_helper", Err(Refusal::Agent)),
+            ("plan_fatal", Err(Refusal::Agent)),
+            // Called only by a function that does not return.
+            ("plan_console", one()),
         ];
         for (name, expected) in expected {
             assert_eq!(found(name), expected, "{name}");
