@@ -117,7 +117,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             self.count_call(trace, role, sp, enters, leaves);
         }
         if traps % budget::EVERY == budget::EVERY - 1 {
-            trace.judge(self.platform());
+            trace.judge(&self.platform());
         }
         let spent = self.platform().cycles().wrapping_sub(cycles);
         add(&cells.cycles, spent.min(INTERRUPTED_CYCLES));

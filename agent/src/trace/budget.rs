@@ -3,9 +3,8 @@
 //! The cost is that of the handlers, measured, and of the exceptions themselves, at the cost that was measured when the
 //! trace began. If it is above its limit over a window, the functions with the most breakpoints lose their probes.
 
-use super::Trace;
 use super::probes::State;
-use crate::ground::platform::Platform;
+use super::{Hands, Trace};
 use crate::ground::sync::{AtomicU64, Ordering};
 
 /// The shortest window.
@@ -23,7 +22,7 @@ fn read(cell: &AtomicU64) -> u64 {
 
 impl Trace<'_> {
     /// Begins the first window. Call it when all probes are set.
-    pub(super) fn begin_window(&self, platform: &dyn Platform) {
+    pub(super) fn begin_window(&self, platform: &dyn Hands) {
         let cells = self.cells;
         for (cell, count) in [
             (&cells.window_start, platform.cycles()),
@@ -53,7 +52,7 @@ impl Trace<'_> {
     /// Ends the window if it is over: compares its cost with the limit, and begins the next.
     #[cold]
     #[inline(never)]
-    pub(super) fn judge(&self, platform: &dyn Platform) {
+    pub(super) fn judge(&self, platform: &dyn Hands) {
         let cells = self.cells;
         if cells.is_judging.swap(1, Ordering::Acquire) != 0 {
             return;
@@ -79,7 +78,7 @@ impl Trace<'_> {
     }
 
     /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left.
-    fn remove_hottest(&self, platform: &dyn Platform, mut traps: u64, allowed: u64) {
+    fn remove_hottest(&self, platform: &dyn Hands, mut traps: u64, allowed: u64) {
         for _ in 0..MOST_REMOVED {
             let recent = |index: &usize| {
                 let function = self.functions.get(*index);

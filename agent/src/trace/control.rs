@@ -261,7 +261,7 @@ impl Tracer {
     ) -> Result<TraceState, Refused> {
         let trace = self.known(agent, client, id, now_ns)?;
         if self.is_under_way() {
-            trace.judge(agent.platform());
+            trace.judge(&agent.platform());
         }
         let cells = trace.cells;
         let read = |cell: &crate::ground::sync::AtomicU64| cell.load(Ordering::Relaxed);
@@ -591,9 +591,9 @@ impl<'m> Trace<'m> {
                 let state = State::Set;
                 probe.set_role(Role { state, ..role });
             } else if role.state != State::Removed {
-                self.remove(probe, platform);
+                self.remove(probe, &platform);
             }
         }
-        self.begin_window(platform);
+        self.begin_window(&platform);
     }
 }

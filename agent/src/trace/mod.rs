@@ -141,6 +141,28 @@ pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
         + 12 * align_of::<FunctionCells>()
 }
 
+/// What setting and removing probes needs of a platform. The table of these methods leads to no others: the breakpoint
+/// handler uses it too, and must not reach those that are not bounded.
+trait Hands {
+    fn now_ns(&self) -> u64;
+    fn cycles(&self) -> u64;
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool;
+}
+
+impl<P: Platform + ?Sized> Hands for &P {
+    fn now_ns(&self) -> u64 {
+        (**self).now_ns()
+    }
+
+    fn cycles(&self) -> u64 {
+        (**self).cycles()
+    }
+
+    fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        (**self).write_code(address, bytes)
+    }
+}
+
 impl<'m> Trace<'m> {
     /// Divides a block for as many functions as it has room for; `None` if that is not one.
     fn in_block(block: &'m mut [MaybeUninit<u8>], stacks: usize, handler: Handler) -> Option<Self> {
@@ -172,7 +194,7 @@ impl<'m> Trace<'m> {
 
     /// Removes a probe. If the platform cannot write, it stays set, and the handler serves it.
     #[inline(never)]
-    fn remove(&self, probe: &ProbeCells, platform: &dyn Platform) {
+    fn remove(&self, probe: &ProbeCells, platform: &dyn Hands) {
         let role = probe.role();
         let is_there = matches!(role.state, State::Rehearsed | State::Set);
         let is_restored = !is_there || platform.write_code(probe.address(), &[probe.first_byte()]);
@@ -186,7 +208,7 @@ impl<'m> Trace<'m> {
 
     /// Removes all probes.
     #[inline(never)]
-    fn remove_all(&self, platform: &dyn Platform) {
+    fn remove_all(&self, platform: &dyn Hands) {
         for probe in self.probes.all() {
             if probe.role().state != State::Removed {
                 self.remove(probe, platform);
@@ -272,7 +294,7 @@ impl AnyAgent<'_, '_> {
     /// Removes all probes.
     pub(crate) fn remove_probes(&self) {
         if let Some(trace) = &self.trace {
-            trace.remove_all(self.platform());
+            trace.remove_all(&self.platform());
         }
     }
 }
