@@ -69,6 +69,16 @@ global_asm!(
     "FUNCTION traced_root",
     "push %rdi; mov $1, %edi; call traced_leaf; pop %rcx; 1: dec %rcx; jns 1b; ret",
     "END traced_root",
+    // Functions of 64 bytes, with three exits each: the number plus one.
+    ".balign 64",
+    "FUNCTION many_functions",
+    ".rept 250",
+    ".balign 64",
+    "push %rbx; test $1, %dil; je 1f; lea 1(%rdi), %rax; pop %rbx; ret",
+    "1: test $2, %dil; je 2f; lea 1(%rdi), %rax; pop %rbx; ret",
+    "2: lea 1(%rdi), %rax; pop %rbx; ret",
+    ".endr",
+    "END many_functions",
     ".data",
     ".balign 8",
     "traced_pointer: .quad traced_leaf",
@@ -106,6 +116,7 @@ functions! {
     traced_caller traced_caller_end
     traced_return traced_return_end
     traced_root traced_root_end
+    many_functions many_functions_end
 }
 
 /// The guest of this process, and the turn of a test: there is one trace at a time.
@@ -388,4 +399,88 @@ fn what_the_handler_calls_is_refused() {
     assert_eq!(call(traced_leaf, 1), 2);
     client.stop(ready.trace);
     assert_eq!(client.fetch(ready.trace).of(0).calls, 1);
+}
+
+/// The functions of 64 bytes, without what aligns the last one.
+const MANY: usize = 250;
+
+fn many(number: usize) -> unsafe extern "C" fn(u64) -> u64 {
+    let address = many_functions as *const () as usize + 64 * number;
+    let function = core::ptr::with_exposed_provenance::<()>(address);
+    // SAFETY: one of the functions above, all of this type.
+    unsafe { std::mem::transmute(function) }
+}
+
+/// Ends the threads of a test when it is dropped.
+struct End<'d>(&'d std::sync::atomic::AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// A thousand probes are set and removed again and again, while two threads run through them: no result is wrong, and the
+/// code is as before. `UNIKPROF_TRACE_TIMES=1000` takes some minutes.
+#[test]
+fn a_thousand_probes_come_and_go_under_load() {
+    let times = std::env::var("UNIKPROF_TRACE_TIMES").map_or(20, |times| times.parse().unwrap());
+    let (guest, _turn) = guest();
+    let start = many_functions as *const () as u64;
+    let length = (&raw const many_functions_end) as u64 - start;
+    let code = || {
+        let code = core::ptr::with_exposed_provenance::<u8>(start as usize);
+        // SAFETY: the functions' code, which nobody writes while this is called.
+        unsafe { std::slice::from_raw_parts(code, length as usize) }.to_vec()
+    };
+    let before = code();
+    let plan: Vec<Planned> = (0..MANY)
+        .map(|number| {
+            // Up to the third return.
+            let bytes = &before[64 * number..];
+            let returns = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0xc3);
+            let end = returns.map(|(at, _)| at).nth(2).unwrap() + 1;
+            tracing::plan_of(start + 64 * number as u64, &bytes[..end])
+        })
+        .collect();
+    assert_eq!(
+        plan.iter().map(|one| one.probes.len()).sum::<usize>(),
+        1_000
+    );
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let called = std::sync::atomic::AtomicU64::new(0);
+    let mut traps = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (done, called) = (&done, &called);
+            scope.spawn(move || {
+                let _vcpu = guest.register_thread().unwrap();
+                let mut number = thread;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    number = number
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    let index = (number >> 33) as usize % MANY;
+                    assert_eq!(call(many(index), number), number.wrapping_add(1));
+                    called.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+        // Also if an assertion below fails.
+        let _end = End(&done);
+        let mut client = connect(&guest);
+        for _ in 0..times {
+            let trace = client.trace(&plan, trace_flag::COUNT);
+            let state = client.stop(trace);
+            // A thread may leave a function by a probe that is removed already, and the next one by one that is not.
+            assert_eq!(state.unplaced, 0);
+            traps += state.traps + state.stale;
+        }
+    });
+    assert_eq!(code(), before);
+    let called = called.into_inner();
+    assert!(
+        called > 1_000 && traps > 1_000,
+        "{called} calls, {traps} breakpoints"
+    );
 }

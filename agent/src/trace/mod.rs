@@ -18,6 +18,10 @@
 //! | `rehearsal` | which functions the handler itself calls |
 //! | `control` | the trace that exists, and its setting and removal, for the service |
 //!
+//! Why: docs/decisions.md#breakpoints-and-slots, docs/decisions.md#what-is-accepted-is-listed,
+//! docs/decisions.md#probes-stay-in-the-table, docs/decisions.md#calls-are-paired-by-stack-pointer,
+//! docs/decisions.md#the-handler-is-rehearsed, docs/decisions.md#costs-are-bounded-in-the-handler.
+//!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point. It calls these
 //! methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack` and `traced_blocked_ns`. No probe may be set in
 //! their code.
