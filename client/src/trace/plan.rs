@@ -415,8 +415,8 @@ impl<'i> Planner<'i> {
     }
 
     /// Finds the functions of the agent in the image, and the others that may run while a breakpoint is handled: those
-    /// that its handler calls, the guest's handlers that call it, and what these call. What a function calls that has
-    /// no exit, such as a panic, does not count.
+    /// that its handler calls, and the guest's handlers that call it, with what these call. What runs only before a
+    /// panic or after a breakpoint that is not the agent's can be traced.
     fn find_agents(&mut self) {
         let all = 0..self.len();
         if !self.names.iter().any(|it| is_linked(it)) {
@@ -428,23 +428,30 @@ impl<'i> Planner<'i> {
                 .collect()
         };
         let mut agents: HashSet<usize> = named(is_agents).into_iter().collect();
-        let mut followed = HashSet::new();
-        let mut open = named(is_of_handler);
         let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
         for caller in all.clone() {
             for called in self.called(caller) {
                 callers.entry(called).or_default().push(caller);
             }
         }
+        let mut open = named(is_of_handler);
         let mut handlers = named(is_handler);
         while let Some(handler) = handlers.pop() {
             for caller in callers.remove(&handler).unwrap_or_default() {
-                if !agents.contains(&caller) {
-                    handlers.push(caller);
-                    open.push(caller);
+                if !agents.insert(caller) {
+                    continue;
                 }
+                handlers.push(caller);
+                let called = self.called(caller);
+                let (before, behind) = match called.iter().position(|it| *it == handler) {
+                    Some(at) => called.split_at(at),
+                    None => (&called[..], &[][..]),
+                };
+                open.extend(before);
+                agents.extend(behind);
             }
         }
+        let mut followed = HashSet::new();
         while let Some(function) = open.pop() {
             agents.insert(function);
             let has_exit = self.parts(function).any(|piece| !piece.has_no_exit());
@@ -457,11 +464,18 @@ impl<'i> Planner<'i> {
         self.agents = agents;
     }
 
-    /// The functions that a function certainly calls or jumps to.
+    /// The functions that a function calls, in their order in its code, and those that it jumps to.
     fn called(&self, function: usize) -> Vec<usize> {
-        let pointers = self.parts(function).flat_map(|it| &it.called_pointers);
-        let pointers = pointers.filter_map(|it| self.code.function_by(*it));
-        self.callees(function).into_iter().chain(pointers).collect()
+        let parts = self.parts(function);
+        parts
+            .flat_map(|piece| {
+                let jumps = piece.jumps.iter().map(Instruction::near_branch_target);
+                let direct = piece.calls.iter().copied().chain(jumps);
+                direct.chain(piece.called_pointers.iter().copied())
+            })
+            .filter_map(|address| self.code.function_by(address))
+            .filter(|it| *it != function)
+            .collect()
     }
 
     fn is_beginning(&self, address: u64) -> bool {
@@ -551,19 +565,29 @@ fn is_handler(name: &str) -> bool {
     name == C_HANDLER || name.contains("unikprof_agent::") && name.ends_with("::on_breakpoint")
 }
 
-/// Whether a function of the agent or of its platform is called while a breakpoint is handled, by its name.
+/// Whether the breakpoint handler begins with a function of the agent, or calls a function of its platform, by its name.
 fn is_of_handler(name: &str) -> bool {
-    const PARTS: [&str; 3] = [
-        "unikprof_agent::trace::",
-        "unikprof_agent::guests::",
-        "unikprof_agent::ground::platform::Platform>::",
+    const METHODS: [&str; 8] = [
+        "vcpu",
+        "now_ns",
+        "cycles",
+        "call_stack",
+        "stack_bounds",
+        "blocked_ns",
+        "traced_blocked_ns",
+        "write_code",
     ];
-    name == C_HANDLER || PARTS.iter().any(|it| name.contains(it))
+    let method = name
+        .split_once("unikprof_agent::ground::platform::Platform>::")
+        .map(|(_, method)| method);
+    is_handler(name)
+        || name.contains("unikprof_agent::guests::hosted::breakpoint::")
+        || method.is_some_and(|method| METHODS.contains(&method))
 }
 
 /// Whether a function belongs to the agent, by its name in a program that the agent is linked into.
 fn is_agents(name: &str) -> bool {
-    const CRATES: [&str; 3] = ["unikprof_agent::", "unikprof_proto::", "xen_sys_lite::"];
+    const CRATES: [&str; 2] = ["unikprof_agent::", "unikprof_proto::"];
     const BUILTINS: [&str; 6] = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
     let is_of_c_calls = name.starts_with("unikprof_") && !name.contains("::");
     CRATES.iter().any(|it| name.contains(it)) || BUILTINS.contains(&name) || is_of_c_calls

@@ -131,14 +131,23 @@ mod assembly {
         "FUNCTION plan_guest_handler",
         "call plan_helper",
         "call plan_agent_handler",
+        "call plan_crash",
         "ret",
         "END plan_guest_handler",
+        "FUNCTION plan_crash",
+        "call plan_console",
+        "ret",
+        "END plan_crash",
         "FUNCTION plan_agent_handler",
         "jmp unikprof_on_breakpoint",
         "END plan_agent_handler",
         "FUNCTION plan_helper",
+        "call plan_inner_helper",
         "ret",
         "END plan_helper",
+        "FUNCTION plan_inner_helper",
+        "ret",
+        "END plan_inner_helper",
         "FUNCTION plan_fatal",
         "call plan_console",
         "ud2",
@@ -192,7 +201,7 @@ mod assembly {
         const EXIT: u8 = probe_kind::EXIT;
         const PATCHABLE: u8 = probe_kind::PATCHABLE;
         let one = || Ok((1, vec![(ENTRY | EXIT, 0, 0, 1)]));
-        let expected: [(&str, Found); 19] = [
+        let expected: [(&str, Found); 21] = [
             (
                 "plan_landing",
                 Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)])),
@@ -234,8 +243,10 @@ mod assembly {
             ("plan_guest_handler", Err(Refusal::Agent)),
             ("plan_agent_handler", Err(Refusal::Agent)),
             ("plan_helper", Err(Refusal::Agent)),
+            ("plan_inner_helper", Err(Refusal::Agent)),
             ("plan_fatal", Err(Refusal::Agent)),
-            // Called only by a function that does not return.
+            ("plan_crash", Err(Refusal::Agent)),
+            // Called only by a function that does not return, and by one that is called behind the agent's handler.
             ("plan_console", one()),
         ];
         for (name, expected) in expected {
