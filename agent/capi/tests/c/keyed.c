@@ -57,7 +57,7 @@ int main(void)
     REFUSED(keys[1].text = "", UNIKPROF_E_KEYS);
     REFUSED(keys[1].text = NULL, UNIKPROF_E_NULL);
     REFUSED(keys[1].role = 0, UNIKPROF_E_KEYS);
-    REFUSED(keys[1].role = 3, UNIKPROF_E_KEYS);
+    REFUSED(keys[1].role = UNIKPROF_ROLE_TRACE + 1, UNIKPROF_E_KEYS);
     REFUSED(config.key_count = 0, UNIKPROF_E_KEYS);
     REFUSED(config.key_count = UNIKPROF_MAX_KEYS + 1, UNIKPROF_E_KEYS);
     REFUSED(config.keys = NULL, UNIKPROF_E_NULL);
