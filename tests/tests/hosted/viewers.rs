@@ -2,7 +2,7 @@
 //! programs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -349,6 +349,19 @@ struct Served {
     addresses: Value,
 }
 
+/// What the server answers before it ends the connection. A body that it has not read by then makes the end a reset.
+fn read_answer(stream: &mut TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let end = stream
+        .read_to_end(&mut answer)
+        .map_err(|error| error.kind());
+    assert!(
+        matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)),
+        "{end:?}"
+    );
+    answer
+}
+
 impl Served {
     fn start(client: &Client, words: &[&str]) -> Served {
         let image = client.image().to_str().unwrap();
@@ -395,9 +408,9 @@ impl Served {
             head.push_str(&format!("{field}\r\n"));
         }
         let length = body.len();
-        write!(stream, "{head}Content-Length: {length}\r\n\r\n{body}").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer(&mut stream);
         let end = answer
             .windows(4)
             .position(|four| four == b"\r\n\r\n")
@@ -650,13 +663,9 @@ fn no_other_program_ends_or_blocks_view() {
     let path = format!("{token}/asm/v1");
     let mut stream = TcpStream::connect(host).unwrap();
     let length = "Content-Length: 1000000000000";
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\n{right}\r\n{length}\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let request = format!("POST {path} HTTP/1.1\r\n{right}\r\n{length}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let answer = String::from_utf8(read_answer(&mut stream)).unwrap();
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
 }
 
