@@ -45,6 +45,8 @@ struct State {
     next: Plan,
     /// What was forwarded to the guest, by connection.
     sent: Vec<Vec<u8>>,
+    /// How many bytes came back on the last connection.
+    answered: usize,
     reached: bool,
     connections: Vec<[TcpStream; 2]>,
     closed: bool,
@@ -103,6 +105,12 @@ impl Proxy {
     /// The bytes that were forwarded to the guest, by connection.
     pub(crate) fn sent(&self) -> Vec<Vec<u8>> {
         self.shared.lock().sent.clone()
+    }
+
+    /// How many bytes were forwarded to the client on the last connection.
+    #[allow(dead_code, reason = "for guests with keys")]
+    pub(crate) fn answered(&self) -> usize {
+        self.shared.lock().answered
     }
 
     /// The bodies of the requests of this type on each connection; all of them are in the clear.
@@ -228,7 +236,7 @@ impl Shared {
         self.end(reached, &from, &to);
     }
 
-    /// Forwards bytes, which are kept if `sent` is the connection's number, and changes the one at `altered`.
+    /// Forwards bytes, which are kept if `sent` is the connection's number and else counted, and changes the one at `altered`.
     fn forward(
         &self,
         mut from: TcpStream,
@@ -251,8 +259,9 @@ impl Shared {
             }
             passed += length;
             left -= length;
-            if let Some(number) = sent {
-                self.lock().sent[number].extend_from_slice(&buffer[..length]);
+            match sent {
+                Some(number) => self.lock().sent[number].extend_from_slice(&buffer[..length]),
+                None => self.lock().answered = passed,
             }
             if to.write_all(&buffer[..length]).is_err() {
                 break;
