@@ -12,6 +12,8 @@ mod json;
 mod order;
 mod pattern;
 mod plan;
+#[cfg(test)]
+mod tests;
 mod text;
 mod tree;
 mod view;

@@ -1,7 +1,10 @@
 //! A trace as text.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+
+use unikprof_proto::message::bucket_floor;
 
 use super::calls::End;
 use super::data::last_of;
@@ -166,7 +169,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
     if orphans > 0 {
         writeln!(
             out,
-            "{:>11} returns have no call: it began before the trace or too deep, or the return is a jump (raise_notrace in OCaml)",
+            "{:>11} returns have no call: it began before the trace, or too deep",
             grouped(orphans)
         )?;
     }
@@ -214,21 +217,28 @@ fn write_details(view: &TraceView<'_>, at: usize, out: &mut dyn Write) -> io::Re
 
 fn write_histogram(histogram: &[u64], out: &mut dyn Write) -> io::Result<()> {
     const WIDTH: u64 = 50;
+    // A line for each power of two.
+    let mut lines: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
+    for (bucket, &count) in histogram.iter().enumerate() {
+        let (from, to) = (bucket_floor(bucket), last_of(bucket));
+        let line = lines.entry(from.max(1).ilog2()).or_insert((from, to, 0));
+        line.1 = to;
+        line.2 = line.2.saturating_add(count);
+    }
     let hit = || {
-        histogram
+        lines
             .iter()
-            .enumerate()
-            .filter(|(_, count)| **count > 0)
+            .filter(|(_, line)| line.2 > 0)
+            .map(|(power, _)| *power)
     };
-    let (Some((first, _)), Some((last, _))) = (hit().next(), hit().next_back()) else {
+    let (Some(first), Some(last)) = (hit().next(), hit().next_back()) else {
         return Ok(());
     };
-    let most = hit().map(|(_, count)| *count).max().unwrap_or(1);
+    let most = lines.values().map(|line| line.2).max().unwrap_or(1).max(1);
     writeln!(out, "{:>22} {:>11}", "duration", "calls")?;
-    for (bucket, &count) in histogram.iter().enumerate().take(last + 1).skip(first) {
-        let from = unikprof_proto::message::bucket_floor(bucket);
+    for (from, to, count) in lines.range(first..=last).map(|(_, line)| *line) {
         let bar = (u128::from(count) * u128::from(WIDTH)).div_ceil(u128::from(most)) as usize;
-        let range = format!("{} - {}", duration(from), duration(last_of(bucket)));
+        let range = format!("{} - {}", duration(from), duration(to));
         writeln!(
             out,
             "{range:>22} {:>11} {}",

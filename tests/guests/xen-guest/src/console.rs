@@ -33,6 +33,7 @@ pub(crate) fn connect() -> Result<(), Errno> {
     Ok(())
 }
 
+#[inline(never)]
 pub(crate) fn write_line(line: fmt::Arguments<'_>) {
     match CONSOLE.lock().as_mut() {
         // Output that the console does not accept is lost: there is nowhere to report it.

@@ -8,6 +8,7 @@ use xen_sys_lite::vcpu::VcpuId;
 
 #[cfg(feature = "heap")]
 use crate::allocations::Allocations;
+use crate::chatter::Chatter;
 use crate::command_line::CommandLine;
 #[cfg(feature = "demo")]
 use crate::demo::Demo;
@@ -39,7 +40,7 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line requests with `load`, `hotspots` or `allocations=PERCENT`, on all vCPUs, and with
+/// Starts the work that the command line requests with `load`, `hotspots`, `chatter` or `allocations=PERCENT`, on all vCPUs, and with
 /// `tick=RATE` the ticks that interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
@@ -52,6 +53,11 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
         Kind {
             key: "hotspots",
             first: Load::hotspots,
+            others: be_hot_for_ever,
+        },
+        Kind {
+            key: "chatter",
+            first: Load::chatter,
             others: be_hot_for_ever,
         },
         #[cfg(feature = "heap")]
@@ -81,6 +87,11 @@ impl Load {
     fn hotspots(_: VcpuId) -> Self {
         let mut state = 1;
         Self::new(move || state = hotspots::year(state))
+    }
+
+    fn chatter(_: VcpuId) -> Self {
+        let mut chatter = Chatter::new();
+        Self::new(move || chatter.iteration())
     }
 
     #[cfg(feature = "heap")]

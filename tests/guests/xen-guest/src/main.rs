@@ -26,6 +26,7 @@
 //! | `load=50` | works half of each vCPU's time, for the demo service | `demo` |
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |
+//! | `chatter=100` | the same with a loop that writes to the console: see `chatter` | |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
@@ -58,6 +59,7 @@ mod busy;
 #[cfg(feature = "accuracy")]
 mod capture;
 mod channel;
+mod chatter;
 mod command_line;
 mod console;
 #[cfg(feature = "agent")]

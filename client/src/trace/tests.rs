@@ -1,0 +1,176 @@
+//! What is printed of a trace.
+#![allow(clippy::unwrap_used)]
+
+use unikprof_proto::message::{BUCKETS, TraceReady, TraceState, bucket};
+use unikprof_proto::ring::how;
+use unikprof_proto::trace::{FunctionTotals, totals_flag};
+
+use super::calls::tests::{TRACE, enter, leave, timeline};
+use super::data::CallsFrom;
+use super::*;
+use crate::timeline::Window;
+
+/// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve` is open.
+fn trace() -> Trace {
+    let function = |name: &str, calls, unwound, durations: &[u64]| {
+        let mut histogram = vec![0; BUCKETS];
+        for duration in durations {
+            histogram[bucket(*duration)] += 1;
+        }
+        TracedFunction {
+            name: name.into(),
+            totals: FunctionTotals {
+                calls,
+                unwound,
+                total_ns: durations.iter().sum(),
+                self_ns: durations.iter().sum(),
+                min_ns: durations.iter().copied().min().unwrap_or(0),
+                max_ns: durations.iter().copied().max().unwrap_or(0),
+                ..FunctionTotals::default()
+            },
+            histogram,
+            callers: vec![CallsFrom {
+                code: 16,
+                name: "main".into(),
+                calls,
+            }],
+            ..TracedFunction::default()
+        }
+    };
+    let mut parse = function("parse\u{1b}[2J", 4, 1, &[5_000, 5_000, 6_000]);
+    parse.totals.flags = totals_flag::REMOVED;
+    Trace {
+        order: Order {
+            patterns: "serve parse".into(),
+            max_cost_permille: 50,
+            ..Order::default()
+        },
+        functions: vec![function("serve", 2, 0, &[50_000]), parse],
+        refused: vec![("isr".into(), "it returns from an interrupt".into())],
+        ready: Some(TraceReady {
+            trace: TRACE.into(),
+            number: TRACE.into(),
+            probe_cycles: 2_500,
+            patience_ns: 30,
+        }),
+        armed: None,
+        state: Some(TraceState {
+            trace: TRACE.into(),
+            state: unikprof_proto::code::trace_state::STOPPED,
+            started_ns: 1_000_000,
+            ended_ns: 2_000_000,
+            probes: 0,
+            traps: 11,
+            stale: 0,
+            unplaced: 3,
+            too_deep: 0,
+            mismatched: 0,
+            truncated: 0,
+            callers_lost: 0,
+            cycles: 1,
+            cost_permille: 4,
+        }),
+    }
+}
+
+fn shown(options: TraceOptions, format: Format) -> String {
+    let at = |us: u64| 1_000_000 + us * 1000;
+    let records = vec![
+        enter(0, 1, at(100)),
+        enter(1, 1, at(101)),
+        leave(1, 1, at(106), how::RETURNED),
+        enter(1, 1, at(107)),
+        leave(1, 1, at(112), how::RETURNED),
+        enter(1, 1, at(113)),
+        leave(1, 1, at(119), how::UNWOUND),
+        leave(0, 1, at(150), how::RETURNED),
+        enter(0, 1, at(400)),
+        // Records are lost here.
+        enter(1, 1, at(700)),
+        leave(1, 1, at(705), how::RETURNED),
+    ];
+    let gap = Window {
+        from_ns: at(400),
+        to_ns: at(700),
+    };
+    let timeline = timeline(vec![records], vec![gap]);
+    let trace = trace();
+    let view = TraceView::new(&trace, Some(&timeline), options);
+    let mut out = Vec::new();
+    view.write(format, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn sums_add_up_and_what_is_missing_says_so() {
+    let text = shown(TraceOptions::default(), Format::Text);
+    for part in [
+        "warning: the agent removed the probes of parse",
+        "more than 5 % of a CPU",
+        "10 records were lost in 1 places",
+        "3 breakpoints were on a thread or stack that the agent does not know",
+        "about 2,500 cycles",
+        "cost 0.4 % of a CPU",
+        "parse\\u{1b}[2J × 3",
+        "(1 unwound)",
+        "(end lost)",
+        "6 calls = 4 returned + 1 unwound + 1 still open",
+        "not traced: isr: it returns from an interrupt",
+        "⋯ records of vCPU 0 were lost here ⋯",
+    ] {
+        assert!(text.contains(part), "{part}\nin\n{text}");
+    }
+    assert!(
+        !text.contains('\u{1b}'),
+        "no control character reaches the terminal"
+    );
+}
+
+#[test]
+fn details_are_callers_a_histogram_and_a_plot() {
+    let options = TraceOptions {
+        of: Some("serve".parse().unwrap()),
+        columns: 80,
+        ..TraceOptions::default()
+    };
+    let text = shown(options, Format::Text);
+    for part in [
+        "2 calls from main",
+        "duration",
+        "calls over time, in steps of",
+        "└─",
+    ] {
+        assert!(text.contains(part), "{part}\nin\n{text}");
+    }
+}
+
+#[test]
+fn folded_stacks_hold_the_time_of_the_tree() {
+    let text = shown(TraceOptions::default(), Format::Folded);
+    let sum = |prefix: &str| -> u64 {
+        let lines = text.lines().filter(|line| line.starts_with(prefix));
+        lines
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+            .sum()
+    };
+    // The first call of `serve` took 50 µs; the one that is open is known up to the last record.
+    assert_eq!(sum("serve"), 50_000 + 300_000 + 5_000 - 5_000, "{text}");
+    assert_eq!(sum("serve;parse"), 16_000, "{text}");
+    assert_eq!(sum("parse"), 5_000, "{text}");
+}
+
+#[test]
+fn traces_compare_by_function() {
+    let (base, mut new) = (trace(), trace());
+    new.functions[0].totals.total_ns *= 3;
+    let diff = TraceDiff::of(&base, &new);
+    let mut out = Vec::new();
+    diff.write(0, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let row = text.lines().find(|line| line.ends_with("serve")).unwrap();
+    assert!(row.contains("50 ms → 150 ms"), "{text}");
+    let mut out = Vec::new();
+    diff.write_json(&mut out).unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(value["functions"][0]["function"], "serve");
+}
