@@ -198,7 +198,12 @@ impl Placement<'_> {
             let placed = &self.images[image];
             let name = placed.planner.name(function);
             let is_root = wanted.slow_ns > 0 && roots.contains(&(image, function));
-            let flags = if is_root { function_flag::ROOT } else { 0 };
+            let flags = [
+                (is_root, function_flag::ROOT),
+                (plan.loops, function_flag::LOOPS),
+            ];
+            let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+            let flags = flags.fold(0, |flags, (_, flag)| flags | flag);
             match placed.place(name, flags, &plan) {
                 Some(function) => functions.push(function),
                 None => refused.push((

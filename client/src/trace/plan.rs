@@ -81,6 +81,8 @@ pub(crate) struct PlannedFunction {
     /// The first begins with the entry.
     pub(crate) parts: Vec<Range<u64>>,
     pub(crate) probes: Vec<PlannedProbe>,
+    /// Whether it may jump back to its entry.
+    pub(crate) loops: bool,
 }
 
 /// An instruction that gets a breakpoint.
@@ -238,11 +240,13 @@ impl<'i> Planner<'i> {
         let patchable = self.code.bytes(&(entry.ip()..entry.next_ip())) == NOP_5;
         let patchable = if patchable { probe_kind::PATCHABLE } else { 0 };
         self.add(&entry, probe_kind::ENTRY | patchable, &mut probes)?;
+        let mut loops = parts[0].loops;
         for piece in &parts {
             for instruction in &piece.returns {
                 self.add(instruction, probe_kind::EXIT, &mut probes)?;
             }
             for jump in &piece.jumps {
+                loops |= parts[0].is_entry(jump.near_branch_target());
                 if self.leaves(jump.near_branch_target(), &parts)? {
                     self.add(jump, probe_kind::EXIT, &mut probes)?;
                 }
@@ -250,6 +254,7 @@ impl<'i> Planner<'i> {
             for (jump, table) in &piece.indirect {
                 let is_switch = table.is_some_and(|table| self.is_proven(table, &parts));
                 if !is_switch {
+                    loops = true;
                     self.add(jump, probe_kind::EXIT, &mut probes)?;
                 }
             }
@@ -258,6 +263,7 @@ impl<'i> Planner<'i> {
         Ok(PlannedFunction {
             parts: parts.iter().map(|piece| piece.range.clone()).collect(),
             probes,
+            loops,
         })
     }
 

@@ -31,6 +31,8 @@ pub(super) struct Piece {
     pub(super) called_pointers: Vec<u64>,
     /// What else it refers to relative to the program counter: functions or pointers to them may be among them.
     pub(super) references: Vec<u64>,
+    /// Whether a direct jump within the range leads back to its beginning.
+    pub(super) loops: bool,
     /// Why the range is not understood.
     pub(super) problem: Option<Refusal>,
 }
@@ -63,9 +65,9 @@ impl Piece {
         let instructions: Vec<Instruction> = decoder.into_iter().collect();
         let offset = |it: &Instruction| (it.ip() - range.start) as u32;
         piece.starts = instructions.iter().map(offset).collect();
-        piece.look_at(&instructions);
         let is_landing = instructions[0].mnemonic() == Mnemonic::Endbr64;
         piece.entry = instructions.get(usize::from(is_landing)).copied();
+        piece.look_at(&instructions);
         piece
     }
 
@@ -106,6 +108,7 @@ impl Piece {
                         continue;
                     }
                     let target = instruction.near_branch_target();
+                    self.loops |= self.is_entry(target);
                     if !self.range.contains(&target) {
                         self.jumps.push(*instruction);
                     } else if !self.has_start(target) {
@@ -141,6 +144,11 @@ impl Piece {
         if !ends {
             self.refuse(Refusal::FallsThrough);
         }
+    }
+
+    /// Whether an address is the beginning, before or behind an `endbr64`.
+    pub(super) fn is_entry(&self, address: u64) -> bool {
+        address == self.range.start || self.entry.is_some_and(|entry| entry.ip() == address)
     }
 
     /// Whether it has no exit: it ends in a loop, or in calls that do not return.

@@ -118,6 +118,25 @@ mod assembly {
         ".byte 0x06",
         "ret",
         "END plan_data",
+        // Jumps back to its first instruction, behind the endbr64, from its other part.
+        "FUNCTION plan_loop",
+        ".byte 0xf3, 0x0f, 0x1e, 0xfa",
+        "12: dec rdi",
+        ".byte 0x0f, 0x85",
+        ".long plan_loop.cold - 13f",
+        "13: ret",
+        "END plan_loop",
+        "FUNCTION plan_loop.cold",
+        "nop",
+        ".byte 0xe9",
+        ".long 12b - 14f",
+        "14: END plan_loop.cold",
+        // The same without another part.
+        "FUNCTION plan_short_loop",
+        "15: dec rdi",
+        "jne 15b",
+        "ret",
+        "END plan_short_loop",
         // An agent's handler, the guest's handler that calls it, and what both call.
         "FUNCTION unikprof_on_breakpoint",
         "mov rax, qword ptr [rip + plan_slot]",
@@ -254,6 +273,13 @@ mod assembly {
         }
         // `jrcxz` has a distance of one byte: it leaves the function, and cannot be emulated.
         assert_eq!(found("plan_odd"), Err(Refusal::Instruction));
+        let loops = |name: &str| planner.plan(by_name[name]).unwrap().loops;
+        for name in ["plan_loop", "plan_short_loop", "plan_pointer"] {
+            assert!(loops(name), "{name}");
+        }
+        for name in ["plan_landing", "plan_split", "plan_switch", "plan_tails"] {
+            assert!(!loops(name), "{name}");
+        }
         assert!(
             !by_name.contains_key("plan_split.cold"),
             "a part is no function"
