@@ -49,6 +49,7 @@ pub(crate) fn new_client_id() -> u64 {
 
 /// Makes agents take this process for an earlier one that has ended, whose leases it needs. Has no effect after the first
 /// connection.
+#[cfg(feature = "fleet")]
 pub(crate) fn set_client_id(id: u64) {
     let _ = CLIENT_ID.set(id);
 }

@@ -26,7 +26,7 @@ pub(crate) use data::{Order, Trace, TracedFunction};
 pub(crate) use diff::TraceDiff;
 pub(crate) use order::{OrderError, Wanted, plan};
 pub(crate) use pattern::Pattern;
-pub(crate) use view::{Sort, TraceOptions, TraceView};
+pub(crate) use view::{Sort, TraceOptions, TraceView, refusal_lines};
 
 use crate::printable::Printable;
 use crate::report::Format;

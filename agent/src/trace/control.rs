@@ -395,7 +395,8 @@ impl Tracer {
     /// Another client's trace is under way.
     fn of_another(&self) -> Refused {
         let mut text = Text::from(self.client.name.as_str());
-        let _ = text.write_str(" is tracing; wait until it ends");
+        let _ = text
+            .write_str(" is tracing; wait until it ends, at most 30 s after its client is gone");
         Refused {
             code: refusal::TRACING,
             text,

@@ -143,6 +143,8 @@ fn copied(opcode: u8, prefixes: Prefixes, cursor: &mut Cursor<'_>) -> Option<Ope
             }
         }
         0xc4 | 0xc5 => vex(opcode, prefixes, cursor)?,
+        // `enter` with nested levels copies from memory that it may have written before it was interrupted.
+        0xc8 if cursor.bytes.get(cursor.at + 2) != Some(&0) => return None,
         _ => first_map(opcode, prefixes, cursor.extension())?,
     };
     let (displacement, immediate) = match rest {

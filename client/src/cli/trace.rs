@@ -182,11 +182,8 @@ pub(super) fn run(
         duration_ns: arguments.duration_ns,
     };
     let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
-        for (name, reason) in &order.refused {
-            eprintln!(
-                "not traced: {}: {reason}",
-                crate::printable::Printable(name)
-            );
+        for line in trace::refusal_lines(&order.refused) {
+            eprintln!("{line}");
         }
         // From here on, an end must be an orderly one.
         interrupt.listen().map_err(Failure::Signals)?;

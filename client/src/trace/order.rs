@@ -48,9 +48,10 @@ pub(crate) enum OrderError {
         similar: Vec<String>,
     },
     #[error(
-        "{matched} functions match, and a trace has at most {MAX_FUNCTIONS}: narrow the patterns, or lower --depth"
+        "{matched} functions match, and a trace has at most {MAX_FUNCTIONS}: narrow the patterns{}",
+        if *has_depth { ", or lower --depth" } else { "" }
     )]
-    TooMany { matched: usize },
+    TooMany { matched: usize, has_depth: bool },
     #[error("none of the {} matching functions can be traced: {}", refused.len(), reasons(refused))]
     AllRefused { refused: Vec<(String, String)> },
 }
@@ -190,7 +191,8 @@ impl Placement<'_> {
             }
             if planned.len() > MAX_FUNCTIONS {
                 let matched = chosen.len();
-                return Err(OrderError::TooMany { matched });
+                let has_depth = wanted.depth > 0;
+                return Err(OrderError::TooMany { matched, has_depth });
             }
         }
         let mut functions = Vec::new();

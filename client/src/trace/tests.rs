@@ -174,3 +174,18 @@ fn traces_compare_by_function() {
     let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["functions"][0]["function"], "serve");
 }
+
+#[test]
+fn functions_that_are_refused_for_one_reason_share_a_line() {
+    let refused = |name: &str, reason: &str| (name.to_owned(), reason.to_owned());
+    let mut all = vec![refused("isr", "it returns from an interrupt")];
+    all.extend((0..7).map(|number| refused(&format!("f{number}"), "no slot")));
+    let lines: Vec<String> = super::refusal_lines(&all).collect();
+    assert_eq!(
+        lines,
+        [
+            "not traced: isr: it returns from an interrupt",
+            "not traced: f0, f1, f2, f3, f4 and 2 more: no slot",
+        ]
+    );
+}

@@ -9,7 +9,7 @@ use unikprof_proto::message::bucket_floor;
 use super::calls::End;
 use super::data::last_of;
 use super::tree::{Branch, Short};
-use super::view::{Row, TraceView};
+use super::view::{Row, TraceView, refusal_lines};
 use crate::timeline::sparkline;
 use crate::units::{duration, grouped, percent};
 
@@ -84,8 +84,8 @@ fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     for warning in view.warnings() {
         writeln!(out, "warning: {warning}")?;
     }
-    for (name, reason) in refused {
-        writeln!(out, "not traced: {name}: {reason}")?;
+    for line in refusal_lines(&refused) {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

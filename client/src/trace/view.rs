@@ -1,5 +1,7 @@
 //! A trace with its calls, and what of it is shown.
 
+use std::collections::BTreeMap;
+
 use unikprof_proto::trace::FunctionTotals;
 
 use super::calls::{Calls, End};
@@ -420,4 +422,25 @@ impl<'t> TraceView<'t> {
 
 fn ancestors(calls: &Calls, at: usize) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(calls.all[at].parent, |at| calls.all[*at].parent)
+}
+
+/// Lines about functions that are not traced: one for each reason, which names some of them.
+pub(crate) fn refusal_lines(refused: &[(String, String)]) -> impl Iterator<Item = String> {
+    const MOST: usize = 5;
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, reason) in refused {
+        by_reason.entry(reason).or_default().push(name);
+    }
+    by_reason.into_iter().map(|(reason, names)| {
+        let named = names[..names.len().min(MOST)].join(", ");
+        let more = match names.len().saturating_sub(MOST) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!(
+            "not traced: {}{more}: {}",
+            Printable(&named),
+            Printable(reason)
+        )
+    })
 }
