@@ -9,7 +9,7 @@ use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder, Recordin
 use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
 use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
 
-/// What each format that is built in writes.
+/// What each format that is built in, but for those of traces, writes.
 fn written(profile: &Profile, symbols: &str) -> Vec<(Format, Result<Vec<u8>, ReportError>)> {
     let names = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&names, symbols).unwrap();
@@ -23,8 +23,13 @@ fn written(profile: &Profile, symbols: &str) -> Vec<(Format, Result<Vec<u8>, Rep
         let done = report.write(format, &mut bytes);
         (format, done.map(|()| bytes))
     };
-    let all = Format::all().map(write);
-    all.filter(|(_, written)| !matches!(written, Err(ReportError::NotBuiltIn { .. })))
+    let (traces, all): (Vec<_>, Vec<_>) = Format::all()
+        .map(write)
+        .partition(|(_, written)| matches!(written, Err(ReportError::OnlyTraces { .. })));
+    let traces: Vec<Format> = traces.iter().map(|(format, _)| *format).collect();
+    assert_eq!(traces, [Format::Chrome]);
+    all.into_iter()
+        .filter(|(_, written)| !matches!(written, Err(ReportError::NotBuiltIn { .. })))
         .collect()
 }
 

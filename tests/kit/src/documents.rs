@@ -38,23 +38,39 @@ fn commands_of(page: &str, program: &str) -> Vec<(String, Vec<String>)> {
         if !is_fenced && !line.starts_with("    ") {
             continue;
         }
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let Some(at) = words.iter().position(|word| *word == program) else {
+        let words = words(line);
+        let Some(at) = words.iter().position(|word| word == program) else {
             continue;
         };
         let (before, mut arguments) = (&words[..at], &words[at + 1..]);
         match arguments {
-            ["--", of_program @ ..] => arguments = of_program,
+            [separator, of_program @ ..] if separator == "--" => arguments = of_program,
             // Cargo builds, tests or publishes the package.
-            _ if before.contains(&"cargo") => continue,
+            _ if before.iter().any(|word| word == "cargo") => continue,
             _ => {}
         }
         let comment = arguments.iter().position(|word| word.starts_with('#'));
         let arguments = &arguments[..comment.unwrap_or(arguments.len())];
-        let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        found.push((line.trim().to_owned(), arguments));
+        found.push((line.trim().to_owned(), arguments.to_vec()));
     }
     found
+}
+
+/// The words of a command, those between single quotation marks as one.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+    for letter in line.chars() {
+        if letter == '\'' {
+            is_quoted = !is_quoted;
+        } else if is_quoted || !letter.is_whitespace() {
+            word.push(letter);
+        } else {
+            words.push(std::mem::take(&mut word));
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// The blocks of code in `page` whose fence names only this language.
@@ -95,12 +111,12 @@ mod tests {
     /// A line that is not found is not checked.
     #[test]
     fn commands_are_found_in_blocks_of_both_kinds() {
-        let page = "Run `tool prose`:\n\n    $ tool one --name x   # a comment\n    next    tool two\n\n```\n\
+        let page = "Run `tool prose`:\n\n    $ tool one --name 'x y'   # a comment\n    next    tool two\n\n```\n\
                     tool three \\\n     --four\n```\n    cargo run --bin tool -- five\n    cargo test -p tool\n";
-        let found = commands_of(page, "tool")
-            .into_iter()
-            .map(|(_, words)| words.join(" "));
+        let found = commands_of(page, "tool");
+        assert_eq!(found[0].1, ["one", "--name", "x y"]);
+        let found = found.into_iter().map(|(_, words)| words.join(" "));
         let found: Vec<String> = found.collect();
-        assert_eq!(found, ["one --name x", "two", "three --four", "five"]);
+        assert_eq!(found, ["one --name x y", "two", "three --four", "five"]);
     }
 }

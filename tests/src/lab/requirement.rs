@@ -30,7 +30,7 @@ pub fn run_or_skip(body: impl FnOnce() -> Result<(), LabError>) {
 /// Labs, or guests in labs, kept from case to case for as long as cases need the same: a boot costs both processors
 /// for ten seconds. Cases that need the same one run one after another, others beside them.
 ///
-/// With more test threads than [`LABS`], such as by `RUST_TEST_THREADS=4`, a case that waits for its lab keeps no other
+/// With more test threads than labs at once (`LABS`), such as by `RUST_TEST_THREADS=4`, a case that waits for its lab keeps no other
 /// from one. Cases that share a lab are next to each other in the order of their names.
 pub struct Shared<K, T> {
     kept: Mutex<Vec<Kept<K, T>>>,
