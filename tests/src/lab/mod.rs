@@ -52,7 +52,7 @@ pub use error::LabError;
 pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
 pub use guest_image::{build_xen_guest, build_xen_guest_with_dropin};
 use machine::{Hardware, Machine};
-pub use requirement::{Shared, run_or_skip};
+pub use requirement::{LABS, Shared, run_or_skip};
 pub(crate) use signs::ConsolePosition;
 pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};

@@ -10,8 +10,8 @@ use super::error::{LabError, Unavailable};
 use super::packages::create;
 use crate::requirement::skip;
 
-/// Labs at once. Once booted, one with a guest of one vCPU takes about one processor.
-const LABS: usize = 2;
+/// The most labs at once. Once booted, one with a guest of one vCPU takes about one processor.
+pub const LABS: usize = 2;
 
 /// How long a lab stays without a case before it makes room for another: the next case that needs it may be about to begin.
 const KEPT: Duration = Duration::from_millis(500);
@@ -30,9 +30,10 @@ pub fn run_or_skip(body: impl FnOnce() -> Result<(), LabError>) {
 /// Labs, or guests in labs, kept from case to case for as long as cases need the same: a boot costs both processors
 /// for ten seconds. Cases that need the same one run one after another, others beside them.
 ///
-/// With more test threads than labs at once (`LABS`), such as by `RUST_TEST_THREADS=4`, a case that waits for its lab keeps no other
+/// With more test threads than labs at once, such as by `RUST_TEST_THREADS=4`, a case that waits for its lab keeps no other
 /// from one. Cases that share a lab are next to each other in the order of their names.
 pub struct Shared<K, T> {
+    labs: usize,
     kept: Mutex<Vec<Kept<K, T>>>,
     changed: Condvar,
 }
@@ -51,10 +52,10 @@ enum Use<T> {
 }
 
 impl<K: PartialEq + Clone, T> Shared<K, T> {
-    /// Nothing yet.
-    #[allow(clippy::new_without_default, reason = "it is for statics")]
-    pub const fn new() -> Self {
+    /// Nothing yet; `labs` at once, at most [`LABS`]. Where times are compared, 1: two labs take from each other.
+    pub const fn new(labs: usize) -> Self {
         Self {
+            labs,
             kept: Mutex::new(Vec::new()),
             changed: Condvar::new(),
         }
@@ -103,7 +104,7 @@ impl<K: PartialEq + Clone, T> Shared<K, T> {
                 if let Use::Idle(made, _) = std::mem::replace(&mut found.use_, Use::Running) {
                     return turn(Some(made));
                 }
-            } else if kept.len() < LABS {
+            } else if kept.len() < self.labs {
                 kept.push(Kept {
                     key: key.clone(),
                     use_: Use::Running,
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn labs_are_shared_by_one_case_at_a_time() {
         const CASES: u32 = 12;
-        let shared = Shared::<u32, AtomicUsize>::new();
+        let shared = Shared::<u32, AtomicUsize>::new(LABS);
         let [made, running] = [(); 2].map(|()| AtomicUsize::new(0));
         let run = |key| {
             let mut turn = shared.take(Some(key));

@@ -12,7 +12,7 @@ pub(crate) enum FramePointers {
     Omitted,
 }
 
-static GUEST: Shared<FramePointers, XenGuest> = Shared::new();
+static GUEST: Shared<FramePointers, XenGuest> = Shared::new(1);
 
 /// Runs a case on a guest that was built so, alone; skips it where there can be no lab.
 pub(crate) fn on(built: FramePointers, body: impl FnOnce(&mut XenGuest)) {

@@ -1,6 +1,6 @@
 //! The lab of a case.
 
-use unikprof_tests::lab::{Lab, LabConfig, LabError, Shared};
+use unikprof_tests::lab::{LABS, Lab, LabConfig, LabError, Shared};
 use unikprof_tests::profiled::start_profiled;
 
 /// What a lab is booted for.
@@ -10,7 +10,7 @@ pub(crate) struct Boot {
     pub(crate) config: fn() -> Result<LabConfig, LabError>,
 }
 
-static LAB: Shared<&str, Lab> = Shared::new();
+static LAB: Shared<&str, Lab> = Shared::new(LABS);
 
 /// Runs a case that boots a lab by a program of its own, alone; skips it where there can be no lab.
 pub(crate) fn without_lab(body: impl FnOnce()) {
