@@ -41,6 +41,7 @@ const ROUNDS: u64 = 300;
 /// A trace of [`FUNCTIONS`] that outlives its connections.
 pub(crate) struct Tracing {
     plan: Vec<Planned>,
+    flags: u32,
     trace: u64,
     /// What a breakpoint costs without the agent's part.
     probe_cycles: u64,
@@ -51,15 +52,17 @@ const OWN: u64 = 1;
 const OTHER: u64 = 2;
 
 impl Tracing {
-    pub(crate) fn begin(guest: &Guest<'_>) -> Tracing {
+    /// `flags` are those of `trace_flag`.
+    pub(crate) fn begin(guest: &Guest<'_>, flags: u32) -> Tracing {
         let plan = planned(&std::fs::read(Guest::program()).unwrap(), &FUNCTIONS);
         let mut client = Client::connect(guest.address(), OWN);
-        let ready = client.begin(&plan, 0, 0, 0);
+        let ready = client.begin(&plan, flags, 0, 0);
         client.send_plan(ready.trace, &plan);
         let (armed, refused) = client.arm(ready.trace);
         assert_eq!(refused, [], "{armed:?}");
         Tracing {
             plan,
+            flags,
             trace: ready.trace,
             probe_cycles: ready.probe_cycles,
         }
@@ -76,7 +79,7 @@ impl Tracing {
         });
         client.stop(self.trace);
         assert_counted(&client.fetch(self.trace));
-        let left_behind = client.trace(&self.plan, 0);
+        let left_behind = client.trace(&self.plan, self.flags);
         drop(client);
 
         let mut client = Client::connect(guest.address(), OTHER);
@@ -96,7 +99,7 @@ impl Tracing {
             }
             None
         });
-        let trace = client.trace(&self.plan, 0);
+        let trace = client.trace(&self.plan, self.flags);
         assert!(trace > left_behind);
         client.stop(trace);
     }
@@ -173,7 +176,7 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
         trace,
         probe_cycles,
         ..
-    } = Tracing::begin(guest);
+    } = Tracing::begin(guest, 0);
     let mut client = Client::connect(guest.address(), OWN);
     assert_ne!(client.welcome_capabilities & capability::TRACE, 0);
     wait_until("traced rounds", || {
