@@ -7,7 +7,7 @@ use unikprof_proto::code::trace_flag;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
-use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
+use crate::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
 use crate::memory::{Held, Site, assert_books};
 use crate::tracing::{Tracing, assert_rounds};
 
@@ -41,10 +41,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         guest.dom0("xl save saved /tmp/image");
         lab.restore("saved", "/tmp/image", &[], RESTORED).unwrap();
         lab.wait_for_console("saved", "resumed", SOON).unwrap();
-        // Now, because the ring keeps it for a minute only.
-        let told = client.must(&["events", "--json"]);
-        let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
-        assert_eq!(resumed, 1, "{}", told.stdout);
+        assert_resumed_once(&client);
 
         tracing.assert_goes_on(&guest);
         let saved = before["counters"]["recorded"].as_u64().unwrap();
@@ -69,6 +66,13 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         // Once more, with nothing running meanwhile.
         client.record_samples(200, &[]);
     });
+}
+
+/// Asserts that the ring has the restore, which must have been a moment ago: the ring keeps its newest records only.
+pub(crate) fn assert_resumed_once(client: &Client) {
+    let told = client.must(&["events", "--json"]);
+    let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
+    assert_eq!(resumed, 1, "{}", told.stdout);
 }
 
 /// The functions of the guest's `allocations`. The first vCPU runs the main loop; the other one frees what it requests.
