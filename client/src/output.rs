@@ -7,6 +7,6 @@ mod name;
 pub(crate) use atomic::temporary_beside;
 pub use atomic::{AtomicFile, OutputError};
 #[cfg(feature = "fleet")]
-pub(crate) use atomic::{folder_of, sync_folder};
+pub(crate) use atomic::{folder_of, remove_partial, sync_folder};
 pub(crate) use format::{OutputFormat, UnknownOutputFormat};
 pub(crate) use name::{NamePattern, NamedAfter};

@@ -174,6 +174,7 @@ impl Parts {
             agent: self.agent,
             created_unix_ns: 0,
             epochs: self.epochs,
+            ended_ns: 0,
             completeness: self.completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,

@@ -38,6 +38,9 @@ pub struct AtomicFile {
     is_device: bool,
 }
 
+/// How the temporary names of files end.
+const PARTIAL: &str = ".partial";
+
 /// Why a file could not be written.
 #[derive(Debug, Error)]
 #[error("cannot write {}: {source}{}", path.display(), advice(source))]
@@ -95,7 +98,7 @@ impl AtomicFile {
             }
             _ => {}
         }
-        let (file, temporary) = create_beside(&target, ".", ".partial", access).map_err(failed)?;
+        let (file, temporary) = create_beside(&target, ".", PARTIAL, access).map_err(failed)?;
         Ok(AtomicFile {
             file,
             path: target,
@@ -227,6 +230,21 @@ fn create_beside(
         .suffix(suffix)
         .make_in(folder_of(path), |temporary| options.open(temporary))?;
     Ok(file.into_parts())
+}
+
+/// Deletes the files that killed processes have left under temporary names in a folder. No process may be writing files
+/// there.
+#[cfg(feature = "fleet")]
+pub(crate) fn remove_partial(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_temporary = |name: &str| name.starts_with('.') && name.ends_with(PARTIAL);
+        if name.to_str().is_some_and(is_temporary) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the names in a folder to disk: a new file's name is lost with a power failure until then.

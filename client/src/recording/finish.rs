@@ -215,6 +215,10 @@ impl Contents {
             agent: self.agent,
             created_unix_ns: self.created_unix_ns,
             epochs: self.epochs,
+            ended_ns: self
+                .counted_epochs
+                .last()
+                .map_or(0, |epoch| epoch.window.to_ns),
             completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,

@@ -21,11 +21,14 @@ pub(super) struct Span {
 }
 
 /// An epoch of a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochId {
-    /// Of the agent: epochs are numbered within it.
+    /// Of the agent that sent it: epochs are numbered within it. A guest that migrates has another one afterwards, and
+    /// the same epochs.
     pub(super) instance: u64,
     pub(super) epoch: u64,
+    /// Its end on the guest's monotonic clock, in ns.
+    pub(super) ended_ns: u64,
 }
 
 /// One epoch, as it lies in the spool.
@@ -36,6 +39,14 @@ pub(super) struct Parcel {
     pub(super) id: EpochId,
     pub(super) ticks: u64,
     pub(super) span: Span,
+}
+
+impl Parcel {
+    /// When its epoch began, on the guest's monotonic clock in ns.
+    fn began_ns(&self) -> Option<u64> {
+        let length_ns = self.span.to_unix_ns.checked_sub(self.span.from_unix_ns);
+        self.id.ended_ns.checked_sub(length_ns?)
+    }
 }
 
 /// Parcels together.
@@ -158,10 +169,19 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Whether an epoch was fetched before. Only the last one's acknowledgement may have been lost: until it is
-    /// acknowledged, no other is fetched.
-    pub(super) fn has(&self, id: EpochId) -> bool {
-        self.last == Some(id)
+    /// Whether an epoch was fetched from this instance before. Only the last one's acknowledgement may have been lost:
+    /// until it is acknowledged, no other is fetched.
+    pub(super) fn has(&self, instance: u64, epoch: u64) -> bool {
+        let is_it = |last: EpochId| last.instance == instance && last.epoch == epoch;
+        self.last.is_some_and(is_it)
+    }
+
+    /// Whether an epoch that was fetched now is the last one again: the guest has migrated, or was saved and restored,
+    /// before it was acknowledged. The last one is the present instance's from then on.
+    pub(super) fn repeats_last(&mut self, id: EpochId) -> bool {
+        let is_it = |last: &&mut EpochId| last.epoch == id.epoch && last.ended_ns == id.ended_ns;
+        let last = self.last.as_mut().filter(is_it);
+        last.map(|last| *last = id).is_some()
     }
 
     /// Takes the targets of now. What waits for others is dropped: without them it would wait for ever. One that is new
@@ -197,7 +217,9 @@ impl Books {
     /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time between is lost.
     pub(super) fn fetched(&mut self, parcel: &Parcel, counters: &Counters) {
         let is_next = self.last.is_none_or(|last| {
-            last.instance == parcel.id.instance
+            // The same recording in a guest that has migrated goes on where it was.
+            let goes_on = parcel.began_ns() == Some(last.ended_ns);
+            (last.instance == parcel.id.instance || goes_on)
                 && last.epoch.checked_add(1) == Some(parcel.id.epoch)
         });
         if !is_next {
@@ -257,6 +279,7 @@ mod tests {
             id: EpochId {
                 instance: 7,
                 epoch: number,
+                ended_ns: from_unix_ns.wrapping_add(90),
             },
             ticks: number.wrapping_mul(10),
             span: Span {
@@ -312,17 +335,43 @@ mod tests {
     #[test]
     fn an_epoch_is_known_again_and_a_new_agents_is_not() {
         let mut books = Books::default();
-        assert!(!books.has(parcel(1).id));
+        assert!(!books.has(7, 1));
         books.fetched(&parcel(2), &Counters::default());
-        assert!(books.has(parcel(2).id));
-        assert!(!books.has(parcel(3).id));
+        assert!(books.has(7, 2) && !books.has(7, 3));
         // Whose number has gone back, as in a guest that was restored from a snapshot: it has counts of its own.
-        assert!(!books.has(parcel(1).id));
+        assert!(!books.has(7, 1));
+        assert!(!books.has(8, 2));
         let other = EpochId {
             instance: 8,
-            epoch: 1,
+            epoch: 2,
+            ended_ns: 3,
         };
-        assert!(!books.has(other));
+        assert!(!books.repeats_last(other));
+    }
+
+    /// It was fetched before the guest migrated, and waits in it until it is acknowledged.
+    #[test]
+    fn an_epoch_that_a_migrated_guest_sends_again_is_the_same() {
+        let mut books = Books::default();
+        books.fetched(&parcel(2), &Counters::default());
+        let again = EpochId {
+            instance: 8,
+            ..parcel(2).id
+        };
+        assert!(books.repeats_last(again));
+        assert!(books.has(8, 2));
+        // The next one begins where that has ended, also behind another migration.
+        let mut next = parcel(3);
+        next.id.instance = 9;
+        next.span.from_unix_ns = parcel(2).span.to_unix_ns + 5;
+        next.id.ended_ns = again.ended_ns + (next.span.to_unix_ns - next.span.from_unix_ns);
+        books.fetched(&next, &Counters::default());
+        assert_eq!(books.lost, Lost::default());
+        // A guest that was restored from an older state counts time anew.
+        let mut other = parcel(4);
+        other.id.instance = 10;
+        books.fetched(&other, &Counters::default());
+        assert_eq!(books.lost.times, 1);
     }
 
     /// An agent may say anything.

@@ -409,6 +409,7 @@ mod tests {
             id: EpochId {
                 instance: 1,
                 epoch: 1,
+                ended_ns: 1,
             },
             ticks: 1,
             span: Span {

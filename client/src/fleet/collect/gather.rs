@@ -269,12 +269,8 @@ impl Gatherer<'_> {
             self.other.set(false);
             let is_empty = epochs.is_empty();
             for epoch in epochs {
-                let id = EpochId {
-                    instance: session.agent().instance,
-                    epoch,
-                };
-                if !guest.has(id) {
-                    self.fetch_one(session, reader, guest, id)?;
+                if !guest.has(session.agent().instance, epoch) {
+                    self.fetch_one(session, reader, guest, epoch)?;
                 }
                 reader.acknowledge(session, epoch)?;
             }
@@ -290,12 +286,22 @@ impl Gatherer<'_> {
         session: &mut Session,
         reader: &mut EpochReader,
         guest: &GuestSpool,
-        id: EpochId,
+        epoch: u64,
     ) -> Result<(), GatherError> {
         let path = guest.incoming();
-        reader.fetch(session, id.epoch, &path)?;
+        reader.fetch(session, epoch, &path)?;
         let place = READING.take();
-        let profile = Recording::open(&path, Reading::Strict)?.profile;
+        let Recording {
+            profile, ended_ns, ..
+        } = Recording::open(&path, Reading::Strict)?;
+        let id = EpochId {
+            instance: session.agent().instance,
+            epoch,
+            ended_ns,
+        };
+        if guest.repeats_last(id) {
+            return Ok(());
+        }
         let (told, counters) = (profile.recording(), profile.counters());
         let span = span(
             told.started_unix_ns,

@@ -26,7 +26,7 @@ use super::super::file_name;
 use super::super::member::log;
 use super::books::{Books, EpochId, Fate, Parcel, Span};
 use crate::connection::{new_client_id, set_client_id};
-use crate::output::{AtomicFile, OutputError, folder_of, sync_folder};
+use crate::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
 use crate::profile::Counters;
 use crate::recording::{Reading, Recording};
 
@@ -394,7 +394,10 @@ impl Spool {
         saved.books.become_for(&self.targets, &waiting);
         let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // What a collector that was killed has not finished would fill the disk beside the spool's limit. What cannot be
+        // deleted is tried again at the next start.
         let _ = fs::remove_file(folder.join(INCOMING));
+        let _ = remove_partial(&folder);
         Ok(GuestSpool {
             folder,
             index: self.count.fetch_add(1, Ordering::Relaxed),
@@ -435,8 +438,16 @@ impl GuestSpool {
         self.lock().saved.books.last_unix_ns
     }
 
-    pub(super) fn has(&self, id: EpochId) -> bool {
-        self.lock().saved.books.has(id)
+    pub(super) fn has(&self, instance: u64, epoch: u64) -> bool {
+        self.lock().saved.books.has(instance, epoch)
+    }
+
+    /// See [`Books::repeats_last`].
+    pub(super) fn repeats_last(&self, id: EpochId) -> bool {
+        let mut state = self.lock();
+        let is_repeated = state.saved.books.repeats_last(id);
+        state.is_dirty |= is_repeated;
+        is_repeated
     }
 
     /// The next parcel for a target, and its file.
@@ -587,8 +598,8 @@ fn name(parcel: &Parcel) -> String {
         span,
     } = parcel;
     format!(
-        "{number:010}-{:016x}-{:016x}-{ticks}-{}-{}{EXTENSION}",
-        id.instance, id.epoch, span.from_unix_ns, span.to_unix_ns
+        "{number:010}-{:016x}-{:016x}-{}-{ticks}-{}-{}{EXTENSION}",
+        id.instance, id.epoch, id.ended_ns, span.from_unix_ns, span.to_unix_ns
     )
 }
 
@@ -601,6 +612,7 @@ fn parse(name: &str) -> Option<Parcel> {
         id: EpochId {
             instance: hex(parts.next())?,
             epoch: hex(parts.next())?,
+            ended_ns: decimal(parts.next())?,
         },
         ticks: decimal(parts.next())?,
         span: Span {
@@ -639,7 +651,11 @@ mod tests {
     fn add(spool: &Spool, guest: &GuestSpool, epochs: std::ops::RangeInclusive<u64>) {
         for epoch in epochs {
             fs::write(guest.incoming(), [0; SIZE as usize]).unwrap();
-            let id = EpochId { instance: 5, epoch };
+            let id = EpochId {
+                instance: 5,
+                epoch,
+                ended_ns: epoch,
+            };
             let span = Span {
                 from_unix_ns: epoch * 1_000_000_000,
                 to_unix_ns: (epoch + 1) * 1_000_000_000,
@@ -723,15 +739,18 @@ mod tests {
         spool.flush().unwrap();
         add(&spool, &web, 3..=3);
         deliver(&web, "a");
-        fs::write(web.incoming(), "half a parcel").unwrap();
+        fs::write(web.incoming(), "a parcel without a name").unwrap();
+        for path in [web.incoming(), web.folder.join(BOOKS)] {
+            forget(AtomicFile::create_private(&path).unwrap());
+        }
         assert!(audited(folder.path()).contains("303 ticks"));
         kill(spool);
 
         let spool = open(folder.path(), 10);
-        assert!(!web.incoming().exists());
         let [web] = spool.guests().try_into().unwrap();
-        let id = |epoch| EpochId { instance: 5, epoch };
-        assert!(web.has(id(3)) && !web.has(id(4)));
+        let left = fs::read_dir(&web.folder).unwrap();
+        assert_eq!(left.count(), 3 + 1, "the parcels and the books");
+        assert!(web.has(5, 3) && !web.has(5, 4));
         assert_eq!(web.guest().unwrap().labels, guest("web").labels);
         assert_eq!(deliver(&web, "a"), Some(101), "the second time");
         assert_eq!(deliver(&web, "a"), Some(102));
