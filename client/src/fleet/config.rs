@@ -1,7 +1,7 @@
 //! `fleet.toml`: the guests, where more of them are listed, and how they are served.
 //!
-//! A mistake in an entry is reported with its line, and the other entries are used. What is wrong outside of an
-//! entry, or is no TOML, makes the file unusable.
+//! A mistake in an entry is reported with its line, and the other entries are used, also if it is no TOML. What is wrong
+//! outside of an entry makes the file unusable.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -317,11 +317,7 @@ impl Config {
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let reader = Reader { path, text };
-        // Without the line itself, which may have a password.
-        let file: File = toml::from_str(text).map_err(|error| {
-            let line = reader.line(error.span().unwrap_or_default());
-            ConfigError::Setting(reader.mistake(line, error.message().to_owned()))
-        })?;
+        let (file, broken) = reader.tables()?;
         let (mut serve, mut defaults) = (ServeConfig::default(), Entry::default());
         // Half of what all guests have in common, or of who may ask, is worse than nothing.
         reader.whole(file.serve, |key, value| {
@@ -336,7 +332,11 @@ impl Config {
             _ => defaults.set(reader.folder(), key, value),
         })?;
         let (mut guests, mut targets, mut push) = (Vec::new(), Vec::new(), Vec::new());
-        let mut mistakes = Vec::new();
+        let mut wrong_push = broken
+            .iter()
+            .find(|it| it.0 == "push")
+            .map(|it| it.1.clone());
+        let mut mistakes: Vec<Mistake> = broken.into_iter().map(|it| it.1).collect();
         mistakes.extend(reader.entries(file.guests, &defaults, |entry| {
             let guest = entry.guest()?;
             unlike(
@@ -357,7 +357,7 @@ impl Config {
             push.push(one);
             Ok(())
         });
-        let wrong_push = wrong.first().cloned();
+        wrong_push = wrong_push.or_else(|| wrong.first().cloned());
         mistakes.extend(wrong);
         Ok(Config {
             serve,
@@ -412,6 +412,41 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The tables. If the text is not TOML, the entries that are not are left out and answered, each with its
+    /// list: without a guest the others work, but not without a setting that all have in common.
+    fn tables(self) -> Result<(File, Vec<(&'static str, Mistake)>), ConfigError> {
+        let (mut rest, mut broken) = (String::new(), Vec::new());
+        if let Ok(file) = self.read() {
+            return Ok((file, broken));
+        }
+        for (list, text) in pieces(self.text) {
+            let line = rest.matches('\n').count();
+            let piece = Reader { text, ..self };
+            match (list, piece.read().err()) {
+                (Some(list), Some(mut mistake)) => {
+                    mistake.line = mistake.line.map(|within| line + within);
+                    broken.push((list, mistake));
+                    rest.extend(text.matches('\n'));
+                }
+                _ => rest += text,
+            }
+        }
+        let rest = Reader {
+            text: &rest,
+            ..self
+        };
+        let file = rest.read().map_err(ConfigError::Setting)?;
+        Ok((file, broken))
+    }
+
+    fn read(self) -> Result<File, Mistake> {
+        toml::from_str(self.text).map_err(|error| {
+            let line = self.line(error.span().unwrap_or_default());
+            // Without the line itself, which may have a password.
+            self.mistake(line, error.message().to_owned())
+        })
+    }
+
     /// Sets each value of a table; answers what is wrong with some.
     fn each(
         self,
@@ -459,6 +494,27 @@ impl<'a> Reader<'a> {
         }
         all
     }
+}
+
+/// The text in pieces, each from the head of a table to the next one's; with the beginning of its list's name if it looks
+/// like an entry of one.
+fn pieces(text: &str) -> Vec<(Option<&'static str>, &str)> {
+    let mut pieces = Vec::new();
+    let (mut list, mut from, mut at) = (None, 0, 0);
+    for line in text.split_inclusive('\n') {
+        let head = line.trim_start();
+        let name = head.trim_start_matches('[').trim_start();
+        // As `[guests.labels]` is a part of the entry before.
+        let is_part = !head.starts_with("[[") && name.contains('.');
+        if head.starts_with('[') && !is_part {
+            pieces.push((list, &text[from..at]));
+            let mut lists = ["guest", "target", "push"].into_iter();
+            (list, from) = (lists.find(|list| name.starts_with(list)), at);
+        }
+        at += line.len();
+    }
+    pieces.push((list, &text[from..]));
+    pieces
 }
 
 /// A guest or a list of guests, as far as it is described.
@@ -882,6 +938,39 @@ mod tests {
         assert_eq!((two.guests.len(), two.mistakes.len()), (1, 1));
     }
 
+    /// A quotation mark that is forgotten takes one guest out of the fleet, and not all.
+    #[test]
+    fn an_entry_that_is_no_toml_is_left_out_and_told_with_its_line() {
+        let good = guest("labels = { app = \"a\" }");
+        let at = good.matches('\n').count();
+        for (broken, line) in [
+            ("[[guests]]\nname = \"db\naddress = \"10.0.0.6\"\n", 2),
+            ("[[guests]]\nname = \"db\"\naddress 10.0.0.6\n", 3),
+            ("[[guests]\nname = \"db\"\naddress = \"10.0.0.6\"\n", 1),
+            ("[[guest]]\nname = \"db\"\n", 1),
+            ("[[push]]\nkind = parca\n", 2),
+            ("[[targets]]\n[targets.labels\nzone = \"a\"\n", 2),
+        ] {
+            let other = "[[guests]]\nname = \"cache\"\naddress = \"10.0.0.7\"\n";
+            let config = parse(&[&good, broken, other].concat()).unwrap();
+            let names: Vec<&str> = config.guests.iter().map(|it| &*it.name).collect();
+            assert_eq!(names, ["web", "cache"], "{broken}");
+            let lines: Vec<_> = config.mistakes.iter().map(|it| it.line).collect();
+            assert_eq!(lines, [Some(at + line)], "{broken}{:?}", config.mistakes);
+            let is_push = broken.starts_with("[[push");
+            assert_eq!(config.wrong_push.is_some(), is_push, "{broken}");
+        }
+        // What is asked without its key would be another fleet.
+        for wrong in [
+            "[defaults\nkey-file = \"key\"\n",
+            "[serve]\nlisten = \"\n",
+            "[[other]]\n",
+        ] {
+            let error = parse(&(good.clone() + wrong)).unwrap_err().to_string();
+            assert!(error.starts_with("etc/fleet.toml:"), "{error}");
+        }
+    }
+
     #[test]
     fn passwords_in_urls_are_not_shown() {
         let entry = |url: &str| parse(&format!("[[targets]]\nurl = \"{url}\"\n")).unwrap();
@@ -898,9 +987,9 @@ mod tests {
             assert!(!mistake.contains("secret"), "{mistake}");
         }
         let text = "[[targets]]\nurl = \"http://me:secret@sd.example\n";
-        let error = parse(text).unwrap_err().to_string();
-        assert!(error.starts_with("etc/fleet.toml:2: "), "{error}");
-        assert!(!error.contains("secret"), "{error}");
+        let mistake = parse(text).unwrap().mistakes[0].to_string();
+        assert!(mistake.starts_with("etc/fleet.toml:2: "), "{mistake}");
+        assert!(!mistake.contains("secret"), "{mistake}");
     }
 
     #[test]
