@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 pub(crate) use audit::Audit;
-use deliver::{Receiver, WORKERS};
+use deliver::Receiver;
 use spool::{Spool, SpoolError};
 
 use super::config::{Config, Mistake};
@@ -107,7 +107,7 @@ pub(crate) fn collect(
     let failed = thread::scope(|scope| {
         let mut failed = None;
         for receiver in &receivers {
-            for worker in 0..WORKERS {
+            for worker in 0..receiver.workers() {
                 let spool = &spool;
                 let name = thread::Builder::new().name("deliver".into());
                 let work = move || receiver.work(worker, spool, interrupt);

@@ -19,8 +19,12 @@ use crate::symbols::{
     Force, ImageOptions, Images, KnownNames, SymbolError, Symbolized, Symbolizer,
 };
 
-/// How many deliveries to a target are under way at a time.
-pub(super) const WORKERS: usize = 4;
+/// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each takes 160 a second: those
+/// of 1,500 guests.
+const ENGINE_WORKERS: usize = 16;
+
+/// How many additions to a folder: they wait for the disk, not for a network.
+const FOLDER_WORKERS: usize = 4;
 
 /// How long a worker waits when there is nothing to deliver.
 const IDLE: Duration = Duration::from_millis(200);
@@ -78,7 +82,15 @@ impl Receiver {
         })
     }
 
-    /// Delivers the parcels of each guest whose index is `worker`, modulo [`WORKERS`], until `ended`.
+    /// How many threads [work](Self::work) for it.
+    pub(super) fn workers(&self) -> usize {
+        match self.to {
+            To::Engine(_) => ENGINE_WORKERS,
+            To::Folder(_) => FOLDER_WORKERS,
+        }
+    }
+
+    /// Delivers the parcels of each guest whose index is `worker`, modulo [the workers](Self::workers), until `ended`.
     ///
     /// After a failed delivery the guests behind that one are next: an engine that fails on the profiles of one guest only
     /// must not keep the others' in the spool.
@@ -88,7 +100,7 @@ impl Receiver {
         while !ended.stop() {
             let mut is_idle = true;
             let mut guests = spool.guests();
-            guests.retain(|it| it.index % WORKERS == worker);
+            guests.retain(|it| it.index % self.workers() == worker);
             let count = guests.len();
             guests.rotate_left(first % count.max(1));
             for (at, guest) in guests.iter().enumerate() {
@@ -370,10 +382,12 @@ fn symbolizer(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
+    use std::sync::Arc;
 
     use super::super::super::config::{Engine, How, Remote};
     use super::super::super::folder::tests::Sent;
     use super::super::books::{EpochId, Span};
+    use super::super::spool::GuestSpool;
     use super::*;
     use crate::profile::Counters;
 
@@ -454,6 +468,54 @@ mod tests {
         assert!(matches!(outcome, Outcome::Empty), "{outcome:?}");
     }
 
+    fn engine(target: impl Target + 'static) -> Receiver {
+        Receiver {
+            name: "engine".into(),
+            to: To::Engine(Box::new(target)),
+            failing: Mutex::default(),
+        }
+    }
+
+    /// A guest of which a parcel waits.
+    fn waiting(spool: &Spool, name: char) -> Arc<GuestSpool> {
+        let guest = spool.guest(&guest(&name.to_string())).unwrap();
+        Sent::default().write(&guest.incoming());
+        let Parcel { id, span, .. } = parcel();
+        spool.add(&guest, id, span, &Counters::default()).unwrap();
+        guest
+    }
+
+    /// Accepts a profile when it has got one from each worker.
+    #[derive(Debug)]
+    struct Slow(std::sync::Barrier);
+
+    impl Target for Slow {
+        fn deliver(&self, _: &Delivery<'_>) -> Verdict {
+            self.0.wait();
+            Verdict::Accepted
+        }
+    }
+
+    /// An engine is a network away: one profile after the other, the spool of a large fleet would fill.
+    #[test]
+    fn an_engine_that_takes_long_has_many_profiles_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(folder.path(), u64::MAX, vec!["engine".into()]).unwrap();
+        let guests: Vec<_> = ('a'..='p').map(|name| waiting(&spool, name)).collect();
+        let receiver = Arc::new(engine(Slow(std::sync::Barrier::new(16))));
+        let (spool, ended) = (Arc::new(spool), Interrupt::default());
+        for worker in 0..receiver.workers() {
+            let (receiver, spool, ended) = (receiver.clone(), spool.clone(), ended.clone());
+            std::thread::spawn(move || receiver.work(worker, &spool, &ended));
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while guests.iter().any(|it| it.next("engine").is_some()) {
+            assert!(Instant::now() < deadline, "they wait for each other");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ended.raise();
+    }
+
     /// Accepts the profiles of all guests but one.
     #[derive(Debug)]
     struct Picky;
@@ -476,18 +538,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(folder.path(), u64::MAX, vec!["engine".into()]).unwrap();
         // The last one has the same worker as the first one.
-        let guests = ["a", "b", "c", "d", "e"].map(|name| spool.guest(&guest(name)).unwrap());
-        let last = &guests[WORKERS];
-        for guest in [&guests[0], last] {
-            Sent::default().write(&guest.incoming());
-            let Parcel { id, span, .. } = parcel();
-            spool.add(guest, id, span, &Counters::default()).unwrap();
-        }
-        let receiver = Receiver {
-            name: "engine".into(),
-            to: To::Engine(Box::new(Picky)),
-            failing: Mutex::default(),
-        };
+        let guests: Vec<_> = ('a'..='q').map(|name| waiting(&spool, name)).collect();
+        let last = &guests[ENGINE_WORKERS];
+        let receiver = engine(Picky);
         let ended = Interrupt::default();
         let deadline = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
