@@ -14,10 +14,13 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::ValueEnum as _;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Spanned, Value};
 
+use super::targets::{all, regular};
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::record::Mode;
@@ -217,13 +220,15 @@ pub(super) enum Engine {
 }
 
 /// Where an engine listens, and who asks it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Remote {
     /// Without a slash at its end; the engine's own path follows.
     pub(super) url: String,
     /// Sent as `X-Scope-OrgID`.
     pub(super) tenant: Option<String>,
     pub(super) login: Option<Login>,
+    /// The certificates, as DER, of those who may vouch for its certificate; none: those that browsers trust.
+    pub(super) authorities: Vec<Vec<u8>>,
 }
 
 /// What an engine is shown. Secrets stay in their files until they are sent.
@@ -604,6 +609,7 @@ struct PushEntry {
     username: Option<String>,
     password_file: Option<PathBuf>,
     bearer_token_file: Option<PathBuf>,
+    authorities: Vec<Vec<u8>>,
     path: Option<PathBuf>,
     keep_for: Option<Duration>,
     keep_bytes: Option<u64>,
@@ -625,10 +631,11 @@ impl Settings for PushEntry {
             "username" => self.username = Some(username(text(value)?)?),
             "password-file" => self.password_file = Some(path(folder, value)?),
             "bearer-token-file" => self.bearer_token_file = Some(path(folder, value)?),
+ "authorities-file" => self.authorities = authorities(&path(folder, value)?)?,
             "path" => self.path = Some(path(folder, value)?),
             "keep-for" => self.keep_for = Some(age(value)?),
             "keep-bytes" => self.keep_bytes = Some(size(value)?),
-            _ => return Err("no such setting; expected name, kind, url, tenant, username, password-file or bearer-token-file, or for a folder path, keep-for or keep-bytes".into()),
+            _ => return Err("no such setting; expected name, kind, url, tenant, username, password-file, bearer-token-file or authorities-file, or for a folder path, keep-for or keep-bytes".into()),
         }
         Ok(())
     }
@@ -643,7 +650,8 @@ impl PushEntry {
             || self.tenant.is_some()
             || self.username.is_some()
             || self.password_file.is_some()
-            || self.bearer_token_file.is_some();
+            || self.bearer_token_file.is_some()
+            || !self.authorities.is_empty();
         let is_for_folder =
             self.path.is_some() || self.keep_for.is_some() || self.keep_bytes.is_some();
         let (usual_name, to) = match kind {
@@ -678,6 +686,7 @@ impl PushEntry {
                     url: self.url.ok_or("the push has no `url`")?,
                     tenant: self.tenant,
                     login,
+                    authorities: self.authorities,
                 };
                 (name, PushTo::Engine(engine, remote))
             }
@@ -728,6 +737,20 @@ fn engine_url(found: &str) -> Result<String, String> {
         ));
     }
     Ok(found.trim_end_matches('/').into())
+}
+
+/// The certificates of a PEM file.
+fn authorities(path: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let wrong = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
+    let pem = regular(path).and_then(all).map_err(|error| wrong(&error))?;
+    let found = CertificateDer::pem_slice_iter(&pem).map(|it| it.map(|der| der.to_vec()));
+    let found: Vec<_> = found
+        .collect::<Result<_, _>>()
+        .map_err(|error| wrong(&error))?;
+    match found.is_empty() {
+        true => Err(wrong(&"expected certificates in PEM, found none")),
+        false => Ok(found),
+    }
 }
 
 /// What can stand in an HTTP header.
@@ -1017,7 +1040,16 @@ mod tests {
         let remote = |url: &str, tenant: Option<&str>, login| {
             let (url, tenant) = (url.into(), tenant.map(Into::into));
             let login = Some(login);
-            PushTo::Engine(Engine::Pyroscope, Remote { url, tenant, login })
+            let authorities = Vec::new();
+            PushTo::Engine(
+                Engine::Pyroscope,
+                Remote {
+                    url,
+                    tenant,
+                    login,
+                    authorities,
+                },
+            )
         };
         let basic = Login::Basic {
             username: "u".into(),
@@ -1099,6 +1131,11 @@ mod tests {
                 "are for kind",
             ),
             (1, &format!("kind = \"folder\"\n{url}"), "a folder has only"),
+            (
+                2,
+                "authorities-file = \"none\"\nkind = \"parca\"",
+                "`authorities-file`: etc/none: ",
+            ),
             (1, "kind = \"folder\"", "no `path`"),
             (
                 3,

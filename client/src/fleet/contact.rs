@@ -47,6 +47,7 @@ fn keep(member: &Member, every: Duration) {
                 let answer = Arc::new(answer);
                 let before: Option<Arc<Answer>> = last.replace(answer.clone());
                 known.add_load(before.and_then(|before| answer.load_since(&before)));
+                known.firsts.see(&answer);
                 known.counters = events.counters.clone();
                 known.last = Some(answer);
                 known.answered = Some(SystemTime::now());

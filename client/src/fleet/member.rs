@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use unikprof_proto::code::state;
+use unikprof_proto::code::{mode, state};
 
 use super::config::Guest;
 use crate::agent_info::AgentInfo;
@@ -64,6 +64,7 @@ pub(super) struct Known {
     pub(super) loads: VecDeque<Option<Load>>,
     /// The function with the most samples of its own in what was recorded last.
     pub(super) hottest: Option<Hottest>,
+    pub(super) firsts: Firsts,
 }
 
 impl Known {
@@ -74,6 +75,50 @@ impl Known {
         }
         self.loads.push_back(load);
     }
+}
+
+/// What each recording of running time had counted when it was seen first: the ticks that it should have had since then
+/// follow from the vCPUs' running time.
+#[derive(Debug, Default)]
+pub(super) struct Firsts {
+    /// Of the agent; another one counts anew.
+    instance: u64,
+    /// By the recording's id: its ticks, and all vCPUs' running time in ns.
+    seen: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Firsts {
+    pub(super) fn see(&mut self, answer: &Answer) {
+        let (instance, recordings) = (answer.agent.instance, &answer.status.recordings);
+        self.see_recordings(instance, recordings, answer.times.running_ns);
+    }
+
+    fn see_recordings(&mut self, instance: u64, all: &[RecordingStatus], running_ns: Option<u64>) {
+        if self.instance != instance {
+            (self.instance, self.seen) = (instance, BTreeMap::new());
+        }
+        let stays = |id: &u64| all.iter().any(|one| one.recording == *id);
+        self.seen.retain(|id, _| stays(id));
+        let Some(running_ns) = running_ns else { return };
+        for one in all.iter().filter(|one| is_sampled(one)) {
+            let first = (one.counters.ticks, running_ns);
+            self.seen.entry(one.recording).or_insert(first);
+        }
+    }
+
+    /// Running time by the period less the ticks, since the recording was seen first. Both are asked for one after the
+    /// other: some ticks are no sign of anything. `None` if it does not sample running time now.
+    pub(super) fn missing(&self, one: &RecordingStatus, running_ns: Option<u64>) -> Option<i64> {
+        let (ticks, since_ns) = self.seen.get(&one.recording).filter(|_| is_sampled(one))?;
+        let due = running_ns?.checked_sub(*since_ns)? / one.period_ns.max(1);
+        let came = one.counters.ticks.checked_sub(*ticks)?;
+        Some(i64::try_from(due).ok()?.saturating_sub_unsigned(came))
+    }
+}
+
+/// Whether a recording has a tick for each period of running time.
+fn is_sampled(one: &RecordingStatus) -> bool {
+    one.state == state::RECORDING && one.mode == mode::CPU
 }
 
 /// How many [loads](Known::loads) are kept of a guest.
@@ -340,9 +385,37 @@ pub(super) fn log(text: impl std::fmt::Display) {
 
 #[cfg(test)]
 mod tests {
-    use unikprof_proto::code::mode;
-
     use super::*;
+
+    /// A recording that runs for ever has no profile that would tell.
+    #[test]
+    fn missing_ticks_are_told_from_the_first_look_on() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let one = |mode, ticks| {
+            let mut one = RecordingStatus {
+                recording: 7,
+                state: state::RECORDING,
+                mode,
+                period_ns: SECOND_NS / 100,
+                ..RecordingStatus::default()
+            };
+            one.counters.ticks = ticks;
+            one
+        };
+        let mut firsts = Firsts::default();
+        let mut look = |instance, mode, ticks, seconds| {
+            let running_ns = Some(seconds * SECOND_NS);
+            firsts.see_recordings(instance, &[one(mode, ticks)], running_ns);
+            firsts.missing(&one(mode, ticks), running_ns)
+        };
+        assert_eq!(look(1, mode::CPU, 5_000, 200), Some(0));
+        assert_eq!(look(1, mode::CPU, 5_900, 210), Some(100));
+        assert_eq!(look(1, mode::CPU, 6_001, 210), Some(-1));
+        // Ticks of another clock, and another agent's.
+        assert_eq!(look(1, mode::WALL, 6_001, 300), None);
+        assert_eq!(look(2, mode::CPU, 10, 1), Some(0));
+        assert_eq!(look(2, mode::CPU, 50, 2), Some(60));
+    }
 
     #[test]
     fn an_endless_recording_of_allocations_is_not_the_always_on_one() {

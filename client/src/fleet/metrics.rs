@@ -138,6 +138,19 @@ const FAMILIES: &[Family] = &[
     ),
     Family::new(
         Kind::Gauge,
+        "ticks_missing",
+        "Running time by the period less the ticks, of each recording of running time since it was seen first: some at most if all is well.",
+        |known, out| {
+            let running_ns = known.last.as_ref().and_then(|last| last.times.running_ns);
+            each_recording(known, |one| {
+                if let Some(missing) = known.firsts.missing(one, running_ns) {
+                    out.with(&[("recording", &one.name)], missing);
+                }
+            });
+        },
+    ),
+    Family::new(
+        Kind::Gauge,
         "stack_nodes",
         "Stack nodes in use.",
         |known, out| {

@@ -104,7 +104,7 @@ pub(super) fn regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-fn all(source: impl Read) -> io::Result<Vec<u8>> {
+pub(super) fn all(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {

@@ -9,9 +9,10 @@ use tempfile::TempDir;
 use unikprof_proto::code::message_type;
 use unikprof_test_kit::engines::{Failure, Receiver};
 
+use crate::fleet::certify;
 use crate::harness::{
-    Client, Collector, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched, is_delivered,
-    seconds, ticks, wait_until,
+    Client, Collector, Fleet, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched,
+    is_delivered, seconds, ticks, wait_until,
 };
 use crate::many_guests::ManyGuests;
 
@@ -197,6 +198,34 @@ fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
     let last = books["books"]["last"]["epoch"].as_u64().unwrap();
     let parcels = &audit["targets"][0]["accepted"]["parcels"];
     assert_eq!(*parcels, last & u64::from(u32::MAX), "{audit:#}");
+}
+
+/// A company's own store has a certificate that nobody else vouches for.
+#[test]
+fn an_engines_certificate_may_be_a_companys_own() {
+    let guest = Guest::start("shares");
+    let entry = format!(
+        "[[guests]]\nname = \"guest\"\naddress = \"{}\"\n",
+        guest.address()
+    );
+    let folder = TempDir::with_prefix("unikprof-fleet-").unwrap();
+    certify(folder.path());
+    // It is no engine, but it speaks TLS, and answers.
+    let settings = "certificate = \"chain.pem\"\nprivate-key = \"key.pem\"";
+    let server = Fleet::start(folder, settings, &entry);
+    let own = format!("authorities-file = \"{}\"\n", server.path("chain.pem"));
+    for (authorities, told) in [("", "UnknownIssuer"), (&own, "answered 404")] {
+        let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
+        let toml = format!(
+            "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n{authorities}{entry}",
+            server.url
+        );
+        fs::write(folder.path().join("fleet.toml"), toml).unwrap();
+        let mut collector = Collector::start(folder.path());
+        wait_until(told, || collector.log().contains(told).then_some(()));
+        collector.end();
+    }
+    server.end();
 }
 
 /// Two collectors of one guest, by mistake: the second one waits, and says for what.

@@ -277,8 +277,8 @@ fn tokens_say_who_may_look_and_who_may_record() {
 }
 
 /// Makes a certificate and its key, as an administrator does.
-fn certify(folder: &Path) {
-    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out chain.pem";
+pub(crate) fn certify(folder: &Path) {
+    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out chain.pem";
     let made = Command::new("openssl")
         .args(words.split(' '))
         .current_dir(folder)

@@ -394,8 +394,7 @@ mod tests {
     fn receivers(folder: &Path) -> [Receiver; 2] {
         let engine = Remote {
             url: "http://127.0.0.1:1".into(),
-            tenant: None,
-            login: None,
+            ..Remote::default()
         };
         let folder = PushTo::Folder {
             path: folder.join("recordings"),

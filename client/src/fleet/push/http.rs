@@ -9,6 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 use ureq::http::{HeaderMap, header};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, DefaultConnector};
 use zeroize::Zeroizing;
@@ -75,6 +76,16 @@ impl Http {
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT))
             .timeout_global(Some(whole));
+        let config = match &remote.authorities[..] {
+            [] => config,
+            authorities => {
+                let certificates = authorities
+                    .iter()
+                    .map(|der| Certificate::from_der(der).to_owned());
+                let roots = RootCerts::from(certificates);
+                config.tls_config(TlsConfig::builder().root_certs(roots).build())
+            }
+        };
         let connector = DefaultConnector::new().chain(DespiteHangup);
         Http {
             agent: ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default()),

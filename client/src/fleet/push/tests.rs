@@ -86,6 +86,7 @@ impl Case {
             url: url.into(),
             tenant: Some("tenant-7".into()),
             login: self.login.clone(),
+            ..Remote::default()
         };
         let http = |path| Http::with_timeout(&remote, path, self.timeout);
         let target: Box<dyn Target> = match engine {
@@ -327,8 +328,7 @@ fn an_answer_before_the_end_of_the_request_is_read() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let remote = Remote {
         url: format!("http://{}", listener.local_addr().unwrap()),
-        tenant: None,
-        login: None,
+        ..Remote::default()
     };
     let engine = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
