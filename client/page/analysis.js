@@ -33,7 +33,9 @@ export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
     ...findings.map((found) => entry(found, labels, on)),
-    ...[...Map.groupBy(unchecked, ({ why }) => why)].map(([why, rules]) =>
-      element("p", { className: "unchecked", textContent: `not checked: ${rules.map(({ rule }) => rule).join(", ")}: ${why}` })),
+    ...[...new Set(unchecked.map(({ why }) => why))].map((reason) => {
+      const rules = unchecked.filter(({ why }) => why === reason).map(({ rule }) => rule);
+      return element("p", { className: "unchecked", textContent: `not checked: ${rules.join(", ")}: ${reason}` });
+    }),
   ];
 }

@@ -180,7 +180,7 @@ async function startDiff() {
 function failDiff(error) {
   by("failure").hidden = false;
   by("failure").textContent = `The page's data cannot be shown: ${error.message}. The file may be incomplete, or the browser cannot inflate data: ` +
-    "it takes Chrome 80, Firefox 113, Safari 16.4 or later. Write it again with unikprof-client diff.";
+    "it takes Chrome 93, Firefox 113, Safari 16.4 or later. Write it again with unikprof-client diff.";
 }
 
 if (typeof document !== "undefined") startDiff().catch(failDiff);

@@ -809,7 +809,7 @@ function fail(error) {
   const failure = document.getElementById("failure");
   failure.hidden = false;
   failure.textContent = typeof DecompressionStream === "undefined"
-    ? "This page needs a browser that can inflate data (DecompressionStream): Chrome 80, Firefox 113, Safari 16.4 or later."
+    ? "This page needs a browser that can inflate data (DecompressionStream): Chrome 93, Firefox 113, Safari 16.4 or later."
     : `The page's data cannot be shown: ${error.message}. The file may be incomplete; write it again with unikprof-client report.`;
 }
 
