@@ -2,10 +2,10 @@
 // of `diff`. The client computes and words all figures; the page counts what its graph needs.
 import { MATCH } from "./colors.js";
 import { decode, inflate } from "./decode.js";
-import { Flame } from "./flame.js";
+import { Flame, textOfFolded } from "./flame.js";
 import { byName, percent } from "./format.js";
 import { fromFragment, toFragment } from "./state.js";
-import { element, legendEntry, matchesOf, showTip } from "./tables.js";
+import { element, legendEntry, matchesOf, replaceList, showTip, warningLine } from "./tables.js";
 import { Tree } from "./tree.js";
 
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
@@ -55,19 +55,18 @@ class DiffPage {
     this.state = fromFragment(location.hash);
     if (!/(^|[#&])sort=/.test(location.hash)) this.state.sort = "change";
     this.graph = new Flame(by("graph"), {
-      onClick: (cell) => this.set({ node: cell.merged > 0 ? cell.parent : cell.node }),
+      onClick: (cell) => this.zoom(cell),
       onHover: (cell, event) => this.tip(cell, event),
-      onMenu: () => {},
     });
     by("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
-    by("warnings").append(...head.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
+    by("warnings").append(...head.warnings.map((text) => warningLine(text)));
     const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or may be chance"]];
     by("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
     by("views").append(...VIEWS_OF_DIFF.map(([view, textContent]) => element("button", {
       type: "button", role: "tab", id: `view-${view}`, textContent, onclick: () => this.set({ view }),
     })));
     by("query").oninput = (event) => this.set({ query: event.target.value });
-    by("whole").onclick = () => this.set({ node: 0 });
+    by("whole").onclick = () => this.set({ node: 0, unfold: false });
     by("theme").onclick = () => this.toggle();
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("resize", () => this.draw());
@@ -88,10 +87,21 @@ class DiffPage {
     this.draw();
   }
 
+  zoom(cell) {
+    showTip(by("tip"), null);
+    this.set(cell.folded ? { unfold: true } : { node: cell.merged > 0 ? cell.parent : cell.node });
+  }
+
   key(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key === "Escape") this.set(this.state.node !== 0 ? { node: 0 } : { query: "" });
+    if (event.key === "Escape") this.set(this.state.node !== 0 ? { node: 0 } : this.state.unfold ? { unfold: false } : { query: "" });
     else if (event.target.tagName === "INPUT") return;
+    else if (event.target === by("graph") && event.key.startsWith("Arrow")) {
+      event.preventDefault();
+      const cell = this.graph.move(event.key);
+      const box = by("graph").getBoundingClientRect();
+      this.tip(cell, { clientX: box.left + cell.x, clientY: box.top + this.graph.y(cell.row) });
+    } else if (event.target === by("graph") && event.key === "Enter" && this.graph.chosen) this.zoom(this.graph.chosen);
     else if (/^[1-3]$/.test(event.key)) this.set({ view: VIEWS_OF_DIFF[Number(event.key) - 1][0] });
     else if (event.key === "d") this.toggle();
     else if (event.key === "/") {
@@ -108,7 +118,7 @@ class DiffPage {
     if (!VIEWS_OF_DIFF.some(([view]) => view === state.view)) state.view = "icicle";
     if (state.node >= tree.length) state.node = 0;
     for (const [view] of VIEWS_OF_DIFF) by(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
-    by("whole").hidden = state.node === 0;
+    by("whole").hidden = state.node === 0 && !state.unfold;
     if (by("query").value !== state.query) by("query").value = state.query;
     this.search();
     this.graph.show({
@@ -119,6 +129,7 @@ class DiffPage {
       matches: this.matches,
       order: state.view === "left" ? "weight" : "name",
       root: state.node,
+      folds: !state.unfold,
       upwards: state.view === "flame",
     });
     this.list();
@@ -140,18 +151,18 @@ class DiffPage {
 
   list() {
     const { head, state, matches } = this;
-    const sort = (key, textContent) => element("button", { type: "button", textContent, onclick: () => this.set({ sort: key }) });
+    const sort = (key, textContent) => element("button", { type: "button", "data-key": `sort ${key}`, textContent, onclick: () => this.set({ sort: key }) });
     const heading = ([text, key]) => element("th", key === state.sort ? { "aria-sort": "descending" } : {}, key ? sort(key, text) : text);
     const shown = ordered(head.functions, state.sort).filter((at) => matches === null || matches[at] === 1);
     const rows = shown.slice(0, MOST_FUNCTIONS).map((at) => {
       const { name, verdict, cells } = head.functions[at];
       const texts = [...cells, verdict].map((textContent) => element("td", { textContent }));
       const find = () => this.set({ query: `^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$`, node: 0 });
-      return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", textContent: name, onclick: find })));
+      return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", "data-key": `function ${at}`, textContent: name, onclick: find })));
     });
     const heads = [...HEADS, ["function", "name"]].map(heading);
-    by("list").replaceChildren(element("table", { className: "functions" },
-      element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+    replaceList(by("list"), [element("table", { className: "functions" },
+      element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))]);
   }
 
   tip(cell, event) {
@@ -160,6 +171,10 @@ class DiffPage {
       return;
     }
     const { tree, head, sides } = this;
+    if (cell.folded) {
+      showTip(by("tip"), [textOfFolded(cell, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
+      return;
+    }
     const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;
     const found = cell.node === 0 || cell.merged > 0 ? null : head.functions[tree.label[cell.node]];
     const name = cell.merged > 0 ? `${cell.merged} merged cells` : found?.name ?? "all";

@@ -4,19 +4,24 @@ import { INK, MATCH, MERGED } from "./colors.js";
 
 const ROW = 18;
 const TEXT = 4;
+/** Fewer rows than these are not worth a click. */
+const LEAST_FOLDED = 4;
 
 /**
  * The cells of a tree that are wide enough to be seen: place, width, row, node, and how many nodes are merged in it.
- * `order` is `name` or `weight`; `root` fills the width, and its callers are above it.
+ * `order` is `name` or `weight`; `root` fills the width, and its callers are above it. With `folds`, callees that all of
+ * the root's stacks have are one cell.
  */
-export function layout(tree, total, { width, order, root }) {
+export function layout(tree, total, { width, order, root, folds }) {
   const cells = [];
   const path = [];
   for (let at = root; at !== 0; at = tree.parent[at]) path.push(at);
   path.push(0);
   path.reverse().forEach((node, row) => cells.push({ x: 0, w: width, row, node, merged: 0 }));
   const scale = total[root] > 0 ? width / total[root] : 0;
-  const open = [{ node: root, x: 0, row: path.length }];
+  const folded = folds ? trunk(tree, total, root) : [];
+  if (folded.length > 0) cells.push({ x: 0, w: width, row: path.length, node: folded[folded.length - 1], merged: 0, folded });
+  const open = [folded.length > 0 ? { node: folded[folded.length - 1], x: 0, row: path.length + 1 } : { node: root, x: 0, row: path.length }];
   while (open.length > 0) {
     const { node, x, row } = open.pop();
     const children = [];
@@ -45,6 +50,25 @@ export function layout(tree, total, { width, order, root }) {
   return cells;
 }
 
+/** What stands on a cell of folded frames. */
+export function textOfFolded({ folded }, name) {
+  return `${folded.length} frames that all stacks have, to ${name(folded[folded.length - 1])}`;
+}
+
+/** The callees through which all stacks of a node go, without the innermost of them; none if they are few. */
+function trunk(tree, total, root) {
+  const found = [];
+  let node = root;
+  for (;;) {
+    let next = 0;
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] >= total[root] && total[child] > 0) next = child;
+    if (next === 0) break;
+    found.push(next);
+    node = next;
+  }
+  return found.length > LEAST_FOLDED ? found.slice(0, -1) : [];
+}
+
 /** A graph on a canvas. */
 export class Flame {
   constructor(canvas, { onClick, onHover, onMenu }) {
@@ -56,10 +80,14 @@ export class Flame {
       const cell = this.at(event);
       if (cell) onClick(cell, event);
     });
-    canvas.addEventListener("dblclick", (event) => {
-      const cell = this.at(event);
-      if (cell) onMenu(cell, event);
-    });
+    for (const kind of onMenu ? ["dblclick", "contextmenu"] : []) {
+      canvas.addEventListener(kind, (event) => {
+        const cell = this.at(event);
+        if (!cell) return;
+        event.preventDefault();
+        onMenu(cell, event);
+      });
+    }
     canvas.addEventListener("mousemove", (event) => {
       const cell = this.at(event);
       if (cell !== this.hovered) {
@@ -93,8 +121,8 @@ export class Flame {
     const width = this.canvas.parentElement.clientWidth;
     if (width === 0) return;
     this.width = width;
-    const { tree, total, order, root } = this.shown;
-    this.cells = layout(tree, total, { width, order, root });
+    const { tree, total, order, root, folds } = this.shown;
+    this.cells = layout(tree, total, { width, order, root, folds });
     this.rows = this.cells.reduce((most, cell) => Math.max(most, cell.row + 1), 1);
     this.byRow = Array.from({ length: this.rows }, () => []);
     for (const cell of this.cells) this.byRow[cell.row].push(cell);
@@ -124,9 +152,9 @@ export class Flame {
     context.textBaseline = "middle";
     for (const cell of this.cells) {
       const y = this.y(cell.row);
-      const label = cell.node === 0 ? -1 : tree.label[cell.node];
-      if (cell.merged > 0) context.fillStyle = MERGED;
-      else context.fillStyle = matches && label >= 0 && matches[label] ? MATCH : color(cell.node);
+      const isMatch = (node) => node !== 0 && matches?.[tree.label[node]] === 1;
+      if ((cell.folded ?? [cell.node]).some(isMatch) && cell.merged === 0) context.fillStyle = MATCH;
+      else context.fillStyle = cell.merged > 0 || cell.folded ? MERGED : color(cell.node);
       // What is above the chosen root is only the way to it.
       context.globalAlpha = root !== 0 && cell.merged === 0 && cell.row < this.rowOf(root) ? 0.55 : 1;
       const w = Math.max(cell.w - (cell.w > 3 ? 0.75 : 0), 0.5);
@@ -137,7 +165,7 @@ export class Flame {
         context.lineWidth = cell === this.chosen ? 2 : 1;
         context.strokeRect(cell.x + 1, y + 1, Math.max(w - 2, 1), ROW - 3);
       }
-      const text = cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);
+      const text = cell.folded ? textOfFolded(cell, name) : cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);
       const fits = elide(context, text, cell.w - 2 * TEXT);
       if (fits !== "") {
         context.fillStyle = INK;

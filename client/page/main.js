@@ -8,13 +8,15 @@ import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, s
 import { Recording } from "./selection.js";
 import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
 import { change, design, interval, significant, unplaced } from "./statistics.js";
-import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, rowsOf, showTip } from "./tables.js";
+import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, derive } from "./tree.js";
 
 /** The most rows of the table: at rest, and while a range is dragged. */
 const MOST_ROWS = 2000;
 const ROWS_MOVING = 60;
+/** The most names in a tooltip. */
+const MOST_NAMES = 12;
 /** How long a choice must rest before intervals are computed, in ms. */
 const REST = 120;
 
@@ -33,15 +35,19 @@ const KEYS = [
   ["r", "collapse recursion"],
   ["d", "light or dark"],
   ["w", "the whole recording"],
-  ["Esc", "back: menu, search, zoom, hidden functions, range"],
+  ["Esc", "back: menu, search, zoom, unfolded frames, hidden functions, range"],
   ["arrows, Enter", "in a graph: move, zoom"],
   ["s, f, h, z", "the chosen cell: sandwich, focus, hide, zoom"],
   ["arrows, +, -", "in the time tracks: move, zoom"],
   ["Shift+arrows", "in the time tracks: move the selected range"],
   ["Enter, b", "in the time tracks: select what is shown, or select it as the base of a comparison"],
   ["drag, Ctrl+drag, Shift+drag", "in the time tracks: select a range, select the base of a comparison, move"],
-  ["click, double click", "a cell: zoom, its menu; double click in the time tracks: show all"],
+  ["click, right click", "a cell: zoom or unfold, its menu; a double click in the time tracks: show all"],
+  ["arrows, Enter", "in the call tree: move, open and close; callers and callees"],
 ];
+
+/** What refers to nodes of the shown tree, where another one is shown. */
+const OTHER_TREE = { node: 0, open: null };
 
 const $ = (id) => document.getElementById(id);
 
@@ -103,10 +109,10 @@ class Page {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
-    $("warnings").append(...report.warnings.map((text) => element("li", { textContent: `warning: ${text}` })));
+    $("warnings").append(...report.warnings.map((text) => warningLine(text)));
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
-      onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label }),
+      onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label, ...OTHER_TREE }),
     }));
     $("views").append(...VIEWS.map((view) => element("button", {
       type: "button", role: "tab", id: `view-${view}`, textContent: VIEW_NAMES[view], onclick: () => this.set({ view }),
@@ -147,9 +153,9 @@ class Page {
     };
     $("span").onchange = (event) => this.set({ span: event.target.value === "" ? null : Number(event.target.value) });
     $("recording").onchange = (event) => this.set({ recording: event.target.value === "" ? null : Number(event.target.value) });
-    $("merge").onchange = (event) => this.set({ merge: event.target.value, node: 0 });
+    $("merge").onchange = (event) => this.set({ merge: event.target.value, ...OTHER_TREE });
     $("color").onchange = (event) => this.set({ color: event.target.value });
-    $("collapse").onchange = (event) => this.set({ collapse: event.target.checked, node: 0 });
+    $("collapse").onchange = (event) => this.set({ collapse: event.target.checked, ...OTHER_TREE });
     $("query").oninput = (event) => this.set({ query: event.target.value });
     $("clear").onclick = () => this.set({ window: null, base: null });
     for (const id of ["from", "to"]) $(id).onchange = () => this.enterRange();
@@ -335,10 +341,11 @@ class Page {
     const undo = (text, changes) => element("button", { type: "button", textContent: `${text} ×`, onclick: () => this.set(changes) });
     const name = (label) => recording.labels[label].name.slice(-40);
     $("changes").replaceChildren(
-      ...state.hide.map((label) => undo(`hidden: ${name(label)}`, { hide: state.hide.filter((each) => each !== label), node: 0 })),
+      ...state.hide.map((label) => undo(`hidden: ${name(label)}`, { hide: state.hide.filter((each) => each !== label), ...OTHER_TREE })),
       ...(state.focus === null ? [] : [undo(`focus: ${name(state.focus)}`, { focus: null, node: 0 })]),
       ...(state.base === null ? [] : [undo(`base: ${moment(state.base[0])} to ${moment(state.base[1])}`, { base: null })]),
       ...(state.node === 0 ? [] : [undo("zoom", { node: 0 })]),
+      ...(state.unfold ? [undo("unfolded", { unfold: false })] : []),
     );
     const isGraph = !["tree", "table"].includes(state.view) && !state.base;
     $("ways").replaceChildren(...(state.color === "caller" && isGraph ? WAYS : []).map(([color, text]) => legendEntry("", text, color)));
@@ -456,7 +463,9 @@ class Page {
     const drawn = base ? this.mean(now, base) : now;
     if (state.node >= model.tree.length || !(drawn.total[state.node] > 0)) state.node = 0;
     this.shownGraph = { ...model, ...now, base };
-    this.graph.show(this.look(model, drawn, { order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame" }, now, base));
+    this.graph.show(this.look(model, drawn, {
+      order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame", folds: !state.unfold,
+    }, now, base));
   }
 
   /** Widths where two ranges are compared: the mean of the shares, so that what is gone is seen too. */
@@ -510,13 +519,13 @@ class Page {
       label = sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
     }
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
-    const both = base ? [now, base] : [now];
-    const part = ({ tree: made, owns }) => {
-      const [shown, before] = owns.map((own) => ({ own, total: made.totals(own) }));
-      return { tree: made, to: undefined, labels, ...shown, base: before ?? null };
+    const owns = (base ? [now, base] : [now]).map(({ own }) => own);
+    const part = ({ tree: made, owns: carried, to: cells }) => {
+      const [shown, before] = carried.map((own) => ({ own, total: made.totals(own) }));
+      return { tree: made, to: undefined, cells, labels, ...shown, base: before ?? null };
     };
-    this.shownCallers = part(callers(tree, both.map(({ total }) => total), label, labels.length));
-    this.shownGraph = part(callees(tree, both.map(({ own }) => own), label, labels.length));
+    this.shownCallers = part(callers(tree, owns, label, labels.length));
+    this.shownGraph = part(callees(tree, owns, label, labels.length));
     const show = (graph, shown, upwards) => {
       const options = { order: "weight", root: shown.tree.first[0], upwards };
       const drawn = base ? this.mean(shown, shown.base) : shown;
@@ -543,11 +552,13 @@ class Page {
   drawTree() {
     const { labels, tree } = this.shownModel;
     const base = this.baseShown && { ...this.counts(this.baseShown, this.shownModel), recorded: this.baseShown.recorded || 1 };
-    $("list").replaceChildren(...callTree({
+    replaceList($("list"), callTree({
       tree, ...this.now, recorded: this.shown.recorded || 1, unit: this.recording.unit,
       name: (node) => labels[tree.label[node]].name,
       matches: this.matches,
       base,
+      open: this.state.open,
+      onOpen: (open) => this.set({ open }),
       onChoose: (label) => this.choose(label),
     }));
   }
@@ -575,7 +586,7 @@ class Page {
       onChoose: (label) => this.choose(label),
     });
     const rest = all > rows.length ? [element("p", { textContent: `${grouped(all - rows.length)} more functions; search to see them` })] : [];
-    $("list").replaceChildren(table, ...rest);
+    replaceList($("list"), [table, ...rest]);
   }
 
   /** The counts of labels in each part of the time. */
@@ -628,7 +639,8 @@ class Page {
   }
 
   zoom(cell, part) {
-    if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
+    if (cell.folded) this.set({ unfold: true });
+    else if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
     else if (cell.merged === 0) this.choose(part.tree.label[cell.node]);
   }
 
@@ -638,14 +650,14 @@ class Page {
   }
 
   actions(cell, part) {
-    const label = cell.node === 0 || cell.merged > 0 ? -1 : part.tree.label[cell.node];
-    const zoom = ["Zoom (z)", "z", () => this.zoom(cell, part)];
+    const label = cell.node === 0 || cell.merged > 0 || cell.folded ? -1 : part.tree.label[cell.node];
+    const zoom = [cell.folded ? "Unfold (z)" : "Zoom (z)", "z", () => this.zoom(cell, part)];
     if (label < 0 || this.state.merge !== "function" || label >= this.recording.labels.length) return [zoom];
     return [
       zoom,
       ["Callers and callees (s)", "s", () => this.choose(label)],
       ["Focus: only stacks with it (f)", "f", () => this.set({ focus: label, node: 0 })],
-      ["Hide it (h)", "h", () => this.set({ hide: [...new Set([...this.state.hide, label])], node: 0 })],
+      ["Hide it (h)", "h", () => this.set({ hide: [...new Set([...this.state.hide, label])], ...OTHER_TREE })],
     ];
   }
 
@@ -678,11 +690,17 @@ class Page {
       return [`${cell.merged} merged cells`, `each narrower than a pixel${count}`];
     }
     const total = part.total[cell.node];
+    if (cell.folded) {
+      const names = cell.folded.map((node) => labels[tree.label[node]].name);
+      return [`${names.length} frames that all stacks have: click to unfold`, `total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}`,
+        ...names.slice(0, MOST_NAMES), ...(names.length > MOST_NAMES ? [`and ${names.length - MOST_NAMES} more`] : [])];
+    }
     const lines = [cell.node === 0 ? "all" : labels[tree.label[cell.node]].name];
     const range = this.cellInterval(cell.node, total, part);
     lines.push(`total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}${range ? `, 95 % interval ${ends(range)} %` : ""}`);
     if (cell.node !== 0) {
-      lines.push(`self ${amount(part.own[cell.node], unit)}, ${percent(part.own[cell.node] / recorded)}`);
+      // A caller's own samples are not those of stacks through the function.
+      if (part !== this.shownCallers) lines.push(`self ${amount(part.own[cell.node], unit)}, ${percent(part.own[cell.node] / recorded)}`);
       const label = labels[tree.label[cell.node]];
       const place = placeOf(label);
       if (place) lines.push(`mostly at ${place}`);
@@ -693,15 +711,25 @@ class Page {
     return lines;
   }
 
-  /** The counts of a cell in each part of the time; `null` where its stacks are not those of the recording's tree. */
+  /** Whether the stacks that end in a node of the shown tree go through a cell of a part. */
+  throughCell(node, part) {
+    const inside = part.tree.inside(node);
+    return (at) => inside[part.cells ? part.cells[at] : at] === 1;
+  }
+
+  /** The counts of a cell in each part of the time; `null` where these are not known. */
   cellParts(node, part, selection) {
-    if (this.recording.unit !== "samples" || part.to === undefined || node === 0) return null;
-    const key = `${part.tree.length}|${toFragment(this.state)}|${selection.from}|${selection.to}|${node}`;
+    if (this.recording.unit !== "samples" || node === 0) return null;
+    const key = `${part === this.shownCallers}|${toFragment(this.state)}|${selection.from}|${selection.to}|${node}`;
     if (this.cellKey !== key) {
-      const inside = part.tree.inside(node);
+      const { to, focused } = this.shownModel;
+      const goesThrough = this.throughCell(node, part);
       const found = this.recording.byParts(selection, (base) => {
         let sum = 0;
-        for (let at = 1; at < base.length; at += 1) if (inside[part.to === null ? at : part.to[at]]) sum += base[at];
+        for (let at = 1; at < base.length; at += 1) {
+          const shown = to === null ? at : to[at];
+          if (base[at] > 0 && goesThrough(shown) && focused?.[shown] !== 0) sum += base[at];
+        }
         return sum;
       });
       this.cellKey = key;
@@ -712,14 +740,15 @@ class Page {
 
   /** The interval of a cell's share. */
   cellInterval(node, total, part) {
-    if (this.recording.unit !== "samples" || part.to === undefined || node === 0) return null;
+    if (this.recording.unit !== "samples" || node === 0) return null;
     const found = this.cellParts(node, part, this.shown);
     const { recorded, unknown } = this.certainty();
     let late = 0;
     const mark = part.labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
     if (unknown && mark >= 0) {
-      const inside = part.tree.inside(node);
-      for (let at = node; at < inside.length; at += 1) if (inside[at] && part.tree.label[at] === mark) late += part.own[at];
+      const { tree } = this.shownModel;
+      const goesThrough = this.throughCell(node, part);
+      for (let at = 1; at < tree.length; at += 1) if (tree.label[at] === mark && goesThrough(at)) late += this.now.own[at];
     }
     return interval(total, recorded, found && design(found.parts, found.counts), unknown, late);
   }
@@ -749,7 +778,7 @@ class Page {
     else if (event.key === "/") {
       event.preventDefault();
       $("query").focus();
-    } else if (event.key === "r") this.set({ collapse: !this.state.collapse, node: 0 });
+    } else if (event.key === "r") this.set({ collapse: !this.state.collapse, ...OTHER_TREE });
     else if (event.key === "d") this.toggleTheme();
     else if (event.key === "w") this.set({ window: null, base: null });
     else if (event.key === "?") $("help").showModal();
@@ -762,8 +791,9 @@ class Page {
     else if ($("vcpus").open) $("vcpus").open = false;
     else if (document.activeElement === $("query") && state.query !== "") this.set({ query: "" });
     else if (state.node !== 0) this.set({ node: 0 });
+    else if (state.unfold) this.set({ unfold: false });
     else if (state.focus !== null) this.set({ focus: null });
-    else if (state.hide.length > 0) this.set({ hide: state.hide.slice(0, -1) });
+    else if (state.hide.length > 0) this.set({ hide: state.hide.slice(0, -1), ...OTHER_TREE });
     else if (state.base) this.set({ base: null });
     else if (state.window) this.set({ window: null });
     else if (state.zoom) this.set({ zoom: null });

@@ -24,6 +24,8 @@ export function initialState() {
     color: "module",
     sort: "own",
     node: 0,
+    open: null,
+    unfold: false,
     theme: null,
   };
 }
@@ -72,6 +74,8 @@ const FIELDS = {
   color: oneOf(COLORS),
   sort: oneOf(SORTS),
   node: number,
+  open: set,
+  unfold: flag,
   theme: oneOf(["light", "dark"]),
 };
 

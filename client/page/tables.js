@@ -71,6 +71,18 @@ export function placeOf({ file, line }) {
   return file === null ? "" : `${file}:${line}`;
 }
 
+/** A warning: one line, and all of it while it has the focus. */
+export function warningLine(text) {
+  return element("li", { tabIndex: 0, textContent: `warning: ${text}`, title: text });
+}
+
+/** Shows other rows; the keyboard stays at the one with the same key. */
+export function replaceList(list, rows) {
+  const key = list.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  list.replaceChildren(...rows);
+  if (key !== undefined) list.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
 /** A table of functions: a button over each column sorts by it. */
 export function functionTable({ rows, recorded, unit, labels, sort, compares, onSort, onChoose }) {
   const columns = [
@@ -82,7 +94,7 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
     const head = element("th", { scope: "col" });
     if (key === null) head.append(text);
     else {
-      head.append(element("button", { type: "button", textContent: text, onclick: () => onSort(key) }));
+      head.append(element("button", { type: "button", "data-key": `sort ${key}`, textContent: text, onclick: () => onSort(key) }));
       head.setAttribute("aria-sort", sort === key ? (key === "name" ? "ascending" : "descending") : "none");
     }
     return head;
@@ -96,7 +108,7 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
       amount(row.own, unit), percent(row.own / recorded), ends(row.ownInterval),
       amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
     ].map((text) => element("td", { textContent: text }));
-    const name = element("button", { type: "button", textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
+    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
     return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
   });
   return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
@@ -116,11 +128,23 @@ function callHead(compares) {
   return element("div", { className: "call head" }, ...numbers.map((text) => element("span", { className: "number", textContent: text })), "function");
 }
 
+/** The nodes that are open at first: the way that most samples go. */
+function heaviestWay(childrenOf, weights) {
+  const open = new Set([0]);
+  let [node] = childrenOf(0);
+  while (node !== undefined) {
+    open.add(node);
+    const [next] = childrenOf(node);
+    node = next !== undefined && weights(next) >= weights(node) / 2 ? next : undefined;
+  }
+  return open;
+}
+
 /**
- * A tree of calls whose rows open with a button or the arrow keys. The heaviest way is open at first. `base` has the
- * totals of another part of the time, `matches` says by label what is marked.
+ * A tree of calls whose rows open with a click or the arrow keys. `open` has the nodes that are open and 0; if it is null,
+ * the way that most samples go is. `base` has the totals of another part of the time, `matches` says by label what is marked.
  */
-export function callTree({ tree, own, total, recorded, unit, name, matches, base, onChoose }) {
+export function callTree({ tree, own, total, recorded, unit, name, matches, base, open, onOpen, onChoose }) {
   const list = element("div", { className: "calls", role: "tree" });
   const shareOf = (node) => total[node] / recorded;
   const baseOf = (node) => (base ? base.total[node] / base.recorded : 0);
@@ -131,61 +155,73 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
     return found.sort((a, b) => weights(b) - weights(a) || a - b);
   };
   const MOST = 200;
-  const add = (node, depth, before) => {
-    const children = childrenOf(node);
-    const row = element("div", { className: "call", role: "treeitem", tabIndex: 0, "data-node": node, "aria-level": depth });
-    const toggle = element("span", { className: "toggle", textContent: children.length > 0 ? "▸" : "" });
+  const opened = open ?? heaviestWay(childrenOf, weights);
+  const toggle = (node, wants) => {
+    const next = new Set(opened);
+    if (wants) next.add(node);
+    else next.delete(node);
+    onOpen(next);
+  };
+  const add = (node, depth, children) => {
+    const isOpen = children.length > 0 && opened.has(node);
+    const row = element("div", { className: "call", role: "treeitem", tabIndex: -1, "data-key": `node ${node}`, "aria-level": depth });
+    if (children.length > 0) row.setAttribute("aria-expanded", String(isOpen));
     const cells = [
       amount(total[node], unit), percent(shareOf(node)), amount(own[node], unit),
       ...(base ? [percent(baseOf(node)), signed(shareOf(node) - baseOf(node))] : []),
     ].map((textContent) => element("span", { className: "number", textContent }));
     const isMatch = matches?.[tree.label[node]] === 1;
-    const text = element("span", { className: "function" }, element("span", { className: isMatch ? "match" : "", textContent: name(node) }));
+    const sign = element("span", { className: "toggle", textContent: children.length === 0 ? "" : isOpen ? "▾" : "▸" });
+    const text = element("span", { className: "function" }, sign, element("span", { className: isMatch ? "match" : "", textContent: name(node) }));
     text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;
-    text.prepend(toggle);
     row.append(...cells, text);
-    list.insertBefore(row, before);
-    let isOpen = false;
-    const open = (wants) => {
-      if (wants === isOpen || children.length === 0) return;
-      isOpen = wants;
-      toggle.textContent = isOpen ? "▾" : "▸";
-      row.setAttribute("aria-expanded", String(isOpen));
-      if (isOpen) {
-        const after = row.nextSibling;
-        for (const child of children.slice(0, MOST)) add(child, depth + 1, after);
-        if (children.length > MOST) {
-          const more = element("div", { className: "call more", textContent: `${children.length - MOST} smaller callees are not listed` });
-          more.setAttribute("aria-level", depth + 1);
-          list.insertBefore(more, after);
-        }
-      } else {
-        while (row.nextSibling && Number(row.nextSibling.getAttribute("aria-level")) > depth) row.nextSibling.remove();
-      }
+    const near = (way) => {
+      let next = row[way];
+      while (next && !next.dataset.key) next = next[way];
+      return next;
     };
-    row.addEventListener("click", () => open(!isOpen));
+    const caller = () => {
+      let before = row.previousSibling;
+      while (before && Number(before.getAttribute("aria-level")) >= depth) before = before.previousSibling;
+      return before;
+    };
+    row.addEventListener("click", () => {
+      row.focus();
+      if (children.length > 0) toggle(node, !isOpen);
+    });
     row.addEventListener("dblclick", () => onChoose(tree.label[node]));
     row.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowRight") open(true);
-      else if (event.key === "ArrowLeft") open(false);
+      if (event.key === "ArrowRight" && !isOpen && children.length > 0) toggle(node, true);
+      else if (event.key === "ArrowLeft" && isOpen) toggle(node, false);
+      else if (event.key === "ArrowLeft") caller()?.focus();
       else if (event.key === "Enter") onChoose(tree.label[node]);
-      else if (event.key === "ArrowDown") row.nextSibling?.focus();
-      else if (event.key === "ArrowUp") row.previousSibling?.focus();
+      else if (event.key === "ArrowDown" || event.key === "ArrowRight") near("nextSibling")?.focus();
+      else if (event.key === "ArrowUp") near("previousSibling")?.focus();
       else return;
       event.preventDefault();
       event.stopPropagation();
     });
+    list.append(row);
+    return isOpen;
   };
-  const roots = childrenOf(0).slice(0, MOST);
-  for (const root of roots) add(root, 1, null);
-  // Opens the way that most samples go.
-  let row = list.firstChild;
-  while (row && row.querySelector(".toggle")?.textContent === "▸") {
-    row.click();
-    const below = row.nextSibling;
-    const node = Number(below?.getAttribute("data-node"));
-    if (!below || weights(node) < weights(Number(row.getAttribute("data-node"))) / 2) break;
-    row = below;
+  const waiting = childrenOf(0).slice(0, MOST).reverse().map((node) => ({ node, depth: 1 }));
+  while (waiting.length > 0) {
+    const { node, depth, more } = waiting.pop();
+    if (more) {
+      list.append(element("div", { className: "call more", "aria-level": depth, textContent: `${more} smaller callees are not listed` }));
+      continue;
+    }
+    const children = childrenOf(node);
+    if (!add(node, depth, children)) continue;
+    if (children.length > MOST) waiting.push({ depth: depth + 1, more: children.length - MOST });
+    waiting.push(...children.slice(0, MOST).reverse().map((child) => ({ node: child, depth: depth + 1 })));
   }
+  // One row is reached with Tab, the others with the arrow keys.
+  const reach = (row) => {
+    list.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+    row?.setAttribute("tabindex", "0");
+  };
+  reach(list.firstChild);
+  list.addEventListener("focusin", (event) => reach(event.target));
   return [callHead(Boolean(base)), list];
 }

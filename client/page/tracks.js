@@ -60,13 +60,15 @@ export class Tracks {
       // How the vCPU's time was spent stands below its heatmap.
       return [{ kind: "heat", vcpu, height: many ? 24 : 50 }, { kind: "bars", vcpu, height: many ? 8 : 14, isBelow: true }];
     });
-    for (const [id, name] of recording.spanNames().slice(0, MOST_LANES)) rows.push({ kind: "span", id, name, height: LANE });
+    const lanes = (all, lane) => {
+      rows.push(...all.slice(0, MOST_LANES).map(lane));
+      if (all.length > MOST_LANES) rows.push({ kind: "more", name: `and ${all.length - MOST_LANES} more`, height: LANE });
+    };
+    lanes(recording.spanNames(), ([id, name]) => ({ kind: "span", id, name, height: LANE }));
     const marks = new Set(recording.events.filter((event) => event.kind === "mark").map((event) => event.name));
     if (marks.size > 0) rows.push({ kind: "marks", name: "marks", height: LANE });
     const counters = new Set(recording.events.filter((event) => event.kind === "counter").map((event) => event.name));
-    for (const id of [...counters].slice(0, MOST_LANES)) {
-      rows.push({ kind: "counter", id, name: recording.head.names[id], height: 30 });
-    }
+    lanes([...counters], (id) => ({ kind: "counter", id, name: recording.head.names[id], height: 30 }));
     let y = AXIS;
     for (const row of rows) {
       if (row.isBelow) y -= GAP - 1;
@@ -98,6 +100,7 @@ export class Tracks {
       context.fillStyle = css("--dim");
       const name = row.kind === "heat" || row.kind === "bars" ? `vCPU ${row.vcpu}` : row.name;
       if (!row.isBelow) context.fillText(elide(context, name, LEFT - 10), 2, row.y + row.height / 2);
+      if (row.kind === "more") continue;
       context.save();
       context.beginPath();
       context.rect(LEFT, row.y, this.width - LEFT, row.height);
@@ -207,31 +210,23 @@ export class Tracks {
     }
   }
 
-  /** What a column of a vCPU holds, from below: where it begins, its part, its colour. */
+  /** What a column of a vCPU holds, in the order in which it is drawn: where it begins, its part, its colour. */
   stacked(row, column, told) {
     const perTick = this.recording.mode === "off-cpu" ? 0 : this.recording.period / this.grids.bars.columnNs;
     const sampled = [0, 1, 2].map((part) => this.cell(row, column, part) * perTick);
     const isSampled = perTick > 0;
     const running = isSampled ? sampled : [told?.[0] ?? 0, 0, 0];
-    const ran = Math.min(1, running[0] + running[1] + running[2]);
-    const scale = ran > 0 ? ran / (running[0] + running[1] + running[2]) : 0;
-    const rest = 1 - ran;
+    const ran = Math.max(1, running[0] + running[1] + running[2]);
     const [stolen, blocked] = [told?.[1] ?? 0, told?.[2] ?? 0];
-    const fit = stolen + blocked > rest ? rest / (stolen + blocked) : 1;
-    const parts = [
-      [running[0] * scale, "--run"],
-      [running[1] * scale, "--masked"],
-      [running[2] * scale, "--lost"],
-      [stolen * fit, "--stolen"],
-      [blocked * fit, "--blocked"],
-    ];
+    // What the guest measured hangs from the top, what was sampled stands before it: the one is known by the second, the
+    // other varies by chance from column to column.
+    const placed = [[1 - blocked, blocked, "--blocked"], [1 - blocked - stolen, stolen, "--stolen"]];
     let from = 0;
-    const placed = [];
-    for (const [part, color] of parts) {
-      if (part > 0) placed.push([from, part, color]);
-      from += part;
+    for (const [at, color] of ["--run", "--masked", "--lost"].entries()) {
+      placed.push([from, running[at] / ran, color]);
+      from += running[at] / ran;
     }
-    return placed;
+    return placed.filter(([, part]) => part > 0);
   }
 
   drawSpans(row) {
@@ -427,6 +422,8 @@ export class Tracks {
         lines.push(`${row.name} on vCPU ${span.vcpu}: ${span.to === null ? "not ended" : duration(span.to - span.from)}`);
       }
       if (inside.length > 3) lines.push(`and ${inside.length - 3} more`);
+    } else if (row.kind === "more") {
+      lines.push(`${row.name}, which are not drawn: \`report\` lists all`);
     } else if (row.kind === "marks") {
       const marks = recording.events.filter((each) => each.kind === "mark" && Math.abs(each.at - at) <= near);
       for (const mark of marks.slice(0, 5)) lines.push(`${recording.head.names[mark.name]} ${mark.value} on vCPU ${mark.vcpu}`);

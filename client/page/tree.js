@@ -175,41 +175,23 @@ export function carry(own, to, length) {
 }
 
 /**
- * What calls a function, from its innermost call in each stack outwards: one tree of several totals, and for each of them
- * the counts of stacks that end so.
+ * What calls a function, from its innermost call in each stack outwards: one tree of several counts of stacks, those counts
+ * in it, and for each old node where stacks that end there are counted; 0 for stacks without the function.
  */
-export function callers(tree, totals, label, labels) {
+export function callers(tree, owns, label, labels) {
   const builder = new Builder(labels);
-  const sums = totals.map((total) => {
-    const own = new Map();
-    for (const [node, count] of innermostCounts(tree, total, label)) {
-      let at = builder.child(0, label);
-      for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) at = builder.child(at, tree.label[up]);
-      own.set(at, (own.get(at) ?? 0) + count);
-    }
-    return own;
-  });
-  const made = builder.finish();
-  return { tree: made, owns: sums.map((own) => Float64Array.from({ length: made.length }, (_, node) => own.get(node) ?? 0)) };
-}
-
-/** The nodes of a label, each with the count of stacks that have no other node of it further inwards. */
-function innermostCounts(tree, total, label) {
-  const counts = new Map();
-  const nearest = new Int32Array(tree.length);
+  const to = new Int32Array(tree.length);
+  const isCounted = tree.totals(owns.reduce((sum, own) => sum.map((count, node) => count + own[node])));
   for (let node = 1; node < tree.length; node += 1) {
-    const above = nearest[tree.parent[node]];
-    nearest[node] = above;
-    if (tree.label[node] !== label) continue;
-    nearest[node] = node;
-    if (total[node] === 0) continue;
-    counts.set(node, (counts.get(node) ?? 0) + total[node]);
-    if (above !== 0) counts.set(above, (counts.get(above) ?? 0) - total[node]);
+    to[node] = to[tree.parent[node]];
+    if (tree.label[node] !== label || isCounted[node] === 0) continue;
+    to[node] = builder.child(0, label);
+    for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) to[node] = builder.child(to[node], tree.label[up]);
   }
-  return [...counts].filter(([, count]) => count > 0);
+  return inTree(builder.finish(), owns, to);
 }
 
-/** What a function calls, from its outermost call in each stack inwards; and the counts of stacks that end there, likewise. */
+/** What a function calls, from its outermost call in each stack inwards, likewise. */
 export function callees(tree, owns, label, labels) {
   const builder = new Builder(labels);
   const to = new Int32Array(tree.length);
@@ -218,7 +200,10 @@ export function callees(tree, owns, label, labels) {
     if (above !== 0) to[node] = builder.child(above, tree.label[node]);
     else if (tree.label[node] === label) to[node] = builder.child(0, label);
   }
-  const made = builder.finish();
-  // What is above the function or beside it is carried to the root, which has none of its own.
-  return { tree: made, owns: owns.map((own) => carry(own, to, made.length).fill(0, 0, 1)) };
+  return inTree(builder.finish(), owns, to);
+}
+
+/** Counts carried to a tree of a part of the stacks: those of all others come to the root, which has none of its own. */
+function inTree(tree, owns, to) {
+  return { tree, to, owns: owns.map((own) => carry(own, to, tree.length).fill(0, 0, 1)) };
 }

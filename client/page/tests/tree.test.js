@@ -37,14 +37,16 @@ test("recursion collapses, and hidden functions give their samples to their call
 });
 
 test("callers count the innermost call of a stack, callees the outermost", () => {
-  const above = callers(tree, [total], POLL, 3);
+  const above = callers(tree, [own], POLL, 3);
   assert.deepEqual(paths(above.tree, above.tree.totals(above.owns[0])), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
   const below = callees(tree, [own], POLL, 3);
   assert.deepEqual(paths(below.tree, below.owns[0]), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
-  assert.equal(callers(tree, [total], 9, 10).tree.length, 1, "a function without calls");
+  assert.deepEqual([...above.to].map((node) => above.tree.path(node).join(";")), ["", "", "1;0", "1;1;0", "1;1;0", "1;0", ""]);
+  assert.deepEqual([...below.to].map((node) => below.tree.path(node).join(";")), ["", "", "1", "1;1", "1;1;2", "1;2", ""]);
+  assert.equal(callers(tree, [own], 9, 10).tree.length, 1, "a function without calls");
   // Another part of the time has the stack `0;1` alone: both parts have one tree.
   const other = own.map((count, node) => (tree.path(node).join() === "0,1" ? count : 0));
-  const both = callers(tree, [total, tree.totals(other)], POLL, 3);
+  const both = callers(tree, [own, other], POLL, 3);
   assert.deepEqual(both.owns.map((sums) => paths(both.tree, sums)), [paths(above.tree, above.owns[0]), { "1;0": 2 }]);
   assert.deepEqual(callees(tree, [own, other], POLL, 3).owns[1], Float64Array.from([0, 2, 0, 0, 0]));
 });
@@ -60,6 +62,19 @@ test("cells narrower than a pixel become one that says how many they are", () =>
   assert.equal(merged[0].merged, 199);
   const row = cells.filter((cell) => cell.row === 2);
   assert.equal(Math.round(row.reduce((sum, cell) => sum + cell.w, 0)), 150, "nothing is left out");
+});
+
+test("frames that all stacks have are one cell, but for the innermost", () => {
+  // Six frames, one in the other, then two that share the stacks.
+  const deep = Tree.fromDepths([1, 2, 3, 4, 5, 6, 7, 7], [0, 1, 2, 3, 4, 5, 6, 7]);
+  const counts = deep.totals(Float64Array.from([9, 0, 0, 0, 0, 0, 0, 1, 2]));
+  const cellsOf = (root, folds) => layout(deep, counts, { width: 300, order: "name", root, folds });
+  assert.deepEqual(cellsOf(0, true).map(({ row, node, folded }) => [row, node, folded?.length]),
+    [[0, 0, undefined], [1, 5, 5], [2, 6, undefined], [3, 7, undefined], [3, 8, undefined]]);
+  assert.equal(cellsOf(0, false).length, 9);
+  assert.equal(cellsOf(3, true).filter((cell) => cell.folded).length, 0, "three are not worth it");
+  counts[1] -= 1;
+  assert.equal(cellsOf(0, true).filter((cell) => cell.folded).length, 0, "one stack does not have them");
 });
 
 test("left heavy puts the widest first", () => {
