@@ -71,13 +71,13 @@ export class Palette {
   }
 }
 
-/** The colour of a change between two shares: red is more, blue is less. */
-export function changeColor(base, now) {
+/** The colour of a change between two shares: red is more, blue is less; what may be chance is pale. */
+export function changeColor(base, now, isCertain) {
   const whole = Math.max(base, now);
   if (whole === 0) return "#e6e4de";
   const part = (now - base) / whole;
   // Too little to be seen.
   if (Math.abs(part) < 0.02) return "#e6e4de";
-  const light = 92 - 32 * Math.min(1, Math.abs(part));
+  const light = isCertain ? 84 - 24 * Math.min(1, Math.abs(part)) : 93;
   return part >= 0 ? `hsl(8 85% ${light}%)` : `hsl(214 80% ${light}%)`;
 }

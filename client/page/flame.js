@@ -109,6 +109,7 @@ export class Flame {
     if (this.shown?.tree !== shown.tree) this.chosen = null;
     const isTurned = shown.upwards && !this.shown?.upwards;
     this.shown = shown;
+    this.certain = null;
     const part = this.canvas.parentElement;
     part.classList.toggle("upwards", shown.upwards);
     this.resize();
@@ -154,7 +155,7 @@ export class Flame {
       const y = this.y(cell.row);
       const isMatch = (node) => node !== 0 && matches?.[tree.label[node]] === 1;
       if ((cell.folded ?? [cell.node]).some(isMatch) && cell.merged === 0) context.fillStyle = MATCH;
-      else context.fillStyle = cell.merged > 0 || cell.folded ? MERGED : color(cell.node);
+      else context.fillStyle = cell.merged > 0 || cell.folded ? MERGED : color(cell.node, this.certain?.has(cell.node) === true);
       // What is above the chosen root is only the way to it.
       context.globalAlpha = root !== 0 && cell.merged === 0 && cell.row < this.rowOf(root) ? 0.55 : 1;
       const w = Math.max(cell.w - (cell.w > 3 ? 0.75 : 0), 0.5);
@@ -172,6 +173,12 @@ export class Flame {
         context.fillText(fits, cell.x + TEXT, y + ROW / 2);
       }
     }
+  }
+
+  /** Shows which cells changed more than chance explains. */
+  judge(nodes) {
+    this.certain = nodes;
+    this.draw();
   }
 
   rowOf(node) {

@@ -7,7 +7,7 @@ import { Flame } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
 import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
-import { change, design, interval, significant, unplaced } from "./statistics.js";
+import { change, design, interval, significant, sumsOf, unplaced } from "./statistics.js";
 import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, derive } from "./tree.js";
@@ -206,6 +206,7 @@ class Page {
     const fragment = toFragment(this.state);
     if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
     this.drawList(true);
+    this.judgeGraphs();
     if (!this.waiting) delete document.documentElement.dataset.draws;
     document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
   }
@@ -350,7 +351,8 @@ class Page {
     const isGraph = !["tree", "table"].includes(state.view) && !state.base;
     $("ways").replaceChildren(...(state.color === "caller" && isGraph ? WAYS : []).map(([color, text]) => legendEntry("", text, color)));
     const legend = [["run", "on CPU"], ["stolen", "stolen"], ["blocked", "blocked"], ["masked", "masked"], ["lost", "lost or overflow"]];
-    if (state.base) legend.push(["more", "more than base"], ["less", "less than base"]);
+    if (!recording.time) legend.length = 0;
+    if (state.base) legend.push(["more", "more than base"], ["less", "less than base (pale: may be chance)"]);
     $("legend").replaceChildren(...legend.map(([kind, text]) => legendEntry(kind, text)));
   }
 
@@ -502,8 +504,8 @@ class Page {
     const { palette } = this;
     const wayOf = state.color === "caller" ? this.wayOf(model) : null;
     const [a, b] = [this.baseShown?.recorded || 1, this.shown.recorded || 1];
-    const color = (node) => {
-      if (base) return changeColor(base.total[node] / a, now.total[node] / b);
+    const color = (node, isCertain) => {
+      if (base) return changeColor(base.total[node] / a, now.total[node] / b, isCertain);
       if (node === 0) return "#ddd8cc";
       return wayOf ? WAYS[wayOf(node)][0] : palette.color(tree.label[node]);
     };
@@ -630,12 +632,30 @@ class Page {
     if (this.recording.unit !== "samples") return;
     const [now, base] = [this.partsOf(this.shown), this.partsOf(this.baseShown)];
     if (!now || !base) return;
-    const counts = (of, label) => ({ parts: of.parts, counts: of.results.map((result) => result.own[label]) });
+    const counts = (of, label) => sumsOf(of.parts, of.results.map((result) => result.own[label]));
     // Only what has samples of its own can have changed.
     const tested = rows.filter((row) => row.own + row.baseOwn > 0);
     const found = tested.map((row) => change(counts(base, row.label), counts(now, row.label)));
     const isSignificant = significant(found.map(({ p }) => p));
     tested.forEach((row, at) => Object.assign(row, { changeInterval: found[at].interval, isSignificant: isSignificant[at] }));
+  }
+
+  /** Shows in the graphs which cells have another share than in the base, beyond chance. */
+  judgeGraphs() {
+    if (!this.baseShown || $("graph-part").hidden) return;
+    const graphs = [[this.graph, this.shownGraph]];
+    if (this.state.view === "sandwich") graphs.push([this.callersGraph, this.shownCallers]);
+    for (const [graph, part] of graphs) {
+      const totals = (counts) => {
+        const { own } = this.nodeCounts(counts, this.shownModel);
+        return part.tree.totals(part.cells ? carry(own, part.cells, part.tree.length).fill(0, 0, 1) : own);
+      };
+      const [base, now] = [this.baseShown, this.shown].map((selection) => this.recording.sumsByNode(selection, part.tree.length, totals));
+      if (base === null || now === null) continue;
+      const nodes = graph.cells.filter((cell) => cell.node !== 0 && cell.merged === 0 && !cell.folded).map((cell) => cell.node);
+      const isCertain = significant(nodes.map((node) => change(base(node), now(node)).p));
+      graph.judge(new Set(nodes.filter((_, at) => isCertain[at])));
+    }
   }
 
   zoom(cell, part) {
@@ -761,9 +781,12 @@ class Page {
     const points = `${((total / recorded - share) * 100).toFixed(1)} points`;
     const now = this.cellParts(node, part, this.shown);
     const before = this.cellParts(node, part, this.baseShown);
-    const found = now && before ? change(before, now) : null;
+    const sums = [before, now].map((found) => found && sumsOf(found.parts, found.counts));
+    const found = now && before ? change(...sums) : null;
     const certain = !found?.interval ? "" : `, 95 % interval ${found.interval.map((end) => (end * 100).toFixed(1)).join(" to ")}`;
-    return [`base ${amountWithUnit(base, this.recording.unit)}, ${percent(share)}`, `change ${points}${certain}`];
+    const graph = part === this.shownCallers ? this.callersGraph : this.graph;
+    const verdict = graph.certain?.has(node) ? "beyond chance" : "may be chance";
+    return [`base ${amountWithUnit(base, this.recording.unit)}, ${percent(share)}`, `change ${points}${certain}`, verdict];
   }
 
   key(event) {
@@ -791,9 +814,9 @@ class Page {
     else if ($("vcpus").open) $("vcpus").open = false;
     else if (document.activeElement === $("query") && state.query !== "") this.set({ query: "" });
     else if (state.node !== 0) this.set({ node: 0 });
-    else if (state.unfold) this.set({ unfold: false });
     else if (state.focus !== null) this.set({ focus: null });
     else if (state.hide.length > 0) this.set({ hide: state.hide.slice(0, -1), ...OTHER_TREE });
+    else if (state.unfold) this.set({ unfold: false });
     else if (state.base) this.set({ base: null });
     else if (state.window) this.set({ window: null });
     else if (state.zoom) this.set({ zoom: null });

@@ -1,5 +1,5 @@
 // What a part of the time, of the vCPUs and of the guest's spans comes to.
-import { PARTS } from "./statistics.js";
+import { PARTS, sumsOf } from "./statistics.js";
 import { Times, partsOf, upper } from "./times.js";
 import { Tree } from "./tree.js";
 
@@ -345,6 +345,26 @@ export class Recording {
   }
 
   /**
+   * What changes follow from: by node of a tree, the sums over the parts of a selection's time. `totals` makes the counts of
+   * that tree's nodes, of stacks through them, from those of stacks that end in the recording's. `null` where it is not known.
+   */
+  sumsByNode(selection, length, totals) {
+    if (this.unit !== "samples") return null;
+    const [hits, hits2, both] = [0, 1, 2].map(() => new Float64Array(length));
+    const found = this.byParts(selection, (own, samples) => {
+      const counts = totals(own);
+      for (let node = 1; node < length; node += 1) {
+        hits[node] += counts[node];
+        hits2[node] += counts[node] ** 2;
+        both[node] += counts[node] * samples;
+      }
+    });
+    if (found === null) return null;
+    const { parts, samples, samples2 } = sumsOf(found.parts, found.parts);
+    return (node) => ({ parts, samples, samples2, hits: hits[node], hits2: hits2[node], both: both[node] });
+  }
+
+  /**
    * The samples of each part of the time that has any, and what `each` makes of the counts of every part's nodes; `null`
    * where there is no time, or all samples lie in one part.
    */
@@ -362,7 +382,7 @@ export class Recording {
       const samples = this.countTicks(first, last, vcpus, allowed, own) + this.countWaits(first, last, vcpus, allowed, own);
       if (samples === 0) continue;
       parts.push(samples);
-      results.push(each(own));
+      results.push(each(own, samples));
     }
     return parts.length < 2 ? null : { parts, results };
   }

@@ -93,11 +93,24 @@ export function interval(hits, samples, clusters, unknown, inDoubt) {
 }
 
 /** The variance of a share between the parts of the time, or of independent samples where that is more. */
-function variance(parts, counts) {
-  const samples = parts.reduce((sum, n) => sum + n, 0);
-  const share = counts.reduce((sum, n) => sum + n, 0) / samples;
-  const between = (squares(parts, counts, share) * (parts.length / (parts.length - 1))) / (samples * samples);
-  return { share, variance: Math.max(between, (share * (1 - share)) / samples) };
+function variance({ parts, samples, samples2, hits, hits2, both }) {
+  const share = hits / samples;
+  const apart = Math.max(hits2 - 2 * share * both + share * share * samples2, 0);
+  const between = (apart * (parts / (parts - 1))) / (samples * samples);
+  return Math.max(between, (share * (1 - share)) / samples);
+}
+
+/** What of the parts of a range of time and the counts in them is needed for a change: their number, and sums over them. */
+export function sumsOf(parts, counts) {
+  const sums = { parts: parts.length, samples: 0, samples2: 0, hits: 0, hits2: 0, both: 0 };
+  for (let at = 0; at < parts.length; at += 1) {
+    sums.samples += parts[at];
+    sums.samples2 += parts[at] ** 2;
+    sums.hits += counts[at];
+    sums.hits2 += counts[at] ** 2;
+    sums.both += parts[at] * counts[at];
+  }
+  return sums;
 }
 
 /**
@@ -105,12 +118,10 @@ function variance(parts, counts) {
  * it as large. `null` for p and interval where a range has fewer than 30 parts with samples.
  */
 export function change(base, now) {
-  const sum = (counts) => counts.reduce((all, n) => all + n, 0);
-  const difference = sum(now.counts) / sum(now.parts) - sum(base.counts) / sum(base.parts);
-  if (base.parts.length < 30 || now.parts.length < 30) return { difference, interval: null, p: null };
-  const [a, b] = [variance(base.parts, base.counts), variance(now.parts, now.counts)];
-  const deviation = Math.sqrt(a.variance + b.variance);
-  const freedom = Math.min(base.parts.length, now.parts.length) - 1;
+  const difference = now.hits / now.samples - base.hits / base.samples;
+  if (base.parts < 30 || now.parts < 30) return { difference, interval: null, p: null };
+  const deviation = Math.sqrt(variance(base) + variance(now));
+  const freedom = Math.min(base.parts, now.parts) - 1;
   const reach = student(freedom) * deviation;
   // The normal quantile that leaves as much as Student's t at this distance.
   const t = deviation > 0 ? Math.abs(difference) / deviation : 0;

@@ -1,9 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { Recording } from "../selection.js";
+import { change, sumsOf } from "../statistics.js";
 
-/** Two recordings: the second has the last ticks of the columns, and its mode is not known. */
-function recording() {
+/**
+ * Two recordings: the second has the last ticks of the columns, and its mode is not known. Ticks from `later` on may be in
+ * node 5 as well.
+ */
+function recording(later = 0) {
   let seed = 1;
   const random = (below) => (seed = (seed * 48271) % 2147483647) % below;
   const [ticks, others] = [4000, 100];
@@ -13,7 +17,7 @@ function recording() {
     tick_at: [...Array.from({ length: ticks }, (_, at) => at * 10), ...Array.from({ length: others }, (_, at) => 1000 + at * 100)],
     tick_vcpu: Array.from({ length: ticks + others }, () => random(2)),
     tick_outcome: Array.from({ length: ticks + others }, () => random(7)),
-    tick_node: Array.from({ length: ticks + others }, () => random(6)),
+    tick_node: Array.from({ length: ticks + others }, (_, at) => random(at < later ? 5 : 6)),
     wait_ns: [], wait_stack: [],
   };
   for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "span_name", "span_vcpu", "span_from",
@@ -57,4 +61,15 @@ test("another recording has its own ticks, within its own time", () => {
   found.choose(null);
   assert.equal(found.within(null), null);
   assert.equal(found.select({ window: [0, 40000], vcpus: null, span: null }).sum.ticks, 4000);
+});
+
+test("each node's change between two ranges is what its counts say, and told from chance", () => {
+  const found = recording(2000);
+  const part = (window) => found.select({ window, vcpus: null, span: null });
+  const sums = (window) => found.sumsByNode(part(window), 6, (own) => found.tree.totals(own));
+  const [first, second, third] = [[0, 10000], [10000, 20000], [20000, 30000]].map(sums);
+  const { parts, results } = found.byParts(part([0, 10000]), (own) => found.tree.totals(own)[2]);
+  assert.deepEqual(first(2), sumsOf(parts, results));
+  assert.ok(change(first(1), second(1)).p > 0.05, "nothing changed");
+  for (const node of [1, 5]) assert.ok(change(second(node), third(node)).p < 0.001, `node ${node} changed`);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { change, design, interval, significant, student, unplaced, wilson } from "../statistics.js";
+import { change, design, interval, significant, student, sumsOf, unplaced, wilson } from "../statistics.js";
 
 const near = (found, expected, most = 5e-5) => assert.ok(Math.abs(found - expected) < most, `${found}, expected ${expected}`);
 
@@ -50,13 +50,13 @@ test("a change is told from chance by the scatter between parts", () => {
   // A function whose share swings between 0 and 40 % of a part.
   const swinging = parts.map((_, at) => (at % 2) * 40);
   const shifted = parts.map((_, at) => (at % 2) * 40 + 4);
-  const steady = (count) => ({ parts, counts: parts.map((_, at) => count + (at % 3) - 1) });
-  const noise = change({ parts, counts: swinging }, { parts, counts: shifted });
+  const steady = (count) => sumsOf(parts, parts.map((_, at) => count + (at % 3) - 1));
+  const noise = change(sumsOf(parts, swinging), sumsOf(parts, shifted));
   near(noise.difference, 0.04, 1e-9);
   assert.ok(noise.p > 0.05 && noise.interval[0] < 0 && noise.interval[1] > 0, JSON.stringify(noise));
   const real = change(steady(20), steady(24));
   near(real.difference, 0.04, 1e-9);
   assert.ok(real.p < 0.001 && real.interval[0] > 0, JSON.stringify(real));
-  const few = { parts: parts.slice(0, 29), counts: swinging.slice(0, 29) };
+  const few = sumsOf(parts.slice(0, 29), swinging.slice(0, 29));
   assert.equal(change(few, few).p, null, "fewer than 30 parts show nothing");
 });

@@ -185,7 +185,25 @@ fn assert_same(report: &Value, rows: &Value, ticks: &Value, missing: &Value) {
     }
 }
 
+/// Asserts that a page's bar shows how the vCPUs spent the time, as the report says it.
+fn assert_bar(report: &Value, bar: &Value) {
+    let states = ["running", "stolen", "blocked", "offline"];
+    let fields = ["running_ns", "runnable_ns", "blocked_ns", "offline_ns"];
+    let vcpus = report["vcpus"].as_array().unwrap();
+    let sums = fields.map(|field| {
+        let times = vcpus.iter().map(|vcpu| &vcpu["runstate"][field]);
+        times.map(|ns| ns.as_u64().unwrap()).sum::<u64>()
+    });
+    let whole: u64 = sums.iter().sum();
+    let spent = states.iter().zip(sums).filter(|(_, ns)| *ns > 0);
+    let expected: Vec<String> = spent
+        .map(|(state, ns)| format!("{state} {}", share(&json!(ns as f64 / whole as f64))))
+        .collect();
+    assert_eq!(*bar, json!(expected), "{vcpus:?}");
+}
+
 const TICKS: &str = "[data-fact=ticks] dd";
+const BAR: &str = "#bar span";
 const MISSING: &str = "[data-fact=missing] dd";
 
 #[test]
@@ -198,6 +216,7 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
         json!({ "rows": ROWS }),
         json!({ "read": TICKS }),
         json!({ "read": MISSING }),
+        json!({ "read": BAR }),
         json!({ "hash": true }),
     ];
     let mut steps = vec![open(&client, "view=table")];
@@ -209,16 +228,19 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
     let Some(shown) = drive(&steps) else { return };
     let whole = report(&client, "run.unikprof", &[]);
     assert_same(&whole, &shown[1], &shown[2], &shown[3]);
+    assert_bar(&whole, &shown[4]);
 
-    let brushed = range(&shown[9], "window");
+    let brushed = range(&shown[11], "window");
     let words = window(brushed);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let part = report(&client, "run.unikprof", &words);
     assert!(part["samples"]["recorded"].as_u64() < whole["samples"]["recorded"].as_u64());
-    assert_same(&part, &shown[6], &shown[7], &shown[8]);
+    assert_same(&part, &shown[7], &shown[8], &shown[9]);
+    assert_bar(&part, &shown[10]);
 
     let vcpu = report(&client, "run.unikprof", &["--vcpu", "1"]);
-    assert_same(&vcpu, &shown[11], &shown[12], &shown[13]);
+    assert_same(&vcpu, &shown[13], &shown[14], &shown[15]);
+    assert_bar(&vcpu, &shown[16]);
 }
 
 /// Any of several vCPUs, by the menu and by the address.
@@ -403,7 +425,9 @@ fn a_page_searches_compares_and_restores_its_address() {
         json!({ "click": "#view-table" }),
         json!({ "click": ".functions tbody tr:first-child button" }),
         json!({ "read": "#shown" }),
-        json!({ "hash": true }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "read": "#tip" }),
     ];
     let Some(shown) = drive(&steps) else { return };
     let focused = report(&client, "run.unikprof", &["--focus", "note::|core::"]);
@@ -479,6 +503,11 @@ fn a_page_searches_compares_and_restores_its_address() {
         )),
         "{sandwich}"
     );
+    let tip = shown[24][0].as_str().unwrap();
+    let (_, ends) = tip.split_once("95 % interval ").unwrap();
+    let ends = ends.split(" %").next().unwrap();
+    let expected = interval(&whole["functions"][0]["total_interval"]);
+    assert!(is_cell(&expected, ends), "{expected}: {tip}");
 
     let again = [
         open(&client, hash.as_str().unwrap().trim_start_matches('#')),
@@ -523,6 +552,7 @@ fn a_page_is_used_by_keys_alone() {
         press("Escape", "#tracks"),
         hash.clone(),
         // The first cell below the root, its callees, and the callers of that function.
+        open(&client, "color=caller&unfold=1"),
         json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
         json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
         json!({ "read": "#tip" }),
@@ -548,14 +578,14 @@ fn a_page_is_used_by_keys_alone() {
     assert!(base[0] < window[0] && base[1] < window[1], "{}", shown[9]);
     assert_eq!(shown[13], "#color=caller", "Escape undoes all of it");
     // The root's only callee is the outermost frame of a thread.
-    let tip = shown[16][0].as_str().unwrap();
+    let tip = shown[17][0].as_str().unwrap();
     assert!(tip.contains("caller, mostly: "), "{tip}");
-    assert!(has(18, "node="), "{}", shown[18]);
-    assert!(has(24, "hide="), "{}", shown[24]);
+    assert!(has(19, "node="), "{}", shown[19]);
+    assert!(has(25, "hide="), "{}", shown[25]);
     assert!(
-        has(30, "view=sandwich") && has(30, "chosen="),
+        has(31, "view=sandwich") && has(31, "chosen="),
         "{}",
-        shown[30]
+        shown[31]
     );
 }
 
@@ -576,14 +606,13 @@ fn page_of(profile: &Profile, symbols: &str, folder: &Path) -> String {
 }
 
 const HOSTILE: &str = "</script><img/src=x/onerror=document.title='owned'>";
+const TURNING: &str = "turns\u{202e}direction";
 
-/// 64 vCPUs, 128 frames, names of 4 KB, markup and characters that turn the direction of text; and no ring.
-#[test]
-fn hostile_names_stay_text_and_large_profiles_are_drawn() {
-    let folder = tempfile::tempdir().unwrap();
+/// A page of 64 vCPUs with one stack of 128 frames, whose names are 4 KB, markup, and characters that turn the direction of
+/// text; without a ring.
+fn hostile_page(folder: &Path) -> String {
     let long = "x".repeat(4_096);
-    let turning = "turns\u{202e}direction";
-    let mut symbols = format!("1000 T {HOSTILE}\n1100 T {turning}\n1200 T {long}\n");
+    let mut symbols = format!("1000 T {HOSTILE}\n1100 T {TURNING}\n1200 T {long}\n");
     for at in 3..128 {
         symbols.push_str(&format!("{:x} T function_{at}\n", 0x1000 + at * 0x100));
     }
@@ -596,7 +625,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     });
     builder.set_recording(RecordingInfo {
         guest_name: HOSTILE.into(),
-        name: turning.into(),
+        name: TURNING.into(),
         ..RecordingInfo::default()
     });
     let frames: Vec<Frame> = (0..128_u64)
@@ -611,8 +640,13 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
             ..VcpuStats::default()
         });
     }
-    let profile = builder.finish();
-    let path = page_of(&profile, &symbols, folder.path());
+    page_of(&builder.finish(), &symbols, folder)
+}
+
+#[test]
+fn hostile_names_stay_text_and_large_profiles_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = hostile_page(folder.path());
     let steps = [
         json!({ "open": format!("{path}#view=table") }),
         json!({ "read": "#title" }),
@@ -621,7 +655,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         json!({ "read": "img, script:not([type])" }),
         json!({ "read": "#vcpu-list label" }),
         json!({ "press": "1" }),
-        json!({ "hover": "#graph", "at": [0.5, 0.999] }),
+        json!({ "hover": "#graph", "at": [0.5, 0.95] }),
         json!({ "press": "4" }),
         json!({ "read": ".call .function" }),
         json!({ "open": format!("{path}#view=table&vcpus=63") }),
@@ -636,7 +670,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     assert_eq!(shown[1][0], format!("{HOSTILE}: {turned}"));
     let names: Vec<String> = serde_json::from_value(shown[2].clone()).unwrap();
     assert_eq!(names.len(), 128);
-    for name in [HOSTILE, turned, &long] {
+    for name in [HOSTILE, turned, &"x".repeat(4_096)] {
         assert!(names.iter().any(|found| found == name), "{name}");
     }
     assert!(
@@ -666,6 +700,52 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     assert_eq!(shown[11][0], "64 samples");
     assert_eq!(shown[13], json!([true, true, true]));
     assert_eq!(shown[14], json!([false, false, false, false]));
+}
+
+/// What all stacks have is one cell until it is clicked, and a call tree keeps the rows that are open and the keyboard's
+/// place, in the address too.
+#[test]
+fn what_is_unfolded_and_open_stays_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = hostile_page(folder.path());
+    let row = |at: usize| format!(".call:nth-child({at})");
+    let rows = json!({ "read": ".call[data-key]" });
+    let focused = json!({ "read": ".call:focus .function" });
+    let steps = [
+        json!({ "open": path }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "press": "ArrowDown", "on": "#graph", "still": true }),
+        json!({ "read": "#tip" }),
+        json!({ "press": "Enter", "on": "#graph" }),
+        json!({ "hash": true }),
+        json!({ "press": "Escape" }),
+        json!({ "hash": true }),
+        json!({ "open": format!("{path}#view=tree") }),
+        json!({ "click": row(5) }),
+        rows.clone(),
+        json!({ "type": "#query", "text": "function" }),
+        rows.clone(),
+        json!({ "press": "ArrowLeft", "on": row(5), "still": true }),
+        focused.clone(),
+        json!({ "press": "ArrowLeft", "on": row(4) }),
+        rows.clone(),
+        focused,
+        json!({ "hash": true }),
+        json!({ "open": format!("{path}#view=tree&open=0.1.2.3") }),
+        rows,
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let tip = shown[3][0].as_str().unwrap();
+    assert!(tip.starts_with("127 frames that all stacks have"), "{tip}");
+    assert_eq!([&shown[5], &shown[7]], ["#unfold=1", ""]);
+    let count = |at: usize| shown[at].as_array().unwrap().len();
+    assert_eq!([count(10), count(12)], [5, 5], "one closed, and searched");
+    let name = |at: usize| shown[at][0].as_str().unwrap();
+    assert!(name(14).ends_with("function_124"), "{}", name(14));
+    assert!(name(17).ends_with("function_124"), "{}", name(17));
+    assert_eq!([count(16), count(20)], [4, 4]);
+    let hash = shown[18].as_str().unwrap();
+    assert!(hash.contains("open=0.1.2.3."), "{hash}");
 }
 
 #[test]
