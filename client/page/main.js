@@ -10,11 +10,14 @@ import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from ".
 import { change, design, interval, significant, sumsOf, unplaced } from "./statistics.js";
 import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
-import { callees, callers, carry, derive } from "./tree.js";
+import { callees, callers, carry, carryPart, derive } from "./tree.js";
 
 /** The most rows of the table: at rest, and while a range is dragged. */
 const MOST_ROWS = 2000;
 const ROWS_MOVING = 60;
+/** The most callees of one row of the call tree, likewise. */
+const MOST_CALLS = 200;
+const CALLS_MOVING = 20;
 /** The most names in a tooltip. */
 const MOST_NAMES = 12;
 /** How long a choice must rest before intervals are computed, in ms. */
@@ -278,11 +281,12 @@ class Page {
   selection(window) {
     const { vcpus, span, recording } = this.state;
     const key = `${window}|${vcpus && [...vcpus]}|${span}|${recording}`;
-    if (!this.selections.has(key)) {
-      if (this.selections.size > 3) this.selections.clear();
-      this.selections.set(key, this.recording.select({ window: this.recording.within(window), vcpus, span }));
-    }
-    return this.selections.get(key);
+    const found = this.selections.get(key) ?? this.recording.select({ window: this.recording.within(window), vcpus, span });
+    // The oldest go first. A base stays while a range is dragged.
+    this.selections.delete(key);
+    this.selections.set(key, found);
+    if (this.selections.size > 4) this.selections.delete(this.selections.keys().next().value);
+    return found;
   }
 
   /** Counts of a selection on the shown tree. */
@@ -473,7 +477,9 @@ class Page {
   /** Widths where two ranges are compared: the mean of the shares, so that what is gone is seen too. */
   mean(now, base) {
     const [a, b] = [this.shown.recorded || 1, this.baseShown.recorded || 1];
-    return { total: Float64Array.from(now.total, (count, node) => count / a / 2 + base.total[node] / b / 2) };
+    const total = new Float64Array(now.total.length);
+    for (let node = 0; node < total.length; node += 1) total[node] = now.total[node] / a / 2 + base.total[node] / b / 2;
+    return { total };
   }
 
   /** How the caller of a node was found in most samples of the recording; of a function in most of its calls. */
@@ -521,13 +527,18 @@ class Page {
       label = sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
     }
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
-    const owns = (base ? [now, base] : [now]).map(({ own }) => own);
-    const part = ({ tree: made, owns: carried, to: cells }) => {
-      const [shown, before] = carried.map((own) => ({ own, total: made.totals(own) }));
-      return { tree: made, to: undefined, cells, labels, ...shown, base: before ?? null };
-    };
-    this.shownCallers = part(callers(tree, owns, label, labels.length));
-    this.shownGraph = part(callees(tree, owns, label, labels.length));
+    // The trees do not depend on what is counted.
+    if (this.sandwich?.of !== tree || this.sandwich.label !== label) {
+      this.sandwich = { of: tree, label, trees: [callers, callees].map((make) => make(tree, label, labels.length)) };
+    }
+    const [above, below] = this.sandwich.trees.map((made) => {
+      const [shown, before] = (base ? [now, base] : [now]).map((counts) => {
+        const own = carryPart(counts.own, made);
+        return { own, total: made.tree.totals(own) };
+      });
+      return { tree: made.tree, to: undefined, cells: made, labels, ...shown, base: before ?? null };
+    });
+    Object.assign(this, { shownCallers: above, shownGraph: below });
     const show = (graph, shown, upwards) => {
       const options = { order: "weight", root: shown.tree.first[0], upwards };
       const drawn = base ? this.mean(shown, shown.base) : shown;
@@ -547,11 +558,11 @@ class Page {
   drawList(withIntervals) {
     const { view } = this.state;
     if ($("list").hidden || !this.now) return;
-    if (view === "tree" && !withIntervals) this.drawTree();
+    if (view === "tree") this.drawTree(withIntervals);
     if (view === "table") this.drawTable(withIntervals);
   }
 
-  drawTree() {
+  drawTree(withAll) {
     const { labels, tree } = this.shownModel;
     const base = this.baseShown && { ...this.counts(this.baseShown, this.shownModel), recorded: this.baseShown.recorded || 1 };
     replaceList($("list"), callTree({
@@ -559,6 +570,7 @@ class Page {
       name: (node) => labels[tree.label[node]].name,
       matches: this.matches,
       base,
+      most: withAll ? MOST_CALLS : CALLS_MOVING,
       open: this.state.open,
       onOpen: (open) => this.set({ open }),
       onChoose: (label) => this.choose(label),
@@ -648,7 +660,7 @@ class Page {
     for (const [graph, part] of graphs) {
       const totals = (counts) => {
         const { own } = this.nodeCounts(counts, this.shownModel);
-        return part.tree.totals(part.cells ? carry(own, part.cells, part.tree.length).fill(0, 0, 1) : own);
+        return part.tree.totals(part.cells ? carryPart(own, part.cells) : own);
       };
       const [base, now] = [this.baseShown, this.shown].map((selection) => this.recording.sumsByNode(selection, part.tree.length, totals));
       if (base === null || now === null) continue;
@@ -734,7 +746,7 @@ class Page {
   /** Whether the stacks that end in a node of the shown tree go through a cell of a part. */
   throughCell(node, part) {
     const inside = part.tree.inside(node);
-    return (at) => inside[part.cells ? part.cells[at] : at] === 1;
+    return (at) => inside[part.cells ? part.cells.to[at] : at] === 1;
   }
 
   /** The counts of a cell in each part of the time; `null` where these are not known. */

@@ -142,9 +142,9 @@ function heaviestWay(childrenOf, weights) {
 
 /**
  * A tree of calls whose rows open with a click or the arrow keys. `open` has the nodes that are open and 0; if it is null,
- * the way that most samples go is. `base` has the totals of another part of the time, `matches` says by label what is marked.
+ * the way that most samples go is. Of each row's callees at most `most` are listed. `base` has the totals of another part of the time, `matches` says by label what is marked.
  */
-export function callTree({ tree, own, total, recorded, unit, name, matches, base, open, onOpen, onChoose }) {
+export function callTree({ tree, own, total, recorded, unit, name, matches, base, most, open, onOpen, onChoose }) {
   const list = element("div", { className: "calls", role: "tree" });
   const shareOf = (node) => total[node] / recorded;
   const baseOf = (node) => (base ? base.total[node] / base.recorded : 0);
@@ -154,7 +154,6 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
     for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (weights(child) > 0) found.push(child);
     return found.sort((a, b) => weights(b) - weights(a) || a - b);
   };
-  const MOST = 200;
   const opened = open ?? heaviestWay(childrenOf, weights);
   const toggle = (node, wants) => {
     const next = new Set(opened);
@@ -204,7 +203,7 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
     list.append(row);
     return isOpen;
   };
-  const waiting = childrenOf(0).slice(0, MOST).reverse().map((node) => ({ node, depth: 1 }));
+  const waiting = childrenOf(0).slice(0, most).reverse().map((node) => ({ node, depth: 1 }));
   while (waiting.length > 0) {
     const { node, depth, more } = waiting.pop();
     if (more) {
@@ -213,8 +212,8 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
     }
     const children = childrenOf(node);
     if (!add(node, depth, children)) continue;
-    if (children.length > MOST) waiting.push({ depth: depth + 1, more: children.length - MOST });
-    waiting.push(...children.slice(0, MOST).reverse().map((child) => ({ node: child, depth: depth + 1 })));
+    if (children.length > most) waiting.push({ depth: depth + 1, more: children.length - most });
+    waiting.push(...children.slice(0, most).reverse().map((child) => ({ node: child, depth: depth + 1 })));
   }
   // One row is reached with Tab, the others with the arrow keys.
   const reach = (row) => {

@@ -175,24 +175,23 @@ export function carry(own, to, length) {
 }
 
 /**
- * What calls a function, from its innermost call in each stack outwards: one tree of several counts of stacks, those counts
- * in it, and for each old node where stacks that end there are counted; 0 for stacks without the function.
+ * What calls a function, from its innermost call in each stack outwards: a tree, and for each old node where stacks that end
+ * there are counted; 0 for stacks without the function.
  */
-export function callers(tree, owns, label, labels) {
+export function callers(tree, label, labels) {
   const builder = new Builder(labels);
   const to = new Int32Array(tree.length);
-  const isCounted = tree.totals(owns.reduce((sum, own) => sum.map((count, node) => count + own[node])));
   for (let node = 1; node < tree.length; node += 1) {
     to[node] = to[tree.parent[node]];
-    if (tree.label[node] !== label || isCounted[node] === 0) continue;
+    if (tree.label[node] !== label) continue;
     to[node] = builder.child(0, label);
     for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) to[node] = builder.child(to[node], tree.label[up]);
   }
-  return inTree(builder.finish(), owns, to);
+  return { tree: builder.finish(), to };
 }
 
 /** What a function calls, from its outermost call in each stack inwards, likewise. */
-export function callees(tree, owns, label, labels) {
+export function callees(tree, label, labels) {
   const builder = new Builder(labels);
   const to = new Int32Array(tree.length);
   for (let node = 1; node < tree.length; node += 1) {
@@ -200,10 +199,10 @@ export function callees(tree, owns, label, labels) {
     if (above !== 0) to[node] = builder.child(above, tree.label[node]);
     else if (tree.label[node] === label) to[node] = builder.child(0, label);
   }
-  return inTree(builder.finish(), owns, to);
+  return { tree: builder.finish(), to };
 }
 
-/** Counts carried to a tree of a part of the stacks: those of all others come to the root, which has none of its own. */
-function inTree(tree, owns, to) {
-  return { tree, to, owns: owns.map((own) => carry(own, to, tree.length).fill(0, 0, 1)) };
+/** Counts carried to such a tree: those of all other stacks come to the root, which has none of its own. */
+export function carryPart(own, { tree, to }) {
+  return carry(own, to, tree.length).fill(0, 0, 1);
 }

@@ -3,6 +3,7 @@
 //
 //   npm run bench -- /path/run.html          any page that `unikprof-client report` wrote: its program is what is measured
 //   npm run bench -- /path/run.html 349200   with so many samples
+//   npm run bench -- /path/run.html 1000000 view=table   what the page shows, as in its address
 import { readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -95,7 +96,7 @@ const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ??
 const tab = await browser.newPage();
 tab.on("pageerror", (error) => process.stderr.write(`${error.message}\n`));
 await tab.setViewport({ width: 1400, height: 1000 });
-await tab.goto(`file://${path}`);
+await tab.goto(`file://${path}#${process.argv[4] ?? ""}`);
 await tab.waitForSelector("html[data-ready]", { timeout: 120000 });
 const first = await tab.evaluate(() => performance.getEntriesByName("drawn")[0].startTime);
 const frames = await tab.evaluate(async (hour) => {

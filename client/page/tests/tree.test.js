@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { layout } from "../flame.js";
-import { Tree, callees, callers, carry, derive } from "../tree.js";
+import { Tree, callees, callers, carry, carryPart, derive } from "../tree.js";
 
 // main(0) calls poll(1), which calls itself and parse(2); main also calls parse.
 const [MAIN, POLL, PARSE] = [0, 1, 2];
@@ -37,18 +37,18 @@ test("recursion collapses, and hidden functions give their samples to their call
 });
 
 test("callers count the innermost call of a stack, callees the outermost", () => {
-  const above = callers(tree, [own], POLL, 3);
-  assert.deepEqual(paths(above.tree, above.tree.totals(above.owns[0])), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
-  const below = callees(tree, [own], POLL, 3);
-  assert.deepEqual(paths(below.tree, below.owns[0]), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
+  const above = callers(tree, POLL, 3);
+  const counted = carryPart(own, above);
+  assert.deepEqual(paths(above.tree, above.tree.totals(counted)), { 1: 30, "1;1": 12, "1;1;0": 12, "1;0": 18 });
+  const below = callees(tree, POLL, 3);
+  assert.deepEqual(paths(below.tree, carryPart(own, below)), { 1: 2, "1;1": 4, "1;1;2": 8, "1;2": 16 });
   assert.deepEqual([...above.to].map((node) => above.tree.path(node).join(";")), ["", "", "1;0", "1;1;0", "1;1;0", "1;0", ""]);
   assert.deepEqual([...below.to].map((node) => below.tree.path(node).join(";")), ["", "", "1", "1;1", "1;1;2", "1;2", ""]);
-  assert.equal(callers(tree, [own], 9, 10).tree.length, 1, "a function without calls");
-  // Another part of the time has the stack `0;1` alone: both parts have one tree.
+  assert.equal(callers(tree, 9, 10).tree.length, 1, "a function without calls");
+  // Another part of the time has the stack `0;1` alone.
   const other = own.map((count, node) => (tree.path(node).join() === "0,1" ? count : 0));
-  const both = callers(tree, [own, other], POLL, 3);
-  assert.deepEqual(both.owns.map((sums) => paths(both.tree, sums)), [paths(above.tree, above.owns[0]), { "1;0": 2 }]);
-  assert.deepEqual(callees(tree, [own, other], POLL, 3).owns[1], Float64Array.from([0, 2, 0, 0, 0]));
+  assert.deepEqual(paths(above.tree, carryPart(other, above)), { "1;0": 2 });
+  assert.deepEqual(carryPart(other, below), Float64Array.from([0, 2, 0, 0, 0]));
 });
 
 test("cells narrower than a pixel become one that says how many they are", () => {

@@ -660,9 +660,9 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
         json!({ "read": ".call .function" }),
         json!({ "open": format!("{path}#view=table&vcpus=63") }),
         json!({ "read": "#count" }),
-        // On paper are the legend and the numbers, and no buttons.
+        // On paper are the numbers, and no buttons.
         json!({ "media": "print" }),
-        json!({ "visible": "#legend, #count, .functions" }),
+        json!({ "visible": "#facts, #count, .functions" }),
         json!({ "visible": "#view-table, #theme, #span, #query" }),
     ];
     let Some(shown) = drive(&steps) else { return };
