@@ -523,8 +523,12 @@ class Page {
     const { labels, tree } = model;
     let label = this.state.merge === "function" ? this.state.chosen : null;
     if (label === null) {
-      const sums = tree.functions(now.own, now.total, labels.length);
-      label = sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
+      // The one with most time of its own in what is shown first: another range does not show another function.
+      if (this.firstChosen?.of !== tree) {
+        const sums = tree.functions(now.own, now.total, labels.length);
+        this.firstChosen = { of: tree, label: sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0) };
+      }
+      ({ label } = this.firstChosen);
     }
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
     // The trees do not depend on what is counted.

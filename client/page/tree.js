@@ -187,7 +187,7 @@ export function callers(tree, label, labels) {
     to[node] = builder.child(0, label);
     for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) to[node] = builder.child(to[node], tree.label[up]);
   }
-  return { tree: builder.finish(), to };
+  return withNodes(builder.finish(), to);
 }
 
 /** What a function calls, from its outermost call in each stack inwards, likewise. */
@@ -199,10 +199,19 @@ export function callees(tree, label, labels) {
     if (above !== 0) to[node] = builder.child(above, tree.label[node]);
     else if (tree.label[node] === label) to[node] = builder.child(0, label);
   }
-  return { tree: builder.finish(), to };
+  return withNodes(builder.finish(), to);
 }
 
-/** Counts carried to such a tree: those of all other stacks come to the root, which has none of its own. */
-export function carryPart(own, { tree, to }) {
-  return carry(own, to, tree.length).fill(0, 0, 1);
+/** A tree of a part of the stacks, with the nodes that those end in. */
+function withNodes(tree, to) {
+  const nodes = [];
+  for (let node = 1; node < to.length; node += 1) if (to[node] !== 0) nodes.push(node);
+  return { tree, to, nodes: Int32Array.from(nodes) };
+}
+
+/** Counts carried to such a tree; those of all other stacks are left out. */
+export function carryPart(own, { tree, to, nodes }) {
+  const carried = new Float64Array(tree.length);
+  for (const node of nodes) carried[to[node]] += own[node];
+  return carried;
 }
