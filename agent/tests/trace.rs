@@ -50,6 +50,8 @@ struct Guest {
     now_ns: Rc<Cell<u64>>,
     /// Advances by 100 whenever it is read.
     cycles: Cell<u64>,
+    /// The addresses that were written.
+    written: RefCell<Vec<u64>>,
 }
 
 // SAFETY: the memory lives as long as the test.
@@ -83,6 +85,7 @@ unsafe impl Platform for Guest {
         self.cycles.get()
     }
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        self.written.borrow_mut().push(address);
         let start = self.memory.expose_provenance() as u64;
         let offset = address.wrapping_sub(start);
         if offset < 1024 {
@@ -181,6 +184,7 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
         memory,
         now_ns: Rc::clone(&now_ns),
         cycles: Cell::new(0),
+        written: RefCell::default(),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 4)];
@@ -584,4 +588,22 @@ fn probes_that_do_not_fit_the_code_are_refused() {
             assert_eq!(world.code(), before, "{number}");
         });
     }
+}
+
+/// A thread that was preempted in a slot of an earlier agent may still run there when the next agent starts.
+#[test]
+fn a_new_agent_writes_to_no_slot() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        let (_, frame) = world.trap(world.start(0), 0, 10);
+        let slot = frame.pc;
+        client.stop(trace);
+        with_world(|other| {
+            let written = other.agent.platform().written.borrow();
+            // What it tries to write lies behind all slots.
+            assert_eq!(written.len(), 1);
+            assert!(written[0] > slot, "{written:x?} {slot:x}");
+        });
+    });
 }

@@ -11,7 +11,7 @@ use super::slots::{self, Slots};
 use super::slow::Waiting;
 use super::stacks::{Closed, Entry, Exit, Now, Stack};
 use super::totals::{Ended, Event, FunctionCells};
-use super::{BREAKPOINT, Trace, budget};
+use super::{BREAKPOINT, Trace, budget, phase};
 use crate::agent::Agent;
 use crate::ground::platform::{CallStack, Platform};
 use crate::ground::sync::{AtomicU64, Ordering};
@@ -113,7 +113,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         let leaves = self.resume_from(trace, probe, role, frame);
         let enters = role.kind & probe_kind::ENTRY != 0;
         let leaves = role.kind & probe_kind::EXIT != 0 && leaves;
-        if enters || leaves {
+        let is_counting = cells.phase.load(Ordering::Relaxed) == phase::COUNTING;
+        if is_counting && (enters || leaves) {
             self.count_call(trace, role, sp, enters, leaves);
         }
         if traps % budget::EVERY == budget::EVERY - 1 {
@@ -363,7 +364,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Records the beginning of a slow root call, and the calls inside of it.
     #[cold]
     #[inline(never)]
-    fn keep_slow(
+    pub(super) fn keep_slow(
         &self,
         trace: &Trace<'m>,
         role: Role,
@@ -437,7 +438,12 @@ impl<'m, P: Platform> Agent<'m, P> {
 /// A breakpoint at a probe that is not set: it was removed after the processor had executed it, so the guest continues
 /// with what is there now. If the breakpoint is still there, it is another debugger's.
 #[cold]
-fn late(trace: &Trace<'_>, probe: &ProbeCells, role: Role, frame: &mut TrapFrame) -> Breakpoint {
+pub(super) fn late(
+    trace: &Trace<'_>,
+    probe: &ProbeCells,
+    role: Role,
+    frame: &mut TrapFrame,
+) -> Breakpoint {
     let address = probe.address();
     let byte = core::ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: the processor has just executed it. Volatile because it may be changed meanwhile.

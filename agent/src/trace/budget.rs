@@ -78,7 +78,7 @@ impl Trace<'_> {
     }
 
     /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left.
-    fn remove_hottest(&self, platform: &dyn Hands, mut traps: u64, allowed: u64) {
+    pub(super) fn remove_hottest(&self, platform: &dyn Hands, mut traps: u64, allowed: u64) {
         for _ in 0..MOST_REMOVED {
             let recent = |index: &usize| {
                 let function = self.functions.get(*index);
@@ -90,8 +90,11 @@ impl Trace<'_> {
             else {
                 return;
             };
+            if traps <= allowed {
+                return;
+            }
             let own = function.recent.swap(0, Ordering::Relaxed);
-            if traps <= allowed || own == 0 {
+            if own == 0 {
                 return;
             }
             traps = traps.saturating_sub(own.into());

@@ -14,7 +14,7 @@ use super::instruction::{Operation, decode};
 use super::probes::{Execution, Place, ProbeCells, Role, State};
 use super::slots::{self, SlotError};
 use super::totals::FunctionCells;
-use super::{BREAKPOINT, Trace};
+use super::{BREAKPOINT, Trace, phase};
 use crate::agent::AnyAgent;
 use crate::ground::sync::Ordering;
 use crate::ground::text::Text;
@@ -560,7 +560,7 @@ impl<'m> Trace<'m> {
     #[inline(never)]
     fn set(&self, agent: &AnyAgent<'_, '_>) {
         let platform = agent.platform();
-        self.cells.is_set.store(1, Ordering::Relaxed);
+        self.cells.phase.store(phase::SET, Ordering::Relaxed);
         for probe in self.probes.all() {
             let role = probe.role();
             let function = self.functions.get(usize::from(role.function));
@@ -596,5 +596,6 @@ impl<'m> Trace<'m> {
             }
         }
         self.begin_window(&platform);
+        self.cells.phase.store(phase::COUNTING, Ordering::Relaxed);
     }
 }

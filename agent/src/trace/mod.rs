@@ -87,8 +87,8 @@ struct TraceCells {
     inside: AtomicU32,
     /// See [`trace_flag`](unikprof_proto::code::trace_flag).
     flags: AtomicU32,
-    /// Whether probes are set.
-    is_set: AtomicU32,
+    /// See [`phase`].
+    phase: AtomicU32,
     /// See [`TraceBegin::max_cost_permille`](unikprof_proto::message::TraceBegin::max_cost_permille).
     max_cost_permille: AtomicU32,
     /// The bit of the rehearsal that is under way; 0: none.
@@ -118,6 +118,16 @@ struct TraceCells {
     truncated: AtomicU64,
     callers_lost: AtomicU64,
     cycles: AtomicU64,
+}
+
+/// What a trace does at present. All of its probes begin and cease to count at one moment, so that a call whose entry was
+/// counted misses its exit only if it is open at the end.
+mod phase {
+    /// No probe is set.
+    pub(super) const NONE: u32 = 0;
+    /// Probes are being set or removed, and count nothing.
+    pub(super) const SET: u32 = 1;
+    pub(super) const COUNTING: u32 = 2;
 }
 
 /// The size of a memory block, of any alignment, for tracing `functions` functions at a time, at most
@@ -213,12 +223,13 @@ impl<'m> Trace<'m> {
     /// Removes all probes.
     #[inline(never)]
     fn remove_all(&self, platform: &dyn Hands) {
+        self.cells.phase.store(phase::SET, Ordering::Relaxed);
         for probe in self.probes.all() {
             if probe.role().state != State::Removed {
                 self.remove(probe, platform);
             }
         }
-        self.cells.is_set.store(0, Ordering::Relaxed);
+        self.cells.phase.store(phase::NONE, Ordering::Relaxed);
     }
 
     /// Replaces the breakpoints of probes in code that was read at `start` by the bytes that they replaced.
@@ -246,7 +257,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// [write code](Platform::write_code).
     #[must_use]
     pub fn with_trace(mut self, block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Self {
-        let may_write = self.platform().write_code(Slots::address(0), &[BREAKPOINT]);
+        // What is there already. Not in a slot: an earlier agent may have used it.
+        let may_write = self
+            .platform()
+            .write_code(slots::own_address(), &[BREAKPOINT]);
         self.trace = Trace::in_block(block, stacks, rehearsal::handler::<P>).filter(|_| may_write);
         self
     }
@@ -281,7 +295,7 @@ impl<P: Platform + ?Sized> Agent<'_, P> {
     #[inline]
     pub(crate) fn is_tracing(&self) -> bool {
         let trace = self.trace.as_ref();
-        trace.is_some_and(|trace| trace.cells.is_set.load(Ordering::Relaxed) != 0)
+        trace.is_some_and(|trace| trace.cells.phase.load(Ordering::Relaxed) != phase::NONE)
     }
 }
 

@@ -146,6 +146,14 @@ impl Execution {
 }
 
 impl ProbeCells {
+    /// A probe that is not set, and not in the table.
+    pub(super) fn removed(address: u64) -> Self {
+        Self {
+            address: AtomicU64::new(address),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn address(&self) -> u64 {
         self.address.load(Ordering::Relaxed)
     }

@@ -7,10 +7,14 @@
 #![allow(unsafe_code)]
 
 use unikprof_proto::code::trace_refusal;
+use unikprof_proto::ring::how;
 use unikprof_proto::trace::probe_kind;
 
+use super::breakpoint::late;
 use super::instruction::{TrapFrame, indirect_target, is_taken};
-use super::probes::{Role, State};
+use super::probes::{ProbeCells, Role, State};
+use super::slow::Waiting;
+use super::stacks::{Closed, Now};
 use super::totals::FunctionCells;
 use super::{Breakpoint, Trace, slots};
 use crate::agent::{Agent, AnyAgent};
@@ -19,6 +23,9 @@ use crate::ground::sync::Ordering;
 
 /// The number of rehearsals.
 const TIMES: u32 = 4;
+
+/// The bits of [`FunctionCells::marks`] that say which rehearsals met a function.
+const MET: u32 = ((1 << TIMES) - 1) << 16;
 
 /// A breakpoint with a stack pointer at most so far below that of the rehearsal belongs to it.
 const STACK_BYTES: u64 = 64 << 10;
@@ -37,15 +44,15 @@ impl Trace<'_> {
     pub(super) fn rehearse(&self, agent: &AnyAgent<'_, '_>) {
         let cells = self.cells;
         for function in self.functions {
-            function.recent.store(0, Ordering::Relaxed);
+            function.marks.store(0, Ordering::Relaxed);
         }
         for round in 0..TIMES {
-            self.run(agent, 1 << round);
+            self.run(agent, 1 << (16 + round));
         }
         cells.rehearsal.store(0, Ordering::SeqCst);
         for function in self.functions {
-            let met = function.recent.swap(0, Ordering::Relaxed);
-            if met == (1 << TIMES) - 1 {
+            let met = function.marks.swap(0, Ordering::Relaxed);
+            if met & MET == MET {
                 function.refuse(trace_refusal::AGENT, function.code());
             }
         }
@@ -83,14 +90,14 @@ impl Trace<'_> {
         if let Some(function) = function
             && from_sp.wrapping_sub(sp) < STACK_BYTES
         {
-            function.recent.fetch_or(bit, Ordering::Relaxed);
+            function.marks.fetch_or(bit, Ordering::Relaxed);
         }
     }
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The handler's part in a rehearsal: everything that it does at an entry and an exit. What it counts is forgotten
-    /// before the trace begins; its ring records have the trace number 0.
+    /// The handler's part in a rehearsal: everything that it does at an entry and an exit, and what it does seldom. What it
+    /// counts is forgotten before the trace begins; its ring records have the trace number 0.
     #[cold]
     #[inline(never)]
     pub(super) fn rehearse(&self, trace: &Trace<'m>, frame: &TrapFrame) {
@@ -114,5 +121,51 @@ impl<'m, P: Platform> Agent<'m, P> {
             target,
             self.is_outside(trace, role, frame.pc),
         ));
+        self.rehearse_slow(trace, role, place);
+        let platform = self.platform();
+        trace.judge(&platform);
+        trace.begin_window(&platform);
+        trace.remove_hottest(&platform, 0, 0);
+        let removed = ProbeCells::removed(slots::own_address());
+        trace.remove(&removed, &platform);
+        let mut late_frame = *frame;
+        let _ = core::hint::black_box(late(trace, &removed, removed.role(), &mut late_frame));
+    }
+
+    /// What the handler does in slow traces, with a buffer that is given back.
+    fn rehearse_slow(&self, trace: &Trace<'m>, role: Role, place: CallStack) {
+        let now_ns = self.platform().now_ns();
+        let buffer = trace.buffers.claim();
+        for is_end in [false, true] {
+            trace.buffers.push(
+                buffer,
+                Waiting {
+                    at_ns: now_ns,
+                    is_end,
+                    number: 0,
+                },
+            );
+        }
+        if let Some(stack) = trace.stacks.find_or_claim(place.id) {
+            let now = Now {
+                ns: now_ns,
+                blocked_ns: 0,
+                vcpu: 0,
+            };
+            let closed = Closed {
+                function: role.function,
+                how: how::RETURNED,
+                is_outermost: true,
+                entered_ns: now_ns,
+                duration_ns: 0,
+                self_ns: 0,
+                blocked_ns: 0,
+                caller: 0,
+                root: Some(buffer),
+            };
+            self.keep_slow(trace, role, &stack, now, &closed, buffer);
+            stack.release();
+        }
+        trace.buffers.release(buffer);
     }
 }

@@ -101,8 +101,9 @@ static USED: AtomicU32 = AtomicU32::new(0);
 struct SlotCells {
     /// The address of the original; 0: the slot is unused.
     original: AtomicU64,
-    /// The length of the original, in bits from 8 on that of its copy.
-    lengths: AtomicU64,
+    /// The length of the copy in bits 0 to 7, and in the others the distance from the original to where the jump behind
+    /// the copy leads.
+    copy: AtomicU64,
 }
 
 /// All slots.
@@ -126,9 +127,10 @@ pub(super) enum SlotError {
 /// The contents of a slot.
 struct Code {
     bytes: [u8; BYTES],
-    length: usize,
     /// The length of the part that stands for the original.
     copy: usize,
+    /// Where the jump behind it leads.
+    target: u64,
 }
 
 impl<'m> Slots<'m> {
@@ -154,19 +156,19 @@ impl<'m> Slots<'m> {
         let cells = self.cells.get(number as usize).ok_or(SlotError::None)?;
         let address = Self::address(number);
         let code = code(place, instruction, address).ok_or(SlotError::None)?;
-        let bytes = code.bytes.get(..code.length).ok_or(SlotError::None)?;
-        if !write(address, bytes) {
+        if !write(address, &code.bytes) {
             return Err(SlotError::NotWritable);
         }
-        let lengths = u64::from(instruction.length) | (code.copy as u64) << 8;
-        cells.lengths.store(lengths, Ordering::Relaxed);
+        let distance = code.target.wrapping_sub(place.address);
+        let word = code.copy as u64 | distance << 8;
+        cells.copy.store(word, Ordering::Relaxed);
         cells.original.store(place.address, Ordering::Release);
         USED.store(number + 1, Ordering::Relaxed);
         Ok(number)
     }
 
-    /// The address of the original if `pc` lies in a used slot: of the instruction, or of the one behind it if the copy
-    /// has run.
+    /// The address of the original if `pc` lies in a used slot: of the instruction, or, if the copy has run, of the one that
+    /// follows, which of a call is the first of what it calls.
     pub(super) fn original(&self, pc: u64) -> Option<u64> {
         let offset = pc.wrapping_sub(Self::address(0));
         if offset >= (SLOTS * BYTES) as u64 {
@@ -177,10 +179,10 @@ impl<'m> Slots<'m> {
         if original == 0 {
             return None;
         }
-        let lengths = cells.lengths.load(Ordering::Relaxed);
-        let has_run = offset % BYTES as u64 >= lengths >> 8;
-        let passed = if has_run { lengths & 0xff } else { 0 };
-        Some(original + passed)
+        let word = cells.copy.load(Ordering::Relaxed);
+        let has_run = offset % BYTES as u64 >= word & 0xff;
+        let passed = if has_run { word as i64 >> 8 } else { 0 };
+        Some(original.wrapping_add_signed(passed))
     }
 }
 
@@ -207,12 +209,13 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
             (length, next)
         }
         Operation::Call { relative } => {
-            // push $low, sign-extended; movl $high, 4(%rsp). No flag changes, and a fault at the stack's end happens
-            // in the push, as in the call.
-            let [a, b, c, d, e, f, g, h] = next.to_le_bytes();
-            let push = [0x68, a, b, c, d, 0xc7, 0x44, 0x24, 0x04, e, f, g, h];
-            bytes.get_mut(..push.len())?.copy_from_slice(&push);
-            (push.len(), next.wrapping_add_signed(relative.into()))
+            // push 5(%rip): the word behind the jump. One instruction, so that the stack is always as before the call or
+            // as behind it; a fault at the stack's end happens in it, as in the call.
+            const PUSH: [u8; 6] = [0xff, 0x35, JUMP_BYTES as u8, 0, 0, 0];
+            bytes.get_mut(..PUSH.len())?.copy_from_slice(&PUSH);
+            let word = bytes.get_mut(PUSH.len() + JUMP_BYTES..)?;
+            *word.first_chunk_mut()? = next.to_le_bytes();
+            (PUSH.len(), next.wrapping_add_signed(relative.into()))
         }
         _ => return None,
     };
@@ -225,8 +228,8 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
     rest.copy_from_slice(&relative.to_le_bytes());
     Some(Code {
         bytes,
-        length: end,
         copy,
+        target,
     })
 }
 
@@ -238,4 +241,41 @@ pub(super) fn test_code(
     slot: u64,
 ) -> Option<([u8; BYTES], usize)> {
     code(place, instruction, slot).map(|code| (code.bytes, code.copy))
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use super::super::instruction::decode;
+    use super::*;
+
+    /// A tick at any instruction of a slot is one before or behind the original: a walk from it finds the stack so.
+    #[test]
+    fn each_place_of_a_slot_stands_for_one_before_or_behind_the_original() {
+        let mut block = std::vec![MaybeUninit::uninit(); MEMORY + 64];
+        let slots = Slots::in_block(&mut &mut block[..]).unwrap();
+        let address = own_address() + 100;
+        let instructions: [(&[u8], u64, u64); 3] = [
+            // push %rbx
+            (&[0x53], 1, address + 1),
+            // mov 16(%rip), %rax
+            (&[0x48, 0x8b, 0x05, 16, 0, 0, 0], 7, address + 7),
+            // A call of what begins 32 bytes before its end: a push of 6 bytes.
+            (&[0xe8, 0xe0, 0xff, 0xff, 0xff], 6, address + 5 - 32),
+        ];
+        for (bytes, copy, behind) in instructions {
+            let place = Place { address, bytes };
+            let number = slots
+                .make(&place, decode(bytes).unwrap(), |_, _| true)
+                .unwrap();
+            let slot = Slots::address(number);
+            for offset in 0..BYTES as u64 {
+                let original = slots.original(slot + offset).unwrap();
+                let expected = if offset < copy { address } else { behind };
+                assert_eq!(original, expected, "{bytes:x?} {offset}");
+            }
+        }
+    }
 }

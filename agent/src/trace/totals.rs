@@ -17,8 +17,8 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 pub(super) struct FunctionCells {
     /// See [`function_flag`].
     flags: AtomicU32,
-    /// See [`totals_flag`].
-    marks: AtomicU32,
+    /// See [`totals_flag`]. Before a trace begins: a bit for each rehearsal that met one of its breakpoints.
+    pub(super) marks: AtomicU32,
     /// Why it is not traced, in bits 0 to 31, and the code that this is about; 0: it is.
     refusal: AtomicU64,
     /// The first code of each part in the lower half, and its length in the upper one.
@@ -33,10 +33,10 @@ pub(super) struct FunctionCells {
     /// The complement of the shortest duration, so that 0 means that there is none.
     not_min_ns: AtomicU64,
     max_ns: AtomicU64,
-    /// The breakpoints of its probes since the cost was last compared with its limit. Before a trace begins: a bit for
-    /// each rehearsal that met one.
+    /// The breakpoints of its probes since the cost was last compared with its limit.
     pub(super) recent: AtomicU32,
-    histogram: [AtomicU32; BUCKETS],
+    _padding: AtomicU32,
+    histogram: [AtomicU64; BUCKETS],
 }
 
 /// How a call ended, for its function's totals.
@@ -94,11 +94,10 @@ impl FunctionCells {
             &self.not_min_ns,
             &self.max_ns,
         ];
-        for word in words {
+        for word in words.into_iter().chain(&self.histogram) {
             word.store(0, Ordering::Relaxed);
         }
-        let halves = [&self.marks, &self.recent];
-        for half in halves.into_iter().chain(&self.histogram) {
+        for half in [&self.marks, &self.recent] {
             half.store(0, Ordering::Relaxed);
         }
     }
@@ -202,7 +201,7 @@ impl FunctionCells {
     /// The count in a bucket of the histogram of its durations.
     pub(super) fn bucket(&self, index: usize) -> u64 {
         let count = self.histogram.get(index);
-        count.map_or(0, |count| count.load(Ordering::Relaxed).into())
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -279,5 +278,29 @@ impl<'m> Callers<'m> {
         };
         let mut found = rest.filter_map(|(place, cells)| Some((read(cells)?, place + 1)));
         found.next()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytemuck::Zeroable as _;
+
+    use super::*;
+
+    /// A trace that is always on counts more calls than 32 bits hold: a bucket that began anew would change percentiles.
+    #[test]
+    fn buckets_count_on_beyond_32_bits() {
+        let cells = FunctionCells::zeroed();
+        let index = bucket(100);
+        cells.histogram[index].store(u32::MAX.into(), Ordering::Relaxed);
+        cells.end(&Ended {
+            is_outermost: true,
+            was_seen: true,
+            duration_ns: 100,
+            self_ns: 100,
+            blocked_ns: 0,
+        });
+        assert_eq!(cells.bucket(index), 1 << 32);
     }
 }
