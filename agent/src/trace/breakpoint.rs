@@ -90,7 +90,7 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// A breakpoint that is at no probe.
     #[cold]
-    fn own_breakpoint(&self, trace: &Trace<'m>, address: u64, frame: &TrapFrame) -> Breakpoint {
+    fn own_breakpoint(&self, trace: &Trace<'m>, address: u64, frame: &mut TrapFrame) -> Breakpoint {
         if address != slots::own_address() {
             return Breakpoint::NotOurs;
         }

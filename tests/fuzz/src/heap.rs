@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Access, Agent, Config, Service, live_bytes};
+use unikprof_agent::{Access, Agent, Config, Platform, Service, live_bytes};
 use unikprof_proto::code::mode;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
@@ -152,14 +152,14 @@ pub fn check(bytes: &[u8]) -> u64 {
 
 /// What a client has received since its last request.
 #[derive(Default)]
-struct Client {
+pub(crate) struct Client {
     received: Vec<u8>,
 }
 
 impl Client {
-    fn ask(
+    pub(crate) fn ask<P: Platform>(
         &mut self,
-        service: &mut Service<'_, '_, FakePlatform<'_>>,
+        service: &mut Service<'_, '_, P>,
         session: unikprof_agent::SessionId,
         mut request: &[u8],
     ) {
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    fn all<'a, M: Message<'a>>(&'a self) -> Vec<M> {
+    pub(crate) fn all<'a, M: Message<'a>>(&'a self) -> Vec<M> {
         let mut rest = &self.received[..];
         let mut all = Vec::new();
         while let Ok(Some(frame)) = frame::split(rest) {
@@ -192,7 +192,7 @@ impl Client {
         all
     }
 
-    fn last<'a, M: Message<'a>>(&'a self) -> Option<M> {
+    pub(crate) fn last<'a, M: Message<'a>>(&'a self) -> Option<M> {
         self.all().pop()
     }
 }

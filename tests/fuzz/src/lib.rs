@@ -18,6 +18,7 @@ pub mod nodes;
 pub mod recording;
 pub mod seeds;
 pub mod sessions;
+pub mod traces;
 pub mod walk;
 
 use peak_alloc::PeakAlloc;

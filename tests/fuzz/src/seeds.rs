@@ -13,7 +13,7 @@ use crate::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
 
 /// For each target, by its name.
-pub fn all() -> [(&'static str, Vec<Vec<u8>>); 9] {
+pub fn all() -> [(&'static str, Vec<Vec<u8>>); 10] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);
     [
@@ -25,6 +25,7 @@ pub fn all() -> [(&'static str, Vec<Vec<u8>>); 9] {
         ("sealed", sealed()),
         ("sessions", conversations()),
         ("recording", recordings(&answers)),
+        ("traces", traces()),
         ("walk", stacks()),
     ]
 }
@@ -70,6 +71,30 @@ fn allocations() -> Vec<Vec<u8>> {
         calls(20, [2, 0, 16], 0),
         calls(100, [2, 64, 0], 200),
     ]
+}
+
+/// Code of each kind of instruction that a probe may replace, and traces of it.
+fn traces() -> Vec<Vec<u8>> {
+    const CODE: [u8; 60] = [
+        0x53, 0x48, 0x83, 0xec, 0x18, 0x48, 0x8b, 0x05, 0x10, 0, 0, 0, 0xe8, 0xe0, 0xff, 0xff,
+        0xff, 0x74, 0x05, 0x0f, 0x8f, 0x20, 0, 0, 0, 0xff, 0xe0, 0xff, 0x64, 0x24, 0x08, 0x41,
+        0xff, 0x24, 0xcc, 0xe9, 0x10, 0, 0, 0, 0xeb, 0xf0, 0x5b, 0xc3, 0xc2, 0x10, 0, 0xf3, 0xc3,
+        0x48, 0x8d, 0x64, 0x24, 0xf8, 0x66, 0x0f, 0x1f, 0x44, 0, 0,
+    ];
+    let mut random = 1_u32;
+    let mut any = move || {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 24) as u8
+    };
+    (0..4)
+        .map(|_| {
+            let code = CODE.into_iter().cycle().take(400);
+            std::iter::once(200)
+                .chain(code)
+                .chain((0..3_000).map(|_| any()))
+                .collect()
+        })
+        .collect()
 }
 
 /// Runs of nodes, behind the id of the first and their number.
@@ -345,6 +370,7 @@ mod tests {
                     "sealed" => crate::keyed::check_sealed(&seed),
                     "sessions" => crate::sessions::check(&seed),
                     "recording" => crate::recording::check(&seed),
+                    "traces" => assert!(crate::traces::check(&seed) > 0, "no breakpoints"),
                     "walk" => crate::walk::check(&seed),
                     other => panic!("{other} is no target"),
                 }
