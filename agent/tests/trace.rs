@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tracing::{Client, Planned, plan_of};
 use unikprof_agent::{
-    Access, Agent, Breakpoint, Config, Mapping, Platform, Runstate, Service, SessionId, TrapFrame,
-    trace_bytes,
+    Access, Agent, Breakpoint, CallStack, Config, Mapping, Platform, Runstate, Service, SessionId,
+    TrapFrame, trace_bytes,
 };
 use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
 use unikprof_proto::message::{Refusal, TraceArm, TraceFetch, TraceState, TraceStop};
@@ -52,6 +52,8 @@ struct Guest {
     cycles: Cell<u64>,
     /// The addresses that were written.
     written: RefCell<Vec<u64>>,
+    /// Whether both stacks are one fibre's, which moves from one to the other.
+    is_fibre: Cell<bool>,
 }
 
 // SAFETY: the memory lives as long as the test.
@@ -76,6 +78,12 @@ unsafe impl Platform for Guest {
         (0..2)
             .map(|number| stack(self.memory, number))
             .find(|bounds| bounds.contains(&sp))
+    }
+    fn call_stack(&self, sp: u64) -> Option<CallStack> {
+        self.stack_bounds(sp).map(|bounds| CallStack {
+            id: if self.is_fibre.get() { 1 } else { bounds.end },
+            end: bounds.end,
+        })
     }
     fn random(&self) -> Option<u64> {
         None
@@ -185,6 +193,7 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
         now_ns: Rc::clone(&now_ns),
         cycles: Cell::new(0),
         written: RefCell::default(),
+        is_fibre: Cell::new(false),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 4)];
@@ -371,6 +380,34 @@ fn each_stack_has_its_own_calls() {
         assert_eq!((fetched.of(0).calls, fetched.of(1).calls), (1, 1));
         assert_eq!((fetched.of(0).unwound, fetched.of(2).calls), (0, 0));
         assert_eq!(fetched.state.unplaced, 1);
+    });
+}
+
+/// A fibre whose stack grows is moved within its calls: they are paired by the distance from its end.
+#[test]
+fn a_stack_that_moves_keeps_its_calls() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        world.agent.platform().is_fibre.set(true);
+        let events = [
+            (0, world.start(0), 10),
+            (0, world.start(1), 20),
+            (1, world.start(2), 30),
+            (1, world.start(2) + RETURN, 30),
+            (1, world.start(1) + RETURN, 20),
+            (0, world.start(0) + RETURN, 10),
+        ];
+        for (stack, address, depth) in events {
+            let (handled, _) = world.trap(address, stack, depth);
+            assert_eq!(handled, Breakpoint::Handled);
+        }
+        let fetched = client.fetch(trace);
+        for function in 0..3 {
+            let (totals, histogram) = fetched.totals[&function];
+            assert_eq!((totals.calls, totals.orphans), (1, 0), "{function}");
+            assert_eq!(histogram.iter().sum::<u64>(), 1, "{function} has returned");
+        }
     });
 }
 

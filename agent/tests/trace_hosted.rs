@@ -3,7 +3,8 @@
 
 mod tracing;
 
-use std::arch::global_asm;
+use std::arch::{asm, global_asm};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::{Client, Planned, plan};
@@ -119,12 +120,21 @@ functions! {
     many_functions many_functions_end
 }
 
+/// The program's own breakpoints, handled before there was an agent.
+static OWN_BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_own_breakpoint(_: libc::c_int) {
+    OWN_BREAKPOINTS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The guest of this process, and the turn of a test: there is one trace at a time.
 fn guest() -> (Guest, MutexGuard<'static, ()>) {
     static GUEST: OnceLock<Guest> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let guest = GUEST.get_or_init(|| {
+        // SAFETY: the handler has the required type.
+        unsafe { libc::signal(libc::SIGTRAP, on_own_breakpoint as *const () as usize) };
         hosted::start(Config {
             vcpus: 4,
             trace_functions: 1000,
@@ -138,8 +148,8 @@ fn guest() -> (Guest, MutexGuard<'static, ()>) {
 }
 
 fn connect(guest: &Guest) -> Client<std::net::TcpStream> {
-    static ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    let id = ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    static ID: AtomicU64 = AtomicU64::new(1);
+    let id = ID.fetch_add(1, Ordering::Relaxed);
     Client::connect(guest.address(), id)
 }
 
@@ -223,6 +233,26 @@ fn calls_of_known_trees_are_exact() {
     let mut leaf: Vec<u64> = leaf.map(|one| one.calls).collect();
     leaf.sort_unstable();
     assert_eq!(leaf, [ROUNDS, 3 * ROUNDS]);
+}
+
+/// The program's own breakpoints reach its own handler, and the agent's probes go on.
+#[test]
+fn a_breakpoint_of_the_program_reaches_its_handler() {
+    let (guest, _turn) = guest();
+    let mut client = connect(&guest);
+    let trace = client.trace(&[planned("traced_leaf")], trace_flag::COUNT);
+    let _vcpu = guest.register_thread().unwrap();
+    let before = OWN_BREAKPOINTS.load(Ordering::Relaxed);
+    for number in 0..3 {
+        // SAFETY: the handler above returns behind the breakpoint.
+        unsafe { asm!("int3") };
+        assert_eq!(call(traced_leaf, number), number + 1);
+    }
+    // SAFETY: likewise, without a breakpoint.
+    unsafe { libc::raise(libc::SIGTRAP) };
+    assert_eq!(OWN_BREAKPOINTS.load(Ordering::Relaxed), before + 4);
+    client.stop(trace);
+    assert_eq!(client.fetch(trace).of(0).calls, 3);
 }
 
 /// The records of a trace, each with its function.
@@ -458,11 +488,11 @@ fn many(number: usize) -> unsafe extern "C" fn(u64) -> u64 {
 }
 
 /// Ends the threads of a test when it is dropped.
-struct End<'d>(&'d std::sync::atomic::AtomicBool);
+struct End<'d>(&'d AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -493,8 +523,8 @@ fn a_thousand_probes_come_and_go_under_load() {
         plan.iter().map(|one| one.probes.len()).sum::<usize>(),
         1_000
     );
-    let done = std::sync::atomic::AtomicBool::new(false);
-    let called = std::sync::atomic::AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    let called = AtomicU64::new(0);
     let mut traps = 0;
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {
@@ -502,13 +532,13 @@ fn a_thousand_probes_come_and_go_under_load() {
             scope.spawn(move || {
                 let _vcpu = guest.register_thread().unwrap();
                 let mut number = thread;
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     number = number
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1);
                     let index = (number >> 33) as usize % MANY;
                     assert_eq!(call(many(index), number), number.wrapping_add(1));
-                    called.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    called.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }

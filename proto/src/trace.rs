@@ -49,8 +49,6 @@ pub mod probe_kind {
     /// A return, or a jump that may leave the function: the agent decides each time by the target, which is inside or
     /// outside the function's parts.
     pub const EXIT: u8 = 2;
-    /// An entry that is a single 5-byte NOP, which the agent may replace by a call.
-    pub const PATCHABLE: u8 = 4;
 }
 
 /// A function to trace.

@@ -237,9 +237,7 @@ impl<'i> Planner<'i> {
             return Err(problem);
         }
         let entry = parts[0].entry.ok_or(Refusal::Empty)?;
-        let patchable = self.code.bytes(&(entry.ip()..entry.next_ip())) == NOP_5;
-        let patchable = if patchable { probe_kind::PATCHABLE } else { 0 };
-        self.add(&entry, probe_kind::ENTRY | patchable, &mut probes)?;
+        self.add(&entry, probe_kind::ENTRY, &mut probes)?;
         let mut loops = parts[0].loops;
         for piece in &parts {
             for instruction in &piece.returns {
@@ -521,8 +519,6 @@ impl Links {
         }
     }
 }
-
-const NOP_5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 /// The offset of an instruction's displacement from the program counter, 0 if it has none; `None` if the agent can
 /// neither run a copy of it nor emulate it.

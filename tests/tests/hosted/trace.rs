@@ -198,6 +198,34 @@ fn counting_keeps_no_calls() {
     assert!(trace.get("tree").is_none());
 }
 
+/// What a function calls directly is traced with it, and what these call is not.
+#[test]
+fn what_a_function_calls_is_traced_with_it() {
+    let mut guest = Guest::start("traced");
+    let client = guest.client();
+    let words = ["--json", "trace", "traced::outer", "--depth", "1"];
+    let words = [&words[..], &["--max-cost", "0", "--image", image()]].concat();
+    let (counted, stdout) = traced(&mut guest, &client, &words);
+    let trace: Value = serde_json::from_str(&stdout).unwrap();
+    assert_sums(&trace);
+    for name in ["outer", "inner", "recursive", "waits"] {
+        let found = function(&trace, &format!("traced::{name}"));
+        assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
+    }
+    let functions = trace["functions"].as_array().unwrap();
+    let is_deeper = |it: &&Value| {
+        it["function"]
+            .as_str()
+            .unwrap()
+            .ends_with("traced::unwinds")
+    };
+    assert_eq!(
+        functions.iter().find(is_deeper),
+        None,
+        "called by a closure"
+    );
+}
+
 /// Only the calls that took long are in the tree, with what they called; the counts are of all calls.
 #[test]
 fn slow_calls_are_kept_with_what_they_called() {

@@ -36,28 +36,57 @@ pub(super) fn install_handler() -> Result<(), Error> {
     Ok(())
 }
 
-extern "C" fn on_signal(_: c_int, info: *mut siginfo_t, context: *mut c_void) {
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid structure.
     let is_breakpoint = unsafe { (*info).si_code } == SI_KERNEL;
-    // SAFETY: with SA_SIGINFO the kernel passes the interrupted context, which this handler may change.
-    let context = unsafe { &mut *context.cast::<ucontext_t>() };
-    let mut frame = arch::trap_frame(context);
-    let agent = AGENT.get().filter(|_| is_breakpoint);
-    let handled = agent.map(|agent| agent.on_breakpoint(&mut frame));
-    if handled == Some(Breakpoint::Handled) {
-        arch::resume_at(context, &frame);
-        return;
-    }
-    // The signal has its previous meaning again, and the breakpoint is executed again.
-    if let Some(before) = BEFORE.get() {
-        // SAFETY: the kernel returned this action.
-        unsafe { libc::sigaction(libc::SIGTRAP, before, core::ptr::null_mut()) };
-        if is_breakpoint {
-            frame.pc = frame.pc.wrapping_sub(1);
+    {
+        // SAFETY: with SA_SIGINFO the kernel passes the interrupted context, which this handler may change.
+        let context = unsafe { &mut *context.cast::<ucontext_t>() };
+        let mut frame = arch::trap_frame(context);
+        let agent = AGENT.get().filter(|_| is_breakpoint);
+        let handled = agent.map(|agent| agent.on_breakpoint(&mut frame));
+        if handled == Some(Breakpoint::Handled) {
             arch::resume_at(context, &frame);
-        } else {
-            // SAFETY: always allowed; it is delivered when this handler returns.
-            unsafe { libc::raise(libc::SIGTRAP) };
+            return;
+        }
+    }
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: the arguments are the kernel's.
+        unsafe { pass_on(before, is_breakpoint, signal, info, context) };
+    }
+}
+
+/// Does what the program wants at a signal that is not the agent's. This handler stays, since probes may be set.
+///
+/// # Safety
+/// `before` is the action before this handler's, and the others are a signal's arguments.
+unsafe fn pass_on(
+    before: &sigaction,
+    is_breakpoint: bool,
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    match before.sa_sigaction {
+        libc::SIG_IGN if !is_breakpoint => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: the kernel returned this action. The process ends as it would have: the signal is delivered when
+            // this handler returns.
+            unsafe {
+                libc::sigaction(libc::SIGTRAP, before, core::ptr::null_mut());
+                libc::raise(libc::SIGTRAP);
+            }
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: a handler with this flag has this type.
+            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                unsafe { core::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: a handler without this flag has this type.
+            let handler: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
+            handler(signal);
         }
     }
 }

@@ -40,10 +40,10 @@ mod assembly {
         "ret",
         "END plan_landing",
         // 0: one NOP of 5 bytes, 5: rep ret (2)
-        "FUNCTION plan_patchable",
+        "FUNCTION plan_nop",
         ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
         ".byte 0xf3, 0xc3",
-        "END plan_patchable",
+        "END plan_nop",
         // 0: a compare with a displacement from the program counter and an immediate (3 + 4 + ...), 7: conditional tail
         // call (6), 13: tail call (5)
         "FUNCTION plan_tails",
@@ -51,7 +51,7 @@ mod assembly {
         ".byte 0x0f, 0x84",
         ".long plan_landing - 1f",
         "1: .byte 0xe9",
-        ".long plan_patchable - 2f",
+        ".long plan_nop - 2f",
         "2: END plan_tails",
         // 0: test (3), 3: jump to the other part (6), 9: the same instruction is entered again by the part; 9: ret 8
         "FUNCTION plan_split",
@@ -180,7 +180,7 @@ mod assembly {
         ".popsection",
         ".p2align 2",
         "7: .long 5b - 7b, 6b - 7b",
-        "8: .long plan_landing - 8b, plan_patchable - 8b",
+        "8: .long plan_landing - 8b, plan_nop - 8b",
         ".popsection",
     );
 
@@ -218,17 +218,13 @@ mod assembly {
         };
         const ENTRY: u8 = probe_kind::ENTRY;
         const EXIT: u8 = probe_kind::EXIT;
-        const PATCHABLE: u8 = probe_kind::PATCHABLE;
         let one = || Ok((1, vec![(ENTRY | EXIT, 0, 0, 1)]));
         let expected: [(&str, Found); 21] = [
             (
                 "plan_landing",
                 Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)])),
             ),
-            (
-                "plan_patchable",
-                Ok((1, vec![(ENTRY | PATCHABLE, 0, 0, 5), (EXIT, 5, 0, 2)])),
-            ),
+            ("plan_nop", Ok((1, vec![(ENTRY, 0, 0, 5), (EXIT, 5, 0, 2)]))),
             (
                 "plan_tails",
                 Ok((1, vec![(ENTRY, 0, 2, 7), (EXIT, 7, 0, 6), (EXIT, 13, 0, 5)])),
