@@ -147,7 +147,11 @@ impl Failure {
             Failure::Trace(OrderError::Plan(_) | OrderError::Symbols(_) | OrderError::NoImage) => {
                 exit_code::INPUT
             }
-            Failure::Trace(OrderError::AllRefused { .. } | OrderError::Architecture { .. }) => {
+            Failure::Trace(
+                OrderError::AllRefused { .. }
+                | OrderError::Architecture { .. }
+                | OrderError::CLibrary { .. },
+            ) => {
                 exit_code::REFUSED
             }
             Failure::Annotation(_)

@@ -41,6 +41,10 @@ pub(crate) enum OrderError {
         "no image of the guest's program was found: name it with --image, as functions are found in it"
     )]
     NoImage,
+    #[error(
+        "functions of {path} cannot be traced in a process: the C library runs some of them while signals are blocked, and a breakpoint there ends the process"
+    )]
+    CLibrary { path: String },
     #[error("no function matches `{pattern}`{}", almost(similar))]
     NoMatch {
         pattern: String,
@@ -113,6 +117,14 @@ pub(crate) fn plan<T>(
         if !assigned.is_named() && !group.mappings.contains(&0) {
             continue;
         }
+        let paths = group.mappings.iter().map(|at| mappings[*at].path.as_str());
+        let c_library =
+            (agent.platform == "hosted").then(|| paths.clone().find(|it| is_c_library(it)));
+        if let Some(path) = c_library.flatten() {
+            return Err(OrderError::CLibrary {
+                path: Printable(path).to_string(),
+            });
+        }
         let codes = agent.mappings.codes().enumerate();
         let codes = codes.filter(|(at, _)| group.mappings.contains(at));
         placement.images.push(Placed {
@@ -126,6 +138,13 @@ pub(crate) fn plan<T>(
     }
     let order = placement.order(wanted)?;
     Ok(proceed(&order, &placement))
+}
+
+/// Whether a file is a part of the C library of Linux, by its path.
+fn is_c_library(path: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
+    let name = path.rsplit('/').next().unwrap_or(path);
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Placement<'_> {
