@@ -561,6 +561,77 @@ fn an_address_that_is_reused_at_once_is_the_new_allocation() {
     assert_eq!(live, [(codes(&sites[1]), 77, agent.platform().now_ns())]);
 }
 
+/// What is held when a recording ends is what a client gets, however long it takes to fetch it: frees after the end would thin out
+/// what lives shortly. A recording that goes on sees them.
+#[test]
+fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let site = stack(&mut Random::new(21), 12);
+    let timed = Start {
+        duration_ns: SECOND,
+        ..Start::heap("timed", mode::LIVE, 64)
+    };
+    let timed = client.start(timed);
+    let stopped = client.start(Start::heap("stopped", mode::LIVE, 64));
+    let goes_on = client.start(Start::heap("goes on", mode::LIVE, 64));
+    look_at_the_next(agent);
+    let allocate = |number: u64| {
+        agent.platform().advance(1);
+        allocate(agent, &site, address(number), 1_000 + number);
+    };
+    (0..300).for_each(allocate);
+    (0..100).for_each(|number| agent.on_free(address(number)));
+    client.stop(stopped);
+    (100..150).for_each(|number| agent.on_free(address(number)));
+    agent.platform().advance(2 * SECOND);
+    // Freed, and used again at once.
+    for number in 150..200 {
+        agent.on_free(address(number));
+        allocate(number);
+        if number >= 160 {
+            agent.on_free(address(number));
+        }
+    }
+    let mut held = |recording: u64| {
+        let epoch = client.stop(recording).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        assert!(got.counters.add_up());
+        let mut sizes: Vec<u64> = got.live.iter().map(|(_, size, _)| *size).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let numbers = |numbers: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
+        numbers.map(|number| 1_000 + number).collect()
+    };
+    assert_eq!(held(stopped), numbers(&mut (100..300)));
+    assert_eq!(held(timed), numbers(&mut (150..300)));
+    assert_eq!(held(goes_on), numbers(&mut (150..160).chain(200..300)));
+    settle(&mut client);
+}
+
+/// An answer takes its time; what is allocated meanwhile stands for what is freed meanwhile.
+#[test]
+fn an_answer_shows_what_is_held_while_it_is_sent() {
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let site = stack(&mut Random::new(22), 12);
+    client.start(Start::heap("held", mode::LIVE, 64));
+    look_at_the_next(agent);
+    let again = |number: u64| {
+        agent.platform().advance(1);
+        agent.on_free(address(number));
+        allocate(agent, &site, address(number), 1_000);
+    };
+    (0..100).for_each(again);
+    let epoch = client.dump(0).first_epoch;
+    (0..100).for_each(again);
+    assert_eq!(client.fetch(epoch).live.len(), 100);
+}
+
 /// Guards the account of a full table: what has no room is counted, and the guest goes on.
 #[test]
 fn a_full_table_drops_new_samples_and_counts_them() {
@@ -746,6 +817,77 @@ unsafe impl GlobalAlloc for Scarce {
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
         // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(address, layout) }
+    }
+}
+
+/// An allocator that lets time pass before each realloc, which fails.
+struct Slow<F>(F);
+
+// SAFETY: forwards to the system's allocator, or returns NULL.
+#[allow(unsafe_code)]
+unsafe impl<F: Fn()> GlobalAlloc for Slow<F> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller upholds the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller upholds the contract.
+        unsafe { System.dealloc(address, layout) }
+    }
+
+    unsafe fn realloc(&self, _: *mut u8, _: Layout, _: usize) -> *mut u8 {
+        (self.0)();
+        std::ptr::null_mut()
+    }
+}
+
+/// Stacks are given up while a realloc is under way that fails: the allocation must not return with another one's stack.
+#[allow(unsafe_code)]
+#[test]
+fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
+    let agent = guest_with(256 << 10, 700);
+    let service = serve(agent);
+    let client = std::cell::RefCell::new(Client::connect(&service));
+    let random = std::cell::RefCell::new(Random::new(9));
+    let held = client
+        .borrow_mut()
+        .start(Start::heap("held", mode::LIVE, 64));
+    client.borrow_mut().start(Start {
+        flags: start_flag::KEEP_NEWEST,
+        ..Start::running_time("time", SECOND / 997)
+    });
+    let heap = Sampled::new(Slow(|| {
+        for _ in 0..20_000 {
+            let other = stack(&mut random.borrow_mut(), 30);
+            agent.platform().advance(SECOND / 900);
+            agent.on_tick(Some(&agent.platform().stack().lay(&other)));
+            client.borrow_mut().advance();
+        }
+    }));
+    heap.attach(agent);
+    let fetch = || {
+        let mut client = client.borrow_mut();
+        let epoch = client.dump(held).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        got
+    };
+    let layout = Layout::from_size_align(1_000, 8).unwrap();
+    // SAFETY: the address is used as the allocator's contract says, and freed once.
+    unsafe {
+        let address = heap.alloc(layout);
+        let before = fetch();
+        assert_eq!(before.live.len(), 1);
+        assert!(heap.realloc(address, layout, 2_000).is_null());
+        let after = fetch();
+        assert!(
+            after.live.is_empty() || after.live == before.live,
+            "{:?}, before {:?}",
+            after.live,
+            before.live
+        );
+        heap.dealloc(address, layout);
     }
 }
 

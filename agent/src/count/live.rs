@@ -201,7 +201,7 @@ impl<'m> LiveTable<'m> {
         self.cells.used.load(Ordering::Relaxed)
     }
 
-    /// Adds an allocation; `false` if there is no room for it.
+    /// Adds an allocation; `false` if there is no room for it. The address may already be there, of another recording.
     pub(crate) fn insert(&self, entry: &LiveEntry) -> bool {
         let hash = Hash::of(entry.address);
         let home = hash.bucket(0, self.tags.len());
@@ -239,22 +239,34 @@ impl<'m> LiveTable<'m> {
         true
     }
 
-    /// Removes the allocation at `address` and returns it; `None` if there is none, which is the usual case.
+    /// Removes the allocation at `address` for which `accept` returns true, and returns it; `None` if there is none, which
+    /// is the usual case.
     #[inline]
-    pub(crate) fn remove(&self, address: u64) -> Option<LiveEntry> {
+    pub(crate) fn remove(
+        &self,
+        address: u64,
+        accept: impl FnMut(&LiveEntry) -> bool,
+    ) -> Option<LiveEntry> {
         let hash = Hash::of(address);
         let home = hash.bucket(0, self.tags.len());
         let word = self.tags.get(home)?.load(Ordering::Acquire);
         if !may_have(word, hash.tag()) && byte(word, AWAY) == 0 {
             return None;
         }
-        self.remove_found(address, hash, home)
+        self.remove_found(address, hash, home, accept)
     }
 
     #[cold]
     #[inline(never)]
-    fn remove_found(&self, address: u64, hash: Hash, home: usize) -> Option<LiveEntry> {
-        if let Some(entry) = self.remove_from(home, hash.tag(), address, None) {
+    fn remove_found(
+        &self,
+        address: u64,
+        hash: Hash,
+        home: usize,
+        mut accept: impl FnMut(&LiveEntry) -> bool,
+    ) -> Option<LiveEntry> {
+        let mut is_it = |entry: &LiveEntry| entry.address == address && accept(entry);
+        if let Some(entry) = self.remove_from(home, hash.tag(), &mut is_it) {
             return Some(entry);
         }
         if byte(self.tags.get(home)?.load(Ordering::Acquire), AWAY) == 0 {
@@ -262,27 +274,24 @@ impl<'m> LiveTable<'m> {
         }
         let entry = (1..CHOICES).find_map(|choice| {
             let bucket = hash.bucket(choice, self.tags.len());
-            self.remove_from(bucket, hash.tag(), address, None)
+            self.remove_from(bucket, hash.tag(), &mut is_it)
         })?;
         self.count_away(home, -1);
         Some(entry)
     }
 
-    /// Removes the allocation at `address`, with `born_ns` only the one that was born then.
+    /// Removes the first allocation with this tag for which `is_it` returns true.
     #[inline(never)]
     fn remove_from(
         &self,
         bucket: usize,
         tag: u8,
-        address: u64,
-        born_ns: Option<u64>,
+        is_it: &mut dyn FnMut(&LiveEntry) -> bool,
     ) -> Option<LiveEntry> {
         let mut entry = None;
         self.replace(bucket, tag, FREE, |index| {
             entry = self.entry(bucket, index).map(EntryCells::load);
-            entry.is_some_and(|entry| {
-                entry.address == address && born_ns.is_none_or(|born_ns| born_ns == entry.born_ns)
-            })
+            entry.as_ref().is_some_and(&mut *is_it)
         })?;
         self.cells.used.fetch_sub(1, Ordering::Relaxed);
         entry
@@ -292,8 +301,9 @@ impl<'m> LiveTable<'m> {
     pub(crate) fn remove_entry(&self, bucket: u32, entry: &LiveEntry) -> bool {
         let hash = Hash::of(entry.address);
         let home = hash.bucket(0, self.tags.len());
-        let born_ns = Some(entry.born_ns);
-        let removed = self.remove_from(bucket as usize, hash.tag(), entry.address, born_ns);
+        let mut is_it =
+            |found: &LiveEntry| found.address == entry.address && found.born_ns == entry.born_ns;
+        let removed = self.remove_from(bucket as usize, hash.tag(), &mut is_it);
         if removed.is_some() && home != bucket as usize {
             self.count_away(home, -1);
         }
@@ -319,6 +329,23 @@ impl<'m> LiveTable<'m> {
     pub(crate) fn each(&self, bucket: u32) -> impl Iterator<Item = (usize, LiveEntry)> + use<'m> {
         let table = *self;
         (0..SLOTS).filter_map(move |index| Some((index, table.read(bucket, index)?)))
+    }
+
+    /// Keeps an entry only for these recordings, unless it has been removed.
+    #[cold]
+    pub(crate) fn release(&self, entry: &LiveEntry, recordings: u8) {
+        let hash = Hash::of(entry.address);
+        for bucket in (0..CHOICES).map(|choice| hash.bucket(choice, self.tags.len()) as u32) {
+            for (index, found) in self.each(bucket) {
+                if found.address == entry.address && found.born_ns == entry.born_ns {
+                    let held = Held {
+                        recordings,
+                        ..found.held
+                    };
+                    self.update(bucket, index, &found, held);
+                }
+            }
+        }
     }
 
     /// Replaces what is known of an entry that [`read`](Self::read) returned, unless it has changed since.
@@ -459,9 +486,13 @@ mod tests {
                 .wrapping_add(1);
             let address = 0x10_0000 + (random >> 33) % 1_200 * 16;
             match books.remove(&address) {
-                Some(held) => assert_eq!(table.remove(address), Some(held)),
+                Some(held) => assert_eq!(table.remove(address, |_| true), Some(held)),
                 None => {
-                    assert_eq!(table.remove(address), None, "freed, and never sampled");
+                    assert_eq!(
+                        table.remove(address, |_| true),
+                        None,
+                        "freed, and never sampled"
+                    );
                     if table.insert(&entry(address)) {
                         books.insert(address, entry(address));
                     } else {
@@ -474,7 +505,7 @@ mod tests {
         assert!(dropped > 0, "the table never was full");
         assert_eq!(all(&table), books);
         for address in books.into_keys() {
-            assert!(table.remove(address).is_some());
+            assert!(table.remove(address, |_| true).is_some());
         }
         assert_eq!(table.used(), 0);
         let clear = table.tags.iter().map(|word| word.load(Ordering::Relaxed));
@@ -504,7 +535,7 @@ mod tests {
         };
         table.update(0, index, &found, moved);
         table.update(0, index, &found, Held { place: 10, ..moved });
-        assert_eq!(table.remove(64).unwrap().held, moved);
+        assert_eq!(table.remove(64, |_| true).unwrap().held, moved);
     }
 }
 
@@ -559,7 +590,7 @@ mod live_model {
             assert!(table.insert(&entry(16, 1)));
             let other = thread::spawn(move || table.insert(&entry(48, 3)));
             let same = thread::spawn(move || {
-                assert_eq!(table.remove(16).map(|it| it.born_ns), Some(1));
+                assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(1));
                 table.insert(&entry(16, 2))
             });
             for (_, read) in table.each(0) {
@@ -568,8 +599,8 @@ mod live_model {
             }
             assert!(other.join().unwrap() && same.join().unwrap());
             assert_eq!(table.used(), 2);
-            assert_eq!(table.remove(16).map(|it| it.born_ns), Some(2));
-            assert_eq!(table.remove(48).map(|it| it.born_ns), Some(3));
+            assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(2));
+            assert_eq!(table.remove(48, |_| true).map(|it| it.born_ns), Some(3));
         });
     }
 
@@ -581,7 +612,7 @@ mod live_model {
             let table = table();
             assert!(table.insert(&entry(16, 1)));
             let guest = thread::spawn(move || {
-                assert!(table.remove(16).is_some());
+                assert!(table.remove(16, |_| true).is_some());
                 let next = Held { place: 7, ..HELD };
                 table.insert(&LiveEntry {
                     held: next,
@@ -593,7 +624,7 @@ mod live_model {
                 table.update(0, index, &read, Held { place, ..read.held });
             }
             assert!(guest.join().unwrap());
-            let held = table.remove(48).map(|it| it.held.place);
+            let held = table.remove(48, |_| true).map(|it| it.held.place);
             assert!(
                 matches!(held, Some(7 | 8)),
                 "the stack of the old entry: {held:?}"
@@ -607,10 +638,10 @@ mod live_model {
         check(|| {
             let table = table();
             assert!(table.insert(&entry(16, 1)) && table.insert(&entry(32, 2)));
-            let other = thread::spawn(move || table.remove(32).map(|it| it.born_ns));
-            assert_eq!(table.remove(16).map(|it| it.born_ns), Some(1));
+            let other = thread::spawn(move || table.remove(32, |_| true).map(|it| it.born_ns));
+            assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(1));
             assert_eq!(other.join().unwrap(), Some(2));
-            assert_eq!((table.used(), table.remove(16)), (0, None));
+            assert_eq!((table.used(), table.remove(16, |_| true)), (0, None));
         });
     }
 }

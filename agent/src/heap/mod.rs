@@ -13,6 +13,7 @@ use unikprof_proto::ring::MAX_EVENT_NAME;
 use crate::agent::Agent;
 use crate::count::live::LiveEntry;
 use crate::ground::platform::{Platform, Registers};
+use crate::ground::sync::{Ordering, fence};
 use crate::ring::EventNameError;
 
 pub use sampled::Sampled;
@@ -42,8 +43,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// an address that was not sampled, or for one that was never allocated.
     #[inline]
     pub fn on_free(&self, address: *const u8) {
-        if let Some(freed) = self.take_live(address) {
-            self.count_freed(&freed);
+        if let Some(Taken { entry, .. }) = self.take_live(address) {
+            self.count_freed(&entry);
         }
     }
 
@@ -112,24 +113,69 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.live().is_some_and(|live| live.used() != 0)
     }
 
-    /// Removes a live sample, so that its address may be used again.
+    /// Removes a live sample, so that its address may be used again. A recording that has ended keeps it.
     #[inline]
-    fn take_live(&self, address: *const u8) -> Option<LiveEntry> {
+    fn take_live(&self, address: *const u8) -> Option<Taken> {
         let live = self.live()?;
         if live.used() == 0 {
             return None;
         }
-        live.remove(address.addr() as u64)
+        let (mut stack, mut shared) = (0, None);
+        let removed = live.remove(address.addr() as u64, |entry| {
+            // While it is in the table it has its stack.
+            stack = self.number_of_stack(entry);
+            let kept = self.ended(entry);
+            if kept != 0 && kept != entry.held.recordings {
+                shared = Some((*entry, kept));
+            }
+            kept == 0
+        });
+        let entry = removed.or_else(|| {
+            let (mut entry, kept) = shared?;
+            live.release(&entry, kept);
+            entry.held.recordings &= !kept;
+            Some(entry)
+        })?;
+        Some(Taken { entry, stack })
     }
 
-    /// Returns a live sample whose allocation was not freed after all.
+    /// Of the recordings that a live sample is held for those that have ended.
     #[cold]
-    fn return_live(&self, entry: &LiveEntry) {
-        if let Some(live) = self.live()
-            && !live.insert(entry)
-        {
-            self.count_freed(entry);
-        }
+    fn ended(&self, entry: &LiveEntry) -> u8 {
+        let Some(slot) = self.slot(entry.held.vcpu) else {
+            return 0;
+        };
+        let now_ns = self.platform().now_ns();
+        let running = slot
+            .each(slot.live())
+            .filter(|(_, recording)| now_ns < recording.until_ns())
+            .fold(0, |bits, (index, _)| bits | 1 << index);
+        entry.held.recordings & !running
+    }
+
+    /// The number of a live sample's stack; 0 if the stack is given up, or is about to be.
+    fn number_of_stack(&self, entry: &LiveEntry) -> u64 {
+        self.slot(entry.held.vcpu).map_or(0, |slot| {
+            let (table, place) = (&slot.table, entry.held.place);
+            match table.condemned() >> table.segment_of(place) & 1 {
+                0 => table.number(place),
+                _ => 0,
+            }
+        })
+    }
+
+    /// Returns a live sample to the table; `false` if there is no room for it, or if its stack has been given up since.
+    #[cold]
+    fn put_back(&self, taken: &Taken) -> bool {
+        let Taken { entry, stack } = taken;
+        let Some(live) = self.live().filter(|live| live.insert(entry)) else {
+            return false;
+        };
+        // The poll condemns a segment and then searches for entries with its stacks: either it finds this one, or the
+        // segment is seen to be condemned here.
+        fence(Ordering::SeqCst);
+        let has_stack = *stack != 0 && self.number_of_stack(entry) == *stack;
+        has_stack || live.remove(entry.address, |found| found == entry).is_none()
     }
 
     #[cold]
@@ -138,4 +184,11 @@ impl<'m, P: Platform> Agent<'m, P> {
             slot.cells.points.count_freed();
         }
     }
+}
+
+/// A live sample that was removed.
+struct Taken {
+    entry: LiveEntry,
+    /// The number of its stack, 0 if it is being given up.
+    stack: u64,
 }

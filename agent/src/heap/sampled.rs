@@ -93,10 +93,10 @@ unsafe impl<A: GlobalAlloc, P: Platform> GlobalAlloc for Sampled<A, P> {
         // SAFETY: the caller upholds the contract of `realloc`.
         let new = unsafe { self.allocator.realloc(address, layout, size) };
         if let Some(agent) = agent {
-            match held {
-                Some(held) if new.is_null() => agent.return_live(&held),
-                Some(held) => agent.count_freed(&held),
-                None => {}
+            if let Some(held) = held
+                && !(new.is_null() && agent.put_back(&held))
+            {
+                agent.count_freed(&held.entry);
             }
             agent.on_alloc(new, size);
         }

@@ -130,17 +130,18 @@ impl Recording {
         entry.held.recordings >> self.index & 1 != 0 && entry.born_ns >= self.settings.started_ns
     }
 
-    /// Encodes the samples of a vCPU that were born before the end of an epoch and whose nodes have numbers up to `last`,
-    /// from a bucket on. `None` at the end.
+    /// Encodes the samples of a vCPU whose nodes have numbers up to `last`, from a bucket on. `None` at the end.
+    ///
+    /// Samples that were born after the end of the epoch are among them: they stand for those that are freed while the
+    /// answer is sent.
     pub(crate) fn encode_live(
         &self,
         live: &LiveTable<'_>,
-        (vcpu, epoch): (u32, u64),
+        vcpu: u32,
         (stacks, last): (&Table<'_>, u64),
         mut bucket: u32,
         buffer: &mut [u8],
     ) -> Option<LiveRun> {
-        let ended_ns = self.mark(epoch + 1).at_ns;
         let end = live.buckets().min(bucket.saturating_add(ENCODE_BUDGET));
         if bucket >= end {
             return None;
@@ -148,9 +149,8 @@ impl Recording {
         let mut encoder = Encoder::new(self.settings.started_ns, buffer);
         let mut count = 0;
         while bucket < end && encoder.has_room_for(LiveTable::SLOTS) {
-            let wanted = |(_, entry): &(usize, LiveEntry)| {
-                entry.held.vcpu == vcpu && entry.born_ns <= ended_ns && self.has_live(entry)
-            };
+            let wanted =
+                |(_, entry): &(usize, LiveEntry)| entry.held.vcpu == vcpu && self.has_live(entry);
             for (_, entry) in live.each(bucket).filter(wanted) {
                 let node = stacks.number(entry.held.place);
                 if (1..=last).contains(&node) {

@@ -344,13 +344,7 @@ impl Session {
                 let mut payload = [0; OUTPUT - NODES_OVERHEAD];
                 let live = agent_live(context, recording);
                 let run = live.and_then(|live| {
-                    recording.encode_live(
-                        live,
-                        (vcpu, epoch),
-                        (&slot.table, last),
-                        bucket,
-                        &mut payload,
-                    )
+                    recording.encode_live(live, vcpu, (&slot.table, last), bucket, &mut payload)
                 });
                 let Some(run) = run else {
                     return self.send(&VcpuEnd {
