@@ -319,10 +319,7 @@ fn a_sample_whose_stack_an_answer_lacks_is_left_for_the_next() {
 
 /// The agent's exact count of bytes, from an epoch's head.
 fn agent_bytes(client: &mut Client<'_, '_, FakePlatform>) -> u64 {
-    let epoch = client.dump(0).first_epoch;
-    let got = client.fetch(epoch);
-    client.acknowledge(epoch);
-    got.end.allocated_bytes
+    agent_bytes_of(client, 0)
 }
 
 /// Guards against a bias by frees: what is still held after random frees is estimated without one, with the stack, the
@@ -464,6 +461,87 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
     let got = client.fetch(epoch);
     assert!(got.stacks.keys().all(|stack| *stack == codes(&sites[1])));
     assert!(got.samples > 300, "{}", got.samples);
+}
+
+/// A runtime draws its own samples, of blocks that it moves; a recording beside it also has the allocations of the guest.
+#[test]
+fn what_a_runtime_draws_is_estimated_like_the_rest() {
+    const INTERVAL: u64 = 32 << 10;
+    const OWN: u64 = 2 << 10;
+    let agent = guest();
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let mut random = Random::new(31);
+    let sites = sites(&mut random, 2);
+    let made = client.start(Start::heap("made", mode::ALLOC, INTERVAL));
+    let held = client.start(Start::heap("held", mode::LIVE, INTERVAL));
+    let before = agent_bytes_of(&mut client, made);
+    let (mut bytes, mut kept) = (0, 0);
+    for number in 0..60_000_u64 {
+        let size = 16 << random.below(6) << random.below(5);
+        agent.platform().advance(1_000);
+        bytes += 2 * size;
+        allocate(agent, &sites[0], address(number), size);
+        let p = -(-(size as f64) / OWN as f64).exp_m1();
+        let is_drawn = (random.below(1 << 32) as f64) < p * (1_u64 << 32) as f64;
+        let key = 2 * number + 1;
+        if is_drawn {
+            let registers = agent.platform().stack().lay(&sites[1]);
+            agent.on_sampled_alloc(key, size, OWN, &registers);
+        }
+        if number % 3 == 0 {
+            kept += size;
+        } else {
+            agent.on_free(address(number));
+            if is_drawn {
+                agent.on_free(std::ptr::without_provenance(key as usize));
+            }
+        }
+    }
+    for key in [1, 3] {
+        let registers = agent.platform().stack().lay(&sites[1]);
+        agent.on_sampled_alloc(0, 1 << 20, OWN, &registers);
+        agent.on_sampled_alloc(key, 0, OWN, &registers);
+        agent.on_sampled_alloc(key, 1 << 20, 0, &registers);
+    }
+    let epoch = client.stop(made).first_epoch;
+    let got = client.fetch(epoch);
+    client.acknowledge(epoch);
+    let counted = got.end.allocated_bytes - before;
+    // What the runtime allocates is known from its samples.
+    let deviation = (bytes as f64 / 2.0 * OWN as f64).sqrt();
+    assert!(
+        (counted as f64 - bytes as f64).abs() < 5.0 * deviation,
+        "{counted} of {bytes}"
+    );
+    let mut estimates = [Estimate::default(); 2];
+    for ((site, size), count) in count_of_sizes(&got) {
+        let at = usize::from(site == codes(&sites[1]));
+        estimates[at].add(size as f64, size, count, INTERVAL);
+    }
+    let epoch = client.stop(held).first_epoch;
+    let mut of_held = [Estimate::default(); 2];
+    for (site, size, _) in client.fetch(epoch).live {
+        let at = usize::from(site == codes(&sites[1]));
+        of_held[at].add(size as f64, size, 1, INTERVAL);
+    }
+    for (estimates, truth) in [(estimates, bytes / 2), (of_held, kept)] {
+        for estimate in estimates {
+            let apart = (estimate.total() - truth as f64).abs();
+            assert!(
+                apart < 4.5 * estimate.variance.sqrt(),
+                "{estimate:?} of {truth}"
+            );
+        }
+    }
+}
+
+/// The exact count of bytes, from the head of an epoch of this recording.
+fn agent_bytes_of(client: &mut Client<'_, '_, FakePlatform>, recording: u64) -> u64 {
+    let epoch = client.dump(recording).first_epoch;
+    let got = client.fetch(epoch);
+    client.acknowledge(epoch);
+    got.end.allocated_bytes
 }
 
 /// A guest without any of it must be told what is missing.

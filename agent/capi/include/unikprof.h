@@ -691,6 +691,19 @@ size_t unikprof_live_bytes(size_t samples);
 // unikprof_on_tick may, also by an upcall that interrupts another allocation.
 void unikprof_on_alloc(const void *pointer, size_t size);
 
+// The guest has allocated size bytes, and a sampler of its own has drawn them: that of a language's
+// runtime, which draws one byte in interval at random. Each recording draws again for its own
+// interval, which must be at least eight times as great: otherwise it lacks allocations that it would
+// always have kept.
+//
+// key stands for the address, which the runtime may change, until unikprof_on_free(key). No
+// allocation may have it as its address: an odd number, cast to a pointer, is the address of none that
+// an allocator returns. Does nothing for a size or an interval of 0; otherwise like
+// unikprof_on_alloc.
+void unikprof_on_sampled_alloc(const void *key,
+                               size_t size,
+                               size_t interval);
+
 // The guest is about to free pointer. Call it before another CPU can allocate the same address.
 // Does nothing for NULL, for a pointer that was not sampled, and for one that was never allocated.
 // Otherwise like unikprof_on_alloc.

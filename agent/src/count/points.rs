@@ -100,6 +100,27 @@ impl PointCells {
         point
     }
 
+    /// Counts an allocation of `size` bytes that another sampler has drawn at the mean `interval`: as many bytes as it stands
+    /// for. Returns the first point in it.
+    pub(crate) fn drawn_elsewhere(&self, size: u64, interval: u64) -> Point {
+        /// An allocation of so many intervals is drawn as good as always: it stands for itself.
+        const CERTAIN: u64 = 16;
+        let mut bytes = size;
+        // Distances have no memory: modulo the size they are those that lie within the allocation.
+        let first = self.draw(interval).checked_rem(size).unwrap_or(0);
+        if size / CERTAIN < interval {
+            // Each point in it stands for the mean interval.
+            let mut at = first;
+            bytes = 0;
+            while at < size {
+                bytes = bytes.saturating_add(interval);
+                at = at.saturating_add(self.draw(interval)).saturating_add(1);
+            }
+        }
+        add_owned(&self.drawn, bytes);
+        Point::At(first)
+    }
+
     /// Whether an allocation that was sampled for the least mean interval `least` is also sampled for a recording with
     /// a greater `interval`: with the probability that the recording alone would have sampled it.
     pub(crate) fn is_kept(&self, point: Point, size: u64, least: u64, interval: u64) -> bool {
@@ -302,6 +323,35 @@ mod tests {
                 kept += u32::from(point.is_some_and(|it| cells.is_kept(it, size, LEAST, INTERVAL)));
             }
             assert_sampled(kept, ROUNDS, size, INTERVAL);
+        }
+    }
+
+    /// What another sampler draws is counted without a bias, and a recording samples it as if it had drawn it.
+    #[test]
+    fn what_was_drawn_elsewhere_is_drawn_again() {
+        const LEAST: u64 = 1_000;
+        const INTERVAL: u64 = 30_000;
+        const ROUNDS: u32 = 200_000;
+        for size in [40_u64, 200, 900, 5_000, 15_999, 16_000, 29_000, 100_000] {
+            let (other, cells) = (cells(7), cells(8));
+            let mut kept = 0_u32;
+            for _ in 0..ROUNDS {
+                if other.draw(LEAST) < size {
+                    let point = cells.drawn_elsewhere(size, LEAST);
+                    kept += u32::from(cells.is_kept(point, size, LEAST, INTERVAL));
+                }
+            }
+            assert_sampled(kept, ROUNDS, size, INTERVAL);
+            let ratio = cells.allocated() as f64 / (size * u64::from(ROUNDS)) as f64;
+            // The number of points has a Poisson distribution.
+            let deviation = (LEAST as f64 / (size * u64::from(ROUNDS)) as f64).sqrt();
+            assert!((ratio - 1.0).abs() < 5.0 * deviation, "{size}: {ratio}");
+        }
+        for (size, interval) in [(0, 1), (1, 1), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
+            assert!(matches!(
+                cells(1).drawn_elsewhere(size, interval),
+                Point::At(_)
+            ));
         }
     }
 

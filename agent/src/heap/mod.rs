@@ -39,6 +39,17 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.count_allocation(address.addr() as u64, size as u64, registers);
     }
 
+    /// Reports an allocation that another sampler has drawn, such as that of a language's runtime, which draws one byte in
+    /// `interval` at random. Each recording draws again for its own mean. That must be at least eight times as great:
+    /// otherwise the recording lacks allocations that it would always have kept. Nothing is counted for a key, a size or an
+    /// interval of 0.
+    ///
+    /// `key` stands for the address, which the runtime may change, until [`on_free`](Self::on_free). No allocation may
+    /// have it as its address: an odd number is the address of none that an allocator returns.
+    pub fn on_sampled_alloc(&self, key: u64, size: u64, interval: u64, registers: &Registers) {
+        self.count_drawn((key, size), interval, registers);
+    }
+
     /// Reports that the guest is about to free `address`, before another vCPU can allocate it. Nothing happens for NULL, for
     /// an address that was not sampled, or for one that was never allocated.
     #[inline]

@@ -668,4 +668,23 @@ mod tests {
             assert_eq!(innermost(&other, per_frame), other[0]);
         }
     }
+
+    #[test]
+    fn what_tells_the_agent_of_blocks_of_ocaml_did_not_ask_for_them() {
+        let functions = [
+            "unikprof_on_sampled_alloc",
+            "unikprof_ml_on_sampled_alloc",
+            "Unikprof.allocated",
+            "caml_start_program",
+            "caml_callback_exn",
+            "run_alloc_callback_exn",
+            "caml_memprof_track_young",
+            "caml_alloc_small_dispatch",
+            "caml_garbage_collection",
+            "caml_call_gc",
+            "Dune.exe.Guest.cells",
+            "caml_start_program",
+        ];
+        assert_eq!(innermost(&functions, 1), "Dune.exe.Guest.cells");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use regex::RegexSet;
+use regex::{Regex, RegexSet};
 
 use super::symbolized::{Function, FunctionKind};
 
@@ -27,17 +27,23 @@ static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
         r"^_*x(m|z)alloc(_\w+)?$",
         r"^memp?_(m|c)alloc\w*$",
         r"^uk_(do_)?(p|memalign|posix_memalign)\w*alloc\w*$",
-        r"^unikprof_on_(alloc|realloc|free)$",
+        r"^unikprof_(ml_)?on_(sampled_alloc|alloc|realloc|free)$",
         r"^operator (new|delete)(\[\])?(\(.*\))?$",
         r"^(__rustc::)?_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
         r"^<?alloc::alloc::",
         r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
         r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
-        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
+        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|garbage|memprof|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
     ])
     .ok()
 });
 const COPIES: usize = 4;
+
+/// What is between OCaml's runtime and the agent where `Gc.Memprof` tells of a block.
+static MEMPROF: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let names = r"^(Unikprof\.allocated|run_(alloc_)?callback_(exn|res)|caml_(callback|start_program|process_pending|do_pending))";
+    Regex::new(names).ok()
+});
 
 /// What a function does with memory, if that is all it does.
 pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
@@ -55,6 +61,9 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
 fn is_allocator(function: &Function) -> bool {
     function.kind == FunctionKind::Agent
         || memory_work(function) == Some(MemoryWork::Allocation)
+        || MEMPROF
+            .as_ref()
+            .is_some_and(|names| names.is_match(&function.name))
         || function
             .name
             .trim_start_matches('<')

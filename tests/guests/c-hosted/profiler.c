@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define MAX_MAPPINGS 16
-#define ROWS 50000
+#define ROWS 60000
 /* About 65,000 records: a quarter of a minute of this guest. */
 #define RING (1 << 20)
 
@@ -23,6 +23,7 @@ static uint64_t stack_end;
 static unsigned char memory[4 << 20];
 static unsigned char caller_memory[10 * ROWS];
 static unsigned char ring[RING];
+static unsigned char live[1 << 20];
 
 static struct unikprof_mapping mappings[MAX_MAPPINGS];
 static uint32_t mapping_count;
@@ -203,6 +204,10 @@ void profiler_start(uint64_t end_of_stack)
         .ring_length = sizeof ring,
         .recordings = 2,
     };
+    if (unikprof_live_bytes(1) != 0) {
+        config.live_memory = live;
+        config.live_memory_length = sizeof live;
+    }
     struct unikprof_ops ops = {
         .now_ns = now_ns,
         .vcpu = vcpu,

@@ -20,17 +20,7 @@ const ENTRIES: usize = 500;
 /// The size of the arena that the guest reports; what it holds beside these allocations is not in it.
 const ARENA: u64 = 64 << 20;
 
-/// With a leak.
-pub(crate) fn leaking(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    run(guest, stop, true)
-}
-
-/// The same without.
-pub(crate) fn sound(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    run(guest, stop, false)
-}
-
-fn run(guest: &Guest, stop: &Stop, leaks: bool) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     HEAP.attach(guest.agent());
     let _vcpu = guest.register_thread()?;
     let mut store = VecDeque::with_capacity(ENTRIES + 1);
@@ -44,9 +34,7 @@ fn run(guest: &Guest, stop: &Stop, leaks: bool) -> Result<(), Box<dyn Error>> {
         if store.len() > ENTRIES {
             store.pop_front();
         }
-        if leaks {
-            leaked.push(leak());
-        }
+        leaked.push(leak());
         if round.is_multiple_of(100) {
             let used = store.len() * ENTRY + leaked.len() * LEAKED;
             guest.agent().arena("objects", used as u64, ARENA)?;

@@ -33,6 +33,7 @@ mod stop;
 mod stuck;
 mod threads;
 mod traced;
+mod traffic;
 mod waits;
 
 use std::alloc::System;
@@ -63,9 +64,9 @@ const LOADS: [(&str, u32, Load); 21] = [
     ("service", service::VCPUS, service::run),
     ("healthy", 1, health::healthy),
     ("ailing", 1, health::ailing),
-    ("leaking", 1, heap::leaking),
-    ("sound", 1, heap::sound),
+    ("leaking", 1, heap::run),
     ("traced", 1, traced::run),
+    ("traffic", 1, traffic::run),
 ];
 
 /// The guest's allocator; loads about memory attach it to the agent.

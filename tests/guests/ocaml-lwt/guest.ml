@@ -48,7 +48,25 @@ let[@inline never] rec spin left state =
 let[@inline never] fail number =
   Unikprof.with_span "fails" (fun () -> if number >= 0 then raise Not_found else number)
 
+let[@inline never] rec cells count list = if count = 0 then list else cells (count - 1) (count :: list)
+
+(* Cells that are dropped at once, and as many that stay. *)
+let[@inline never] drop () = ignore (List.length (cells 400 []))
+
+let kept = ref []
+let kept_bytes = ref 0
+
+let[@inline never] keep () =
+  if !kept_bytes < 200_000_000 then begin
+    kept := cells 400 !kept;
+    (* A cell has a header and two words. *)
+    kept_bytes := !kept_bytes + (400 * 24)
+  end;
+  Unikprof.counter "kept" !kept_bytes
+
 let rec work number state =
+  drop ();
+  keep ();
   let state = Unikprof.with_span "turn" (fun () -> spin 1_000_000 state) in
   Unikprof.mark ~value:number "number";
   Unikprof.counter "below zero" (-number);
@@ -86,5 +104,6 @@ let rec input_ended () = Lwt_unix.read Lwt_unix.stdin (Bytes.create 1) 0 1 >>= f
 let () =
   Sys.set_signal Sys.sigpipe Sys.Signal_ignore;
   start ();
+  Unikprof.sample_allocations ~interval:4_096 ();
   Lwt_main.run (Lwt.pick [ input_ended (); listen (); work 0 1; wait () ]);
   exit (if stop () then 0 else 1)

@@ -8,4 +8,8 @@ let () =
   assert (Unikprof.refusal () = "");
   assert (Unikprof.poll 4 = Unikprof.never);
   assert (Unikprof.deadline () = Unikprof.never);
+  Unikprof.sample_allocations ~interval:64 ();
+  assert (List.length (List.init 100_000 Fun.id) = 100_000);
+  Gc.full_major ();
+  assert (match Unikprof.sample_allocations ~interval:63 () with () -> false | exception Invalid_argument _ -> true);
   print_endline "ran"

@@ -84,7 +84,7 @@ pub(crate) fn archive() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
-        run(&mut build_archive(&folder, &["--ring"]));
+        run(&mut build_archive(&folder, &["--ring", "--heap"]));
         folder
     })
 }

@@ -146,6 +146,58 @@ fn spans_marks_and_counters_come_from_ocaml() {
     assert!(guest.stop().success());
 }
 
+/// OCaml's own values by the functions that make them: what is dropped, and what is kept, which the guest counts.
+#[test]
+fn values_are_sampled_by_the_runtime() {
+    let Some(folder) = build() else { return };
+    let program = folder.join("guest.exe");
+    let mut guest = Guest::spawn(&mut Command::new(&program));
+    let client = guest.client().with_image(&program);
+    let record = |mode: &str| {
+        client.must(&[
+            "start", "--mode", mode, "--every", "32KiB", "--unwind", "table",
+        ]);
+        client.wait_for_samples(600);
+        client.must(&["stop", "-o", "run.unikprof"]);
+        report(&client, "run.unikprof", &[])
+    };
+    let row = |report: &Value, name: &str| -> Value {
+        let all = report["functions"].as_array().unwrap();
+        let mut all = all.iter();
+        let found = all.find(|one| one["name"].as_str().unwrap().ends_with(name));
+        found.cloned().unwrap_or_default()
+    };
+    let made = record("alloc");
+    let deviations = made["heap"]["deviations"].as_f64().unwrap();
+    assert!(deviations < 5.0, "{}", made["heap"]);
+    for name in ["Guest.drop", "Guest.keep"] {
+        assert!(
+            row(&made, name)["total_share"].as_f64() > Some(0.3),
+            "{made:#}"
+        );
+    }
+    // What Gc.Memprof calls is left out.
+    let cells = row(&made, "Guest.cells");
+    assert!(cells["self_share"].as_f64() > Some(0.7), "{made:#}");
+    let mean = cells["mean_size"].as_f64().unwrap();
+    assert!((mean - 24.0).abs() < 0.1, "{mean}");
+
+    let held = record("live");
+    let kept = row(&held, "Guest.keep")["total"].as_f64().unwrap();
+    let counters = held["values"].as_array().unwrap();
+    let counter = counters.iter().find(|one| one["name"] == "kept").unwrap();
+    let truth = counter["last"].as_f64().unwrap() - counter["min"].as_f64().unwrap();
+    // Of 300 samples the deviation is 6 %.
+    assert!(
+        (kept / truth - 1.0).abs() < 0.35,
+        "{kept} of {truth}: {held:#}"
+    );
+    // Until the next collection it is there.
+    let dropped = row(&held, "Guest.drop")["total"].as_f64().unwrap_or(0.0);
+    assert!(dropped < 8e6, "{held:#}");
+    assert!(guest.stop().success());
+}
+
 /// Every session has a client, one more is refused; when they leave, there is room again.
 #[test]
 fn clients_come_and_go() {

@@ -30,6 +30,31 @@ let with_span name f =
       span_end span;
       Printexc.raise_with_backtrace error backtrace
 
+external ml_on_sampled_alloc : int -> int -> int -> unit = "unikprof_ml_on_sampled_alloc" [@@noalloc]
+external ml_on_free : int -> unit = "unikprof_ml_on_free" [@@noalloc]
+
+let sample_allocations ?(interval = 32_768) () =
+  if interval < 64 then invalid_arg (Printf.sprintf "Unikprof.sample_allocations: an interval of %d bytes" interval);
+  let bytes_of words = words * (Sys.word_size / 8) in
+  let sampling_rate = -.Float.expm1 (-.float_of_int (bytes_of 1) /. float_of_int interval) in
+  let last = ref 0 in
+  (* Blocks move: they are told apart by number. *)
+  let allocated (block : Gc.Memprof.allocation) =
+    incr last;
+    ml_on_sampled_alloc !last (bytes_of (block.size + 1)) interval;
+    Some !last
+  in
+  let tracker =
+    {
+      Gc.Memprof.alloc_minor = allocated;
+      alloc_major = allocated;
+      promote = Option.some;
+      dealloc_minor = ml_on_free;
+      dealloc_major = ml_on_free;
+    }
+  in
+  ignore (Gc.Memprof.start ~sampling_rate ~callstack_size:0 tracker)
+
 type connection = int
 
 let connect () =

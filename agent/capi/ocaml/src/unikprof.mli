@@ -29,6 +29,22 @@ val span_begin : string -> span
 val span_end : span -> unit
 (** Ends a span. *)
 
+(** {1 Allocations} *)
+
+val sample_allocations : ?interval:int -> unit -> unit
+(** Reports the program's own values to recordings of the modes [alloc] and [live], from now on. [Gc.Memprof] samples one
+    byte in [interval] (by default 32,768) at random; each recording draws from these samples with its own mean,
+    [--every], which must be at least eight times as great. Call it once, in a program that does not use [Gc.Memprof]
+    otherwise. The archive must have been built with [--heap].
+
+    A stack is that of the moment when OCaml tells of a block. Blocks that C code allocates, such as those of
+    [Bytes.create] and of large arrays, have the stack of the program's next allocation.
+
+    [Gc.Memprof] works in OCaml 4.11 to 4.14 and from 5.3 on.
+
+    @raise Failure in OCaml 5.0 to 5.2.
+    @raise Invalid_argument if the interval is less than 64. *)
+
 (** {1 Clients}
 
     For guests that serve the profiler's clients over a TCP of their own: see [unikprof_connection_open] and the calls

@@ -16,6 +16,8 @@ WEAK extern int32_t unikprof_mark(int32_t name, uint64_t value);
 WEAK extern int32_t unikprof_counter(int32_t name, int64_t value);
 WEAK extern uint64_t unikprof_span_begin(int32_t name);
 WEAK extern int32_t unikprof_span_end(int32_t name, uint64_t span);
+WEAK extern void unikprof_on_sampled_alloc(const void *key, size_t size, size_t interval);
+WEAK extern void unikprof_on_free(const void *pointer);
 WEAK extern uint64_t unikprof_poll(uint64_t now_ns);
 WEAK extern uint64_t unikprof_deadline(void);
 WEAK extern int32_t unikprof_connection_open(void);
@@ -79,6 +81,25 @@ value unikprof_ml_span_end(value name, value span)
     int32_t id = Long_val(span) != 0 ? id_of(name) : NOT_STARTED;
     if (id >= 0) {
         unikprof_span_end(id, (uint64_t)Long_val(span));
+    }
+    return Val_unit;
+}
+
+/* --- Allocations --- */
+
+/* An integer of OCaml is odd, so no block has it as its address. */
+value unikprof_ml_on_sampled_alloc(value key, value size, value interval)
+{
+    if (unikprof_on_sampled_alloc != NULL) {
+        unikprof_on_sampled_alloc((const void *)key, (size_t)Long_val(size), (size_t)Long_val(interval));
+    }
+    return Val_unit;
+}
+
+value unikprof_ml_on_free(value key)
+{
+    if (unikprof_on_free != NULL) {
+        unikprof_on_free((const void *)key);
     }
     return Val_unit;
 }

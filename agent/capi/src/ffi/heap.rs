@@ -9,7 +9,7 @@
 use core::ffi::{c_char, c_void};
 
 #[cfg(feature = "heap")]
-use self::hooks::{HOLDS, LEFT, on_alloc, on_free, on_realloc};
+use self::hooks::{HOLDS, LEFT, on_alloc, on_free, on_realloc, on_sampled_alloc};
 use super::calls::code_of;
 use super::{one, read};
 use crate::arch::aligned;
@@ -40,6 +40,24 @@ pub extern "C" fn unikprof_live_bytes(samples: usize) -> usize {
 pub extern "C" fn unikprof_on_alloc(pointer: *const c_void, size: usize) {
     #[cfg(feature = "heap")]
     aligned_with_caller_if_more!(LEFT, on_alloc);
+    #[cfg(not(feature = "heap"))]
+    core::arch::naked_asm!("ret")
+}
+
+/// The guest has allocated `size` bytes, and a sampler of its own has drawn them: that of a language's
+/// runtime, which draws one byte in `interval` at random. Each recording draws again for its own
+/// interval, which must be at least eight times as great: otherwise it lacks allocations that it would
+/// always have kept.
+///
+/// `key` stands for the address, which the runtime may change, until `unikprof_on_free(key)`. No
+/// allocation may have it as its address: an odd number, cast to a pointer, is the address of none that
+/// an allocator returns. Does nothing for a size or an interval of 0; otherwise like
+/// `unikprof_on_alloc`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_on_sampled_alloc(key: *const c_void, size: usize, interval: usize) {
+    #[cfg(feature = "heap")]
+    aligned_with_caller_of_three!(on_sampled_alloc);
     #[cfg(not(feature = "heap"))]
     core::arch::naked_asm!("ret")
 }
@@ -141,6 +159,21 @@ pub(super) mod hooks {
         let _ = one::upcall(|agent| allocated(agent, pointer, size, &Registers::new(pc, sp, fp)));
     }
 
+    pub(super) extern "C" fn on_sampled_alloc(
+        key: *const c_void,
+        size: usize,
+        interval: usize,
+        pc: u64,
+        sp: u64,
+        fp: u64,
+    ) {
+        let _ = one::upcall(|agent| {
+            let registers = Registers::new(pc, sp, fp);
+            agent.on_sampled_alloc(key.addr() as u64, size as u64, interval as u64, &registers);
+            note_samples(agent);
+        });
+    }
+
     pub(super) extern "C" fn on_free(pointer: *const c_void) {
         let _ = one::upcall(|agent| freed(agent, pointer));
     }
@@ -184,6 +217,10 @@ pub(super) mod hooks {
         settle(agent, false);
         agent.on_alloc_from(pointer.cast(), size, || *registers);
         settle(agent, true);
+        note_samples(agent);
+    }
+
+    fn note_samples(agent: &Agent<'static, Guest>) {
         if agent.has_live_samples() {
             HOLDS.store(1, Ordering::SeqCst);
         }

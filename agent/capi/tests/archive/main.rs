@@ -17,7 +17,7 @@ use object::{
 };
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 16] = [
+const UPCALLS: [&str; 17] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
@@ -31,6 +31,7 @@ const UPCALLS: [&str; 16] = [
     "unikprof_on_alloc",
     "unikprof_on_free",
     "unikprof_on_realloc",
+    "unikprof_on_sampled_alloc",
     "unikprof_arena",
     "unikprof_on_breakpoint",
     "unikprof_original_pc",

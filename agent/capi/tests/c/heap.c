@@ -22,6 +22,17 @@ static void odd_calls(void)
     unikprof_on_free(objects[1]);
     unikprof_on_realloc(NULL, NULL, 0);
     unikprof_on_realloc(objects[2], NULL, 100);
+    unikprof_on_sampled_alloc(NULL, 100, 16);
+    unikprof_on_sampled_alloc((void *)1, 0, 16);
+    unikprof_on_sampled_alloc((void *)1, 100, 0);
+}
+
+/* What a language's runtime has drawn: one that stays, and one that goes. */
+static void drawn(void)
+{
+    unikprof_on_sampled_alloc((void *)1, 1 << 20, 16);
+    unikprof_on_sampled_alloc((void *)3, 1 << 20, 16);
+    unikprof_on_free((void *)1);
 }
 
 /* The allocator's caller. */
@@ -95,6 +106,7 @@ int main(void)
     site(0, 1 << 20);
     CHECK(on_clock == NULL);
     unikprof_on_free(objects[0]);
+    drawn();
     answer(client, "stopped", client_stop, client_stop_length);
     answer(client, "fetched", client_fetch, client_fetch_length);
     printf("site; %llu\n", (unsigned long long)((uint64_t)site - base));

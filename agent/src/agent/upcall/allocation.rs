@@ -68,6 +68,30 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
+    /// Counts an allocation that another sampler has drawn at the mean `interval`.
+    pub(crate) fn count_drawn(
+        &self,
+        (address, size): (u64, u64),
+        interval: u64,
+        registers: &Registers,
+    ) {
+        if address != 0
+            && size != 0
+            && interval != 0
+            && let Some((vcpu, slot)) = self.current()
+        {
+            let point = slot.cells.points.drawn_elsewhere(size, interval);
+            let sampled = Sampled {
+                vcpu,
+                address,
+                size,
+                least: interval,
+            };
+            self.sample_allocation(slot, slot.live(), &sampled, point, registers);
+        }
+    }
+
+    #[inline(never)]
     fn sample_allocation(
         &self,
         slot: &'m Slot<'m>,
