@@ -29,6 +29,7 @@ mod image_table;
 mod instructions;
 mod of_frames;
 mod partial;
+mod processor;
 mod rule;
 mod section;
 mod stretches;
@@ -43,7 +44,7 @@ pub use error::{CallerTableError, CompileError};
 pub(crate) use guest_table::Prepared;
 pub use guest_table::prepare;
 pub use image_table::ImageTable;
-pub(crate) use of_frames::callers_of_frames;
+pub(crate) use of_frames::rules_of_frames;
 pub(crate) use partial::{Interrupted, PartialTable, Reserve};
 
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even

@@ -97,9 +97,9 @@ use std::sync::OnceLock;
 
 use regex::Regex;
 use thiserror::Error;
-use unikprof_proto::caller_table::Caller;
+use unikprof_proto::caller_table::{Caller, Rule};
 
-use crate::caller_table::callers_of_frames;
+use crate::caller_table::rules_of_frames;
 use crate::printable::Printable;
 use crate::recording::Recording;
 use crate::symbols::{CodeError, FileId, MappedAddress, Symbolized, Symbolizer};
@@ -264,7 +264,11 @@ impl<'a> Report<'a> {
     /// report's functions.
     #[must_use]
     pub(crate) fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
-        self.callers = callers_of_frames(self.symbolized, symbolizer, |_| true);
+        let rules = rules_of_frames(self.symbolized, symbolizer, |_| true);
+        self.callers = rules
+            .into_iter()
+            .map(|rule| rule.map(Rule::caller))
+            .collect();
         self
     }
 

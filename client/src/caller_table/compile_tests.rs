@@ -8,11 +8,11 @@ use gimli::write::{
     Expression, FrameDescriptionEntry, FrameTable,
 };
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, Encoding, Format, LittleEndian, Register, RegisterRule,
-    UnwindContext, UnwindSection as _, X86_64,
+    AArch64, BaseAddresses, CfaRule, CieOrFde, Encoding, Format, LittleEndian, Register,
+    RegisterRule, UnwindContext, UnwindSection as _, X86_64,
 };
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
-use unikprof_proto::caller_table::{Base, Caller, Row, Rule, TableFile};
+use unikprof_proto::caller_table::{Base, Caller, Row, Rule, TableFile, machine};
 
 use super::test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
 use super::*;
@@ -249,8 +249,9 @@ fn what_cannot_be_compiled_says_why() {
         assert!(error.contains(words), "{error}");
     };
     let mut elf = sound.clone();
-    elf.machine = 183;
-    says(&elf, "supported for x86_64, found aarch64");
+    // EM_RISCV.
+    elf.machine = 243;
+    says(&elf, "supported for x86_64 and aarch64, found riscv64");
     let mut elf = sound.clone();
     elf.segments[0].0 = 4;
     says(&elf, "no executable segment");
@@ -269,6 +270,114 @@ fn what_cannot_be_compiled_says_why() {
     elf.sections.retain(|(name, ..)| *name == ".eh_frame");
     let error = compile(&elf).unwrap().to_file().unwrap_err().to_string();
     assert!(error.contains("--build-id"), "{error}");
+}
+
+/// As GCC and clang describe functions of aarch64, with signed return addresses; behind the first is padding.
+#[test]
+fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
+    let encoding = Encoding {
+        format: Format::Dwarf32,
+        version: 1,
+        address_size: 8,
+    };
+    let mut table = FrameTable::default();
+    let mut cie = CommonInformationEntry::new(encoding, 4, -8, AArch64::X30);
+    cie.add_instruction(Cfi::Cfa(AArch64::SP, 0));
+    let cie = table.add_cie(cie);
+    let save = |at: u32, fp: i32, lr: i32| {
+        let save = |register, offset| (at, Cfi::Offset(register, offset));
+        [save(AArch64::X29, fp), save(AArch64::X30, lr)]
+    };
+    let [gcc_fp, gcc_lr] = save(8, -48, -40);
+    let [top_fp, top_lr] = save(8, -16, -8);
+    let functions: [Function<'_>; 3] = [
+        // paciasp; stp x29, x30, [sp, -48]!; …; ldp x29, x30, [sp], 48; autiasp; ret.
+        (
+            0,
+            0x20,
+            &[
+                (4, Cfi::NegateRaState),
+                (8, Cfi::CfaOffset(48)),
+                gcc_fp,
+                gcc_lr,
+                (0x18, Cfi::Restore(AArch64::X29)),
+                (0x18, Cfi::Restore(AArch64::X30)),
+                (0x18, Cfi::CfaOffset(0)),
+                (0x1c, Cfi::NegateRaState),
+            ],
+        ),
+        // sub sp, sp, 64; stp x29, x30, [sp, 48]; add x29, sp, 48.
+        (
+            0x40,
+            0x20,
+            &[
+                (4, Cfi::CfaOffset(64)),
+                top_fp,
+                top_lr,
+                (12, Cfi::Cfa(AArch64::X29, 16)),
+            ],
+        ),
+        // A leaf function.
+        (0x60, 0x10, &[]),
+    ];
+    for (start, length, instructions) in functions {
+        let address = gimli::write::Address::Constant(CODE_ADDRESS + start);
+        let mut fde = FrameDescriptionEntry::new(address, length);
+        for (at, instruction) in instructions {
+            fde.add_instruction(*at, instruction.clone());
+        }
+        table.add_fde(cie, fde);
+    }
+    let mut section = EhFrame(EndianVec::new(LittleEndian));
+    table.write_eh_frame(&mut section).unwrap();
+    let section = section.0.into_vec();
+    // `ret` everywhere, and no-operations between the first two functions.
+    let mut code = [0xc0, 0x03, 0x5f, 0xd6].repeat(64);
+    code[0x20..0x40].copy_from_slice(&[0x1f, 0x20, 0x03, 0xd5].repeat(8));
+    let mut elf = TestElf::new(&code, &[(".eh_frame", 0, &section)]);
+    elf.machine = 183;
+    let compiled = compile(&elf).unwrap();
+    assert_eq!(compiled.tally().damaged, 0);
+    let by = |base, words, saved_fp, lr| {
+        Rule::new(Caller::Cfa {
+            base,
+            words,
+            saved_fp,
+        })
+        .with_return_address(lr)
+    };
+    let (sp, fp) = (Base::StackPointer, Base::FramePointer);
+    let in_register = by(sp, 0, None, 0);
+    let gcc = by(sp, 6, Some(6), 5);
+    let record = by(fp, 2, Some(2), 1);
+    let expected = [
+        (0, in_register),
+        (8, gcc),
+        (0x18, in_register),
+        (0x44, by(sp, 8, None, 0)),
+        (0x48, by(sp, 8, Some(2), 1)),
+        (0x4c, record),
+        (0x60, in_register),
+        (0x70, Rule::UNKNOWN),
+    ];
+    assert_eq!(distances(&compiled.rows().unwrap()), expected);
+    let file = compiled.to_file().unwrap();
+    assert_eq!(TableFile::parse(&file).unwrap().machine(), machine::AARCH64);
+
+    // The frame pointer tells the caller where it points to a record, and in no other place.
+    let mut rows = RowBuilder::new(Detail::ByFramePointer, 100);
+    let mapping = Mapping {
+        start: CODE_ADDRESS,
+        end: CODE_ADDRESS + 0x100,
+        file_offset: CODE_OFFSET,
+        ..Mapping::default()
+    };
+    compiled.place(&mapping, 16, &mut rows).unwrap();
+    let rules: Vec<Rule> = rows.finish().unwrap().iter().map(|row| row.rule).collect();
+    assert!(
+        rules.contains(&gcc) && !rules.contains(&record),
+        "{rules:?}"
+    );
 }
 
 #[test]

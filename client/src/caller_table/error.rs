@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::block_bytes;
+use super::processor::Processor;
 use super::section::SectionError;
 use crate::exit_code;
 use crate::symbols::{SymbolError, SymbolWarning};
@@ -22,8 +23,8 @@ pub enum CompileError {
     },
     /// It is for another processor.
     #[error(
-        "{} is for another architecture: caller tables are supported for x86_64, found {found}",
-        path.display()
+        "{} is for another architecture: caller tables are supported for {}, found {found}",
+        path.display(), Processor::SUPPORTED
     )]
     Architecture { path: PathBuf, found: String },
     /// It holds no code.
@@ -136,7 +137,10 @@ pub enum Note {
     Image(CompileError),
     #[error(transparent)]
     Symbols(SymbolWarning),
-    #[error("caller tables are supported for x86_64, but the guest is {found}")]
+    #[error(
+        "caller tables are supported for {}, but the guest is {found}",
+        Processor::SUPPORTED
+    )]
     Architecture { found: String },
     #[error("{}", no_room(*needed, *least, *room))]
     NoRoom {

@@ -8,6 +8,7 @@ use super::CallerTable;
 use super::error::{CallerTableError, Note};
 use super::image_table::{ImageTable, MAX_ROWS};
 use super::partial::{Function, PartialTable};
+use super::processor::Processor;
 use super::stretches::{Detail, RowBuilder, TooManyRows};
 use crate::agent_info::{AgentInfo, CodeMap};
 use crate::printable::Printable;
@@ -107,7 +108,7 @@ impl<'a> GuestTable<'a> {
         let mut warnings = Vec::new();
         let images = symbolizer.images();
         let assignment = images.assign(&mappings, &architecture, &mut warnings)?;
-        if architecture != Architecture::X86_64 {
+        if Processor::of_guest(&architecture).is_none() {
             guest.notes.push(Note::Architecture {
                 found: Printable(&agent.architecture).to_string(),
             });

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian};
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags, elf};
-use unikprof_proto::caller_table::{Row, Rule, file_head, machine};
+use unikprof_proto::caller_table::{Row, Rule, file_head};
 
 use super::error::CompileError;
 use super::instructions::{is_padding, tell};
+use super::processor::Processor;
 use super::section::{self, SectionCalls};
 use super::stretches::{
     Detail, Known, RowBuilder, RuleRange, TooManyRows, fill_gaps, resolve_overlaps,
@@ -29,10 +30,11 @@ const MAX_TOLD: u64 = 5;
 /// The longest gap between two functions that may be padding: a cache line or two.
 const MAX_PADDING: u64 = 128;
 
-/// The rules of one x86_64 image, by its link addresses.
+/// The rules of one image, by its link addresses.
 #[derive(Debug, Clone)]
 pub struct ImageTable {
     path: PathBuf,
+    processor: Processor,
     build_id: Option<BuildId>,
     position_independent: bool,
     /// The lowest address of any segment.
@@ -86,22 +88,22 @@ impl ImageTable {
             problem,
         };
         let file = object::File::parse(image.bytes()).map_err(damaged)?;
-        if file.architecture() != object::Architecture::X86_64 || !file.is_little_endian() {
+        let Some(processor) = Processor::of_file(&file) else {
             return Err(CompileError::Architecture {
                 path: path.into(),
                 found: format!("{:?}", file.architecture()).to_lowercase(),
             });
-        }
+        };
         let segments = executable_segments(&file, image.bytes().len() as u64);
         if segments.is_empty() {
             return Err(CompileError::NoCode { path: path.into() });
         }
-        let mut found = call_frames(path, &file, &segments)?;
+        let mut found = call_frames(path, &file, processor, &segments)?;
         if found.is_none()
             && let Some(debug) = find_debug_file(image, &file, debug_dirs, &mut Vec::new())
             && let Ok(debug_file) = object::File::parse(debug.bytes())
         {
-            found = call_frames(debug.path(), &debug_file, &segments)?;
+            found = call_frames(debug.path(), &debug_file, processor, &segments)?;
         }
         let Some(mut calls) = found else {
             return Err(CompileError::NoCallFrames { path: path.into() });
@@ -113,12 +115,13 @@ impl ImageTable {
                 damaged: calls.damaged,
             });
         }
-        look_at_code(&mut calls.stretches, &segments, image.bytes());
+        look_at_code(&mut calls.stretches, processor, &segments, image.bytes());
         let described = calls.functions.len();
         calls.functions.sort_unstable();
         calls.functions.dedup();
         Ok(ImageTable {
             path: path.into(),
+            processor,
             build_id: image.build_id().cloned(),
             position_independent: image.is_position_independent(),
             base: file.segments().map(|s| s.address()).min().unwrap_or(0),
@@ -186,7 +189,7 @@ impl ImageTable {
         };
         let id = self.build_id.as_ref().ok_or_else(no_id)?;
         let rows = self.rows()?;
-        let head = file_head(machine::X86_64, id.as_bytes(), &rows).ok_or_else(no_id)?;
+        let head = file_head(self.processor.machine(), id.as_bytes(), &rows).ok_or_else(no_id)?;
         let mut file = Vec::with_capacity(head.len() + rows.len() * 8);
         file.extend(head);
         file.extend(rows.iter().flat_map(|row| row.to_bytes()));
@@ -286,6 +289,7 @@ fn executable_segments(file: &object::File<'_>, length: u64) -> Vec<Segment> {
 fn call_frames(
     path: &Path,
     file: &object::File<'_>,
+    processor: Processor,
     segments: &[Segment],
 ) -> Result<Option<SectionCalls>, CompileError> {
     let address = |name| file.section_by_name(name).map_or(0, |s| s.address());
@@ -300,14 +304,16 @@ fn call_frames(
     if let Some(data) = section_data(path, file, EH_FRAME)? {
         let mut section = EhFrame::new(&data, LittleEndian);
         section.set_address_size(8);
-        let calls = section::read(&section, data.len(), &bases, segments, false);
+        section.set_vendor(processor.vendor());
+        let calls = section::read(&section, data.len(), &bases, processor, segments, false);
         found = Some(calls.map_err(|problem| damaged(EH_FRAME, problem))?);
     }
     const DEBUG_FRAME: &str = ".debug_frame";
     if let Some(data) = section_data(path, file, DEBUG_FRAME)? {
         let mut section = DebugFrame::new(&data, LittleEndian);
         section.set_address_size(8);
-        let calls = section::read(&section, data.len(), &bases, segments, true);
+        section.set_vendor(processor.vendor());
+        let calls = section::read(&section, data.len(), &bases, processor, segments, true);
         let calls = calls.map_err(|problem| damaged(DEBUG_FRAME, problem))?;
         found = Some(match found {
             None => calls,
@@ -352,7 +358,12 @@ fn section_data<'a>(
 }
 
 /// Marks the gaps between functions in which nothing runs, and what instructions tell by themselves.
-fn look_at_code(stretches: &mut Vec<RuleRange>, segments: &[Segment], bytes: &[u8]) {
+fn look_at_code(
+    stretches: &mut Vec<RuleRange>,
+    processor: Processor,
+    segments: &[Segment],
+    bytes: &[u8],
+) {
     let code = |start: u64, end: u64| {
         let at = segments
             .partition_point(|s| s.address <= start)
@@ -367,7 +378,7 @@ fn look_at_code(stretches: &mut Vec<RuleRange>, segments: &[Segment], bytes: &[u
             && stretch.end - stretch.start <= MAX_TOLD
             && let Some(from) = stretch.start.checked_sub(1)
             && let Some([before, instructions @ ..]) = code(from, stretch.end)
-            && tell(rule, *before, instructions)
+            && tell(processor, rule, *before, instructions)
         {
             stretch.known = Known::Told(rule);
         }
@@ -376,7 +387,7 @@ fn look_at_code(stretches: &mut Vec<RuleRange>, segments: &[Segment], bytes: &[u
         .windows(2)
         .map(|pair| (pair[0].end, pair[1].start))
         .filter(|(start, end)| start < end && end - start <= MAX_PADDING)
-        .filter(|(start, end)| code(*start, *end).is_some_and(is_padding))
+        .filter(|(start, end)| code(*start, *end).is_some_and(|code| is_padding(processor, code)))
         .map(|(start, end)| RuleRange {
             start,
             end,

@@ -1,18 +1,18 @@
 //! What the images' call frame information says of a profile's frames.
 
-use unikprof_proto::caller_table::Caller;
+use unikprof_proto::caller_table::Rule;
 
 use super::ImageTable;
 use crate::profile::FrameId;
 use crate::symbols::{Assigned, Symbolized, Symbolizer};
 
-/// By frame, how its caller is found at its address: [`Caller::Unknown`] where its image does not say, `None` where there
-/// is no image to look it up in, or the frame is not wanted.
-pub(crate) fn callers_of_frames(
+/// By frame, the rule by which its caller is found at its address: [`Rule::UNKNOWN`] where its image does not say, `None`
+/// where there is no image to look it up in, or the frame is not wanted.
+pub(crate) fn rules_of_frames(
     symbolized: &Symbolized<'_>,
     symbolizer: &Symbolizer,
     is_wanted: impl Fn(FrameId) -> bool,
-) -> Vec<Option<Caller>> {
+) -> Vec<Option<Rule>> {
     let profile = symbolized.profile();
     let mappings = profile.mappings();
     let images = symbolizer.images();
@@ -38,7 +38,7 @@ pub(crate) fn callers_of_frames(
             for &frame in &frames[mapping] {
                 let address = profile.frame(frame).lookup_address();
                 let linked = address.and_then(|at| image.link_address(&mappings[mapping], at));
-                found[frame.index()] = linked.map(|linked| table.rule_at(linked).caller());
+                found[frame.index()] = linked.map(|linked| table.rule_at(linked));
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use gimli::constants as op;
 use gimli::{
-    CfaRule, EndianSlice, Expression, LittleEndian, Reader as _, Register, RegisterRule,
+    AArch64, CfaRule, EndianSlice, Expression, LittleEndian, Reader as _, Register, RegisterRule,
     UnwindSection, UnwindTableRow, X86_64,
 };
 use unikprof_proto::caller_table::{Base, Caller, Rule};
 
+use super::processor::Processor;
 use super::stretches::Known;
 
 /// The bytes of a section.
@@ -17,10 +18,25 @@ const WORD: i64 = 8;
 
 /// What holds where this row does. `return_address` is the column that the row's CIE names for it.
 pub(super) fn known_of<'a, S>(
+    processor: Processor,
     row: &UnwindTableRow<usize>,
     return_address: Register,
     section: &S,
 ) -> Known
+where
+    S: UnwindSection<Bytes<'a>>,
+{
+    match processor {
+        Processor::X86_64 => on_x86_64(row, return_address, section),
+        Processor::Aarch64 => {
+            let rule = on_aarch64(row.cfa(), return_address, |register| row.register(register));
+            Known::Rule(rule.unwrap_or(Rule::UNKNOWN))
+        }
+    }
+}
+
+/// On x86_64 a call pushes the return address, so that it lies just below the frame address.
+fn on_x86_64<'a, S>(row: &UnwindTableRow<usize>, return_address: Register, section: &S) -> Known
 where
     S: UnwindSection<Bytes<'a>>,
 {
@@ -81,6 +97,52 @@ fn from_register(
         words,
         saved_fp,
     }))
+}
+
+/// On aarch64 a call leaves the return address in the link register, and a function that calls others saves it in its
+/// frame. Whether it is signed is of no importance: agents remove the signature of every return address.
+fn on_aarch64(
+    cfa: &CfaRule<usize>,
+    return_address: Register,
+    rule_of: impl Fn(Register) -> Option<RegisterRule<usize>>,
+) -> Option<Rule> {
+    if return_address != AArch64::X30 {
+        return None;
+    }
+    if let Some(RegisterRule::Undefined) = rule_of(AArch64::X30) {
+        return Some(Rule::OUTERMOST);
+    }
+    let CfaRule::RegisterAndOffset { register, offset } = *cfa else {
+        return None;
+    };
+    let base = match register {
+        AArch64::SP => Base::StackPointer,
+        AArch64::X29 => Base::FramePointer,
+        _ => return None,
+    };
+    let words = u16::try_from(in_words(offset)?).ok()?;
+    // 0: in the register. What a function has saved below its stack pointer it has loaded again.
+    let saved = |register| match rule_of(register) {
+        rule if in_register(rule.clone()) => Some(0),
+        Some(RegisterRule::Offset(offset)) => {
+            let saved = in_words(offset.checked_neg()?)?;
+            if base == Base::StackPointer && saved > i64::from(words) {
+                return Some(0);
+            }
+            u8::try_from(saved).ok().filter(|saved| *saved > 0)
+        }
+        _ => None,
+    };
+    let (fp, lr) = (saved(AArch64::X29)?, saved(AArch64::X30)?);
+    if fp == lr && fp > 0 {
+        return None;
+    }
+    let rule = Rule::new(Caller::Cfa {
+        base,
+        words,
+        saved_fp: (fp > 0).then_some(fp),
+    });
+    (rule != Rule::UNKNOWN).then(|| rule.with_return_address(lr))
 }
 
 /// Whether the caller's value is still in the register: the ABI preserves it where nothing is said.
@@ -187,6 +249,87 @@ mod tests {
         // Relative to the frame pointer nothing can be said of the stack's end.
         let above = cfa(Base::FramePointer, 1, Some(2));
         assert_eq!(rule(X86_64::RBP, 8, saved(-16)), above);
+    }
+
+    /// A row of an aarch64 image: what holds of the frame address, of `x29` and of `x30`.
+    fn arm(
+        register: Register,
+        offset: i64,
+        fp: Option<RegisterRule<usize>>,
+        lr: Option<RegisterRule<usize>>,
+    ) -> Option<(Caller, u8)> {
+        let cfa = CfaRule::RegisterAndOffset { register, offset };
+        let rule = on_aarch64(&cfa, AArch64::X30, |register| match register {
+            AArch64::X29 => fp.clone(),
+            AArch64::X30 => lr.clone(),
+            _ => None,
+        });
+        rule.map(|rule| (rule.caller(), rule.return_address()))
+    }
+
+    #[test]
+    fn the_link_register_is_followed_to_where_it_is_saved() {
+        let saved = |offset| Some(RegisterRule::Offset(offset));
+        let by = |base, words, saved_fp, lr| cfa(base, words, saved_fp).map(|caller| (caller, lr));
+        let (sp, fp) = (Base::StackPointer, Base::FramePointer);
+        // At the entry and in leaf functions; with locals; after `stp x29, x30, [sp, -48]!`; with the record at the top.
+        assert_eq!(arm(AArch64::SP, 0, None, None), by(sp, 0, None, 0));
+        assert_eq!(arm(AArch64::SP, 32, None, None), by(sp, 4, None, 0));
+        let gcc = arm(AArch64::SP, 48, saved(-48), saved(-40));
+        assert_eq!(gcc, by(sp, 6, Some(6), 5));
+        let llvm = arm(AArch64::X29, 16, saved(-16), saved(-8));
+        assert_eq!(llvm, by(fp, 2, Some(2), 1));
+        // Without a frame pointer; further away than a frame pointer's place can be told.
+        assert_eq!(arm(AArch64::SP, 16, None, saved(-16)), by(sp, 2, None, 2));
+        let far = arm(AArch64::SP, 2040, None, saved(-2040));
+        assert_eq!(far, by(sp, 255, None, 255));
+        // A row that still names what was popped.
+        let popped = arm(AArch64::SP, 0, saved(-16), saved(-8));
+        assert_eq!(popped, by(sp, 0, None, 0));
+        let root = arm(AArch64::SP, 0, None, Some(RegisterRule::Undefined));
+        assert_eq!(root, Some((Caller::Outermost, 0)));
+    }
+
+    #[test]
+    fn what_no_rule_can_say_of_aarch64_is_unknown() {
+        let saved = |offset| Some(RegisterRule::Offset(offset));
+        for (register, offset, fp, lr) in [
+            (AArch64::X19, 16, None, None),
+            (AArch64::SP, 12, None, None),
+            (AArch64::SP, -8, None, None),
+            (AArch64::SP, 8 << 16, None, None),
+            // Further than the fields reach, on half words, above, in other registers, both in one place.
+            (AArch64::SP, 512, saved(-512), saved(-504)),
+            (AArch64::SP, 2048, None, saved(-2048)),
+            (AArch64::SP, 64, None, saved(-12)),
+            (AArch64::SP, 64, None, saved(8)),
+            (AArch64::SP, 64, None, saved(i64::MIN)),
+            (
+                AArch64::SP,
+                64,
+                None,
+                Some(RegisterRule::Register(AArch64::X9)),
+            ),
+            (
+                AArch64::SP,
+                64,
+                Some(RegisterRule::ValOffset(-16)),
+                saved(-8),
+            ),
+            (AArch64::SP, 64, saved(-8), saved(-8)),
+        ] {
+            let found = arm(register, offset, fp.clone(), lr.clone());
+            assert_eq!(found, None, "{register:?} {offset} {fp:?} {lr:?}");
+        }
+        let cfa = CfaRule::RegisterAndOffset {
+            register: AArch64::SP,
+            offset: 0,
+        };
+        assert_eq!(
+            on_aarch64(&cfa, X86_64::RA, |_| None),
+            None,
+            "another column"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gimli::{BaseAddresses, CieOrFde, UnwindContext, UnwindOffset, UnwindSection};
 
 use super::image_table::Segment;
+use super::processor::Processor;
 use super::rule::{Bytes, known_of};
 use super::stretches::{RuleRange, resolve_overlaps};
 
@@ -49,6 +50,7 @@ pub(super) fn read<'a, S>(
     section: &S,
     length: usize,
     bases: &BaseAddresses,
+    processor: Processor,
     segments: &[Segment],
     skip_zero: bool,
 ) -> Result<SectionCalls, SectionError>
@@ -118,7 +120,7 @@ where
             let stretch = RuleRange {
                 start: row.start_address().max(start),
                 end: row.end_address().min(end),
-                known: known_of(row, return_address, section),
+                known: known_of(processor, row, return_address, section),
             };
             push(&mut calls.stretches, first, stretch);
         }

@@ -50,6 +50,21 @@ impl Known {
     }
 }
 
+/// Whether the frame pointer points to a frame record, the caller's frame pointer and the return address above it: the
+/// chain of records leads to the caller then.
+fn is_frame_record(rule: Rule) -> bool {
+    let Caller::Cfa {
+        base: Base::FramePointer,
+        words,
+        saved_fp: Some(saved),
+    } = rule.caller()
+    else {
+        return false;
+    };
+    let is_at_register = words == u16::from(saved);
+    rule == Rule::FRAME_RECORD || is_at_register && rule.return_address() + 1 == saved
+}
+
 /// Sorts stretches and makes each address lie in one at most; where they contradict each other,
 /// nothing is known. Answers how many bytes that concerns.
 pub(super) fn resolve_overlaps(stretches: &mut Vec<RuleRange>) -> u64 {
@@ -266,7 +281,7 @@ impl RowBuilder {
             self.switch(self.end, Rule::UNKNOWN)?;
         }
         let rule = match rule {
-            Rule::FRAME_RECORD if self.detail != Detail::Full => Rule::UNKNOWN,
+            rule if self.detail != Detail::Full && is_frame_record(rule) => Rule::UNKNOWN,
             rule => rule,
         };
         self.switch(start, rule)?;

@@ -8,10 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use unikprof_proto::caller_table::{Base, Caller};
+use unikprof_proto::caller_table::{Base, Caller, Rule};
 
 use super::check::part_of;
-use crate::caller_table::callers_of_frames;
+use crate::caller_table::rules_of_frames;
 use crate::printable::Printable;
 use crate::profile::{AddressKind, Architecture, Frame, FrameId, NodeId, Profile, Unwind};
 use crate::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};
@@ -27,11 +27,11 @@ pub(super) struct PassedOver {
 
 impl PassedOver {
     /// Looks every caller up in the images that the symbolizer has or finds. `None` where that says
-    /// nothing: a walk by the caller table, another processor, no image with call frame information.
+    /// nothing: a walk by the caller table, no image with call frame information.
     pub(super) fn of(symbolized: &Symbolized<'_>, symbolizer: &Symbolizer) -> Option<PassedOver> {
         let recording = symbolized.profile().recording();
         let along_frame_pointers = recording.unwind == Unwind::FramePointers;
-        if !along_frame_pointers || recording.architecture != Architecture::X86_64 {
+        if !along_frame_pointers {
             return None;
         }
         Some(count(symbolized, &without_record(symbolized, symbolizer)?))
@@ -41,13 +41,25 @@ impl PassedOver {
 /// By frame: whether it is a call in a function that keeps no frame record there.
 fn without_record(symbolized: &Symbolized<'_>, symbolizer: &Symbolizer) -> Option<Vec<bool>> {
     let profile = symbolized.profile();
-    let callers = callers_of_frames(symbolized, symbolizer, |frame| is_caller(profile, frame));
-    let keeps_none = |caller: &Option<Caller>| {
-        let base = Base::StackPointer;
-        matches!(caller, Some(Caller::Cfa { base: by, .. }) if *by == base)
+    let architecture = &profile.recording().architecture;
+    let rules = rules_of_frames(symbolized, symbolizer, |frame| is_caller(profile, frame));
+    let is_known = rules.iter().any(Option::is_some);
+    let keeps_none = |rule: &Option<Rule>| rule.is_some_and(|it| keeps_no_record(architecture, it));
+    is_known.then(|| rules.iter().map(keeps_none).collect())
+}
+
+/// Whether a function keeps no frame record at a call with this rule.
+fn keeps_no_record(architecture: &Architecture, rule: Rule) -> bool {
+    let Caller::Cfa { base, saved_fp, .. } = rule.caller() else {
+        return false;
     };
-    let is_known = callers.iter().any(Option::is_some);
-    is_known.then(|| callers.iter().map(keeps_none).collect())
+    match architecture {
+        // A function with a frame record finds its frame by the frame pointer.
+        Architecture::X86_64 => base == Base::StackPointer,
+        // GCC describes frames with a record by the stack pointer, too. A record is a pair of words.
+        Architecture::Aarch64 => saved_fp != Some(rule.return_address().saturating_add(1)),
+        Architecture::Other(_) => false,
+    }
 }
 
 /// Each stack counts once, for the innermost function in it that keeps no record.
@@ -150,6 +162,28 @@ mod tests {
         assert_eq!(share, 0.4);
         assert_eq!(functions.len(), 2, "{functions:?}");
         assert!(functions[0].contains("poll"), "{functions:?}");
+    }
+
+    #[test]
+    fn a_pair_of_saved_registers_is_a_frame_record_on_aarch64() {
+        let rule = |base, saved_fp| {
+            Rule::new(Caller::Cfa {
+                base,
+                words: 6,
+                saved_fp,
+            })
+        };
+        let none = |rule| keeps_no_record(&Architecture::Aarch64, rule);
+        let (sp, fp) = (Base::StackPointer, Base::FramePointer);
+        assert!(!none(rule(sp, Some(6)).with_return_address(5)));
+        assert!(!none(rule(fp, Some(2)).with_return_address(1)));
+        assert!(none(rule(sp, None).with_return_address(2)));
+        assert!(none(rule(sp, Some(6)).with_return_address(2)));
+        assert!(!none(Rule::UNKNOWN) && !none(Rule::OUTERMOST));
+        assert!(keeps_no_record(&Architecture::X86_64, rule(sp, Some(6))));
+        assert!(!keeps_no_record(&Architecture::X86_64, Rule::FRAME_RECORD));
+        let other = Architecture::Other("riscv64".into());
+        assert!(!keeps_no_record(&other, rule(sp, None)));
     }
 
     /// Every stack of a guest with a C library ends in the library's own beginning of a thread.
