@@ -24,7 +24,7 @@ use unikprof_proto::caller_table::{
 
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
-use crate::stack::architecture::MACHINE;
+use crate::stack::architecture::{Architecture as _, Native};
 use crate::stack::code_map::{CodeMap, Mapping};
 
 /// The rows of room for each entry of the index.
@@ -150,7 +150,7 @@ impl fmt::Display for LinkedTableError {
         match self {
             Self::File(error) => write!(f, "{error}"),
             Self::OtherArchitecture(found) => {
-                let expected = machine::name(MACHINE).unwrap_or_default();
+                let expected = machine::name(Native::MACHINE).unwrap_or_default();
                 f.write_str("the caller table is for ")?;
                 match machine::name(*found) {
                     Some(name) => f.write_str(name)?,
@@ -375,7 +375,7 @@ impl<'m> CallerTable<'m> {
         code: &CodeMap,
     ) -> Result<u32, LinkedTableError> {
         let file = TableFile::parse(file).map_err(LinkedTableError::File)?;
-        if file.machine() != MACHINE {
+        if file.machine() != Native::MACHINE {
             return Err(LinkedTableError::OtherArchitecture(file.machine()));
         }
         let own = |mapping: &Mapping<'_>| mapping.build_id == file.build_id();
@@ -830,7 +830,7 @@ mod tests {
     }
 
     fn file(id: u8, rows: &[Row]) -> Vec<u8> {
-        file_for(MACHINE, id, rows)
+        file_for(Native::MACHINE, id, rows)
     }
 
     fn file_for(machine: u16, id: u8, rows: &[Row]) -> Vec<u8> {

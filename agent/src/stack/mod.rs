@@ -3,11 +3,6 @@
 //! Everything here is called from upcalls, except for the upload of a caller table. The guest's memory is read only
 //! inside the bounds that the platform returns. Nothing here counts, allocates or panics.
 
-#[cfg(target_arch = "aarch64")]
-#[path = "aarch64.rs"]
-mod architecture;
-#[cfg(target_arch = "x86_64")]
-#[path = "x86_64.rs"]
 mod architecture;
 pub mod caller_table;
 #[cfg(all(test, loom))]

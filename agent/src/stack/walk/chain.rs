@@ -18,7 +18,8 @@ use unikprof_proto::caller_table::{Base, Caller, Rule};
 use unikprof_proto::code::frame_code;
 
 use super::{End, Guide, Walked, Way};
-use crate::stack::architecture::{FRAME_RECORD as RECORD_RULE, may_be_code, saved_return_address};
+use crate::ground::platform::Registers;
+use crate::stack::architecture::{Architecture, Link as _, ReturnAddress};
 use crate::stack::caller_table::{CallerTable, FoundPart};
 use crate::stack::code_map::{CodeMap, CodeRange};
 use crate::stack::path::{MAX_DEPTH, Path};
@@ -29,9 +30,9 @@ pub const MAX_UNKNOWN: u32 = MAX_DEPTH as u32 / 2;
 
 /// The end of a chain.
 #[derive(Clone, Copy)]
-pub(super) struct Chain<'g> {
+pub(super) struct Chain<'g, A: Architecture> {
     /// The last frame.
-    pub(super) frame: Frame<'g>,
+    pub(super) frame: Frame<'g, A>,
     /// The code with which the last frame is looked up in the caller table.
     pub(super) lookup: u32,
     /// The chain consists of the interrupted function only.
@@ -39,10 +40,10 @@ pub(super) struct Chain<'g> {
     pub(super) walked: Walked,
 }
 
-impl<'g> Chain<'g> {
+impl<'g, A: Architecture> Chain<'g, A> {
     /// A chain that consists of the interrupted function, whose code is `leaf`.
     #[inline]
-    pub(super) fn at_leaf(frame: Frame<'g>, leaf: u32, end: End, way: Way) -> Self {
+    pub(super) fn at_leaf(frame: Frame<'g, A>, leaf: u32, end: End, way: Way) -> Self {
         Self {
             frame,
             lookup: leaf,
@@ -58,23 +59,34 @@ impl<'g> Chain<'g> {
 
 /// A frame on a stack.
 #[derive(Clone, Copy)]
-pub(super) struct Frame<'g> {
+pub(super) struct Frame<'g, A: Architecture> {
     /// The stack pointer: everything below it has been walked.
     pub(super) sp: u64,
     pub(super) fp: u64,
+    link: A::Link,
     /// The mapping found last; most return addresses are in the same mapping as the one before.
     range: &'g CodeRange,
     /// The number of frames of unknown code so far.
     unknown: u32,
 }
 
-impl<'g> Frame<'g> {
-    /// The frame with these registers.
+impl<'g, A: Architecture> Frame<'g, A> {
+    /// The frame of an interrupted function.
     #[inline]
-    pub(super) fn new(sp: u64, fp: u64, code: &'g CodeMap) -> Self {
+    pub(super) fn interrupted(registers: &Registers, code: &'g CodeMap) -> Self {
+        Self {
+            link: A::Link::of(registers),
+            ..Self::caller(registers.sp, registers.fp, code)
+        }
+    }
+
+    /// The frame of a function that has called another one.
+    #[inline]
+    pub(super) fn caller(sp: u64, fp: u64, code: &'g CodeMap) -> Self {
         Self {
             sp,
             fp,
+            link: A::Link::SAVED,
             range: code.first(),
             unknown: 0,
         }
@@ -98,7 +110,7 @@ impl<'g> Frame<'g> {
         stack: &impl ReadStack,
         code: &'g CodeMap,
     ) -> Result<(u32, bool), End> {
-        let mut has_caller = rule == RECORD_RULE;
+        let mut has_caller = rule == A::FRAME_RECORD;
         if rule != Rule::UNKNOWN && !has_caller {
             match rule.caller() {
                 Caller::Outermost => return Err(End::Root),
@@ -111,7 +123,7 @@ impl<'g> Frame<'g> {
                     saved_fp,
                 } => {
                     has_caller = true;
-                    let caller = self.caller(rule, base, words, saved_fp, stack);
+                    let caller = self.by_rule(rule, base, words, saved_fp, stack);
                     if let Some((return_address, cfa, fp)) = caller {
                         if return_address == 0 {
                             return Err(End::Root);
@@ -120,7 +132,7 @@ impl<'g> Frame<'g> {
                         if let Some(code) =
                             known.or_else(|| self.unknown_code(return_address, stack))
                         {
-                            (self.sp, self.fp) = (cfa, fp);
+                            (self.sp, self.fp, self.link) = (cfa, fp, A::Link::SAVED);
                             return Ok((code, true));
                         }
                     }
@@ -128,7 +140,7 @@ impl<'g> Frame<'g> {
             }
         }
         match self.step_by_record(stack, code) {
-            Ok(code) => Ok((code, rule == RECORD_RULE)),
+            Ok(code) => Ok((code, rule == A::FRAME_RECORD)),
             // The rule says that the function has a caller, so a frame pointer of 0 does not mean the root.
             Err(End::Root) if has_caller && self.ends_in_zero(stack) => Err(End::Broken),
             Err(end) => Err(end),
@@ -144,7 +156,7 @@ impl<'g> Frame<'g> {
 
     /// The return address, the canonical frame address (CFA) and the caller's frame pointer, by a rule.
     #[inline]
-    fn caller(
+    fn by_rule(
         &self,
         rule: Rule,
         base: Base,
@@ -153,10 +165,13 @@ impl<'g> Frame<'g> {
         stack: &impl ReadStack,
     ) -> Option<(u64, u64, u64)> {
         let cfa = self.register(base).checked_add(u64::from(words) * 8)?;
-        if cfa <= self.sp {
-            return None;
-        }
-        let return_address = stack.word(saved_return_address(rule, cfa)?)?;
+        // Each step leads upwards, or uses the link register up.
+        let return_address = match A::return_address(rule, cfa)? {
+            ReturnAddress::Saved(at) if at >= self.sp => stack.word(at)?,
+            ReturnAddress::LinkRegister if cfa >= self.sp => self.link.return_address()?,
+            _ => return None,
+        };
+        let return_address = A::target(return_address);
         let saved_at = saved_fp.and_then(|words| cfa.checked_sub(u64::from(words) * 8));
         let fp = match saved_at {
             // A saved value below the stack pointer has been popped already: it is in the register.
@@ -198,6 +213,7 @@ impl<'g> Frame<'g> {
                 End::Broken
             });
         };
+        let return_address = A::target(return_address);
         let code = match self.code(code, return_address) {
             Some(code) => code,
             None if return_address == 0 => return Err(End::Root),
@@ -215,6 +231,7 @@ impl<'g> Frame<'g> {
     fn pass_record(&mut self, caller_fp: u64) {
         self.sp = after_record(self.fp);
         self.fp = caller_fp;
+        self.link = A::Link::SAVED;
     }
 
     /// Whether the record at the frame pointer, which contains `caller_fp`, continues a rising chain or is its last
@@ -230,7 +247,7 @@ impl<'g> Frame<'g> {
     #[inline]
     fn unknown_code(&mut self, return_address: u64, stack: &impl ReadStack) -> Option<u32> {
         let on_stack = (self.sp..stack.end()).contains(&return_address);
-        if self.unknown >= MAX_UNKNOWN || on_stack || !may_be_code(return_address) {
+        if self.unknown >= MAX_UNKNOWN || on_stack || !A::may_be_code(return_address) {
             return None;
         }
         self.unknown += 1;
@@ -240,15 +257,15 @@ impl<'g> Frame<'g> {
 
 /// Adds the frame at `return_code` and its callers, until `path` has `limit` frames. `way` tells how it was found.
 #[inline]
-pub(super) fn follow<'g>(
-    frame: Frame<'g>,
+pub(super) fn follow<'g, A: Architecture>(
+    frame: Frame<'g, A>,
     return_code: u32,
     way: Way,
     stack: &impl ReadStack,
     guide: &Guide<'g, impl ReadCode>,
     limit: usize,
     path: &mut Path<'_>,
-) -> Chain<'g> {
+) -> Chain<'g, A> {
     let mut frames = Frames {
         frame,
         return_code,
@@ -277,8 +294,8 @@ pub(super) fn follow<'g>(
 }
 
 /// The progress along a chain.
-struct Frames<'g> {
-    frame: Frame<'g>,
+struct Frames<'g, A: Architecture> {
+    frame: Frame<'g, A>,
     /// The code of the return address into the last frame.
     return_code: u32,
     /// The table had no row for at least one frame.
@@ -287,8 +304,8 @@ struct Frames<'g> {
 
 /// Follows the chain of records to its end.
 #[inline(always)]
-fn by_records<'g>(
-    frames: &mut Frames<'g>,
+fn by_records<'g, A: Architecture>(
+    frames: &mut Frames<'g, A>,
     stack: &impl ReadStack,
     code: &'g CodeMap,
     callers: Option<&CallerTable<'_>>,
@@ -325,8 +342,8 @@ fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
 
 /// Looks the frames up one by one.
 #[inline(never)]
-fn by_table<'g>(
-    frames: &mut Frames<'g>,
+fn by_table<'g, A: Architecture>(
+    frames: &mut Frames<'g, A>,
     stack: &impl ReadStack,
     code: &'g CodeMap,
     callers: &CallerTable<'_>,
@@ -337,7 +354,7 @@ fn by_table<'g>(
     loop {
         // Most frames have a record and are in the same part of the table as the one before.
         rise(frames, stack, path, limit, |code| {
-            part.rule(call_of(code)) != Some(RECORD_RULE)
+            part.rule(call_of(code)) != Some(A::FRAME_RECORD)
         });
         let call = call_of(frames.return_code);
         if part.rule(call).is_none_or(|rule| rule == Rule::UNKNOWN) {
@@ -361,8 +378,8 @@ fn by_table<'g>(
 ///
 /// A separate function, so that all variables of the loop fit into registers.
 #[inline(never)]
-fn rise(
-    frames: &mut Frames<'_>,
+fn rise<A: Architecture>(
+    frames: &mut Frames<'_, A>,
     stack: &impl ReadStack,
     path: &mut Path<'_>,
     limit: usize,
@@ -380,7 +397,7 @@ fn rise(
             return None;
         }
         let [caller_fp, return_address] = stack.frame_record(fp)?;
-        last = range.code(return_address)?;
+        last = range.code(A::target(return_address))?;
         sp = after_record(fp);
         fp = caller_fp;
         Some(last)

@@ -9,7 +9,7 @@ use unikprof_proto::caller_table::{Caller, Rule};
 use super::chain::{Chain, after_record};
 use super::{End, Guide, Start, Way};
 use crate::ground::platform::Continuation;
-use crate::stack::architecture::saved_return_address;
+use crate::stack::architecture::{Architecture, ReturnAddress};
 use crate::stack::{FRAME_RECORD, ReadCode, ReadStack, Stacks};
 
 /// The most times that a walk continues on another stack. Stacks may lead to each other; this number and the depth
@@ -20,8 +20,8 @@ const RECORD_WORDS: u8 = (FRAME_RECORD / 8) as u8;
 
 /// Where the walk continues after `chain`; `None` if it ends there.
 #[inline]
-pub(super) fn next_hop(
-    chain: &Chain<'_>,
+pub(super) fn next_hop<A: Architecture>(
+    chain: &Chain<'_, A>,
     stacks: &impl Stacks,
     guide: &Guide<'_, impl ReadCode>,
 ) -> Option<Start> {
@@ -42,8 +42,8 @@ pub(super) fn next_hop(
 /// accepted.
 #[cold]
 #[inline(never)]
-fn caller_elsewhere(
-    chain: &Chain<'_>,
+fn caller_elsewhere<A: Architecture>(
+    chain: &Chain<'_, A>,
     by_record: bool,
     stacks: &impl Stacks,
     guide: &Guide<'_, impl ReadCode>,
@@ -70,7 +70,10 @@ fn caller_elsewhere(
             // this asks for the lowest word.
             let fp_at = cfa.checked_sub(u64::from(saved_fp.unwrap_or(1)) * 8)?;
             let target = stack_at(stacks, fp_at)?;
-            let return_address = target.word(saved_return_address(rule, cfa)?)?;
+            let ReturnAddress::Saved(at) = A::return_address(rule, cfa)? else {
+                return None;
+            };
+            let return_address = target.word(at)?;
             let fp = match saved_fp {
                 None => frame.fp,
                 Some(_) => target.word(fp_at)?,
@@ -86,7 +89,7 @@ fn caller_elsewhere(
         _ => return None,
     };
     Some(Start::Caller {
-        code: guide.code.code(return_address)?,
+        code: guide.code.code(A::target(return_address))?,
         sp,
         fp,
         way,

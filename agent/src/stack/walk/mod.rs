@@ -18,12 +18,14 @@ use unikprof_proto::code::frame_code;
 use self::chain::{Chain, Frame, follow};
 use self::hop::next_hop;
 use crate::ground::platform::Registers;
-use crate::stack::architecture::rule_of_bytes;
+use crate::stack::architecture::{Architecture, Native};
 use crate::stack::caller_table::CallerTable;
 use crate::stack::code_map::CodeMap;
 use crate::stack::path::Path;
 use crate::stack::{ReadCode, Stacks};
 
+#[cfg(test)]
+mod aarch64_tests;
 mod chain;
 mod hop;
 #[cfg(test)]
@@ -102,9 +104,21 @@ pub fn walk(
     depth: usize,
     path: &mut Path<'_>,
 ) -> Walked {
+    walk_on::<Native>(registers, stacks, guide, depth, path)
+}
+
+/// [`walk`] for a processor.
+#[inline]
+fn walk_on<A: Architecture>(
+    registers: &Registers,
+    stacks: impl Stacks,
+    guide: &Guide<'_, impl ReadCode>,
+    depth: usize,
+    path: &mut Path<'_>,
+) -> Walked {
     let limit = depth.saturating_add(path.len());
     let start = Start::Interrupted(*registers);
-    let chain = from(&start, &stacks, guide, limit, path);
+    let chain = from::<A>(&start, &stacks, guide, limit, path);
     let walked = match next_hop(&chain, &stacks, guide) {
         None => chain.walked,
         Some(next) => hop_on(&chain, next, &stacks, guide, limit, path),
@@ -120,8 +134,8 @@ pub fn walk(
 /// Continues a walk on other stacks.
 #[cold]
 #[inline(never)]
-fn hop_on<'g>(
-    first: &Chain<'g>,
+fn hop_on<'g, A: Architecture>(
+    first: &Chain<'g, A>,
     mut next: Start,
     stacks: &impl Stacks,
     guide: &Guide<'g, impl ReadCode>,
@@ -140,7 +154,7 @@ fn hop_on<'g>(
         if let Start::Caller { way, .. } = next {
             walked.mixed |= guide.every_frame && way == Way::FramePointer;
         }
-        let chain = from(&next, stacks, guide, limit, path);
+        let chain = from::<A>(&next, stacks, guide, limit, path);
         walked = walked.then(chain.walked);
         match next_hop(&chain, stacks, guide) {
             None => return walked,
@@ -177,23 +191,23 @@ enum Start {
 
 /// Adds the frames on one stack to `path`, until it has `limit` frames.
 #[inline]
-fn from<'g>(
+fn from<'g, A: Architecture>(
     start: &Start,
     stacks: &impl Stacks,
     guide: &Guide<'g, impl ReadCode>,
     limit: usize,
     path: &mut Path<'_>,
-) -> Chain<'g> {
+) -> Chain<'g, A> {
     let (frame, code, way, stack) = match start {
         Start::Interrupted(registers) => {
-            let mut frame = Frame::new(registers.sp, registers.fp, guide.code);
+            let mut frame = Frame::interrupted(registers, guide.code);
             let code = frame.code(guide.code, registers.pc);
             let leaf = code.unwrap_or(frame_code::UNKNOWN_CODE);
             path.push(leaf);
             let Some(stack) = stacks.at(registers.sp) else {
                 return Chain::at_leaf(frame, leaf, End::Broken, Way::FramePointer);
             };
-            let (rule, way) = leaf_rule(guide, code, registers.pc);
+            let (rule, way) = leaf_rule::<A>(guide, code, registers.pc);
             let step = match rule {
                 Rule::UNKNOWN => {
                     let code = frame.step_by_record(&stack, guide.code);
@@ -209,7 +223,7 @@ fn from<'g>(
             }
         }
         Start::Caller { code, sp, fp, .. } => {
-            let frame = Frame::new(*sp, *fp, guide.code);
+            let frame = Frame::caller(*sp, *fp, guide.code);
             // The word below `sp`, because `sp` itself may be the end of the stack.
             match stacks.at(sp.saturating_sub(8)) {
                 Some(stack) => (frame, *code, Way::Table, stack),
@@ -222,7 +236,11 @@ fn from<'g>(
 
 /// The rule for the interrupted instruction, and where it was found.
 #[inline]
-fn leaf_rule(guide: &Guide<'_, impl ReadCode>, code: Option<u32>, pc: u64) -> (Rule, Way) {
+fn leaf_rule<A: Architecture>(
+    guide: &Guide<'_, impl ReadCode>,
+    code: Option<u32>,
+    pc: u64,
+) -> (Rule, Way) {
     let Some(code) = code else {
         return (Rule::UNKNOWN, Way::FramePointer);
     };
@@ -233,7 +251,7 @@ fn leaf_rule(guide: &Guide<'_, impl ReadCode>, code: Option<u32>, pc: u64) -> (R
         return (rule, Way::Table);
     }
     let bytes = guide.instructions.around(pc);
-    match bytes.map_or(Rule::UNKNOWN, rule_of_bytes) {
+    match bytes.map_or(Rule::UNKNOWN, A::rule_of_bytes) {
         Rule::UNKNOWN => (Rule::UNKNOWN, Way::FramePointer),
         rule => (rule, Way::Bytes),
     }

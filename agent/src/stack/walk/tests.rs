@@ -16,8 +16,8 @@ use crate::stack::ReadStack;
 use crate::stack::code_map::Mapping;
 use crate::stack::path::PathCells;
 
-const CODE: u64 = 0x40_0000;
-const STACK: u64 = 0x8000;
+pub(super) const CODE: u64 = 0x40_0000;
+pub(super) const STACK: u64 = 0x8000;
 
 /// A stack of words from [`STACK`] on.
 struct Words(Vec<u64>);
@@ -63,7 +63,7 @@ fn walk_words(words: &[u64], fp: u64, depth: usize) -> (End, Vec<u32>) {
 }
 
 /// Codes of addresses relative to [`CODE`].
-fn codes(offsets: &[u32]) -> Vec<u32> {
+pub(super) fn codes(offsets: &[u32]) -> Vec<u32> {
     offsets.iter().map(|offset| 16 + offset).collect()
 }
 
@@ -242,6 +242,17 @@ fn walk_with(
     every_frame: bool,
     instructions: impl ReadCode,
 ) -> (Walked, Vec<u32>) {
+    walk_on_with::<Native>(words, registers, rows, every_frame, instructions)
+}
+
+/// The same on a processor.
+pub(super) fn walk_on_with<A: Architecture>(
+    words: &[u64],
+    registers: Registers,
+    rows: &[Row],
+    every_frame: bool,
+    instructions: impl ReadCode,
+) -> (Walked, Vec<u32>) {
     let mapping = Mapping {
         start: CODE,
         end: CODE + 0x1000,
@@ -261,11 +272,11 @@ fn walk_with(
     };
     let stack = Words(words.to_vec());
     let mut path = cells.begin();
-    let walked = walk(&registers, Some(&stack), &guide, 128, &mut path);
+    let walked = walk_on::<A>(&registers, Some(&stack), &guide, 128, &mut path);
     (walked, path.codes().collect())
 }
 
-fn row(offset: u32, rule: Rule) -> Row {
+pub(super) fn row(offset: u32, rule: Rule) -> Row {
     Row {
         code: 16 + offset,
         rule,
