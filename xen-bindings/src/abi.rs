@@ -26,6 +26,10 @@ pub mod xs_wire;
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
 
 /// Bytes in a page of the Xen ABI, whatever the guest's own page size.
 pub const PAGE_SIZE: usize = 4096;

@@ -8,6 +8,7 @@ use crate::hypercall::Hypercall;
 use crate::hypercall::operations::{HvmGetParam, HvmSetParam, issue};
 use crate::page::Frame;
 
+#[cfg(target_arch = "x86_64")]
 pub use crate::arch::callback::*;
 
 /// Number of a parameter (`HVM_PARAM_*`).

@@ -1,5 +1,6 @@
 #![cfg_attr(not(test), no_std)]
-//! The guest side of the Xen ABI, without `std` and without allocation, for x86_64 PVH and HVM guests.
+//! The guest side of the Xen ABI, without `std` and without allocation, for PVH and HVM guests on x86_64 and for guests on
+//! aarch64.
 //!
 //! The crate reads from bottom to top; each layer uses only those before it.
 //!
@@ -84,8 +85,8 @@
 //! - `smoltcp`: [`net::Netfront`] is a `smoltcp::phy::Device`.
 //! - `fake`: the hypervisor, xenstore and network backend of the tests, for other crates' tests too (`std`).
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("this crate supports Xen on x86_64 only");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("this crate supports Xen on x86_64 and aarch64");
 
 #[cfg(all(feature = "fake", not(test)))]
 extern crate std;
@@ -119,6 +120,10 @@ pub mod xenstore;
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
 
 pub use arch::*;
 pub use channel::{Channel, PolledChannel};

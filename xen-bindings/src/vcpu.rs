@@ -1,4 +1,4 @@
-//! vCPUs: their information, and starting and stopping the second and later ones.
+//! vCPUs: their information, and on x86-64 starting and stopping the second and later ones.
 
 #![allow(unsafe_code, reason = "memory is given to Xen by address")]
 
@@ -7,8 +7,8 @@ use crate::abi::xen::{VcpuInfo, hypercall as number};
 use crate::abi::{PAGE_SHIFT, PAGE_SIZE};
 use crate::errno::Errno;
 use crate::hypercall::Hypercall;
-use crate::hypercall::operations::{VcpuDown, VcpuIsUp, issue_for_vcpu};
 
+#[cfg(target_arch = "x86_64")]
 pub use crate::arch::vcpu::*;
 
 /// Number of a vCPU within its domain, from zero.
@@ -22,17 +22,18 @@ impl From<u32> for VcpuId {
     }
 }
 
-/// Moves `vcpu`'s information out of the shared page to `place`; needed beyond the 32nd vCPU.
+/// Moves `vcpu`'s information out of the shared page to `place`. The shared page has that of the first
+/// [`LEGACY_MAX_VCPUS`](crate::abi::LEGACY_MAX_VCPUS) only: 32 on x86-64, one on aarch64.
 ///
 /// Once per vCPU and life of the domain; after a restore or migration it must be done again. Events that
 /// were pending stay so.
 ///
 /// # Safety
 /// `physical_address` is the guest-physical address of `place`. (That both have the same offset in their page
-/// is checked.)
+/// is checked, and that the place does not cross a page.)
 ///
 /// # Errors
-/// `EINVAL` (`EBUSY` from newer versions) if it was done before; `ENOENT` for a vCPU that does not exist.
+/// `EINVAL` for a place that crosses a page; `EINVAL` (`EBUSY` from newer versions) if it was done before; `ENOENT` for a vCPU that does not exist.
 pub unsafe fn register_vcpu_info(
     hypercall: &impl Hypercall,
     vcpu: VcpuId,
@@ -40,7 +41,8 @@ pub unsafe fn register_vcpu_info(
     physical_address: u64,
 ) -> Result<(), Errno> {
     let offset = physical_address % PAGE_SIZE as u64;
-    if core::ptr::from_ref(place).addr() % PAGE_SIZE != offset as usize {
+    let end = offset as usize + size_of::<VcpuInfo>();
+    if core::ptr::from_ref(place).addr() % PAGE_SIZE != offset as usize || end > PAGE_SIZE {
         return Err(Errno::EINVAL);
     }
     let mut argument = abi::RegisterVcpuInfo {
@@ -58,20 +60,4 @@ pub unsafe fn register_vcpu_info(
     // SAFETY: Xen reads the argument and writes the place from now on. By the caller's contract the address
     // is that of `place`, which lives for ever and whose fields are atomics.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
-}
-
-/// Stops `vcpu`. Stopping another one returns before it has stopped.
-///
-/// # Errors
-/// `ENOENT` for a vCPU that does not exist.
-pub fn down(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), Errno> {
-    issue_for_vcpu::<VcpuDown>(hypercall, vcpu, &mut ()).map(drop)
-}
-
-/// Is `vcpu` up?
-///
-/// # Errors
-/// `ENOENT` for a vCPU that does not exist.
-pub fn is_up(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<bool, Errno> {
-    issue_for_vcpu::<VcpuIsUp>(hypercall, vcpu, &mut ()).map(|answer| answer != 0)
 }

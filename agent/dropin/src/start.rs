@@ -328,7 +328,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let clock = Clock::new(shared, FIRST).ok_or(Refusal::Static)?;
     let apic = Apic::find(
         |address| found.translate(address),
-        clock.snapshot().tsc_hz(),
+        clock.snapshot().counter_hz(),
     )
     .map_err(Refusal::Timer)?;
     let delivery = Delivery::find(&xen, shared, &apic).map_err(Refusal::Events)?;

@@ -36,7 +36,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use unikprof_agent::{Continuation, Platform as _, Registers};
 use xen_sys_lite::HypercallInstruction;
 use xen_sys_lite::abi::xen::SharedInfo;
-use xen_sys_lite::clock::{Clock, read_tsc};
+use xen_sys_lite::clock::{Clock, read_counter};
 use xen_sys_lite::cpuid::XenLeaves;
 use xen_sys_lite::events::{Binding, EventChannels, Port};
 
@@ -248,7 +248,7 @@ impl Running {
         (apic, delivery): (Apic, Delivery),
         (served, share_permille): (Served, u32),
     ) -> Self {
-        let hz = clock.snapshot().tsc_hz().unwrap_or(0);
+        let hz = clock.snapshot().counter_hz().unwrap_or(0);
         Self {
             agent,
             shared,
@@ -805,7 +805,7 @@ impl Running {
         let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns));
         self.apic.arm(delay_ns, |delay_ns| {
             let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;
-            read_tsc().wrapping_add(cycles as u64)
+            read_counter().wrapping_add(cycles as u64)
         });
     }
 }

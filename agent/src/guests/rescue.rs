@@ -30,8 +30,10 @@
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("stacks can be switched on x86_64");
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
 
 use core::cell::UnsafeCell;
 

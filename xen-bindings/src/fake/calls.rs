@@ -187,6 +187,7 @@ impl FakeXen {
         // SAFETY: the caller's contract, for each structure below.
         unsafe {
             match command {
+                #[cfg(target_arch = "x86_64")]
                 op::INITIALISE => {
                     let context = argument::<crate::abi::hvm_vcpu::VcpuHvmContext>(address)?;
                     if core::mem::replace(&mut vcpu.initialised, true) {

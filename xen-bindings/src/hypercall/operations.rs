@@ -55,14 +55,19 @@ operations! {
     SchedShutdown: number::SCHED_OP, sched::op::SHUTDOWN, sched::Shutdown;
     HvmSetParam: number::HVM_OP, hvm::op::SET_PARAM, hvm::Param;
     HvmGetParam: number::HVM_OP, hvm::op::GET_PARAM, hvm::Param;
-    HvmSetUpcallVector: number::HVM_OP, hvm::op::SET_EVTCHN_UPCALL_VECTOR, hvm::EvtchnUpcallVector;
     VersionNumber: number::XEN_VERSION, version::VERSION, ();
     VersionFeatures: number::XEN_VERSION, version::GET_FEATURES, version::FeatureInfo;
+    GrantQuerySize: number::GRANT_TABLE_OP, grant_table::op::QUERY_SIZE, grant_table::QuerySize;
+    GrantSetVersion: number::GRANT_TABLE_OP, grant_table::op::SET_VERSION, grant_table::SetVersion;
+}
+
+// Xen on Arm has no local APIC, and leaves the life of vCPUs and their timers to PSCI and the architecture.
+#[cfg(target_arch = "x86_64")]
+operations! {
+    HvmSetUpcallVector: number::HVM_OP, hvm::op::SET_EVTCHN_UPCALL_VECTOR, hvm::EvtchnUpcallVector;
     VcpuDown: number::VCPU_OP, vcpu::op::DOWN, ();
     VcpuIsUp: number::VCPU_OP, vcpu::op::IS_UP, ();
     VcpuStopPeriodicTimer: number::VCPU_OP, vcpu::op::STOP_PERIODIC_TIMER, ();
-    GrantQuerySize: number::GRANT_TABLE_OP, grant_table::op::QUERY_SIZE, grant_table::QuerySize;
-    GrantSetVersion: number::GRANT_TABLE_OP, grant_table::op::SET_VERSION, grant_table::SetVersion;
 }
 
 /// Issues a command of the shape (command, argument).
@@ -78,6 +83,7 @@ pub(crate) fn issue<O: Operation>(
 }
 
 /// Issues a vCPU command, of the shape (command, vCPU, argument).
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn issue_for_vcpu<O: Operation>(
     hypercall: &(impl Hypercall + ?Sized),
@@ -97,6 +103,7 @@ pub(crate) fn issue_for_vcpu<O: Operation>(
 }
 
 /// Sets the calling vCPU's single-shot timer; zero stops it.
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn set_timer(
     hypercall: &(impl Hypercall + ?Sized),

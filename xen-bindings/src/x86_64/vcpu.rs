@@ -1,4 +1,4 @@
-//! Starting the second and later vCPUs of a PVH or HVM guest.
+//! Starting and stopping the second and later vCPUs of a PVH or HVM guest.
 
 #![allow(unsafe_code, reason = "code is started on another vCPU")]
 
@@ -7,6 +7,7 @@ use crate::abi::vcpu as abi;
 use crate::abi::xen::hypercall as number;
 use crate::errno::Errno;
 use crate::hypercall::Hypercall;
+use crate::hypercall::operations::{VcpuDown, VcpuIsUp, issue_for_vcpu};
 use crate::vcpu::VcpuId;
 
 pub use crate::abi::hvm_vcpu::Registers64;
@@ -93,4 +94,20 @@ pub unsafe fn up(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), Errno> 
     let arguments = [u64::from(abi::op::UP), u64::from(vcpu.0), 0, 0, 0];
     // SAFETY: no address is passed; what runs is the caller's contract.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
+}
+
+/// Stops `vcpu`. Stopping another one returns before it has stopped.
+///
+/// # Errors
+/// `ENOENT` for a vCPU that does not exist.
+pub fn down(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), Errno> {
+    issue_for_vcpu::<VcpuDown>(hypercall, vcpu, &mut ()).map(drop)
+}
+
+/// Is `vcpu` up?
+///
+/// # Errors
+/// `ENOENT` for a vCPU that does not exist.
+pub fn is_up(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<bool, Errno> {
+    issue_for_vcpu::<VcpuIsUp>(hypercall, vcpu, &mut ()).map(|answer| answer != 0)
 }

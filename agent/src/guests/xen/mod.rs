@@ -14,6 +14,11 @@
 //! stays armed, so a block costs at most one spurious wake, and the timer is not armed again while an earlier
 //! deadline is armed.
 //!
+//! On aarch64, where Xen has no VIRQ_TIMER, the architecture's virtual timer takes its place: the guest calls
+//! [`Ticks::on_timer`] from the handler of its interrupt
+//! (`xen_sys_lite::timer::INTERRUPT`), and a deadline costs no hypercall. Xen does
+//! not fill [`VcpuAreas::time`] there; the guest does, by `clock::set_counter_hz` and `clock::catch_up`.
+//!
 //! # Which vCPUs are sampled
 //!
 //! Those for which [`Hooks::vcpu`] returns an id, that have [`VcpuAreas`], and whose id is below the parameter
@@ -46,6 +51,10 @@ mod ticks;
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
 
 pub use platform::{Hooks, VcpuAreas, XenPlatform};
 pub use ticks::{TickSource, Ticks};

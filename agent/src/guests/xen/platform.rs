@@ -159,7 +159,7 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
 
     /// The clock to read on this vCPU. Clocks of different vCPUs agree if Xen reports a stable TSC; a vCPU without
     /// areas uses that of vCPU 0.
-    fn clock(&self) -> Option<Clock<'static>> {
+    pub(super) fn clock(&self) -> Option<Clock<'static>> {
         let areas = match self.current() {
             Some((_, areas)) => areas,
             None => (self.hooks.areas)(0)?,
@@ -250,7 +250,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         Moment {
             now_ns,
             running_ns,
-            cycles: reading.tsc,
+            cycles: reading.counter,
         }
     }
 

@@ -191,7 +191,8 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
             return;
         }
         // After an error the timer counts as not armed, and the next deadline is tried.
-        let armed = arch::arm_timer(&self.hypercall, wanted_ns);
+        let clock = || self.agent.platform().clock();
+        let armed = arch::arm_timer(&self.hypercall, clock, wanted_ns);
         deadlines
             .armed_ns
             .store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
 
 use xen_sys_lite::Hypercall;
+use xen_sys_lite::clock::Clock;
 use xen_sys_lite::timer;
 
 /// CPUID leaf 1, ECX: the processor has RDRAND.
@@ -21,7 +22,11 @@ const SEED_TRIES: u32 = 1000;
 /// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the past fires at
 /// once.
 #[inline]
-pub(super) fn arm_timer(hypercall: &impl Hypercall, system_time_ns: u64) -> bool {
+pub(super) fn arm_timer(
+    hypercall: &impl Hypercall,
+    _: impl FnOnce() -> Option<Clock<'static>>,
+    system_time_ns: u64,
+) -> bool {
     timer::set_singleshot(hypercall, system_time_ns).is_ok()
 }
 

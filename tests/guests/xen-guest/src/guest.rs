@@ -1,6 +1,6 @@
 //! The main loop of the first vCPU: poll, then sleep until the next deadline or event.
 
-use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::clock::read_counter;
 
 #[cfg(feature = "accuracy")]
 use crate::accuracy::{self, OrderService};
@@ -231,7 +231,7 @@ fn start_services(
 fn start_network(store: &mut GuestStore, addressing: Addressing) -> Option<Network<NetworkDevice>> {
     let device = network_device::connect(store)?;
     let mac = device.mac()?;
-    let seed = random::random().unwrap_or_else(read_tsc);
+    let seed = random::random().unwrap_or_else(read_counter);
     Some(Network::new(
         device,
         mac,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "a hypercall is passed on")]
 
 use xen_sys_lite::abi::xen::hypercall::{EVENT_CHANNEL_OP, SET_TIMER_OP};
-use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::clock::read_counter;
 use xen_sys_lite::{Hypercall, HypercallPage};
 
 use crate::statistics;
@@ -17,7 +17,7 @@ impl Hypercall for CountedCalls {
     #[inline]
     unsafe fn call(&self, number: u32, arguments: [u64; 5]) -> i64 {
         let statistics = statistics::of(vcpus::current());
-        let started = read_tsc();
+        let started = read_counter();
         // SAFETY: the same contract.
         let result = unsafe { self.0.call(number, arguments) };
         let kind = match number {
@@ -26,7 +26,7 @@ impl Hypercall for CountedCalls {
             _ => &statistics.other_calls,
         };
         kind.add(1);
-        statistics.call_cycles.add(read_tsc().wrapping_sub(started));
+        statistics.call_cycles.add(read_counter().wrapping_sub(started));
         result
     }
 }

@@ -14,7 +14,7 @@ use unikprof_agent::stack::StackMemory;
 use unikprof_agent::table::{Column, Node, Table, TableCells};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, Registers};
-use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::clock::read_counter;
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
@@ -63,7 +63,7 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
     let Some(parts) = parts else { return };
     let statistics = statistics::of(vcpu);
     let table = Table::new(&parts.nodes, &parts.index, &[], &parts.cells);
-    let started = read_tsc();
+    let started = read_counter();
     let stack = vcpus::stack_bounds(registers.sp).map(|bounds| {
         // SAFETY: the bounds are those of a vCPU's stack, which is always mapped.
         unsafe { StackMemory::new(bounds) }
@@ -71,10 +71,10 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
     let guide = Guide::frame_pointers(&parts.code);
     let mut path = parts.path.begin();
     walk(registers, stack.as_ref(), &guide, MAX_DEPTH, &mut path);
-    let walked = read_tsc();
+    let walked = read_counter();
     // A full table no longer counts, but costs the same.
     let _ = table.count(&path, Column::of(0, 0));
-    statistics.count.add(read_tsc().wrapping_sub(walked));
+    statistics.count.add(read_counter().wrapping_sub(walked));
     statistics.walk.add(walked.wrapping_sub(started));
     statistics.frames.add(path.len() as u64);
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use xen_sys_lite::Errno;
-use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::clock::read_counter;
 use xen_sys_lite::events::{Port, Upcall};
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -102,15 +102,15 @@ pub(crate) fn on_upcall(registers: Registers, entered: u64) {
         statistics.sampler.add(cycles);
         let calls = statistics.call_cycles.get().wrapping_sub(calls_before);
         statistics.calls.add(calls);
-        statistics.upcall.add(read_tsc().wrapping_sub(entered));
+        statistics.upcall.add(read_counter().wrapping_sub(entered));
     }
 }
 
 /// The cycles of `work`, without those in hypercalls.
 fn measured(statistics: &VcpuStatistics, work: impl FnOnce()) -> u64 {
     let calls = statistics.call_cycles.get();
-    let started = read_tsc();
+    let started = read_counter();
     work();
-    let cycles = read_tsc().wrapping_sub(started);
+    let cycles = read_counter().wrapping_sub(started);
     cycles.wrapping_sub(statistics.call_cycles.get().wrapping_sub(calls))
 }

@@ -1,0 +1,12 @@
+//! What belongs to aarch64: the way into Xen, the virtual counter and its timer, and the interrupt controller that Xen
+//! presents.
+//!
+//! The modules that all architectures share re-export these items at their public paths (`clock`).
+
+pub(crate) mod clock;
+pub mod gic;
+mod hypercall;
+mod registers;
+pub mod timer;
+
+pub use hypercall::HypercallInstruction;
