@@ -328,6 +328,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let clock = Clock::new(shared, FIRST).ok_or(Refusal::Static)?;
     let apic = Apic::find(
         |address| found.translate(address),
+        |address| found.is_mapped(address),
         clock.snapshot().counter_hz(),
     )
     .map_err(Refusal::Timer)?;
@@ -547,6 +548,11 @@ fn call_stack(sp: u64) -> Option<CallStack> {
     Some(CallStack { id: end, end })
 }
 
+/// Whether an address is in the image's code.
+pub(crate) fn is_code(address: u64) -> bool {
+    range(&CODE).is_some_and(|code| code.contains(&address))
+}
+
 fn range(words: &[AtomicU64; 2]) -> Option<Range<u64>> {
     let [start, end] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
     Some(start..end)
@@ -557,6 +563,12 @@ impl Found {
     fn translate(&self, address: u64) -> Option<u64> {
         // SAFETY: `find_xen` has done the same; the tables are not used beyond this line.
         unsafe { paging::current(&self.xen) }?.translate(address)
+    }
+
+    /// Whether any address leads to the page at a physical one.
+    fn is_mapped(&self, physical: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { paging::current(&self.xen) }.is_none_or(|tables| tables.is_mapped(physical))
     }
 
     fn is_identity(&self, address: u64) -> bool {

@@ -13,8 +13,7 @@
 //! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An interrupt without an event of
 //! the guest's own returns to the `sti`, with interrupts off, or to the call: the guest does not wake. A tick that finds the
 //! guest waiting begins a block of the agent, and arms no further tick. An event of the guest's own ends the block. So a
-//! recorded guest is interrupted at most once in each wait, and one that is not recorded only by clients; with several
-//! vCPUs, a recorded one again every [`CHECK_NS`], since another may have woken it by an interrupt that does not pass here.
+//! recorded guest is interrupted at most once in each wait, and one that is not recorded only by clients.
 //! If an event of the guest's own arrives when the call is about to be executed again, the entry lets the guest continue
 //! behind it, as Xen would have.
 //!
@@ -25,6 +24,11 @@
 //! The bytes before the program counter may also belong to another instruction. So a wait is one only if Xen has
 //! counted blocked time since the profiler's last interrupt: a blocked vCPU continues with an interrupt, and all of
 //! them pass here.
+//!
+//! That is so with one vCPU. With several, another may end the wait by an interrupt of the local APIC, which does not pass
+//! here. If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and a return to it
+//! could last for ever. So there each interrupt in a wait lets the guest continue, as after any interrupt of no concern, and a
+//! recorded one is interrupted again every [`CHECK_NS`], to find out whether it still waits.
 #![allow(
     unsafe_code,
     reason = "the state is reached from interrupts, and instructions are read"
@@ -35,6 +39,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use unikprof_agent::{Continuation, Platform as _, Registers};
 use xen_sys_lite::HypercallInstruction;
+use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::SharedInfo;
 use xen_sys_lite::clock::{Clock, read_counter};
 use xen_sys_lite::cpuid::XenLeaves;
@@ -45,6 +50,7 @@ use crate::machine::apic::Apic;
 use crate::machine::entry::{self, Saved};
 use crate::machine::{self, INTERRUPTS_ON};
 use crate::served::{Served, ServedAgent};
+use crate::start;
 use crate::vcpus::{self, NEVER, Vcpu};
 
 /// After the guest has handled an event, the device is looked at within this time.
@@ -63,6 +69,8 @@ const HLT: u8 = 0xf4;
 const LOAD_SCHED_OP: [u8; 5] = [0xb8, SCHED_OP as u8, 0, 0, 0];
 const CALLS_XEN: [[u8; 3]; 2] = [[0x0f, 0x01, 0xc1], [0x0f, 0x01, 0xd9]];
 const SCHED_OP: u64 = 29;
+/// Bytes of `LOAD_SCHED_OP` and a call.
+const LONGEST_WAIT: u64 = 8;
 /// The first argument of `sched_op`.
 const SCHEDOP_BLOCK: u64 = 1;
 
@@ -100,7 +108,7 @@ pub(crate) struct Running {
     /// When to see whether it still is, in system time.
     proof_at_ns: AtomicU64,
     /// Cycles of the time stamp counter in a ns, 32.32 fixed point.
-    cycles_per_ns: u64,
+    cycles_per_ns: AtomicU64,
     /// Used by the poll only.
     served: UnsafeCell<Served>,
     is_polling: AtomicBool,
@@ -189,6 +197,9 @@ impl Saved {
 
     /// The wait that has ended before the program counter.
     fn wait_before(&self) -> Option<Wait> {
+        if !can_read_before(self.rip, start::is_code) {
+            return None;
+        }
         let [hlt, call] = [1, 3].map(|size| self.rip.wrapping_sub(size));
         if code(hlt) == [HLT] {
             return Some(Wait::Hlt(hlt));
@@ -232,10 +243,22 @@ enum Wait {
     Block(u64),
 }
 
-/// The bytes at an address of executed code.
+/// Whether the bytes of the longest wait can be read before a program counter: they are in its page, or in the image's code.
+/// The page before it may not be mapped.
+fn can_read_before(pc: u64, is_code: impl Fn(u64) -> bool) -> bool {
+    pc % PAGE_SIZE as u64 >= LONGEST_WAIT || is_code(pc.wrapping_sub(LONGEST_WAIT))
+}
+
+/// The bytes at an address of code.
 fn code<const SIZE: usize>(address: u64) -> [u8; SIZE] {
-    // SAFETY: the processor has executed the instructions, or is about to.
+    // SAFETY: the processor is about to execute the instructions, or `can_read_before` them.
     unsafe { core::ptr::with_exposed_provenance::<[u8; SIZE]>(address as usize).read() }
+}
+
+/// Cycles of the time stamp counter in a ns, 32.32 fixed point.
+fn cycles_per_ns(clock: &Clock<'_>) -> u64 {
+    let hz = clock.snapshot().counter_hz().unwrap_or(0);
+    ((u128::from(hz) << 32) / 1_000_000_000) as u64
 }
 
 impl Running {
@@ -248,7 +271,7 @@ impl Running {
         (apic, delivery): (Apic, Delivery),
         (served, share_permille): (Served, u32),
     ) -> Self {
-        let hz = clock.snapshot().counter_hz().unwrap_or(0);
+        let cycles_per_ns = cycles_per_ns(&clock);
         Self {
             agent,
             shared,
@@ -263,7 +286,7 @@ impl Running {
             domain: AtomicU32::new(0),
             is_new_domain: AtomicBool::new(false),
             proof_at_ns: AtomicU64::new(0),
-            cycles_per_ns: ((u128::from(hz) << 32) / 1_000_000_000) as u64,
+            cycles_per_ns: AtomicU64::new(cycles_per_ns),
             served: UnsafeCell::new(served),
             is_polling: AtomicBool::new(false),
             is_noticed: AtomicBool::new(true),
@@ -402,6 +425,9 @@ impl Running {
             // The area is where it was, which Xen has accepted before.
             let _ = vcpu.register_runstate(self.events.hypercall());
         }
+        // Another host's processor counts at another rate.
+        let cycles_per_ns = cycles_per_ns(&self.clock);
+        self.cycles_per_ns.store(cycles_per_ns, Ordering::Relaxed);
         self.agent.resume();
         let first = vcpus::first();
         self.wake(first);
@@ -485,6 +511,11 @@ impl Running {
         vcpu.is_unusable.store(true, Ordering::Relaxed);
         if !vcpu.register_time(self.events.hypercall()) || vcpu.has_moved(self.shared) {
             machine::debug_line("a vCPU is not sampled: the guest has moved its vcpu_info");
+            return false;
+        }
+        // A guest that has registered its own area in the vCPU's first code loses it, as on the first vCPU.
+        if vcpu.register_runstate(self.events.hypercall()).is_err() {
+            machine::debug_line("a vCPU is not sampled: Xen does not tell its run states");
             return false;
         }
         let vector = self.delivery.vector;
@@ -697,10 +728,14 @@ impl Running {
         }
     }
 
-    /// Returns to the wait if the guest waits. Otherwise, or where the idiom is another one, the guest wakes.
+    /// Returns to the wait if the guest waits, and to the code behind it with several vCPUs. Otherwise, or where the idiom
+    /// is another one, the guest wakes.
     fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
         let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
         if !vcpu.is_waiting.load(Ordering::Relaxed) || waits_at != 0 && saved.rip == waits_at {
+            return;
+        }
+        if !vcpus::others().is_empty() && saved.wait_before().is_some() {
             return;
         }
         match saved.repeat() {
@@ -804,8 +839,37 @@ impl Running {
         }
         let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns));
         self.apic.arm(delay_ns, |delay_ns| {
-            let cycles = (u128::from(delay_ns) * u128::from(self.cycles_per_ns)) >> 32;
+            let cycles_per_ns = self.cycles_per_ns.load(Ordering::Relaxed);
+            let cycles = (u128::from(delay_ns) * u128::from(cycles_per_ns)) >> 32;
             read_counter().wrapping_add(cycles as u64)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against a fault at the first instructions of a page whose predecessor is not mapped.
+    #[test]
+    fn only_the_image_is_read_across_a_pages_start() {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let is_code = |address| (PAGE..3 * PAGE).contains(&address);
+        for (pc, expected) in [
+            (0, false),
+            (7, false),
+            (8, true),
+            (PAGE - 1, true),
+            (PAGE, false),
+            (PAGE + 7, false),
+            (PAGE + 8, true),
+            (2 * PAGE, true),
+            (2 * PAGE + 7, true),
+            (3 * PAGE, true),
+            (3 * PAGE + 8, true),
+            (4 * PAGE, false),
+        ] {
+            assert_eq!(can_read_before(pc, is_code), expected, "{pc:#x}");
+        }
     }
 }

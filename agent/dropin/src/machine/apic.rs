@@ -84,6 +84,7 @@ unsafe impl Sync for Apic {}
 pub(crate) enum NoTimer {
     Disabled,
     NotMapped(u64),
+    Elsewhere(u64),
     InUse,
 }
 
@@ -95,16 +96,22 @@ impl fmt::Display for NoTimer {
                 f,
                 "the local APIC at {base:#x} is not mapped, and there is no x2APIC mode"
             ),
+            Self::Elsewhere(base) => write!(
+                f,
+                "the local APIC at {base:#x} is mapped at another address"
+            ),
             Self::InUse => f.write_str("the guest uses the local APIC's timer itself"),
         }
     }
 }
 
 impl Apic {
-    /// Finds the APIC. `translate` returns the physical address of a virtual one. Where the guest has not mapped the
-    /// APIC, it does not use it: x2APIC mode is switched on then.
+    /// Finds the APIC. `translate` returns the physical address of a virtual one, and `is_mapped` whether there is any for
+    /// a physical one. Where the guest has not mapped the APIC, it does not use it: x2APIC mode is switched on then, in
+    /// which the page is without effect.
     pub(crate) fn find(
         translate: impl Fn(u64) -> Option<u64>,
+        is_mapped: impl Fn(u64) -> bool,
         tsc_hz: Option<u64>,
     ) -> Result<Self, NoTimer> {
         let features = __cpuid(1).ecx;
@@ -120,6 +127,8 @@ impl Apic {
             NonNull::new(core::ptr::with_exposed_provenance_mut(address as usize))
                 .map(Registers::Page)
                 .ok_or(NoTimer::Disabled)?
+        } else if is_mapped(address) {
+            return Err(NoTimer::Elsewhere(address));
         } else if features & HAS_X2 != 0 {
             // SAFETY: the processor has the mode, and nobody reaches the APIC by its page.
             unsafe { write_msr(APIC_BASE, base | APIC_BASE_X2) };

@@ -63,6 +63,27 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
         Some(mapped.physical | address & (mapped.size - 1))
     }
 
+    /// Whether a page at any virtual address is the one at `physical`.
+    pub(crate) fn is_mapped(&self, physical: u64) -> bool {
+        self.leads_to(physical, self.root, 3)
+    }
+
+    /// Whether an entry of a table, or of one that it leads to, maps `physical`. Level 0 has the smallest pages.
+    fn leads_to(&self, physical: u64, table: u64, level: u32) -> bool {
+        (0..512).any(|number| {
+            let entry = (self.read)(table + number * 8).unwrap_or(0);
+            if entry & PRESENT == 0 {
+                return false;
+            }
+            if level == 0 || level < 3 && entry & LARGE != 0 {
+                let size = 1 << (12 + 9 * level);
+                let start = entry & ADDRESS & !(size - 1);
+                return (start..start + size).contains(&physical);
+            }
+            self.leads_to(physical, entry & ADDRESS, level - 1)
+        })
+    }
+
     /// The end of the range from `address` on, up to `limit`, that is mapped one to one; `address` if it is not.
     pub(crate) fn identity_end(&self, address: u64, limit: u64) -> u64 {
         let mut end = address;
@@ -182,6 +203,26 @@ mod tests {
             (1 << 39, None),
         ] {
             assert_eq!(tables.translate(address), physical, "{address:#x}");
+        }
+    }
+
+    /// Guards against a switch of the local APIC's mode under a guest that uses it at an address of its own.
+    #[test]
+    fn a_page_is_found_at_any_address() {
+        let tables = small_and_large();
+        for (physical, expected) in [
+            (0x1000, true),
+            (0x7fff, true),
+            (0x3000, false),
+            (0x4000, false),
+            (0x20_0000, true),
+            (0x3f_f000, true),
+            (0x40_0000, false),
+            (1 << 30, true),
+            (5 << 30 | 0xfee0_0000 & 0x3fff_ffff, true),
+            (0xfee0_0000, false),
+        ] {
+            assert_eq!(tables.is_mapped(physical), expected, "{physical:#x}");
         }
     }
 

@@ -17,6 +17,9 @@ use crate::{early_println, idle, power};
 
 /// The vector that Xen raises for event channels.
 pub(crate) const UPCALL_VECTOR: u8 = 0x40;
+/// The vector of [`signals`](crate::signals).
+#[cfg(feature = "gate")]
+pub(crate) const SIGNAL_VECTOR: u8 = 0x30;
 /// The number of vectors with a stub; none above the upcall's is used.
 pub(crate) const STUB_COUNT: usize = UPCALL_VECTOR as usize + 1;
 const STUB_SIZE: u64 = 16;
@@ -152,6 +155,12 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
                 && read_cr2() == UPCALL_FRAME
         }
     };
+    #[cfg(feature = "gate")]
+    if frame.vector == u64::from(SIGNAL_VECTOR) {
+        crate::signals::on_signal();
+        frame.rip = idle::leave_hlt(frame.rip);
+        return;
+    }
     if !is_upcall {
         // The profiler executes copies of some instructions elsewhere.
         #[cfg(feature = "trace")]

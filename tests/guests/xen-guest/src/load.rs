@@ -13,6 +13,8 @@ use crate::command_line::CommandLine;
 #[cfg(feature = "demo")]
 use crate::demo::Demo;
 use crate::hotspots;
+#[cfg(feature = "gate")]
+use crate::signals;
 use crate::vcpus::{self, FIRST};
 use crate::{idle, meter, timer};
 
@@ -40,7 +42,7 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line requests with `load`, `hotspots`, `chatter` or `allocations=PERCENT`, on all vCPUs, and with
+/// Starts the work that the command line requests with `load`, `hotspots`, `chatter`, `allocations` or `signals=PERCENT`, on all vCPUs, and with
 /// `tick=RATE` the ticks that interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
@@ -65,6 +67,12 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
             key: "allocations",
             first: Load::allocations,
             others: allocate_for_ever,
+        },
+        #[cfg(feature = "gate")]
+        Kind {
+            key: "signals",
+            first: |_| Load::new(signals::sender()),
+            others: signals::wait_for_ever,
         },
     ];
     let asked_for = |kind: Kind| Some((command_line.parsed(kind.key)?, kind));

@@ -27,6 +27,7 @@
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |
 //! | `chatter=100` | the same with a loop that writes to the console: see `chatter` | |
+//! | `signals=20` | with two vCPUs, the second one sleeps until signals of the first, sent for 20 % of its time: see `signals` | `gate` |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
@@ -104,6 +105,8 @@ mod profiler_access;
 mod random;
 mod sampler;
 mod served;
+#[cfg(feature = "gate")]
+mod signals;
 mod start_info;
 mod statistics;
 mod statistics_service;

@@ -8,17 +8,23 @@ use crate::hot_spots::assert_shares;
 
 const RUST: &str = "rust-dropin";
 const RUST_TWO: &str = "rust-dropin-two-vcpus";
+/// Its second vCPU sleeps until the first one sends it an interrupt by the local APIC.
+const RUST_SIGNALS: &str = "rust-dropin-signals";
 const RUST_GUESTS: Boot = Boot {
     name: "Rust guests with the drop-in",
     config: || {
-        let guests = [(RUST, 50, 1), (RUST_TWO, 51, 2)];
-        let guests = guests.map(|(name, address, vcpus)| {
+        let guests = [
+            (RUST, 50, 1, "hotspots=80"),
+            (RUST_TWO, 51, 2, "hotspots=80"),
+            (RUST_SIGNALS, 52, 2, "signals=20"),
+        ];
+        let guests = guests.map(|(name, address, vcpus, work)| {
             let own = address + 40;
             let address = &format!("10.0.2.{address}");
             let mut guest = guest(name, address, &[("access", "open")]);
             guest.kernel = rust_image().into();
             guest.vcpus = vcpus;
-            guest.command_line = format!("hotspots=80 vcpus={vcpus} ip=10.0.2.{own}/24");
+            guest.command_line = format!("{work} vcpus={vcpus} ip=10.0.2.{own}/24");
             guest
         });
         Ok(LabConfig {
@@ -33,6 +39,22 @@ const RUST_GUESTS: Boot = Boot {
 fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
     on(&RUST_GUESTS, |lab| {
         assert_shares(&Guest::of(lab, RUST).client().with_image(rust_image()));
+    });
+}
+
+/// Guards against a wait that begins anew when its end was due: the profiler's timer fires while the interrupt that ends the
+/// wait is handled.
+#[test]
+fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
+    on(&RUST_GUESTS, |lab| {
+        let client = Guest::of(lab, RUST_SIGNALS)
+            .client()
+            .with_image(rust_image());
+        client.must(&["start", "-F", "997"]);
+        let line =
+            lab.wait_for_console(RUST_SIGNALS, "xen-guest: 100 signals beside upcalls", BOOT);
+        line.unwrap();
+        client.stop("run.unikprof");
     });
 }
 
@@ -55,6 +77,8 @@ fn of_two_vcpus_both_are_profiled() {
             // Xen tells the one of the other's states a little late.
             let most = elapsed + elapsed / 5;
             assert!((1..most).contains(&ns("running_ns")), "{vcpu:#}");
+            // It rests now and then.
+            assert!(ns("blocked_ns") > 0, "{vcpu:#}");
         }
         for vcpu in [0, 1] {
             let used = || -> f64 {
