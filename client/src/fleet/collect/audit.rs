@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::books::{Amount, Lost, Outcomes, Parcel};
+use super::books::{Amount, Lost, Outcomes, Parcel, Span};
 use super::spool::{self, Audited, SpoolError};
 use crate::printable::Printable;
 use crate::units;
@@ -142,6 +142,7 @@ impl fmt::Display for Audit {
                     units::duration(guest.lost.ns),
                     guest.lost.times
                 )?;
+                write_span(f, "the last one", guest.lost.latest.last())?;
             }
             for target in &guest.targets {
                 write!(
@@ -167,8 +168,24 @@ impl fmt::Display for Audit {
                     write!(f, " (last: {})", Printable(reason))?;
                 }
                 writeln!(f)?;
+                for (what, amount) in [
+                    ("rejected", target.rejected),
+                    ("in part", target.in_part),
+                    ("dropped", target.dropped),
+                ] {
+                    write_span(f, what, amount.span.as_ref())?;
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// Writes a line about a span of time, if there is one.
+fn write_span(f: &mut fmt::Formatter<'_>, what: &str, span: Option<&Span>) -> fmt::Result {
+    let dates = span.map(|span| [span.from_unix_ns, span.to_unix_ns].map(units::date));
+    match dates {
+        Some([Some(from), Some(to)]) => writeln!(f, "    {what}: from {from} to {to}"),
+        _ => Ok(()),
     }
 }

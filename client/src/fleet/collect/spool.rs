@@ -809,7 +809,10 @@ mod tests {
             "{told}"
         );
         assert!(
-            told.contains("b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)"),
+            told.contains(
+                "b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)\n    \
+                 dropped: from 1970-01-01 00:00:02 UTC to 1970-01-01 00:00:03 UTC\n"
+            ),
             "{told}"
         );
     }
