@@ -206,6 +206,11 @@ class Page {
 
   /** What is done once a choice rests: the address, and what takes longer. */
   rest() {
+    if (this.tracks?.drag) {
+      // A pause of the hand is not the end.
+      this.resting = setTimeout(() => this.rest(), REST);
+      return;
+    }
     const fragment = toFragment(this.state);
     if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
     this.drawList(true);
@@ -662,16 +667,28 @@ class Page {
     const graphs = [[this.graph, this.shownGraph]];
     if (this.state.view === "sandwich") graphs.push([this.callersGraph, this.shownCallers]);
     for (const [graph, part] of graphs) {
-      const totals = (counts) => {
-        const { own } = this.nodeCounts(counts, this.shownModel);
-        return part.tree.totals(part.cells ? carryPart(own, part.cells) : own);
-      };
-      const [base, now] = [this.baseShown, this.shown].map((selection) => this.recording.sumsByNode(selection, part.tree.length, totals));
-      if (base === null || now === null) continue;
       const nodes = graph.cells.filter((cell) => cell.node !== 0 && cell.merged === 0 && !cell.folded).map((cell) => cell.node);
-      const isCertain = significant(nodes.map((node) => change(base(node), now(node)).p));
+      const cells = this.cellsAround(nodes, part);
+      const [base, now] = [this.baseShown, this.shown].map((selection) => this.recording.sumsByCell(selection, cells));
+      if (base === null || now === null) continue;
+      const isCertain = significant(nodes.map((node) => change(base(cells.at[node]), now(cells.at[node])).p));
       graph.judge(new Set(nodes.filter((_, at) => isCertain[at])));
     }
+  }
+
+  /** Numbers these nodes of a part's tree as cells: where stacks that end in a node are counted, and what is around a cell. */
+  cellsAround(nodes, part) {
+    const isCell = new Uint8Array(part.tree.length);
+    for (const node of nodes) isCell[node] = 1;
+    const at = new Int32Array(part.tree.length);
+    const parent = [0];
+    for (let node = 1; node < at.length; node += 1) {
+      at[node] = at[part.tree.parent[node]];
+      if (isCell[node] === 0) continue;
+      parent.push(at[node]);
+      at[node] = parent.length - 1;
+    }
+    return { at, parent, to: this.cellsOf((shown) => at[part.cells ? part.cells.to[shown] : shown]) };
   }
 
   zoom(cell, part) {
@@ -753,21 +770,23 @@ class Page {
     return (at) => inside[part.cells ? part.cells.to[at] : at] === 1;
   }
 
+  /** By node of the recording, what `cellOf` gives for the node of the shown tree; 0 for stacks that are not shown. */
+  cellsOf(cellOf) {
+    const { to, focused } = this.shownModel;
+    return Int32Array.from({ length: this.recording.tree.length }, (_, at) => {
+      const shown = to === null ? at : to[at];
+      return at === 0 || focused?.[shown] === 0 ? 0 : cellOf(shown);
+    });
+  }
+
   /** The counts of a cell in each part of the time; `null` where these are not known. */
   cellParts(node, part, selection) {
     if (this.recording.unit !== "samples" || node === 0) return null;
     const key = `${part === this.shownCallers}|${toFragment(this.state)}|${selection.from}|${selection.to}|${node}`;
     if (this.cellKey !== key) {
-      const { to, focused } = this.shownModel;
       const goesThrough = this.throughCell(node, part);
-      const found = this.recording.byParts(selection, (base) => {
-        let sum = 0;
-        for (let at = 1; at < base.length; at += 1) {
-          const shown = to === null ? at : to[at];
-          if (base[at] > 0 && goesThrough(shown) && focused?.[shown] !== 0) sum += base[at];
-        }
-        return sum;
-      });
+      const to = this.cellsOf((at) => Number(goesThrough(at)));
+      const found = this.recording.byParts(selection, (counts) => counts[1], { to, length: 2 });
       this.cellKey = key;
       this.cellFound = found && { parts: found.parts, counts: found.results };
     }

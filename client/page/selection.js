@@ -221,10 +221,10 @@ export class Recording {
     return { ...part, from, to, counters: part.counters, sum: sumOf(part.counters) };
   }
 
-  /** Adds the ticks of a range to the counters and to the counts of nodes; gives how many have a stack. */
-  countTicks(from, to, byVcpu, allowed, own) {
+  /** Adds the ticks of a range to the counters and to the counts of nodes, or of their cells; gives how many have a stack. */
+  countTicks(from, to, byVcpu, allowed, own, cells = null) {
     const sums = new Float64Array(this.placeOf.size * OUTCOMES.length);
-    this.addTicks(this.ticksIn(from, to), 1, [...byVcpu.keys()], allowed, { own, total: null, sums });
+    this.addTicks(this.ticksIn(from, to), 1, [...byVcpu.keys()], allowed, { own, total: null, sums, cells });
     return this.addCounters(sums, byVcpu);
   }
 
@@ -234,7 +234,7 @@ export class Recording {
   }
 
   /** Adds ticks to counts, or takes them away if `sign` is -1: by node, with callers if there are totals, and by vCPU and outcome. */
-  addTicks([first, end], sign, vcpus, allowed, { own, total, sums }) {
+  addTicks([first, end], sign, vcpus, allowed, { own, total, sums, cells = null }) {
     const { at, place, outcome, node } = this.ticks;
     const { parent } = this.tree;
     const isIn = new Uint8Array(this.placeOf.size);
@@ -250,7 +250,7 @@ export class Recording {
       sums[on * OUTCOMES.length + kind] += sign;
       if (kind > AGED) continue;
       const leaf = node[index];
-      own[leaf] += sign;
+      own[cells === null ? leaf : cells[leaf]] += sign;
       if (total === null || leaf === 0) continue;
       for (let up = leaf; up !== 0; up = parent[up]) total[up] += sign;
       total[0] += sign;
@@ -291,7 +291,7 @@ export class Recording {
   }
 
   /** The same for waits. */
-  countWaits(from, to, byVcpu, allowed, own) {
+  countWaits(from, to, byVcpu, allowed, own, cells = null) {
     let recorded = 0;
     for (const wait of this.waits) {
       const counters = byVcpu.get(wait.vcpu);
@@ -311,7 +311,7 @@ export class Recording {
       }
       counters.blocked += amount;
       recorded += amount;
-      own[wait.node] += amount;
+      own[cells === null ? wait.node : cells[wait.node]] += amount;
     }
     return recorded;
   }
@@ -345,41 +345,43 @@ export class Recording {
   }
 
   /**
-   * What changes follow from: by node of a tree, the sums over the parts of a selection's time. `totals` makes the counts of
-   * that tree's nodes, of stacks through them, from those of stacks that end in the recording's. `null` where it is not known.
+   * What changes follow from: by cell, the sums over the parts of a selection's time. `to` has for each node the cell in which
+   * stacks that end there are counted, `parent` for each cell the one around it, which comes before it; 0 is none. `null` where
+   * it is not known.
    */
-  sumsByNode(selection, length, totals) {
+  sumsByCell(selection, { to, parent }) {
     if (this.unit !== "samples") return null;
-    const [hits, hits2, both] = [0, 1, 2].map(() => new Float64Array(length));
-    const found = this.byParts(selection, (own, samples) => {
-      const counts = totals(own);
-      for (let node = 1; node < length; node += 1) {
-        hits[node] += counts[node];
-        hits2[node] += counts[node] ** 2;
-        both[node] += counts[node] * samples;
+    const [hits, hits2, both] = [0, 1, 2].map(() => new Float64Array(parent.length));
+    const found = this.byParts(selection, (counts, samples) => {
+      for (let cell = parent.length - 1; cell > 0; cell -= 1) {
+        const count = counts[cell];
+        hits[cell] += count;
+        hits2[cell] += count ** 2;
+        both[cell] += count * samples;
+        counts[parent[cell]] += count;
       }
-    });
+    }, { to, length: parent.length });
     if (found === null) return null;
     const { parts, samples, samples2 } = sumsOf(found.parts, found.parts);
-    return (node) => ({ parts, samples, samples2, hits: hits[node], hits2: hits2[node], both: both[node] });
+    return (cell) => ({ parts, samples, samples2, hits: hits[cell], hits2: hits2[cell], both: both[cell] });
   }
 
   /**
-   * The samples of each part of the time that has any, and what `each` makes of the counts of every part's nodes; `null`
-   * where there is no time, or all samples lie in one part.
+   * The samples of each part of the time that has any, and what `each` makes of the counts of every part's nodes, or of as many
+   * cells if `to` has the nodes' cells; `null` where there is no time, or all samples lie in one part.
    */
-  byParts(selection, each) {
+  byParts(selection, each, { to: cells, length } = { to: null, length: this.tree.length }) {
     if (!this.time || this.unit === "nanoseconds") return null;
     const { from, to, allowed = null } = selection;
     const { step, count } = partsOf(from, to, PARTS);
-    const own = new Float64Array(this.tree.length);
+    const own = new Float64Array(length);
     const vcpus = new Map(selection.shown.map((vcpu) => [vcpu, { ...noCounters(), blockedNs: 0 }]));
     const [parts, results] = [[], []];
     for (let part = 0; part < count; part += 1) {
       const first = from + part * step;
       const last = part === count - 1 ? to : Math.min(first + step, to);
       own.fill(0);
-      const samples = this.countTicks(first, last, vcpus, allowed, own) + this.countWaits(first, last, vcpus, allowed, own);
+      const samples = this.countTicks(first, last, vcpus, allowed, own, cells) + this.countWaits(first, last, vcpus, allowed, own, cells);
       if (samples === 0) continue;
       parts.push(samples);
       results.push(each(own, samples));

@@ -253,8 +253,8 @@ fn the_flame_graph_names_both_recordings_and_every_function() {
     program::has(
         &svg,
         &[
-            "old.unikprof",
-            "renamed.unikprof",
+            "base old.unikprof",
+            "new renamed.unikprof",
             copy,
             words,
             "rgb(227,194,107)",

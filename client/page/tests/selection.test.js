@@ -63,13 +63,15 @@ test("another recording has its own ticks, within its own time", () => {
   assert.equal(found.select({ window: [0, 40000], vcpus: null, span: null }).sum.ticks, 4000);
 });
 
-test("each node's change between two ranges is what its counts say, and told from chance", () => {
+test("each cell's change between two ranges is what its counts say, and told from chance", () => {
   const found = recording(2000);
   const part = (window) => found.select({ window, vcpus: null, span: null });
-  const sums = (window) => found.sumsByNode(part(window), 6, (own) => found.tree.totals(own));
+  // All nodes but the third are cells.
+  const cells = { to: [0, 1, 2, 2, 3, 4], parent: [0, 0, 1, 1, 0] };
+  const sums = (window) => found.sumsByCell(part(window), cells);
   const [first, second, third] = [[0, 10000], [10000, 20000], [20000, 30000]].map(sums);
   const { parts, results } = found.byParts(part([0, 10000]), (own) => found.tree.totals(own)[2]);
   assert.deepEqual(first(2), sumsOf(parts, results));
   assert.ok(change(first(1), second(1)).p > 0.05, "nothing changed");
-  for (const node of [1, 5]) assert.ok(change(second(node), third(node)).p < 0.001, `node ${node} changed`);
+  for (const cell of [1, 4]) assert.ok(change(second(cell), third(cell)).p < 0.001, `cell ${cell} changed`);
 });

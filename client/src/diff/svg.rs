@@ -42,7 +42,7 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
         .map(|(path, width)| format!("{path} {}", width.round()))
         .collect();
     let mut options = Options::default();
-    options.title = format!("{} → {}", of.title(0), of.title(1));
+    options.title = format!("base {} → new {}", of.title(0), of.title(1));
     let said = lines(of)
         .into_iter()
         .filter(|(name, _)| matches!(*name, "compared" | "result"));
