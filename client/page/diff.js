@@ -11,7 +11,7 @@ import { Tree } from "./tree.js";
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
 const MOST_FUNCTIONS = 2000;
 const UNCHANGED = "#e6e4de";
-const VERDICTS = {
+export const VERDICTS = {
   slower: "hsl(8 85% 62%)",
   new: "hsl(8 85% 62%)",
   faster: "hsl(214 80% 62%)",
