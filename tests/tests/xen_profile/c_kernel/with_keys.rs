@@ -191,7 +191,7 @@ fn traced_calls_are_those_of_the_kernels_books() {
             "{least} to {most}: {trace:#}"
         );
         assert_ratios(&trace, &TRACED);
-        assert!(calls("jar") > 100 && calls("mill") > 1, "{trace:#}");
+        assert!(calls("jar") > 1 && calls("mill") > 1, "{trace:#}");
     });
 }
 
