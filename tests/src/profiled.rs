@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
+use crate::lab::{GuestConfig, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
 use crate::soak::target::Keys;
 
 /// Where the profiler listens inside a guest.
@@ -15,14 +15,32 @@ pub const STATISTICS_PORT: u16 = 7001;
 /// The features of a guest that is profiled while it serves made-up requests.
 pub const FEATURES: &[&str] = &["keys", "demo", "heap", "trace"];
 
+/// The same on a processor: functions are traced on x86-64 only.
+pub fn features(processor: Processor) -> &'static [&'static str] {
+    match processor {
+        Processor::X86_64 => FEATURES,
+        Processor::Aarch64 => &["keys", "demo", "heap"],
+    }
+}
+
 /// How long a guest may take from its creation to its profiler.
 const START: Duration = Duration::from_secs(60);
 
 /// A guest of this name with the profiler, and with `command_line` for what else it is to do.
 ///
-/// The guest is built first; see [`build_xen_guest`].
+/// The guest is built first; see [`build_xen_guest_for`].
 pub fn profiled_guest(name: &str, command_line: &str) -> Result<GuestConfig, LabError> {
-    let mut guest = GuestConfig::new(name, build_xen_guest(FEATURES)?);
+    profiled_guest_on(Processor::X86_64, name, command_line)
+}
+
+/// The same on a processor.
+pub fn profiled_guest_on(
+    processor: Processor,
+    name: &str,
+    command_line: &str,
+) -> Result<GuestConfig, LabError> {
+    let kernel = build_xen_guest_for(processor, features(processor))?;
+    let mut guest = GuestConfig::new(name, kernel);
     guest.command_line =
         format!("profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} {command_line}");
     guest.ports = vec![PROFILER_PORT, STATISTICS_PORT];

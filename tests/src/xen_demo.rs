@@ -24,8 +24,8 @@ use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
 use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
 
-use crate::lab::{self, Lab, LabConfig, LabError, build_xen_guest};
-use crate::profiled::{FEATURES, profiled_guest_with_vcpus, profiler_address, start_profiled};
+use crate::lab::{self, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
+use crate::profiled::{features, profiled_guest_on, profiler_address, start_profiled};
 
 const GUEST: &str = "xen-demo";
 
@@ -37,8 +37,8 @@ const TOP: usize = 12;
 
 /// Boots a unikernel on a real Xen in an emulated machine, records it and shows where its time goes.
 ///
-/// The first run downloads Xen, a Linux dom0 and QEMU as Debian packages (about 170 MB) into the
-/// target directory. No root is needed and nothing is installed.
+/// The first run downloads Xen, a Linux dom0 and QEMU as Debian packages (about 170 MB, and for aarch64
+/// another 250 MB with a Rust compiler) into the target directory. No root is needed and nothing is installed.
 #[derive(Debug, Parser)]
 #[command(
     name = "xen-demo",
@@ -46,6 +46,7 @@ const TOP: usize = 12;
 Example:
   cargo run --release -p unikprof-tests --bin xen-demo -- --duration 30s --output demo
   cargo run --release -p unikprof-tests --bin xen-demo -- --hold
+  cargo run --release -p unikprof-tests --bin xen-demo -- --arch aarch64
   cargo run --release -p unikprof-tests --bin xen-demo -- --kernel my-guest.elf --hold"
 )]
 struct Arguments {
@@ -55,7 +56,16 @@ struct Arguments {
     /// Samples a second of running time, on each vCPU
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// The guest's vCPUs; they share one emulated processor
+    /// The emulated machine's processor
+    #[arg(
+        long,
+        value_name = "ARCH",
+        value_enum,
+        default_value_t,
+        conflicts_with = "kernel"
+    )]
+    arch: Processor,
+    /// The guest's vCPUs; they share one emulated processor. On aarch64 the guest has one
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     vcpus: u32,
     /// How much of its time each vCPU works, in percent
@@ -76,6 +86,8 @@ struct Arguments {
 enum DemoError {
     #[error("--duration must be above 0")]
     NoTime,
+    #[error("--vcpus: the guest for aarch64 has one vCPU")]
+    TooManyVcpus,
     #[error("cannot read the kernel {}: {source}", path.display())]
     Kernel { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -105,7 +117,7 @@ enum DemoError {
 impl DemoError {
     fn exit_code(&self) -> u8 {
         match self {
-            DemoError::NoTime => exit_code::USAGE,
+            DemoError::NoTime | DemoError::TooManyVcpus => exit_code::USAGE,
             DemoError::Kernel { .. } => exit_code::INPUT,
             DemoError::Output(error) => error.exit_code(),
             DemoError::Report { .. } => exit_code::OUTPUT,
@@ -130,6 +142,9 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     if arguments.duration.is_zero() {
         return Err(DemoError::NoTime);
     }
+    if arguments.arch == Processor::Aarch64 && arguments.vcpus > 1 {
+        return Err(DemoError::TooManyVcpus);
+    }
     if let Some(kernel) = &arguments.own.kernel {
         return own_kernel::run(arguments, kernel.clone());
     }
@@ -138,7 +153,7 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
         path: directory.clone(),
         source,
     })?;
-    let image = build(directory)?;
+    let image = build(arguments.arch, directory)?;
     let lab = boot(arguments)?;
     let address = profiler_address(&lab, GUEST)?;
     // From here on Ctrl-C ends the recording and keeps it; before, it ends everything.
@@ -156,9 +171,11 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
 }
 
 /// Builds the guest and lays its ELF file beside the reports, for later ones.
-fn build(directory: &Path) -> Result<PathBuf, DemoError> {
+fn build(processor: Processor, directory: &Path) -> Result<PathBuf, DemoError> {
+    // The compiler for aarch64 is among it.
+    fill_cache(processor)?;
     eprintln!("building the guest, a unikernel in Rust with the profiler's agent");
-    let built = build_xen_guest(FEATURES)?;
+    let built = build_xen_guest_for(processor, features(processor))?;
     let image = directory.join("xen-demo.elf");
     std::fs::copy(built, &image).map_err(|source| OutputError {
         path: image.clone(),
@@ -168,25 +185,32 @@ fn build(directory: &Path) -> Result<PathBuf, DemoError> {
 }
 
 /// Downloads what the lab runs, unless it is there.
-fn fill_cache() -> Result<(), LabError> {
-    if !lab::is_downloaded() {
-        eprintln!("downloading Xen, a Linux dom0 and QEMU: once, about 170 MB");
-        lab::download()?;
+fn fill_cache(processor: Processor) -> Result<(), LabError> {
+    if !lab::is_downloaded(processor) {
+        eprintln!(
+            "downloading Xen, a Linux dom0 and QEMU: once, {}",
+            match processor {
+                Processor::X86_64 => "about 170 MB",
+                Processor::Aarch64 => "with a Rust compiler for aarch64, about 420 MB",
+            }
+        );
+        lab::download(processor)?;
     }
     Ok(())
 }
 
 fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
-    fill_cache()?;
     eprintln!("booting Xen and dom0 in QEMU, then the guest: a quarter of a minute");
-    let mut guest = profiled_guest_with_vcpus(
-        GUEST,
-        arguments.vcpus,
-        &format!("load={} echo={ECHO_PORT}", arguments.load),
-    )?;
+    let Arguments {
+        arch, vcpus, load, ..
+    } = arguments;
+    let command_line = format!("vcpus={vcpus} load={load} echo={ECHO_PORT}");
+    let mut guest = profiled_guest_on(*arch, GUEST, &command_line)?;
+    guest.vcpus = *vcpus;
     guest.ports.push(ECHO_PORT);
     let start = Instant::now();
     let lab = start_profiled(&LabConfig {
+        processor: *arch,
         guests: vec![guest],
         // Dom0 has the first.
         processors: Some(2),

@@ -6,9 +6,24 @@ use std::time::Duration;
 
 use super::error::LabError;
 
+/// The processor of an emulated machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
+pub enum Processor {
+    /// 64-bit x86; its guests are PVH or PV.
+    #[default]
+    #[value(name = "x86_64")]
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+}
+
 /// A machine with Xen, a dom0 and its guests.
 #[derive(Debug, Clone)]
 pub struct LabConfig {
+    /// Its processor.
+    pub processor: Processor,
+    /// The version of its interrupt controller (GIC) on aarch64: 2 or 3.
+    pub gic: u32,
     /// The guests, created in this order. Guest `n` has the address 10.0.2.(50+n).
     pub guests: Vec<GuestConfig>,
     /// Processors of the emulated machine; dom0 is pinned to the first, the guests share the others.
@@ -28,6 +43,8 @@ pub struct LabConfig {
 impl Default for LabConfig {
     fn default() -> Self {
         Self {
+            processor: Processor::X86_64,
+            gic: 3,
             guests: Vec::new(),
             processors: None,
             extra_dom0_memory_mb: 0,
@@ -118,7 +135,8 @@ impl LabConfig {
 pub struct GuestConfig {
     /// The domain's name; also how the lab's methods name it.
     pub(crate) name: String,
-    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage.
+    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 an ELF file that begins with the header of a
+    /// flat image; xl gets that.
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
     pub(crate) domain_type: String,

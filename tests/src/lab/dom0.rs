@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::board::{Board, Stream};
 use super::cache::Cache;
-use super::config::LabConfig;
+use super::config::{LabConfig, Processor};
 use super::cpio::CpioWriter;
 use super::error::LabError;
-use super::packages::{DOM0_MODULES, XEN};
+use super::flat_image;
+use super::packages::XEN;
 
 /// What dom0's init prints when everything is up.
 pub(crate) const READY: &str = "lab: dom0 ready";
@@ -25,7 +26,7 @@ pub(crate) const COMMAND_PORT: u16 = 2222;
 
 const STATUS: &str = "\nlab-status:";
 
-const XEN_PROGRAMS: [&str; 9] = [
+const XEN_PROGRAMS: [&str; 8] = [
     "xl",
     "xenstored",
     "xenconsoled",
@@ -33,9 +34,10 @@ const XEN_PROGRAMS: [&str; 9] = [
     "xen-init-dom0",
     "libxl-save-helper",
     "xenctx",
-    "xen-hvmctx",
     "xenstore-control",
 ];
+/// On x86-64 only.
+const X86_64_PROGRAMS: [&str; 1] = ["xen-hvmctx"];
 const XENSTORE_PROGRAMS: [&str; 5] = ["read", "write", "ls", "rm", "watch"];
 
 const EMPTY_FOLDERS: [&str; 12] = [
@@ -65,7 +67,7 @@ pub(crate) fn write_initramfs(
         libraries.extend(cache.libraries(program)?);
     }
     // glibc loads it by name for pthread_cancel; without it xl aborts.
-    libraries.insert(cache.root().join("lib/x86_64-linux-gnu/libgcc_s.so.1"));
+    libraries.insert(cache.dom0_library("libgcc_s.so.1")?);
 
     let write = || -> io::Result<()> {
         let mut archive = CpioWriter::new(BufWriter::new(File::create(path)?));
@@ -80,10 +82,10 @@ pub(crate) fn write_initramfs(
         )?;
         // Dom0's memory is fixed on Xen's command line.
         archive.file("etc/xen/xl.conf", b"autoballoon=\"off\"\n")?;
-        archive.copy("bin/busybox", &cache.root().join("bin/busybox"))?;
+        archive.copy("bin/busybox", &cache.dom0_root().join("bin/busybox"))?;
         archive.copy(
-            "lib64/ld-linux-x86-64.so.2",
-            &cache.root().join("lib64/ld-linux-x86-64.so.2"),
+            cache.dom0_loader(),
+            &cache.dom0_root().join(cache.dom0_loader()),
         )?;
         for library in &libraries {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
@@ -95,13 +97,17 @@ pub(crate) fn write_initramfs(
             archive.copy(&place, program)?;
             archive.link(&format!("bin/{name}"), &format!("/{place}"))?;
         }
-        archive.file("modules/order", DOM0_MODULES.join("\n").as_bytes())?;
-        for module in DOM0_MODULES {
+        archive.file("modules/order", cache.modules().join("\n").as_bytes())?;
+        for module in cache.modules() {
             archive.copy(&format!("modules/{module}.ko"), &cache.module(module))?;
         }
         for (index, guest) in config.guests.iter().enumerate() {
             let folder = format!("guest/{}", guest.name);
-            archive.copy(&format!("{folder}/kernel"), &guest.kernel)?;
+            let kernel = format!("{folder}/kernel");
+            match config.processor {
+                Processor::X86_64 => archive.copy(&kernel, &guest.kernel)?,
+                Processor::Aarch64 => archive.file(&kernel, &flat_image::of(&guest.kernel)?)?,
+            }
             let xl = guest.xl_config(index, config.processors());
             archive.file(&format!("{folder}/xl.cfg"), xl.as_bytes())?;
         }
@@ -114,19 +120,21 @@ pub(crate) fn write_initramfs(
 }
 
 fn programs(cache: &Cache) -> Vec<(String, PathBuf)> {
-    let root = cache.root();
-    let xen = XEN_PROGRAMS.map(|name| {
-        (
-            name.to_owned(),
-            root.join(format!("usr/lib/xen-{XEN}/bin/{name}")),
-        )
+    let root = cache.dom0_root();
+    let of_processor: &[&str] = match cache.processor() {
+        Processor::X86_64 => &X86_64_PROGRAMS,
+        Processor::Aarch64 => &[],
+    };
+    let xen = XEN_PROGRAMS.iter().chain(of_processor).map(|name| {
+        let path = root.join(format!("usr/lib/xen-{XEN}/bin/{name}"));
+        ((*name).to_owned(), path)
     });
     let store = XENSTORE_PROGRAMS.map(|name| {
         let name = format!("xenstore-{name}");
         let path = root.join("usr/bin").join(&name);
         (name, path)
     });
-    xen.into_iter().chain(store).collect()
+    xen.chain(store).collect()
 }
 
 /// What a command in dom0 gave.

@@ -4,8 +4,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::cache::Cache;
+use super::config::Processor;
 use super::error::LabError;
 use super::packages::create;
+use super::toolchain;
 use crate::c_xen_guest::build_archive;
 
 /// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame pointers.
@@ -23,19 +26,48 @@ const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
 ///
 /// Each set of features has a file of its own, so labs with different guests can run side by side.
 pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
-    build("xen-guest", features, &[], None)
+    build_with("xen-guest", features, &Build::default())
+}
+
+/// The same guest for a processor: for aarch64 by the compiler that the lab's cache has.
+pub fn build_xen_guest_for(processor: Processor, features: &[&str]) -> Result<PathBuf, LabError> {
+    if processor == Processor::X86_64 {
+        return build_xen_guest(features);
+    }
+    let cache = Cache::open(processor)?;
+    let linker = format!("-Clinker={}", toolchain::linker()?.display());
+    let flags = [
+        &linker,
+        "-Clinker-flavor=ld.lld",
+        "-Clink-arg=--build-id=sha1",
+        "-Crelocation-model=static",
+        "-Cforce-frame-pointers=yes",
+        "-Cforce-unwind-tables=yes",
+        // Atomics are instructions that every processor has, not calls that choose.
+        "-Ctarget-feature=-outline-atomics",
+        // Such instructions would need registers that a kernel's interrupts do not save.
+        "--cfg=chacha20_force_soft",
+        "--cfg=poly1305_force_soft",
+        "--cfg=curve25519_dalek_backend=\"serial\"",
+    ];
+    let build = Build {
+        target: "aarch64-unknown-linux-gnu",
+        rustc: cache.rustc(),
+        flags: Some(&flags),
+        ..Build::default()
+    };
+    build_with("xen-guest-aarch64", features, &build)
 }
 
 /// The same guest, compiled without frame pointers. Its unwind tables are there.
 pub(crate) fn build_xen_guest_without_frame_pointers(
     features: &[&str],
 ) -> Result<PathBuf, LabError> {
-    build(
-        "xen-guest-without-frame-pointers",
-        features,
-        &[],
-        Some(FLAGS_WITHOUT_FRAME_POINTERS),
-    )
+    let build = Build {
+        flags: Some(FLAGS_WITHOUT_FRAME_POINTERS),
+        ..Build::default()
+    };
+    build_with("xen-guest-without-frame-pointers", features, &build)
 }
 
 /// The guest compiled without the agent, and linked with the drop-in.
@@ -55,33 +87,41 @@ pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
         "profile.release.codegen-units=1",
     ];
     let flags = [FLAGS_WITHOUT_FRAME_POINTERS, &dropin].concat();
-    build_with(
-        "xen-guest-dropin",
-        &["gate"],
-        &profile,
-        Some(&flags),
-        Some(&archive),
-    )
+    let build = Build {
+        profile: &profile,
+        flags: Some(&flags),
+        archive: Some(&archive),
+        ..Build::default()
+    };
+    build_with("xen-guest-dropin", &["gate"], &build)
 }
 
-fn build(
-    name: &str,
-    features: &[&str],
-    profile: &[&str],
-    flags: Option<&[&str]>,
-) -> Result<PathBuf, LabError> {
-    build_with(name, features, profile, flags, None)
+/// How a guest is built.
+struct Build<'a> {
+    target: &'a str,
+    /// The compiler; `None`: the stock one.
+    rustc: Option<PathBuf>,
+    /// For `--config`.
+    profile: &'a [&'a str],
+    /// In place of the flags that Cargo finds for the package.
+    flags: Option<&'a [&'a str]>,
+    /// Linked into the guest. When it changes the guest is linked again: Cargo does not see that in flags.
+    archive: Option<&'a Path>,
 }
 
-/// `profile` is for `--config`; `flags` take the place of those that Cargo finds for the package. The guest is linked
-/// again when `archive` changes, which Cargo does not see in flags.
-fn build_with(
-    name: &str,
-    features: &[&str],
-    profile: &[&str],
-    flags: Option<&[&str]>,
-    archive: Option<&Path>,
-) -> Result<PathBuf, LabError> {
+impl Default for Build<'_> {
+    fn default() -> Self {
+        Self {
+            target: "x86_64-unknown-linux-gnu",
+            rustc: None,
+            profile: &[],
+            flags: None,
+            archive: None,
+        }
+    }
+}
+
+fn build_with(name: &str, features: &[&str], build: &Build<'_>) -> Result<PathBuf, LabError> {
     let step = "building the guest";
     // Cargo overwrites one output for every set of features: build and copy are one step.
     let (target, _lock) = locked_folder(name)?;
@@ -92,17 +132,19 @@ fn build_with(
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .args(["build", "--release", "--quiet", "--locked"])
+        .args(["--target", build.target])
         .args(["--features", &features.join(","), "--target-dir"])
         .arg(&target);
-    for setting in profile {
+    for setting in build.profile {
         command.args(["--config", setting]);
     }
-    if let Some(flags) = flags {
+    if let Some(flags) = build.flags {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
-    command.envs(archive.map(|archive| ("XEN_GUEST_ARCHIVE", archive)));
+    command.envs(build.rustc.as_ref().map(|rustc| ("RUSTC", rustc)));
+    command.envs(build.archive.map(|archive| ("XEN_GUEST_ARCHIVE", archive)));
     run(step, &mut command)?;
-    let built = target.join("x86_64-unknown-linux-gnu/release/xen-guest");
+    let built = target.join(build.target).join("release/xen-guest");
     let suffix: String = features
         .iter()
         .map(|feature| format!("+{feature}"))

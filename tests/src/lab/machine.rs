@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::board::{Board, Stream};
 use super::cache::Cache;
+use super::config::Processor;
 use super::error::LabError;
 
 /// QEMU's words for a port that another program took in the meantime.
@@ -22,6 +23,8 @@ const KEEPER_PERIOD: Duration = Duration::from_millis(50);
 
 pub(crate) struct Hardware {
     pub(crate) processors: u32,
+    /// The version of the interrupt controller on aarch64.
+    pub(crate) gic: u32,
     pub(crate) memory_mb: u64,
     pub(crate) dom0_memory_mb: u64,
     /// Whether Xen clears free memory at boot.
@@ -158,8 +161,7 @@ fn keep(mut child: Child, mut serial: File, board: &Arc<Board>, stopped: &Receiv
 
 fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
     let root = cache.root();
-    let qemu = cache.program("usr/bin/qemu-system-x86_64");
-    let mut command = with_parent_death_signal(&qemu);
+    let mut command = with_parent_death_signal(&cache.qemu());
     command.env(
         "QEMU_MODULE_DIR",
         root.join("usr/lib/x86_64-linux-gnu/qemu"),
@@ -170,25 +172,25 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
     let dom0 = hardware.dom0_memory_mb;
     let scrub = u8::from(hardware.scrub_memory);
     let xen = format!(
-        "console=com1 com1=115200,8n1 dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 dom0_vcpus_pin \
-         bootscrub={scrub} loglvl=warning guest_loglvl=all"
+        "dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 dom0_vcpus_pin bootscrub={scrub} loglvl=warning guest_loglvl=all"
     );
-    let linux = "console=hvc0 quiet loglevel=3 net.ifnames=0 mitigations=off nokaslr tsc=reliable";
+    let linux = "console=hvc0 quiet loglevel=3 net.ifnames=0 mitigations=off nokaslr";
     let mut network = "user,id=network,dhcpstart=10.0.2.50".to_owned();
     for ((address, guest_port), host_port) in hardware.forwards.iter().zip(ports) {
         network += &format!(",hostfwd=tcp:127.0.0.1:{host_port}-{address}:{guest_port}");
     }
     let smp = hardware.processors.to_string();
     let memory = hardware.memory_mb.to_string();
+    let (machine, processor) = match cache.processor() {
+        Processor::X86_64 => ("q35".to_owned(), "qemu64,+svm,+npt,+rdrand"),
+        Processor::Aarch64 => {
+            let machine = format!("virt,virtualization=on,gic-version={}", hardware.gic);
+            (machine, "cortex-a57")
+        }
+    };
     command
-        .args([
-            "-machine",
-            "q35",
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "qemu64,+svm,+npt,+rdrand",
-        ])
+        .args(["-machine", &machine, "-accel", "tcg,thread=multi"])
+        .args(["-cpu", processor])
         .args([
             "-smp",
             &smp,
@@ -198,25 +200,46 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
             "-no-user-config",
             "-no-reboot",
         ])
-        .args(["-display", "none", "-vga", "none"])
+        .args(["-display", "none"])
         .args([
             "-chardev",
             "stdio,id=serial,signal=off",
             "-serial",
             "chardev:serial",
         ])
+        .args(["-netdev", &network])
         .arg("-kernel")
-        .arg(cache.xen())
-        .args(["-append", &xen, "-initrd"])
-        .arg(format!("{} {linux},initrd", cache.dom0_kernel().display()))
-        .args([
-            "-netdev",
-            &network,
-            "-device",
-            "e1000,netdev=network,romfile=",
-        ]);
+        .arg(cache.xen());
+    let kernel = cache.dom0_kernel();
+    match cache.processor() {
+        Processor::X86_64 => command
+            .args(["-vga", "none", "-append"])
+            .arg(format!("console=com1 com1=115200,8n1 {xen}"))
+            .arg("-initrd")
+            .arg(format!("{} {linux} tsc=reliable,initrd", kernel.display()))
+            .args(["-device", "e1000,netdev=network,romfile="]),
+        Processor::Aarch64 => command
+            .arg("-append")
+            .arg(format!("console=dtuart dtuart=/pl011@9000000 {xen}"))
+            .arg("-device")
+            .arg(format!(
+                "guest-loader,addr={AARCH64_KERNEL:#x},kernel={},bootargs={linux}",
+                kernel.display()
+            ))
+            .arg("-device")
+            .arg(format!(
+                "guest-loader,addr={AARCH64_INITRD:#x},initrd=initrd"
+            ))
+            .args(["-device", "virtio-net-device,netdev=network"]),
+    };
     command
 }
+
+/// Where QEMU places dom0's kernel and its initramfs; its memory begins at 1 GiB. Xen needs the memory below.
+const AARCH64_KERNEL: u64 = 0x5000_0000;
+const AARCH64_INITRD: u64 = 0x5400_0000;
+/// The memory of an aarch64 machine below its initramfs, in MiB.
+pub(super) const BELOW_AARCH64_INITRD_MB: u64 = (AARCH64_INITRD - 0x4000_0000) >> 20;
 
 /// Wraps the command so that the kernel kills it when this process dies without cleaning up.
 fn with_parent_death_signal(inner: &Command) -> Command {

@@ -28,6 +28,7 @@ mod config;
 mod cpio;
 mod dom0;
 mod error;
+mod flat_image;
 pub(crate) mod guest_image;
 mod kernel;
 mod machine;
@@ -36,6 +37,7 @@ mod requirement;
 mod run_folder;
 mod signs;
 mod sizing;
+mod toolchain;
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -45,12 +47,12 @@ use std::time::{Duration, Instant};
 
 use board::{Board, Facts, Stream};
 use cache::Cache;
-pub use config::{GuestConfig, LabConfig};
+pub use config::{GuestConfig, LabConfig, Processor};
 use dom0::CommandFailure;
 pub(crate) use dom0::Dom0Output;
 pub use error::LabError;
 pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
-pub use guest_image::{build_xen_guest, build_xen_guest_with_dropin};
+pub use guest_image::{build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin};
 use machine::{Hardware, Machine};
 pub use requirement::{LABS, Shared, run_or_skip};
 pub(crate) use signs::ConsolePosition;
@@ -66,13 +68,13 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const START_TRIES: u32 = 5;
 
 /// Is everything here that a lab runs? If not, the first lab downloads it, or [`download`] does.
-pub(crate) fn is_downloaded() -> bool {
-    Cache::is_filled()
+pub(crate) fn is_downloaded(processor: Processor) -> bool {
+    Cache::is_filled(processor)
 }
 
-/// Downloads and unpacks what a lab runs, unless it is there: about 170 MB.
-pub(crate) fn download() -> Result<(), LabError> {
-    Cache::open().map(drop)
+/// Downloads and unpacks what a lab runs, unless it is there: about 170 MB, and for aarch64 another 250 MB.
+pub(crate) fn download(processor: Processor) -> Result<(), LabError> {
+    Cache::open(processor).map(drop)
 }
 
 /// A running machine with Xen, dom0 and guests. Dropping it ends them.
@@ -95,7 +97,7 @@ impl Lab {
     /// The first call on a machine downloads about 170 MB.
     pub fn start(config: LabConfig) -> Result<Self, LabError> {
         config.check()?;
-        let cache = Cache::open()?;
+        let cache = Cache::open(config.processor)?;
         let folder = run_folder::create(cache.folder())?;
         let initrd = folder.join("initrd");
         dom0::write_initramfs(&cache, &config, &initrd)?;
@@ -252,6 +254,12 @@ impl Lab {
         let offset = guest.config.other_ports.iter().position(|&p| p == at)?;
         let offset = guest.config.ports.len() + offset;
         self.machine.port(guest.first_forward + offset)
+    }
+
+    /// The kernel of a guest, as its configuration has it; `None` if there is no such guest.
+    pub fn kernel(&self, guest: &str) -> Option<&Path> {
+        let guest = self.guests.iter().find(|g| g.config.name == guest)?;
+        Some(&guest.config.kernel)
     }
 
     pub(crate) fn folder(&self) -> &Path {

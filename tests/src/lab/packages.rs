@@ -1,7 +1,8 @@
 //! Debian's packages, downloaded with apt as an ordinary user and unpacked without installing.
 //!
 //! Apt gets state folders of its own and a status file that says nothing is installed, so what it
-//! downloads does not depend on the host. The host's package sources are used as they are.
+//! downloads does not depend on the host. The host's package sources are used as they are; those of another architecture
+//! are found in them too.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,37 +14,89 @@ use super::error::{LabError, Unavailable, WrongVersion};
 /// Xen's version in the names of its packages and folders.
 pub(crate) const XEN: &str = "4.17";
 
-/// Versions known to run: QEMU 10.0 reports a PVH guest's read of CR2 as one of CR0.
-const WANTED: [(&str, &str); 4] = [
-    ("qemu-system-x86", "1:7.2"),
-    ("xen-hypervisor-4.17-amd64", "4.17"),
-    ("xen-utils-4.17", "4.17"),
-    ("linux-image-amd64", "6.1"),
-];
+/// Packages of one architecture that are downloaded together.
+pub(crate) struct Selection {
+    /// Debian's name of the architecture.
+    pub(crate) architecture: &'static str,
+    /// Packages and how their versions begin, of those that are known to run.
+    wanted: &'static [(&'static str, &'static str)],
+    /// Downloaded with all they depend on.
+    with_dependencies: &'static [&'static str],
+    /// Downloaded alone: their dependencies (Python, a boot loader, a C compiler) serve only an installed system.
+    alone: &'static [&'static str],
+    /// The package that depends on the standard kernel, if one is needed.
+    kernel: Option<&'static str>,
+}
 
-/// Downloaded with all they depend on.
-const WITH_DEPENDENCIES: [&str; 13] = [
-    "qemu-system-x86",
-    "libc6",
-    "libgcc-s1",
-    "liblzma5",
-    "libzstd1",
-    "zlib1g",
-    "libuuid1",
-    "libyajl2",
-    "libxenmisc4.17",
-    "libxenhypfs1",
-    "libxenstore4",
-    "busybox-static",
-    "xz-utils",
-];
+/// QEMU, Xen and dom0 for x86-64. QEMU 10.0 reports a PVH guest's read of CR2 as one of CR0.
+pub(crate) const X86_64: Selection = Selection {
+    architecture: "amd64",
+    wanted: &[
+        ("qemu-system-x86", "1:7.2"),
+        ("xen-hypervisor-4.17-amd64", "4.17"),
+        ("xen-utils-4.17", "4.17"),
+        ("linux-image-amd64", "6.1"),
+    ],
+    with_dependencies: &[
+        "qemu-system-x86",
+        "libc6",
+        "libgcc-s1",
+        "liblzma5",
+        "libzstd1",
+        "zlib1g",
+        "libuuid1",
+        "libyajl2",
+        "libxenmisc4.17",
+        "libxenhypfs1",
+        "libxenstore4",
+        "busybox-static",
+        "xz-utils",
+    ],
+    alone: &[
+        "xen-hypervisor-4.17-amd64",
+        "xen-utils-4.17",
+        "xenstore-utils",
+    ],
+    kernel: Some("linux-image-amd64"),
+};
 
-/// Downloaded alone: their dependencies (Python, a boot loader) serve only an installed system.
-const ALONE: [&str; 3] = [
-    "xen-hypervisor-4.17-amd64",
-    "xen-utils-4.17",
-    "xenstore-utils",
-];
+/// QEMU for aarch64, which runs on the host beside that for x86-64 and uses the same libraries.
+pub(crate) const AARCH64_QEMU: Selection = Selection {
+    architecture: "amd64",
+    wanted: &[("qemu-system-arm", "1:7.2")],
+    with_dependencies: &[],
+    alone: &["qemu-system-arm"],
+    kernel: None,
+};
+
+/// Xen and dom0 for aarch64.
+pub(crate) const AARCH64_DOM0: Selection = Selection {
+    architecture: "arm64",
+    wanted: &[
+        ("xen-hypervisor-4.17-arm64", "4.17"),
+        ("xen-utils-4.17", "4.17"),
+        ("linux-image-arm64", "6.1"),
+    ],
+    with_dependencies: &[
+        "libc6",
+        "libgcc-s1",
+        "liblzma5",
+        "libzstd1",
+        "zlib1g",
+        "libuuid1",
+        "libyajl2",
+        "libxenmisc4.17",
+        "libxenhypfs1",
+        "libxenstore4",
+        "busybox-static",
+    ],
+    alone: &[
+        "xen-hypervisor-4.17-arm64",
+        "xen-utils-4.17",
+        "xenstore-utils",
+    ],
+    kernel: Some("linux-image-arm64"),
+};
 
 /// Dependencies that nothing here reads.
 const NOT_UNPACKED: [&str; 6] = [
@@ -55,8 +108,27 @@ const NOT_UNPACKED: [&str; 6] = [
     "debconf_",
 ];
 
-/// Modules that dom0 loads, in this order.
-pub(crate) const DOM0_MODULES: [&str; 10] = [
+/// A Rust compiler with the standard library of the host, for build scripts. There is no package of the stock compiler
+/// for other targets. It comes from Debian's security updates, whose version moves on.
+pub(crate) const RUSTC: Selection = Selection {
+    architecture: "amd64",
+    wanted: &[("rustc-web", "1.")],
+    with_dependencies: &["libstd-rust-web-dev"],
+    alone: &["rustc-web"],
+    kernel: None,
+};
+
+/// The core library of aarch64.
+pub(crate) const AARCH64_CORE: Selection = Selection {
+    architecture: "arm64",
+    wanted: &[("libstd-rust-web-dev", "1.")],
+    with_dependencies: &[],
+    alone: &["libstd-rust-web-dev"],
+    kernel: None,
+};
+
+/// Modules that dom0 loads on every architecture, in this order; those of its network card follow.
+pub(crate) const DOM0_MODULES: [&str; 9] = [
     "xen-privcmd",
     "xen-evtchn",
     "xen-gntdev",
@@ -66,55 +138,65 @@ pub(crate) const DOM0_MODULES: [&str; 10] = [
     "stp",
     "bridge",
     "xen-netback",
-    "e1000",
 ];
 
-/// Downloads everything into `folder` and returns the packages, the dom0 kernel's apart.
-pub(crate) fn download(folder: &Path) -> Result<Downloaded, LabError> {
+/// Downloads a selection into `folder` and returns the packages, the kernel's apart.
+pub(crate) fn download(selection: &Selection, folder: &Path) -> Result<Downloaded, LabError> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb", "tar"] {
         if !on_path(tool) {
             return Err(Unavailable::ToolMissing { tool }.into());
         }
     }
-    let apt = Apt::prepare(folder)?;
+    let apt = Apt::prepare(selection.architecture, folder)?;
     apt.update()?;
-    let wrong = apt.wrong_versions()?;
+    let wrong = apt.wrong_versions(selection.wanted)?;
     if !wrong.is_empty() {
         return Err(Unavailable::Versions(wrong).into());
     }
-    let kernel = apt.kernel_package()?;
+    let kernel = selection.kernel.map(|meta| apt.kernel_package(meta));
+    let kernel = kernel.transpose()?;
 
-    let mut install = vec!["-qq", "-y", "--download-only", "install"];
-    install.extend(WITH_DEPENDENCIES);
-    apt.get(&install, folder)?;
+    if !selection.with_dependencies.is_empty() {
+        let mut install = vec!["-qq", "-y", "--download-only", "install"];
+        install.extend(selection.with_dependencies);
+        apt.get(&install, folder)?;
+    }
     let alone = folder.join("alone");
     create(&alone)?;
-    let mut download = vec!["-qq", "download", kernel.as_str()];
-    download.extend(ALONE);
+    let mut download = vec!["-qq", "download"];
+    download.extend(kernel.as_deref());
+    download.extend(selection.alone);
     apt.get(&download, &alone)?;
 
     let mut packages = debs_in(&folder.join("archives"))?;
-    let (kernels, xen): (Vec<_>, Vec<_>) = debs_in(&alone)?
-        .into_iter()
-        .partition(|deb| file_name(deb).starts_with(&format!("{kernel}_")));
-    packages.extend(xen);
+    let is_kernel = |deb: &PathBuf| {
+        let name = kernel.as_deref();
+        name.is_some_and(|name| file_name(deb).starts_with(&format!("{name}_")))
+    };
+    let (kernels, others): (Vec<_>, Vec<_>) = debs_in(&alone)?.into_iter().partition(is_kernel);
+    packages.extend(others);
     packages.retain(|deb| {
         !NOT_UNPACKED
             .iter()
             .any(|name| file_name(deb).starts_with(name))
     });
-    let kernel = kernels.into_iter().next().ok_or_else(|| {
-        LabError::setup(
-            "downloading the dom0 kernel",
-            format!("no file of {kernel}"),
-        )
-    })?;
-    Ok(Downloaded { packages, kernel })
+    Ok(Downloaded {
+        packages,
+        kernel: kernels.into_iter().next(),
+    })
 }
 
 pub(crate) struct Downloaded {
     pub(crate) packages: Vec<PathBuf>,
-    pub(crate) kernel: PathBuf,
+    kernel: Option<PathBuf>,
+}
+
+impl Downloaded {
+    /// The kernel's package.
+    pub(crate) fn kernel(&self) -> Result<&Path, LabError> {
+        let missing = || LabError::setup("downloading the dom0 kernel", "apt has left no file");
+        self.kernel.as_deref().ok_or_else(missing)
+    }
 }
 
 /// Unpacks a package into `root`: everything but documentation, or only what `wanted` names.
@@ -156,7 +238,7 @@ struct Apt {
 }
 
 impl Apt {
-    fn prepare(folder: &Path) -> Result<Self, LabError> {
+    fn prepare(architecture: &str, folder: &Path) -> Result<Self, LabError> {
         create(&folder.join("lists/partial"))?;
         create(&folder.join("archives/partial"))?;
         let configuration = folder.join("apt.conf");
@@ -166,7 +248,7 @@ impl Apt {
             "Dir::State \"{at}\";\nDir::State::lists \"{at}/lists\";\n\
              Dir::State::status \"{at}/status\";\nDir::Cache \"{at}\";\n\
              Dir::Cache::archives \"{at}/archives\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
-             APT::Architecture \"amd64\";\nAPT::Architectures {{ \"amd64\"; }};\n\
+             APT::Architecture \"{architecture}\";\nAPT::Architectures {{ \"{architecture}\"; }};\n\
              APT::Sandbox::User \"root\";\nAPT::Install-Recommends \"false\";\n\
              Acquire::Languages \"none\";\nAcquire::Retries \"3\";\nDebug::NoLocking \"1\";\n"
         );
@@ -207,12 +289,12 @@ impl Apt {
             .map(drop)
     }
 
-    fn wrong_versions(&self) -> Result<Vec<WrongVersion>, LabError> {
+    fn wrong_versions(&self, wanted: &[(&str, &str)]) -> Result<Vec<WrongVersion>, LabError> {
         let mut arguments = vec!["policy"];
-        arguments.extend(WANTED.iter().map(|(package, _)| *package));
+        arguments.extend(wanted.iter().map(|(package, _)| *package));
         let output = self.run("apt-cache", &arguments, &self.folder)?;
         let policy = String::from_utf8_lossy(&output.stdout);
-        Ok(WANTED
+        Ok(wanted
             .iter()
             .filter_map(|&(package, wanted)| {
                 let found = candidate(&policy, package);
@@ -229,8 +311,8 @@ impl Apt {
     }
 
     /// The package that the meta package for the standard kernel stands for.
-    fn kernel_package(&self) -> Result<String, LabError> {
-        let output = self.run("apt-cache", &["depends", "linux-image-amd64"], &self.folder)?;
+    fn kernel_package(&self, meta: &str) -> Result<String, LabError> {
+        let output = self.run("apt-cache", &["depends", meta], &self.folder)?;
         String::from_utf8_lossy(&output.stdout)
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "))

@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::config::Processor;
 use super::error::{LabError, Unavailable};
 use super::packages::create;
 use crate::requirement::skip;
@@ -83,7 +84,7 @@ impl<K: PartialEq + Clone, T> Shared<K, T> {
     pub fn without(&self, body: impl FnOnce()) {
         let _turn = self.take(None);
         run_or_skip(|| {
-            super::download()?;
+            super::download(Processor::X86_64)?;
             body();
             Ok(())
         });

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::config::{self, LabConfig};
+use super::config::{self, LabConfig, Processor};
 use super::dom0;
 use super::error::LabError;
-use super::machine::Hardware;
+use super::machine::{BELOW_AARCH64_INITRD_MB, Hardware};
 
 /// The machine for a configuration, and each guest's first index among the forwards.
 pub(super) fn hardware(
@@ -36,10 +36,21 @@ pub(super) fn hardware(
         guests_mb += guest.memory_mb + 24;
     }
     // The initramfs holds each kernel, and xl reads it into memory once more.
-    let dom0_memory_mb = 256 + 3 * kernels_mb + config.extra_dom0_memory_mb;
+    let for_kernels_mb = 3 * kernels_mb + config.extra_dom0_memory_mb;
+    let dom0_memory_mb = match config.processor {
+        Processor::X86_64 => 256 + for_kernels_mb,
+        // Xen looks for one piece of memory for dom0, and may find no smaller ones beside it.
+        Processor::Aarch64 => (192 + for_kernels_mb).next_power_of_two(),
+    };
+    // Xen uses the memory below, too, but finds it in pieces.
+    let below_modules_mb = match config.processor {
+        Processor::X86_64 => 0,
+        Processor::Aarch64 => BELOW_AARCH64_INITRD_MB,
+    };
     let hardware = Hardware {
         processors: config.processors(),
-        memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb,
+        gic: config.gic,
+        memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb + below_modules_mb,
         dom0_memory_mb,
         scrub_memory: config.scrub_memory,
         forwards,

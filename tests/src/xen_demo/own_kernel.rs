@@ -10,7 +10,7 @@ use clap::Args;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
-use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError};
+use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError, Processor};
 use crate::profiled::PROFILER_PORT;
 
 const GUEST: &str = "own";
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
             source,
         });
     }
-    fill_cache()?;
+    fill_cache(Processor::X86_64)?;
     eprintln!("booting Xen and dom0 in QEMU, then {}", kernel.display());
     let image = kernel.display().to_string();
     let lab = Lab::start(LabConfig {

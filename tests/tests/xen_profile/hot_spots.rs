@@ -123,34 +123,38 @@ pub(crate) fn assert_shares(client: &Client) {
 #[test]
 fn names_files_and_lines_are_those_of_the_source() {
     on(&HOT, |lab| {
-        let client = Guest::of(lab, "hot").client();
-        // Until the rarest of them has a sample.
-        let is_rarest = |(_, leaf): &(String, String)| leaf == "equinox";
-        let mut recordings = 1..=MOST_RECORDINGS;
-        while recordings.next().is_some() {
-            record(&client);
-            if samples_by_caller(&client).keys().any(is_rarest) {
-                break;
-            }
-        }
-        let report = client
-            .report("run.unikprof", &["--json", "--no-inlines"])
-            .expect_json();
-        counters_add_up(&report);
-        let expect_line = |row: &Value, name| expect_line_of(row, name, "src/hotspots.rs", SOURCE);
-        for (_, name, _) in &SPOTS[..3] {
-            expect_line(named(&report, name), name);
-        }
-        // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let (step, equinox) = (named(&report, "step"), named(&report, "equinox"));
-        assert!(step["total"].as_u64() > Some(0), "{step:#}");
-        assert!(
-            step["total"].as_u64() <= equinox["total"].as_u64(),
-            "{equinox:#}"
-        );
-        expect_line(step, "step");
+        assert_names_and_lines(&Guest::of(lab, "hot").client());
     });
+}
+
+/// Of a guest with `hotspots` on its command line.
+pub(crate) fn assert_names_and_lines(client: &Client) {
+    // Until the rarest of them has a sample.
+    let is_rarest = |(_, leaf): &(String, String)| leaf == "equinox";
+    let mut recordings = 1..=MOST_RECORDINGS;
+    while recordings.next().is_some() {
+        record(client);
+        if samples_by_caller(client).keys().any(is_rarest) {
+            break;
+        }
+    }
+    let report = client
+        .report("run.unikprof", &["--json", "--no-inlines"])
+        .expect_json();
+    counters_add_up(&report);
+    let expect_line = |row: &Value, name| expect_line_of(row, name, "src/hotspots.rs", SOURCE);
+    for (_, name, _) in &SPOTS[..3] {
+        expect_line(named(&report, name), name);
+    }
+    // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
+    let report = client.report("run.unikprof", &["--json"]).expect_json();
+    let (step, equinox) = (named(&report, "step"), named(&report, "equinox"));
+    assert!(step["total"].as_u64() > Some(0), "{step:#}");
+    assert!(
+        step["total"].as_u64() <= equinox["total"].as_u64(),
+        "{equinox:#}"
+    );
+    expect_line(step, "step");
 }
 
 fn named<'r>(report: &'r Value, name: &str) -> &'r Value {

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod aarch64;
 mod bad_line;
 mod c_kernel;
 mod dropin;

@@ -23,38 +23,42 @@ fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
         lab.wait_for_console("stuck", "stuck in a loop", SOON)
             .unwrap();
         let guest = Guest::of(lab, "stuck");
-        let client = guest.client();
-        let before = guest.statistics();
-        client.record_samples(500, &[]);
-        let after = guest.statistics();
-        assert_eq!(
-            after.since(&before, "vcpu0.blocks"),
-            0,
-            "its loop never sleeps"
-        );
-        assert!(after.since(&before, "rescues") > 0, "the upcall has served");
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        counters_add_up(&report);
-        let first = &report["functions"][0];
-        let name = first["name"].as_str().unwrap();
-        assert!(name.ends_with("stuck_in_a_loop"), "{first:#}");
-        // Of what came in time: a sample that the emulator held up has a leaf of its own.
-        let count = |name: &str| report["counters"][name].as_u64().unwrap();
-        let in_time = count("recorded") - count("late");
-        let in_loop = first["self"].as_u64().unwrap();
-        assert!(in_loop * 2 > in_time, "{in_time} in time: {first:#}");
-        // In time as in samples: next to nothing but the loop and the agent's own work.
-        let own = report["functions"].as_array().unwrap().iter();
-        let own: u64 = own
-            .filter(|f| f["name"] != *name && f["name"] != "[unikprof agent]")
-            .map(|f| f["self"].as_u64().unwrap())
-            .sum();
-        let elsewhere = own.saturating_sub(count("late"));
-        assert!(
-            elsewhere * 5 <= in_time,
-            "{elsewhere} of {in_time} elsewhere: {report:#}"
-        );
+        assert_recorded(&guest, &guest.client());
     });
+}
+
+/// That a guest with `stuck=loop` on its command line is recorded from its upcall.
+pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
+    let before = guest.statistics();
+    client.record_samples(500, &[]);
+    let after = guest.statistics();
+    assert_eq!(
+        after.since(&before, "vcpu0.blocks"),
+        0,
+        "its loop never sleeps"
+    );
+    assert!(after.since(&before, "rescues") > 0, "the upcall has served");
+    let report = client.report("run.unikprof", &["--json"]).expect_json();
+    counters_add_up(&report);
+    let first = &report["functions"][0];
+    let name = first["name"].as_str().unwrap();
+    assert!(name.ends_with("stuck_in_a_loop"), "{first:#}");
+    // Of what came in time: a sample that the emulator held up has a leaf of its own.
+    let count = |name: &str| report["counters"][name].as_u64().unwrap();
+    let in_time = count("recorded") - count("late");
+    let in_loop = first["self"].as_u64().unwrap();
+    assert!(in_loop * 2 > in_time, "{in_time} in time: {first:#}");
+    // In time as in samples: next to nothing but the loop and the agent's own work.
+    let own = report["functions"].as_array().unwrap().iter();
+    let own: u64 = own
+        .filter(|f| f["name"] != *name && f["name"] != "[unikprof agent]")
+        .map(|f| f["self"].as_u64().unwrap())
+        .sum();
+    let elsewhere = own.saturating_sub(count("late"));
+    assert!(
+        elsewhere * 5 <= in_time,
+        "{elsewhere} of {in_time} elsewhere: {report:#}"
+    );
 }
 
 /// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0. Prints for how long the

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
-use crate::descriptors::MAX_VCPUS;
 use crate::interrupts::Registers;
 #[cfg(feature = "agent")]
 use crate::parts;
+use crate::processor::MAX_VCPUS;
 use crate::vcpus;
 
 /// The time between two ticks in ns; 0 = off.

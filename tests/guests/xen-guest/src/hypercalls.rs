@@ -2,16 +2,17 @@
 
 #![allow(unsafe_code, reason = "a hypercall is passed on")]
 
+use xen_sys_lite::Hypercall;
 use xen_sys_lite::abi::xen::hypercall::{EVENT_CHANNEL_OP, SET_TIMER_OP};
 use xen_sys_lite::clock::read_counter;
-use xen_sys_lite::{Hypercall, HypercallPage};
 
+use crate::processor::Calls;
 use crate::statistics;
 use crate::vcpus;
 
-/// Xen's hypercall page; each call is counted for the vCPU that makes it.
+/// The way into Xen; each call is counted for the vCPU that makes it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CountedCalls(pub(crate) HypercallPage);
+pub(crate) struct CountedCalls(pub(crate) Calls);
 
 impl Hypercall for CountedCalls {
     #[inline]
@@ -26,7 +27,9 @@ impl Hypercall for CountedCalls {
             _ => &statistics.other_calls,
         };
         kind.add(1);
-        statistics.call_cycles.add(read_counter().wrapping_sub(started));
+        statistics
+            .call_cycles
+            .add(read_counter().wrapping_sub(started));
         result
     }
 }

@@ -1,14 +1,10 @@
 //! Sleeping until something happens.
 
-#![allow(unsafe_code, reason = "sleeping is an instruction")]
-
-use core::arch::{asm, naked_asm};
-
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::timer::Who;
 use crate::vcpus::FIRST;
-use crate::{interrupts, sampler, served, statistics, timer, upcall, vcpus};
+use crate::{interrupts, processor, sampler, served, statistics, timer, upcall, vcpus};
 
 /// Sleeps until `deadline_ns`, whatever else happens. Profiles of blocked time show this function's name.
 #[cfg(feature = "accuracy")]
@@ -47,7 +43,7 @@ pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> b
         loop {
             timer::set(vcpu, Who::Sleeper, deadline_ns);
             timer::arm_for_sleep(vcpu);
-            block();
+            processor::wait();
             statistics.wakes.add(1);
             if awake() {
                 break;
@@ -61,34 +57,4 @@ pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> b
         timer::arm(vcpu);
     }
     interrupts::enable();
-}
-
-/// Sleeps until the next interrupt, with interrupts off before and after.
-///
-/// The processor takes no interrupt between `sti` and the next instruction, so none is missed; Xen handles `hlt` as
-/// `SCHEDOP_block`. An emulated processor may take one there all the same: see [`leave_hlt`].
-fn block() {
-    // SAFETY: interrupts find their table and stacks, and leave the registers as they were.
-    unsafe { asm!("call {}", sym sti_hlt_cli, clobber_abi("C")) };
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn sti_hlt_cli() {
-    naked_asm!("sti", ".globl idle_hlt", "idle_hlt:", "hlt", "cli", "ret",)
-}
-
-/// The address to return to from an interrupt at `pc`: after the `hlt` instead of at it.
-///
-/// In QEMU's emulation an upcall sometimes comes between the two instructions, once in a minute or two in a guest
-/// that sleeps hundreds of times a second. The `hlt` would then miss the event: for ever, if it was the timer and the
-/// network at once.
-pub(crate) fn leave_hlt(pc: u64) -> u64 {
-    unsafe extern "C" {
-        static idle_hlt: u8;
-    }
-    if pc == &raw const idle_hlt as u64 {
-        pc + 1
-    } else {
-        pc
-    }
 }

@@ -1,7 +1,7 @@
-//! A small PVH unikernel: boots on Xen, serves TCP, and its timer interrupts it for a sampler.
+//! A small unikernel for x86-64 (PVH) and aarch64: boots on Xen, serves TCP, and its timer interrupts it for a sampler.
 //!
-//! Reading order: `boot` (from Xen's entry to Rust), `descriptors` and `interrupts` (a separate stack for every
-//! interrupt), `start_info` and `heap` (memory), `hypervisor` (the connection to Xen), `vcpus`, `timer`, `upcall`
+//! Reading order: `arch` (what differs between the processors: `boot`, from Xen's entry to Rust, `interrupts`,
+//! `start_info`, `processor`), `heap` (memory), `hypervisor` (the connection to Xen), `vcpus`, `timer`, `upcall`
 //! (events), `idle`, and here the main loop: poll, then sleep until the next deadline or event.
 //!
 //! # The command line
@@ -27,7 +27,7 @@
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |
 //! | `chatter=100` | the same with a loop that writes to the console: see `chatter` | |
-//! | `signals=20` | with two vCPUs, the second one sleeps until signals of the first, sent for 20 % of its time: see `signals` | `gate` |
+//! | `signals=20` | with two vCPUs, the second one sleeps until signals of the first, sent for 20 % of its time: see `arch::signals` | `gate` |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
@@ -50,10 +50,13 @@ mod accuracy;
 mod addressing;
 #[cfg(feature = "heap")]
 mod allocations;
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod arch;
 mod bare;
-mod boot;
-#[cfg(feature = "trace")]
-mod breakpoints;
 #[cfg(feature = "agent")]
 mod burst;
 mod busy;
@@ -67,10 +70,6 @@ mod console;
 mod crash;
 #[cfg(feature = "demo")]
 mod demo;
-mod descriptors;
-#[cfg(feature = "gate")]
-mod dropin;
-mod early_console;
 mod echo;
 #[cfg(feature = "agent")]
 mod events;
@@ -81,11 +80,9 @@ mod faults;
 mod guest;
 mod heap;
 mod hotspots;
-mod hypercall_page;
 mod hypercalls;
 mod hypervisor;
 mod idle;
-mod interrupts;
 mod load;
 mod lock;
 mod memory_functions;
@@ -102,12 +99,8 @@ mod power;
 mod profiler;
 #[cfg(feature = "agent")]
 mod profiler_access;
-mod random;
 mod sampler;
 mod served;
-#[cfg(feature = "gate")]
-mod signals;
-mod start_info;
 mod statistics;
 mod statistics_service;
 mod store;
@@ -117,6 +110,15 @@ mod timer;
 mod upcall;
 mod vcpus;
 
+#[cfg(feature = "trace")]
+use crate::arch::breakpoints;
+#[cfg(target_arch = "x86_64")]
+use crate::arch::descriptors;
+#[cfg(feature = "gate")]
+use crate::arch::dropin;
+#[cfg(feature = "gate")]
+use crate::arch::signals;
+use crate::arch::{boot, early_console, interrupts, processor, random, start_info};
 use crate::command_line::CommandLine;
 use crate::guest::Guest;
 

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use xen_sys_lite::vcpu::VcpuId;
 
-use crate::descriptors::MAX_VCPUS;
 use crate::interrupts::Registers;
+use crate::processor::MAX_VCPUS;
 use crate::{busy, vcpus};
 
 /// The time between two ticks in ns; 0 = no ticks.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the faults are real")]
 
-use crate::power;
+use crate::{power, processor};
 
 /// Ends the guest as the word says; returns if it does not know the word.
 pub(crate) fn misbehave(word: &str) {
@@ -12,7 +12,7 @@ pub(crate) fn misbehave(word: &str) {
             // SAFETY: deliberately unsound: the first page is not mapped, and the fault is wanted.
             unsafe { core::ptr::without_provenance::<u64>(8).read_volatile() };
         }
-        "triple-fault" => power::triple_fault(),
+        "triple-fault" => processor::give_up(),
         "power-off" => power::power_off(),
         _ => {}
     }

@@ -18,7 +18,7 @@ use xen_sys_lite::clock::read_counter;
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
-use crate::descriptors::MAX_VCPUS;
+use crate::processor::MAX_VCPUS;
 use crate::{profiler, statistics, vcpus};
 
 /// Room for the stacks of one vCPU.

@@ -2,14 +2,12 @@
 
 #![allow(
     unsafe_code,
-    reason = "without hypercalls only a triple fault ends the guest"
+    reason = "a symbol that the compiled core library refers to"
 )]
-
-use core::arch::asm;
 
 use xen_sys_lite::sched::{self, ShutdownReason};
 
-use crate::{console, hypervisor};
+use crate::{console, hypervisor, processor};
 
 pub(crate) fn power_off() -> ! {
     console::drain();
@@ -33,15 +31,8 @@ extern "C" fn _Unwind_Resume() -> ! {
 
 fn end(reason: ShutdownReason) -> ! {
     if hypervisor::is_connected() {
-        // Returns only if Xen refuses; then the triple fault follows.
+        // Returns only if Xen refuses; then the guest gives up.
         sched::shutdown(&hypervisor::xen(), reason);
     }
-    triple_fault()
-}
-
-/// Faults with an empty interrupt table: the processor gives up, and Xen ends the domain.
-pub(crate) fn triple_fault() -> ! {
-    let empty = [0_u16; 5];
-    // SAFETY: nothing of the guest runs after this.
-    unsafe { asm!("lidt [{}]", "ud2", in(reg) empty.as_ptr(), options(noreturn)) }
+    processor::give_up()
 }

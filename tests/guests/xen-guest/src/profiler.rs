@@ -20,11 +20,12 @@ use unikprof_agent::{
 };
 use xen_sys_lite::vcpu::VcpuId;
 #[cfg(feature = "trace")]
-use {crate::descriptors::MAX_VCPUS, unikprof_agent::trace_bytes};
+use {crate::processor::MAX_VCPUS, unikprof_agent::trace_bytes};
 
 use crate::command_line::CommandLine;
 use crate::hypercalls::CountedCalls;
 use crate::hypervisor::{shared_info, xen};
+use crate::processor::TEXT_FILE_OFFSET;
 use crate::store::{GuestStore, Identity};
 use crate::{println, profiler_access, timer, vcpus};
 
@@ -227,8 +228,7 @@ pub(crate) fn image() -> Mapping<'static> {
     Mapping {
         start: text().start,
         end: text().end,
-        // The first segment begins with the file's headers.
-        file_offset: 0,
+        file_offset: TEXT_FILE_OFFSET,
         build_id: build_id(note).unwrap_or(&[]),
         path: "xen-guest",
     }

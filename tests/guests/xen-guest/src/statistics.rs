@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use xen_sys_lite::vcpu::VcpuId;
 
-use crate::descriptors::MAX_VCPUS;
+use crate::processor::MAX_VCPUS;
 
 static STATISTICS: [VcpuStatistics; MAX_VCPUS] = [const { VcpuStatistics::new() }; MAX_VCPUS];
 

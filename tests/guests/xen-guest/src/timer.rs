@@ -11,13 +11,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use xen_sys_lite::clock::Clock;
-use xen_sys_lite::events::{Port, Virq};
-use xen_sys_lite::timer;
+use xen_sys_lite::events::Port;
 use xen_sys_lite::vcpu::VcpuId;
 use xen_sys_lite::{Errno, events::Upcall};
 
-use crate::descriptors::MAX_VCPUS;
-use crate::hypervisor::{events, shared_info, xen};
+use crate::hypervisor::{events, shared_info};
+use crate::processor::{self, MAX_VCPUS};
 #[cfg(feature = "agent")]
 use crate::profiler;
 use crate::upcall;
@@ -74,12 +73,14 @@ pub(crate) fn system_ns(vcpu: VcpuId) -> u64 {
     Clock::new(shared_info(), vcpu.0).map_or(0, |clock| clock.now_ns())
 }
 
-/// Binds the vCPU's timer interrupt. Called again after a restore, when nothing is armed.
+/// Connects the vCPU's timer, which may have an event channel. Called again after a restore, when nothing is armed.
 pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     let timer = &TIMERS[vcpu.0 as usize];
-    let port = events().bind_virq(Virq::TIMER, vcpu)?;
-    timer.port.store(port.0, Ordering::Relaxed);
     timer.armed.store(NONE, Ordering::Relaxed);
+    let Some(port) = processor::connect_timer(vcpu)? else {
+        return Ok(());
+    };
+    timer.port.store(port.0, Ordering::Relaxed);
     let upcall: &Upcall<'_> = upcall::of(vcpu);
     upcall.own(port);
     events().unmask(port)
@@ -140,7 +141,7 @@ fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
         return;
     }
     // A deadline in the past fires at once.
-    if timer::set_singleshot(&xen(), system_ns).is_ok() {
+    if processor::arm_timer(vcpu, system_ns) {
         timer.armed.store(earliest, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! The event channel upcall: the sampler's ticks, and waking the main loop.
+//! Interrupts by event channels and the timer: the sampler's ticks, and waking the main loop.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,27 +7,14 @@ use xen_sys_lite::clock::read_counter;
 use xen_sys_lite::events::{Port, Upcall};
 use xen_sys_lite::vcpu::VcpuId;
 
-use crate::descriptors::MAX_VCPUS;
 use crate::hypervisor::{events, shared_info};
 use crate::interrupts::Registers;
+use crate::processor::{self, MAX_VCPUS};
 use crate::statistics::{self, VcpuStatistics};
 use crate::vcpus::{self, FIRST};
 use crate::{sampler, served, suspend, timer};
 
-static UPCALLS: [Upcall<'static>; MAX_VCPUS] = {
-    let shared = shared_info();
-    let vcpus = &shared.vcpu_info;
-    [
-        Upcall::new(shared, &vcpus[0]),
-        Upcall::new(shared, &vcpus[1]),
-        Upcall::new(shared, &vcpus[2]),
-        Upcall::new(shared, &vcpus[3]),
-        Upcall::new(shared, &vcpus[4]),
-        Upcall::new(shared, &vcpus[5]),
-        Upcall::new(shared, &vcpus[6]),
-        Upcall::new(shared, &vcpus[7]),
-    ]
-};
+static UPCALLS: [Upcall<'static>; MAX_VCPUS] = processor::upcalls(shared_info());
 
 /// Whether the vCPU's main loop should be woken. Ticks do not wake it.
 static WOKEN: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; MAX_VCPUS];
@@ -69,28 +56,44 @@ fn place(port: Port) -> (usize, u64) {
     (port / 64, 1 << (port % 64))
 }
 
-/// Called by the interrupt entry with interrupts off, on the stack of page faults; `entered` is the cycle counter at
-/// the entry.
-pub(crate) fn on_upcall(registers: Registers, entered: u64) {
+/// What has interrupted a vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Event channels, the timer's among them where it has one.
+    Events,
+    /// The timer, where it has an interrupt of its own.
+    #[cfg(target_arch = "aarch64")]
+    Timer,
+}
+
+/// Called by the interrupt entry with interrupts off; `entered` is the cycle counter at the entry.
+pub(crate) fn on_interrupt(cause: Cause, registers: Registers, entered: u64) {
     let vcpu = vcpus::current();
     let statistics = statistics::of(vcpu);
     let calls_before = statistics.call_cycles.get();
     let mut sampler_cycles = None;
+    let on_timer = || {
+        statistics.timer_upcalls.add(1);
+        Some(measured(statistics, || sampler::on_timer(vcpu, &registers)))
+    };
     statistics.upcalls.add(1);
-    of(vcpu).demux(|port| {
-        if timer::is_timer(vcpu, port) {
-            statistics.timer_upcalls.add(1);
-            sampler_cycles = Some(measured(statistics, || sampler::on_timer(vcpu, &registers)));
-        } else if vcpus::is_kick(vcpu, port) {
-            statistics.kicks.add(1);
-            sampler::on_kick(vcpu, &registers);
-        } else {
-            let (word, bit) = place(port);
-            SIGNALS[word].fetch_or(bit, Ordering::AcqRel);
-            WOKEN[vcpu.0 as usize].store(true, Ordering::Release);
-            served::notice();
-        }
-    });
+    match cause {
+        Cause::Events => drop(of(vcpu).demux(|port| {
+            if timer::is_timer(vcpu, port) {
+                sampler_cycles = on_timer();
+            } else if vcpus::is_kick(vcpu, port) {
+                statistics.kicks.add(1);
+                sampler::on_kick(vcpu, &registers);
+            } else {
+                let (word, bit) = place(port);
+                SIGNALS[word].fetch_or(bit, Ordering::AcqRel);
+                WOKEN[vcpu.0 as usize].store(true, Ordering::Release);
+                served::notice();
+            }
+        })),
+        #[cfg(target_arch = "aarch64")]
+        Cause::Timer => sampler_cycles = on_timer(),
+    }
     if vcpu == FIRST {
         served::rescue();
     }

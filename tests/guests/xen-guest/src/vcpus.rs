@@ -1,29 +1,25 @@
 //! The vCPUs: identifies the current one, and starts the others.
 
-#![allow(
-    unsafe_code,
-    reason = "model-specific registers, and code started on another vCPU"
-)]
+#![allow(unsafe_code, reason = "code is started on another vCPU")]
 
 use alloc::boxed::Box;
-use core::arch::{asm, global_asm};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use xen_sys_lite::events::Port;
 use xen_sys_lite::runstate::RunstateArea;
-use xen_sys_lite::vcpu::{self, Registers64, VcpuId, long_mode_registers};
+use xen_sys_lite::vcpu::VcpuId;
 use xen_sys_lite::{Errno, runstate};
 
 use crate::boot::STACK_SIZE;
-use crate::descriptors::{self, MAX_VCPUS};
 use crate::hypervisor::{events, xen};
+pub(crate) use crate::processor::current;
+use crate::processor::{self, MAX_VCPUS};
 use crate::{early_println, interrupts, power, timer, upcall};
 
 /// The vCPU that Xen starts; it polls and serves.
 pub(crate) const FIRST: VcpuId = VcpuId(0);
 
-static NUMBERS: [u32; MAX_VCPUS] = [0, 1, 2, 3, 4, 5, 6, 7];
 static RUNSTATES: [RunstateArea; MAX_VCPUS] = [const { RunstateArea::new() }; MAX_VCPUS];
 /// The lowest and highest address of each vCPU's stack; zeros if it has none.
 static STACKS: [[AtomicU64; 2]; MAX_VCPUS] =
@@ -31,16 +27,6 @@ static STACKS: [[AtomicU64; 2]; MAX_VCPUS] =
 /// The port through which other vCPUs interrupt each vCPU.
 static KICKS: [AtomicU32; MAX_VCPUS] = [const { AtomicU32::new(u32::MAX) }; MAX_VCPUS];
 static RUNNING: AtomicU32 = AtomicU32::new(0);
-
-/// The vCPU that this code runs on.
-pub(crate) fn current() -> VcpuId {
-    let number: u32;
-    // SAFETY: `attach` has pointed the segment base at this vCPU's number.
-    unsafe {
-        asm!("mov {:e}, gs:[0]", out(reg) number, options(nostack, preserves_flags, readonly))
-    };
-    VcpuId(number)
-}
 
 /// The number of running vCPUs.
 pub(crate) fn running() -> u32 {
@@ -66,7 +52,7 @@ pub(crate) fn attach_first() {
         static boot_stack: u8;
         static boot_stack_end: u8;
     }
-    descriptors::fill_interrupt_table();
+    processor::prepare();
     attach(
         FIRST,
         &raw const boot_stack as u64..&raw const boot_stack_end as u64,
@@ -74,20 +60,8 @@ pub(crate) fn attach_first() {
 }
 
 fn attach(vcpu: VcpuId, stack: Range<u64>) {
-    const GS_BASE: u32 = 0xc000_0101;
     let index = vcpu.0 as usize;
-    descriptors::load(index);
-    let address = &raw const NUMBERS[index] as u64;
-    // SAFETY: only `current` uses the segment.
-    unsafe {
-        asm!(
-            "wrmsr",
-            in("ecx") GS_BASE,
-            in("eax") address as u32,
-            in("edx") (address >> 32) as u32,
-            options(nostack, preserves_flags),
-        );
-    }
+    processor::attach(vcpu);
     STACKS[index][0].store(stack.start, Ordering::Relaxed);
     STACKS[index][1].store(stack.end, Ordering::Relaxed);
 }
@@ -129,30 +103,12 @@ pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
 
 /// Starts another vCPU, which runs `body` with interrupts on.
 fn start(vcpu: VcpuId, body: extern "C" fn(VcpuId) -> !) -> Result<(), Errno> {
-    unsafe extern "C" {
-        static page_level_4: u8;
-        static secondary_start: u8;
-    }
     if vcpu.0 as usize >= MAX_VCPUS {
         return Err(Errno::EINVAL);
     }
     let stack = Box::leak(alloc::vec![0_u8; STACK_SIZE].into_boxed_slice()).as_ptr_range();
-    let (low, high) = (stack.start as u64, stack.end as u64);
-    let registers = Registers64 {
-        rdi: u64::from(vcpu.0),
-        rsi: body as usize as u64,
-        rdx: low,
-        ..long_mode_registers(
-            &raw const secondary_start as u64,
-            high,
-            &raw const page_level_4 as u64,
-        )
-    };
-    // SAFETY: the code at `secondary_start` expects exactly these registers; only this vCPU uses the stack.
-    unsafe {
-        vcpu::initialise(&xen(), vcpu, &registers)?;
-        vcpu::up(&xen(), vcpu)
-    }
+    // SAFETY: only this vCPU uses the stack.
+    unsafe { processor::start(vcpu, body, stack.start as u64..stack.end as u64) }
 }
 
 /// Starts all of `count` vCPUs except the first, and waits until they run.
@@ -165,17 +121,7 @@ pub(crate) fn start_others(count: u32, body: extern "C" fn(VcpuId) -> !) {
     }
 }
 
-global_asm!(
-    r#"
-    .text
-    .globl secondary_start
-secondary_start:
-    xor ebp, ebp
-    call secondary_main
-    ud2
-"#
-);
-
+/// The first Rust code of the vCPUs that [`start`] starts.
 #[unsafe(no_mangle)]
 extern "C" fn secondary_main(number: u64, body: extern "C" fn(VcpuId) -> !, stack_low: u64) -> ! {
     let vcpu = VcpuId(number as u32);

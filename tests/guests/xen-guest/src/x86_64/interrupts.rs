@@ -12,8 +12,9 @@
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::processor;
 use crate::descriptors::UPCALL_STACK_TOP;
-use crate::{early_println, idle, power};
+use crate::{early_println, power, upcall};
 
 /// The vector that Xen raises for event channels.
 pub(crate) const UPCALL_VECTOR: u8 = 0x40;
@@ -177,8 +178,8 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
         }
         fatal("an upcall was delivered twice: vector", frame);
     }
-    crate::upcall::on_upcall(frame.registers(), entered);
-    frame.rip = idle::leave_hlt(frame.rip);
+    upcall::on_interrupt(upcall::Cause::Events, frame.registers(), entered);
+    frame.rip = processor::leave_hlt(frame.rip);
 }
 
 /// Reports the event and its address, and ends the guest.

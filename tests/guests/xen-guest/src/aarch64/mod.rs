@@ -1,0 +1,9 @@
+//! What belongs to aarch64: the boot, interrupts, the device tree, the timer. The guest has one vCPU there.
+
+pub(crate) mod boot;
+pub(crate) mod early_console;
+pub(crate) mod interrupts;
+mod memory_functions;
+pub(crate) mod processor;
+pub(crate) mod random;
+pub(crate) mod start_info;

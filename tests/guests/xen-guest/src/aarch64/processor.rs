@@ -1,0 +1,163 @@
+//! The processor: its vCPU, the way into Xen, the interrupt controller, the timer, and waiting.
+
+#![allow(unsafe_code, reason = "system registers, and instructions that wait")]
+
+use core::arch::asm;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::clock::{self, Clock, counter_hz, read_counter};
+use xen_sys_lite::events::{Port, Upcall};
+use xen_sys_lite::gic::{self, Gic, Registers};
+use xen_sys_lite::vcpu::VcpuId;
+use xen_sys_lite::{Errno, HypercallInstruction, timer};
+
+use crate::hypervisor::shared_info;
+use crate::vcpus::{self, FIRST};
+
+/// The maximum number of vCPUs of this guest on this processor.
+pub(crate) const MAX_VCPUS: usize = 1;
+
+/// Where the image's text begins in its file.
+#[cfg(feature = "agent")]
+pub(crate) const TEXT_FILE_OFFSET: u64 = 0x1000;
+
+/// How often the guest sleeps at boot to learn Xen's system time, and for how long.
+const LESSONS: u32 = 8;
+const LESSON_NS: u64 = 2_000_000;
+
+/// The way into Xen.
+pub(crate) type Calls = HypercallInstruction;
+
+/// The version of the interrupt controller and the addresses of its registers.
+static GIC: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Hypercalls are always possible.
+pub(crate) fn install_calls() -> Result<(), Errno> {
+    Ok(())
+}
+
+/// The hypercalls.
+pub(crate) const fn calls() -> Calls {
+    HypercallInstruction
+}
+
+/// Upcalls come as an interrupt, which [`connect_timer`] enables beside the timer's.
+pub(crate) fn deliver_upcalls() -> Result<(), Errno> {
+    Ok(())
+}
+
+/// The event channel state of all vCPUs.
+pub(crate) const fn upcalls(shared: &'static SharedInfo) -> [Upcall<'static>; MAX_VCPUS] {
+    [Upcall::new(shared, &shared.vcpu_info[0])]
+}
+
+/// Called once, before [`attach`].
+pub(crate) fn prepare() {}
+
+/// Sets up this vCPU, whose number it is.
+pub(crate) fn attach(_: VcpuId) {}
+
+/// The vCPU that this code runs on.
+pub(crate) fn current() -> VcpuId {
+    FIRST
+}
+
+/// There is no other vCPU.
+///
+/// # Safety
+/// Only that vCPU uses the stack.
+pub(crate) unsafe fn start(
+    _: VcpuId,
+    _: extern "C" fn(VcpuId) -> !,
+    _: Range<u64>,
+) -> Result<(), Errno> {
+    Err(Errno::EINVAL)
+}
+
+/// Remembers where the interrupt controller's registers are. Called once, before interrupts are enabled.
+pub(crate) fn set_gic(registers: Registers) {
+    let words = match registers {
+        Registers::V2 {
+            distributor,
+            interface,
+        } => [2, distributor, interface],
+        Registers::V3 {
+            distributor,
+            redistributors,
+        } => [3, distributor, redistributors],
+    };
+    for (cell, word) in GIC.iter().zip(words) {
+        cell.store(word, Ordering::Relaxed);
+    }
+}
+
+/// The interrupt controller.
+pub(crate) fn gic() -> Gic {
+    let [version, distributor, other] = GIC.each_ref().map(|cell| cell.load(Ordering::Relaxed));
+    let registers = match version {
+        2 => Registers::V2 {
+            distributor,
+            interface: other,
+        },
+        _ => Registers::V3 {
+            distributor,
+            redistributors: other,
+        },
+    };
+    // SAFETY: the addresses are the device tree's, and mapped as devices.
+    unsafe { Gic::new(registers) }
+}
+
+/// Sleeps until the next interrupt, with interrupts off before and after.
+pub(crate) fn wait() {
+    // SAFETY: an interrupt that is pending ends the wait also while it is masked, so none is missed; it is handled
+    // between the next two instructions, and leaves the registers as they were.
+    unsafe {
+        asm!(
+            "dsb sy",
+            "wfi",
+            "msr daifclr, #2",
+            "isb",
+            "msr daifset, #2",
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Enables the timer's interrupt and that of event channels, and makes the vCPU's clock: the timer has no event channel.
+pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
+    gic().start(vcpu, 1 << timer::INTERRUPT | 1 << gic::EVENTS);
+    let shared = shared_info();
+    let info = shared.vcpu_info.get(vcpu.0 as usize);
+    let time = &info.ok_or(Errno::EINVAL)?.time;
+    let runstate = vcpus::runstate(vcpu).ok_or(Errno::EINVAL)?;
+    clock::set_counter_hz(time, counter_hz());
+    let clock = Clock::with_time_info(shared, time);
+    for _ in 0..LESSONS {
+        timer::set_singleshot(&clock, clock.now_ns() + LESSON_NS);
+        // SAFETY: the timer's interrupt, which is masked, ends the wait.
+        unsafe { asm!("dsb sy", "wfi", options(nostack, preserves_flags)) };
+        let counter = read_counter();
+        timer::stop_singleshot();
+        clock::catch_up(time, &runstate.read(), counter);
+    }
+    Ok(None)
+}
+
+/// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is armed.
+pub(crate) fn arm_timer(vcpu: VcpuId, system_ns: u64) -> bool {
+    let clock = Clock::new(shared_info(), vcpu);
+    clock
+        .map(|clock| timer::set_singleshot(&clock, system_ns))
+        .is_some()
+}
+
+/// Stops for ever: Xen has refused to end the domain.
+pub(crate) fn give_up() -> ! {
+    loop {
+        // SAFETY: nothing of the guest runs after this.
+        unsafe { asm!("msr daifset, #0xf", "wfi", options(nomem, nostack)) };
+    }
+}

@@ -1,0 +1,113 @@
+//! Guests on Xen on Arm: the same unikernel, the same client, an emulated machine of aarch64.
+
+use std::thread;
+use std::time::Duration;
+
+use unikprof_tests::lab::{LabConfig, LabError, Processor};
+use unikprof_tests::profiled::profiled_guest_on;
+
+use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
+use crate::{hot_spots, stuck};
+
+const ASLEEP: Duration = Duration::from_secs(10);
+
+/// A machine with these guests, by name and command line.
+fn machine(gic: u32, guests: &[(&str, &str)]) -> Result<LabConfig, LabError> {
+    let guests = guests
+        .iter()
+        .map(|(name, words)| profiled_guest_on(Processor::Aarch64, name, words));
+    Ok(LabConfig {
+        processor: Processor::Aarch64,
+        gic,
+        guests: guests.collect::<Result<_, _>>()?,
+        ..LabConfig::default()
+    })
+}
+
+const WORKING: Boot = Boot {
+    name: "arm-working",
+    config: || machine(3, &[("arm", "hotspots=80")]),
+};
+
+/// Of both owners of the timer; and an interrupt controller of the earlier version.
+const QUIET: Boot = Boot {
+    name: "arm-quiet",
+    config: || {
+        let guests = [
+            ("arm-host", ""),
+            ("arm-owned", "ticks=owned"),
+            ("arm-stuck", "stuck=loop"),
+        ];
+        machine(2, &guests)
+    },
+};
+
+#[test]
+fn arm_hot_functions_have_their_shares_order_and_callers() {
+    on(&WORKING, |lab| {
+        hot_spots::assert_shares(&Guest::of(lab, "arm").client_with_image());
+    });
+}
+
+#[test]
+fn arm_names_files_and_lines_are_those_of_the_source() {
+    on(&WORKING, |lab| {
+        hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+    });
+}
+
+/// The hot functions are leaf functions without frame records: their callers are in the link register.
+#[test]
+fn arm_callers_are_found_by_table_for_every_frame() {
+    on(&WORKING, |lab| {
+        let client = Guest::of(lab, "arm").client_with_image();
+        client.record_samples(1_000, &["--unwind", "table"]);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        assert_eq!(report["recording"]["architecture"], "aarch64");
+        let counters = &report["counters"];
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        assert_eq!(count("broken"), 0, "{counters:#}");
+        // Boot code and the assembly of interrupts have no rules; next to no sample is there.
+        let by_table = counters["by_table"].as_u64().unwrap();
+        assert!(by_table * 100 >= count("recorded") * 99, "{counters:#}");
+    });
+}
+
+#[test]
+fn arm_sleeping_guests_stay_asleep() {
+    on(&QUIET, |lab| {
+        for name in ["arm-host", "arm-owned"] {
+            let guest = Guest::of(lab, name);
+            let client = guest.client_with_image();
+            client.must(&["start", "-F", "1997"]);
+            let before = guest.statistics();
+            // Not a wait for something to happen: the time in which nothing may.
+            thread::sleep(ASLEEP);
+            let after = guest.statistics();
+            client.must(&["stop", "-o", "run.unikprof"]);
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            counters_add_up(&report);
+            let blocked = report["vcpus"][0]["runstate"]["blocked_ns"].as_u64();
+            let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
+            assert!(blocked.unwrap() > elapsed / 2, "{report:#}");
+            for count in ["vcpu0.wakes", "vcpu0.timer_upcalls"] {
+                let woken = after.since(&before, count);
+                assert!(
+                    woken < 300,
+                    "{name}: {count} {woken} in ten seconds of sleep"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn arm_stuck_guests_are_reached_and_recorded() {
+    on(&QUIET, |lab| {
+        lab.wait_for_console("arm-stuck", "stuck in a loop", SOON)
+            .unwrap();
+        let guest = Guest::of(lab, "arm-stuck");
+        stuck::assert_recorded(&guest, &guest.client_with_image());
+    });
+}
