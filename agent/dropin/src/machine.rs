@@ -26,6 +26,7 @@ pub(crate) mod apic;
 pub(crate) mod breakpoint;
 pub(crate) mod descriptors;
 pub(crate) mod entry;
+mod fault;
 pub(crate) mod paging;
 
 use core::arch::asm;

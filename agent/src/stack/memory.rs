@@ -127,8 +127,7 @@ impl ReadStack for StackMemory {
         }
         let words = core::ptr::with_exposed_provenance::<u64>(fp as usize);
         // SAFETY: aligned, and both words lie inside the bounds, which the caller of `new` guarantees to be readable.
-        // Volatile because the stack's owner may change them at any time.
-        Some(unsafe { [words.read_volatile(), words.add(1).read_volatile()] })
+        unsafe { Some([read(words)?, read(words.add(1))?]) }
     }
 
     #[inline]
@@ -138,13 +137,44 @@ impl ReadStack for StackMemory {
         }
         let word = core::ptr::with_exposed_provenance::<u64>(address as usize);
         // SAFETY: as in `frame_record`, for one word.
-        Some(unsafe { word.read_volatile() })
+        unsafe { read(word) }
     }
 
     #[inline]
     fn end(&self) -> u64 {
         self.end
     }
+}
+
+/// Reads a word of a stack, which its owner may change at any time.
+///
+/// # Safety
+/// The word is readable.
+#[cfg(not(unikprof_dropin))]
+#[inline(always)]
+unsafe fn read(word: *const u64) -> Option<u64> {
+    // SAFETY: the caller's contract.
+    Some(unsafe { word.read_volatile() })
+}
+
+/// The same in the drop-in, whose guest may have unmapped the word: `None` then. So is a word of ones.
+///
+/// # Safety
+/// The word is readable, or it has a page that is not mapped.
+#[cfg(unikprof_dropin)]
+#[inline(always)]
+unsafe fn read(word: *const u64) -> Option<u64> {
+    let value: u64;
+    // SAFETY: the drop-in's function reads the word, and survives a page fault.
+    unsafe {
+        core::arch::asm!(
+            "call read_stack_word",
+            in("rdi") word,
+            out("rax") value,
+            options(readonly, preserves_flags)
+        );
+    }
+    (value != u64::MAX).then_some(value)
 }
 
 /// Instructions in this program's memory.

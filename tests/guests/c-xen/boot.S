@@ -81,6 +81,7 @@ boot_gdt_pointer:
     .balign 4096
 page_level_4: .skip 4096
 page_level_3: .skip 4096
+    .globl page_level_2
 page_level_2: .skip 16384
 
     .section .note.GNU-stack, "", @progbits

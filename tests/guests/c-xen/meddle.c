@@ -23,6 +23,10 @@
 #define DIVIDE_BY_1 0xb
 #define PERIOD 2000000
 
+#define LARGE_PAGE 0x200000
+/* Memory of the guest that nothing uses: the heap is given out from below. */
+#define UNMAPPED (24ull * LARGE_PAGE)
+
 /* Of the drop-in, if it is linked in. */
 extern void unikprof_dropin_resume(void) __attribute__((weak));
 
@@ -44,6 +48,31 @@ static void use_timer(void)
     APIC[APIC_COUNT] = PERIOD;
 }
 
+/* boot.S: the first 4 GiB. */
+extern uint64_t page_level_2[];
+
+/* For a second, which is several turns: as code without frame pointers may. */
+__attribute__((noinline)) static void work_with_wild_frame_pointer(void)
+{
+    uint64_t end = clock_now_ns() + 1000000000;
+    while (clock_now_ns() < end) {
+        uint64_t steps = 100000;
+        __asm__ volatile("push %%rbp\n\t"
+                         "mov %1, %%rbp\n"
+                         "1: dec %0\n\t"
+                         "jnz 1b\n\t"
+                         "pop %%rbp"
+                         : "+c"(steps)
+                         : "a"(UNMAPPED));
+    }
+}
+
+static void unmap(void)
+{
+    page_level_2[UNMAPPED / LARGE_PAGE] = 0;
+    __asm__ volatile("invlpg %0" : : "m"(*(char *)UNMAPPED) : "memory");
+}
+
 void meddle_early(void)
 {
     use_timer();
@@ -61,9 +90,16 @@ void meddler(void)
         interrupts_start_in_another();
     } else if (command_line_is("meddle", "gate")) {
         interrupts_start();
+    } else if (command_line_is("meddle", "memory")) {
+        unmap();
     }
     events_restore(were_unmasked);
     say("c-xen: has meddled\n");
+    while (command_line_is("meddle", "memory")) {
+        work_with_wild_frame_pointer();
+        say("c-xen: has worked without frame pointers\n");
+        thread_wait(NULL, clock_now_ns() + 100000000);
+    }
     for (unsigned second = 1;; second++) {
         uint64_t before = ticks;
         thread_wait(NULL, clock_now_ns() + 5000000000);

@@ -1,4 +1,4 @@
-/* What a guest may do with the interrupt table and the local APIC's timer, which the drop-in uses. */
+/* What a guest may do with the interrupt table, the local APIC's timer and its memory, which the drop-in uses. */
 #ifndef MEDDLE_H
 #define MEDDLE_H
 
@@ -6,7 +6,8 @@
 void meddle_early(void);
 
 /* A thread that, five seconds after the start, uses the timer itself (`meddle=timer`), loads a table of its own
- * (`meddle=table`), or writes the gate of its events anew (`meddle=gate`). */
+ * (`meddle=table`), writes the gate of its events anew (`meddle=gate`), or unmaps memory and works with a frame pointer into
+ * it (`meddle=memory`). */
 void meddler(void);
 
 #endif

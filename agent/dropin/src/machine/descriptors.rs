@@ -1,4 +1,4 @@
-//! The interrupt table: the guest's gate for its events leads to our entry first.
+//! The interrupt table: the guest's gates for its events and for page faults lead to our entries first.
 //!
 //! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
@@ -6,7 +6,7 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::entry;
+use super::{entry, fault};
 
 const PRESENT: u8 = 1 << 7;
 /// An interrupt gate: it turns interrupts off.
@@ -122,12 +122,44 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
     if !guests.is_usable() {
         return Err(NoHandler(vector));
     }
+    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
     // SAFETY: as above; interrupts are off.
     unsafe {
-        let gate = gates.add(usize::from(vector));
-        put_before(gate, guests, entry::address(), &entry::GUESTS_HANDLER);
+        put_before(
+            gates.add(usize::from(vector)),
+            guests,
+            ours,
+            &entry::GUESTS_HANDLER,
+        );
+        intercept_faults();
     }
     Ok(())
+}
+
+/// The vector of page faults.
+const PAGE_FAULT: u8 = 14;
+
+/// Has page faults pass by [`fault`]'s code, which continues with the guest's handler, if it has one.
+///
+/// # Safety
+/// See [`intercept`].
+unsafe fn intercept_faults() {
+    let (gates, count) = table();
+    if usize::from(PAGE_FAULT) >= count {
+        return;
+    }
+    // SAFETY: inside the table in use; interrupts are off.
+    unsafe {
+        let gate = gates.add(usize::from(PAGE_FAULT));
+        let guests = gate.read_unaligned();
+        if guests.kind & PRESENT != 0 {
+            let ours = Gate {
+                kind: guests.kind,
+                ..Gate::new(fault::address(), guests.selector, guests.stack)
+            };
+            put_before(gate, guests, ours, &fault::GUESTS_HANDLER);
+        }
+    }
 }
 
 /// The vector of breakpoints.
@@ -153,22 +185,22 @@ pub(crate) unsafe fn intercept_breakpoints(events: u8) -> bool {
     let is_usable = guests.kind & PRESENT != 0 && (guests.stack != 0 || events.stack == 0);
     if is_usable {
         let ours = super::breakpoint::address();
+        let ours = Gate::new(ours, guests.selector, guests.stack);
         // SAFETY: as above; interrupts are off.
         unsafe { put_before(gate, guests, ours, &super::breakpoint::GUESTS_HANDLER) };
     }
     is_usable
 }
 
-/// Changes a gate to lead to `entry`, and keeps the address of the guest's handler.
+/// Changes a gate to `ours`, and keeps the address of the guest's handler.
 ///
 /// # Safety
 /// Interrupts are off; `gate` is `guests`, a gate in the table in use.
-unsafe fn put_before(gate: *mut Gate, guests: Gate, entry: u64, handler: &AtomicU64) {
-    if guests.entry() == entry {
+unsafe fn put_before(gate: *mut Gate, guests: Gate, ours: Gate, handler: &AtomicU64) {
+    if guests.entry() == ours.entry() {
         return;
     }
     handler.store(guests.entry(), Ordering::Relaxed);
-    let ours = Gate::new(entry, guests.selector, guests.stack);
     // SAFETY: the caller's contract; the protection is as before afterwards.
     unsafe {
         let protection = super::read_cr0();

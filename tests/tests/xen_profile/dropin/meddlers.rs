@@ -2,17 +2,23 @@
 
 use unikprof_tests::lab::{Lab, LabConfig};
 
-use super::{BOOT, client, guest};
-use crate::harness::{Boot, on, wait_until, without_lab};
+use super::{BOOT, client, guest, record};
+use crate::harness::{Boot, counters_add_up, on, wait_until, without_lab};
 
-/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table.
+/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table, or unmaps memory.
 const LATER: &str = "c-dropin-later";
 const TABLE: &str = "c-dropin-table";
 const GATE: &str = "c-dropin-gate";
+const MEMORY: &str = "c-dropin-memory";
 const MEDDLERS: Boot = Boot {
     name: "C kernels that use what the drop-in uses",
     config: || {
-        let guests = [(LATER, "timer"), (TABLE, "table"), (GATE, "gate")];
+        let guests = [
+            (LATER, "timer"),
+            (TABLE, "table"),
+            (GATE, "gate"),
+            (MEMORY, "memory"),
+        ];
         let guests = guests.iter().zip(50..).map(|((name, word), host)| {
             let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
             guest.command_line = format!("meddle={word}");
@@ -66,6 +72,26 @@ fn a_guest_that_changes_its_interrupt_table_goes_on() {
             client.wait_for_samples(100);
             client.stop("run.unikprof");
         }
+    });
+}
+
+/// Guards against a page fault of the profiler's own, where the chain of frames leads into memory that the guest has unmapped
+/// since the start.
+#[test]
+fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
+    on(&MEDDLERS, |lab| {
+        lab.wait_for_console(MEMORY, "c-xen: has worked without frame pointers", BOOT)
+            .unwrap();
+        let client = client(lab, MEMORY);
+        let report = record(&client, "cpu", |counters| {
+            counters["broken"].as_u64() >= Some(100)
+        });
+        counters_add_up(&report);
+        let wild = client.folded(&["--no-inlines"]);
+        let wild = wild
+            .iter()
+            .any(|(stack, _)| stack.ends_with("work_with_wild_frame_pointer"));
+        assert!(wild, "{report:#}");
     });
 }
 

@@ -268,6 +268,9 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
     }
     command.args(["--", "--cfg", "unikprof_archive"]);
     let mut flags: Vec<String> = RUSTFLAGS.map(str::to_owned).into();
+    if archive.package == "dropin" {
+        flags.extend(["--cfg", "unikprof_dropin"].map(str::to_owned));
+    }
     // Panic locations must not contain paths of the building machine.
     let workspace = package.ancestors().nth(2).unwrap_or(package);
     flags.push(format!(
