@@ -1,5 +1,8 @@
 //! Guests in Rust that were compiled without the agent.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+
 use unikprof_tests::lab::LabConfig;
 
 use super::{BOOT, guest, record_both, rust_image};
@@ -10,11 +13,13 @@ const RUST: &str = "rust-dropin";
 const RUST_TWO: &str = "rust-dropin-two-vcpus";
 /// Its second vCPU sleeps until the first one sends it an interrupt by the local APIC.
 const RUST_SIGNALS: &str = "rust-dropin-signals";
+/// Where the guest sends back what it receives, by its own device.
+const ECHO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 90), 7);
 const RUST_GUESTS: Boot = Boot {
     name: "Rust guests with the drop-in",
     config: || {
         let guests = [
-            (RUST, 50, 1, "hotspots=80"),
+            (RUST, 50, 1, "hotspots=80 echo=7"),
             (RUST_TWO, 51, 2, "hotspots=80"),
             (RUST_SIGNALS, 52, 2, "signals=20"),
         ];
@@ -24,6 +29,9 @@ const RUST_GUESTS: Boot = Boot {
             let mut guest = guest(name, address, &[("access", "open")]);
             guest.kernel = rust_image().into();
             guest.vcpus = vcpus;
+            if name == RUST {
+                guest.other_ports = vec![ECHO];
+            }
             guest.command_line = format!("{work} vcpus={vcpus} ip=10.0.2.{own}/24");
             guest
         });
@@ -39,6 +47,32 @@ const RUST_GUESTS: Boot = Boot {
 fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
     on(&RUST_GUESTS, |lab| {
         assert_shares(&Guest::of(lab, RUST).client().with_image(rust_image()));
+    });
+}
+
+/// Its own device, driver and TCP work on beside the profiler's.
+#[test]
+fn the_guests_own_device_carries_traffic_during_a_recording() {
+    on(&RUST_GUESTS, |lab| {
+        let client = Guest::of(lab, RUST).client().with_image(rust_image());
+        lab.wait_for_console(RUST, "echo on port 7", BOOT).unwrap();
+        let port = lab.forwarded_from(RUST, ECHO).unwrap();
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(BOOT)).unwrap();
+        client.must(&["start", "-F", "499"]);
+        let sent: Vec<u8> = (0..8 << 10).map(|number| (number % 251) as u8).collect();
+        let is_sampled = || client.status()["counters"]["recorded"].as_u64() >= Some(300);
+        let mut rounds = 0;
+        while rounds < 20 || !is_sampled() {
+            stream.write_all(&sent).unwrap();
+            let mut received = vec![0; sent.len()];
+            stream.read_exact(&mut received).unwrap();
+            assert_eq!(received, sent, "{rounds}");
+            rounds += 1;
+        }
+        client.stop("run.unikprof");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
     });
 }
 
