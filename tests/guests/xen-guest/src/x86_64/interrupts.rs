@@ -159,7 +159,7 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
     #[cfg(feature = "gate")]
     if frame.vector == u64::from(SIGNAL_VECTOR) {
         crate::signals::on_signal();
-        frame.rip = idle::leave_hlt(frame.rip);
+        frame.rip = processor::leave_hlt(frame.rip);
         return;
     }
     if !is_upcall {
