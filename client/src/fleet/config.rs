@@ -298,6 +298,9 @@ struct File {
 
 type Table = BTreeMap<Spanned<String>, Spanned<Value>>;
 
+/// The entries that are not TOML: how their lists' names begin, and what is wrong.
+type Broken = Vec<(&'static str, Mistake)>;
+
 impl Config {
     /// The folder of what a collector could not deliver yet.
     pub(crate) fn spool(&self) -> &Path {
@@ -419,8 +422,8 @@ impl<'a> Reader<'a> {
 
     /// The tables. If the text is not TOML, the entries that are not are left out and answered, each with its
     /// list: without a guest the others work, but not without a setting that all have in common.
-    fn tables(self) -> Result<(File, Vec<(&'static str, Mistake)>), ConfigError> {
-        let (mut rest, mut broken) = (String::new(), Vec::new());
+    fn tables(self) -> Result<(File, Broken), ConfigError> {
+        let (mut rest, mut broken) = (String::new(), Broken::new());
         if let Ok(file) = self.read() {
             return Ok((file, broken));
         }
