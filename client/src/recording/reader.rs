@@ -53,7 +53,7 @@ pub struct Recording {
     /// How many epochs the file holds, a cut one included.
     pub epochs: u32,
     /// When the last epoch ended, on the guest's monotonic clock in ns; 0 if there is none.
-    pub(crate) ended_ns: u64,
+    pub ended_ns: u64,
     /// Whether anything is missing.
     pub completeness: Completeness,
     /// How often the guest was suspended and resumed meanwhile.
