@@ -1,5 +1,6 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
+import { callTree } from "./calls.js";
 import { css } from "./canvas.js";
 import { MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
 import { decode, inflate } from "./decode.js";
@@ -8,7 +9,7 @@ import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, s
 import { Recording } from "./selection.js";
 import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
 import { change, design, interval, significant, sumsOf, unplaced } from "./statistics.js";
-import { callTree, element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
+import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
 

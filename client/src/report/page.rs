@@ -48,7 +48,7 @@ const DECODING: [&str; 6] = [
 ];
 
 /// The program's modules, likewise.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     include_str!("../../page/format.js"),
     include_str!("../../page/decode.js"),
     include_str!("../../page/statistics.js"),
@@ -61,6 +61,7 @@ const MODULES: [&str; 14] = [
     include_str!("../../page/tracks.js"),
     include_str!("../../page/flame.js"),
     include_str!("../../page/tables.js"),
+    include_str!("../../page/calls.js"),
     include_str!("../../page/analysis.js"),
     include_str!("../../page/main.js"),
 ];
