@@ -151,9 +151,7 @@ impl Failure {
                 OrderError::AllRefused { .. }
                 | OrderError::Architecture { .. }
                 | OrderError::CLibrary { .. },
-            ) => {
-                exit_code::REFUSED
-            }
+            ) => exit_code::REFUSED,
             Failure::Annotation(_)
             | Failure::Trace(_)
             | Failure::Format(_)

@@ -337,8 +337,10 @@ fn what_cannot_be_traced_is_refused() {
     let refused = refused.expect_code(exit_code::INPUT);
     assert!(refused.stderr.contains("build-id"), "{}", refused.stderr);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    let libc = libc.clone().find(|path| path.contains("/libc.so")).unwrap();
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let libc = paths.find(|path| path.contains("/libc.so")).unwrap();
     let refused = client.connect(&["trace", "malloc", "--image", libc]);
     let refused = refused.expect_code(exit_code::REFUSED);
     assert!(
