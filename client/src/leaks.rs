@@ -11,17 +11,21 @@
 //! 2. **more came than went.** Against the survivors stand the allocations that were seen at that age at any time from A on
 //!    and are gone at B. Where memory only fluctuates, each is as likely to be the one as the other: a sign test
 //!    (binomial). Its chance times the number of stacks that were looked at (Bonferroni) must be below [`CHANCE`];
+//!    And those that were seen at that age at one of the times in between lived on: with a mean life of half the time from A
+//!    to B, counted from that age, so few would go (Poisson) with a chance below [`CHANCE`] in the same way. A recording begins
+//!    with an empty table, so memory that lives for a while always grows at first, and less of it has gone than came;
 //! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance makes it (occupancy,
 //!    [`UNEVEN`]): what was allocated at a few moments is a load, an initialization or a cache that was filled, not a leak;
 //! 4. **it goes on.** The younger half has not fewer births than chance explains (binomial, [`STOPPED`]).
 //!
-//! What lives longer than the time from A to B, and was not there before A, cannot be told from a leak: that takes a longer
-//! time. Growth is estimated from the survivors that the first step leaves, with the interval of
+//! What lives longer than half the time from A to B, and was not there before A, may not be told from a leak: that takes a
+//! longer time. Growth is estimated from the survivors that the first step leaves, with the interval of
 //! [`heap`](crate::profile) estimates: it is about the sampling, the tests above are about what the guest does.
 
 use std::collections::HashMap;
 
 use statrs::function::beta::beta_reg;
+use statrs::function::gamma::gamma_ur;
 
 use crate::profile::{Amounts, Bounds, Held, LiveSample, NodeId};
 
@@ -39,6 +43,9 @@ const STOPPED: f64 = 0.001;
 
 /// Fewer survivors than this show nothing, whatever else there is.
 const LEAST: usize = 10;
+
+/// Memory that lives on average for more than this part of the time from A to B is not told from a leak.
+const LIFE: f64 = 0.5;
 
 /// Into how many parts the time of births is cut.
 const PARTS: usize = 8;
@@ -115,10 +122,12 @@ pub(crate) fn find(
         }
     }
     growth.stacks = survivors.len();
-    let gone = gone_by_stack(&times[from..]);
+    let times = &times[from..];
+    let gone = gone_by_stack(times);
+    let seen_at: Vec<u64> = times.iter().map(|held| held.at_ns).collect();
     for (node, samples) in survivors {
         let gone = gone.get(&node).map_or(&[][..], Vec::as_slice);
-        let found = judge(samples, gone, &growth, interval_bytes);
+        let found = judge(samples, gone, &seen_at, &growth, interval_bytes);
         growth.growing.extend(found);
     }
     let by_evidence = |a: &Growing, b: &Growing| {
@@ -129,8 +138,16 @@ pub(crate) fn find(
     Some(growth)
 }
 
-/// Of each stack the allocations that are gone at the last time, with the greatest age at which each was seen.
-fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<u64>> {
+/// An allocation that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Gone {
+    born_ns: u64,
+    /// When it was seen for the last time.
+    seen_ns: u64,
+}
+
+/// Of each stack the allocations that are gone at the last time.
+fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<Gone>> {
     let Some((last, before)) = times.split_last() else {
         return HashMap::new();
     };
@@ -139,7 +156,7 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<u64>> {
     for sample in &last.samples {
         *left.entry(*sample).or_default() += 1;
     }
-    let mut gone: HashMap<NodeId, Vec<u64>> = HashMap::new();
+    let mut gone: HashMap<NodeId, Vec<Gone>> = HashMap::new();
     let mut told: HashMap<LiveSample, usize> = HashMap::new();
     // From the last: where it was seen first is where it was oldest.
     for held in before.iter().rev() {
@@ -150,9 +167,12 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<u64>> {
         for (sample, count) in here {
             let known = left.get(&sample).copied().unwrap_or(0);
             let told = told.entry(sample).or_insert(known);
-            let age_ns = held.at_ns.saturating_sub(sample.born_ns);
+            let one = Gone {
+                born_ns: sample.born_ns,
+                seen_ns: held.at_ns,
+            };
             for _ in *told..count {
-                gone.entry(sample.node).or_default().push(age_ns);
+                gone.entry(sample.node).or_default().push(one);
             }
             *told = count.max(*told);
         }
@@ -160,10 +180,11 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<u64>> {
     gone
 }
 
-/// Judges a stack by its survivors and by the ages at which others were seen that are gone.
+/// Judges a stack by its survivors and by those that are gone.
 fn judge(
     mut survivors: Vec<LiveSample>,
-    gone: &[u64],
+    gone: &[Gone],
+    seen_at: &[u64],
     of: &Growth,
     interval_bytes: u64,
 ) -> Option<Growing> {
@@ -189,8 +210,28 @@ fn judge(
         end_ns = middle_ns;
     }
     let older_ns = of.to_ns.saturating_sub(end_ns);
-    let gone = gone.iter().filter(|age_ns| **age_ns >= older_ns).count();
-    let chance = at_most(gone, gone + survivors.len()) * of.stacks as f64;
+    // From when on an allocation is seen to be that old.
+    let old_at = |born_ns: u64| {
+        let mut times = seen_at.iter().copied();
+        times.find(|at_ns| at_ns.saturating_sub(born_ns) >= older_ns)
+    };
+    let watched = |born_ns: u64, until_ns: u64| {
+        let at_ns = old_at(born_ns).filter(|at_ns| *at_ns <= until_ns)?;
+        Some((until_ns - at_ns) as f64)
+    };
+    let of_gone = gone.iter().filter_map(|it| watched(it.born_ns, it.seen_ns));
+    let (went, went_ns) = of_gone.fold((0, 0.0), |(count, sum), ns| (count + 1, sum + ns));
+    let mut chance = at_most(went, went + survivors.len());
+    // Without a time in between nothing new is seen twice.
+    if seen_at.len() > 2 {
+        let of_survivors = survivors
+            .iter()
+            .filter_map(|it| watched(it.born_ns, of.to_ns));
+        let watched_ns = of_survivors.sum::<f64>() + went_ns;
+        let life_ns = LIFE * of.to_ns.saturating_sub(of.from_ns) as f64;
+        chance = chance.max(so_few(went, watched_ns / life_ns));
+    }
+    chance *= of.stacks as f64;
     if chance > CHANCE {
         return None;
     }
@@ -227,7 +268,7 @@ fn judge(
         per_minute: per_minute(amounts.bytes.bounds(interval_bytes as f64)),
         objects_per_minute: per_minute(amounts.objects.bounds(0.0)),
         older_ns,
-        gone: gone as u64,
+        gone: went as u64,
         chance,
     })
 }
@@ -239,6 +280,14 @@ fn at_most(heads: usize, coins: usize) -> f64 {
     }
     // The upper tail of the other side, as a beta function.
     beta_reg((coins - heads) as f64, heads as f64 + 1.0, 0.5)
+}
+
+/// The probability of at most so many events where `mean` are expected (Poisson).
+fn so_few(events: usize, mean: f64) -> f64 {
+    if mean <= 0.0 {
+        return 1.0;
+    }
+    gamma_ur(events as f64 + 1.0, mean)
 }
 
 /// The probability that so many births, each in any part of the time alike, fall into at most so many of the parts.

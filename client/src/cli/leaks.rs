@@ -23,8 +23,8 @@ A stack is shown if allocations that were made after A and are older than
 --older are still held at B, if more of them came than went, if they came all
 the time and not at a few moments, and if they do not thin out with age. What
 only fluctuates is not shown: of looks at memory without a leak, one of 1,000
-shows something. What lives longer than the time from A to B cannot be told from
-a leak: look for longer.
+shows something. What lives longer than half the time from A to B may not be
+told from a leak: look for longer.
 
 A and B are two dumps of one recording of mode live: start it with
 `connect ADDR start --mode live`, and fetch them with `dump`. B can be left out

@@ -270,6 +270,54 @@ fn nothing_is_shown_in_ten_minutes_of_honest_traffic() {
     }
 }
 
+/// Loads that rise while they are looked at, lives as long as a good part of the time, and large batches.
+#[test]
+fn what_lives_for_a_while_or_rises_is_not_shown() {
+    const LENGTH: f64 = 600.0;
+    const RUNS: u64 = 50;
+    let loads = [
+        ("a life of a tenth", Life::Mean(0.1), When::Steady),
+        ("a life of a third", Life::Mean(0.3), When::Steady),
+        (
+            "a wave of twice the time",
+            Life::Mean(0.1),
+            When::Waves(2.0 * LENGTH),
+        ),
+        (
+            "a wave of four times the time",
+            Life::Mean(0.05),
+            When::Waves(4.0 * LENGTH),
+        ),
+        ("a wave of the time", Life::Mean(0.2), When::Waves(LENGTH)),
+        ("batches of 100", Life::Mean(0.1), When::Batches(100.0)),
+        ("batches of 1,000", Life::Mean(0.1), When::Batches(1_000.0)),
+        ("a cache", Life::Fixed(0.4), When::Steady),
+    ];
+    for bytes_per_second in [2.0 * KIB, 50.0 * KIB] {
+        for (name, life, when) in loads {
+            let life = match life {
+                Life::Mean(part) => Life::Mean(part * LENGTH),
+                Life::Fixed(part) => Life::Fixed(part * LENGTH),
+                Life::Forever => life,
+            };
+            let site = Site {
+                bytes_per_second,
+                size: 1_000,
+                life,
+                when,
+            };
+            let nodes = nodes(1);
+            let shown: usize = (0..RUNS)
+                .map(|seed| {
+                    let held = held(&[site], &nodes, 4 << 10, LENGTH, seed);
+                    find(&held, 0, None, 4 << 10).unwrap().growing.len()
+                })
+                .sum();
+            assert_eq!(shown, 0, "{name} at {bytes_per_second}: of {RUNS}");
+        }
+    }
+}
+
 /// Where a stack both leaks and serves, the leak is what is left when the rest has died.
 #[test]
 fn a_leak_in_a_stack_that_also_serves_is_found() {
@@ -299,6 +347,9 @@ fn chances_are_those_of_coins_and_boxes() {
     assert!((at_most(2, 5) - 0.5).abs() < 1e-12);
     assert_eq!(at_most(5, 5), 1.0);
     assert_eq!(at_most(0, 0), 1.0);
+    assert!((so_few(0, 3.0) - (-3.0_f64).exp()).abs() < 1e-12);
+    assert!((so_few(1, 2.0) - 3.0 * (-2.0_f64).exp()).abs() < 1e-12);
+    assert_eq!((so_few(0, 0.0), so_few(5, 0.0)), (1.0, 1.0));
     // Two births share one of eight boxes with a chance of one in eight.
     assert!((occupied_at_most(1, 2) - 0.125).abs() < 1e-12);
     assert!((occupied_at_most(8, 100_000) - 1.0).abs() < 1e-9);
@@ -344,7 +395,11 @@ fn equal_allocations_are_counted() {
         samples: vec![sample; count],
     };
     let gone = gone_by_stack(&[held(10, 2), held(20, 3), held(30, 1)]);
-    assert_eq!(gone[&node], [19, 19]);
+    let seen_at = |seen_ns| Gone {
+        born_ns: 1,
+        seen_ns,
+    };
+    assert_eq!(gone[&node], [seen_at(20), seen_at(20)]);
     let gone = gone_by_stack(&[held(10, 3), held(20, 2), held(30, 1)]);
-    assert_eq!(gone[&node], [19, 9]);
+    assert_eq!(gone[&node], [seen_at(20), seen_at(10)]);
 }
