@@ -46,8 +46,11 @@ enum When {
     Within(f64, f64),
 }
 
+/// Allocates so many bytes.
+type Make = fn(usize) -> Vec<u8>;
+
 struct Site {
-    make: fn(usize) -> Vec<u8>,
+    make: Make,
     bytes_per_second: f64,
     size: usize,
     life: Life,
@@ -167,13 +170,7 @@ impl When {
     }
 }
 
-fn site(
-    make: fn(usize) -> Vec<u8>,
-    bytes_per_second: f64,
-    size: usize,
-    life: Life,
-    when: When,
-) -> Site {
+fn site(make: Make, bytes_per_second: f64, size: usize, life: Life, when: When) -> Site {
     Site {
         make,
         bytes_per_second,
@@ -187,7 +184,7 @@ fn site(
 /// The traffic, in parts of its bytes: the same as in the simulation that the client's tests look for leaks in.
 fn sites(bytes: f64, seconds: f64) -> Vec<Site> {
     let part = |make, part: f64, size, life, when| site(make, bytes * part, size, life, when);
-    let requests: [(fn(usize) -> Vec<u8>, usize); 13] = [
+    let requests: [(Make, usize); 13] = [
         (request::<0>, 24),
         (request::<1>, 48),
         (request::<2>, 64),
