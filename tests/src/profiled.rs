@@ -1,6 +1,7 @@
 //! Guests with the profiler in them, on a real Xen.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::lab::{GuestConfig, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
@@ -40,11 +41,16 @@ pub fn profiled_guest_on(
     command_line: &str,
 ) -> Result<GuestConfig, LabError> {
     let kernel = build_xen_guest_for(processor, features(processor))?;
+    Ok(profiled_kernel(kernel, name, command_line))
+}
+
+/// A guest that runs this image with the profiler.
+pub fn profiled_kernel(kernel: PathBuf, name: &str, command_line: &str) -> GuestConfig {
     let mut guest = GuestConfig::new(name, kernel);
     guest.command_line =
         format!("profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} {command_line}");
     guest.ports = vec![PROFILER_PORT, STATISTICS_PORT];
-    Ok(guest)
+    guest
 }
 
 /// The same for those who have one of these keys only: they lie in xenstore before the guest runs.

@@ -22,6 +22,19 @@ const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
     "--cfg=curve25519_dalek_backend=\"serial\"",
 ];
 
+/// The flags of a guest for aarch64, but for the linker and the frame pointers.
+const AARCH64_FLAGS: &[&str] = &[
+    "-Clinker-flavor=ld.lld",
+    "-Clink-arg=--build-id=sha1",
+    "-Crelocation-model=static",
+    "-Cforce-unwind-tables=yes",
+    // Atomics are instructions that every processor has, not calls that choose.
+    "-Ctarget-feature=-outline-atomics",
+    "--cfg=chacha20_force_soft",
+    "--cfg=poly1305_force_soft",
+    "--cfg=curve25519_dalek_backend=\"serial\"",
+];
+
 /// Builds the PVH unikernel of `tests/guests/xen-guest` and returns its ELF file.
 ///
 /// Each set of features has a file of its own, so labs with different guests can run side by side.
@@ -31,43 +44,45 @@ pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
 
 /// The same guest for a processor: for aarch64 by the compiler that the lab's cache has.
 pub fn build_xen_guest_for(processor: Processor, features: &[&str]) -> Result<PathBuf, LabError> {
-    if processor == Processor::X86_64 {
-        return build_xen_guest(features);
+    match processor {
+        Processor::X86_64 => build_xen_guest(features),
+        Processor::Aarch64 => {
+            let flags = [AARCH64_FLAGS, &["-Cforce-frame-pointers=yes"]].concat();
+            build_for_aarch64("xen-guest-aarch64", features, &flags)
+        }
     }
-    let cache = Cache::open(processor)?;
-    let linker = format!("-Clinker={}", toolchain::linker()?.display());
-    let flags = [
-        &linker,
-        "-Clinker-flavor=ld.lld",
-        "-Clink-arg=--build-id=sha1",
-        "-Crelocation-model=static",
-        "-Cforce-frame-pointers=yes",
-        "-Cforce-unwind-tables=yes",
-        // Atomics are instructions that every processor has, not calls that choose.
-        "-Ctarget-feature=-outline-atomics",
-        // Such instructions would need registers that a kernel's interrupts do not save.
-        "--cfg=chacha20_force_soft",
-        "--cfg=poly1305_force_soft",
-        "--cfg=curve25519_dalek_backend=\"serial\"",
-    ];
-    let build = Build {
-        target: "aarch64-unknown-linux-gnu",
-        rustc: cache.rustc(),
-        flags: Some(&flags),
-        ..Build::default()
-    };
-    build_with("xen-guest-aarch64", features, &build)
 }
 
-/// The same guest, compiled without frame pointers. Its unwind tables are there.
-pub(crate) fn build_xen_guest_without_frame_pointers(
+/// The same guest, compiled without frame pointers; on aarch64 that leaves those of functions that call others. Its unwind
+/// tables are there.
+pub fn build_xen_guest_without_frame_pointers(
+    processor: Processor,
     features: &[&str],
 ) -> Result<PathBuf, LabError> {
+    match processor {
+        Processor::X86_64 => {
+            let build = Build {
+                flags: Some(FLAGS_WITHOUT_FRAME_POINTERS),
+                ..Build::default()
+            };
+            build_with("xen-guest-without-frame-pointers", features, &build)
+        }
+        Processor::Aarch64 => {
+            let name = "xen-guest-aarch64-without-frame-pointers";
+            build_for_aarch64(name, features, AARCH64_FLAGS)
+        }
+    }
+}
+
+fn build_for_aarch64(name: &str, features: &[&str], flags: &[&str]) -> Result<PathBuf, LabError> {
+    let linker = format!("-Clinker={}", toolchain::linker()?.display());
     let build = Build {
-        flags: Some(FLAGS_WITHOUT_FRAME_POINTERS),
+        target: "aarch64-unknown-linux-gnu",
+        rustc: Cache::open(Processor::Aarch64)?.rustc(),
+        flags: Some(&[&[&*linker], flags].concat()),
         ..Build::default()
     };
-    build_with("xen-guest-without-frame-pointers", features, &build)
+    build_with(name, features, &build)
 }
 
 /// The guest compiled without the agent, and linked with the drop-in.

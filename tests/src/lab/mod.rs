@@ -51,8 +51,10 @@ pub use config::{GuestConfig, LabConfig, Processor};
 use dom0::CommandFailure;
 pub(crate) use dom0::Dom0Output;
 pub use error::LabError;
-pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
-pub use guest_image::{build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin};
+pub use guest_image::{
+    build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin,
+    build_xen_guest_without_frame_pointers,
+};
 use machine::{Hardware, Machine};
 pub use requirement::{LABS, Shared, run_or_skip};
 pub(crate) use signs::ConsolePosition;

@@ -43,8 +43,8 @@ const MOST_RECORDINGS: usize = 80;
 /// Standard deviations: with this many the cases fail by chance once in millions of runs.
 const SURE: f64 = 6.0;
 
-fn record(client: &Client) {
-    client.record_samples(SAMPLES, &["-F", "1997"]);
+fn record(client: &Client, words: &[&str]) {
+    client.record_samples(SAMPLES, &[&["-F", "1997"], words].concat());
 }
 
 /// The last part of a function's path.
@@ -53,10 +53,10 @@ fn short(name: &str) -> &str {
 }
 
 /// As many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the functions of [`SPOTS`] alone.
-fn hot_samples(client: &Client) -> HashMap<(String, String), u64> {
+fn hot_samples(client: &Client, words: &[&str]) -> HashMap<(String, String), u64> {
     let mut found = HashMap::new();
     for _ in 0..MOST_RECORDINGS {
-        record(client);
+        record(client, words);
         for (pair, count) in samples_by_caller(client) {
             *found.entry(pair).or_default() += count;
         }
@@ -84,13 +84,13 @@ fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
 #[test]
 fn hot_functions_have_their_shares_order_and_callers() {
     on(&HOT, |lab| {
-        assert_shares(&Guest::of(lab, "hot").client());
+        assert_shares(&Guest::of(lab, "hot").client(), &[]);
     });
 }
 
-/// Of a guest with `hotspots` on its command line.
-pub(crate) fn assert_shares(client: &Client) {
-    let found = hot_samples(client);
+/// Of a guest with `hotspots` on its command line, recorded with these words.
+pub(crate) fn assert_shares(client: &Client, words: &[&str]) {
+    let found = hot_samples(client, words);
     let all = found.values().sum::<u64>() as f64;
     let share = |(caller, function, _): &(&str, &str, f64)| {
         let pair = ((*caller).to_owned(), (*function).to_owned());
@@ -133,7 +133,7 @@ pub(crate) fn assert_names_and_lines(client: &Client) {
     let is_rarest = |(_, leaf): &(String, String)| leaf == "equinox";
     let mut recordings = 1..=MOST_RECORDINGS;
     while recordings.next().is_some() {
-        record(client);
+        record(client, &[]);
         if samples_by_caller(client).keys().any(is_rarest) {
             break;
         }

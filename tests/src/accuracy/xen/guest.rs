@@ -22,7 +22,7 @@ use crate::accuracy::images::Images;
 use crate::accuracy::recorded::Recorded;
 use crate::accuracy::truth::Truth;
 use crate::lab::{
-    GuestConfig, Lab, LabConfig, build_xen_guest, build_xen_guest_without_frame_pointers,
+    GuestConfig, Lab, LabConfig, Processor, build_xen_guest, build_xen_guest_without_frame_pointers,
 };
 use crate::profiled::{PROFILER_PORT, STATISTICS_PORT, address_of};
 
@@ -54,7 +54,7 @@ impl XenGuest {
     }
 
     pub fn without_frame_pointers() -> Result<XenGuest, AccuracyError> {
-        let image = build_xen_guest_without_frame_pointers(FEATURES)?;
+        let image = build_xen_guest_without_frame_pointers(Processor::X86_64, FEATURES)?;
         XenGuest::start(&image, Vec::new())
     }
 
