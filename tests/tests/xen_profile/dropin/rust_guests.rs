@@ -85,8 +85,7 @@ fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
             .client()
             .with_image(rust_image());
         client.must(&["start", "-F", "997"]);
-        let line =
-            lab.wait_for_console(RUST_SIGNALS, "xen-guest: 100 signals beside upcalls", BOOT);
+        let line = lab.wait_for_console(RUST_SIGNALS, "xen-guest: 20 signals beside upcalls", BOOT);
         line.unwrap();
         client.stop("run.unikprof");
     });

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::interrupts::{SIGNAL_VECTOR, UPCALL_VECTOR};
-use crate::{idle, println, timer, vcpus};
+use crate::vcpus::{self, FIRST};
+use crate::{idle, println, timer};
 
 /// Memory is mapped one to one, here, too.
 const APIC: usize = 0xfee0_0000;
@@ -24,9 +25,11 @@ const COMMAND_LOW: usize = 0x300;
 const COMMAND_HIGH: usize = 0x310;
 const ASSERT: u32 = 1 << 14;
 /// The handler waits no longer.
-const MOST_NS: u64 = 100_000_000;
+const MOST_NS: u64 = 30_000_000;
+/// Other guests run on the same processor.
+const PAUSE_NS: u64 = 100_000_000;
 /// A line on the console tells of so many.
-const LINE_EVERY: u32 = 50;
+const LINE_EVERY: u32 = 20;
 
 /// The second vCPU's APIC; known when it waits for signals.
 static DESTINATION: AtomicU32 = AtomicU32::new(0);
@@ -48,12 +51,15 @@ fn write(register: usize, value: u32) {
     }
 }
 
-/// The first vCPU's work: sends a signal when the last one was acknowledged.
+/// The first vCPU's work: sends a signal when the last one was acknowledged, some time after that.
 pub(crate) fn sender() -> impl FnMut() {
-    let (mut sent, mut told) = (0, 0);
+    let (mut sent, mut told, mut next_ns) = (0, 0, 0);
     move || {
-        if IS_READY.load(Ordering::Acquire) && ACKNOWLEDGED.load(Ordering::Acquire) == sent {
+        let now_ns = timer::now_ns(FIRST);
+        let is_acknowledged = ACKNOWLEDGED.load(Ordering::Acquire) == sent;
+        if IS_READY.load(Ordering::Acquire) && is_acknowledged && now_ns >= next_ns {
             sent += 1;
+            next_ns = now_ns + PAUSE_NS;
             write(COMMAND_HIGH, DESTINATION.load(Ordering::Relaxed));
             write(COMMAND_LOW, ASSERT | u32::from(SIGNAL_VECTOR));
         }
