@@ -7,6 +7,8 @@
 
 mod conversation;
 mod device;
+#[path = "../../xen-guest/src/x86_64/memory_functions.rs"]
+mod copying;
 #[path = "../../xen-guest/src/memory_functions.rs"]
 mod memory_functions;
 mod pipe;

@@ -1,0 +1,7 @@
+(* What surrounds the OCaml of docs/embedding/memory.md: the part of the package that it uses. *)
+module Page (Unikprof : sig
+  val sample_allocations : ?interval:int -> unit -> unit
+end) =
+struct
+//= 1
+end
