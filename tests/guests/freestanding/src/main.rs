@@ -6,9 +6,9 @@
 #![no_main]
 
 mod conversation;
-mod device;
 #[path = "../../xen-guest/src/x86_64/memory_functions.rs"]
 mod copying;
+mod device;
 #[path = "../../xen-guest/src/memory_functions.rs"]
 mod memory_functions;
 mod pipe;
