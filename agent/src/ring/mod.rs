@@ -11,11 +11,11 @@
 //! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time.
 
 mod laps;
-#[cfg(all(test, loom))]
-mod model;
 mod names;
 mod reader;
 mod record;
+#[cfg(all(test, loom))]
+mod ring_model;
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests;
