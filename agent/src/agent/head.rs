@@ -9,14 +9,19 @@
 use unikprof_proto::message::{Epoch, MAX_NAME};
 
 use crate::count::sampler::late_threshold_ns;
-use crate::ground::sync::{AtomicU64, Ordering};
+use crate::ground::sync::{AtomicU64, Ordering, fence};
 use crate::ground::text::Name;
 
 /// The words of a head that contain one number each.
 const NUMBERS: usize = 9;
 
-/// The words of a head, without the id.
-const WORDS: usize = NUMBERS + MAX_NAME / size_of::<u64>();
+/// The words of a head, without the id. The model has no name, because the model checker tries both values of each word.
+const WORDS: usize = NUMBERS
+    + if cfg!(loom) {
+        0
+    } else {
+        MAX_NAME / size_of::<u64>()
+    };
 
 /// The settings with which a recording was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,6 +160,8 @@ impl HeadCells {
     /// Replaces the head with another recording's.
     pub(crate) fn write(&self, head: &Head) {
         self.clear();
+        // Pairs with the fence in `read`: a reader that sees one of these words also sees that the id is cleared.
+        fence(Ordering::Release);
         for (cell, word) in self.words.iter().zip(head.words()) {
             cell.store(word, Ordering::Relaxed);
         }
@@ -163,8 +170,7 @@ impl HeadCells {
 
     /// Removes the head.
     pub(crate) fn clear(&self) {
-        // Acquire, so that the words written later are not visible before the id is cleared.
-        self.recording.swap(0, Ordering::AcqRel);
+        self.recording.store(0, Ordering::Relaxed);
     }
 
     /// The head; `None` if there is none, or if it was being written.
@@ -172,10 +178,55 @@ impl HeadCells {
         let recording = self.recording.load(Ordering::Acquire);
         let words = core::array::from_fn(|index| {
             let cell = self.words.get(index);
-            cell.map_or(0, |cell| cell.load(Ordering::Acquire))
+            cell.map_or(0, |cell| cell.load(Ordering::Relaxed))
         });
+        fence(Ordering::Acquire);
         let is_whole = recording != 0 && self.recording.load(Ordering::Relaxed) == recording;
         is_whole.then(|| Head::from_words(recording, words))?
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib head_model`
+#[cfg(all(test, loom))]
+mod head_model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// A head whose fields depend on the recording's id.
+    fn head(recording: u64) -> Head {
+        Head {
+            recording,
+            settings: Settings {
+                mode: recording as u32,
+                period_ns: recording,
+                started_ns: recording,
+                ..Settings::default()
+            },
+            gaps_before: recording as u32,
+        }
+    }
+
+    /// A vCPU that crashes while the recorder replaces a head on another one finds one of the two heads, or none.
+    #[test]
+    fn a_crash_on_another_vcpu_finds_a_whole_head() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let cells = Arc::new(HeadCells::default());
+            cells.write(&head(1));
+            let crash = {
+                let cells = Arc::clone(&cells);
+                thread::spawn(move || {
+                    if let Some(found) = cells.read() {
+                        assert_eq!(found.words(), head(found.recording).words());
+                    }
+                })
+            };
+            cells.write(&head(2));
+            crash.join().expect("no panic");
+        });
     }
 }
 
