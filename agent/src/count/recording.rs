@@ -10,7 +10,7 @@ use unikprof_proto::message::{Counter, Snapshot};
 use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
 use crate::count::sampler::Sampler;
 use crate::count::table::SEGMENTS;
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, fence, prefetch};
 use crate::stack::walk::{End, Walked, Way};
 
 /// The most recordings that there can be at a time.
@@ -133,7 +133,9 @@ const _: () = {
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct BlockCells {
-    /// The id of the recording that opened the block. The other fields are valid only while it is active.
+    /// The id of the recording that opened the block. The other fields are valid only while it is active. A vCPU whose
+    /// slot stays busy opens a block without it: release and acquire order then show a flip on another vCPU the other
+    /// fields.
     recording: AtomicU64,
     /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
@@ -472,7 +474,7 @@ impl RecordingCells {
     /// Whether the recording has an open block.
     #[inline]
     pub(crate) fn has_block(&self) -> bool {
-        self.block.recording.load(Ordering::Relaxed) == self.active() && self.active() != 0
+        self.block.recording.load(Ordering::Acquire) == self.active() && self.active() != 0
     }
 
     /// Opens a block: the vCPU blocks on the stack at this place, 0 if it is not known.
@@ -485,7 +487,7 @@ impl RecordingCells {
         self.block
             .counted_ns
             .store(times.blocked_ns, Ordering::Relaxed);
-        self.block.recording.store(self.active(), Ordering::Relaxed);
+        self.block.recording.store(self.active(), Ordering::Release);
     }
 
     /// Closes the block. Its time must have been counted before.
@@ -515,6 +517,14 @@ impl RecordingCells {
             return self.sampler.pass(self.sampled_ns(times));
         }
         until_ns - counted_ns
+    }
+
+    /// The current epoch, and the snapshot at its start, for a reader that does not own the slot.
+    pub(crate) fn current(&self) -> (u64, Snapshot) {
+        let epoch = self.epoch();
+        // The epoch is stored after its snapshot, with release order.
+        fence(Ordering::Acquire);
+        (epoch, self.boundary(epoch))
     }
 
     /// The snapshot at the start of `epoch`, which is the end of the epoch before.

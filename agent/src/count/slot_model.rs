@@ -414,6 +414,55 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
     });
 }
 
+/// A vCPU finds its slot busy when it blocks, because a dump flips it, and opens the block without it: a dump that finds
+/// the block open counts it from its beginning, not from the end of the block before.
+#[test]
+fn a_block_that_opens_beside_a_flip_is_counted_from_its_beginning() {
+    model(|| {
+        let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
+        memory.begin_mode(0, 1, 1, mode::OFF_CPU);
+        let platform = memory.agent.platform();
+        platform.blocked_ns.store(10, Ordering::Relaxed);
+        // Taken before and begun last: loom does not explore a store against an earlier load of another thread if the
+        // storing thread has loaded the same cell before.
+        let owned = take(memory.slot());
+        let vcpu = thread::spawn(|| memory.agent.on_block(Some(&Memory::registers(FIRST))));
+        let dump = thread::spawn(move || {
+            let now = Snapshot {
+                blocked_ns: 10,
+                ..Snapshot::default()
+            };
+            owned.flip(0, 2, false, now);
+        });
+        assert!(vcpu.join().is_ok() && dump.join().is_ok());
+        let counters = memory.slot().recordings[0].boundary(2).counters;
+        assert_eq!((counters.blocked, counters.blocked_overflow), (0, 0));
+    });
+}
+
+/// A vCPU crashes while the recorder starts an epoch on another one: the crash dump names an epoch with the clocks of
+/// its start.
+#[test]
+fn a_crash_finds_the_start_of_the_epoch_that_it_names() {
+    model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let crash = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                let (epoch, start) = memory.slot().recordings[0].current();
+                assert_eq!(start.at_ns, epoch - 1, "the start of epoch {epoch}");
+            }
+        });
+        let now = Snapshot {
+            at_ns: 1,
+            ..Snapshot::default()
+        };
+        take(memory.slot()).flip(0, 2, false, now);
+        assert!(crash.join().is_ok());
+    });
+}
+
 /// Guards a reader during a tick, or a crash inside one, against counters that do not add up.
 #[test]
 fn the_account_adds_up_within_a_tick() {

@@ -173,7 +173,7 @@ impl AnyAgent<'_, '_> {
         let platform = self.platform();
         let here = platform.vcpu() == Some(vcpu);
         for (_, cells) in slot.each(slot.live()) {
-            let epoch = cells.epoch();
+            let (epoch, start) = cells.current();
             let end = Snapshot {
                 allocated_bytes: slot.cells.points.allocated(),
                 freed_samples: slot.cells.points.freed(),
@@ -188,7 +188,7 @@ impl AnyAgent<'_, '_> {
             output.put(&VcpuEpoch {
                 epoch,
                 vcpu,
-                start: cells.boundary(epoch),
+                start,
                 end,
             });
         }
