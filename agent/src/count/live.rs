@@ -14,6 +14,7 @@
 
 use core::mem::MaybeUninit;
 
+use crate::count::table::Table;
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU64, Ordering, fence};
 
@@ -100,6 +101,17 @@ pub(crate) struct LiveEntry {
     pub(crate) size: u64,
     pub(crate) born_ns: u64,
     pub(crate) held: Held,
+}
+
+impl LiveEntry {
+    /// The number of its stack in its vCPU's `stacks`; 0 if the stack is given up, or is about to be.
+    pub(crate) fn stack(&self, stacks: &Table<'_>) -> u64 {
+        let place = self.held.place;
+        match stacks.condemned() >> stacks.segment_of(place) & 1 {
+            0 => stacks.number(place),
+            _ => 0,
+        }
+    }
 }
 
 /// A view of the table.
@@ -310,6 +322,18 @@ impl<'m> LiveTable<'m> {
         removed.is_some()
     }
 
+    /// Adds an allocation again that was removed; `false` if there is no room for it, or if `has_stack` says that its stack
+    /// has been given up since.
+    pub(crate) fn put_back(&self, entry: &LiveEntry, has_stack: impl FnOnce() -> bool) -> bool {
+        if !self.insert(entry) {
+            return false;
+        }
+        // The poll condemns a segment and then searches for entries with its stacks: either it finds this one, or the
+        // segment is seen to be condemned here.
+        fence(Ordering::SeqCst);
+        has_stack() || self.remove(entry.address, |found| found == entry).is_none()
+    }
+
     /// The entry with this index in a bucket; `None` if it is not in use or changes at this moment.
     pub(crate) fn read(&self, bucket: u32, index: usize) -> Option<LiveEntry> {
         let word = self.tags.get(bucket as usize)?;
@@ -354,7 +378,8 @@ impl<'m> LiveTable<'m> {
             let _ = cells.held.compare_exchange(
                 entry.held.to_bits(),
                 held.to_bits(),
-                Ordering::Relaxed,
+                // A vCPU that frees the allocation also sees the nodes of a stack that was moved.
+                Ordering::Release,
                 Ordering::Relaxed,
             );
         }
@@ -420,7 +445,7 @@ impl EntryCells {
             address: self.address.load(Ordering::Relaxed),
             size: self.size.load(Ordering::Relaxed),
             born_ns,
-            held: Held::from_bits(self.held.load(Ordering::Relaxed)),
+            held: Held::from_bits(self.held.load(Ordering::Acquire)),
         }
     }
 }
@@ -544,20 +569,23 @@ mod tests {
 mod live_model {
     extern crate std;
 
+    use std::boxed::Box;
     use std::vec::Vec;
 
     use loom::thread;
 
     use super::*;
 
-    fn table() -> LiveTable<'static> {
-        use std::boxed::Box;
-        let entries: Vec<EntryCells> = (0..SLOTS).map(|_| EntryCells::default()).collect();
-        LiveTable::new(
-            Box::leak(Box::new(LiveCells::default())),
-            Vec::leak(std::vec![AtomicU64::new(0)]),
-            Vec::leak(entries),
-        )
+    impl LiveTable<'_> {
+        /// A table of one bucket.
+        pub(crate) fn for_model() -> LiveTable<'static> {
+            let entries: Vec<EntryCells> = (0..SLOTS).map(|_| EntryCells::default()).collect();
+            LiveTable::new(
+                Box::leak(Box::new(LiveCells::default())),
+                Vec::leak(std::vec![AtomicU64::new(0)]),
+                Vec::leak(entries),
+            )
+        }
     }
 
     const HELD: Held = Held {
@@ -586,7 +614,7 @@ mod live_model {
     #[test]
     fn a_reader_sees_whole_entries_while_an_address_is_used_again() {
         check(|| {
-            let table = table();
+            let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)));
             let other = thread::spawn(move || table.insert(&entry(48, 3)));
             let same = thread::spawn(move || {
@@ -609,7 +637,7 @@ mod live_model {
     #[test]
     fn a_move_meets_the_entry_that_was_read() {
         check(|| {
-            let table = table();
+            let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)));
             let guest = thread::spawn(move || {
                 assert!(table.remove(16, |_| true).is_some());
@@ -636,7 +664,7 @@ mod live_model {
     #[test]
     fn frees_of_one_bucket_do_not_disturb_each_other() {
         check(|| {
-            let table = table();
+            let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)) && table.insert(&entry(32, 2)));
             let other = thread::spawn(move || table.remove(32, |_| true).map(|it| it.born_ns));
             assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(1));

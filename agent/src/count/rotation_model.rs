@@ -12,6 +12,7 @@ use loom::thread;
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
+use crate::count::live::{Held, LiveEntry, LiveTable};
 use crate::count::recording::{Begin, Lookup, RecordingCells, Sample};
 use crate::count::slot::{Slot, SlotCells};
 use crate::count::table::{Column, Node, SEGMENTS, Table};
@@ -159,6 +160,65 @@ fn a_tick_beside_a_rotation_is_counted_once() {
             assert!(memory.sample(OLD).is_some());
         });
     }
+}
+
+/// A guest takes a live sample and puts it back, as a realloc that fails does, while the poll gives up the segment of its
+/// stack: a sample that stays has a stack.
+#[test]
+fn a_sample_that_is_put_back_has_its_stack() {
+    model(1, || {
+        let memory = Arc::new(Memory::filled(1));
+        let live = LiveTable::for_model();
+        assert!(live.insert(&LiveEntry {
+            address: 16,
+            size: 8,
+            born_ns: 1,
+            held: Held {
+                place: 1,
+                vcpu: 0,
+                recordings: 1,
+            },
+        }));
+        let guest = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                let table = memory.slot().table;
+                let mut stack = 0;
+                let taken = live.remove(16, |entry| {
+                    stack = entry.stack(&table);
+                    true
+                });
+                let taken = taken.expect("only this thread removes it");
+                live.put_back(&taken, || stack != 0 && taken.stack(&table) == stack);
+            })
+        };
+        let slot = memory.slot();
+        let table = slot.table;
+        let own = || slot.take().expect("only this thread takes it");
+        let owned = own();
+        table.condemn(0, live.buckets());
+        drop(owned);
+        let owned = own();
+        for (index, entry) in live.each(0) {
+            let path = owned.path_cells().begin();
+            let place = table.move_stack(entry.held.place, path);
+            let place = place.expect("a segment is free");
+            let held = Held {
+                place,
+                ..entry.held
+            };
+            live.update(0, index, &entry, held);
+        }
+        drop(owned);
+        let owned = own();
+        table.sweep(u32::MAX);
+        table.free(0);
+        drop(owned);
+        guest.join().expect("no panic");
+        for (_, entry) in live.each(0) {
+            assert_ne!(entry.stack(&table), 0, "{entry:?}");
+        }
+    });
 }
 
 /// A crash dump reads the stacks of a vCPU that is still running: a number never comes with another stack's frames.

@@ -698,7 +698,8 @@ impl Table<'_> {
 
     /// The condemned segments, a bit for each. Needs no ownership.
     pub(crate) fn condemned(&self) -> u32 {
-        self.cells.condemned.load(Ordering::Relaxed)
+        // Pairs with the store in `free`: a reader that sees the segment freed does not see its earlier birth.
+        self.cells.condemned.load(Ordering::Acquire)
     }
 
     /// The oldest segment in use, except the current one and those in `except`, a bit for each. Needs no ownership.
@@ -719,6 +720,8 @@ impl Table<'_> {
         self.cells
             .unswept
             .store(self.index.len() as u32, Ordering::Relaxed);
+        // Pairs with the fence in `LiveTable::put_back`: the search of the live allocations comes after this.
+        fence(Ordering::SeqCst);
     }
 
     /// Cancels the condemnation: stacks that were not swept are found again.
@@ -818,7 +821,7 @@ impl Table<'_> {
             segment.named_from.store(named_from, Ordering::Release);
             segment.birth.store(0, Ordering::Release);
         }
-        self.cells.condemned.store(0, Ordering::Relaxed);
+        self.cells.condemned.store(0, Ordering::Release);
     }
 
     /// Sets a column's counts in a segment to zero, from the node with the index `from` on, `budget` nodes at most.

@@ -13,7 +13,6 @@ use unikprof_proto::ring::MAX_EVENT_NAME;
 use crate::agent::Agent;
 use crate::count::live::LiveEntry;
 use crate::ground::platform::{Platform, Registers};
-use crate::ground::sync::{Ordering, fence};
 use crate::ring::EventNameError;
 
 pub use sampled::Sampled;
@@ -164,29 +163,19 @@ impl<'m, P: Platform> Agent<'m, P> {
         entry.held.recordings & !running
     }
 
-    /// The number of a live sample's stack; 0 if the stack is given up, or is about to be.
+    /// The [number](LiveEntry::stack) of a live sample's stack.
     fn number_of_stack(&self, entry: &LiveEntry) -> u64 {
-        self.slot(entry.held.vcpu).map_or(0, |slot| {
-            let (table, place) = (&slot.table, entry.held.place);
-            match table.condemned() >> table.segment_of(place) & 1 {
-                0 => table.number(place),
-                _ => 0,
-            }
-        })
+        let slot = self.slot(entry.held.vcpu);
+        slot.map_or(0, |slot| entry.stack(&slot.table))
     }
 
     /// Returns a live sample to the table; `false` if there is no room for it, or if its stack has been given up since.
     #[cold]
     fn put_back(&self, taken: &Taken) -> bool {
-        let Taken { entry, stack } = taken;
-        let Some(live) = self.live().filter(|live| live.insert(entry)) else {
-            return false;
-        };
-        // The poll condemns a segment and then searches for entries with its stacks: either it finds this one, or the
-        // segment is seen to be condemned here.
-        fence(Ordering::SeqCst);
-        let has_stack = *stack != 0 && self.number_of_stack(entry) == *stack;
-        has_stack || live.remove(entry.address, |found| found == entry).is_none()
+        let &Taken { ref entry, stack } = taken;
+        let has_stack = || stack != 0 && self.number_of_stack(entry) == stack;
+        self.live()
+            .is_some_and(|live| live.put_back(entry, has_stack))
     }
 
     #[cold]
