@@ -14,6 +14,8 @@ pub mod ffi;
 #[cfg(unikprof_archive)]
 mod freestanding;
 mod gate;
+#[cfg(any(feature = "heap", all(test, loom)))]
+mod holds;
 #[cfg(feature = "smoltcp")]
 mod network;
 #[cfg(not(feature = "smoltcp"))]

@@ -127,26 +127,27 @@ unsafe extern "C" fn arena(name: *const c_char, used: u64, size: u64) -> i32 {
 #[cfg(feature = "heap")]
 pub(super) mod hooks {
     use core::ffi::c_void;
-    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    use core::sync::atomic::{AtomicU64, Ordering};
 
     use unikprof_agent::{Agent, Registers};
 
     use crate::ffi::guest::Guest;
     use crate::ffi::one;
+    use crate::holds::Holds;
 
     /// Bytes that the guest's only vCPU allocates before the agent must look. Always 0 if there are several vCPUs: they
     /// cannot share a countdown without a locked instruction.
     pub(super) static LEFT: AtomicU64 = AtomicU64::new(0);
     /// The value of [`LEFT`] when the agent last looked.
     static GIVEN: AtomicU64 = AtomicU64::new(0);
-    /// Not 0 while there may be live samples, so that frees must look for theirs.
-    pub(super) static HOLDS: AtomicU32 = AtomicU32::new(0);
+    /// Set while there may be live samples, so that frees must look for theirs.
+    pub(super) static HOLDS: Holds = Holds::new();
 
     /// Forgets an earlier agent.
     pub(in crate::ffi) fn reset() {
         LEFT.store(0, Ordering::Relaxed);
         GIVEN.store(0, Ordering::Relaxed);
-        HOLDS.store(0, Ordering::Relaxed);
+        HOLDS.reset();
     }
 
     pub(super) extern "C" fn on_alloc(
@@ -222,20 +223,13 @@ pub(super) mod hooks {
 
     fn note_samples(agent: &Agent<'static, Guest>) {
         if agent.has_live_samples() {
-            HOLDS.store(1, Ordering::SeqCst);
+            HOLDS.note();
         }
     }
 
     #[inline(never)]
     fn freed(agent: &Agent<'static, Guest>, pointer: *const c_void) {
         agent.on_free(pointer.cast());
-        if !agent.has_live_samples() {
-            HOLDS.store(0, Ordering::SeqCst);
-            // An allocation that was sampled in between has stored 1 before this 0, or will store it after it.
-            fence(Ordering::SeqCst);
-            if agent.has_live_samples() {
-                HOLDS.store(1, Ordering::SeqCst);
-            }
-        }
+        HOLDS.clear_if(|| !agent.has_live_samples());
     }
 }
