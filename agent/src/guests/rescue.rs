@@ -56,7 +56,8 @@ pub struct PollCell<T> {
     last_ns: AtomicU64,
     /// When the last poll asked to be called again even if nothing arrives.
     wanted_ns: AtomicU64,
-    /// 1 if something has arrived since the last poll.
+    /// 1 if something has arrived since the last poll. Relaxed, also on several vCPUs: a poll clears it before it looks,
+    /// and a device's last look comes after a full fence.
     noticed: AtomicU32,
     rescues: AtomicU64,
 }
