@@ -830,7 +830,7 @@ class Page {
     const isTyping = ["INPUT", "SELECT"].includes(event.target.tagName) && event.target.type !== "checkbox";
     if (event.key === "Escape") this.back();
     else if (isTyping) return;
-    else if (event.target === $("tracks") && this.tracks && this.timeKey(event)) event.preventDefault();
+    else if (event.target === $("tracks") && this.tracks?.key(event)) event.preventDefault();
     else if (event.target === $("graph") && this.graphKey(event, this.graph, this.shownGraph)) event.preventDefault();
     else if (event.target === $("callers") && this.graphKey(event, this.callersGraph, this.shownCallers)) event.preventDefault();
     else if (/^[1-6]$/.test(event.key)) this.set({ view: VIEWS[Number(event.key) - 1] });
@@ -856,24 +856,6 @@ class Page {
     else if (state.base) this.set({ base: null });
     else if (state.window) this.set({ window: null });
     else if (state.zoom) this.set({ zoom: null });
-  }
-
-  timeKey(event) {
-    const { window: range, zoom } = this.state;
-    const { tracks } = this;
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step !== undefined && event.shiftKey && range) {
-      const shift = Math.round(step * (range[1] - range[0]) * 0.25);
-      const { from_ns: first, to_ns: last } = this.recording.time;
-      const moved = Math.min(Math.max(shift, first - range[0]), last - range[1]);
-      this.set({ window: [range[0] + moved, range[1] + moved] });
-    } else if (step !== undefined) tracks.pan(step * 0.1);
-    else if (event.key === "+" || event.key === "=") tracks.zoomBy(0.5);
-    else if (event.key === "-") tracks.zoomBy(2);
-    else if (event.key === "Enter") this.set({ window: zoom });
-    else if (event.key === "b") this.set({ base: zoom });
-    else return false;
-    return true;
   }
 
   graphKey(event, graph, part) {

@@ -90,15 +90,6 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
     ...(compares ? [["change", "change of self"], [null, "95 % interval"], [null, "significant"]] : []),
     ["name", "function"],
   ];
-  const heads = columns.map(([key, text]) => {
-    const head = element("th", { scope: "col" });
-    if (key === null) head.append(text);
-    else {
-      head.append(element("button", { type: "button", "data-key": `sort ${key}`, textContent: text, onclick: () => onSort(key) }));
-      head.setAttribute("aria-sort", sort === key ? (key === "name" ? "ascending" : "descending") : "none");
-    }
-    return head;
-  });
   const body = rows.map((row) => {
     const label = labels[row.label];
     const change = compares
@@ -111,7 +102,20 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
     const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
     return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
   });
-  return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
+  return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...headsOf(columns, sort, onSort))), element("tbody", {}, ...body));
+}
+
+/** The heads of columns: a button over each that has a key sorts by it. */
+export function headsOf(columns, sort, onSort) {
+  return columns.map(([key, text]) => {
+    const head = element("th", { scope: "col" });
+    if (key === null) head.append(text);
+    else {
+      head.append(element("button", { type: "button", "data-key": `sort ${key}`, textContent: text, onclick: () => onSort(key) }));
+      head.setAttribute("aria-sort", sort === key ? (key === "name" ? "ascending" : "descending") : "none");
+    }
+    return head;
+  });
 }
 
 /** A change of a share in points, with its sign. */

@@ -1,34 +1,15 @@
 // Time: a track for each vCPU, lanes of the guest's spans, marks and counters.
-import { css, elide, prepare, tickStep } from "./canvas.js";
+import { AXIS, Axis, LANE, LEFT, MOST_LANES } from "./axis.js";
+import { css } from "./canvas.js";
 import { amountWithUnit, clock, duration, grouped, moment, percent } from "./format.js";
 import { upper } from "./times.js";
 
 /** From this length on, vCPUs are heatmaps: a column a second, the part of the second downwards. */
 const HEATMAP_FROM_NS = 90e9;
 const SECOND = 1e9;
-const LEFT = 110;
-const AXIS = 22;
-const GAP = 3;
-const LANE = 18;
-const MOST_LANES = 24;
 
-/** The tracks on two canvases: what happened, and over it the ranges that are chosen. */
-export class Tracks {
-  constructor(canvas, overlay, { onRange, onZoom, onHover }) {
-    this.canvas = canvas;
-    this.overlay = overlay;
-    this.onRange = onRange;
-    this.onZoom = onZoom;
-    this.onHover = onHover;
-    this.drag = null;
-    overlay.addEventListener("pointerdown", (event) => this.press(event));
-    overlay.addEventListener("pointermove", (event) => this.move(event));
-    overlay.addEventListener("pointerup", (event) => this.release(event));
-    overlay.addEventListener("pointerleave", () => this.onHover(null));
-    overlay.addEventListener("dblclick", () => this.onZoom(null));
-    overlay.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-  }
-
+/** The tracks: what happened on each vCPU, and the guest's own events. */
+export class Tracks extends Axis {
   /** Shows a recording's time; `state` has zoom, window and base, `vcpus` those that are selected. */
   show(recording, state) {
     this.recording = recording;
@@ -44,10 +25,6 @@ export class Tracks {
     this.drawn = key;
     this.rows = this.findRows();
     this.draw();
-  }
-
-  get width() {
-    return this.canvas.parentElement.clientWidth;
   }
 
   findRows() {
@@ -69,68 +46,28 @@ export class Tracks {
     if (marks.size > 0) rows.push({ kind: "marks", name: "marks", height: LANE });
     const counters = new Set(recording.events.filter((event) => event.kind === "counter").map((event) => event.name));
     lanes([...counters], (id) => ({ kind: "counter", id, name: recording.head.names[id], height: 30 }));
-    let y = AXIS;
-    for (const row of rows) {
-      if (row.isBelow) y -= GAP - 1;
-      row.y = y;
-      y += row.height + GAP;
-    }
-    this.height = y;
+    this.height = this.place(rows);
     return rows;
   }
 
-  x(at) {
-    return LEFT + ((at - this.from) / (this.to - this.from)) * (this.width - LEFT);
-  }
-
-  at(x) {
-    const part = (x - LEFT) / Math.max(1, this.width - LEFT);
-    const { from_ns: first, to_ns: last } = this.recording.time;
-    return Math.round(Math.min(Math.max(this.from + part * (this.to - this.from), first), last));
-  }
-
   draw() {
-    const context = prepare(this.canvas, this.width, this.height);
-    this.context = context;
-    context.font = "12px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    this.drawAxis();
     this.grids = { heat: this.count("heat"), bars: this.count("bars") };
-    for (const row of this.rows) {
-      context.fillStyle = css("--dim");
-      const name = row.kind === "heat" || row.kind === "bars" ? `vCPU ${row.vcpu}` : row.name;
-      if (!row.isBelow) context.fillText(elide(context, name, LEFT - 10), 2, row.y + row.height / 2);
-      if (row.kind === "more") continue;
-      context.save();
-      context.beginPath();
-      context.rect(LEFT, row.y, this.width - LEFT, row.height);
-      context.clip();
-      context.fillStyle = css("--track");
-      context.fillRect(LEFT, row.y, this.width - LEFT, row.height);
-      if (row.kind === "heat") this.drawHeat(row);
-      else if (row.kind === "bars") this.drawBars(row);
-      else if (row.kind === "span") this.drawSpans(row);
-      else if (row.kind === "marks") this.drawMarks(row);
-      else this.drawCounter(row);
-      context.restore();
-    }
+    this.drawRows();
     this.drawChanges();
     this.drawRanges();
   }
 
-  drawAxis() {
-    const { context } = this;
-    const step = tickStep(this.to - this.from, (this.width - LEFT) / 110);
-    this.step = step;
-    const unixNs = this.recording.time.unix_ns;
-    for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) {
-      const x = this.x(at);
-      context.fillStyle = css("--line");
-      context.fillRect(x, AXIS - 6, 1, this.height);
-      context.fillStyle = css("--dim");
-      const date = unixNs === null ? "" : `  ${clock(unixNs + at).slice(0, step < SECOND ? 12 : 8)}`;
-      context.fillText(moment(at, step) + (this.width > 700 ? date : ""), x + 3, 8);
-    }
+  nameOf(row) {
+    if (row.isBelow) return "";
+    return row.kind === "heat" || row.kind === "bars" ? `vCPU ${row.vcpu}` : row.name;
+  }
+
+  drawRow(row) {
+    if (row.kind === "heat") this.drawHeat(row);
+    else if (row.kind === "bars") this.drawBars(row);
+    else if (row.kind === "span") this.drawSpans(row);
+    else if (row.kind === "marks") this.drawMarks(row);
+    else this.drawCounter(row);
   }
 
   /** The ticks of each column on each vCPU: on CPU, masked, lost; in a heatmap by part of the second. */
@@ -309,83 +246,6 @@ export class Tracks {
         for (let x = left; x < right; x += 4) context.fillRect(x, row.y, 1, row.height);
       }
     }
-  }
-
-  drawRanges() {
-    const context = prepare(this.overlay, this.width, this.height);
-    const draw = (range, color, name, isRight) => {
-      if (!range) return;
-      const left = Math.max(this.x(range[0]), LEFT);
-      const right = Math.min(this.x(range[1]), this.width);
-      if (right < LEFT || left > this.width) return;
-      context.fillStyle = color;
-      context.globalAlpha = 0.16;
-      context.fillRect(left, AXIS - 6, Math.max(right - left, 1), this.height);
-      context.globalAlpha = 1;
-      context.fillRect(left, AXIS - 6, 1.5, this.height);
-      context.fillRect(right - 1.5, AXIS - 6, 1.5, this.height);
-      context.font = "bold 12px system-ui, sans-serif";
-      // At other ends: the ranges may begin at the same moment.
-      context.textAlign = isRight ? "right" : "left";
-      context.fillText(name, isRight ? right - 4 : left + 4, AXIS + 2);
-    };
-    draw(this.state.base, css("--base"), "base", true);
-    draw(this.state.window, css("--accent"), this.state.base ? "new" : "", false);
-  }
-
-  press(event) {
-    if (event.button !== 0 || event.offsetX < LEFT) return;
-    // Beyond the canvas too; an event that a program made has no pointer to capture.
-    if (event.isTrusted) this.overlay.setPointerCapture(event.pointerId);
-    const kind = event.shiftKey ? "pan" : event.ctrlKey || event.metaKey ? "base" : "window";
-    this.drag = { kind, x: event.offsetX, from: this.from, to: this.to };
-  }
-
-  move(event) {
-    if (!this.drag) {
-      this.onHover(this.tip(event), event);
-      return;
-    }
-    const { kind, x, from, to } = this.drag;
-    if (kind === "pan") {
-      const shift = ((x - event.offsetX) / (this.width - LEFT)) * (to - from);
-      this.zoomTo(from + shift, to + shift);
-      return;
-    }
-    const ends = [this.at(x), this.at(event.offsetX)].sort((a, b) => a - b);
-    if (Math.abs(event.offsetX - x) >= 3) this.onRange(kind, ends);
-  }
-
-  release(event) {
-    const { drag } = this;
-    this.drag = null;
-    if (drag && drag.kind !== "pan" && Math.abs(event.offsetX - drag.x) < 3) this.onRange(drag.kind, null);
-  }
-
-  wheel(event) {
-    if (!this.recording) return;
-    event.preventDefault();
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX / this.width) * 1.5);
-    else this.zoomBy(Math.exp(event.deltaY * 0.002), this.at(event.offsetX));
-  }
-
-  /** Makes the time that is shown longer or shorter, about a moment. */
-  zoomBy(factor, about = (this.from + this.to) / 2) {
-    this.zoomTo(about - (about - this.from) * factor, about + (this.to - about) * factor);
-  }
-
-  /** Moves by a part of the time that is shown. */
-  pan(part) {
-    const shift = (this.to - this.from) * part;
-    this.zoomTo(this.from + shift, this.to + shift);
-  }
-
-  zoomTo(from, to) {
-    const { from_ns: first, to_ns: last } = this.recording.time;
-    const length = Math.min(Math.max(to - from, 1000), last - first);
-    const begin = Math.round(Math.min(Math.max(from, first), last - length));
-    const isAll = length >= last - first;
-    this.onZoom(isAll ? null : [begin, Math.round(begin + length)]);
   }
 
   /** What lies under the pointer, as lines. */

@@ -10,6 +10,7 @@ mod diff;
 mod export;
 mod json;
 mod order;
+mod page;
 mod pattern;
 mod plan;
 #[cfg(test)]
@@ -49,10 +50,11 @@ impl TraceView<'_> {
             Format::Firefox => export::write_firefox(self, out),
             Format::Folded => export::write_folded(self, out),
             Format::Svg => export::write_svg(self, out),
+            Format::Page => page::write(self, out),
             other => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
-                    "a trace cannot be written as {other}: expected text, json, chrome, firefox, folded or svg"
+                    "a trace cannot be written as {other}: expected text, html, json, chrome, firefox, folded or svg"
                 ),
             )),
         }

@@ -42,6 +42,7 @@ test("text has a contrast of 4.5 and what is drawn of 3, light and dark", () => 
     };
     for (const on of ["paper", "panel", "track"]) for (const name of ["ink", "dim"]) expect(name, on, 4.5);
     expect("accent", "panel", 4.5);
+    expect("accent", "track", 3);
     expect("base", "panel", 4.5);
     expect("warn", "warn-paper", 4.5);
     for (const name of ["run", "stolen", "blocked", "masked", "lost", "span", "mark", "counter"]) expect(name, "track", 3);

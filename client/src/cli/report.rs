@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         (outputs, None)
     };
     if super::trace::report(&recording, &arguments.trace, &outputs, arguments.top)? {
-        return Ok(());
+        return open_page(opened);
     }
     let calls = match (&arguments.callers, &arguments.callees) {
         (Some(name), _) => Some((name, Direction::Callers)),
@@ -103,7 +103,12 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         report = report.with_annotation(annotation.map_err(Failure::Annotation)?);
     }
     ReportOutput::write_all(&outputs, &report)?;
-    match opened {
+    open_page(opened)
+}
+
+/// Opens a page that was written in a browser, if it is to be.
+fn open_page(path: Option<PathBuf>) -> Result<(), Failure> {
+    match path {
         Some(path) => ::open::that(&path).map_err(|source| Failure::Browser { path, source }),
         None => Ok(()),
     }

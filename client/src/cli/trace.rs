@@ -68,8 +68,8 @@ pub(super) struct TraceArguments {
     slow: Option<u64>,
     /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .unikprof is the trace itself, from which `report` makes all other formats; .txt is the table and the whole
-    /// tree, .svg the calls over time, .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto,
+    /// .unikprof is the trace itself, from which `report` makes all other formats; .html is a page with each call over
+    /// time, .txt the table and the whole tree, .svg the calls over time, .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto,
     /// .folded are folded stacks of self time, .json is for programs; - is standard output. In the name, %t stands for
     /// the time (UTC), %n for the guest's name and %r for `trace`. Default: text on standard output.
     #[arg(

@@ -48,7 +48,7 @@ const DECODING: [&str; 6] = [
 ];
 
 /// The program's modules, likewise.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     include_str!("../../page/format.js"),
     include_str!("../../page/decode.js"),
     include_str!("../../page/statistics.js"),
@@ -58,6 +58,7 @@ const MODULES: [&str; 15] = [
     include_str!("../../page/state.js"),
     include_str!("../../page/colors.js"),
     include_str!("../../page/canvas.js"),
+    include_str!("../../page/axis.js"),
     include_str!("../../page/tracks.js"),
     include_str!("../../page/flame.js"),
     include_str!("../../page/tables.js"),
@@ -456,7 +457,7 @@ fn code(outcome: Outcome) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::io::Read as _;
 
@@ -474,7 +475,7 @@ mod tests {
     }
 
     /// The page without its data, and the data inflated.
-    fn parts(page: &str) -> (String, Vec<u8>) {
+    pub(crate) fn parts(page: &str) -> (String, Vec<u8>) {
         let (before, rest) = page.split_once("octet-stream\">").unwrap();
         let (data, after) = rest.split_once('<').unwrap();
         let mut bytes = Vec::new();
@@ -484,7 +485,7 @@ mod tests {
     }
 
     /// The head, and the columns by their names.
-    fn read(data: &[u8]) -> (Value, HashMap<String, Vec<u64>>) {
+    pub(crate) fn read(data: &[u8]) -> (Value, HashMap<String, Vec<u64>>) {
         let length = u32::from_le_bytes(data[..4].try_into().unwrap()) as usize;
         let head: Value = serde_json::from_slice(&data[4..4 + length]).unwrap();
         let mut bytes = data[4 + length..].iter();
@@ -510,29 +511,34 @@ mod tests {
         (head, columns)
     }
 
+    /// A page's program asks for nothing and makes neither programs nor markup of text.
+    pub(crate) fn assert_offline(program: &str) {
+        for word in [
+            "eval(",
+            "Function(",
+            "import",
+            "fetch(",
+            "XMLHttp",
+            "http:",
+            "https:",
+            "innerHTML",
+        ] {
+            let is_allowed = |line: &&str| !line.contains("!important");
+            let lines: Vec<&str> = program
+                .lines()
+                .filter(is_allowed)
+                .filter(|line| line.contains(word))
+                .collect();
+            assert_eq!(lines, [""; 0], "{word}");
+        }
+    }
+
     #[test]
     fn the_program_is_small_and_uses_neither_the_network_nor_eval() {
         with_report(ReportOptions::default(), |report| {
             let (program, _) = parts(&page(report));
             assert!(program.len() <= 150_000, "{} bytes", program.len());
-            for word in [
-                "eval(",
-                "Function(",
-                "import",
-                "fetch(",
-                "XMLHttp",
-                "http:",
-                "https:",
-                "innerHTML",
-            ] {
-                let is_allowed = |line: &&str| !line.contains("!important");
-                let lines: Vec<&str> = program
-                    .lines()
-                    .filter(is_allowed)
-                    .filter(|line| line.contains(word))
-                    .collect();
-                assert_eq!(lines, [""; 0], "{word}");
-            }
+            assert_offline(&program);
         });
     }
 

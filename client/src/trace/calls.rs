@@ -76,6 +76,15 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// In the order of the declaration.
+    pub(crate) const ALL: [End; 5] = [
+        End::Returned,
+        End::Unwound,
+        End::Replaced,
+        End::Open,
+        End::Lost,
+    ];
+
     /// The mark in tables and trees.
     pub(crate) fn text(self) -> &'static str {
         match self {

@@ -13,35 +13,7 @@ use super::view::{Row, TraceView};
 const BINS: usize = 100;
 
 pub(super) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let trace = view.trace;
-    let (from_ns, to_ns) = trace.extent();
-    let over_time = view.over_time(BINS);
-    let functions = view.rows();
-    let functions = functions.iter().map(|row| {
-        let over_time = over_time.as_ref().map(|all| &all[row.function]);
-        function(view, row, over_time)
-    });
-    let refused = view.refused();
-    let refused = refused
-        .iter()
-        .map(|(name, reason)| json!({"function": name, "reason": reason}));
-    let state = trace.state.as_ref();
-    let mut all = json!({
-        "patterns": trace.order.patterns,
-        "inside": trace.order.inside,
-        "count_only": trace.order.count_only,
-        "slow_ns": trace.order.slow_ns,
-        "started_ns": from_ns,
-        "ended_ns": to_ns,
-        "started_unix_ns": view.began_unix_ns,
-        "probes": trace.armed.map_or(0, |armed| armed.probes),
-        "probe_cycles": trace.ready.map(|ready| ready.probe_cycles),
-        "breakpoints": state.map(|state| state.traps),
-        "cost_permille": state.map(|state| state.cost_permille),
-        "functions": functions.collect::<Vec<_>>(),
-        "refused": refused.collect::<Vec<_>>(),
-        "warnings": view.warnings(),
-    });
+    let mut all = document(view, &view.rows());
     if let (Some(calls), Some(all)) = (&view.calls, all.as_object_mut()) {
         let (trees, short) = view.trees();
         let branch = |it: &Branch| branch(view, it);
@@ -56,6 +28,38 @@ pub(super) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()>
         }
     }
     writeln!(out, "{all}")
+}
+
+/// All but the calls, with the functions in the order of their rows.
+pub(super) fn document(view: &TraceView<'_>, rows: &[Row]) -> Value {
+    let trace = view.trace;
+    let (from_ns, to_ns) = trace.extent();
+    let over_time = view.over_time(BINS);
+    let functions = rows.iter().map(|row| {
+        let over_time = over_time.as_ref().map(|all| &all[row.function]);
+        function(view, row, over_time)
+    });
+    let refused = view.refused();
+    let refused = refused
+        .iter()
+        .map(|(name, reason)| json!({"function": name, "reason": reason}));
+    let state = trace.state.as_ref();
+    json!({
+        "patterns": trace.order.patterns,
+        "inside": trace.order.inside,
+        "count_only": trace.order.count_only,
+        "slow_ns": trace.order.slow_ns,
+        "started_ns": from_ns,
+        "ended_ns": to_ns,
+        "started_unix_ns": view.began_unix_ns,
+        "probes": trace.armed.map_or(0, |armed| armed.probes),
+        "probe_cycles": trace.ready.map(|ready| ready.probe_cycles),
+        "breakpoints": state.map(|state| state.traps),
+        "cost_permille": state.map(|state| state.cost_permille),
+        "functions": functions.collect::<Vec<_>>(),
+        "refused": refused.collect::<Vec<_>>(),
+        "warnings": view.warnings(),
+    })
 }
 
 fn function(view: &TraceView<'_>, row: &Row, over_time: Option<&Vec<u64>>) -> Value {

@@ -1,6 +1,8 @@
 //! What is printed of a trace.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashMap;
+
 use unikprof_proto::message::{BUCKETS, TraceReady, TraceState, bucket};
 use unikprof_proto::ring::how;
 use unikprof_proto::trace::{FunctionTotals, totals_flag};
@@ -8,6 +10,7 @@ use unikprof_proto::trace::{FunctionTotals, totals_flag};
 use super::calls::tests::{TRACE, enter, leave, timeline};
 use super::data::CallsFrom;
 use super::*;
+use crate::report::page::tests::{assert_offline, parts, read};
 use crate::timeline::Window;
 
 /// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve` is open.
@@ -157,6 +160,72 @@ fn folded_stacks_hold_the_time_of_the_tree() {
     assert_eq!(sum("serve"), 50_000 + 300_000 + 5_000 - 5_000, "{text}");
     assert_eq!(sum("serve;parse"), 16_000, "{text}");
     assert_eq!(sum("parse"), 5_000, "{text}");
+}
+
+/// The data of the page, and its program.
+fn page(options: TraceOptions) -> (serde_json::Value, HashMap<String, Vec<u64>>, String) {
+    let (program, data) = parts(&shown(options, Format::Page));
+    let (head, columns) = read(&data);
+    (head, columns, program)
+}
+
+#[test]
+fn the_page_has_the_report_and_each_call() {
+    let (head, columns, _) = page(TraceOptions::default());
+    let mut json: serde_json::Value =
+        serde_json::from_str(&shown(TraceOptions::default(), Format::Json)).unwrap();
+    for key in ["lost_records", "holes", "tree", "short"] {
+        json.as_object_mut().unwrap().remove(key);
+    }
+    assert_eq!(head["report"], json);
+    let numbers = head["numbers"].as_array().unwrap().iter();
+    for (number, function) in numbers.zip(json["functions"].as_array().unwrap()) {
+        let name = &head["names"][number.as_u64().unwrap() as usize];
+        assert_eq!(*name, function["function"]);
+    }
+    assert_eq!(
+        head["time"]["holes"][0],
+        serde_json::json!([0, 400_000, 700_000])
+    );
+    assert_eq!(columns["call_function"], [0, 1, 1, 1, 0, 1]);
+    // The last one began after records were lost: its caller is not known, and was open all the time.
+    assert_eq!(columns["call_row"], [1, 2, 2, 2, 1, 2]);
+    assert_eq!(
+        columns["call_length"],
+        [50_000, 5_000, 5_000, 6_000, 305_000, 5_000]
+    );
+    assert_eq!(columns["call_self"][0], 34_000);
+    assert_eq!(columns["call_end"], [0, 0, 0, 1, 4, 0]);
+    assert_eq!(columns["call_hole"], [0, 0, 0, 0, 1, 0]);
+    assert_eq!(columns["call_outermost"], [1; 6]);
+}
+
+#[test]
+fn what_is_left_out_of_the_page_is_counted_and_not_drawn() {
+    let options = TraceOptions {
+        hide: vec!["serve".parse().unwrap()],
+        min_ns: 5_500,
+        ..TraceOptions::default()
+    };
+    let (_, columns, _) = page(options);
+    assert_eq!(columns["call_row"], [0, 0, 0, 1, 0, 0]);
+    let options = TraceOptions {
+        inside: Some("serve".parse().unwrap()),
+        ..TraceOptions::default()
+    };
+    let (head, columns, _) = page(options);
+    assert_eq!(columns["call_function"], [0, 1, 1, 1, 0]);
+    assert_eq!(head["is_part"], true);
+}
+
+/// Names of the guest are in the data alone, which is base64.
+#[test]
+fn the_page_is_small_and_no_name_of_the_guest_is_markup() {
+    let (head, _, program) = page(TraceOptions::default());
+    assert_eq!(head["title"], "trace of serve parse");
+    assert!(!program.contains("serve"), "a function's name");
+    assert!(program.len() <= 70_000, "{} bytes", program.len());
+    assert_offline(&program);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::calls::End;
 use super::data::last_of;
 use super::tree::{Branch, Short};
 use super::view::{Row, TraceView, refusal_lines};
+use crate::printable::Printable;
 use crate::timeline::sparkline;
 use crate::units::{duration, grouped, percent};
 
@@ -41,53 +42,60 @@ pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()>
 }
 
 fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let trace = view.trace;
-    let (from_ns, to_ns) = trace.extent();
-    let refused = view.refused();
-    let traced = trace
-        .functions
-        .iter()
-        .filter(|it| it.refused.is_none())
-        .count();
-    let probes = trace.armed.map_or(0, |armed| armed.probes);
-    let patterns = crate::printable::Printable(&trace.order.patterns);
-    write!(
-        out,
-        "trace of {patterns}: {}, {} functions, {} probes",
-        duration(to_ns.saturating_sub(from_ns)),
-        grouped(traced as u64),
-        grouped(probes)
-    )?;
-    if let Some(state) = &trace.state {
-        write!(
-            out,
-            ", {} breakpoints, cost {} of a CPU",
-            grouped(state.traps),
-            percent(f64::from(state.cost_permille) / 1000.0)
-        )?;
-    }
-    writeln!(out)?;
-    if trace.order.slow_ns > 0 {
-        writeln!(
-            out,
-            "the tree has the calls that took at least {}",
-            duration(trace.order.slow_ns)
-        )?;
-    }
-    if let Some(ready) = trace.ready.filter(|ready| ready.probe_cycles > 0) {
-        writeln!(
-            out,
-            "a breakpoint takes about {} cycles: durations contain one of their own, and two for each traced call inside",
-            grouped(ready.probe_cycles)
-        )?;
+    write!(out, "{}: ", title(view))?;
+    for fact in facts(view) {
+        writeln!(out, "{fact}")?;
     }
     for warning in view.warnings() {
         writeln!(out, "warning: {warning}")?;
     }
-    for line in refusal_lines(&refused) {
+    for line in refusal_lines(&view.refused()) {
         writeln!(out, "{line}")?;
     }
     Ok(())
+}
+
+/// What was traced, made safe for terminals and files.
+pub(super) fn title(view: &TraceView<'_>) -> String {
+    format!("trace of {}", Printable(&view.trace.order.patterns))
+}
+
+/// What the trace is and what it cost, a line each; the first goes on from the title.
+pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
+    let trace = view.trace;
+    let (from_ns, to_ns) = trace.extent();
+    let functions = trace.functions.iter();
+    let traced = functions.filter(|it| it.refused.is_none()).count();
+    let probes = trace.armed.map_or(0, |armed| armed.probes);
+    let mut first = format!(
+        "{}, {} functions, {} probes",
+        duration(to_ns.saturating_sub(from_ns)),
+        grouped(traced as u64),
+        grouped(probes)
+    );
+    if let Some(state) = &trace.state {
+        // Writing to a string does not fail.
+        let _ = write!(
+            first,
+            ", {} breakpoints, cost {} of a CPU",
+            grouped(state.traps),
+            percent(f64::from(state.cost_permille) / 1000.0)
+        );
+    }
+    let mut facts = vec![first];
+    if trace.order.slow_ns > 0 {
+        facts.push(format!(
+            "single calls are those that took at least {}, and the calls inside them",
+            duration(trace.order.slow_ns)
+        ));
+    }
+    if let Some(ready) = trace.ready.filter(|ready| ready.probe_cycles > 0) {
+        facts.push(format!(
+            "a breakpoint takes about {} cycles: durations contain one of their own, and two for each traced call inside",
+            grouped(ready.probe_cycles)
+        ));
+    }
+    facts
 }
 
 fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {

@@ -168,6 +168,11 @@ impl<'t> TraceView<'t> {
         })
     }
 
+    /// Whether only calls inside another function are shown.
+    pub(crate) fn is_part(&self) -> bool {
+        self.within.is_some()
+    }
+
     /// The functions' lines, in the order that was asked for. They are the agent's counts; or, if only calls inside
     /// another function are shown, what the calls add up to.
     pub(crate) fn rows(&self) -> Vec<Row> {
@@ -251,9 +256,7 @@ impl<'t> TraceView<'t> {
                 End::Lost => &mut row.lost,
             } += 1;
             let duration_ns = call.duration_ns();
-            let is_outermost =
-                !ancestors(calls, at).any(|it| calls.all[it].function == call.function);
-            if is_outermost {
+            if is_outermost(calls, at) {
                 row.total_ns = row.total_ns.saturating_add(duration_ns);
             }
             let self_ns = duration_ns.saturating_sub(inside_ns[at]);
@@ -278,7 +281,7 @@ impl<'t> TraceView<'t> {
     }
 
     /// By call: the duration of the calls directly inside it.
-    fn inside_ns(&self, calls: &Calls) -> Vec<u64> {
+    pub(crate) fn inside_ns(&self, calls: &Calls) -> Vec<u64> {
         let mut inside_ns = vec![0_u64; calls.all.len()];
         for call in &calls.all {
             if let Some(parent) = call.parent {
@@ -418,6 +421,11 @@ impl<'t> TraceView<'t> {
         });
         by_client.chain(by_agent).collect()
     }
+}
+
+/// Whether a call is not inside another one of its function.
+pub(crate) fn is_outermost(calls: &Calls, at: usize) -> bool {
+    !ancestors(calls, at).any(|it| calls.all[it].function == calls.all[at].function)
 }
 
 fn ancestors(calls: &Calls, at: usize) -> impl Iterator<Item = usize> + '_ {

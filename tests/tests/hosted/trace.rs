@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use unikprof_client::exit_code;
 
 use crate::harness::{Client, Guest, Keyed};
+use crate::page::drive;
 
 fn image() -> &'static str {
     Guest::program().to_str().unwrap()
@@ -170,7 +171,145 @@ fn calls_of_a_known_tree_are_exact() {
     assert!(svg.contains("traced::inner") && svg.ends_with("</svg>\n"));
     let text = std::fs::read_to_string(client.path("run.txt")).unwrap();
     assert!(text.contains("unwound"), "{text}");
+    the_page_shows_the_same(&client, &trace, &text, events_of(&chrome));
     assert!(guest.stop().success());
+}
+
+/// Each call's function and beginning, in ns since the trace began.
+fn events_of(chrome: &Value) -> Vec<(String, u64)> {
+    let events = chrome["traceEvents"].as_array().unwrap().iter();
+    let complete = events.filter(|event| event["ph"] == "X");
+    complete
+        .map(|event| {
+            let name = event["name"].as_str().unwrap().to_owned();
+            (
+                name,
+                (event["ts"].as_f64().unwrap() * 1000.0).round() as u64,
+            )
+        })
+        .collect()
+}
+
+/// The number at the beginning of a text, with its thousands apart.
+fn number(text: &Value) -> u64 {
+    let first = text.as_str().unwrap().split_whitespace().next().unwrap();
+    first.replace(',', "").parse().unwrap()
+}
+
+/// The page's table is that of the text, its histogram that of the JSON; a range has the calls that begin in it, a function
+/// is chosen in its lane, and the address restores all of it.
+fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: Vec<(String, u64)>) {
+    client
+        .run(&["report", "run.unikprof", "-o", "run.html"])
+        .expect_success();
+    let path = client.path("run.html").display().to_string();
+    let length = trace["ended_ns"].as_u64().unwrap() - trace["started_ns"].as_u64().unwrap();
+    let half = length / 2;
+    let rows = json!({ "rows": "#list tbody tr" });
+    let mut steps = vec![
+        json!({ "open": path }),
+        rows.clone(),
+        json!({ "click": "#list tbody tr:first-child button" }),
+        json!({ "rows": "#histogram tbody tr" }),
+        json!({ "open": format!("{path}#window=0-{half}") }),
+        rows.clone(),
+        json!({ "open": path }),
+        json!({ "drag": "#overlay", "from": [0.4, 0.03], "to": [0.7, 0.03] }),
+        json!({ "hash": true }),
+        json!({ "read": "#shown" }),
+        rows.clone(),
+        json!({ "press": "Escape" }),
+        json!({ "type": "#query", "text": "traced::inner$" }),
+        json!({ "read": "#matched" }),
+        rows.clone(),
+        // The lane of the one that matches is the last.
+        json!({ "hover": "#overlay", "at": [0.9, 0.97] }),
+        json!({ "click": "#overlay", "at": [0.9, 0.97] }),
+        json!({ "read": "#chosen" }),
+        json!({ "hash": true }),
+        // The outermost calls of the stack with most of them.
+        json!({ "open": path }),
+    ];
+    let hovers = steps.len();
+    steps.extend(
+        (0..50).map(|x| json!({ "hover": "#overlay", "at": [0.1 + 0.018 * f64::from(x), 0.03] })),
+    );
+    let Some(shown) = drive(&steps) else { return };
+
+    let functions = trace["functions"].as_array().unwrap();
+    let table = shown[1].as_array().unwrap();
+    assert_eq!(table.len(), functions.len());
+    let lines = text
+        .lines()
+        .skip_while(|line| !line.ends_with("  function"));
+    let lines = lines.skip(1).take_while(|line| !line.contains(" calls = "));
+    let lines = lines.filter(|line| !line.contains(" more functions"));
+    for ((line, row), function) in lines.zip(table).zip(functions) {
+        let name = function["function"].as_str().unwrap();
+        assert!(row[7].as_str().unwrap().starts_with(name), "{row}");
+        let cells = row.as_array().unwrap()[..7].iter();
+        let words = cells.flat_map(|cell| cell.as_str().unwrap().split_whitespace());
+        assert!(
+            words
+                .clone()
+                .eq(line.split_whitespace().take(words.count())),
+            "{row} in {line}"
+        );
+    }
+
+    let mut by_power: BTreeMap<u32, u64> = BTreeMap::new();
+    for bucket in functions[0]["histogram"].as_array().unwrap() {
+        let power = bucket["from_ns"].as_u64().unwrap().max(1).ilog2();
+        *by_power.entry(power).or_default() += bucket["calls"].as_u64().unwrap();
+    }
+    let histogram = shown[3].as_array().unwrap().iter();
+    let histogram: Vec<u64> = histogram.map(|row| number(&row[1])).collect();
+    let histogram = histogram.into_iter().filter(|calls| *calls > 0);
+    assert!(histogram.eq(by_power.into_values()), "{}", shown[3]);
+
+    let calls_in = |from: u64, to: u64| -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for (name, _) in events.iter().filter(|(_, at)| (from..to).contains(at)) {
+            *counts.entry(name.clone()).or_default() += 1;
+        }
+        counts
+    };
+    let calls_of = |rows: &Value| -> BTreeMap<String, u64> {
+        // Several functions may have one name.
+        let mut counts = BTreeMap::new();
+        for row in rows.as_array().unwrap() {
+            let name = row[7].as_str().unwrap().split(' ').next().unwrap();
+            *counts.entry(name.to_owned()).or_default() += number(&row[0]);
+        }
+        counts
+    };
+    assert_eq!(calls_of(&shown[5]), calls_in(0, half));
+    let hash = shown[8].as_str().unwrap();
+    let window = hash.split_once("window=").unwrap().1;
+    let (from, to) = window.split('&').next().unwrap().split_once('-').unwrap();
+    let dragged = calls_in(from.parse().unwrap(), to.parse().unwrap());
+    assert_eq!(calls_of(&shown[10]), dragged, "{hash}");
+    assert_eq!(number(&shown[9][0]), dragged.values().sum::<u64>());
+
+    assert_eq!(shown[13][0], "1 function matches");
+    assert_eq!(shown[14].as_array().unwrap().len(), 1);
+    let tip = shown[15].as_str().unwrap();
+    assert!(
+        tip.contains("traced::inner") && tip.contains(" calls in "),
+        "{tip}"
+    );
+    let chosen = shown[17][0].as_str().unwrap();
+    assert!(chosen.ends_with("traced::inner"), "{chosen}");
+    let hash = shown[18].as_str().unwrap();
+    assert!(
+        hash.contains("query=traced") && hash.contains("chosen="),
+        "{hash}"
+    );
+    let tips = shown[hovers..].iter().filter_map(Value::as_str);
+    let calls = tips
+        .filter(|tip| tip.contains(" on vCPU ") && tip.contains("traced::"))
+        .count();
+    assert!(calls > 0, "{:#?}", &shown[hovers..]);
 }
 
 /// Without rings: counts alone.

@@ -24,7 +24,7 @@ impl Columns {
     }
 
     /// A column by its differences, which may have either sign.
-    pub(super) fn add_changes(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
+    pub(crate) fn add_changes(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut before = 0;
         let steps = values.map(|value| {
             let step = value.wrapping_sub(std::mem::replace(&mut before, value));
