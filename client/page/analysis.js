@@ -29,7 +29,8 @@ function entry(found, labels, { onWindow, onLabel }) {
 /** What the pane holds: the findings, or that there are none, and what could not be checked. */
 export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   const checked = quiet.length + new Set(findings.map(({ rule }) => rule)).size;
-  const head = findings.length === 0 ? `none of ${checked} rules found anything` : `${findings.length} found by ${checked} rules`;
+  const none = checked === 0 ? "no rule could be checked" : `none of ${checked} rules found anything`;
+  const head = findings.length === 0 ? none : `${findings.length} found by ${checked} rules`;
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
     ...findings.map((found) => entry(found, labels, on)),

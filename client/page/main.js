@@ -143,8 +143,10 @@ class Page {
     } else {
       $("tracks").hidden = true;
       $("no-time").hidden = false;
-      $("no-time").textContent = "The recording has counts without times: the agent had no ring, or nothing was recorded in it. " +
-        "Give the agent memory for a ring to see time tracks and to select ranges.";
+      $("no-time").textContent = this.recording.head.report.recording.interval_bytes
+        ? "A recording of allocations has no times, and so no time tracks and ranges."
+        : "The recording has counts without times: the agent had no ring, or nothing was recorded in it. " +
+          "Give the agent memory for a ring to see time tracks and to select ranges.";
       for (const id of ["span", "from", "to", "clear"]) $(id).disabled = true;
     }
   }
@@ -404,9 +406,10 @@ class Page {
     $("warnings-of").hidden = isWhole || this.recording.report.warnings.length === 0;
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
+    const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
     const facts = [
-      ["ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
-      ["missing", sum.missing === null ? "-" : String(sum.missing)],
+      [isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
+      ...(isHeap ? [] : [["missing", sum.missing === null ? "-" : String(sum.missing)]]),
       ["shares are of", amountWithUnit(recorded, unit)],
     ];
     const of = sum.recorded + sum.aged;

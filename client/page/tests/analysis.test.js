@@ -60,4 +60,6 @@ test("without time there is no button for it, and what was not checked is said",
   assert.deepEqual(empty.map((node) => node.text), [
     "Analysis of the guest: none of 2 rules found anything", "not checked: slow span, burst: no times", "not checked: idle: empty",
   ]);
+  const unknown = analysisPane({ findings: [], quiet: [], unchecked }, [], {});
+  assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked");
 });

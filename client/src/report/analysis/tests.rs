@@ -737,6 +737,29 @@ fn hostile_names_are_shown_as_text() {
     });
 }
 
+/// Guards a count of rules below zero: more rules are unchecked than there are rules about time.
+#[test]
+fn the_summary_counts_the_rules_that_were_checked() {
+    let unchecked = |rule| Unchecked { rule, why: HEAP };
+    let mut of_allocations = Analysis {
+        findings: Vec::new(),
+        quiet: heap::RULES.map(|(rule, _)| rule).to_vec(),
+        unchecked: RULES.map(|(rule, _)| unchecked(rule)).to_vec(),
+    };
+    assert_eq!(
+        of_allocations.summary(),
+        "analysis of the guest: none of 2 rules found anything"
+    );
+    let quiet = std::mem::take(&mut of_allocations.quiet);
+    of_allocations
+        .unchecked
+        .extend(quiet.into_iter().map(unchecked));
+    assert_eq!(
+        of_allocations.summary(),
+        "analysis of the guest: no rule could be checked"
+    );
+}
+
 #[test]
 fn text_and_json_tell_the_same() {
     let mut guest = Guest::healthy();

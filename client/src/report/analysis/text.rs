@@ -1,5 +1,6 @@
 //! An analysis for people.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use super::super::DEFAULT_COLUMNS;
@@ -66,8 +67,10 @@ impl Analysis {
 
     /// What was found, in a sentence.
     pub(crate) fn summary(&self) -> String {
-        let checked = super::RULES.len() - self.unchecked.len();
+        let found_by: BTreeSet<&str> = self.findings.iter().map(|found| found.rule).collect();
+        let checked = self.quiet.len() + found_by.len();
         match self.findings.len() {
+            0 if checked == 0 => "analysis of the guest: no rule could be checked".to_owned(),
             0 => format!("analysis of the guest: none of {checked} rules found anything"),
             1 => format!("analysis of the guest: 1 finding of {checked} rules"),
             found => format!("analysis of the guest: {found} findings of {checked} rules"),
