@@ -99,6 +99,21 @@ impl AgentInfo {
         self.capabilities & capability::RING != 0
     }
 
+    /// Whether the guest has reported allocations, so that they can be recorded.
+    pub(crate) fn records_allocations(&self) -> bool {
+        self.capabilities & capability::HEAP != 0
+    }
+
+    /// Whether the agent has a table of live allocations.
+    pub(crate) fn follows_live(&self) -> bool {
+        self.capabilities & capability::LIVE != 0
+    }
+
+    /// Whether the guest allows traces, to clients of the role for them.
+    pub(crate) fn allows_traces(&self) -> bool {
+        self.capabilities & capability::TRACE != 0
+    }
+
     /// How many stack nodes each vCPU has room for.
     pub(crate) fn nodes_per_vcpu(&self) -> u64 {
         u64::from(self.segments) * u64::from(self.segment_nodes)

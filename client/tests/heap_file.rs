@@ -171,6 +171,43 @@ fn reports_show_bytes_or_objects_with_their_intervals() {
     has(&folded, &[" 20480\n"]);
 }
 
+/// Guards a refusal that names a sampling period of 0 ns, or a request's number, which is all that an agent without the
+/// feature can say.
+#[test]
+fn a_guest_without_the_feature_is_told_what_to_build() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let connect = |code, words: &[&str]| {
+        let words = [&["connect", &address][..], words].concat();
+        run(code, &words, here.path())
+    };
+    for words in [
+        &["record", "1s", "--mode", "alloc"][..],
+        &["record", "1s", "--mode", "live"],
+        &["start", "--mode", "live"],
+        &["leaks", "1s"],
+    ] {
+        let (_, error) = connect(5, words);
+        has(&error, &["feature `heap`", "docs/embedding/memory.md"]);
+    }
+    let (_, error) = connect(5, &["trace", "main", "--for", "1s"]);
+    has(&error, &["feature `trace`", "docs/trace.md"]);
+    let (info, _) = connect(0, &["info"]);
+    has(
+        &info,
+        &[
+            "allocations  not recorded: the guest's allocator",
+            "traces       not allowed by the guest",
+        ],
+    );
+    assert!(
+        !peer.log().contains(&"start".to_owned()),
+        "{:?}",
+        peer.log()
+    );
+}
+
 #[test]
 fn what_is_about_time_is_refused() {
     let directory = tempfile::tempdir().unwrap();

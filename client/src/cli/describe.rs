@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
+use unikprof_proto::code::role;
 
 use crate::agent_info::role_name;
 use crate::connection::Address;
@@ -93,6 +94,22 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
             "keeps the newest samples with their times, and the guest's events",
             "none: no memory was given for it, so samples have no times",
         ),
+    );
+    rows.add(
+        "allocations",
+        match (agent.records_allocations(), agent.follows_live()) {
+            (true, true) => "recorded in the modes alloc and live",
+            (true, false) => "recorded in mode alloc; no memory was given for mode live",
+            (false, _) => "not recorded: the guest's allocator has reported none to the agent",
+        },
+    );
+    rows.add(
+        "traces",
+        match (agent.allows_traces(), agent.role) {
+            (true, role::VIEW | role::CONTROL) => "allowed with a key of the role trace",
+            (true, _) => "allowed",
+            (false, _) => "not allowed by the guest",
+        },
     );
     rows.add(
         "busy guest",
@@ -220,7 +237,7 @@ pub(super) fn recorded(
     rows.add(
         "recorded",
         format!(
-            "{} of {guest} in {}{}",
+            "{} {} {guest} in {}{}",
             match info.unit() {
                 Unit::Samples => match profile.sample_count() {
                     1 => "1 sample".to_owned(),
@@ -230,7 +247,7 @@ pub(super) fn recorded(
                     format!("{} of blocked time", duration(profile.sample_count()))
                 }
                 Unit::Bytes | Unit::Objects => format!(
-                    "{}, {}",
+                    "{} {}",
                     amount_with_unit(profile.sample_count(), info.unit()),
                     if info.mode == Mode::Live {
                         "still held"
@@ -239,6 +256,7 @@ pub(super) fn recorded(
                     }
                 ),
             },
+            if info.mode.is_heap() { "by" } else { "of" },
             duration(info.elapsed_ns),
             match info.mode {
                 Mode::OffCpu => ", measured".to_owned(),
@@ -263,7 +281,17 @@ pub(super) fn recorded(
     if let Some(missing) = c.missing {
         rows.add("missing", missing.to_string());
     }
-    rows.add("ticks", c.equation());
+    if info.mode.is_heap() {
+        rows.add(
+            "samples",
+            format!(
+                "{} = recorded {} + aged {} + overflow {} + lost {}",
+                c.ticks, c.recorded, c.aged, c.overflow, c.lost
+            ),
+        );
+    } else {
+        rows.add("ticks", c.equation());
+    }
     if let Some(Coverage { covered, samples }) = coverage.filter(|found| found.samples != 0) {
         rows.add(
             "callers",

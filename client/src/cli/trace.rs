@@ -12,7 +12,7 @@ use super::{print, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
-use crate::record::{self, Session};
+use crate::record::{self, RecordError, Session};
 use crate::recording::{Reading, Recording};
 use crate::report::Format;
 use crate::symbols::Symbolizer;
@@ -155,6 +155,10 @@ pub(super) fn run(
     as_json: bool,
 ) -> Result<(), Failure> {
     let agent = session.agent().clone();
+    // Before the images are disassembled for nothing.
+    if !agent.allows_traces() {
+        return Err(RecordError::NoTraces.into());
+    }
     let default = ["-"
         .parse()
         .map_err(|error| Failure::Usage(format!("{error}")))?];

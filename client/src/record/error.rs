@@ -72,6 +72,18 @@ pub enum RecordError {
     /// Unwinding by the caller table was requested without a table.
     #[error("`--unwind table` needs a caller table: name the guest's image with --image")]
     NoCallerTable,
+    /// The guest has not reported any allocation.
+    #[error(
+        "the guest has reported no allocation to its agent, so none can be recorded: build the guest with the agent's \
+         feature `heap` (C: `--heap`) and let its allocator report to the agent; see docs/embedding/memory.md"
+    )]
+    NoAllocations,
+    /// The guest does not allow traces.
+    #[error(
+        "the guest does not allow traces: build it with the agent's feature `trace` (C: `--trace`) and give the agent \
+         memory for traces when the guest starts; see docs/trace.md"
+    )]
+    NoTraces,
     /// The agent takes requests too short for a caller table.
     #[error(
         "the agent violated the protocol: it accepts a caller table, but limits requests to {limit} bytes; one \
@@ -222,7 +234,9 @@ impl RecordError {
             | RecordError::Trace(_)
             | RecordError::ShortTraceRequests { .. } => exit_code::PROTOCOL,
             RecordError::Leased { .. } => exit_code::LEASED,
-            RecordError::NoRing => exit_code::REFUSED,
+            RecordError::NoRing | RecordError::NoAllocations | RecordError::NoTraces => {
+                exit_code::REFUSED
+            }
             RecordError::Moment(_) => exit_code::USAGE,
             RecordError::Output(error) | RecordError::Unwritten { source: error, .. } => {
                 error.exit_code()

@@ -145,6 +145,9 @@ impl Settings {
     pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
         let is_heap = self.mode.is_heap();
+        if is_heap && !agent.records_allocations() {
+            return Err(RecordError::NoAllocations);
+        }
         if !is_heap && !periods.contains(&self.period_ns) {
             let shown = |ns| format!("{} ({} Hz)", units::duration(ns), rate_text(ns));
             return Err(RecordError::Limit {
