@@ -76,7 +76,7 @@ class Row {
     write(this.labels, cells.labels);
     write(this.state, cells.state);
     hint(this.state, cells.about);
-    this.state.classList.toggle("down", !guest.up);
+    this.state.classList.toggle("down", guest.up === false);
     write(this.rate, cells.rate);
     hint(this.rate, cells.recordings || "no recording in the guest");
     const path = sparkline(guest.history, LINE.width, LINE.height, places);

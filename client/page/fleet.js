@@ -18,8 +18,8 @@ function rate(hz) {
 const labelsOf = (guest) => Object.entries(guest.labels).map(([key, value]) => `${key}=${value}`).join(" ");
 
 function stateOf(guest) {
-  if (guest.up) return "up";
-  return guest.failure === null ? "not asked yet" : "down";
+  if (guest.up === null) return "not asked yet";
+  return guest.up ? "up" : "down";
 }
 
 /** Where a guest's hottest function comes from, and how old that is. */

@@ -41,8 +41,6 @@ mod view;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use crate::exit_code;
 use arguments::{Arguments, Word};
 pub(crate) use failure::Failure;
@@ -61,7 +59,7 @@ pub fn main() -> ExitCode {
 
 /// Runs the program with these arguments, its own name first; answers its exit code.
 fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments = match Arguments::parse_words(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help that nobody reads to its end is no failure.
@@ -123,7 +121,7 @@ mod tests {
         let commands = documents::commands(PROGRAM);
         for (line, words) in &commands {
             let words = std::iter::once(PROGRAM).chain(words.iter().map(String::as_str));
-            if let Err(error) = Arguments::try_parse_from(words) {
+            if let Err(error) = Arguments::parse_words(words) {
                 panic!("{line}\n{error}");
             }
         }

@@ -41,6 +41,7 @@ test("text of a guest cannot turn the direction of a row", () => {
   assert.equal(cells.name, "a\\u{202e}b");
   assert.equal(cells.about, "x\\u{7}; last answer: 3 s ago");
   assert.equal(cells.state, "down");
+  assert.equal(cellsOf(guest("new", { up: null })).state, "not asked yet");
 });
 
 test("guests of which nothing is known are last in both orders", () => {

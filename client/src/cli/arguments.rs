@@ -1,9 +1,10 @@
 //! The arguments of the command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use regex::Regex;
 
@@ -34,6 +35,38 @@ use crate::report::FunctionName;
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) word: Word,
+}
+
+/// The whole command line. clap leaves an argument that may be missing out of the usage of what follows it: ADDR, which
+/// stands before each command of `connect`.
+pub(super) fn command() -> Command {
+    let mut built = Arguments::command();
+    built.build();
+    let connect = built.find_subcommand_mut("connect").into_iter();
+    let usages: Vec<_> = connect
+        .flat_map(Command::get_subcommands_mut)
+        .map(|word| {
+            let usage = word.render_usage().to_string();
+            let usage = usage.trim_start_matches("Usage: ");
+            let usage = usage.replacen(" connect ", " connect [ADDR] ", 1);
+            (word.get_name().to_owned(), usage)
+        })
+        .filter(|(name, _)| name != "help")
+        .collect();
+    Arguments::command().mut_subcommand("connect", |connect| {
+        usages.into_iter().fold(connect, |connect, (name, usage)| {
+            connect.mut_subcommand(name, |word| word.override_usage(usage))
+        })
+    })
+}
+
+impl Arguments {
+    /// As [`Parser::try_parse_from`], by [`command`].
+    pub(super) fn parse_words<T: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = T>,
+    ) -> Result<Arguments, clap::Error> {
+        Arguments::from_arg_matches(&command().try_get_matches_from(words)?)
+    }
 }
 
 fn after_help() -> String {
@@ -452,13 +485,22 @@ Examples:
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_commands_are_valid() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_usage_of_what_needs_an_address_shows_it() {
+        let words = ["unikprof-client", "connect", "::1", "record", "--no"];
+        let usage = "Usage: unikprof-client connect [ADDR] record [OPTIONS] [DURATION]";
+        let refused = Arguments::parse_words(words).map_err(|error| error.to_string());
+        assert!(
+            matches!(&refused, Err(text) if text.contains(usage)),
+            "{refused:?}"
+        );
     }
 
     /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own breaks.
@@ -472,6 +514,6 @@ mod tests {
             }
             word.get_subcommands().for_each(look);
         }
-        look(&Arguments::command());
+        look(&command());
     }
 }

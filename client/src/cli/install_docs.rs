@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::arguments::Arguments;
+use super::arguments::command;
 use super::failure::Failure;
 use super::print;
 use crate::output::OutputError;
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
     };
     let pages = prefix.join("share/man/man1");
     create_folder(&pages)?;
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, &pages)?;
     let mut told = format!(
@@ -86,7 +86,7 @@ fn write_pages(command: &Command, folder: &Path) -> Result<(), Failure> {
 /// The script that completes this program's words in a shell.
 pub(super) fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM, &mut script);
+    clap_complete::generate(shell, &mut command(), PROGRAM, &mut script);
     script
 }
 

@@ -208,9 +208,7 @@ async fn get_targets(State(service): State<Arc<Service>>, headers: HeaderMap) ->
         );
         labels.insert("__scheme__".into(), service.scheme.into());
         labels.insert("instance".into(), guest.name.clone());
-        labels
-            .entry("service_name".into())
-            .or_insert_with(|| guest.name.clone());
+        labels.insert("service_name".into(), guest.service_name().to_owned());
         json!({ "targets": [host], "labels": labels })
     };
     let targets: Vec<Value> = service.roster.members().iter().map(target).collect();
@@ -253,7 +251,7 @@ fn guest(member: &Member) -> Value {
         "name": member.guest.name,
         "address": member.guest.address.to_string(),
         "labels": member.guest.labels,
-        "up": last.is_some(),
+        "up": known.up(),
         "failure": known.failure,
         "guest_name": last.and_then(|last| last.agent.guest_name.clone()),
         "vcpus": last.map(|last| last.agent.vcpus),

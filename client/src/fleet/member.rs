@@ -68,6 +68,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Whether it answered when it was asked last; `None` before it was asked.
+    pub(super) fn up(&self) -> Option<bool> {
+        (self.last.is_some() || self.failure.is_some()).then_some(self.last.is_some())
+    }
+
     /// Adds the newest load.
     pub(super) fn add_load(&mut self, load: Option<Load>) {
         if self.loads.len() == LOADS {

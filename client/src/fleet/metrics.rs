@@ -86,8 +86,7 @@ const FAMILIES: &[Family] = &[
         "up",
         "Whether the guest's agent answered when it was asked last.",
         |known, out| {
-            let was_asked = known.last.is_some() || known.failure.is_some();
-            out.maybe(was_asked.then_some(u8::from(known.last.is_some())));
+            out.maybe(known.up().map(u8::from));
         },
     ),
     Family::new(

@@ -137,16 +137,13 @@ fn a_line_that_breaks_loses_nothing() {
     assert_eq!(audit[0]["lost"]["times"], 0, "{audit:#?}");
 }
 
-/// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does not even see its
-/// connection end.
-#[test]
-fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
-    let guest = Guest::start("shares");
-    let proxy = Proxy::to(guest.address());
+/// The collector of the guest behind a proxy, recorded so, and its folder. It has an epoch whose acknowledgement did not
+/// arrive.
+fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Collector) {
     let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
     let toml = format!(
         "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
-         [[guests]]\nname = \"guest\"\naddress = \"{}\"\n",
+         [[guests]]\nname = \"guest\"\naddress = \"{}\"\n{how}",
         proxy.address(),
     );
     fs::write(folder.path().join("fleet.toml"), toml).unwrap();
@@ -154,6 +151,16 @@ fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
     let mut collector = Collector::start(folder.path());
     proxy.wait_for_limit();
     collector.kill();
+    (folder, collector)
+}
+
+/// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does not even see its
+/// connection end.
+#[test]
+fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
+    let guest = Guest::start("shares");
+    let proxy = Proxy::to(guest.address());
+    let (_folder, mut collector) = killed_before_its_acknowledgement(&proxy, "");
     let told = guest.client().status();
     assert_eq!(told["epochs"], 1, "{told:#}");
     let before = fetched(&collector.audit()[0]);
@@ -170,17 +177,8 @@ fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
     // It is suspended and resumed every second.
     let guest = Guest::start("events");
     let proxy = Proxy::to(guest.address());
-    let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
-    let toml = format!(
-        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
-         [[guests]]\nname = \"guest\"\naddress = \"{}\"\nmode = \"wall\"\nrate = 970\n",
-        proxy.address(),
-    );
-    fs::write(folder.path().join("fleet.toml"), toml).unwrap();
-    proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
-    let mut collector = Collector::start(folder.path());
-    proxy.wait_for_limit();
-    collector.kill();
+    let how = "mode = \"wall\"\nrate = 970\n";
+    let (folder, mut collector) = killed_before_its_acknowledgement(&proxy, how);
     let client = guest.client();
     let instance = || client.connect(&["--json", "info"]).expect_json()["instance"].clone();
     let before = instance();

@@ -61,7 +61,7 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
         targets[1],
         json!({
             "targets": [here],
-            "labels": {"app": "web", "instance": "shares", "service_name": "shares", "__scheme__": "http", "__profile_path_prefix__": "/guests/shares"},
+            "labels": {"app": "web", "instance": "shares", "service_name": "web", "__scheme__": "http", "__profile_path_prefix__": "/guests/shares"},
         })
     );
     let log = fleet.log();
