@@ -352,6 +352,15 @@ struct unikprof_registers {
     uint64_t lr;
 };
 
+// A stack of the guest, for traces.
+struct unikprof_call_stack {
+    // A number below 2^63 that no other stack has meanwhile. It is free for another stack when no
+    // traced call is open on this one.
+    uint64_t id;
+    // The first address after the stack at present.
+    uint64_t end;
+};
+
 // Functions of the guest that the agent calls.
 //
 // Functions marked upcall are called inside unikprof_on_tick, unikprof_on_block,
@@ -444,6 +453,13 @@ struct unikprof_ops {
     // CR0.WP with interrupts off, write, and set it again. unikprof_crash_dump calls it too. May be
     // NULL if there is no trace_memory.
     int32_t (*write_code)(void *context, uint64_t address, const void *bytes, size_t length);
+    // The stack that contains sp, for traces, which pair entries and exits by the stack and the
+    // distance from its end: fill in id and end and return 1, or return 0 if sp is in no known
+    // stack; the call is then not counted. For guests that move stacks, or use one's memory for
+    // another while calls are open, as fibres do: id stays the fibre's. Called in breakpoints: no
+    // function that it calls can be traced. Upcall. May be NULL: then stack_bounds tells stacks
+    // apart by their ends.
+    int32_t (*call_stack)(void *context, uint64_t sp, struct unikprof_call_stack *stack);
 };
 
 // A recording that begins when the guest starts, before any client connects. Clients find it by

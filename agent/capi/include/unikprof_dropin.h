@@ -35,6 +35,16 @@ void unikprof_dropin_resume(void);
  * and at the end up to 5 s more for the last lines. */
 void unikprof_dropin_crash(void);
 
+/* Has traces tell the guest's stacks apart by this function instead of blocks of 64 KiB; NULL: by these again. In an
+ * archive that was built without --trace it does nothing.
+ *
+ * For the stack that contains sp, the function fills in an id below 2^63, which no other stack has meanwhile, and the
+ * stack's end at present, and returns 1; or it returns 0 if that is no known stack, and the call is not counted. The id of
+ * a fibre whose stack moves stays. The function is called in breakpoints with interrupts off, on any vCPU: it uses general
+ * registers only (-mgeneral-regs-only), neither waits nor locks, and neither it nor what it calls can be traced. Call
+ * this before a client traces. */
+void unikprof_dropin_call_stacks(int32_t (*call_stack)(uint64_t sp, uint64_t *id, uint64_t *end));
+
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
  * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. On the
  * first vCPU only. */

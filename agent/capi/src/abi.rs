@@ -97,6 +97,17 @@ pub struct Range {
     pub end: u64,
 }
 
+/// A stack of the guest, for traces.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CallStack {
+    /// A number below 2^63 that no other stack has meanwhile. It is free for another stack when no
+    /// traced call is open on this one.
+    pub id: u64,
+    /// The first address after the stack at present.
+    pub end: u64,
+}
+
 /// How much time a vCPU has spent in each state, in ns since a fixed time, as in Xen's runstate.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -379,11 +390,20 @@ pub struct Ops {
             length: usize,
         ) -> i32,
     >,
+    /// The stack that contains `sp`, for traces, which pair entries and exits by the stack and the
+    /// distance from its end: fill in `id` and `end` and return 1, or return 0 if `sp` is in no known
+    /// stack; the call is then not counted. For guests that move stacks, or use one's memory for
+    /// another while calls are open, as fibres do: `id` stays the fibre's. Called in breakpoints: no
+    /// function that it calls can be traced. *Upcall.* May be NULL: then `stack_bounds` tells stacks
+    /// apart by their ends.
+    pub call_stack:
+        Option<unsafe extern "C" fn(context: *mut c_void, sp: u64, stack: *mut CallStack) -> i32>,
 }
 
 const _: () = {
     assert!(size_of::<Registers>() == 32);
     assert!(size_of::<Range>() == 16);
+    assert!(size_of::<CallStack>() == 16);
     assert!(size_of::<Runstate>() == 32);
     assert!(size_of::<Mapping>() == 48);
     assert!(size_of::<TrapFrame>() == 144);
@@ -391,5 +411,5 @@ const _: () = {
     assert!(size_of::<BootRecording>() == 56);
     assert!(size_of::<Network>() == 20);
     assert!(size_of::<Key>() == 16);
-    assert!(size_of::<Ops>() == 128);
+    assert!(size_of::<Ops>() == 136);
 };

@@ -72,34 +72,43 @@ fn client() -> String {
     source
 }
 
-/// The messages that begin a trace of the function in `c/trace.c`, at the start of the mappings.
+/// The messages that begin a trace of the functions in `c/trace.c`, at the start of the mappings.
 fn trace() -> Vec<u8> {
     const CODE: u32 = frame_code::FIRST_ADDRESS;
-    // push %rbx at the start, ret behind nine bytes.
+    // push %rbx at the start, ret behind nine bytes; mov (%rsp), %rax behind 16, ret behind 28.
     let mut functions = [0; 64];
     let mut encoder = Encoder::new(&mut functions);
-    encoder.function(&Function {
-        flags: 0,
-        parts: &[(CODE, 10)],
-    });
+    for (start, length) in [(CODE, 10), (CODE + 16, 13)] {
+        encoder.function(&Function {
+            flags: 0,
+            parts: &[(start, length)],
+        });
+    }
     let functions_length = encoder.finish();
     let mut probes = [0; 64];
     let mut encoder = Encoder::new(&mut probes);
-    for (kind, offset, byte) in [(probe_kind::ENTRY, 0, 0x53), (probe_kind::EXIT, 9, 0xc3)] {
+    let (entry, exit) = (probe_kind::ENTRY, probe_kind::EXIT);
+    let all: [(u32, u8, u32, &[u8]); 4] = [
+        (0, entry, 0, &[0x53]),
+        (0, exit, 9, &[0xc3]),
+        (1, entry, 16, &[0x48, 0x8b, 0x04, 0x24]),
+        (1, exit, 28, &[0xc3]),
+    ];
+    for (function, kind, offset, instruction) in all {
         encoder.probe(&Probe {
-            function: 0,
+            function,
             kind,
             code: CODE + offset,
             displacement: 0,
-            instruction: &[byte],
+            instruction,
         });
     }
     let probes_length = encoder.finish();
     [
         preamble::encode(preamble::OPEN).to_vec(),
         encoded(&TraceBegin {
-            functions: 1,
-            probes: 2,
+            functions: 2,
+            probes: 4,
             flags: 0,
             max_cost_permille: 0,
             slow_ns: 0,
@@ -107,13 +116,13 @@ fn trace() -> Vec<u8> {
         encoded(&TraceFunctions {
             trace: 1,
             first: 0,
-            count: 1,
+            count: 2,
             payload: &functions[..functions_length],
         }),
         encoded(&TraceProbes {
             trace: 1,
             first: 0,
-            count: 2,
+            count: 4,
             payload: &probes[..probes_length],
         }),
         encoded(&TraceArm { trace: 1 }),
@@ -274,7 +283,8 @@ fn allocations_are_reported_with_their_callers() {
     assert_eq!(samples.iter().filter(is_here).count(), 499);
 }
 
-/// A guest in C handles the breakpoints of a trace; its code is as before when the agent has stopped.
+/// A guest in C handles the breakpoints of a trace, also of a function whose stack moves; its code is as before when the
+/// agent has stopped.
 #[test]
 fn functions_are_traced_by_breakpoints() {
     let said = run("trace", build::tracer(), &[]);
@@ -286,20 +296,20 @@ fn functions_are_traced_by_breakpoints() {
     let ready: TraceReady = begun[0].decode().unwrap();
     assert!(ready.probe_cycles > 0, "{ready:?}");
     let armed: TraceArmed = begun[1].decode().unwrap();
-    assert_eq!((armed.probes, armed.refused), (2, 0));
+    assert_eq!((armed.probes, armed.refused), (4, 0));
     let fetched = frames(&answers[1]);
     let state: TraceState = fetched[0].decode().unwrap();
     assert_eq!(
         (state.traps, state.unplaced, state.mismatched),
-        (2000, 0, 0)
+        (2020, 0, 0)
     );
     let totals: TraceTotals<'_> = fetched[1].decode().unwrap();
     let mut calls = Vec::new();
     decode_totals(totals.count, totals.payload, |totals, _| {
-        calls.push(totals.calls);
+        calls.push((totals.calls, totals.orphans, totals.unwound));
     })
     .unwrap();
-    assert_eq!(calls, [1000]);
+    assert_eq!(calls, [(1000, 0, 0), (10, 0, 0)]);
 }
 
 /// Events must be safe in every context of a guest, and a crash dump must contain those before the

@@ -26,9 +26,10 @@ const SOURCES: [&str; 8] = [
 ];
 
 /// Names of structures in Rust and in C.
-const NAMES: [(&str, &str); 10] = [
+const NAMES: [(&str, &str); 11] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
+    ("CallStack", "unikprof_call_stack"),
     ("Runstate", "unikprof_runstate"),
     ("TrapFrame", "unikprof_trap_frame"),
     ("Mapping", "unikprof_mapping"),

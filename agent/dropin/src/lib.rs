@@ -12,6 +12,7 @@
 //! - `vcpus`: what is kept of each vCPU.
 //! - `delivery`: how Xen delivers events to the guest.
 //! - `served`: the network device and the agent's TCP server, polled on a stack of its own.
+//! - `stacks`: the guest's stacks, for traces.
 //! - `events`: the calls by which the guest records events of its own.
 //! - `crash`: the crash dump.
 //! - `configuration`: the settings in xenstore.
@@ -29,6 +30,8 @@ mod events;
 mod image;
 mod machine;
 mod served;
+#[cfg(feature = "trace")]
+mod stacks;
 mod start;
 mod statics;
 mod store;
@@ -77,3 +80,22 @@ pub extern "C" fn unikprof_dropin_resume() {
 pub extern "C" fn unikprof_dropin_crash() {
     crash::leave();
 }
+
+/// Has traces tell the guest's stacks apart by a function of the guest's instead of blocks of 64 KiB; NULL: by these again.
+///
+/// For the stack that contains `sp` it fills in an id below 2^63, which no other stack has meanwhile, and the stack's end at
+/// present, and returns 1; or it returns 0 if that is no known stack, and the call is not counted. It is called in breakpoints
+/// with interrupts off, on any vCPU: it uses general registers only, neither waits nor locks, and neither it nor what it calls
+/// can be traced. Call this before a client traces.
+#[cfg(feature = "trace")]
+#[allow(unsafe_code, reason = "the name is called from C")]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_dropin_call_stacks(call_stack: Option<stacks::Ask>) {
+    stacks::set(call_stack);
+}
+
+/// The same for a profiler without traces, which asks for nothing.
+#[cfg(not(feature = "trace"))]
+#[allow(unsafe_code, reason = "the name is called from C")]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_dropin_call_stacks(_: usize) {}

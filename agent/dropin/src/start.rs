@@ -13,7 +13,7 @@ use unikprof_agent::{
     StartError,
 };
 #[cfg(feature = "trace")]
-use unikprof_agent::{CallStack, trace_bytes};
+use unikprof_agent::trace_bytes;
 use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, TimeSnapshot};
@@ -35,6 +35,8 @@ use crate::machine::descriptors::{self, NoHandler};
 use crate::machine::paging::{self, FIVE_LEVELS};
 use crate::machine::{self, entry};
 use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAgent};
+#[cfg(feature = "trace")]
+use crate::stacks;
 use crate::statics::{Once, Pages, Replaced, agent_memory};
 use crate::store::{GuestStore, with_ring};
 use crate::upcall::{self, Running};
@@ -517,7 +519,7 @@ fn start_agent(
     // SAFETY: the memory and the code are mapped: unikernels do not unmap theirs.
     let platform = unsafe { XenPlatform::new(found.xen, found.shared, hooks) };
     #[cfg(feature = "trace")]
-    let platform = platform.with_call_stacks(call_stack);
+    let platform = platform.with_call_stacks(stacks::call_stack);
     let memory = agent_memory();
     // An eighth for the caller table, three for the ring, the rest for stacks.
     let eighth = memory.len() / 8;
@@ -533,19 +535,6 @@ fn start_agent(
     #[cfg(not(feature = "trace"))]
     let _ = may_trace;
     Ok(AGENT.take().ok_or(Refusal::Static)?.write(agent))
-}
-
-/// The guest's stacks are not known: calls are paired within blocks of this size. The entry and the exit of a call have the
-/// same stack pointer, so that they are in the same block; only what calls of different blocks have to do with each other
-/// is not known.
-#[cfg(feature = "trace")]
-const STACK_BLOCK: u64 = 64 << 10;
-
-#[cfg(feature = "trace")]
-fn call_stack(sp: u64) -> Option<CallStack> {
-    // The word above the stack pointer of a function at its entry belongs to its caller.
-    let end = sp.checked_next_multiple_of(STACK_BLOCK)?;
-    Some(CallStack { id: end, end })
 }
 
 /// Whether an address is in the image's code.

@@ -3,6 +3,8 @@
 use core::ffi::c_void;
 use core::ops;
 
+#[cfg(feature = "trace")]
+use unikprof_agent::CallStack;
 use unikprof_agent::{Continuation, Platform, Registers, Runstate};
 
 use crate::abi::{self, Ops, UNIKPROF_FRAME_RECORD, UNIKPROF_NO_VCPU};
@@ -189,6 +191,21 @@ unsafe impl Platform for Guest {
             // SAFETY: as above.
             unsafe { write(self.context(), address, bytes.as_ptr().cast(), bytes.len()) != 0 }
         })
+    }
+
+    #[cfg(feature = "trace")]
+    #[inline]
+    fn call_stack(&self, sp: u64) -> Option<CallStack> {
+        let Some(ask) = self.0.call_stack else {
+            let end = self.range(self.0.stack_bounds, sp)?.end;
+            return Some(CallStack { id: end, end });
+        };
+        let mut found = abi::CallStack { id: 0, end: 0 };
+        // SAFETY: as above.
+        let known = unsafe { ask(self.context(), sp, &raw mut found) };
+        let abi::CallStack { id, end } = found;
+        // A stack that ends below the address is wrong.
+        (known != 0 && sp < end).then_some(CallStack { id, end })
     }
 
     #[cfg(feature = "trace")]

@@ -8,6 +8,8 @@
 #include "guest.h"
 
 #define CALLS 1000
+#define MOVES 10
+#define DISTANCE 4096
 
 extern const unsigned char client_trace[];
 extern const unsigned client_trace_length;
@@ -17,8 +19,16 @@ extern const unsigned client_trace_fetch_length;
 /* The traced function, at the start of the only mapping: the number plus one. c_guests.rs has its bytes. */
 __asm__(".text; .balign 16; .globl traced; .type traced,@function\n"
         "traced: push %rbx; mov %rdi, %rbx; lea 1(%rbx), %rax; pop %rbx; ret\n"
-        ".size traced, .-traced\n");
+        ".size traced, .-traced\n"
+        /* The next one moves to other memory inside of its call, as a fibre's stack does that grows. */
+        ".balign 16; .type moves,@function\n"
+        "moves: mov (%rsp), %rax; lea (%rsp, %rdi), %rsp; mov %rax, (%rsp); ret\n"
+        ".size moves, .-moves\n"
+        ".globl move; .type move,@function\n"
+        "move: push %rbx; mov %rsp, %rbx; call moves; mov %rbx, %rsp; pop %rbx; ret\n"
+        ".size move, .-move\n");
 uint64_t traced(uint64_t number);
+void move(int64_t distance);
 
 static unsigned char trace_memory[2 << 20];
 static int process_memory;
@@ -28,6 +38,16 @@ static int32_t guest_write_code(void *context, uint64_t address, const void *byt
 {
     CHECK(context == stack);
     return pwrite(process_memory, bytes, length, (off_t)address) == (ssize_t)length;
+}
+
+static uint64_t before_moves;
+
+static int32_t guest_call_stack(void *context, uint64_t sp, struct unikprof_call_stack *fibre)
+{
+    CHECK(context == stack);
+    fibre->id = 1;
+    fibre->end = reported_bounds.end - (sp < before_moves ? DISTANCE : 0);
+    return 1;
 }
 
 static const int general[16] = {
@@ -74,7 +94,7 @@ int main(void)
 {
     struct unikprof_trap_frame strange = { .pc = 1 };
     struct sigaction action;
-    unsigned char original[16];
+    unsigned char original[32];
     volatile uint64_t here = 0;
     int32_t client;
 
@@ -100,6 +120,8 @@ int main(void)
     /* Without a way to write code there is no tracing, and the guest says so at its start. */
     CHECK_CODE(start(), UNIKPROF_E_TRACE);
     ops.write_code = guest_write_code;
+    ops.call_stack = guest_call_stack;
+    before_moves = (uint64_t)(uintptr_t)&here - DISTANCE / 2;
     config.trace_memory_length = 1000;
     CHECK_CODE(start(), UNIKPROF_E_TRACE);
     config.trace_memory_length = sizeof trace_memory;
@@ -117,6 +139,10 @@ int main(void)
         CHECK(traced(here) == number + 1);
     }
     CHECK(breakpoints == 2 * CALLS);
+    for (int number = 0; number < MOVES; number++) {
+        move(-DISTANCE);
+    }
+    CHECK(breakpoints == 2 * (CALLS + MOVES));
     answer(client, client_trace_fetch, client_trace_fetch_length);
     CHECK(unikprof_original_pc((uint64_t)(uintptr_t)traced) == (uint64_t)(uintptr_t)traced);
     /* The end of the agent ends the trace. */
