@@ -7,7 +7,7 @@ use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tracing::{Client, Planned, plan};
+use tracing::{Client, MANY, Planned, plan};
 use unikprof_agent::Access;
 use unikprof_agent::Platform;
 use unikprof_agent::hosted::Hosted;
@@ -70,21 +70,16 @@ global_asm!(
     "FUNCTION traced_root",
     "push %rdi; mov $1, %edi; call traced_leaf; pop %rcx; 1: dec %rcx; jns 1b; ret",
     "END traced_root",
-    // Functions of 64 bytes, with three exits each: the number plus one.
-    ".balign 64",
-    "FUNCTION many_functions",
-    ".rept 250",
-    ".balign 64",
-    "push %rbx; test $1, %dil; je 1f; lea 1(%rdi), %rax; pop %rbx; ret",
-    "1: test $2, %dil; je 2f; lea 1(%rdi), %rax; pop %rbx; ret",
-    "2: lea 1(%rdi), %rax; pop %rbx; ret",
-    ".endr",
-    "END many_functions",
     ".data",
     ".balign 8",
     "traced_pointer: .quad traced_leaf",
     "traced_one: .quad 1",
     ".text",
+    options(att_syntax)
+);
+
+global_asm!(
+    include_str!("tracing/many_functions.s"),
     options(att_syntax)
 );
 
@@ -477,9 +472,6 @@ fn what_the_handler_calls_seldom_is_refused() {
     assert_eq!(reasons, expected, "{armed:?}");
 }
 
-/// The functions of 64 bytes, without what aligns the last one.
-const MANY: usize = 250;
-
 fn many(number: usize) -> unsafe extern "C" fn(u64) -> u64 {
     let address = many_functions as *const () as usize + 64 * number;
     let function = core::ptr::with_exposed_provenance::<()>(address);
@@ -497,10 +489,10 @@ impl Drop for End<'_> {
 }
 
 /// A thousand probes are set and removed again and again, while two threads run through them: no result is wrong, and the
-/// code is as before. `UNIKPROF_TRACE_TIMES=1000` takes some minutes.
+/// code is as before. `UNIKPROF_LONG=1` does so a thousand times, which takes some minutes.
 #[test]
 fn a_thousand_probes_come_and_go_under_load() {
-    let times = std::env::var("UNIKPROF_TRACE_TIMES").map_or(20, |times| times.parse().unwrap());
+    let is_long = std::env::var_os("UNIKPROF_LONG").is_some();
     let (guest, _turn) = guest();
     let start = many_functions as *const () as u64;
     let length = (&raw const many_functions_end) as u64 - start;
@@ -510,19 +502,7 @@ fn a_thousand_probes_come_and_go_under_load() {
         unsafe { std::slice::from_raw_parts(code, length as usize) }.to_vec()
     };
     let before = code();
-    let plan: Vec<Planned> = (0..MANY)
-        .map(|number| {
-            // Up to the third return.
-            let bytes = &before[64 * number..];
-            let returns = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0xc3);
-            let end = returns.map(|(at, _)| at).nth(2).unwrap() + 1;
-            tracing::plan_of(start + 64 * number as u64, &bytes[..end])
-        })
-        .collect();
-    assert_eq!(
-        plan.iter().map(|one| one.probes.len()).sum::<usize>(),
-        1_000
-    );
+    let plan = tracing::plan_of_many(start, &before);
     let done = AtomicBool::new(false);
     let called = AtomicU64::new(0);
     let mut traps = 0;
@@ -545,21 +525,9 @@ fn a_thousand_probes_come_and_go_under_load() {
         // Also if an assertion below fails.
         let _end = End(&done);
         let mut client = connect(&guest);
-        for _ in 0..times {
+        for _ in 0..if is_long { 1_000 } else { 20 } {
             let trace = client.trace(&plan, trace_flag::COUNT);
-            let state = client.stop(trace);
-            assert_eq!((state.unplaced, state.mismatched), (0, 0));
-            // A call that was counted has ended by its exit, or is open at the end.
-            let fetched = client.fetch(trace);
-            for (number, (totals, histogram)) in &fetched.totals {
-                assert_eq!((totals.unwound, totals.replaced), (0, 0), "{number}");
-                let returned: u64 = histogram.iter().sum();
-                assert!(
-                    totals.calls - returned <= 2,
-                    "{number}: {totals:?}, {returned} returned"
-                );
-            }
-            traps += state.traps + state.stale;
+            traps += client.stop_under_load(trace, 2);
         }
     });
     assert_eq!(code(), before);

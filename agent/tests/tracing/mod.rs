@@ -103,6 +103,23 @@ pub fn plan_of(start: u64, code: &[u8]) -> Planned {
     }
 }
 
+/// The number of functions in `many_functions.s`.
+pub const MANY: usize = 250;
+
+/// Plans the 1,000 probes of `many_functions.s`, whose code is `code`.
+pub fn plan_of_many(start: u64, code: &[u8]) -> Vec<Planned> {
+    let plan = |number: usize| {
+        // Up to the third return: alignment follows.
+        let bytes = &code[64 * number..];
+        let mut returns = (0..64).filter(|at| bytes[*at] == 0xc3);
+        plan_of(start + 64 * number as u64, &bytes[..=returns.nth(2).unwrap()])
+    };
+    let plan: Vec<Planned> = (0..MANY).map(plan).collect();
+    let probes = plan.iter().map(|one| one.probes.len());
+    assert_eq!(probes.sum::<usize>(), 4 * MANY);
+    plan
+}
+
 /// What was fetched of a trace.
 #[derive(Debug)]
 pub struct Fetched {
@@ -296,6 +313,23 @@ impl<S: Read + Write> Client<S> {
     pub fn stop(&mut self, trace: u64) -> TraceState {
         self.send(&TraceStop { trace });
         self.granted().decode().unwrap()
+    }
+
+    /// Ends a trace of functions that `stacks` stacks have called all the time, each ended by a return. Returns the number
+    /// of breakpoints.
+    pub fn stop_under_load(&mut self, trace: u64, stacks: u64) -> u64 {
+        let state = self.stop(trace);
+        assert_eq!((state.unplaced, state.mismatched), (0, 0));
+        for (number, (totals, histogram)) in &self.fetch(trace).totals {
+            assert_eq!((totals.unwound, totals.replaced), (0, 0), "{number}");
+            // A call that was counted has ended by its exit, or is open at the end.
+            let returned: u64 = histogram.iter().sum();
+            assert!(
+                totals.calls - returned <= stacks,
+                "{number}: {totals:?}, {returned} returned"
+            );
+        }
+        state.traps + state.stale
     }
 
     /// Fetches what a trace has counted.
