@@ -617,7 +617,7 @@ fn page_of(profile: &Profile, symbols: &str, folder: &Path) -> String {
     path.display().to_string()
 }
 
-const HOSTILE: &str = "</script><img/src=x/onerror=document.title='owned'>";
+pub(crate) const HOSTILE: &str = "</script><img/src=x/onerror=document.title='owned'>";
 const TURNING: &str = "turns\u{202e}direction";
 
 /// A page of 64 vCPUs with one stack of 128 frames, whose names are 4 KB, markup, and characters that turn the direction of
@@ -790,41 +790,42 @@ fn pages_without_samples_and_cut_pages_say_so() {
     assert!(failure.contains("The file may be incomplete"), "{failure}");
 }
 
+/// The file that `report run.unikprof --open` has opened.
+pub(crate) fn opened(client: &Client, words: &[&str]) -> String {
+    let tools = client.path("tools");
+    std::fs::create_dir_all(&tools).unwrap();
+    let opener = tools.join("xdg-open");
+    std::fs::write(&opener, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&opener, mode).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut command = client.command();
+    command
+        .args(["report", "run.unikprof", "--open"])
+        .args(words)
+        .env("PATH", &path)
+        .env("TMPDIR", &tools);
+    RunningClient::spawn(&mut command).finish().expect_success();
+    let opened = std::fs::read_to_string(client.path("opened")).unwrap();
+    opened.trim().to_owned()
+}
+
 /// `--open` writes the page and starts what opens files on this machine.
 #[test]
 fn report_opens_the_page_in_a_browser() {
     let guest = Guest::start("shares");
     let client = guest.client();
     client.record_samples(50, &[]);
+    assert_eq!(opened(&client, &["-o", "named.html"]), "named.html");
+    let temporary = opened(&client, &[]);
     let tools = client.path("tools");
-    std::fs::create_dir(&tools).unwrap();
-    let opener = tools.join("xdg-open");
-    std::fs::write(&opener, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&opener, mode).unwrap();
-    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
-    let run = |words: &[&str]| {
-        let mut command = client.command();
-        command
-            .args(["report", "run.unikprof", "--open"])
-            .args(words)
-            .env("PATH", &path)
-            .env("TMPDIR", &tools);
-        RunningClient::spawn(&mut command).finish().expect_success();
-        std::fs::read_to_string(client.path("opened"))
-            .unwrap()
-            .trim()
-            .to_owned()
-    };
-    assert_eq!(run(&["-o", "named.html"]), "named.html");
-    let temporary = run(&[]);
     assert!(
         Path::new(&temporary).starts_with(&tools) && temporary.ends_with(".html"),
         "{temporary}"
     );
     assert!(std::fs::metadata(&temporary).unwrap().len() > 1_000);
 
-    std::fs::remove_file(&opener).unwrap();
+    std::fs::remove_file(tools.join("xdg-open")).unwrap();
     let mut command = client.command();
     command
         .args(["report", "run.unikprof", "--open", "-o", "named.html"])

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use object::{Object as _, ObjectSymbol as _};
 use serde_json::{Value, json};
 use unikprof_client::exit_code;
 
 use crate::harness::{Client, Guest, Keyed};
-use crate::page::drive;
+use crate::page::{HOSTILE, drive, opened};
 
 fn image() -> &'static str {
     Guest::program().to_str().unwrap()
@@ -172,6 +173,45 @@ fn calls_of_a_known_tree_are_exact() {
     let text = std::fs::read_to_string(client.path("run.txt")).unwrap();
     assert!(text.contains("unwound"), "{text}");
     the_page_shows_the_same(&client, &trace, &text, events_of(&chrome));
+    assert!(guest.stop().success());
+}
+
+/// A function's name that is markup stays text in the page of a trace, which `report --open` opens.
+#[test]
+fn hostile_names_of_functions_stay_text_in_the_page_of_a_trace() {
+    let mut guest = Guest::start("traced");
+    let client = guest.client();
+    let bytes = std::fs::read(image()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let mut names = file.symbols().filter_map(|symbol| symbol.name().ok());
+    let inner = names.find(|name| name.contains("6traced5inner")).unwrap();
+    let copied = std::process::Command::new("objcopy")
+        .args(["--strip-debug", "--redefine-sym", &format!("{inner}={HOSTILE}")])
+        .args([image(), client.path("hostile").to_str().unwrap()])
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let words = ["trace", "*onerror*", "--max-cost", "0", "--image", "hostile"];
+    let words = [&words[..], &["-o", "run.unikprof"]].concat();
+    let (counted, _) = traced(&mut guest, &client, &words);
+    let page = client.path(&opened(&client, &[]));
+    let steps = [
+        json!({ "open": page }),
+        json!({ "rows": "#list tbody tr" }),
+        json!({ "click": "#list tbody tr:first-child button" }),
+        json!({ "read": "#chosen" }),
+        json!({ "read": "img, script:not([type])" }),
+        json!({ "read": "#title" }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    let rows = shown[1].as_array().unwrap();
+    assert_eq!((rows.len(), number(&rows[0][0])), (1, counted["inner"]));
+    for place in [&rows[0][7], &shown[3][0]] {
+        assert!(place.as_str().unwrap().contains(HOSTILE), "{place}");
+    }
+    let scripts = shown[4].as_array().unwrap();
+    assert_eq!(scripts.len(), 1, "the page's own program alone");
+    assert!(shown[5][0].as_str().unwrap().contains("onerror"));
     assert!(guest.stop().success());
 }
 
