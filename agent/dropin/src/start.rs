@@ -7,13 +7,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unikprof_agent::tcp_server::TcpError;
+#[cfg(feature = "trace")]
+use unikprof_agent::trace_bytes;
 use unikprof_agent::xen::{Hooks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
     Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
     StartError,
 };
-#[cfg(feature = "trace")]
-use unikprof_agent::trace_bytes;
 use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, TimeSnapshot};

@@ -112,7 +112,10 @@ pub fn plan_of_many(start: u64, code: &[u8]) -> Vec<Planned> {
         // Up to the third return: alignment follows.
         let bytes = &code[64 * number..];
         let mut returns = (0..64).filter(|at| bytes[*at] == 0xc3);
-        plan_of(start + 64 * number as u64, &bytes[..=returns.nth(2).unwrap()])
+        plan_of(
+            start + 64 * number as u64,
+            &bytes[..=returns.nth(2).unwrap()],
+        )
     };
     let plan: Vec<Planned> = (0..MANY).map(plan).collect();
     let probes = plan.iter().map(|one| one.probes.len());

@@ -186,12 +186,23 @@ fn hostile_names_of_functions_stay_text_in_the_page_of_a_trace() {
     let mut names = file.symbols().filter_map(|symbol| symbol.name().ok());
     let inner = names.find(|name| name.contains("6traced5inner")).unwrap();
     let copied = std::process::Command::new("objcopy")
-        .args(["--strip-debug", "--redefine-sym", &format!("{inner}={HOSTILE}")])
+        .args([
+            "--strip-debug",
+            "--redefine-sym",
+            &format!("{inner}={HOSTILE}"),
+        ])
         .args([image(), client.path("hostile").to_str().unwrap()])
         .status()
         .unwrap();
     assert!(copied.success());
-    let words = ["trace", "*onerror*", "--max-cost", "0", "--image", "hostile"];
+    let words = [
+        "trace",
+        "*onerror*",
+        "--max-cost",
+        "0",
+        "--image",
+        "hostile",
+    ];
     let words = [&words[..], &["-o", "run.unikprof"]].concat();
     let (counted, _) = traced(&mut guest, &client, &words);
     let page = client.path(&opened(&client, &[]));
