@@ -41,7 +41,7 @@ impl GuestStatistics {
     }
 
     /// The count of this name; `None` where the guest keeps none.
-    pub(crate) fn get(&self, name: &str) -> Option<u64> {
+    pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 

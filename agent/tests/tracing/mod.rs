@@ -318,23 +318,6 @@ impl<S: Read + Write> Client<S> {
         self.granted().decode().unwrap()
     }
 
-    /// Ends a trace of functions that `stacks` stacks have called all the time, each ended by a return. Returns the number
-    /// of breakpoints.
-    pub fn stop_under_load(&mut self, trace: u64, stacks: u64) -> u64 {
-        let state = self.stop(trace);
-        assert_eq!((state.unplaced, state.mismatched), (0, 0));
-        for (number, (totals, histogram)) in &self.fetch(trace).totals {
-            assert_eq!((totals.unwound, totals.replaced), (0, 0), "{number}");
-            // A call that was counted has ended by its exit, or is open at the end.
-            let returned: u64 = histogram.iter().sum();
-            assert!(
-                totals.calls - returned <= stacks,
-                "{number}: {totals:?}, {returned} returned"
-            );
-        }
-        state.traps + state.stale
-    }
-
     /// Fetches what a trace has counted.
     pub fn fetch(&mut self, trace: u64) -> Fetched {
         self.send(&TraceFetch { trace });

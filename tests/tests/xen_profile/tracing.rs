@@ -4,16 +4,21 @@ use std::collections::BTreeMap;
 
 use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _};
 use serde_json::Value;
-use unikprof_proto::code::{capability, refusal, trace_state};
+use unikprof_proto::code::{capability, refusal, trace_flag, trace_state};
 use unikprof_proto::message::{Refusal, TraceBegin};
 use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
 
-use crate::harness::{Guest, wait_until};
+use unikprof_client::recording::Completeness;
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest_with_vcpus;
+
+use crate::flight::crash::crashed;
+use crate::harness::{Boot, Guest, on, wait_until};
 
 #[path = "../../../agent/tests/tracing/mod.rs"]
 mod agent_client;
 
-use agent_client::{Client, Fetched, Planned, plan_of};
+use agent_client::{Client, Fetched, MANY, Planned, plan_of, plan_of_many};
 
 /// The functions of the guest's `allocations`, as its symbols name them.
 const FUNCTIONS: [&str; 7] = [
@@ -108,17 +113,23 @@ impl Tracing {
 /// The plan of functions of an image.
 fn planned(image: &[u8], names: &[&str]) -> Vec<Planned> {
     let file = File::parse(image).unwrap();
-    let text = file.section_by_name(".text").unwrap();
     let plan = |name: &&str| {
-        let found = file.symbols().find(|symbol| {
-            let is_named = symbol.name().is_ok_and(|it| it.contains(name));
-            is_named && symbol.size() != 0
-        });
-        let symbol = found.unwrap_or_else(|| panic!("no {name}"));
-        let code = text.data_range(symbol.address(), symbol.size());
-        plan_of(symbol.address(), code.unwrap().unwrap())
+        let (start, code) = code_of(&file, name);
+        plan_of(start, code)
     };
     names.iter().map(plan).collect()
+}
+
+/// The address and the code of a function of an image.
+fn code_of<'f>(file: &File<'f>, name: &str) -> (u64, &'f [u8]) {
+    let found = file.symbols().find(|symbol| {
+        let is_named = symbol.name().is_ok_and(|it| it.contains(name));
+        is_named && symbol.size() != 0
+    });
+    let symbol = found.unwrap_or_else(|| panic!("no {name}"));
+    let text = file.section_by_name(".text").unwrap();
+    let code = text.data_range(symbol.address(), symbol.size());
+    (symbol.address(), code.unwrap().unwrap())
 }
 
 /// A call, with those that it made.
@@ -280,4 +291,76 @@ pub(crate) fn assert_ratios(trace: &Value, ratios: &[(&str, &str, u64)]) {
             assert_eq!(row(trace, name)[wrong], 0, "{name}: {trace:#}");
         }
     }
+}
+
+const PROBED: Boot = Boot {
+    name: "probed",
+    config: || {
+        Ok(LabConfig::with_guest(profiled_guest_with_vcpus(
+            "probed",
+            2,
+            "probed=50 trace=yes record-at-boot=recorder",
+        )?))
+    },
+};
+
+/// How often the probes are set and removed.
+const TIMES: usize = 30;
+
+/// A thousand probes are set and removed while two vCPUs run through them: each result is right, or the guest panics.
+/// Then it does panic, in the middle of a trace: its dump has the newest calls. Its code is as before each time.
+///
+/// How calls ended is not compared. With all breakpoints in memory, the emulator's other processor was seen to execute a
+/// return as it was before, for as long as the trace lasted: QEMU probably translates code again just before a byte of it changes.
+#[test]
+fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
+    on(&PROBED, |lab| {
+        let guest = Guest::of_recording(lab, "probed");
+        let changed = || guest.statistics().get("text.changed").unwrap();
+        let image = std::fs::read(Guest::program()).unwrap();
+        let file = File::parse(&*image).unwrap();
+        let (start, code) = code_of(&file, "many_functions");
+        let mut plan = plan_of_many(start, code);
+
+        let mut client = Client::connect(guest.address(), OWN);
+        let mut traps = 0;
+        let begun = std::time::Instant::now();
+        for time in 0..TIMES {
+            let trace = client.trace(&plan, trace_flag::COUNT);
+            assert_eq!(changed(), 4 * MANY as u64);
+            if time == 0 {
+                wait_until("calls on both vCPUs", || {
+                    let fetched = client.fetch(trace);
+                    let calls = fetched.totals.values().map(|(totals, _)| totals.calls);
+                    (calls.sum::<u64>() > 2_000).then_some(())
+                });
+            }
+            let state = client.stop(trace);
+            assert_eq!((state.unplaced, state.too_deep), (0, 0), "{state:?}");
+            traps += state.traps + state.stale;
+            assert_eq!(changed(), 0);
+        }
+        println!(
+            "{TIMES} times 1,000 probes in {:?}, {traps} breakpoints",
+            begun.elapsed()
+        );
+
+        let (start, code) = code_of(&file, "6probed6doomed");
+        plan.push(plan_of(start, code));
+        client.trace(&plan, 0);
+        let client = crashed(lab, "probed", "traced to its end");
+        let log = std::fs::read_to_string(client.path("console.log")).unwrap();
+        assert!(log.contains(": 0 bytes of the code are changed"), "{log}");
+        client.run(&["recover", "console.log"]).expect_success();
+        let dump = client.recording("console.log.unikprof");
+        // The calls take more room than the block has: the newest are kept.
+        let reason = "the block was too small for the older records";
+        assert_eq!(
+            dump.completeness,
+            Completeness::Incomplete(reason.to_owned())
+        );
+        let told = client.report("console.log.unikprof", &["--timeline", "--json"]);
+        let told: Value = serde_json::from_str(&told.stdout).unwrap();
+        assert_eq!(told["marks"][0]["name"], "panic", "{told:#}");
+    });
 }

@@ -18,6 +18,8 @@ use xen_sys_lite::clock::Clock;
 use xen_sys_lite::last_words::LastWords;
 use xen_sys_lite::{PolledChannel, SharedPage, hvm};
 
+#[cfg(feature = "trace")]
+use crate::arch::probed;
 use crate::hypercalls::CountedCalls;
 use crate::hypervisor::{self, shared_info, xen};
 use crate::{early_println, events, vcpus};
@@ -96,5 +98,11 @@ fn write(console: &mut Console, what: &dyn fmt::Display, block: &[u8]) -> fmt::R
     for line in CrashLines::of(block) {
         write!(console, "{line}\r\n")?;
     }
+    #[cfg(feature = "trace")]
+    write!(
+        console,
+        "xen-guest: {} bytes of the code are changed\r\n",
+        probed::changed_bytes()
+    )?;
     write!(console, "xen-guest: that is all\r\n")
 }

@@ -8,6 +8,8 @@ use xen_sys_lite::vcpu::VcpuId;
 
 #[cfg(feature = "heap")]
 use crate::allocations::Allocations;
+#[cfg(feature = "trace")]
+use crate::arch::probed;
 use crate::chatter::Chatter;
 use crate::command_line::CommandLine;
 #[cfg(feature = "demo")]
@@ -42,7 +44,8 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line requests with `load`, `hotspots`, `chatter`, `allocations` or `signals=PERCENT`, on all vCPUs, and with
+/// Starts the work that the command line requests with `load`, `hotspots`, `chatter`, `allocations`,
+/// `probed` or `signals=PERCENT`, on all vCPUs, and with
 /// `tick=RATE` the ticks that interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
@@ -67,6 +70,12 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
             key: "allocations",
             first: Load::allocations,
             others: allocate_for_ever,
+        },
+        #[cfg(feature = "trace")]
+        Kind {
+            key: "probed",
+            first: |vcpu| Load::new(probed::load(vcpu)),
+            others: be_probed_for_ever,
         },
         #[cfg(feature = "gate")]
         Kind {
@@ -149,6 +158,11 @@ extern "C" fn be_hot_for_ever(vcpu: VcpuId) -> ! {
 #[cfg(feature = "heap")]
 extern "C" fn allocate_for_ever(vcpu: VcpuId) -> ! {
     work_for_ever(vcpu, Load::allocations(vcpu))
+}
+
+#[cfg(feature = "trace")]
+extern "C" fn be_probed_for_ever(vcpu: VcpuId) -> ! {
+    work_for_ever(vcpu, Load::new(probed::load(vcpu)))
 }
 
 fn work_for_ever(vcpu: VcpuId, mut load: Load) -> ! {

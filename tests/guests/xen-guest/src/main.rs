@@ -27,6 +27,7 @@
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |
 //! | `chatter=100` | the same with a loop that writes to the console: see `chatter` | |
+//! | `probed=50` | the same in 250 functions for traces: see `arch::probed` | `trace` |
 //! | `signals=20` | with two vCPUs, the second one sleeps until signals of the first, sent for 20 % of its time: see `arch::signals` | `gate` |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |

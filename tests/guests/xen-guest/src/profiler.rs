@@ -43,7 +43,7 @@ const LIVE: usize = unikprof_agent::live_bytes(8_000);
 
 /// Memory for tracing so many functions, on the vCPUs' stacks.
 #[cfg(feature = "trace")]
-const TRACE_FUNCTIONS: usize = 200;
+const TRACE_FUNCTIONS: usize = 300;
 
 pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
@@ -207,7 +207,7 @@ fn areas(vcpu: u32) -> Option<VcpuAreas> {
 }
 
 /// The addresses of the guest's code, including the file's headers before it.
-fn text() -> Range<u64> {
+pub(crate) fn text() -> Range<u64> {
     unsafe extern "C" {
         static image_start: u8;
         static text_end: u8;

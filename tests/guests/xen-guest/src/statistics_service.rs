@@ -8,6 +8,8 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use xen_sys_lite::net::Statistics as DeviceStatistics;
 use xen_sys_lite::vcpu::VcpuId;
 
+#[cfg(feature = "trace")]
+use crate::arch::probed;
 use crate::vcpus::{self, FIRST};
 use crate::{statistics, timer};
 
@@ -58,6 +60,8 @@ fn write(to: &mut impl Write, device: DeviceStatistics, rescues: u64) -> fmt::Re
     writeln!(to, "now_ns {}", timer::now_ns(FIRST))?;
     writeln!(to, "vcpus {}", vcpus::running())?;
     writeln!(to, "rescues {rescues}")?;
+    #[cfg(feature = "trace")]
+    writeln!(to, "text.changed {}", probed::changed_bytes())?;
     writeln!(to, "network.sent {}", device.sent)?;
     writeln!(to, "network.received {}", device.received)?;
     writeln!(to, "network.bad_checksum {}", device.bad_checksum)?;

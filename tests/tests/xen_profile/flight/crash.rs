@@ -16,7 +16,7 @@ use crate::harness::{Client, Guest, SOON, on, wait_until};
 const END: Duration = Duration::from_secs(300);
 
 /// Waits for the guest's end and its last words; answers a client with its log in `console.log`.
-fn crashed(lab: &Lab, name: &str, words: &str) -> Client {
+pub(crate) fn crashed(lab: &Lab, name: &str, words: &str) -> Client {
     let end = lab.wait_for_end(name, END).unwrap();
     assert_eq!(end, GuestEnd::Crash("crash".to_owned()));
     let log = wait_until("the last of the guest's words", || {

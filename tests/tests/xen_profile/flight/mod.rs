@@ -3,7 +3,7 @@
 
 mod boot;
 mod burst;
-mod crash;
+pub(crate) mod crash;
 mod recordings;
 
 use serde_json::Value;

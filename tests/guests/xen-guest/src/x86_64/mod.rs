@@ -10,6 +10,8 @@ pub(crate) mod early_console;
 pub(crate) mod hypercall_page;
 pub(crate) mod interrupts;
 mod memory_functions;
+#[cfg(feature = "trace")]
+pub(crate) mod probed;
 pub(crate) mod processor;
 pub(crate) mod random;
 #[cfg(feature = "gate")]
