@@ -1,21 +1,24 @@
 //! Divides a memory block, which the guest gives once at start, into slices.
 #![allow(unsafe_code)]
 
+use core::alloc::Layout;
 use core::mem::MaybeUninit;
 
-/// Takes room for `count` values from the front of `block`. `None` if the block is too small.
-fn room<'m, T>(
+/// Takes room for `count` values of `layout` from the front of `block`. `None` if the block is too small. Not generic, so
+/// that all types share one copy.
+#[inline(never)]
+fn room<'m>(
     block: &mut &'m mut [MaybeUninit<u8>],
+    layout: Layout,
     count: usize,
-) -> Option<&'m mut [MaybeUninit<T>]> {
-    let padding = block.as_ptr().align_offset(align_of::<T>());
-    let bytes = count.checked_mul(size_of::<T>())?;
+) -> Option<&'m mut [MaybeUninit<u8>]> {
+    let padding = block.as_ptr().addr().wrapping_neg() & (layout.align() - 1);
+    let bytes = count.checked_mul(layout.size())?;
     let whole = core::mem::take(block);
     let (_, aligned) = whole.split_at_mut_checked(padding)?;
     let (values, rest) = aligned.split_at_mut_checked(bytes)?;
     *block = rest;
-    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm.
-    Some(unsafe { core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), count) })
+    Some(values)
 }
 
 /// Takes `count` values from the front of `block` and sets their bytes to zero. `None` if the block is too
@@ -25,10 +28,11 @@ pub(crate) fn take<'m, T: bytemuck::Zeroable>(
     block: &mut &'m mut [MaybeUninit<u8>],
     count: usize,
 ) -> Option<&'m [T]> {
-    let values = room(block, count)?;
-    values.fill_with(MaybeUninit::zeroed);
-    // SAFETY: all bytes are zero, which `bytemuck::Zeroable` guarantees to be a valid T.
-    Some(unsafe { values.assume_init_ref() })
+    let bytes = room(block, Layout::new::<T>(), count)?;
+    bytes.fill(MaybeUninit::new(0));
+    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm. All of them are
+    // zero, which `bytemuck::Zeroable` guarantees to be a valid T.
+    Some(unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), count) })
 }
 
 /// Takes nothing: an atomic of the model checker is not a plain integer, so its models allocate their cells.
@@ -44,7 +48,10 @@ pub(crate) fn take_with<'m, T: Copy>(
     count: usize,
     mut make: impl FnMut(usize) -> Option<T>,
 ) -> Option<&'m [T]> {
-    let values = room(block, count)?;
+    let bytes = room(block, Layout::new::<T>(), count)?;
+    let values = bytes.as_mut_ptr().cast::<MaybeUninit<T>>();
+    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm.
+    let values = unsafe { core::slice::from_raw_parts_mut(values, count) };
     for (index, value) in values.iter_mut().enumerate() {
         value.write(make(index)?);
     }
