@@ -292,7 +292,8 @@ impl<'m> LiveTable<'m> {
         Some(entry)
     }
 
-    /// Removes the first allocation with this tag for which `is_it` returns true.
+    /// Removes the first allocation with this tag for which `is_it` returns true. An entry that changes during `is_it` is
+    /// passed to it again.
     #[inline(never)]
     fn remove_from(
         &self,
@@ -302,8 +303,20 @@ impl<'m> LiveTable<'m> {
     ) -> Option<LiveEntry> {
         let mut entry = None;
         self.replace(bucket, tag, FREE, |index| {
-            entry = self.entry(bucket, index).map(EntryCells::load);
-            entry.as_ref().is_some_and(&mut *is_it)
+            let Some(cells) = self.entry(bucket, index) else {
+                return false;
+            };
+            let mut found = cells.load();
+            loop {
+                let is_found = is_it(&found);
+                // If the service moved the entry while `is_it` read its stack, that was another stack's place.
+                let now = cells.load();
+                if now == found {
+                    entry = Some(found);
+                    return is_found;
+                }
+                found = now;
+            }
         })?;
         self.cells.used.fetch_sub(1, Ordering::Relaxed);
         entry
