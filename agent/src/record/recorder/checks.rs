@@ -23,6 +23,21 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
         );
     }
     let is_heap = cfg!(feature = "heap") && mode::is_heap(request.mode);
+    if !is_heap && !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
+        // Modes of allocations need the feature `heap`.
+        let last = if cfg!(feature = "heap") {
+            mode::LIVE
+        } else {
+            mode::OFF_CPU
+        };
+        return refused(
+            refusal::UNSUPPORTED_MODE,
+            Text::format(format_args!(
+                "this agent records in modes 0 to {last}; asked for mode {}",
+                u64::from(request.mode)
+            )),
+        );
+    }
     if !is_heap && !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
         return refused(
             refusal::BAD_PERIOD,
@@ -48,21 +63,6 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
             Text::format(format_args!(
                 "the interval may be {MIN_INTERVAL_BYTES} to {MAX_INTERVAL_BYTES} bytes; asked for {}",
                 request.interval_bytes
-            )),
-        );
-    }
-    if !is_heap && !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
-        // Modes of allocations need the feature `heap`.
-        let last = if cfg!(feature = "heap") {
-            mode::LIVE
-        } else {
-            mode::OFF_CPU
-        };
-        return refused(
-            refusal::UNSUPPORTED_MODE,
-            Text::format(format_args!(
-                "this agent records in modes 0 to {last}; asked for mode {}",
-                u64::from(request.mode)
             )),
         );
     }
