@@ -14,6 +14,7 @@ use crate::record::{
     self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
 };
 use crate::recording::Recording;
+use crate::report::heap::estimated_from;
 use crate::units::{amount_with_unit, duration, grouped, share, size};
 
 /// Who the agent is.
@@ -260,14 +261,11 @@ pub(super) fn recorded(
             duration(info.elapsed_ns),
             match info.mode {
                 Mode::OffCpu => ", measured".to_owned(),
-                Mode::Alloc | Mode::Live => {
-                    let samples = profile.heap.as_ref().map_or(0, |heap| heap.total().samples);
-                    format!(
-                        ", estimated from {} samples, one every {}",
-                        grouped(samples),
-                        size(info.interval_bytes)
-                    )
-                }
+                Mode::Alloc | Mode::Live => format!(
+                    ", {}, one every {}",
+                    estimated_from(profile),
+                    size(info.interval_bytes)
+                ),
                 Mode::Wall => format!(
                     ", at {} Hz of running and blocked time",
                     rate_text(info.period_ns)

@@ -95,7 +95,10 @@ fn write_one(
     let frames = frames(growing, symbolized);
     for (name, place) in frames.iter().take(FRAMES) {
         match place {
-            Some(place) => writeln!(out, "     {name}  {place}")?,
+            Some(place) => {
+                let place = place.rsplit('/').next().unwrap_or(place);
+                writeln!(out, "     {name}  {place}")?;
+            }
             None => writeln!(out, "     {name}")?,
         }
     }

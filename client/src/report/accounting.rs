@@ -93,17 +93,22 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
             recording.architecture
         ),
         format!("mode {}", mode(recording.mode)),
-        format!(
+    ];
+    if matches!(recording.unit(), Unit::Bytes | Unit::Objects) {
+        // Allocations have no ticks; their own lines follow.
+        lines.push(format!("truncated {}, broken {}", c.truncated, c.broken));
+    } else {
+        lines.push(format!(
             "missing {}",
             c.missing
                 .map_or("none".to_owned(), |missing| missing.to_string())
-        ),
-        format!("ticks {}", c.equation()),
-        format!(
+        ));
+        lines.push(format!("ticks {}", c.equation()));
+        lines.push(format!(
             "early {}, late {}, truncated {}, broken {}",
             c.early, c.late, c.truncated, c.broken
-        ),
-    ];
+        ));
+    }
     lines.push(match recording.ring {
         Some(_) => format!("callers: {}", callers(recording)),
         None => format!(

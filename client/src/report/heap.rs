@@ -148,16 +148,22 @@ fn dropped(counters: &Counters, mode: Mode) -> u64 {
 
 /// What follows the total in the table's title.
 pub(super) fn title(profile: &Profile) -> String {
-    let info = profile.recording();
-    let samples = profile.heap.as_ref().map_or(0, |heap| heap.total().samples);
     format!(
-        " {}, estimated from {} samples; 95 % intervals",
-        match info.mode {
+        " {}, {}; 95 % intervals",
+        match profile.recording().mode {
             Mode::Live => "still held",
             _ => "allocated",
         },
-        grouped(samples)
+        estimated_from(profile)
     )
+}
+
+/// From how many samples the sums are estimated, in words.
+pub(crate) fn estimated_from(profile: &Profile) -> String {
+    match profile.heap.as_ref().map_or(0, |heap| heap.total().samples) {
+        1 => "estimated from 1 sample".to_owned(),
+        samples => format!("estimated from {} samples", grouped(samples)),
+    }
 }
 
 /// The rows of the table of functions.

@@ -207,6 +207,33 @@ fn allocations_are_as_blessed() {
     }
 }
 
+#[test]
+fn a_single_sample_is_in_the_singular() {
+    let mut builder = ProfileBuilder::new();
+    let node = builder.step(NodeId::ROOT, Frame::caller(FIB)).unwrap();
+    builder.set_recording(heap(Mode::Alloc).recording().clone());
+    builder.add_vcpu(VcpuStats::default());
+    builder.count_allocations(0, node, 1, 24, 1024);
+    let found = heap::estimated_from(&builder.finish());
+    assert_eq!(found, "estimated from 1 sample");
+}
+
+/// Two arenas use twice as much as the live samples stand for.
+#[test]
+fn the_explained_share_is_one_of_the_used_memory() {
+    let live = heap(Mode::Live);
+    let held = live.heap.as_ref().unwrap().total().bytes.value() as u64;
+    let arena = |used| heap::Arena {
+        name: "heap".into(),
+        used,
+        size: None,
+    };
+    let explained = heap::explained(&live, &[arena(held), arena(held)]).unwrap();
+    assert!((explained - 0.5).abs() < 1e-6, "{explained}");
+    assert_eq!(heap::explained(&live, &[arena(0)]), None);
+    assert_eq!(heap::explained(&heap(Mode::Alloc), &[arena(held)]), None);
+}
+
 /// Every format can be written, and a sum of bytes is not taken for one of time.
 #[test]
 fn allocations_are_written_in_every_format() {

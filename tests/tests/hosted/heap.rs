@@ -224,7 +224,11 @@ pub(crate) fn two_dumps_show_the_leak() {
         found.stdout,
         found.stderr
     );
-    assert!(found.stdout.contains("heap::leak"), "{}", found.stdout);
+    assert!(
+        found.stdout.contains("heap::leak  heap.rs:"),
+        "{}",
+        found.stdout
+    );
     // `top` is about time.
     let refused = client.connect(&["top", "--count", "1", "--mode", "live"]);
     assert!(
