@@ -32,7 +32,8 @@ pub(crate) fn take<'m, T: bytemuck::Zeroable>(
     bytes.fill(MaybeUninit::new(0));
     // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm. All of them are
     // zero, which `bytemuck::Zeroable` guarantees to be a valid T.
-    Some(unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), count) })
+    // The pointer comes from the exclusive borrow: T may have atomics, which a pointer from `as_ptr` must not write.
+    Some(unsafe { core::slice::from_raw_parts(bytes.as_mut_ptr().cast(), count) })
 }
 
 /// Takes nothing: an atomic of the model checker is not a plain integer, so its models allocate their cells.
