@@ -393,8 +393,10 @@ pub struct Ops {
     /// The stack that contains `sp`, for traces, which pair entries and exits by the stack and the
     /// distance from its end: fill in `id` and `end` and return 1, or return 0 if `sp` is in no known
     /// stack; the call is then not counted. For guests that move stacks, or use one's memory for
-    /// another while calls are open, as fibres do: `id` stays the fibre's. Called in breakpoints: no
-    /// function that it calls can be traced. *Upcall.* May be NULL: then `stack_bounds` tells stacks
+    /// another while calls are open, as fibres do: `id` stays the fibre's. Called in breakpoints: a
+    /// breakpoint in a function that it calls would be endless. Before a trace the agent calls this
+    /// with an `sp` on the stack that serves clients, and refuses to trace what runs then; it must not
+    /// call other functions for other stacks. *Upcall.* May be NULL: then `stack_bounds` tells stacks
     /// apart by their ends.
     pub call_stack:
         Option<unsafe extern "C" fn(context: *mut c_void, sp: u64, stack: *mut CallStack) -> i32>,

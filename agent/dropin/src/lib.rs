@@ -85,8 +85,9 @@ pub extern "C" fn unikprof_dropin_crash() {
 ///
 /// For the stack that contains `sp` it fills in an id below 2^63, which no other stack has meanwhile, and the stack's end at
 /// present, and returns 1; or it returns 0 if that is no known stack, and the call is not counted. It is called in breakpoints
-/// with interrupts off, on any vCPU: it uses general registers only, neither waits nor locks, and neither it nor what it calls
-/// can be traced. Call this before a client traces.
+/// with interrupts off, on any vCPU: it uses general registers only, and neither waits nor locks. A breakpoint in it would be
+/// endless: before a trace it is called with the stack pointer of a poll, and what runs then is not traced. For the guest's
+/// stacks it must not call functions that it does not call then. Call this before a client traces.
 #[cfg(feature = "trace")]
 #[allow(unsafe_code, reason = "the name is called from C")]
 #[unsafe(no_mangle)]
