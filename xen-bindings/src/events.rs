@@ -26,7 +26,7 @@
 //! # Ok::<(), xen_sys_lite::Errno>(())
 //! ```
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::abi::event_channel as abi;
 use crate::abi::xen::{DOMID_SELF, EVTCHN_2L_NR_CHANNELS, SharedInfo, VcpuInfo, virq};
@@ -181,6 +181,8 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EINVAL` for a port that is not connected.
     pub fn send(&self, port: Port) -> Result<(), Errno> {
+        // Xen marks the port by a store of its own, and the instruction that calls it orders nothing.
+        fence(Ordering::Release);
         issue::<EvtchnSend>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
 

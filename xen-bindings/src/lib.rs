@@ -103,6 +103,7 @@ pub mod fake;
 pub mod grant;
 pub mod hvm;
 mod hypercall;
+mod index;
 pub mod last_words;
 pub mod memory;
 pub mod net;
@@ -114,6 +115,11 @@ pub mod vcpu;
 pub mod version;
 pub mod xenbus;
 pub mod xenstore;
+
+/// The processor's atomics; `tests/rings_model.rs` has loom's in their place.
+mod sync {
+    pub(crate) use core::sync::atomic::{AtomicU32, Ordering, fence};
+}
 
 // What differs between processor architectures.
 #[cfg(target_arch = "x86_64")]

@@ -11,9 +11,10 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{PAGE_SHIFT, PAGE_SIZE, netif, xs_wire};
+use crate::index;
+use crate::sync::AtomicU32;
 
 /// Number of a guest-physical page: address divided by 4,096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -258,13 +259,13 @@ impl SharedPage {
     /// Loads an index the other side writes; what it published before is visible after.
     #[inline]
     pub(crate) fn load_index(&self, offset: PageIndex) -> u32 {
-        self.index(offset).load(Ordering::Acquire)
+        index::load(self.index(offset))
     }
 
     /// Stores an index the other side reads; what was written before is visible with it.
     #[inline]
     pub(crate) fn store_index(&self, offset: PageIndex, value: u32) {
-        self.index(offset).store(value, Ordering::Release);
+        index::store(self.index(offset), value);
     }
 
     fn index(&self, offset: PageIndex) -> &AtomicU32 {

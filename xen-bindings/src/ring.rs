@@ -6,10 +6,10 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::{Ordering, fence};
 
 use crate::abi::PAGE_SIZE;
 use crate::abi::ring as abi;
+use crate::index::full_fence;
 use crate::page::{PageIndex, Plain, SharedPage};
 
 const REQUEST_PRODUCER: PageIndex = PageIndex::at(abi::REQUEST_PRODUCER);
@@ -164,7 +164,7 @@ impl<P: Protocol> FrontRing<P> {
         let old = core::mem::replace(&mut self.published, new);
         page.store_index(REQUEST_PRODUCER, new);
         // The backend sees the requests before we look whether it sleeps.
-        fence(Ordering::SeqCst);
+        full_fence();
         let event = page.load_index(REQUEST_EVENT);
         new.wrapping_sub(event) < new.wrapping_sub(old)
     }
@@ -193,7 +193,7 @@ impl<P: Protocol> FrontRing<P> {
     /// As [`response`](Self::response).
     pub fn ask_for_notification(&mut self, page: &SharedPage) -> Result<bool, RingError> {
         page.store_index(RESPONSE_EVENT, self.response_consumer.wrapping_add(1));
-        fence(Ordering::SeqCst);
+        full_fence();
         Ok(self.claimed(page)? != 0)
     }
 
@@ -236,7 +236,7 @@ impl<P: Protocol> FrontRing<P> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

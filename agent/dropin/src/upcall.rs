@@ -489,7 +489,7 @@ impl Running {
         }
         let (is_timer, has_fired) = self.find_timer(vcpu);
         let is_own = self.take_kick(vcpu) | has_fired;
-        let is_kicked = vcpu.is_kicked.swap(false, Ordering::Acquire);
+        let is_kicked = vcpu.is_kicked.swap(false, Ordering::SeqCst);
         self.sample(vcpu, saved, is_kicked);
         if !is_own || !is_timer && self.take_upcall(vcpu) {
             self.pass_on(vcpu, saved, has_fired);
