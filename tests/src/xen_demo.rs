@@ -57,15 +57,9 @@ struct Arguments {
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
     /// The emulated machine's processor
-    #[arg(
-        long,
-        value_name = "ARCH",
-        value_enum,
-        default_value_t,
-        conflicts_with = "kernel"
-    )]
+    #[arg(long, value_name = "ARCH", value_enum, default_value_t)]
     arch: Processor,
-    /// The guest's vCPUs; they share one emulated processor. On aarch64 the guest has one
+    /// The guest's vCPUs; they share one emulated processor. On aarch64 the demo's guest has one
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     vcpus: u32,
     /// How much of its time each vCPU works, in percent
@@ -142,11 +136,11 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     if arguments.duration.is_zero() {
         return Err(DemoError::NoTime);
     }
-    if arguments.arch == Processor::Aarch64 && arguments.vcpus > 1 {
-        return Err(DemoError::TooManyVcpus);
-    }
     if let Some(kernel) = &arguments.own.kernel {
         return own_kernel::run(arguments, kernel.clone());
+    }
+    if arguments.arch == Processor::Aarch64 && arguments.vcpus > 1 {
+        return Err(DemoError::TooManyVcpus);
     }
     let directory = &arguments.output;
     std::fs::create_dir_all(directory).map_err(|source| OutputError {

@@ -135,8 +135,8 @@ impl LabConfig {
 pub struct GuestConfig {
     /// The domain's name; also how the lab's methods name it.
     pub(crate) name: String,
-    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 an ELF file that begins with the header of a
-    /// flat image; xl gets that.
+    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 a flat image, or an ELF file
+    /// that begins with the header of one; xl gets that.
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
     pub(crate) domain_type: String,

@@ -1,4 +1,4 @@
-//! Flat images, which Xen on Arm boots: an ELF file's segments at their places in memory.
+//! Flat images, which Xen on Arm boots: such a file, or an ELF file's segments at their places in memory.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,17 @@ use object::{Endianness, elf};
 /// The magic of an arm64 image ("ARM\x64"), and where it is (Linux, `Documentation/arch/arm64/booting.rst`).
 const MAGIC: (usize, &[u8]) = (56, b"ARM\x64");
 
-/// The flat image of an ELF file.
+/// The flat image that a file is, or that an ELF file has.
 pub(super) fn of(file: &Path) -> io::Result<Vec<u8>> {
     let bytes = fs::read(file)?;
+    if is_image(&bytes) {
+        return Ok(bytes);
+    }
     from_elf(&bytes).ok_or_else(|| {
-        let text = format!("{} is no arm64 image in an ELF file", file.display());
+        let text = format!(
+            "{} is no arm64 image, also none in an ELF file",
+            file.display()
+        );
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }
@@ -37,13 +43,19 @@ fn from_elf(bytes: &[u8]) -> Option<Vec<u8>> {
         }
         image[at..end].copy_from_slice(data);
     }
+    is_image(&image).then_some(image)
+}
+
+fn is_image(bytes: &[u8]) -> bool {
     let (at, magic) = MAGIC;
-    (image.get(at..at + magic.len())? == magic).then_some(image)
+    bytes.get(at..at + magic.len()) == Some(magic)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io::Write as _;
+
     use super::*;
 
     /// An ELF file of aarch64 with these segments, by address.
@@ -90,6 +102,14 @@ mod tests {
         assert_eq!(image.len(), 0x1004);
         assert_eq!((&image[..64], &image[0x1000..]), (&head[..], &b"data"[..]));
         assert!(image[64..0x1000].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_flat_image_is_booted_as_it_is() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let image = [head(), b"code".to_vec()].concat();
+        file.write_all(&image).unwrap();
+        assert_eq!(of(file.path()).unwrap(), image);
     }
 
     /// Guards against a kernel for another loader, and against an image as large as the distance of its segments.

@@ -21,12 +21,27 @@ pub(crate) struct Selection {
     /// Packages and how their versions begin, of those that are known to run.
     wanted: &'static [(&'static str, &'static str)],
     /// Downloaded with all they depend on.
-    with_dependencies: &'static [&'static str],
+    with_dependencies: &'static [&'static [&'static str]],
     /// Downloaded alone: their dependencies (Python, a boot loader, a C compiler) serve only an installed system.
     alone: &'static [&'static str],
     /// The package that depends on the standard kernel, if one is needed.
     kernel: Option<&'static str>,
 }
+
+/// What dom0's programs need on every architecture.
+const DOM0: &[&str] = &[
+    "libc6",
+    "libgcc-s1",
+    "liblzma5",
+    "libzstd1",
+    "zlib1g",
+    "libuuid1",
+    "libyajl2",
+    "libxenmisc4.17",
+    "libxenhypfs1",
+    "libxenstore4",
+    "busybox-static",
+];
 
 /// QEMU, Xen and dom0 for x86-64. QEMU 10.0 reports a PVH guest's read of CR2 as one of CR0.
 pub(crate) const X86_64: Selection = Selection {
@@ -37,21 +52,7 @@ pub(crate) const X86_64: Selection = Selection {
         ("xen-utils-4.17", "4.17"),
         ("linux-image-amd64", "6.1"),
     ],
-    with_dependencies: &[
-        "qemu-system-x86",
-        "libc6",
-        "libgcc-s1",
-        "liblzma5",
-        "libzstd1",
-        "zlib1g",
-        "libuuid1",
-        "libyajl2",
-        "libxenmisc4.17",
-        "libxenhypfs1",
-        "libxenstore4",
-        "busybox-static",
-        "xz-utils",
-    ],
+    with_dependencies: &[DOM0, &["qemu-system-x86", "xz-utils"]],
     alone: &[
         "xen-hypervisor-4.17-amd64",
         "xen-utils-4.17",
@@ -77,19 +78,7 @@ pub(crate) const AARCH64_DOM0: Selection = Selection {
         ("xen-utils-4.17", "4.17"),
         ("linux-image-arm64", "6.1"),
     ],
-    with_dependencies: &[
-        "libc6",
-        "libgcc-s1",
-        "liblzma5",
-        "libzstd1",
-        "zlib1g",
-        "libuuid1",
-        "libyajl2",
-        "libxenmisc4.17",
-        "libxenhypfs1",
-        "libxenstore4",
-        "busybox-static",
-    ],
+    with_dependencies: &[DOM0],
     alone: &[
         "xen-hypervisor-4.17-arm64",
         "xen-utils-4.17",
@@ -113,7 +102,7 @@ const NOT_UNPACKED: [&str; 6] = [
 pub(crate) const RUSTC: Selection = Selection {
     architecture: "amd64",
     wanted: &[("rustc-web", "1.")],
-    with_dependencies: &["libstd-rust-web-dev"],
+    with_dependencies: &[&["libstd-rust-web-dev"]],
     alone: &["rustc-web"],
     kernel: None,
 };
@@ -158,7 +147,7 @@ pub(crate) fn download(selection: &Selection, folder: &Path) -> Result<Downloade
 
     if !selection.with_dependencies.is_empty() {
         let mut install = vec!["-qq", "-y", "--download-only", "install"];
-        install.extend(selection.with_dependencies);
+        install.extend(selection.with_dependencies.iter().copied().flatten());
         apt.get(&install, folder)?;
     }
     let alone = folder.join("alone");

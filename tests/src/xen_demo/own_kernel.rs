@@ -10,7 +10,7 @@ use clap::Args;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
-use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError, Processor};
+use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError};
 use crate::profiled::PROFILER_PORT;
 
 const GUEST: &str = "own";
@@ -22,7 +22,7 @@ const PROFILER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, PROFILER_PORT);
 #[command(next_help_heading = "A guest of your own")]
 pub(super) struct KernelArguments {
     /// Boot this kernel instead of the demo's guest, show its console, and print how to connect to it: an ELF file or
-    /// what else xl boots. It runs for --duration, or with --hold until Ctrl-C or Enter
+    /// what else xl boots, on aarch64 a flat image or an ELF file with one. It runs for --duration, or with --hold until Ctrl-C or Enter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "load", "output"])]
     pub(super) kernel: Option<PathBuf>,
     /// How Xen runs the kernel
@@ -73,10 +73,11 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
             source,
         });
     }
-    fill_cache(Processor::X86_64)?;
+    fill_cache(arguments.arch)?;
     eprintln!("booting Xen and dom0 in QEMU, then {}", kernel.display());
     let image = kernel.display().to_string();
     let lab = Lab::start(LabConfig {
+        processor: arguments.arch,
         guests: vec![GuestConfig {
             domain_type: own.domain_type.clone(),
             memory_mb: own.memory,
