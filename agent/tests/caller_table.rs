@@ -116,7 +116,9 @@ fn record(agent: &FakeAgent, client: &mut Client, start: Start<'_>) -> (Vec<u32>
     )
 }
 
+/// An entry's return address is in a register on aarch64.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_table_is_sent_installed_and_used() {
     let (agent, _, mut client) = guest();
     let (room, held) = welcome(&mut client);

@@ -59,13 +59,12 @@ pub fn profiled_guest_with_keys(
     keys: &Keys,
     command_line: &str,
 ) -> Result<GuestConfig, LabError> {
-    let mut guest = profiled_guest(name, command_line)?;
-    guest.command_line = guest.command_line.replace("=open:", "=keys:");
-    Ok(with_keys(guest, keys))
+    Ok(with_keys(profiled_guest(name, command_line)?, keys))
 }
 
-/// The same guest with these keys in its part of xenstore.
+/// The same guest with these keys in its part of xenstore, which its profiler asks for.
 pub fn with_keys(mut guest: GuestConfig, keys: &Keys) -> GuestConfig {
+    guest.command_line = guest.command_line.replace("=open:", "=keys:");
     guest.store.extend([
         ("data/unikprof/view".into(), keys.view.text()),
         ("data/unikprof/control".into(), keys.control.text()),

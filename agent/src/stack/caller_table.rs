@@ -887,13 +887,18 @@ mod tests {
         let install = |file: &[u8]| table.install_file(file, &mappings, &code);
         let rows = rows((0..8).map(|n| n * 16));
         assert_eq!(install(&file(2, &rows)), Err(LinkedTableError::OtherImage));
-        for (other, says) in [
-            (
+        let another = match Native::MACHINE {
+            machine::X86_64 => (
                 machine::AARCH64,
                 "is for aarch64 and this guest runs on x86_64",
             ),
-            (8, "is for an unknown architecture (ELF machine 8)"),
-        ] {
+            _ => (
+                machine::X86_64,
+                "is for x86_64 and this guest runs on aarch64",
+            ),
+        };
+        let unknown = (8, "is for an unknown architecture (ELF machine 8)");
+        for (other, says) in [another, unknown] {
             let error = install(&file_for(other, 1, &rows)).unwrap_err();
             assert_eq!(error, LinkedTableError::OtherArchitecture(other));
             assert!(error.to_string().contains(says), "{error}");

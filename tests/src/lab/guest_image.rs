@@ -78,11 +78,17 @@ fn build_for_aarch64(name: &str, features: &[&str], flags: &[&str]) -> Result<Pa
     let linker = format!("-Clinker={}", toolchain::linker()?.display());
     let build = Build {
         target: "aarch64-unknown-linux-gnu",
-        rustc: Cache::open(Processor::Aarch64)?.rustc(),
+        rustc: Some(aarch64_compiler()?),
         flags: Some(&[&[&*linker], flags].concat()),
         ..Build::default()
     };
     build_with(name, features, &build)
+}
+
+/// A compiler for aarch64, with its libraries for Linux.
+pub fn aarch64_compiler() -> Result<PathBuf, LabError> {
+    let cache = Cache::open(Processor::Aarch64)?;
+    Ok(cache.rustc().unwrap_or_else(|| "rustc".into()))
 }
 
 /// The guest compiled without the agent, and linked with the drop-in.

@@ -185,7 +185,7 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
         Processor::X86_64 => ("q35".to_owned(), "qemu64,+svm,+npt,+rdrand"),
         Processor::Aarch64 => {
             let machine = format!("virt,virtualization=on,gic-version={}", hardware.gic);
-            (machine, "cortex-a57")
+            (machine, "max,sve=off,lpa2=off,pauth=off")
         }
     };
     command

@@ -52,7 +52,7 @@ use dom0::CommandFailure;
 pub(crate) use dom0::Dom0Output;
 pub use error::LabError;
 pub use guest_image::{
-    build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin,
+    aarch64_compiler, build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin,
     build_xen_guest_without_frame_pointers,
 };
 use machine::{Hardware, Machine};

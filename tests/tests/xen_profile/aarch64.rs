@@ -4,10 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use unikprof_tests::lab::{LabConfig, LabError, Processor, build_xen_guest_without_frame_pointers};
-use unikprof_tests::profiled::{features, profiled_guest_on, profiled_kernel};
+use unikprof_tests::profiled::{features, profiled_guest_on, profiled_kernel, with_keys};
 
+use crate::flight::{FLIGHT, crash, recordings};
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
-use crate::{hot_spots, stuck};
+use crate::working::accounting;
+
+use crate::{hot_spots, keys, stuck};
 
 const ASLEEP: Duration = Duration::from_secs(10);
 
@@ -53,6 +56,59 @@ const QUIET: Boot = Boot {
         machine(2, &guests)
     },
 };
+
+/// Record since their boot; one panics. And one that has keys.
+const RECORDERS: Boot = Boot {
+    name: "arm-recorders",
+    config: || {
+        let words = format!("record-at-boot={FLIGHT} hotspots=60");
+        let crash = format!("{words} panic_after=2");
+        let guests = [
+            ("arm-flight", &*words),
+            ("arm-crash", &crash),
+            ("arm-keyed", "load=50"),
+        ];
+        let mut config = machine(3, &guests)?;
+        let keyed = config
+            .guests
+            .pop()
+            .map(|guest| with_keys(guest, &keys::keys()));
+        config.guests.extend(keyed);
+        Ok(config)
+    },
+};
+
+#[test]
+fn arm_keys_open_a_guest_on_xen_and_nothing_else_does() {
+    on(&RECORDERS, |lab| {
+        keys::assert_guarded(Guest::of_recording(lab, "arm-keyed").address());
+    });
+}
+
+#[test]
+fn arm_recordings_beside_that_from_the_boot_have_names() {
+    on(&RECORDERS, |lab| {
+        recordings::assert_three(&Guest::of_recording(lab, "arm-flight"));
+    });
+}
+
+/// Beside two guests that work on the same processor.
+#[test]
+fn arm_time_that_others_take_is_told_as_stolen() {
+    on(&RECORDERS, |lab| {
+        let client = Guest::of_recording(lab, "arm-flight").client_with_image();
+        client.must(&["record", "3s", "--name", "stolen", "-o", "stolen.unikprof"]);
+        let report = client.report("stolen.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        let [_, stolen, _] = accounting::times(&report);
+        assert!(stolen > 300_000_000, "{report:#}");
+    });
+}
+
+#[test]
+fn arm_panics_leave_the_last_seconds_on_the_console() {
+    on(&RECORDERS, |lab| crash::assert_on_console(lab, "arm-crash"));
+}
 
 #[test]
 fn arm_hot_functions_have_their_shares_order_and_callers() {

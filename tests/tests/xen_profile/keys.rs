@@ -1,5 +1,6 @@
 //! A guest with keys, met by the client's own program and by strangers.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tempfile::TempDir;
@@ -32,14 +33,19 @@ pub(crate) fn keys() -> Keys {
 #[test]
 fn keys_open_a_guest_on_xen_and_nothing_else_does() {
     on(&KEYED, |lab| {
-        let target = Target {
-            address: Guest::of_recording(lab, "keyed").address(),
-            keys: Some(keys()),
-        };
-        roles(&target);
-        strangers(&target, &mut Random::new(7));
-        flood(&target);
+        assert_guarded(Guest::of_recording(lab, "keyed").address());
     });
+}
+
+/// The same of a guest at this address.
+pub(crate) fn assert_guarded(address: SocketAddr) {
+    let target = Target {
+        address,
+        keys: Some(keys()),
+    };
+    roles(&target);
+    strangers(&target, &mut Random::new(7));
+    flood(&target);
 }
 
 /// Clients of the guest with each of its keys; the folder holds them.

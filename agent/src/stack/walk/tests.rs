@@ -1,4 +1,4 @@
-//! Walks over stacks made of words.
+//! Walks over stacks of x86-64 made of words, on every processor.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,6 +13,7 @@ use unikprof_proto::caller_table::{Base, Caller, Row};
 use super::*;
 use crate::ground::platform::Continuation;
 use crate::stack::ReadStack;
+use crate::stack::architecture::X86_64;
 use crate::stack::code_map::Mapping;
 use crate::stack::path::PathCells;
 
@@ -57,7 +58,7 @@ fn walk_words(words: &[u64], fp: u64, depth: usize) -> (End, Vec<u32>) {
     let stack = Words(words.to_vec());
     let guide = Guide::frame_pointers(&code);
     let mut path = cells.begin();
-    let walked = walk(&registers, Some(&stack), &guide, depth, &mut path);
+    let walked = walk_on::<X86_64>(&registers, Some(&stack), &guide, depth, &mut path);
     assert_eq!((walked.way, walked.mixed), (Way::FramePointer, false));
     (walked.end, path.codes().collect())
 }
@@ -228,7 +229,7 @@ fn an_unknown_pc_is_said_and_the_walk_goes_on() {
     let registers = Registers::new(77, STACK, 0);
     let guide = Guide::frame_pointers(&code);
     let mut path = cells.begin();
-    let walked = walk(&registers, None::<&Words>, &guide, 128, &mut path);
+    let walked = walk_on::<X86_64>(&registers, None::<&Words>, &guide, 128, &mut path);
     assert_eq!(walked.end, End::Broken);
     let path: Vec<u32> = path.codes().collect();
     assert_eq!(path, [frame_code::UNKNOWN_CODE, frame_code::BROKEN]);
@@ -242,7 +243,7 @@ fn walk_with(
     every_frame: bool,
     instructions: impl ReadCode,
 ) -> (Walked, Vec<u32>) {
-    walk_on_with::<Native>(words, registers, rows, every_frame, instructions)
+    walk_on_with::<X86_64>(words, registers, rows, every_frame, instructions)
 }
 
 /// The same on a processor.
@@ -557,7 +558,7 @@ fn walk_several_from(
     };
     let cells = PathCells::default();
     let mut path = cells.begin();
-    let walked = walk(&registers, several, &guide, depth, &mut path);
+    let walked = walk_on::<X86_64>(&registers, several, &guide, depth, &mut path);
     (walked, path.codes().collect())
 }
 

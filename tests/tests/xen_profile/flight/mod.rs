@@ -4,7 +4,7 @@
 mod boot;
 mod burst;
 pub(crate) mod crash;
-mod recordings;
+pub(crate) mod recordings;
 
 use serde_json::Value;
 use unikprof_tests::lab::{LabConfig, LabError};
@@ -21,7 +21,7 @@ const CRASHING: &str = "crash";
 const CRASHING_IN_UPCALL: &str = "crash-upcall";
 
 /// What their recording is called.
-const FLIGHT: &str = "recorder";
+pub(crate) const FLIGHT: &str = "recorder";
 
 /// All of them share the one emulated processor that dom0 leaves, until two have crashed.
 const RECORDERS: Boot = Boot {

@@ -68,55 +68,59 @@ fn assert_shares(client: &Client, file: &str, least: u64) {
 #[test]
 fn three_at_once_each_by_its_name() {
     on(&RECORDERS, |lab| {
-        let guest = Guest::of_recording(lab, LIVING);
-        let first = guest.client();
-        for words in [
-            &["start", "--name", "fast", "-F", "997"][..],
-            &["start", "--name", "wall", "--mode", "wall", "-F", "331"],
-            &["start", "--name", "waits", "--mode", "off-cpu"],
-        ] {
-            first.must(words);
-        }
-        // The client that began them is gone; another finds them.
-        let other = guest.client();
-        assert_eq!(other.recording_names(), [FLIGHT, "fast", "wall", "waits"]);
-        wait_for(&other, &[("fast", 1_000), ("wall", 300), ("waits", 50)]);
-        let stop = ["stop", "--name", "fast", "-o", "fast.unikprof"];
-        other.must(&stop);
-        let fast = other.recording("fast.unikprof");
-        assert_eq!(fast.profile.recording().name, "fast");
-        assert_eq!(fast.profile.recording().period_ns, 1_003_009);
-        assert_shares(&other, "fast.unikprof", 1_000);
-
-        // The others go on.
-        let third = guest.client();
-        assert_eq!(third.recording_names(), [FLIGHT, "wall", "waits"]);
-        let status = third.connect(&["check", "--json"]).expect_json();
-        let one = |name: &str| {
-            let all = status["recordings"].as_array().unwrap();
-            let one = all.iter().find(|one| one["name"] == name).unwrap();
-            let count = |what: &str| one["counters"][what].as_u64().unwrap();
-            count("recorded") + count("blocks")
-        };
-        let least = [FLIGHT, "wall", "waits"].map(|name| (name, one(name) + 20));
-        wait_for(&third, &least);
-        for name in ["wall", "waits"] {
-            let file = format!("{name}.unikprof");
-            let stop = ["stop", "--name", name, "-o", &file];
-            third.must(&stop);
-        }
-        assert_eq!(third.recording_names(), [FLIGHT]);
-
-        let wall = third.recording("wall.unikprof");
-        assert_eq!(wall.profile.recording().mode, Mode::Wall);
-        assert_shares(&third, "wall.unikprof", 300);
-        assert_samples_fit(&third.report("wall.unikprof", &["--json"]).expect_json());
-
-        let waits = third.recording("waits.unikprof");
-        assert_eq!(waits.profile.recording().mode, Mode::OffCpu);
-        let report = third.report("waits.unikprof", &["--json"]).expect_json();
-        assert_is_all_that_xen_saw(&report);
+        assert_three(&Guest::of_recording(lab, LIVING));
     });
+}
+
+/// The same of a guest with hot spots that records since its boot.
+pub(crate) fn assert_three(guest: &Guest<'_>) {
+    let first = guest.client_with_image();
+    for words in [
+        &["start", "--name", "fast", "-F", "997"][..],
+        &["start", "--name", "wall", "--mode", "wall", "-F", "331"],
+        &["start", "--name", "waits", "--mode", "off-cpu"],
+    ] {
+        first.must(words);
+    }
+    // The client that began them is gone; another finds them.
+    let other = guest.client_with_image();
+    assert_eq!(other.recording_names(), [FLIGHT, "fast", "wall", "waits"]);
+    wait_for(&other, &[("fast", 1_000), ("wall", 300), ("waits", 50)]);
+    let stop = ["stop", "--name", "fast", "-o", "fast.unikprof"];
+    other.must(&stop);
+    let fast = other.recording("fast.unikprof");
+    assert_eq!(fast.profile.recording().name, "fast");
+    assert_eq!(fast.profile.recording().period_ns, 1_003_009);
+    assert_shares(&other, "fast.unikprof", 1_000);
+
+    // The others go on.
+    let third = guest.client_with_image();
+    assert_eq!(third.recording_names(), [FLIGHT, "wall", "waits"]);
+    let status = third.connect(&["check", "--json"]).expect_json();
+    let one = |name: &str| {
+        let all = status["recordings"].as_array().unwrap();
+        let one = all.iter().find(|one| one["name"] == name).unwrap();
+        let count = |what: &str| one["counters"][what].as_u64().unwrap();
+        count("recorded") + count("blocks")
+    };
+    let least = [FLIGHT, "wall", "waits"].map(|name| (name, one(name) + 20));
+    wait_for(&third, &least);
+    for name in ["wall", "waits"] {
+        let file = format!("{name}.unikprof");
+        let stop = ["stop", "--name", name, "-o", &file];
+        third.must(&stop);
+    }
+    assert_eq!(third.recording_names(), [FLIGHT]);
+
+    let wall = third.recording("wall.unikprof");
+    assert_eq!(wall.profile.recording().mode, Mode::Wall);
+    assert_shares(&third, "wall.unikprof", 300);
+    assert_samples_fit(&third.report("wall.unikprof", &["--json"]).expect_json());
+
+    let waits = third.recording("waits.unikprof");
+    assert_eq!(waits.profile.recording().mode, Mode::OffCpu);
+    let report = third.report("waits.unikprof", &["--json"]).expect_json();
+    assert_is_all_that_xen_saw(&report);
 }
 
 /// Guards samples of blocked time that are lost, counted twice, or taken for what runs within a block: they are as many

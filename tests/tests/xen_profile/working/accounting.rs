@@ -3,6 +3,7 @@
 use std::fs;
 
 use object::Object as _;
+use serde_json::Value;
 use unikprof_client::exit_code;
 
 use super::WORKING;
@@ -30,30 +31,38 @@ fn time_is_told_apart() {
         let client = Guest::of(lab, "working").client();
         client.record("3s", &[]);
         let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let vcpu = &report["vcpus"][0];
-        let time = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
-        let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
-        let states = ["running_ns", "runnable_ns", "blocked_ns", "offline_ns"];
-        let sum: u64 = states.iter().map(|state| time(state)).sum();
-        assert!(sum.abs_diff(elapsed) < elapsed / 50, "{vcpu:#}");
+        let [running, _, blocked] = times(&report);
+        let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
         // It works for half of its time; the emulator adds to that.
-        assert!(time("running_ns") > elapsed / 4, "{vcpu:#}");
-        assert!(time("blocked_ns") > elapsed / 20, "{vcpu:#}");
-        assert_eq!(time("offline_ns"), 0, "{vcpu:#}");
-        // A tick stands for a period of running time: there can be no more than fit into it, and what a busy machine
-        // did not deliver is told.
-        let ticks = report["counters"]["ticks"].as_i64().unwrap();
-        let missing = report["counters"]["missing"].as_i64().unwrap();
-        let due = (time("running_ns") / report["recording"]["period_ns"].as_u64().unwrap()) as i64;
-        assert!(
-            ticks > 0 && ticks <= due + due / 10 + 20,
-            "{ticks} of {due}"
-        );
-        assert!(
-            (ticks + missing - due).abs() <= 2 + due / 100,
-            "{ticks} of {due}, {missing} are missing"
-        );
+        assert!(running > elapsed / 4, "{report:#}");
+        assert!(blocked > elapsed / 20, "{report:#}");
     });
+}
+
+/// How long the only vCPU ran, was runnable and was blocked, in ns, after a look whether that is all of its time and
+/// agrees with the ticks.
+pub(crate) fn times(report: &Value) -> [u64; 3] {
+    let vcpu = &report["vcpus"][0];
+    let time = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
+    let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+    let times = ["running_ns", "runnable_ns", "blocked_ns"].map(time);
+    let sum: u64 = times.iter().sum();
+    assert!(sum.abs_diff(elapsed) < elapsed / 50, "{vcpu:#}");
+    assert_eq!(time("offline_ns"), 0, "{vcpu:#}");
+    // A tick stands for a period of running time: there can be no more than fit into it, and what a busy machine
+    // did not deliver is told.
+    let ticks = report["counters"]["ticks"].as_i64().unwrap();
+    let missing = report["counters"]["missing"].as_i64().unwrap();
+    let due = (times[0] / report["recording"]["period_ns"].as_u64().unwrap()) as i64;
+    assert!(
+        ticks > 0 && ticks <= due + due / 10 + 20,
+        "{ticks} of {due}"
+    );
+    assert!(
+        (ticks + missing - due).abs() <= 2 + due / 100,
+        "{ticks} of {due}, {missing} are missing"
+    );
+    times
 }
 
 #[test]

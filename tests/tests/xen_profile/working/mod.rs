@@ -1,6 +1,6 @@
 //! Cases of one guest that works for a part of its time.
 
-mod accounting;
+pub(crate) mod accounting;
 mod clients;
 mod faults;
 mod traffic;
