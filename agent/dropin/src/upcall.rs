@@ -57,8 +57,9 @@ use crate::vcpus::{self, NEVER, Vcpu};
 const CHECK_NS: u64 = 20_000_000;
 /// Polls take their share of a CPU over this time.
 const SHARE_NS: u64 = 100_000_000;
-/// The maximum charge of one poll, which begins nothing after 1 ms: what takes longer is a stall by the host or the
-/// emulator that Xen does not count as stolen, or a handler of the guest.
+/// The maximum charge of one poll, which begins nothing after 1 ms: what takes longer is mostly a stall by the host or the
+/// emulator that Xen does not count as stolen, or a handler of the guest. Setting and removing a trace's probes may take
+/// longer too, and exceeds the share.
 const MAX_CHARGE_NS: u64 = 2_000_000;
 /// The timer may fire so much before its time, on another clock than Xen's.
 const EARLY_NS: u64 = 100_000;

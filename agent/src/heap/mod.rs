@@ -130,22 +130,24 @@ impl<'m, P: Platform> Agent<'m, P> {
         if live.used() == 0 {
             return None;
         }
-        let (mut stack, mut shared) = (0, None);
+        // Entries of several recordings may have the address: each has a stack of its own.
+        let (mut last_stack, mut shared) = (0, None);
         let removed = live.remove(address.addr() as u64, |entry| {
             // While it is in the table it has its stack.
-            stack = self.number_of_stack(entry);
+            last_stack = self.number_of_stack(entry);
             let kept = self.ended(entry);
             if kept != 0 && kept != entry.held.recordings {
-                shared = Some((*entry, kept));
+                shared = Some((*entry, kept, last_stack));
             }
             kept == 0
         });
-        let entry = removed.or_else(|| {
-            let (mut entry, kept) = shared?;
-            live.release(&entry, kept);
-            entry.held.recordings &= !kept;
-            Some(entry)
-        })?;
+        if let Some(entry) = removed {
+            let stack = last_stack;
+            return Some(Taken { entry, stack });
+        }
+        let (mut entry, kept, stack) = shared?;
+        live.release(&entry, kept);
+        entry.held.recordings &= !kept;
         Some(Taken { entry, stack })
     }
 

@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 
 use super::member::{Answer, GuestError, LOADS, Load, Member, PROFILES_AT_ONCE, Running, log};
 use super::metrics;
+use super::push;
 use super::roster::Roster;
 use super::serve::Connection;
 use super::take;
@@ -208,7 +209,7 @@ async fn get_targets(State(service): State<Arc<Service>>, headers: HeaderMap) ->
         );
         labels.insert("__scheme__".into(), service.scheme.into());
         labels.insert("instance".into(), guest.name.clone());
-        labels.insert("service_name".into(), guest.service_name().to_owned());
+        labels.insert("service_name".into(), push::service_name(guest));
         json!({ "targets": [host], "labels": labels })
     };
     let targets: Vec<Value> = service.roster.members().iter().map(target).collect();

@@ -68,7 +68,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Whether it answered when it was asked last; `None` before it was asked.
+    /// Whether it answered when it was asked last; `None` before it was asked. `Some(false)` too if it cannot be asked.
     pub(super) fn up(&self) -> Option<bool> {
         (self.last.is_some() || self.failure.is_some()).then_some(self.last.is_some())
     }

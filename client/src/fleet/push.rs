@@ -127,7 +127,7 @@ fn profile_name(delivery: &Delivery<'_>) -> &'static str {
 }
 
 /// The guest's service, as engines take it.
-fn service_name(guest: &Guest) -> String {
+pub(super) fn service_name(guest: &Guest) -> String {
     label_value(guest.service_name())
 }
 

@@ -74,8 +74,8 @@ pub enum RecordError {
     NoCallerTable,
     /// The guest has not reported any allocation.
     #[error(
-        "the guest has reported no allocation to its agent, so none can be recorded: build the guest with the agent's \
-         feature `heap` (C: `--heap`) and let its allocator report to the agent; see docs/embedding/memory.md"
+        "the guest has reported no allocation to its agent, so none can be recorded: its allocator must report to the \
+         agent, which needs the feature `heap` (C: `--heap`); see docs/embedding/memory.md"
     )]
     NoAllocations,
     /// The guest does not allow traces.

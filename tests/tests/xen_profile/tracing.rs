@@ -329,7 +329,7 @@ fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
             let trace = client.trace(&plan, trace_flag::COUNT);
             assert_eq!(changed(), 4 * MANY as u64);
             if time == 0 {
-                wait_until("calls on both vCPUs", || {
+                wait_until("calls of both vCPUs' load", || {
                     let fetched = client.fetch(trace);
                     let calls = fetched.totals.values().map(|(totals, _)| totals.calls);
                     (calls.sum::<u64>() > 2_000).then_some(())
