@@ -8,7 +8,7 @@ use unikprof_agent::CallStack;
 /// The guest's function: see `unikprof_dropin_call_stacks`.
 pub(crate) type Ask = unsafe extern "C" fn(sp: u64, id: *mut u64, end: *mut u64) -> i32;
 
-/// Its address; 0: there is none.
+/// The address of that function, or 0 if the guest has given none.
 static ASK: AtomicUsize = AtomicUsize::new(0);
 
 /// Without it, calls are paired within blocks of this size. The entry and the exit of a call have the same stack pointer,

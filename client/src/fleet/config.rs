@@ -128,13 +128,6 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// The name by which engines group profiles: the label `service_name`, else the label `app`, else the guest's name.
-    pub(super) fn service_name(&self) -> &str {
-        let labels = ["service_name", "app"].map(|name| self.labels.get(name));
-        let given = labels.into_iter().flatten().find(|value| !value.is_empty());
-        given.unwrap_or(&self.name)
-    }
-
     /// What tells the guest from others: its name as `guest`, and its own labels.
     pub(super) fn all_labels(&self) -> Vec<(String, String)> {
         let own = self.labels.iter();

@@ -126,9 +126,11 @@ fn profile_name(delivery: &Delivery<'_>) -> &'static str {
     }
 }
 
-/// The guest's service, as engines take it.
+/// The label `service_name`, else the label `app`, else the guest's name.
 pub(super) fn service_name(guest: &Guest) -> String {
-    label_value(guest.service_name())
+    let labels = ["service_name", "app"].map(|name| guest.labels.get(name));
+    let given = labels.into_iter().flatten().find(|value| !value.is_empty());
+    label_value(given.unwrap_or(&guest.name))
 }
 
 fn label_value(value: &str) -> String {
