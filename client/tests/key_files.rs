@@ -99,6 +99,10 @@ fn keygen_says_what_it_made_to_programs() {
     assert_eq!(made["role"], "control");
     assert_eq!(made["file"], "g.key");
 
+    let words = ["keygen", "-o", "t.key", "--role", "trace", "--json"];
+    let [stdout, _] = run(0, &words, here.path(), None);
+    assert_eq!(program::json(&stdout)["role"], "trace");
+
     // A pipe is no terminal.
     let [stdout, stderr] = run(0, &["keygen", "-o", "-"], here.path(), None);
     write(here.path(), "piped.key", &stdout, 0o600);

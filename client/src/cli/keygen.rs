@@ -28,8 +28,10 @@ pub(super) struct KeygenArguments {
 
 const KEYGEN_HELP: &str = "\
 A client and an agent share a key. The agent's configuration gives it a role:
-  view     info, check, events, copy, top of a running recording, doctor ADDR
-  control  everything
+  view     info, check, events, copy, snapshot, top of a running recording,
+           doctor ADDR
+  control  everything but traces
+  trace    everything
 The key file is readable by its owner only (mode 0600). Its first line contains
 the key's id, which is not secret; errors and `doctor` show it.
 

@@ -22,11 +22,13 @@ const OTHERS: u32 = 0o077;
 /// What a key is to be used for. The guest says what it allows; in the file this is a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Role {
-    /// Read only: info, check, events, copy, top of a running recording and doctor ADDR
+    /// Read only: info, check, events, copy, snapshot, top of a running recording and doctor ADDR
     View,
-    /// Everything
+    /// Everything but traces
     #[default]
     Control,
+    /// Everything, also traces, which write breakpoints into the guest's code
+    Trace,
 }
 
 impl fmt::Display for Role {
@@ -34,6 +36,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Role::View => "view",
             Role::Control => "control",
+            Role::Trace => "trace",
         })
     }
 }
