@@ -101,6 +101,26 @@ fn settings_replace_those_before_and_nothing_else() {
     assert_eq!(metadata.permissions().mode() & 0o777, mode);
 }
 
+/// Guards tenants without access to xenstore, who could not allow traces.
+#[test]
+fn traces_are_allowed_in_the_image() {
+    let folder = Folder::new(&image());
+    let place = AT + MAGIC.len()..AT + MAGIC.len() + CAPACITY;
+    let tracer = key(&folder.path("t.key"), Role::Control);
+    let shown = folder.must(&["--trace", "t.key", "--dhcp"]);
+    assert!(
+        shown.contains(&format!("trace        key {}", tracer.id())),
+        "{shown}"
+    );
+    let bytes = fs::read(folder.path("guest.elf")).unwrap();
+    let expected = format!("trace={}\naddress=dhcp\n", tracer.to_text().trim());
+    assert_eq!(text(&bytes[place.clone()]), Ok(&*expected));
+    folder.must(&["--open", "--tracing"]);
+    let bytes = fs::read(folder.path("guest.elf")).unwrap();
+    assert_eq!(text(&bytes[place]), Ok("access=open\ntracing=yes\n"));
+    folder.fails(&["--tracing"], exit_code::USAGE, "--open");
+}
+
 #[test]
 fn the_settings_are_shown_without_secrets() {
     let folder = Folder::new(&image());

@@ -24,15 +24,21 @@ pub(super) struct ConfigureArguments {
     /// The guest's linked image, with libunikprof-dropin.a in it
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// A key of clients that may do everything; can be given twice
+    /// A key of clients that may do everything but trace functions; can be given twice
     #[arg(long, visible_alias = "key", value_name = "FILE")]
     control: Vec<PathBuf>,
     /// A key of clients that may only read; can be given twice
     #[arg(long, value_name = "FILE")]
     view: Vec<PathBuf>,
+    /// A key of clients that may also trace functions, for an archive built with --trace; can be given twice
+    #[arg(long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
     /// Let everybody in who reaches the port, without a key
-    #[arg(long, conflicts_with_all = ["control", "view"])]
+    #[arg(long, conflicts_with_all = ["control", "view", "trace"])]
     open: bool,
+    /// With --open, let everybody trace functions, too
+    #[arg(long, requires = "open")]
+    tracing: bool,
     /// Get an address from the network
     #[arg(long, conflicts_with_all = ["address", "gateway"])]
     dhcp: bool,
@@ -163,7 +169,11 @@ fn settings(arguments: &ConfigureArguments) -> Result<Zeroizing<String>, Failure
     let mut set = |name: &str, value: &str| {
         let _ = writeln!(settings, "{name}={value}");
     };
-    for (role, files) in [("control", &arguments.control), ("view", &arguments.view)] {
+    for (role, files) in [
+        ("control", &arguments.control),
+        ("view", &arguments.view),
+        ("trace", &arguments.trace),
+    ] {
         if files.len() > 2 {
             return Err(Failure::Usage(format!(
                 "at most two keys for `{role}`, for the time in which one replaces the other"
@@ -180,6 +190,9 @@ fn settings(arguments: &ConfigureArguments) -> Result<Zeroizing<String>, Failure
     }
     if arguments.open {
         set("access", "open");
+    }
+    if arguments.tracing {
+        set("tracing", "yes");
     }
     if arguments.dhcp {
         set("address", "dhcp");
@@ -207,7 +220,7 @@ fn shown(settings: &str) -> String {
         let key = Key::parse(text.as_bytes());
         let text = match key {
             Ok(key) => format!("key {}", key.id()),
-            Err(_) if ["view", "control"].contains(&name.trim_end_matches("-2")) => {
+            Err(_) if ["view", "control", "trace"].contains(&name.trim_end_matches("-2")) => {
                 "no valid key".into()
             }
             Err(_) => Printable(text).to_string(),
