@@ -61,7 +61,7 @@ pub(crate) struct Growth {
     pub(crate) to_ns: u64,
     /// The age from which on allocations count.
     pub(crate) older_ns: u64,
-    /// What was held at both times.
+    /// All that was held at A and at B.
     pub(crate) held: [Amounts; 2],
     /// How many stacks have survivors.
     pub(crate) stacks: usize,
@@ -87,6 +87,16 @@ pub(crate) struct Growing {
     pub(crate) chance: f64,
 }
 
+/// All that was held at a time.
+pub(crate) fn amounts(held: &Held, interval_bytes: u64) -> Amounts {
+    let mut amounts = Amounts::default();
+    for sample in &held.samples {
+        let age_ns = held.at_ns.saturating_sub(sample.born_ns);
+        amounts.add_held(sample.size, age_ns, interval_bytes);
+    }
+    amounts
+}
+
 /// Compares what was held at several times, the oldest first; `from` is the place of A. The age is `older_ns`, or if it is
 /// `None` a sixteenth of the time. `None` if there are not two times.
 pub(crate) fn find(
@@ -98,14 +108,7 @@ pub(crate) fn find(
     let (first, last) = (times.get(from)?, times.last()?);
     let length_ns = last.at_ns.checked_sub(first.at_ns).filter(|ns| *ns != 0)?;
     let older_ns = older_ns.unwrap_or(length_ns / OLDER_PART);
-    let amounts_at = |held: &Held| {
-        let mut amounts = Amounts::default();
-        for sample in &held.samples {
-            let age_ns = held.at_ns.saturating_sub(sample.born_ns);
-            amounts.add_held(sample.size, age_ns, interval_bytes);
-        }
-        amounts
-    };
+    let amounts_at = |held| amounts(held, interval_bytes);
     let mut growth = Growth {
         from_ns: first.at_ns,
         to_ns: last.at_ns,

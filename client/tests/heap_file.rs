@@ -410,6 +410,28 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     has(&error, &["not of the same recording"]);
 }
 
+/// Guards a sum at A that lacks the stacks which hold nothing at B.
+#[test]
+fn leaks_counts_all_that_was_held_at_its_beginning() {
+    let directory = tempfile::tempdir().unwrap();
+    let stays = || (0..20).map(|at| held(2, 3_000, 2_000 + at * 1_600));
+    let goes = (0..30).map(|at| held(3, 2_000, 1_000 + at * 1_600));
+    let before = live(stays().chain(goes).collect());
+    write(directory.path(), "a.unikprof", &before, &[7]);
+    write(
+        directory.path(),
+        "b.unikprof",
+        &live(stays().collect()),
+        &[27],
+    );
+    let words = ["leaks", "a.unikprof", "b.unikprof", "--json"];
+    let found = json(&run(0, &words, directory.path()).0);
+    assert_eq!(
+        found["held_bytes"],
+        serde_json::json!([20 * 3_000 + 30 * 2_000, 20 * 3_000])
+    );
+}
+
 /// A guest without `on_free`, and one whose table is full: doctor and --analyze say so, and say nothing of a good one.
 #[test]
 fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
@@ -456,4 +478,29 @@ fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
         let bad: Vec<&str> = bad.map(|one| one["name"].as_str().unwrap()).collect();
         assert_eq!(bad, Vec::from_iter(check), "{file}");
     }
+}
+
+/// Guards advice to give a mean that samples more often than the recording did, where it samples too often.
+#[test]
+fn doctor_advises_in_terms_of_the_interval_of_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = Script {
+        overflow: 30,
+        ..live(Vec::new())
+    };
+    write(directory.path(), "full.unikprof", &full, &[7]);
+    let (doctor, _) = run(9, &["doctor", "full.unikprof", "--json"], directory.path());
+    let doctor = json(&doctor);
+    let checks = doctor["checks"].as_array().unwrap();
+    let advice = |name| {
+        let mut named = checks.iter().filter(|one| one["name"] == name);
+        named.next().unwrap()["advice"].as_str().unwrap()
+    };
+    has(advice("enough"), &["--every below 1 KiB"]);
+    has(advice("overflow"), &["--every above 1 KiB"]);
+    let words = ["report", "full.unikprof", "--analyze"];
+    has(
+        &run(0, &words, directory.path()).0,
+        &["--every above 1 KiB"],
+    );
 }

@@ -11,7 +11,7 @@ use super::{print, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
 use crate::printable::Printable;
-use crate::profile::{Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
+use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
 use crate::progress::ProgressLine;
 use crate::record::{self, Mode, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
@@ -105,17 +105,11 @@ pub(super) fn run(arguments: &LeaksArguments) -> Result<(), Failure> {
         Reading::Strict
     };
     let first = open(&arguments.first, reading)?;
-    let (recording, from) = match &arguments.last {
-        None => (first, 0),
+    let looked = match &arguments.last {
+        None => Looked::whole(first),
         Some(path) => join(first, open(path, reading)?, path)?,
     };
-    show(
-        &recording,
-        from,
-        &symbolizer,
-        &arguments.show,
-        arguments.json,
-    )
+    show(&looked, &symbolizer, &arguments.show, arguments.json)
 }
 
 /// Records for as long as is wanted, and shows what grows.
@@ -154,8 +148,28 @@ pub(super) fn connect(
     if let Some(error) = &outcome.incomplete {
         eprintln!("warning: the recording is incomplete: {error}");
     }
-    let recording = open(&path, Reading::Salvage)?;
-    show(&recording, 0, symbolizer, &arguments.show, json)
+    let looked = Looked::whole(open(&path, Reading::Salvage)?);
+    show(&looked, symbolizer, &arguments.show, json)
+}
+
+/// What was held at several times.
+struct Looked {
+    recording: Recording,
+    /// The place of A among the times.
+    from: usize,
+    /// All that was held at A, if `recording` lacks stacks that hold nothing at B.
+    held_at_a: Option<Amounts>,
+}
+
+impl Looked {
+    /// From the first time of a recording to its last.
+    fn whole(recording: Recording) -> Self {
+        Self {
+            recording,
+            from: 0,
+            held_at_a: None,
+        }
+    }
 }
 
 fn open(path: &Path, reading: Reading) -> Result<Recording, Failure> {
@@ -170,9 +184,9 @@ fn open(path: &Path, reading: Reading) -> Result<Recording, Failure> {
     Ok(recording)
 }
 
-/// What was held in a later part of a recording, with what was held in an earlier one before it; and the place of the last
-/// time of the earlier one.
-fn join(first: Recording, mut last: Recording, path: &Path) -> Result<(Recording, usize), Failure> {
+/// What was held in a later part of a recording, with what was held in an earlier one before it. A is the last time of the
+/// earlier one.
+fn join(first: Recording, mut last: Recording, path: &Path) -> Result<Looked, Failure> {
     let id = |recording: &Recording| {
         let span = recording.span.and_then(|span| span.recording);
         (recording.agent.instance, span)
@@ -184,6 +198,11 @@ fn join(first: Recording, mut last: Recording, path: &Path) -> Result<(Recording
             path.display()
         )));
     }
+    let interval_bytes = last.profile.recording().interval_bytes;
+    let first_held = first.profile.heap.iter().flat_map(|heap| &heap.held);
+    let held_at_a = first_held
+        .last()
+        .map(|held| leaks::amounts(held, interval_bytes));
     let known = stacks(&last.profile);
     let mut times: Vec<Held> = Vec::new();
     if let Some(heap) = &first.profile.heap {
@@ -216,7 +235,11 @@ fn join(first: Recording, mut last: Recording, path: &Path) -> Result<(Recording
         times.append(&mut heap.held);
         heap.held = times;
     }
-    Ok((last, from))
+    Ok(Looked {
+        recording: last,
+        from,
+        held_at_a,
+    })
 }
 
 fn frames(profile: &Profile, node: NodeId) -> impl Iterator<Item = Frame> + '_ {
@@ -235,13 +258,12 @@ fn stacks(profile: &Profile) -> std::collections::HashMap<Vec<Frame>, NodeId> {
 }
 
 fn show(
-    recording: &Recording,
-    from: usize,
+    looked: &Looked,
     symbolizer: &Symbolizer,
     arguments: &ShowArguments,
     json: bool,
 ) -> Result<(), Failure> {
-    let mut symbolized = symbolizer.resolve(&recording.profile)?;
+    let mut symbolized = symbolizer.resolve(&looked.recording.profile)?;
     let trimmed = without_allocator(&symbolized);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
@@ -249,11 +271,14 @@ fn show(
     let profile = symbolized.profile();
     let times = profile.heap.as_ref().map_or(&[][..], |heap| &heap.held);
     let interval_bytes = profile.recording().interval_bytes;
-    let growth = leaks::find(times, from, arguments.older, interval_bytes).ok_or_else(|| {
+    let mut growth = leaks::find(times, looked.from, arguments.older, interval_bytes).ok_or_else(|| {
         Failure::Usage(
             "the recording says only once what was held; name a second dump of it, or use `connect ADDR leaks`".into(),
         )
     })?;
+    if let Some(held) = looked.held_at_a {
+        growth.held[0] = held;
+    }
     let mut warned = profile.recording().warnings.clone();
     warned.extend(symbolized.warnings().iter().map(ToString::to_string));
     warned.extend(warnings(profile));

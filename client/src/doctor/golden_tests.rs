@@ -515,6 +515,20 @@ fn a_costly_profiler_tells_on_itself() {
     });
 }
 
+/// Guards advice to give a sampling rate, which recordings of allocations reject.
+#[test]
+fn a_costly_recording_of_allocations_is_not_told_to_lower_its_rate() {
+    let mut parts = healthy();
+    parts.stats.cost.as_mut().unwrap().total_ns = 2_000_000_000;
+    parts.info.mode = Mode::Live;
+    parts.info.interval_bytes = 4 << 10;
+    let diagnosis = parts.diagnose();
+    let mut checks = diagnosis.checks.iter();
+    let check = checks.find(|check| check.name == "overhead").unwrap();
+    let advice = check.advice.as_ref().unwrap();
+    assert!(advice.contains("--every above 4 KiB"), "{advice}");
+}
+
 #[test]
 fn too_few_samples_are_told_with_how_many_would_do() {
     use Verdict::{Bad, Look};

@@ -51,15 +51,21 @@ fn enough(profile: &Profile) -> Check {
         size(bounds.low as u64),
         size(bounds.high as u64)
     );
-    let advice = "record for longer, or sample more often: --every 64KiB";
+    let more_often = format!(
+        "sample more often: --every below {}",
+        size(info.interval_bytes)
+    );
     match all.samples {
         0 => Check::new(
             "enough",
             Verdict::Bad,
             "no samples: the guest allocated nothing, or does not report its allocations to the agent",
         )
-        .advise("see docs/embedding for the calls that an allocator makes; sample more often: --every 64KiB"),
-        few if few < FEW => Check::new("enough", Verdict::Look, finding).advise(advice),
+        .advise(format!(
+            "see docs/embedding for the calls that an allocator makes; {more_often}"
+        )),
+        few if few < FEW => Check::new("enough", Verdict::Look, finding)
+            .advise(format!("record for longer, or {more_often}")),
         _ => Check::new("enough", Verdict::Good, finding),
     }
     .count("samples", all.samples)
@@ -69,12 +75,19 @@ fn enough(profile: &Profile) -> Check {
 fn full(profile: &Profile) -> Check {
     let c = profile.counters();
     let part = part_of(c.overflow, c.ticks);
-    let (table, advice) = match profile.recording().mode {
+    let info = profile.recording();
+    let (table, advice) = match info.mode {
         Mode::Live => (
             "the table of live samples or of stacks was full",
-            "give the agent more memory for live samples, or sample less often: --every 1MiB",
+            format!(
+                "give the agent more memory for live samples, or sample less often: --every above {}",
+                size(info.interval_bytes)
+            ),
         ),
-        _ => ("the stack table was full", "give the agent more memory"),
+        _ => (
+            "the stack table was full",
+            "give the agent more memory".into(),
+        ),
     };
     Check::new(
         "overflow",

@@ -14,7 +14,7 @@ use crate::report::warnings::{
 };
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
-use crate::units::{duration, grouped, percent};
+use crate::units::{duration, grouped, percent, size};
 
 /// Shares of samples that are missing or late which are worth a look, and bad.
 const LOOK: f64 = 0.01;
@@ -411,8 +411,12 @@ pub(super) fn overhead(profile: &Profile) -> Check {
     };
     check
         .advise(match cost {
-            None => "the platform counts no cycles: measure the guest's speed with and without a recording",
-            Some(_) => "use a lower rate (-F) or a smaller --depth",
+            None => "the platform counts no cycles: measure the guest's speed with and without a recording".into(),
+            Some(_) if info.mode.is_heap() => format!(
+                "sample less often (--every above {}), or use a smaller --depth",
+                size(info.interval_bytes)
+            ),
+            Some(_) => "use a lower rate (-F) or a smaller --depth".into(),
         })
         .real("server_share", server)
 }

@@ -3,7 +3,7 @@
 use super::super::heap::MANY;
 use super::{FEW, Finding, Found, Rule, Subject, score};
 use crate::profile::Mode;
-use crate::units::{grouped, share};
+use crate::units::{grouped, share, size};
 
 pub(super) const RULES: [(&str, Rule); 2] = [(FULL_RULE, full), (FREES_RULE, frees)];
 
@@ -35,7 +35,10 @@ fn full(subject: &Subject<'_>) -> Found {
             FULL_RULE,
             score(part, NOTABLE, SEVERE),
             finding,
-            "give the agent more memory for live samples, or sample less often (--every 1MiB)",
+            format!(
+                "give the agent more memory for live samples, or sample less often (--every above {})",
+                size(subject.info().interval_bytes)
+            ),
         )
         .because("what is held is more than the report shows, and the newest is missing")
         .count("overflow", c.overflow)
