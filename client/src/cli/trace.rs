@@ -235,7 +235,7 @@ fn show(arguments: &TraceArguments, plan: &Plan, path: &std::path::Path) -> Resu
     Ok(())
 }
 
-/// Writes a trace's reports.
+/// Writes a trace's reports, and its warnings to standard error unless the text with them goes to standard output.
 fn write_all(
     outputs: &[ReportOutput],
     recording: &Recording,
@@ -252,6 +252,14 @@ fn write_all(
         };
         let view = TraceView::new(traced, recording.timeline.as_ref(), options);
         output.write_with(&mut |out| view.write(output.format, out))?;
+    }
+    let is_shown =
+        |output: &ReportOutput| output.target == Target::Stdout && output.format == Format::Text;
+    if !outputs.iter().any(is_shown) {
+        let view = TraceView::new(traced, recording.timeline.as_ref(), options.clone());
+        for warning in view.warnings() {
+            eprintln!("warning: {warning}");
+        }
     }
     Ok(())
 }

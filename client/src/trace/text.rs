@@ -68,9 +68,10 @@ pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
     let traced = functions.filter(|it| it.refused.is_none()).count();
     let probes = trace.armed.map_or(0, |armed| armed.probes);
     let mut first = format!(
-        "{}, {} functions, {} probes",
+        "{}, {} {}, {} probes",
         duration(to_ns.saturating_sub(from_ns)),
         grouped(traced as u64),
+        if traced == 1 { "function" } else { "functions" },
         grouped(probes)
     );
     if let Some(state) = &trace.state {

@@ -497,6 +497,21 @@ fn what_costs_too_much_is_removed_and_named() {
         warnings.contains("removed the probes of") && warnings.contains("burst"),
         "{warnings}"
     );
+    // A file has them too, but nobody may look at it.
+    let words = [&words[1..], &["-o", "burst.unikprof"]].concat();
+    let written = client.connect(&words).expect_success();
+    assert!(
+        written.stderr.contains("warning: the agent removed"),
+        "{}",
+        written.stderr
+    );
+    let words = ["report", "burst.unikprof", "-o", "burst.html"];
+    let written = client.run(&words).expect_success();
+    assert!(
+        written.stderr.contains("warning: the agent removed"),
+        "{}",
+        written.stderr
+    );
 }
 
 /// A key that may control recordings may not trace.
