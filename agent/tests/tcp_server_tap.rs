@@ -22,7 +22,7 @@ use unikprof_proto::message::{
     Welcome,
 };
 use unikprof_proto::preamble;
-use unikprof_test_kit::frames::take_frame;
+use unikprof_test_kit::frames::{read_once, take_frame};
 
 const DEVICE: &str = "unikprof0";
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
@@ -179,7 +179,7 @@ impl Client {
                 return frame;
             }
             let mut buffer = [0; 4096];
-            let length = self.stream.read(&mut buffer).unwrap();
+            let length = read_once(&mut self.stream, &mut buffer).unwrap();
             assert!(length > 0, "the agent hung up");
             self.received.extend_from_slice(&buffer[..length]);
         }

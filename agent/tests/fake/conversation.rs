@@ -11,7 +11,7 @@ use unikprof_proto::message::{
     Pending, RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::{code, counts, live, nodes, preamble, varint};
-use unikprof_test_kit::frames::{Frame, encoded, take_frame};
+use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
 /// Errors are returned, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -186,7 +186,7 @@ impl<S: Read + Write> Conversation<S> {
 
     fn read_more(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
-        let length = self.stream.read(&mut buffer)?;
+        let length = read_once(&mut self.stream, &mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

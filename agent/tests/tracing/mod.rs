@@ -26,7 +26,7 @@ use unikprof_proto::trace::{
     Caller, Encoder, Function, FunctionTotals, MAX_FUNCTION_BYTES, MAX_PROBE_BYTES, Probe,
     decode_callers, decode_totals, probe_kind,
 };
-use unikprof_test_kit::frames::{Frame, encoded, take_frame};
+use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
 /// The longest payload of functions or probes, so that the request stays below 1,024 bytes.
 const PAYLOAD: usize = 900;
@@ -196,7 +196,7 @@ impl<S: Read + Write> Client<S> {
                 return frame;
             }
             let mut buffer = [0; 4096];
-            let length = self.stream.read(&mut buffer).unwrap();
+            let length = read_once(&mut self.stream, &mut buffer).unwrap();
             assert!(length > 0, "the agent has closed the connection");
             self.input.extend_from_slice(&buffer[..length]);
         }

@@ -24,6 +24,7 @@ use unikprof_proto::frame::{self, Message};
 use unikprof_proto::live;
 use unikprof_proto::message::{Ring as RingRequest, *};
 use unikprof_proto::preamble::{self, Preamble};
+use unikprof_test_kit::frames::read_once;
 
 pub use frames::{
     SEGMENT, encode, epoch, epoch_after, number, recording_status, samples_of, share, stacks,
@@ -785,7 +786,7 @@ impl Line {
                 return Ok(Some((kind, body)));
             }
             let mut buffer = [0; 1024];
-            let read = self.stream.read(&mut buffer)?;
+            let read = read_once(&mut self.stream, &mut buffer)?;
             if read == 0 {
                 return Ok(None);
             }

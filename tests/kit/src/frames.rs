@@ -1,5 +1,7 @@
 //! Messages as frames, and frames of any content.
 
+use std::io::{self, Read};
+
 use crc::{CRC_32_ISCSI, Crc};
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::Refusal;
@@ -48,6 +50,17 @@ pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes.extend(digest.finalize().to_le_bytes());
     bytes.extend(body);
     bytes
+}
+
+/// Reads once into `buffer`. A signal does not end it: a process that is stopped and continued finds even its reads of sockets with a
+/// deadline interrupted (signal(7)).
+pub fn read_once(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }
 
 /// Removes the first frame from `bytes`, if it is complete.

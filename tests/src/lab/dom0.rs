@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use unikprof_test_kit::frames::read_once;
+
 use super::board::{Board, Stream};
 use super::cache::Cache;
 use super::config::{LabConfig, Processor};
@@ -190,7 +192,7 @@ pub(crate) fn run_for_bytes(
         connection
             .set_read_timeout(Some(left))
             .map_err(|e| failure(&e, &text))?;
-        match connection.read(&mut chunk) {
+        match read_once(&mut connection, &mut chunk) {
             Ok(0) => break,
             Ok(n) => text.extend_from_slice(&chunk[..n]),
             Err(e) => return Err(failure(&e, &text)),

@@ -8,7 +8,7 @@ use socket2::SockRef;
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
-use unikprof_test_kit::frames::{Frame, encoded, take_frame};
+use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
 /// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it from its
 /// processor.
@@ -116,7 +116,7 @@ impl Line {
 
     fn read_more(&mut self) -> Result<(), End> {
         let mut buffer = [0; 4096];
-        match self.stream.read(&mut buffer) {
+        match read_once(&mut self.stream, &mut buffer) {
             Ok(0) => Err(End::Closed),
             Ok(length) => {
                 self.received.extend_from_slice(&buffer[..length]);
