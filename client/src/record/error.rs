@@ -74,7 +74,7 @@ pub enum RecordError {
     NoCallerTable,
     /// The guest has not reported any allocation.
     #[error(
-        "the guest has reported no allocation to its agent, so none can be recorded: its allocator must report to the \
+        "the guest has reported no allocation to its agent so far, so none can be recorded: its allocator must report to the \
          agent, which needs the feature `heap` (C: `--heap`); see docs/embedding/memory.md"
     )]
     NoAllocations,

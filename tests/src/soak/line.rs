@@ -1,6 +1,6 @@
 //! A connection to an agent, byte by byte: for peers that do what no client would.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 

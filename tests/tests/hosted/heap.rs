@@ -28,7 +28,7 @@ fn report(client: &Client, more: &[&str]) -> Value {
 #[test]
 pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
     let guest = Guest::start("leaking");
-    let client = guest.client();
+    let client = guest.allocating_client();
     client.record("5s", &["--mode", "alloc", "--every", EVERY]);
     let by_bytes = report(&client, &[]);
     let heap = &by_bytes["heap"];
@@ -71,7 +71,7 @@ pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
 #[test]
 pub(crate) fn what_is_held_has_the_stack_that_allocated_it() {
     let guest = Guest::start("leaking");
-    let client = guest.client();
+    let client = guest.allocating_client();
     client.record("6s", &["--mode", "live", "--every", EVERY]);
     let held = report(&client, &[]);
     assert_eq!(held["recording"]["mode"], "live");
@@ -130,7 +130,7 @@ fn look(look: &Look) {
     let mut command = Command::new(Guest::program());
     command.args(["traffic", "--open"]);
     let guest = Guest::spawn(command.env("UNIKPROF_TEST_TRAFFIC", numbers));
-    let client = guest.client();
+    let client = guest.allocating_client();
     let image = client.image().to_str().unwrap();
     let length = format!("{seconds}s");
     let names = ["--image", image];
@@ -208,7 +208,7 @@ pub(crate) fn a_leak_in_traffic_is_found_and_nothing_else() {
 #[test]
 pub(crate) fn two_dumps_show_the_leak() {
     let guest = Guest::start("leaking");
-    let client = guest.client();
+    let client = guest.allocating_client();
     client.must(&[
         "start", "--name", "held", "--mode", "live", "--every", EVERY,
     ]);

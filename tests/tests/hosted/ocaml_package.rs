@@ -152,7 +152,7 @@ fn values_are_sampled_by_the_runtime() {
     let Some(folder) = build() else { return };
     let program = folder.join("guest.exe");
     let mut guest = Guest::spawn(&mut Command::new(&program));
-    let client = guest.client().with_image(&program);
+    let client = guest.allocating_client().with_image(&program);
     let record = |mode: &str| {
         client.must(&[
             "start", "--mode", mode, "--every", "32KiB", "--unwind", "table",

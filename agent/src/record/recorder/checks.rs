@@ -79,7 +79,7 @@ pub(super) fn check_heap(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Resul
             "the agent was given no memory for live allocations, so it records in mode alloc, not live"
         }
         mode::ALLOC | mode::LIVE if !agent.sees_allocations() => {
-            "the guest has not reported any allocation: its allocator must call the agent's on_alloc"
+            "the guest has not reported any allocation so far: its allocator must call the agent's on_alloc"
         }
         _ => return Ok(()),
     };

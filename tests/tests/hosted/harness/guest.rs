@@ -92,6 +92,16 @@ impl Guest {
         Client::of(self.address)
     }
 
+    /// A client of a guest whose allocator has begun to report to the agent, which it does a moment after the agent listens.
+    pub(crate) fn allocating_client(&self) -> Client {
+        let client = self.client();
+        wait_until("an allocation", || {
+            let info = client.connect(&["--json", "info"]).expect_json();
+            (info["records_allocations"] == true).then_some(())
+        });
+        client
+    }
+
     /// What follows `label` on the next line of the guest's that begins with it.
     pub(crate) fn told(&self, label: &str) -> String {
         let end = Instant::now() + SOON;
