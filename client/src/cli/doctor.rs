@@ -83,7 +83,7 @@ fn looks_like_a_file(text: &str) -> bool {
 
 fn recording(path: &Path, arguments: &DoctorArguments) -> Result<Diagnosis, Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = Recording::open(path, Reading::Salvage)?;
+    let recording = Recording::open(path, Reading::Salvage)?.with_samples(path)?;
     Ok(Diagnosis::of_recording(&recording, &symbolizer))
 }
 

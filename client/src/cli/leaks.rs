@@ -173,7 +173,7 @@ impl Looked {
 }
 
 fn open(path: &Path, reading: Reading) -> Result<Recording, Failure> {
-    let recording = Recording::open(path, reading)?;
+    let recording = Recording::open(path, reading)?.with_samples(path)?;
     let mode = recording.profile.recording().mode;
     if mode != RecordedMode::Live {
         return Err(Failure::Usage(format!(

@@ -20,6 +20,12 @@ use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions}
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let recording = arguments.input.open()?;
+    let option = arguments.needs_samples();
+    if let Some(option) = option.filter(|_| recording.trace.is_some()) {
+        return Err(Failure::Usage(format!(
+            "{option} is for recordings of samples, and the file is a trace of function calls: omit it"
+        )));
+    }
     let time = i128::from(recording.created_unix_ns);
     let after = NamedAfter {
         guest: recording.agent.guest_name.as_deref(),
@@ -106,6 +112,27 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     open_page(opened)
 }
 
+impl ReportArguments {
+    /// An option among those given that has no meaning for a trace.
+    fn needs_samples(&self) -> Option<&'static str> {
+        let given = [
+            ("--by", self.by.is_some()),
+            ("--focus", self.focus.is_some()),
+            ("--ignore", self.ignore.is_some()),
+            ("--callers", self.callers.is_some()),
+            ("--callees", self.callees.is_some()),
+            ("--annotate", self.annotate.is_some()),
+            ("--analyze", self.analyze),
+            ("--lines", self.lines),
+            ("--no-inlines", self.no_inlines),
+            ("--labels", self.labels),
+            ("--vcpu", !self.input.vcpu.is_empty()),
+        ];
+        let found = given.into_iter().find(|(_, is_given)| *is_given);
+        found.map(|(option, _)| option).or(self.time.given())
+    }
+}
+
 /// Opens a page that was written in a browser, if it is to be.
 fn open_page(path: Option<PathBuf>) -> Result<(), Failure> {
     match path {
@@ -160,6 +187,11 @@ impl InputArguments {
                 .map_err(|all| no_recording(wanted, &all))?;
         }
         Ok(recording)
+    }
+
+    /// Rejects a trace as well.
+    pub(super) fn open_samples(&self) -> Result<Recording, Failure> {
+        Ok(self.open()?.with_samples(&self.recordings[0])?)
     }
 }
 

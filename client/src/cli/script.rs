@@ -48,7 +48,7 @@ Examples:
 
 pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = arguments.input.open()?;
+    let recording = arguments.input.open_samples()?;
     let part = arguments.time.of(&recording, false)?;
     let mode = recording.profile.recording().mode;
     if mode.is_heap() {

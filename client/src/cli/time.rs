@@ -93,6 +93,21 @@ impl Part {
 }
 
 impl ReportTimeArguments {
+    /// One of the options that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let PartArguments { window, in_span } = &self.part;
+        let given = [
+            ("--timeline", self.timeline),
+            ("--whole", self.whole),
+            ("--from", window.from.is_some()),
+            ("--to", window.to.is_some()),
+            ("--last", window.last.is_some()),
+            ("--in-span", in_span.is_some()),
+        ];
+        let found = given.into_iter().find(|(_, is_given)| *is_given);
+        found.map(|(option, _)| option)
+    }
+
     /// The part with the timeline that it is of, and the seconds if they are wanted.
     pub(super) fn view<'t>(&self, part: &Part, timeline: &'t Timeline) -> TimelineView<'t> {
         TimelineView {

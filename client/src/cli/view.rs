@@ -58,7 +58,7 @@ Examples:
 
 pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = arguments.input.open()?;
+    let recording = arguments.input.open_samples()?;
     let part = arguments.time.of(&recording, false)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let profile = cut.unwrap_or(&recording.profile);

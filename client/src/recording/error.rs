@@ -75,6 +75,9 @@ pub enum RecordingError {
         path.display()
     )]
     NoCounts { path: PathBuf },
+    /// It has calls of functions where samples are needed.
+    #[error("{0} is a trace of function calls and has no samples: show it with `report {0}`", path.display())]
+    Trace { path: PathBuf },
     /// It is damaged or was cut.
     #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
     Damaged {

@@ -144,9 +144,10 @@ impl Head {
             Ok((contents.agent, contents.created_unix_ns, first))
         };
         let (agent, created_unix_ns, first) = reader::read(&mut file, path, reading, read_rest)?;
-        let (recording, first) = first.ok_or_else(|| RecordingError::NoCounts {
-            path: path.to_owned(),
-        })?;
+        let Some((recording, first)) = first else {
+            Recording::open(path, Reading::Salvage)?.with_samples(path)?;
+            return Err(RecordingError::NoCounts { path: path.into() });
+        };
         let unix_ns = agent
             .wall_clock_ns
             .or(Some(created_unix_ns).filter(|ns| *ns != 0));

@@ -102,6 +102,14 @@ impl Recording {
         }
     }
 
+    /// Rejects a trace; `path` is for the message.
+    pub(crate) fn with_samples(self, path: &Path) -> Result<Recording, RecordingError> {
+        match self.trace {
+            None => Ok(self),
+            Some(_) => Err(RecordingError::Trace { path: path.into() }),
+        }
+    }
+
     /// Keeps only these vCPUs.
     pub(crate) fn keep_vcpus(&mut self, wanted: &[u32]) -> Result<(), Vec<u32>> {
         let mut all: BTreeSet<u32> = self.profile.vcpus.iter().map(|stats| stats.vcpu).collect();

@@ -363,6 +363,56 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
     assert!(calls > 0, "{:#?}", &shown[hovers..]);
 }
 
+/// What needs samples says that the file is a trace, and what shows it.
+#[test]
+fn what_needs_samples_says_that_a_file_is_a_trace() {
+    let mut guest = Guest::start("traced");
+    let client = guest.client();
+    let words = [
+        "trace",
+        "traced::outer",
+        "--max-cost",
+        "0",
+        "-o",
+        "run.unikprof",
+    ];
+    traced(
+        &mut guest,
+        &client,
+        &[&words[..], &["--image", image()]].concat(),
+    );
+    for words in [
+        &["doctor", "run.unikprof"][..],
+        &["script", "run.unikprof"],
+        &["leaks", "run.unikprof"],
+        &["view", "run.unikprof", "--no-open"],
+        &["report", "run.unikprof", "run.unikprof"],
+    ] {
+        let refused = client.run(words).expect_code(exit_code::INPUT);
+        let text = "run.unikprof is a trace of function calls and has no samples: show it with `report run.unikprof`";
+        assert!(
+            refused.stderr.contains(text),
+            "{words:?}: {}",
+            refused.stderr
+        );
+    }
+    for option in [
+        &["--timeline"][..],
+        &["--from", "1s"],
+        &["--callers", "main"],
+        &["--vcpu", "0"],
+    ] {
+        let words = [&["report", "run.unikprof"], option].concat();
+        let refused = client.run(&words).expect_code(exit_code::USAGE);
+        let text = format!("{} is for recordings of samples", option[0]);
+        assert!(
+            refused.stderr.contains(&text),
+            "{words:?}: {}",
+            refused.stderr
+        );
+    }
+}
+
 /// Without rings: counts alone.
 #[test]
 fn counting_keeps_no_calls() {
