@@ -19,11 +19,12 @@ export function percent(share) {
   return `${fixed(share * 100, 1)} %`;
 }
 
+// What would be rounded to 1000 of a unit is in the next one.
 const UNITS = [
-  [1e3, 1, 0, "ns"],
-  [1e6, 1e3, 1, "µs"],
-  [1e9, 1e6, 1, "ms"],
-  [6e10, 1e9, 2, "s"],
+  [999.5, 1, 0, "ns"],
+  [999950, 1e3, 1, "µs"],
+  [999950e3, 1e6, 1, "ms"],
+  [59995e6, 1e9, 2, "s"],
 ];
 
 /** A duration in ns, as the reports write it: `1.2 ms`, `3.18 s`, `1 h 02 min 03 s`. */
@@ -31,7 +32,7 @@ export function duration(ns) {
   for (const [below, length, digits, unit] of UNITS) {
     if (ns < below) return `${fixed(ns / length, ns % length === 0 ? 0 : digits)} ${unit}`;
   }
-  const all = Math.floor(ns / 1e9);
+  const all = Math.floor(Math.max(ns, 6e10) / 1e9);
   const [hours, minutes, seconds] = [Math.floor(all / 3600), Math.floor(all / 60) % 60, all % 60];
   const two = (number) => String(number).padStart(2, "0");
   const parts = hours > 0 ? [`${grouped(hours)} h`] : [];
@@ -63,7 +64,7 @@ export function clock(unixNs) {
 export function size(bytes) {
   let left = bytes;
   let at = 0;
-  while (left >= 1024 && at < 6) {
+  while (left >= (at === 0 ? 1023.5 : 1023.95) && at < 6) {
     left /= 1024;
     at += 1;
   }

@@ -44,13 +44,14 @@ pub(crate) fn duration(ns: u64) -> String {
         };
         format!("{:.digits$} {unit}", ns as f64 / unit_ns as f64)
     };
+    // What would be rounded to 1000 of a unit is in the next one.
     match ns {
         0..1_000 => in_unit(1, 0, "ns"),
-        1_000..1_000_000 => in_unit(1_000, 1, "µs"),
-        1_000_000..1_000_000_000 => in_unit(1_000_000, 1, "ms"),
-        1_000_000_000..60_000_000_000 => in_unit(1_000_000_000, 2, "s"),
+        1_000..999_950 => in_unit(1_000, 1, "µs"),
+        999_950..999_950_000 => in_unit(1_000_000, 1, "ms"),
+        999_950_000..59_995_000_000 => in_unit(1_000_000_000, 2, "s"),
         _ => {
-            let seconds = ns / 1_000_000_000;
+            let seconds = ns.max(60_000_000_000) / 1_000_000_000;
             let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
             match (hours, minutes, seconds) {
                 (0, _, 0) => format!("{minutes} min"),
@@ -82,7 +83,9 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
 /// Bytes in the largest unit that leaves a digit before the point: `17 B`, `1.5 KiB`, `4 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let Some(power) = (bytes.max(1).ilog2() / 10).checked_sub(1) else {
+    // What would be rounded to 1024.0 of a unit is in the next one.
+    let rounded = bytes.saturating_add(bytes / 20_479);
+    let Some(power) = (rounded.max(1).ilog2() / 10).checked_sub(1) else {
         return format!("{bytes} B");
     };
     let shift = 10 * (power + 1);
@@ -195,6 +198,28 @@ mod tests {
         );
         assert_eq!(duration(3_181_000_000), "3.18 s");
         assert_eq!(seconds(u64::MAX), "5,124,095 h 34 min 33 s");
+    }
+
+    #[test]
+    fn what_is_rounded_to_the_next_unit_is_in_it() {
+        for (ns, text) in [
+            (999_949, "999.9 µs"),
+            (999_951, "1.0 ms"),
+            (999_960_000, "1.00 s"),
+            (59_994_000_000, "59.99 s"),
+            (59_996_000_000, "1 min"),
+        ] {
+            assert_eq!(duration(ns), text, "{ns}");
+        }
+        for (bytes, text) in [
+            (1023, "1023 B"),
+            ((1 << 20) - 60, "1023.9 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            ((1 << 30) - 1, "1.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(size(bytes), text, "{bytes}");
+        }
     }
 
     #[test]

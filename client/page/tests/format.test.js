@@ -19,6 +19,8 @@ test("counts, shares and durations read as in the reports", () => {
   assert.equal(duration(0), "0 ns");
   assert.equal(duration(999), "999 ns");
   assert.equal(duration(1500), "1.5 µs");
+  assert.equal(duration(999951), "1.0 ms");
+  assert.equal(duration(59996e6), "1 min");
   assert.equal(duration(3184000000), "3.18 s");
   assert.equal(duration(90e9), "1 min 30 s");
   assert.equal(duration(3723e9), "1 h 02 min 03 s");
