@@ -16,7 +16,7 @@ use unikprof_agent::{
     TrapFrame, trace_bytes,
 };
 use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
-use unikprof_proto::message::{Refusal, TraceArm, TraceFetch, TraceState, TraceStop};
+use unikprof_proto::message::{Refusal, TraceArm, TraceBegin, TraceFetch, TraceState, TraceStop};
 use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
@@ -517,6 +517,27 @@ fn every_end_restores_the_code() {
     });
 }
 
+/// A trace that does not fit in the memory says what does, and what to do.
+#[test]
+fn a_trace_that_does_not_fit_says_what_to_do() {
+    with_world(|world| {
+        let mut client = world.connect();
+        client.send(&TraceBegin {
+            functions: 1001,
+            probes: 3000,
+            flags: 0,
+            max_cost_permille: 0,
+            slow_ns: 0,
+        });
+        let answer = client.answer();
+        let refused: Refusal<'_> = answer.decode().unwrap();
+        assert_eq!(refused.code, refusal::BAD_TRACE);
+        let end =
+            "asked for 1001 and 3000: trace fewer functions, or give it more memory for traces";
+        assert!(refused.text.ends_with(end), "{}", refused.text);
+    });
+}
+
 /// Only the client that has begun a trace may add to it and keeps it going; others wait, but may stop it.
 #[test]
 fn a_trace_belongs_to_its_client() {
@@ -529,7 +550,7 @@ fn a_trace_belongs_to_its_client() {
         other.send(&TraceArm { trace: ready.trace });
         assert_eq!(other.answer().refusal(), Some(refusal::TRACING));
         first.arm(ready.trace);
-        other.send(&unikprof_proto::message::TraceBegin {
+        other.send(&TraceBegin {
             functions: 1,
             probes: 1,
             flags: 0,

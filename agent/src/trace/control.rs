@@ -89,7 +89,7 @@ impl Tracer {
         let asked = (begin.functions as usize, begin.probes as usize);
         if asked.0 == 0 || asked.1 == 0 || asked.0 > room.0 || asked.1 > room.1 {
             let text = Text::format(format_args!(
-                "the agent's memory has room for 1 to {} functions and 1 to {} probes; asked for {} and {}",
+                "the agent's memory has room for 1 to {} functions and 1 to {} probes; asked for {} and {}: trace fewer functions, or give it more memory for traces",
                 room.0 as u64, room.1 as u64, asked.0 as u64, asked.1 as u64
             ));
             return Outcome::Refused(Refused {
