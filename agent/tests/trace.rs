@@ -460,8 +460,10 @@ fn an_open_call_of_a_removed_function_has_no_duration() {
         world.enter(1, 5);
         world.leave(1, 5);
         let after = client.fetch(ready.trace);
-        // The outermost, and the one that was entered by the breakpoint at which they were removed.
-        assert_eq!(after.of(0).unwound, 2);
+        // The outermost, and the one that was entered by the breakpoint at which they were removed, stay open.
+        assert_eq!((after.of(0).unwound, after.of(0).replaced), (0, 0));
+        let returned: u64 = after.totals[&0].1.iter().sum();
+        assert_eq!(after.of(0).calls, returned + 2);
         assert_eq!(after.of(0).total_ns, before.of(0).total_ns);
         assert_eq!(after.of(0).self_ns, before.of(0).self_ns);
     });

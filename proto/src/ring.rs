@@ -122,7 +122,7 @@ pub mod how {
     pub const UNWOUND: u8 = 1;
     /// By an unseen jump to another traced function, whose entry has the same time.
     pub const REPLACED: u8 = 2;
-    /// It was still open when the trace ended.
+    /// It was open when the trace ended, or when its function's probes were removed.
     pub const OPEN: u8 = 3;
 }
 

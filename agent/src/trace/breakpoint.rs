@@ -318,17 +318,20 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Counts and records a call that has ended.
     fn close(&self, trace: &Trace<'m>, role: Role, stack: &Stack<'m>, now: Now, closed: &Closed) {
+        let mut how = closed.how;
         if let Some(function) = trace.functions.get(usize::from(closed.function)) {
-            match closed.how {
-                how::UNWOUND => function.count(Event::Unwound),
-                how::REPLACED => function.count(Event::Replaced),
-                _ => {}
-            }
-            // Nothing tells when the open call of a function without probes has ended.
-            if !function.is_removed() {
+            if how != how::RETURNED && function.is_removed() {
+                // Nothing tells when and how the open call of a function without probes has ended.
+                how = how::OPEN;
+            } else {
+                match how {
+                    how::UNWOUND => function.count(Event::Unwound),
+                    how::REPLACED => function.count(Event::Replaced),
+                    _ => {}
+                }
                 function.end(&Ended {
                     is_outermost: closed.is_outermost,
-                    was_seen: closed.how == how::RETURNED,
+                    was_seen: how == how::RETURNED,
                     duration_ns: closed.duration_ns,
                     self_ns: closed.self_ns,
                     blocked_ns: closed.blocked_ns,
@@ -338,7 +341,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let number = Leave {
             function: closed.function,
             trace: role.trace,
-            how: closed.how,
+            how,
             blocked_ns: closed.blocked_ns,
         }
         .to_number();
