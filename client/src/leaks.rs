@@ -16,7 +16,11 @@
 //!    with an empty table, so memory that lives for a while always grows at first, and less of it has gone than came;
 //! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance makes it (occupancy,
 //!    [`UNEVEN`]): what was allocated at a few moments is a load, an initialization or a cache that was filled, not a leak;
-//! 4. **it goes on.** The younger half has not fewer births than chance explains (binomial, [`STOPPED`]).
+//! 4. **it goes on.** Neither in the younger half of the time nor in the last of the eight parts is the rate of births less than
+//!    [`KEPT`] of the rate before, by more than chance explains (binomial, [`STOPPED`]). The test is against this effect, not
+//!    against an equal rate: otherwise any leak that slows down a little would fail it with enough samples.
+//!
+//! Each stack that has survivors and is not shown has the [`Rule`] that rejected it.
 //!
 //! What lives longer than half the time from A to B, and was not there before A, may not be told from a leak: that takes a
 //! longer time. Growth is estimated from the survivors that the first step leaves, with the interval of
@@ -40,6 +44,9 @@ const CHANCE: f64 = 0.001;
 const THIN: f64 = 0.01;
 const UNEVEN: f64 = 0.001;
 const STOPPED: f64 = 0.001;
+
+/// A stack that grows has at least this part of its earlier rate.
+const KEPT: f64 = 0.5;
 
 /// Fewer survivors than this show nothing, whatever else there is.
 const LEAST: usize = 10;
@@ -67,6 +74,48 @@ pub(crate) struct Growth {
     pub(crate) stacks: usize,
     /// Those that grow, by evidence.
     pub(crate) growing: Vec<Growing>,
+    /// The others, by what they hold.
+    pub(crate) rejected: Vec<Rejected>,
+}
+
+/// A stack that has survivors and is not shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rejected {
+    pub(crate) node: NodeId,
+    /// Its survivors.
+    pub(crate) amounts: Amounts,
+    pub(crate) rule: Rule,
+}
+
+/// The rule that rejected a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    /// There are too few survivors.
+    Few,
+    /// Those left by rule 1 are too few.
+    ThinsOut,
+    /// Rule 2: as much went as came.
+    ComesAndGoes,
+    /// Rule 2: they were not seen for long enough.
+    MayStillGo,
+    /// Rule 3.
+    Moments,
+    /// Rule 4.
+    Stopped,
+}
+
+impl Rule {
+    /// What the stack's memory does, in words.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Rule::Few => "has too few samples",
+            Rule::ThinsOut => "thins out with age",
+            Rule::ComesAndGoes => "comes and goes",
+            Rule::MayStillGo => "may only live long",
+            Rule::Moments => "came at a few moments",
+            Rule::Stopped => "fell below half of its rate",
+        }
+    }
 }
 
 /// A stack that grows.
@@ -89,9 +138,13 @@ pub(crate) struct Growing {
 
 /// All that was held at a time.
 pub(crate) fn amounts(held: &Held, interval_bytes: u64) -> Amounts {
+    amounts_of(&held.samples, held.at_ns, interval_bytes)
+}
+
+fn amounts_of(samples: &[LiveSample], at_ns: u64, interval_bytes: u64) -> Amounts {
     let mut amounts = Amounts::default();
-    for sample in &held.samples {
-        let age_ns = held.at_ns.saturating_sub(sample.born_ns);
+    for sample in samples {
+        let age_ns = at_ns.saturating_sub(sample.born_ns);
         amounts.add_held(sample.size, age_ns, interval_bytes);
     }
     amounts
@@ -116,6 +169,7 @@ pub(crate) fn find(
         held: [amounts_at(first), amounts_at(last)],
         stacks: 0,
         growing: Vec::new(),
+        rejected: Vec::new(),
     };
     let end_ns = last.at_ns.saturating_sub(older_ns);
     let mut survivors: HashMap<NodeId, Vec<LiveSample>> = HashMap::new();
@@ -130,14 +184,25 @@ pub(crate) fn find(
     let seen_at: Vec<u64> = times.iter().map(|held| held.at_ns).collect();
     for (node, samples) in survivors {
         let gone = gone.get(&node).map_or(&[][..], Vec::as_slice);
-        let found = judge(samples, gone, &seen_at, &growth, interval_bytes);
-        growth.growing.extend(found);
+        let amounts = amounts_of(&samples, last.at_ns, interval_bytes);
+        match judge(node, samples, gone, &seen_at, &growth, interval_bytes) {
+            Ok(growing) => growth.growing.push(growing),
+            Err(rule) => growth.rejected.push(Rejected {
+                node,
+                amounts,
+                rule,
+            }),
+        }
     }
     let by_evidence = |a: &Growing, b: &Growing| {
         let chance = a.chance.total_cmp(&b.chance);
         chance.then(b.per_minute.value.total_cmp(&a.per_minute.value))
     };
     growth.growing.sort_by(by_evidence);
+    growth.rejected.sort_by(|a, b| {
+        let [a_bytes, b_bytes] = [a, b].map(|it| it.amounts.bytes.value());
+        b_bytes.total_cmp(&a_bytes).then(a.node.cmp(&b.node))
+    });
     Some(growth)
 }
 
@@ -185,13 +250,15 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<Gone>> {
 
 /// Judges a stack by its survivors and by those that are gone.
 fn judge(
+    node: NodeId,
     mut survivors: Vec<LiveSample>,
     gone: &[Gone],
     seen_at: &[u64],
     of: &Growth,
     interval_bytes: u64,
-) -> Option<Growing> {
+) -> Result<Growing, Rule> {
     let from_ns = of.from_ns;
+    let all = survivors.len();
     let mut end_ns = of.to_ns.saturating_sub(of.older_ns);
     let halves = |survivors: &[LiveSample], end_ns: u64| {
         let middle_ns = u64::midpoint(from_ns, end_ns);
@@ -203,7 +270,8 @@ fn judge(
     // What thins out with age is cut off.
     loop {
         if survivors.len() < LEAST {
-            return None;
+            let is_cut = survivors.len() != all;
+            return Err(if is_cut { Rule::ThinsOut } else { Rule::Few });
         }
         let (middle_ns, old) = halves(&survivors, end_ns);
         if at_most(old, survivors.len()) >= THIN {
@@ -225,6 +293,7 @@ fn judge(
     let of_gone = gone.iter().filter_map(|it| watched(it.born_ns, it.seen_ns));
     let (went, went_ns) = of_gone.fold((0, 0.0), |(count, sum), ns| (count + 1, sum + ns));
     let mut chance = at_most(went, went + survivors.len());
+    let mut rule = Rule::ComesAndGoes;
     // Without a time in between nothing new is seen twice.
     if seen_at.len() > 2 {
         let of_survivors = survivors
@@ -232,40 +301,42 @@ fn judge(
             .filter_map(|it| watched(it.born_ns, of.to_ns));
         let watched_ns = of_survivors.sum::<f64>() + went_ns;
         let life_ns = LIFE * of.to_ns.saturating_sub(of.from_ns) as f64;
-        chance = chance.max(so_few(went, watched_ns / life_ns));
+        let lives = so_few(went, watched_ns / life_ns);
+        if lives > chance {
+            (chance, rule) = (lives, Rule::MayStillGo);
+        }
     }
     chance *= of.stacks as f64;
     if chance > CHANCE {
-        return None;
+        return Err(rule);
     }
     let length_ns = end_ns.saturating_sub(from_ns).max(1);
-    let mut parts = [false; PARTS];
+    let mut parts = [0; PARTS];
     for sample in &survivors {
         let since = u128::from(sample.born_ns.saturating_sub(from_ns));
         let part = since * PARTS as u128 / (u128::from(length_ns) + 1);
-        parts[(part as usize).min(PARTS - 1)] = true;
+        parts[(part as usize).min(PARTS - 1)] += 1;
     }
-    let filled = parts.iter().filter(|has| **has).count();
+    let filled = parts.iter().filter(|births| **births != 0).count();
     if occupied_at_most(filled, survivors.len()) < UNEVEN {
-        return None;
+        return Err(Rule::Moments);
     }
-    let (_, old) = halves(&survivors, end_ns);
-    if at_most(survivors.len() - old, survivors.len()) < STOPPED {
-        return None;
+    for last in [PARTS / 2, 1] {
+        let births: usize = parts[PARTS - last..].iter().sum();
+        let kept = KEPT * last as f64;
+        let fair = kept / (kept + (PARTS - last) as f64);
+        if heads_at_most(births, survivors.len(), fair) < STOPPED {
+            return Err(Rule::Stopped);
+        }
     }
-    let mut amounts = Amounts::default();
-    for sample in &survivors {
-        let age_ns = of.to_ns.saturating_sub(sample.born_ns);
-        amounts.add_held(sample.size, age_ns, interval_bytes);
-    }
+    let amounts = amounts_of(&survivors, of.to_ns, interval_bytes);
     let minutes = length_ns as f64 / 60e9;
     let per_minute = |bounds: Bounds| Bounds {
         value: bounds.value / minutes,
         low: bounds.low / minutes,
         high: bounds.high / minutes,
     };
-    let node = survivors.first()?.node;
-    Some(Growing {
+    Ok(Growing {
         node,
         amounts,
         per_minute: per_minute(amounts.bytes.bounds(interval_bytes as f64)),
@@ -278,11 +349,16 @@ fn judge(
 
 /// The probability of at most so many heads among so many fair coins.
 fn at_most(heads: usize, coins: usize) -> f64 {
+    heads_at_most(heads, coins, 0.5)
+}
+
+/// The same of coins that show heads with the probability `p`.
+fn heads_at_most(heads: usize, coins: usize, p: f64) -> f64 {
     if heads >= coins {
         return 1.0;
     }
     // The upper tail of the other side, as a beta function.
-    beta_reg((coins - heads) as f64, heads as f64 + 1.0, 0.5)
+    beta_reg((coins - heads) as f64, heads as f64 + 1.0, 1.0 - p)
 }
 
 /// The probability of at most so many events where `mean` are expected (Poisson).

@@ -375,6 +375,13 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
         ],
     );
     assert!(!text.contains("2. grows"), "{text}");
+    let (_, rejected) = text
+        .split_once("\nrejected, by what is held of them\n")
+        .unwrap();
+    has(
+        rejected,
+        &["58.6 KiB  thins out with age ", "0x10006f", " < 0x10002f"],
+    );
     let words = [
         "leaks",
         "a.unikprof",
@@ -388,6 +395,7 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     let growing = found["growing"].as_array().unwrap();
     assert_eq!(growing.len(), 1);
     assert_eq!(growing[0]["older_ns"], 100_000);
+    assert_eq!(found["rejected"].as_array().unwrap().len(), 1);
     assert!(growing[0]["chance"].as_f64().unwrap() < 1e-6);
     // Every allocation is known: there is nothing to estimate, but for what smaller ones could add.
     let per_minute = growing[0]["bytes_per_minute"]["value"].as_f64().unwrap();

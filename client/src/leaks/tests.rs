@@ -28,7 +28,7 @@ enum Life {
 }
 
 /// When allocations are made.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum When {
     /// All the time alike.
     Steady,
@@ -38,6 +38,8 @@ enum When {
     Batches(f64),
     /// Only within so many seconds from this one on.
     Within(f64, f64),
+    /// Less and less often, to 1/e after so many seconds.
+    Fades(f64),
 }
 
 #[derive(Clone, Copy)]
@@ -89,6 +91,7 @@ fn sampled(site: &Site, interval_bytes: u64, times: &[f64], random: &mut Rng) ->
                     let phase = at / period * std::f64::consts::TAU;
                     random.f64() < f64::midpoint(1.0, phase.sin())
                 }
+                When::Fades(seconds) => random.f64() < (-at / seconds).exp(),
                 _ => true,
             };
             if !is_made {
@@ -315,6 +318,72 @@ fn what_lives_for_a_while_or_rises_is_not_shown() {
                 .sum();
             assert_eq!(shown, 0, "{name} at {bytes_per_second}: of {RUNS}");
         }
+    }
+}
+
+/// What a stack never frees.
+fn kept(bytes_per_second: f64, when: When) -> Site {
+    Site {
+        bytes_per_second,
+        size: 256,
+        life: Life::Forever,
+        when,
+    }
+}
+
+/// How many of the seeds show a stack that allocates in these ways, and the rules that rejected it with others.
+fn look_at(sites: [Site; 2], seconds: f64, seeds: u64) -> (usize, Vec<Rule>) {
+    let [node] = nodes(1)[..] else {
+        unreachable!("one was asked for");
+    };
+    let (mut found, mut rules) = (0, Vec::new());
+    for seed in 0..seeds {
+        let held = held(&sites, &[node; 2], 4 << 10, seconds, seed);
+        let growth = find(&held, 0, None, 4 << 10).unwrap();
+        found += growth.growing.len();
+        rules.extend(growth.rejected.iter().map(|rejected| rejected.rule));
+    }
+    (found, rules)
+}
+
+/// A leak that slows down or speeds up is a leak, and the more samples there are, the better it is told.
+#[test]
+fn a_leak_whose_rate_falls_to_three_quarters_or_rises_is_found() {
+    const LENGTH: f64 = 120.0;
+    const RUNS: u64 = 50;
+    for bytes_per_second in [KIB, 16.0 * KIB, 256.0 * KIB] {
+        for part in [0.25, 0.5, 0.75] {
+            let at = part * LENGTH;
+            for more in [When::Within(0.0, at), When::Within(at, LENGTH)] {
+                let steady = kept(0.75 * bytes_per_second, When::Steady);
+                let more = kept(0.25 * bytes_per_second, more);
+                let (found, rules) = look_at([steady, more], LENGTH, RUNS);
+                let when = more.when;
+                assert!(
+                    found >= 45,
+                    "{when:?} at {bytes_per_second}: {found}, {rules:?}"
+                );
+            }
+        }
+    }
+}
+
+/// What has filled up, or soon will have, is not shown, and the rule that rejected it is named.
+#[test]
+fn what_fills_up_is_not_shown() {
+    const LENGTH: f64 = 120.0;
+    const RATE: f64 = 256.0 * KIB;
+    let until = |part: f64| When::Within(0.0, part * LENGTH);
+    for (steady, when, rule) in [
+        (0.0, until(0.3), Rule::Moments),
+        (0.0, until(0.7), Rule::Moments),
+        (0.0, until(0.85), Rule::Stopped),
+        (0.25 * RATE, until(0.5), Rule::Stopped),
+        (0.0, When::Fades(0.3 * LENGTH), Rule::Stopped),
+    ] {
+        let sites = [kept(steady, When::Steady), kept(RATE, when)];
+        let found = look_at(sites, LENGTH, 20);
+        assert_eq!(found, (0, vec![rule; 20]), "{when:?}");
     }
 }
 

@@ -4,16 +4,20 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Growing, Growth};
+use super::{Growing, Growth, Rule};
 use crate::printable::Printable;
-use crate::profile::Bounds;
+use crate::profile::{Bounds, NodeId};
+use crate::report::shorten;
 use crate::symbols::{Symbol, Symbolized};
 use crate::units::{duration, grouped, size};
 
 /// How many frames of a stack are shown, the innermost first.
 const FRAMES: usize = 24;
 
-/// Writes the stacks that grow, the first `top` of them; 0: all.
+/// How many rejected stacks are shown.
+const REJECTED: usize = 5;
+
+/// Writes the stacks that grow, the first `top` of them, and the greatest of those that were rejected; 0: all.
 pub(crate) fn write(
     growth: &Growth,
     symbolized: &Symbolized<'_>,
@@ -43,10 +47,10 @@ pub(crate) fn write(
         }
     )?;
     if growth.growing.is_empty() {
-        return writeln!(
+        writeln!(
             out,
             "\nnothing grows: what there is fluctuates, or is too little to tell"
-        );
+        )?;
     }
     let shown = match top {
         0 => growth.growing.len(),
@@ -60,6 +64,46 @@ pub(crate) fn write(
             out,
             "\nand {} more; --top 0 shows all",
             growth.growing.len() - shown
+        )?;
+    }
+    write_rejected(growth, symbolized, top, out)
+}
+
+/// The greatest stacks that were rejected, each with its rule.
+fn write_rejected(
+    growth: &Growth,
+    symbolized: &Symbolized<'_>,
+    top: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let all = &growth.rejected;
+    if all.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nrejected, by what is held of them")?;
+    let shown = match top {
+        0 => all.len(),
+        _ => all.len().min(REJECTED),
+    };
+    for rejected in &all[..shown] {
+        let names = frames(rejected.node, symbolized).into_iter();
+        let names: Vec<String> = names.take(2).map(|(name, _)| name).collect();
+        writeln!(
+            out,
+            "{:>10}  {:<27}  {}",
+            size(rejected.amounts.bytes.count()),
+            rejected.rule.text(),
+            names.join(" < ")
+        )?;
+    }
+    let more = &all[shown..];
+    if !more.is_empty() {
+        let few = more.iter().filter(|it| it.rule == Rule::Few).count();
+        writeln!(
+            out,
+            "and {} more, {} of them with too few samples; --top 0 shows all",
+            grouped(more.len() as u64),
+            grouped(few as u64)
         )?;
     }
     Ok(())
@@ -92,13 +136,10 @@ fn write_one(
         grouped(growing.gone),
         one_of(growing.chance)
     )?;
-    let frames = frames(growing, symbolized);
+    let frames = frames(growing.node, symbolized);
     for (name, place) in frames.iter().take(FRAMES) {
         match place {
-            Some(place) => {
-                let place = place.rsplit('/').next().unwrap_or(place);
-                writeln!(out, "     {name}  {place}")?;
-            }
+            Some(place) => writeln!(out, "     {name}  {}", shorten::path(place))?,
             None => writeln!(out, "     {name}")?,
         }
     }
@@ -117,7 +158,7 @@ fn one_of(chance: f64) -> String {
 }
 
 /// The functions of a stack and where they are, innermost first.
-fn frames(growing: &Growing, symbolized: &Symbolized<'_>) -> Vec<(String, Option<String>)> {
+fn frames(node: NodeId, symbolized: &Symbolized<'_>) -> Vec<(String, Option<String>)> {
     let named = |symbol: &Symbol| {
         let name = Printable(&symbolized.function(symbol.function).name).to_string();
         let place = symbol.file.zip(symbol.line);
@@ -125,7 +166,7 @@ fn frames(growing: &Growing, symbolized: &Symbolized<'_>) -> Vec<(String, Option
             place.map(|(file, line)| format!("{}:{line}", Printable(symbolized.file(file))));
         (name, place)
     };
-    let frames = symbolized.profile().stack(growing.node);
+    let frames = symbolized.profile().stack(node);
     frames
         .flat_map(|frame| symbolized.frame(frame).iter().map(named))
         .collect()
@@ -134,8 +175,12 @@ fn frames(growing: &Growing, symbolized: &Symbolized<'_>) -> Vec<(String, Option
 /// All of it for programs; sizes in bytes.
 pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[String]) -> Value {
     let bounds = |of: Bounds| json!({ "value": of.value, "interval": [of.low, of.high] });
+    let stack = |node| {
+        let frames = frames(node, symbolized).into_iter();
+        let frames = frames.map(|(name, place)| json!({ "name": name, "place": place }));
+        frames.collect::<Vec<_>>()
+    };
     let growing = growth.growing.iter().map(|growing| {
-        let frames = frames(growing, symbolized).into_iter();
         json!({
             "bytes_per_minute": bounds(growing.per_minute),
             "objects_per_minute": bounds(growing.objects_per_minute),
@@ -147,7 +192,15 @@ pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[Str
             "older_ns": growing.older_ns,
             "oldest_ns": growing.amounts.oldest_ns,
             "chance": growing.chance,
-            "stack": frames.map(|(name, place)| json!({ "name": name, "place": place })).collect::<Vec<_>>(),
+            "stack": stack(growing.node),
+        })
+    });
+    let rejected = growth.rejected.iter().map(|rejected| {
+        json!({
+            "rule": rejected.rule.text(),
+            "bytes": rejected.amounts.bytes.count(),
+            "samples": rejected.amounts.samples,
+            "stack": stack(rejected.node),
         })
     });
     json!({
@@ -158,6 +211,7 @@ pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[Str
         "held_bytes": growth.held.map(|amounts| amounts.bytes.count()),
         "stacks": growth.stacks,
         "growing": growing.collect::<Vec<_>>(),
+        "rejected": rejected.collect::<Vec<_>>(),
         "warnings": warnings,
     })
 }

@@ -225,7 +225,7 @@ pub(crate) fn two_dumps_show_the_leak() {
         found.stderr
     );
     assert!(
-        found.stdout.contains("heap::leak  heap.rs:"),
+        found.stdout.contains("heap::leak  hosted/heap.rs:"),
         "{}",
         found.stdout
     );
