@@ -72,6 +72,8 @@ pub(crate) struct Growth {
     pub(crate) held: [Amounts; 2],
     /// How many stacks have survivors.
     pub(crate) stacks: usize,
+    /// Whether samples of later allocations were dropped, so that all sums are lower bounds.
+    pub(crate) is_lower_bound: bool,
     /// Those that grow, by evidence.
     pub(crate) growing: Vec<Growing>,
     /// The others, by what they hold.
@@ -168,6 +170,7 @@ pub(crate) fn find(
         older_ns,
         held: [amounts_at(first), amounts_at(last)],
         stacks: 0,
+        is_lower_bound: false,
         growing: Vec::new(),
         rejected: Vec::new(),
     };

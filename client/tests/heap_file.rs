@@ -488,6 +488,49 @@ fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
     }
 }
 
+/// Samples that were dropped seem few beside all samples, and many beside what is held: then `held` has no upper end.
+#[test]
+fn what_was_dropped_is_judged_against_what_is_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let many = || {
+        (0..200)
+            .map(|at| held(2, 2_000, 1_000 + at * 200))
+            .collect()
+    };
+    for (dropped, is_lower_bound) in [(1, false), (30, true)] {
+        let full = Script {
+            overflow: dropped,
+            freed_samples: 100_000,
+            ..live(many())
+        };
+        write(directory.path(), "a.unikprof", &full, &[7]);
+        write(directory.path(), "b.unikprof", &full, &[27]);
+        let show = |words: &[&str]| run(0, words, directory.path());
+        let expect = |text: &str, part: &str| {
+            assert_eq!(text.contains(part), is_lower_bound, "{part}: {text}");
+        };
+        let (text, _) = show(&["report", "a.unikprof"]);
+        expect(
+            &text,
+            "at least 390.6 KiB by the samples, one every 1 KiB; 30 that were dropped may be held",
+        );
+        expect(&text, "30 sampled allocations are not followed");
+        let (text, _) = show(&["report", "a.unikprof", "--json"]);
+        let interval = &json(&text)["heap"]["bytes"]["interval"];
+        assert_eq!(interval[0], 400_000);
+        assert_eq!(interval[1].is_null(), is_lower_bound, "{interval}");
+        let (text, _) = show(&["report", "a.unikprof", "--analyze"]);
+        expect(&text, "beside 200 that are held");
+        let (text, errors) = show(&["leaks", "a.unikprof", "b.unikprof"]);
+        expect(&text, "at least 390.6 KiB at its end");
+        expect(&text, "nothing grows of what was followed");
+        expect(&errors, "30 sampled allocations are not followed");
+        let code = if is_lower_bound { 9 } else { 0 };
+        let (text, _) = run(code, &["doctor", "a.unikprof"], directory.path());
+        expect(&text, "30 sampled allocations are not followed");
+    }
+}
+
 /// Guards advice to give a mean that samples more often than the recording did, where it samples too often.
 #[test]
 fn doctor_advises_in_terms_of_the_interval_of_bytes() {

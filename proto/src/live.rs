@@ -9,6 +9,9 @@ use crate::varint::{Output, take_varint, unzigzag, zigzag};
 /// The maximum length of a sample in bytes.
 pub const MAX_SAMPLE_BYTES: usize = 30;
 
+/// The memory of a place in an agent's table of live samples, rounded up to whole bytes.
+pub const PLACE_BYTES: u64 = 34;
+
 /// What a run's items are called in errors.
 const ITEM: &str = "live sample";
 

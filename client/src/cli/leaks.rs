@@ -15,7 +15,7 @@ use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, Nod
 use crate::progress::ProgressLine;
 use crate::record::{self, Mode, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
-use crate::report::heap::{warnings, without_allocator};
+use crate::report::heap::{is_lower_bound, warnings, without_allocator};
 use crate::symbols::Symbolizer;
 
 pub(super) const HELP: &str = "\
@@ -276,6 +276,7 @@ fn show(
             "the recording says only once what was held; name a second dump of it, or use `connect ADDR leaks`".into(),
         )
     })?;
+    growth.is_lower_bound = is_lower_bound(profile);
     if let Some(held) = looked.held_at_a {
         growth.held[0] = held;
     }

@@ -1,16 +1,17 @@
 //! What an agent's own words say of the recordings it would make, or makes.
 
 use unikprof_proto::code::{start_flag, state};
+use unikprof_proto::live::PLACE_BYTES;
 
 use super::check::{Check, Verdict, part_of};
 use super::sampling_checks::{aged, late, lost, masked, overflow, reachable};
 use super::stack_checks::{callers, cut_so_far};
-use super::{Answers, image_checks, peer_checks};
+use super::{Answers, heap_checks, image_checks, peer_checks};
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode, Unwind};
 use crate::record::{RecorderStatus, RecordingStatus, Settings, rate_text};
 use crate::symbols::SymbolError;
-use crate::units::{amount_with_unit, duration, grouped, percent};
+use crate::units::{amount_with_unit, duration, grouped, percent, size};
 
 /// A guest's clock that is this far from the client's gives recordings of a wrong date, in ns.
 const CLOCK_OFF_NS: i128 = 5_000_000_000;
@@ -41,8 +42,16 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
     }
     for one in &status.recordings {
         let counters = Counters::from(&one.counters);
-        let mut own = vec![lost(&counters), aged(&counters), overflow(&counters, None)];
-        if !one.mode().is_heap() {
+        let mut own = vec![lost(&counters), aged(&counters)];
+        if one.mode().is_heap() {
+            let of = match one.mode() {
+                Mode::Live => counters.overflow.saturating_add(status.agent.live_used),
+                _ => counters.ticks,
+            };
+            let full = heap_checks::full(counters.overflow, of, one.mode(), one.interval_bytes);
+            own.push(full);
+        } else {
+            own.push(overflow(&counters, None));
             own.extend([masked(&counters), late_so_far(&counters)]);
         }
         own.extend(cut_so_far(&counters, one.depth));
@@ -334,10 +343,10 @@ fn room(status: &RecorderStatus) -> Check {
 /// How much of the table of live samples is used, where a recording follows what is held.
 fn live_table(status: &RecorderStatus) -> Option<Check> {
     let (used, capacity) = (status.agent.live_used, status.agent.live_capacity);
-    let is_live = |one: &RecordingStatus| one.mode() == Mode::Live;
-    if !status.recordings.iter().any(is_live) {
-        return None;
-    }
+    let live = status.recordings.iter();
+    let live = live.filter(|one| one.mode() == Mode::Live);
+    // The recording that fills it fastest.
+    let every = live.map(|one| one.interval_bytes).min()?;
     let share = part_of(used, capacity);
     let check = Check::new(
         "live table",
@@ -349,9 +358,13 @@ fn live_table(status: &RecorderStatus) -> Option<Check> {
             percent(share)
         ),
     );
-    let check = check.advise(
-        "when it is full, new samples are dropped: sample less often (`--every 1MiB`), or give the agent more memory for it",
-    );
+    let check = check.advise(format!(
+        "when it is full, new samples are dropped: sample less often (`--every` above {}), or give the agent more memory for \
+         it than the {} that hold {} places",
+        size(every),
+        size(capacity.saturating_mul(PLACE_BYTES)),
+        grouped(capacity)
+    ));
     Some(
         check
             .count("live_used", used)

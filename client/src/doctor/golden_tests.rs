@@ -723,7 +723,29 @@ fn a_full_table_of_live_samples_is_worth_a_look() {
         &ask(&agent(), &status),
         "live table",
         Verdict::Look,
-        &["900 of 1,000", "--every 1MiB"],
+        &[
+            "900 of 1,000",
+            "`--every` above 512 KiB",
+            "33.2 KiB that hold 1,000 places",
+        ],
+    );
+}
+
+/// What a table dropped is judged against what it holds: beside all samples of a guest that frees much, it seems little.
+#[test]
+fn what_a_full_table_dropped_may_be_held() {
+    let mut status = recording();
+    status.agent.live_capacity = 1_000;
+    status.agent.live_used = 700;
+    let one = &mut status.recordings[0];
+    (one.mode, one.period_ns, one.interval_bytes) = (mode::LIVE, 0, 512 << 10);
+    one.counters.ticks = 1_000_000;
+    one.counters.overflow = 200;
+    agent_trips(
+        &ask(&agent(), &status),
+        "overflow",
+        Verdict::Bad,
+        &["200 sampled allocations", "beside 700 that are held"],
     );
 }
 

@@ -4,7 +4,7 @@ use super::check::{Check, Verdict, part_of};
 use super::sampling_checks::{aged, lost, overhead};
 use crate::profile::{Heap, Measure, Mode, Profile};
 use crate::recording::Recording;
-use crate::report::heap::{Arena, ExactTotal, MANY, explained};
+use crate::report::heap::{Arena, ExactTotal, MANY, explained, judged_against};
 use crate::timeline::Window;
 use crate::units::{grouped, percent, share, size};
 
@@ -15,7 +15,7 @@ const FEW: u64 = 100;
 const FAR: f64 = 4.0;
 const TOO_FAR: f64 = 8.0;
 
-/// Shares of the sampled allocations that are not followed.
+/// Parts that are not followed of the sampled allocations, in mode live of those that may be held.
 const LOOK: f64 = 0.01;
 const BAD: f64 = 0.05;
 
@@ -27,7 +27,12 @@ pub(super) fn of(recording: &Recording) -> Vec<Check> {
         enough(profile),
         lost(&counters),
         aged(&counters),
-        full(profile),
+        full(
+            counters.overflow,
+            judged_against(counters.overflow, profile),
+            profile.recording().mode,
+            profile.recording().interval_bytes,
+        ),
     ];
     if is_live {
         checks.push(frees(profile));
@@ -71,39 +76,35 @@ fn enough(profile: &Profile) -> Check {
     .count("samples", all.samples)
 }
 
-/// Sampled allocations without a stack, or that no place was left for in the table of live ones.
-fn full(profile: &Profile) -> Check {
-    let c = profile.counters();
-    let part = part_of(c.overflow, c.ticks);
-    let info = profile.recording();
-    let (table, advice) = match info.mode {
-        Mode::Live => (
-            "the table of live samples or of stacks was full",
-            format!(
-                "give the agent more memory for live samples, or sample less often: --every above {}",
-                size(info.interval_bytes)
-            ),
+/// Sampled allocations without a stack, or that no place was left for in the table of live ones; `of` is the number that
+/// they are judged against.
+pub(super) fn full(overflow: u64, of: u64, mode: Mode, interval_bytes: u64) -> Check {
+    let part = part_of(overflow, of);
+    let finding = match (overflow, mode) {
+        (0, _) => "every sampled allocation found a place".to_owned(),
+        (count, Mode::Live) => format!(
+            "{} sampled allocations are not followed because the table of live samples or of stacks was full, beside {} \
+             that are held: more may be held than is shown",
+            grouped(count),
+            grouped(of.saturating_sub(count))
         ),
-        _ => (
-            "the stack table was full",
-            "give the agent more memory".into(),
+        (count, _) => format!(
+            "{} of the sampled allocations ({}) are not followed because the stack table was full",
+            share(count, of),
+            grouped(count)
         ),
     };
-    Check::new(
-        "overflow",
-        Verdict::of_share(part, LOOK, BAD),
-        match c.overflow {
-            0 => "every sampled allocation found a place".to_owned(),
-            count => format!(
-                "{} of the sampled allocations ({}) are not followed because {table}",
-                share(count, c.ticks),
-                grouped(count)
-            ),
-        },
-    )
-    .advise(advice)
-    .count("overflow", c.overflow)
-    .real("share", part)
+    let advice = match mode {
+        Mode::Live => format!(
+            "give the agent more memory for live samples, or sample less often: --every above {}",
+            size(interval_bytes)
+        ),
+        _ => "give the agent more memory".into(),
+    };
+    Check::new("overflow", Verdict::of_share(part, LOOK, BAD), finding)
+        .advise(advice)
+        .count("overflow", overflow)
+        .real("share", part)
 }
 
 fn frees(profile: &Profile) -> Check {

@@ -34,7 +34,12 @@ pub(crate) fn write(
     )?;
     writeln!(
         out,
-        "held       {before} at its beginning, {after} at its end"
+        "held       {before} at its beginning, {}{after} at its end",
+        if growth.is_lower_bound {
+            "at least "
+        } else {
+            ""
+        }
     )?;
     writeln!(
         out,
@@ -47,17 +52,17 @@ pub(crate) fn write(
         }
     )?;
     if growth.growing.is_empty() {
-        writeln!(
-            out,
-            "\nnothing grows: what there is fluctuates, or is too little to tell"
-        )?;
+        out.write_all(match growth.is_lower_bound {
+            true => b"\nnothing grows of what was followed, but samples of later allocations were dropped\n",
+            false => b"\nnothing grows: what there is fluctuates, or is too little to tell\n",
+        })?;
     }
     let shown = match top {
         0 => growth.growing.len(),
         top => top.min(growth.growing.len()),
     };
     for (at, growing) in growth.growing[..shown].iter().enumerate() {
-        write_one(at + 1, growing, symbolized, out)?;
+        write_one(at + 1, growing, growth.is_lower_bound, symbolized, out)?;
     }
     if shown < growth.growing.len() {
         writeln!(
@@ -87,7 +92,7 @@ fn write_rejected(
     };
     for rejected in &all[..shown] {
         let names = frames(rejected.node, symbolized).into_iter();
-        let names: Vec<String> = names.take(2).map(|(name, _)| name).collect();
+        let names: Vec<String> = names.take(3).map(|(name, _)| name).collect();
         writeln!(
             out,
             "{:>10}  {:<27}  {}",
@@ -112,18 +117,21 @@ fn write_rejected(
 fn write_one(
     number: usize,
     growing: &Growing,
+    is_lower_bound: bool,
     symbolized: &Symbolized<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let bytes = |of: f64| size(of.round() as u64);
     let Bounds { value, low, high } = growing.per_minute;
     let mean = growing.amounts.mean_size().unwrap_or(0.0);
+    let interval = match is_lower_bound {
+        true => format!("at least {}", bytes(low)),
+        false => format!("{} to {}", bytes(low), bytes(high)),
+    };
     writeln!(
         out,
-        "\n{number}. grows by {} a minute (95 %: {} to {}): {} in {} objects of {} on average",
+        "\n{number}. grows by {} a minute (95 %: {interval}): {} in {} objects of {} on average",
         bytes(value),
-        bytes(low),
-        bytes(high),
         bytes(growing.amounts.bytes.value()),
         grouped(growing.amounts.objects.count()),
         bytes(mean),
@@ -174,7 +182,10 @@ fn frames(node: NodeId, symbolized: &Symbolized<'_>) -> Vec<(String, Option<Stri
 
 /// All of it for programs; sizes in bytes.
 pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[String]) -> Value {
-    let bounds = |of: Bounds| json!({ "value": of.value, "interval": [of.low, of.high] });
+    let bounds = |of: Bounds| {
+        let high = (!growth.is_lower_bound).then_some(of.high);
+        json!({ "value": of.value, "interval": [Some(of.low), high] })
+    };
     let stack = |node| {
         let frames = frames(node, symbolized).into_iter();
         let frames = frames.map(|(name, place)| json!({ "name": name, "place": place }));

@@ -98,9 +98,8 @@ impl HeapTable {
                 }
             }
         }
-        let dropped = dropped(&profile.counters(), info.mode);
-        let sampled = profile.counters().ticks;
-        let unplaced = dropped as f64 / sampled.max(1) as f64;
+        let dropped = dropped(&profile.counters());
+        let unplaced = dropped as f64 / judged_against(dropped, profile).max(1) as f64;
         Some(HeapTable {
             whole: heap.total(),
             by_label,
@@ -136,14 +135,26 @@ fn least_weight(measure: Measure, interval_bytes: u64) -> f64 {
     }
 }
 
-/// Sampled allocations that have no stack, or are no longer followed.
-fn dropped(counters: &Counters, mode: Mode) -> u64 {
-    let dropped = counters.overflow.saturating_add(counters.lost);
-    match mode {
-        // What was counted and given up has no stack any more.
-        Mode::Alloc | Mode::Live => dropped.saturating_add(counters.aged),
-        _ => 0,
+/// Sampled allocations that have no stack, or are not followed: what was counted and given up has no stack any more.
+fn dropped(c: &Counters) -> u64 {
+    c.overflow.saturating_add(c.lost).saturating_add(c.aged)
+}
+
+/// Of so many dropped samples, the number that they are judged against. In mode live that is what is held, since all of them may
+/// still be held too: beside all samples, most of which are freed soon, they would seem few.
+pub(crate) fn judged_against(dropped: u64, profile: &Profile) -> u64 {
+    match &profile.heap {
+        Some(heap) if profile.recording().mode == Mode::Live => {
+            dropped.saturating_add(heap.total().samples)
+        }
+        _ => profile.counters().ticks,
     }
+}
+
+/// Whether more may be held than the intervals say, because samples were dropped.
+pub(crate) fn is_lower_bound(profile: &Profile) -> bool {
+    let dropped = dropped(&profile.counters());
+    profile.recording().mode == Mode::Live && notable(dropped, judged_against(dropped, profile))
 }
 
 /// What follows the total in the table's title.
@@ -288,13 +299,16 @@ pub(super) fn accounting(profile: &Profile) -> Vec<String> {
         Mode::Live => "held",
         _ => "allocated",
     };
-    lines.push(format!(
-        "{words:<10}  {:>10}  {} - {} by the samples, one every {}",
-        size(bytes.value as u64),
-        size(bytes.low as u64),
-        size(bytes.high as u64),
-        size(info.interval_bytes)
-    ));
+    let [value, low, high] = [bytes.value, bytes.low, bytes.high].map(|it| size(it as u64));
+    let every = size(info.interval_bytes);
+    let interval = match is_lower_bound(profile) {
+        true => format!(
+            "at least {low} by the samples, one every {every}; {} that were dropped may be held too",
+            grouped(dropped(&c))
+        ),
+        false => format!("{low} - {high} by the samples, one every {every}"),
+    };
+    lines.push(format!("{words:<10}  {value:>10}  {interval}"));
     if let Some(check) = ExactTotal::of(profile) {
         lines.push(match info.mode {
             Mode::Live => format!(
@@ -499,15 +513,17 @@ pub(super) struct JsonHeap {
 #[derive(Debug, Serialize)]
 struct JsonBounds {
     value: u64,
-    interval: [u64; 2],
+    /// The upper end is `null` if samples were dropped that may be held.
+    interval: (u64, Option<u64>),
 }
 
 impl JsonBounds {
-    fn of(estimate: &Estimate, least_weight: f64) -> JsonBounds {
+    fn of(estimate: &Estimate, least_weight: f64, is_lower_bound: bool) -> JsonBounds {
         let bounds = estimate.bounds(least_weight);
+        let high = (!is_lower_bound).then_some(bounds.high as u64);
         JsonBounds {
             value: bounds.value as u64,
-            interval: [bounds.low as u64, bounds.high as u64],
+            interval: (bounds.low as u64, high),
         }
     }
 }
@@ -521,10 +537,14 @@ pub(super) fn json(report: &Report<'_>) -> Option<JsonHeap> {
     let is_alloc = profile.recording().mode == Mode::Alloc;
     let arenas = Arena::all(report);
     let vcpus = profile.vcpus().iter();
+    let bounds = |measure| {
+        let least = least_weight(measure, interval_bytes);
+        JsonBounds::of(all.of(measure), least, is_lower_bound(profile))
+    };
     Some(JsonHeap {
         samples: all.samples,
-        bytes: JsonBounds::of(&all.bytes, least_weight(Measure::Bytes, interval_bytes)),
-        objects: JsonBounds::of(&all.objects, least_weight(Measure::Objects, interval_bytes)),
+        bytes: bounds(Measure::Bytes),
+        objects: bounds(Measure::Objects),
         allocated_bytes: exact.map(|check| check.exact),
         deviations: exact.map(|check| check.deviations).filter(|_| is_alloc),
         freed_samples: vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples)),
@@ -564,13 +584,22 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
             "sample less often with --every",
         ),
     ] {
-        if notable(count, c.ticks) {
-            all.push(format!(
+        if !notable(count, judged_against(count, profile)) {
+            continue;
+        }
+        all.push(match &profile.heap {
+            Some(heap) if info.mode == Mode::Live => format!(
+                "{} sampled allocations are not followed because {why}, beside {} that are held: more may be held than is \
+                 shown; {advice}",
+                grouped(count),
+                grouped(heap.total().samples)
+            ),
+            _ => format!(
                 "{} of the sampled allocations ({}) are in no stack because {why}; {advice}",
                 share(count, c.ticks),
                 grouped(count)
-            ));
-        }
+            ),
+        });
     }
     let vcpus = profile.vcpus().iter();
     let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));

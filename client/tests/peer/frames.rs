@@ -290,6 +290,7 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
         mode::OFF_CPU => (0, counted),
         mode::LIVE => (
             counted
+                + script.freed_samples
                 + script
                     .held
                     .get(vcpu as usize)

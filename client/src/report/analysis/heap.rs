@@ -1,16 +1,16 @@
 //! Live allocations that are not followed to their end: a full table, and frees that are not reported.
 
-use super::super::heap::MANY;
+use super::super::heap::{MANY, judged_against};
 use super::{FEW, Finding, Found, Rule, Subject, score};
 use crate::profile::Mode;
-use crate::units::{grouped, share, size};
+use crate::units::{grouped, size};
 
 pub(super) const RULES: [(&str, Rule); 2] = [(FULL_RULE, full), (FREES_RULE, frees)];
 
 pub(super) const FULL_RULE: &str = "live table full";
 pub(super) const FREES_RULE: &str = "frees not reported";
 
-/// Shares of the sampled allocations that were dropped.
+/// Parts that were dropped of the samples that may be held.
 const NOTABLE: f64 = 0.01;
 const SEVERE: f64 = 0.1;
 
@@ -21,14 +21,15 @@ const NOT_LIVE: &str =
 fn full(subject: &Subject<'_>) -> Found {
     is_live(subject)?;
     let c = &subject.counters;
-    let part = c.overflow as f64 / c.ticks.max(1) as f64;
+    let of = judged_against(c.overflow, subject.profile);
+    let part = c.overflow as f64 / of.max(1) as f64;
     if part < NOTABLE {
         return Ok(Vec::new());
     }
     let finding = format!(
-        "{} of the sampled allocations ({}) are not followed because the table of live samples was full",
-        share(c.overflow, c.ticks),
-        grouped(c.overflow)
+        "{} sampled allocations are not followed because the table of live samples was full, beside {} that are held",
+        grouped(c.overflow),
+        grouped(of - c.overflow)
     );
     Ok(vec![
         Finding::new(
@@ -40,9 +41,9 @@ fn full(subject: &Subject<'_>) -> Found {
                 size(subject.info().interval_bytes)
             ),
         )
-        .because("what is held is more than the report shows, and the newest is missing")
+        .because("more may be held than the report shows, and the newest is missing: also new leaks")
         .count("overflow", c.overflow)
-        .count("samples", c.ticks),
+        .count("held", of - c.overflow),
     ])
 }
 
