@@ -129,23 +129,28 @@ pub(crate) struct LiveTable<'m> {
 struct Hash(u64);
 
 impl Hash {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// One multiplication. The shifts before and after it keep addresses of any equal distance from sharing buckets.
     #[inline]
     fn of(address: u64) -> Self {
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mixed = address.wrapping_mul(FACTOR);
-        Self((mixed ^ mixed >> 32).wrapping_mul(FACTOR))
+        let product = (address ^ address >> 7).wrapping_mul(Self::FACTOR);
+        Self(product ^ product >> 32)
     }
 
     /// The bucket of the choice with this number among `buckets`; 0 is the home.
     #[inline]
     fn bucket(self, choice: u32, buckets: usize) -> usize {
-        let bits = self.0.rotate_left(16 * choice) >> 32;
-        ((bits * buckets as u64) >> 32) as usize
+        let bits = match choice {
+            0 => self.0,
+            _ => self.0.wrapping_mul(Self::FACTOR).rotate_right(16 * choice),
+        };
+        ((u64::from(bits as u32) * buckets as u64) >> 32) as usize
     }
 
     #[inline]
     fn tag(self) -> u8 {
-        (self.0 as u8).max(FIRST)
+        ((self.0 >> 32) as u8).max(FIRST)
     }
 }
 
@@ -251,32 +256,26 @@ impl<'m> LiveTable<'m> {
         true
     }
 
-    /// Removes the allocation at `address` for which `accept` returns true, and returns it; `None` if there is none, which
-    /// is the usual case.
+    /// Whether there may be an allocation at this address: false for nearly all addresses that have none.
     #[inline]
+    pub(crate) fn may_have(&self, address: u64) -> bool {
+        let hash = Hash::of(address);
+        let home = hash.bucket(0, self.tags.len());
+        self.tags.get(home).is_some_and(|cell| {
+            let word = cell.load(Ordering::Acquire);
+            may_have(word, hash.tag()) || byte(word, AWAY) != 0
+        })
+    }
+
+    /// Removes the allocation at `address` for which `accept` returns true, and returns it.
+    #[cold]
     pub(crate) fn remove(
         &self,
         address: u64,
-        accept: impl FnMut(&LiveEntry) -> bool,
+        accept: &mut dyn FnMut(&LiveEntry) -> bool,
     ) -> Option<LiveEntry> {
         let hash = Hash::of(address);
         let home = hash.bucket(0, self.tags.len());
-        let word = self.tags.get(home)?.load(Ordering::Acquire);
-        if !may_have(word, hash.tag()) && byte(word, AWAY) == 0 {
-            return None;
-        }
-        self.remove_found(address, hash, home, accept)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn remove_found(
-        &self,
-        address: u64,
-        hash: Hash,
-        home: usize,
-        mut accept: impl FnMut(&LiveEntry) -> bool,
-    ) -> Option<LiveEntry> {
         let mut is_it = |entry: &LiveEntry| entry.address == address && accept(entry);
         if let Some(entry) = self.remove_from(home, hash.tag(), &mut is_it) {
             return Some(entry);
@@ -344,7 +343,10 @@ impl<'m> LiveTable<'m> {
         // The poll condemns a segment and then searches for entries with its stacks: either it finds this one, or the
         // segment is seen to be condemned here.
         fence(Ordering::SeqCst);
-        has_stack() || self.remove(entry.address, |found| found == entry).is_none()
+        has_stack()
+            || self
+                .remove(entry.address, &mut |found| found == entry)
+                .is_none()
     }
 
     /// The entry with this index in a bucket; `None` if it is not in use or changes at this moment.
@@ -524,10 +526,10 @@ mod tests {
                 .wrapping_add(1);
             let address = 0x10_0000 + (random >> 33) % 1_200 * 16;
             match books.remove(&address) {
-                Some(held) => assert_eq!(table.remove(address, |_| true), Some(held)),
+                Some(held) => assert_eq!(table.remove(address, &mut |_| true), Some(held)),
                 None => {
                     assert_eq!(
-                        table.remove(address, |_| true),
+                        table.remove(address, &mut |_| true),
                         None,
                         "freed, and never sampled"
                     );
@@ -543,7 +545,7 @@ mod tests {
         assert!(dropped > 0, "the table never was full");
         assert_eq!(all(&table), books);
         for address in books.into_keys() {
-            assert!(table.remove(address, |_| true).is_some());
+            assert!(table.remove(address, &mut |_| true).is_some());
         }
         assert_eq!(table.used(), 0);
         let clear = table.tags.iter().map(|word| word.load(Ordering::Relaxed));
@@ -554,12 +556,27 @@ mod tests {
         );
     }
 
-    /// At two thirds of its capacity the table must keep nearly everything: a drop is a bias.
+    /// A drop is a bias. A multiplication alone drops 2 to 5 % at some of these distances.
     #[test]
     fn a_table_filled_to_three_quarters_drops_nearly_nothing() {
+        for distance in [16, 48, 4_096, 28_624, 29_520, 481_952, 1 << 20] {
+            let table = table(7_000);
+            let addresses = (0..5_250_u64).map(|number| (1 << 36) + number * distance);
+            let inserted = addresses.filter(|address| table.insert(&entry(*address)));
+            let inserted = inserted.count();
+            assert!(inserted >= 5_230, "{inserted} at a distance of {distance}");
+        }
+    }
+
+    /// What nearly all frees cost depends on it.
+    #[test]
+    fn an_address_without_a_sample_is_seldom_searched_for() {
         let table = table(7_000);
-        let inserted = (0..5_250_u64).filter(|number| table.insert(&entry(number * 48 + 16)));
-        assert!(inserted.count() >= 5_240);
+        assert!((0..2_333_u64).all(|number| table.insert(&entry(number * 48))));
+        assert!((0..2_333_u64).all(|number| table.may_have(number * 48)));
+        let searched = (2_333..100_000_u64).filter(|number| table.may_have(number * 48));
+        let searched = searched.count();
+        assert!(searched < 2_500, "{searched} of 97,667");
     }
 
     #[test]
@@ -573,7 +590,7 @@ mod tests {
         };
         table.update(0, index, &found, moved);
         table.update(0, index, &found, Held { place: 10, ..moved });
-        assert_eq!(table.remove(64, |_| true).unwrap().held, moved);
+        assert_eq!(table.remove(64, &mut |_| true).unwrap().held, moved);
     }
 }
 
@@ -631,7 +648,10 @@ mod live_model {
             assert!(table.insert(&entry(16, 1)));
             let other = thread::spawn(move || table.insert(&entry(48, 3)));
             let same = thread::spawn(move || {
-                assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(1));
+                assert_eq!(
+                    table.remove(16, &mut |_| true).map(|it| it.born_ns),
+                    Some(1)
+                );
                 table.insert(&entry(16, 2))
             });
             for (_, read) in table.each(0) {
@@ -640,8 +660,14 @@ mod live_model {
             }
             assert!(other.join().unwrap() && same.join().unwrap());
             assert_eq!(table.used(), 2);
-            assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(2));
-            assert_eq!(table.remove(48, |_| true).map(|it| it.born_ns), Some(3));
+            assert_eq!(
+                table.remove(16, &mut |_| true).map(|it| it.born_ns),
+                Some(2)
+            );
+            assert_eq!(
+                table.remove(48, &mut |_| true).map(|it| it.born_ns),
+                Some(3)
+            );
         });
     }
 
@@ -653,7 +679,7 @@ mod live_model {
             let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)));
             let guest = thread::spawn(move || {
-                assert!(table.remove(16, |_| true).is_some());
+                assert!(table.remove(16, &mut |_| true).is_some());
                 let next = Held { place: 7, ..HELD };
                 table.insert(&LiveEntry {
                     held: next,
@@ -665,7 +691,7 @@ mod live_model {
                 table.update(0, index, &read, Held { place, ..read.held });
             }
             assert!(guest.join().unwrap());
-            let held = table.remove(48, |_| true).map(|it| it.held.place);
+            let held = table.remove(48, &mut |_| true).map(|it| it.held.place);
             assert!(
                 matches!(held, Some(7 | 8)),
                 "the stack of the old entry: {held:?}"
@@ -679,10 +705,13 @@ mod live_model {
         check(|| {
             let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)) && table.insert(&entry(32, 2)));
-            let other = thread::spawn(move || table.remove(32, |_| true).map(|it| it.born_ns));
-            assert_eq!(table.remove(16, |_| true).map(|it| it.born_ns), Some(1));
+            let other = thread::spawn(move || table.remove(32, &mut |_| true).map(|it| it.born_ns));
+            assert_eq!(
+                table.remove(16, &mut |_| true).map(|it| it.born_ns),
+                Some(1)
+            );
             assert_eq!(other.join().unwrap(), Some(2));
-            assert_eq!((table.used(), table.remove(16, |_| true)), (0, None));
+            assert_eq!((table.used(), table.remove(16, &mut |_| true)), (0, None));
         });
     }
 }

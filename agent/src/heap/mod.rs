@@ -51,10 +51,10 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Reports that the guest is about to free `address`, before another vCPU can allocate it. Nothing happens for NULL, for
     /// an address that was not sampled, or for one that was never allocated.
-    #[inline]
+    #[inline(always)]
     pub fn on_free(&self, address: *const u8) {
-        if let Some(Taken { entry, .. }) = self.take_live(address) {
-            self.count_freed(&entry);
+        if self.may_be_live(address) {
+            self.free_live(address);
         }
     }
 
@@ -123,16 +123,28 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.live().is_some_and(|live| live.used() != 0)
     }
 
+    /// False for nearly all addresses without a live sample.
+    #[inline(always)]
+    fn may_be_live(&self, address: *const u8) -> bool {
+        let live = self.live();
+        live.is_some_and(|live| live.used() != 0 && live.may_have(address.addr() as u64))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_live(&self, address: *const u8) {
+        if let Some(Taken { entry, .. }) = self.take_live(address) {
+            self.count_freed(&entry);
+        }
+    }
+
     /// Removes a live sample, so that its address may be used again. A recording that has ended keeps it.
-    #[inline]
+    #[cold]
     fn take_live(&self, address: *const u8) -> Option<Taken> {
         let live = self.live()?;
-        if live.used() == 0 {
-            return None;
-        }
         // Entries of several recordings may have the address: each has a stack of its own.
         let (mut last_stack, mut shared) = (0, None);
-        let removed = live.remove(address.addr() as u64, |entry| {
+        let removed = live.remove(address.addr() as u64, &mut |entry| {
             // While it is in the table it has its stack.
             last_stack = self.number_of_stack(entry);
             let kept = self.ended(entry);

@@ -89,7 +89,9 @@ unsafe impl<A: GlobalAlloc, P: Platform> GlobalAlloc for Sampled<A, P> {
     #[inline]
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let agent = self.agent();
-        let held = agent.and_then(|agent| agent.take_live(address));
+        let held = agent
+            .filter(|agent| agent.may_be_live(address))
+            .and_then(|agent| agent.take_live(address));
         // SAFETY: the caller upholds the contract of `realloc`.
         let new = unsafe { self.allocator.realloc(address, layout, size) };
         if let Some(agent) = agent {
