@@ -13,14 +13,18 @@ pub const PROFILER_PORT: u16 = 7777;
 /// Where a guest with `stats=7001` on its command line tells its statistics.
 pub const STATISTICS_PORT: u16 = 7001;
 
+/// Where a guest with `orders=7002` on its command line takes the orders of the accuracy suite.
+pub const ORDERS_PORT: u16 = 7002;
+
 /// The features of a guest that is profiled while it serves made-up requests.
 pub const FEATURES: &[&str] = &["keys", "demo", "heap", "trace"];
 
-/// The same on a processor: functions are traced on x86-64 only.
+/// The same on a processor. Functions are traced on x86-64 only; a guest on aarch64 also follows the orders of the accuracy
+/// suite.
 pub fn features(processor: Processor) -> &'static [&'static str] {
     match processor {
         Processor::X86_64 => FEATURES,
-        Processor::Aarch64 => &["keys", "demo", "heap"],
+        Processor::Aarch64 => &["keys", "demo", "heap", "accuracy"],
     }
 }
 

@@ -120,6 +120,18 @@ pub fn measure(
     })
 }
 
+/// Checks nine tenths of the samples below each chain, for the cases in small.
+///
+/// # Panics
+/// If fewer are told.
+pub fn assert_each_is_told(guest: &mut dyn Guest, effort: &Effort) {
+    for chain in Chain::ALL {
+        let found = measure(guest, effort, chain, Unwind::Fp).unwrap_or_else(|e| panic!("{e}"));
+        let told = found.adds_up && found.worker > 0 && found.counted * 10 >= found.worker * 9;
+        assert!(told, "{chain:?}: {found:?}");
+    }
+}
+
 /// The case's rows: each chain as a recording finds it, and broken ones by the table.
 pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let row = |load: &str, truth: &Marked, said, interval: &str, verdict| Row {

@@ -8,10 +8,10 @@
 mod shared_guest;
 
 use shared_guest::{FramePointers, on};
-use unikprof_client::record::Unwind;
-use unikprof_tests::accuracy::broken_chains::{self, Chain};
 use unikprof_tests::accuracy::xen::steal;
-use unikprof_tests::accuracy::{blocking, masked_events, short_bursts, without_frame_pointers};
+use unikprof_tests::accuracy::{
+    blocking, broken_chains, masked_events, short_bursts, without_frame_pointers,
+};
 
 const PERIOD_NS: u64 = 5_000_000;
 /// Each takes some milliseconds in the emulator.
@@ -99,14 +99,7 @@ fn broken_chains_are_told() {
             run_ns: 1_500_000_000,
             period_ns: PERIOD_NS,
         };
-        for chain in Chain::ALL {
-            let found = broken_chains::measure(guest, &effort, chain, Unwind::Fp).unwrap();
-            assert!(found.worker > 0 && found.adds_up, "{chain:?}: {found:?}");
-            assert!(
-                found.counted * 10 >= found.worker * 9,
-                "{chain:?}: {found:?}"
-            );
-        }
+        broken_chains::assert_each_is_told(guest, &effort);
     });
 }
 

@@ -3,8 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use unikprof_tests::lab::{LabConfig, LabError, Processor, build_xen_guest_without_frame_pointers};
-use unikprof_tests::profiled::{features, profiled_guest_on, profiled_kernel, with_keys};
+use unikprof_tests::accuracy::xen::XenGuest;
+use unikprof_tests::accuracy::{broken_chains, masked_events};
+use unikprof_tests::lab::{
+    Lab, LabConfig, LabError, Processor, build_xen_guest_without_frame_pointers,
+};
+use unikprof_tests::profiled::{
+    ORDERS_PORT, features, profiled_guest_on, profiled_kernel, with_keys,
+};
 
 use crate::flight::{FLIGHT, crash, recordings};
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
@@ -13,6 +19,8 @@ use crate::working::accounting;
 use crate::{hot_spots, keys, stuck};
 
 const ASLEEP: Duration = Duration::from_secs(10);
+/// Of the cases of the accuracy suite.
+const PERIOD_NS: u64 = 5_000_000;
 
 /// A machine with these guests, by name and command line.
 fn machine(gic: u32, guests: &[(&str, &str)]) -> Result<LabConfig, LabError> {
@@ -29,7 +37,12 @@ fn machine(gic: u32, guests: &[(&str, &str)]) -> Result<LabConfig, LabError> {
 
 const WORKING: Boot = Boot {
     name: "arm-working",
-    config: || machine(3, &[("arm", "hotspots=80")]),
+    config: || {
+        let orders = format!("hotspots=80 orders={ORDERS_PORT}");
+        let mut config = machine(3, &[("arm", &orders)])?;
+        config.guests[0].ports.push(ORDERS_PORT);
+        Ok(config)
+    },
 };
 
 const LEAVES: Boot = Boot {
@@ -78,106 +91,160 @@ const RECORDERS: Boot = Boot {
     },
 };
 
-#[test]
-fn arm_keys_open_a_guest_on_xen_and_nothing_else_does() {
-    on(&RECORDERS, |lab| {
-        keys::assert_guarded(Guest::of_recording(lab, "arm-keyed").address());
-    });
-}
+/// Of the boot [`LEAVES`], next to each other in the order of their names.
+mod leaves {
+    use super::*;
 
-#[test]
-fn arm_recordings_beside_that_from_the_boot_have_names() {
-    on(&RECORDERS, |lab| {
-        recordings::assert_three(&Guest::of_recording(lab, "arm-flight"));
-    });
-}
-
-/// Beside two guests that work on the same processor.
-#[test]
-fn arm_time_that_others_take_is_told_as_stolen() {
-    on(&RECORDERS, |lab| {
-        let client = Guest::of_recording(lab, "arm-flight").client_with_image();
-        client.must(&["record", "3s", "--name", "stolen", "-o", "stolen.unikprof"]);
-        let report = client.report("stolen.unikprof", &["--json"]).expect_json();
-        counters_add_up(&report);
-        let [_, stolen, _] = accounting::times(&report);
-        assert!(stolen > 300_000_000, "{report:#}");
-    });
-}
-
-#[test]
-fn arm_panics_leave_the_last_seconds_on_the_console() {
-    on(&RECORDERS, |lab| crash::assert_on_console(lab, "arm-crash"));
-}
-
-#[test]
-fn arm_hot_functions_have_their_shares_order_and_callers() {
-    on(&WORKING, |lab| {
-        hot_spots::assert_shares(&Guest::of(lab, "arm").client_with_image(), &[]);
-    });
-}
-
-#[test]
-fn arm_names_files_and_lines_are_those_of_the_source() {
-    on(&WORKING, |lab| {
-        hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
-    });
-}
-
-/// Their frame pointer is their caller's, and the caller is in the link register.
-#[test]
-fn arm_leaf_functions_without_frame_records_have_their_callers() {
-    on(&LEAVES, |lab| {
-        let client = Guest::of(lab, "arm-leaves").client_with_image();
-        let image = client.image().to_str().unwrap();
-        hot_spots::assert_shares(&client, &["--image", image]);
-        client.record_samples(1_000, &["--unwind", "table", "--image", image]);
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        counters_add_up(&report);
-        assert_eq!(report["recording"]["architecture"], "aarch64");
-        let counters = &report["counters"];
-        let count = |name: &str| counters[name].as_u64().unwrap();
-        assert_eq!(count("broken"), 0, "{counters:#}");
-        // The assembly of the boot, of interrupts and of copying has no rules; next to no caller is there.
-        let by_table = count("by_table");
-        assert!(by_table * 100 >= count("recorded") * 95, "{counters:#}");
-    });
-}
-
-#[test]
-fn arm_sleeping_guests_stay_asleep() {
-    on(&QUIET, |lab| {
-        for name in ["arm-host", "arm-owned"] {
-            let guest = Guest::of(lab, name);
-            let client = guest.client_with_image();
-            client.must(&["start", "-F", "1997"]);
-            let before = guest.statistics();
-            // Not a wait for something to happen: the time in which nothing may.
-            thread::sleep(ASLEEP);
-            let after = guest.statistics();
-            client.must(&["stop", "-o", "run.unikprof"]);
+    /// Their frame pointer is their caller's, and the caller is in the link register.
+    #[test]
+    fn arm_leaf_functions_without_frame_records_have_their_callers() {
+        on(&LEAVES, |lab| {
+            let client = Guest::of(lab, "arm-leaves").client_with_image();
+            let image = client.image().to_str().unwrap();
+            hot_spots::assert_shares(&client, &["--image", image]);
+            client.record_samples(1_000, &["--unwind", "table", "--image", image]);
             let report = client.report("run.unikprof", &["--json"]).expect_json();
             counters_add_up(&report);
-            let blocked = report["vcpus"][0]["runstate"]["blocked_ns"].as_u64();
-            let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
-            assert!(blocked.unwrap() > elapsed / 2, "{report:#}");
-            for count in ["vcpu0.wakes", "vcpu0.timer_upcalls"] {
-                let woken = after.since(&before, count);
-                assert!(
-                    woken < 300,
-                    "{name}: {count} {woken} in ten seconds of sleep"
-                );
-            }
-        }
-    });
+            assert_eq!(report["recording"]["architecture"], "aarch64");
+            let counters = &report["counters"];
+            let count = |name: &str| counters[name].as_u64().unwrap();
+            assert_eq!(count("broken"), 0, "{counters:#}");
+            // The assembly of the boot, of interrupts and of copying has no rules; next to no caller is there.
+            let by_table = count("by_table");
+            assert!(by_table * 100 >= count("recorded") * 95, "{counters:#}");
+        });
+    }
 }
 
-#[test]
-fn arm_stuck_guests_are_reached_and_recorded() {
-    on(&QUIET, |lab| {
-        lab.wait_for_console("arm-stuck", "stuck in a loop", SOON)
-            .unwrap();
-        let guest = Guest::of(lab, "arm-stuck");
-        stuck::assert_recorded(&guest, &guest.client_with_image());
-    });
+/// Of the boot [`QUIET`], next to each other in the order of their names.
+mod quiet {
+    use super::*;
+
+    #[test]
+    fn arm_sleeping_guests_stay_asleep() {
+        on(&QUIET, |lab| {
+            for name in ["arm-host", "arm-owned"] {
+                let guest = Guest::of(lab, name);
+                let client = guest.client_with_image();
+                client.must(&["start", "-F", "1997"]);
+                let before = guest.statistics();
+                // Not a wait for something to happen: the time in which nothing may.
+                thread::sleep(ASLEEP);
+                let after = guest.statistics();
+                client.must(&["stop", "-o", "run.unikprof"]);
+                let report = client.report("run.unikprof", &["--json"]).expect_json();
+                counters_add_up(&report);
+                let blocked = report["vcpus"][0]["runstate"]["blocked_ns"].as_u64();
+                let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
+                assert!(blocked.unwrap() > elapsed / 2, "{report:#}");
+                for count in ["vcpu0.wakes", "vcpu0.timer_upcalls"] {
+                    let woken = after.since(&before, count);
+                    assert!(
+                        woken < 300,
+                        "{name}: {count} {woken} in ten seconds of sleep"
+                    );
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn arm_stuck_guests_are_reached_and_recorded() {
+        on(&QUIET, |lab| {
+            lab.wait_for_console("arm-stuck", "stuck in a loop", SOON)
+                .unwrap();
+            let guest = Guest::of(lab, "arm-stuck");
+            stuck::assert_recorded(&guest, &guest.client_with_image());
+        });
+    }
+}
+
+/// Of the boot [`RECORDERS`], next to each other in the order of their names.
+mod recorders {
+    use super::*;
+
+    #[test]
+    fn arm_keys_open_a_guest_on_xen_and_nothing_else_does() {
+        on(&RECORDERS, |lab| {
+            keys::assert_guarded(Guest::of_recording(lab, "arm-keyed").address());
+        });
+    }
+
+    #[test]
+    fn arm_recordings_beside_that_from_the_boot_have_names() {
+        on(&RECORDERS, |lab| {
+            recordings::assert_three(&Guest::of_recording(lab, "arm-flight"));
+        });
+    }
+
+    /// Beside two guests that work on the same processor.
+    #[test]
+    fn arm_time_that_others_take_is_told_as_stolen() {
+        on(&RECORDERS, |lab| {
+            let client = Guest::of_recording(lab, "arm-flight").client_with_image();
+            client.must(&["record", "3s", "--name", "stolen", "-o", "stolen.unikprof"]);
+            let report = client.report("stolen.unikprof", &["--json"]).expect_json();
+            counters_add_up(&report);
+            let [_, stolen, _] = accounting::times(&report);
+            assert!(stolen > 300_000_000, "{report:#}");
+        });
+    }
+
+    #[test]
+    fn arm_panics_leave_the_last_seconds_on_the_console() {
+        on(&RECORDERS, |lab| crash::assert_on_console(lab, "arm-crash"));
+    }
+}
+
+/// Of the boot [`WORKING`], next to each other in the order of their names.
+mod working {
+    use super::*;
+
+    /// The working guest, for the orders of the accuracy suite.
+    fn ordered(lab: &Lab) -> XenGuest<&Lab> {
+        XenGuest::of(lab, "arm", lab.kernel("arm").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn arm_hot_functions_have_their_shares_order_and_callers() {
+        on(&WORKING, |lab| {
+            hot_spots::assert_shares(&Guest::of(lab, "arm").client_with_image(), &[]);
+        });
+    }
+
+    #[test]
+    fn arm_names_files_and_lines_are_those_of_the_source() {
+        on(&WORKING, |lab| {
+            hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+        });
+    }
+
+    /// Ticks that fall due while PSTATE.I masks interrupts come when it is cleared: they are late, and not charged to what cleared
+    /// it. A masked stretch lasts for five periods, as on x86-64.
+    #[test]
+    fn arm_masked_stretches_are_told() {
+        on(&WORKING, |lab| {
+            let effort = masked_events::Effort {
+                stretches: 60,
+                masked_ns: 5 * PERIOD_NS,
+                open_ns: 2 * PERIOD_NS,
+                period_ns: PERIOD_NS,
+            };
+            let found = masked_events::measure(&mut ordered(lab), &effort).unwrap();
+            let charged = masked_events::CHARGED_PERCENT_ON_XEN;
+            assert!(found.is_told(charged), "{found:?}");
+        });
+    }
+
+    /// Guards chains of frame records that are followed in circles, or shown as whole.
+    #[test]
+    fn arm_broken_chains_are_told() {
+        on(&WORKING, |lab| {
+            let effort = broken_chains::Effort {
+                run_ns: 1_000_000_000,
+                period_ns: PERIOD_NS,
+            };
+            broken_chains::assert_each_is_told(&mut ordered(lab), &effort);
+        });
+    }
 }

@@ -12,7 +12,7 @@
 //! | [`slowdown`] | by how much a function has become slower |
 //! | [`bursts`] | how long each burst of work is |
 //! | [`depth`] | how deep the stack is |
-//! | [`chains`] | what is wrong with the chain of frame pointers (x86_64) |
+//! | [`chains`] | what is wrong with the chain of frame pointers |
 //!
 //! [`orders`] has the text by which a guest is told to run them.
 //!
@@ -26,12 +26,10 @@ extern crate alloc;
 extern crate std;
 
 pub mod bursts;
-#[cfg(target_arch = "x86_64")]
 pub mod chains;
 pub mod depth;
 pub mod leaves;
 pub mod meter;
-#[cfg(target_arch = "x86_64")]
 pub mod orders;
 pub mod periodic;
 pub mod shares;

@@ -1,5 +1,6 @@
 //! The guest on a Xen.
 
+use std::borrow::Borrow;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -24,14 +25,13 @@ use crate::accuracy::truth::Truth;
 use crate::lab::{
     GuestConfig, Lab, LabConfig, Processor, build_xen_guest, build_xen_guest_without_frame_pointers,
 };
-use crate::profiled::{PROFILER_PORT, STATISTICS_PORT, address_of};
+use crate::profiled::{ORDERS_PORT, PROFILER_PORT, STATISTICS_PORT, address_of};
 
 const FEATURES: &[&str] = &["accuracy"];
 
 /// Its name in the lab.
 pub(super) const GUEST: &str = "accuracy";
 const ECHO_PORT: u16 = 7;
-const ORDERS_PORT: u16 = 7002;
 const CAPTURES_PORT: u16 = 7003;
 
 const BOOT: Duration = Duration::from_secs(60);
@@ -40,8 +40,10 @@ const DOM0: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A guest on a Xen that follows orders; see `tests/guests/xen-guest/src/accuracy.rs`.
-pub struct XenGuest {
-    lab: Lab,
+pub struct XenGuest<L: Borrow<Lab> = Lab> {
+    lab: L,
+    /// Its name in the lab.
+    name: String,
     image: PathBuf,
     symbolizer: Symbolizer,
 }
@@ -82,10 +84,18 @@ impl XenGuest {
             ..LabConfig::default()
         })?;
         lab.wait_for_console(GUEST, "profiler on port", BOOT)?;
+        XenGuest::of(lab, GUEST, image)
+    }
+}
+
+impl<L: Borrow<Lab>> XenGuest<L> {
+    /// The guest of this name, which runs this image with the feature `accuracy` and `orders=7002`.
+    pub fn of(lab: L, name: &str, image: &Path) -> Result<XenGuest<L>, AccuracyError> {
         let mut images = SymbolImages::new(ImageOptions::default());
         images.add_image(image, Force::No)?;
         Ok(XenGuest {
             lab,
+            name: name.to_owned(),
             image: image.to_owned(),
             symbolizer: Symbolizer::new(images),
         })
@@ -109,7 +119,7 @@ impl XenGuest {
             .transpose()?;
         let answer = self.order(order)?;
         drop(knocking);
-        let path = self.lab.folder().join("accuracy.unikprof");
+        let path = self.lab.borrow().folder().join("accuracy.unikprof");
         let request = Request::Stop { recording: 0 };
         let outcome = record::fetch(&mut session, request, &path, &mut ())?;
         if let Some(reason) = outcome.incomplete {
@@ -163,7 +173,7 @@ impl XenGuest {
     }
 
     pub(crate) fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
-        let output = self.lab.dom0(script, DOM0)?;
+        let output = self.lab.borrow().dom0(script, DOM0)?;
         if output.status == 0 {
             return Ok(output.text);
         }
@@ -174,7 +184,7 @@ impl XenGuest {
     }
 
     fn session(&self) -> Result<Session, AccuracyError> {
-        let address = address_of(&self.lab, GUEST, PROFILER_PORT)?;
+        let address = address_of(self.lab.borrow(), &self.name, PROFILER_PORT)?;
         let address = Address::new(address.ip().to_string(), address.port());
         Ok(Session::open(
             address,
@@ -184,7 +194,7 @@ impl XenGuest {
     }
 
     fn connect(&self, port: u16) -> io::Result<TcpStream> {
-        let address = address_of(&self.lab, GUEST, port).map_err(io::Error::other)?;
+        let address = address_of(self.lab.borrow(), &self.name, port).map_err(io::Error::other)?;
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
@@ -192,7 +202,7 @@ impl XenGuest {
     }
 }
 
-impl Guest for XenGuest {
+impl<L: Borrow<Lab>> Guest for XenGuest<L> {
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
         self.record_whole(settings, command)
             .map(|(recorded, _)| recorded)
