@@ -72,7 +72,7 @@ fn size_and_site(stack: &[u32]) -> (u64, Vec<u32>) {
 
 /// The agent notices a recording within some bytes; this makes it the next allocation.
 fn look_at_the_next<P: Platform>(agent: &Agent<'_, P>) {
-    agent.spend(agent.left_to_spend());
+    agent.spend(agent.spend(0));
 }
 
 fn allocate(agent: &Agent<'_, FakePlatform>, site: &Stack, address: *const u8, size: u64) {

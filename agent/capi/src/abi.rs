@@ -299,6 +299,10 @@ pub struct Ops {
     /// Required.
     pub now_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// The vCPU that this code runs on, counted from 0, or `UNIKPROF_NO_VCPU`. *Upcall.* Required.
+    ///
+    /// With several vCPUs, `unikprof_on_alloc` calls it for each allocation. It must be possible, and
+    /// `context` valid, until the calls that began before `unikprof_stop` have returned; no other agent
+    /// may be started before.
     pub vcpu: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// How long a vCPU has run, in ns since a fixed time: stolen and blocked time do not advance
     /// it, and it never goes back. On Xen: the runstate's `RUNSTATE_running` plus the time since

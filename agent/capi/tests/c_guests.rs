@@ -26,6 +26,15 @@ use unikprof_test_kit::frames::{encoded, frames};
 fn client() -> String {
     let start = Start::running_time("from C", 1_000_000);
     let mut source = String::new();
+    // The first epoch of the first recording.
+    let fetch = |vcpu| {
+        encoded(&Fetch {
+            epoch: (1 << 32) + 1,
+            vcpu,
+            known: 0,
+            counted: 0,
+        })
+    };
     let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();
     for (name, bytes) in [
         ("start", first),
@@ -41,16 +50,8 @@ fn client() -> String {
         ),
         ("trace", trace()),
         ("trace_fetch", encoded(&TraceFetch { trace: 1 })),
-        (
-            "fetch",
-            encoded(&Fetch {
-                // The first epoch of the first recording.
-                epoch: (1 << 32) + 1,
-                vcpu: 0,
-                known: 0,
-                counted: 0,
-            }),
-        ),
+        ("fetch", fetch(0)),
+        ("fetch_second", fetch(1)),
     ] {
         let length = bytes.len();
         write!(
@@ -243,44 +244,60 @@ fn bytes_of(digits: &str) -> Vec<u8> {
 /// Allocations are reported in every context, and the stack of a sample begins at the function that called.
 #[test]
 fn allocations_are_reported_with_their_callers() {
-    let said = run("heap", build::heap(), &["-fno-omit-frame-pointer"]);
+    for vcpus in [1, 2] {
+        allocations_are_reported(vcpus);
+    }
+}
+
+fn allocations_are_reported(vcpus: u64) {
+    let define = format!("-DVCPUS={vcpus}");
+    let said = run("heap", build::heap(), &["-fno-omit-frame-pointer", &define]);
     let value = |name: &str| {
         let value = said.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap_or_else(|| panic!("no {name} in {said}"))
     };
-    let frames = frames(&bytes_of(value("fetched; ")));
-    let mut leaves = std::collections::HashMap::new();
-    let mut samples = Vec::new();
-    for frame in &frames {
-        if let Ok(run) = frame.decode::<Nodes<'_>>() {
-            nodes::decode(run.first, run.count, run.payload, |number, node| {
-                leaves.insert(number, node.frames[0]);
-            })
-            .unwrap();
-        } else if let Ok(run) = frame.decode::<LiveSamples<'_>>() {
-            let decoded = live::decode(run.base_ns, run.count, run.payload, |sample| {
-                samples.push(sample);
-            });
-            decoded.unwrap();
-        } else if let Ok(vcpu) = frame.decode::<VcpuEpoch>() {
-            let counters = vcpu.end.counters;
-            assert!(counters.add_up(), "{counters:?}");
-            // The one inside the upcall finds the slot free: its clock is read before the slot is taken.
-            assert_eq!(counters.ticks, 1005, "{counters:?}");
-            assert_eq!((counters.broken, counters.lost), (0, 0), "{counters:?}");
-            let allocated = vcpu.end.allocated_bytes - vcpu.start.allocated_bytes;
-            assert_eq!(allocated, 1000 * 600 + (5 << 20));
-        }
-    }
-    assert_eq!(samples.len(), 501);
-    let large = samples.iter().filter(|sample| sample.size == 1 << 20);
-    assert_eq!(large.count(), 2, "in place, and drawn by another sampler");
     let site: u32 = value("site; ").parse().unwrap();
-    let is_here = |sample: &&live::Sample| {
-        let offset = leaves[&sample.node] - frame_code::FIRST_ADDRESS;
-        (site..site + 100).contains(&offset)
-    };
-    assert_eq!(samples.iter().filter(is_here).count(), 499);
+    let (mut ticks, mut allocated, mut held, mut large, mut here) = (0, 0, 0, 0, 0);
+    let fetched = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("fetched; "));
+    for answer in fetched {
+        let mut leaves = std::collections::HashMap::new();
+        let mut samples = Vec::new();
+        for frame in &frames(&bytes_of(answer)) {
+            if let Ok(run) = frame.decode::<Nodes<'_>>() {
+                nodes::decode(run.first, run.count, run.payload, |number, node| {
+                    leaves.insert(number, node.frames[0]);
+                })
+                .unwrap();
+            } else if let Ok(run) = frame.decode::<LiveSamples<'_>>() {
+                let decoded = live::decode(run.base_ns, run.count, run.payload, |sample| {
+                    samples.push(sample);
+                });
+                decoded.unwrap();
+            } else if let Ok(vcpu) = frame.decode::<VcpuEpoch>() {
+                let counters = vcpu.end.counters;
+                assert!(counters.add_up(), "{counters:?}");
+                assert_eq!((counters.broken, counters.lost), (0, 0), "{counters:?}");
+                ticks += counters.ticks;
+                allocated += vcpu.end.allocated_bytes;
+            }
+        }
+        held += samples.len();
+        large += samples.iter().filter(|it| it.size == 1 << 20).count();
+        let is_here = |sample: &&live::Sample| {
+            let offset = leaves[&sample.node] - frame_code::FIRST_ADDRESS;
+            (site..site + 100).contains(&offset)
+        };
+        here += samples.iter().filter(is_here).count();
+    }
+    // The one inside the upcall finds the slot free: its clock is read before the slot is taken.
+    assert_eq!(ticks, 1005);
+    let before = vcpus * 129 * 64;
+    assert_eq!(allocated, before + 1000 * 600 + (5 << 20));
+    assert_eq!(held, 501);
+    assert_eq!(large, 2, "in place, and drawn by another sampler");
+    assert_eq!(here, 499);
 }
 
 /// A guest in C handles the breakpoints of a trace, also of a function whose stack moves; its code is as before when the

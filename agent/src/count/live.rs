@@ -219,6 +219,7 @@ impl<'m> LiveTable<'m> {
     }
 
     /// Adds an allocation; `false` if there is no room for it. The address may already be there, of another recording.
+    #[inline(never)]
     pub(crate) fn insert(&self, entry: &LiveEntry) -> bool {
         let hash = Hash::of(entry.address);
         let home = hash.bucket(0, self.tags.len());
@@ -267,16 +268,18 @@ impl<'m> LiveTable<'m> {
         })
     }
 
-    /// Removes the allocation at `address` for which `accept` returns true, and returns it.
+    /// Removes the allocation at `address` for which `accept`, which also gets its bucket and index, returns true, and
+    /// returns it.
     #[cold]
     pub(crate) fn remove(
         &self,
         address: u64,
-        accept: &mut dyn FnMut(&LiveEntry) -> bool,
+        mut accept: impl FnMut((u32, usize), &LiveEntry) -> bool,
     ) -> Option<LiveEntry> {
         let hash = Hash::of(address);
         let home = hash.bucket(0, self.tags.len());
-        let mut is_it = |entry: &LiveEntry| entry.address == address && accept(entry);
+        let mut is_it =
+            |at: (u32, usize), entry: &LiveEntry| entry.address == address && accept(at, entry);
         if let Some(entry) = self.remove_from(home, hash.tag(), &mut is_it) {
             return Some(entry);
         }
@@ -298,7 +301,7 @@ impl<'m> LiveTable<'m> {
         &self,
         bucket: usize,
         tag: u8,
-        is_it: &mut dyn FnMut(&LiveEntry) -> bool,
+        is_it: &mut dyn FnMut((u32, usize), &LiveEntry) -> bool,
     ) -> Option<LiveEntry> {
         let mut entry = None;
         self.replace(bucket, tag, FREE, |index| {
@@ -307,7 +310,7 @@ impl<'m> LiveTable<'m> {
             };
             let mut found = cells.load();
             loop {
-                let is_found = is_it(&found);
+                let is_found = is_it((bucket as u32, index), &found);
                 // If the service moved the entry while `is_it` read its stack, that was another stack's place.
                 let now = cells.load();
                 if now == found {
@@ -326,7 +329,7 @@ impl<'m> LiveTable<'m> {
         let hash = Hash::of(entry.address);
         let home = hash.bucket(0, self.tags.len());
         let mut is_it =
-            |found: &LiveEntry| found.address == entry.address && found.born_ns == entry.born_ns;
+            |_, found: &LiveEntry| found.address == entry.address && found.born_ns == entry.born_ns;
         let removed = self.remove_from(bucket as usize, hash.tag(), &mut is_it);
         if removed.is_some() && home != bucket as usize {
             self.count_away(home, -1);
@@ -345,11 +348,12 @@ impl<'m> LiveTable<'m> {
         fence(Ordering::SeqCst);
         has_stack()
             || self
-                .remove(entry.address, &mut |found| found == entry)
+                .remove(entry.address, |_, found| found == entry)
                 .is_none()
     }
 
     /// The entry with this index in a bucket; `None` if it is not in use or changes at this moment.
+    #[inline(never)]
     pub(crate) fn read(&self, bucket: u32, index: usize) -> Option<LiveEntry> {
         let word = self.tags.get(bucket as usize)?;
         let cells = self.entry(bucket as usize, index)?;
@@ -370,24 +374,8 @@ impl<'m> LiveTable<'m> {
         (0..SLOTS).filter_map(move |index| Some((index, table.read(bucket, index)?)))
     }
 
-    /// Keeps an entry only for these recordings, unless it has been removed.
-    #[cold]
-    pub(crate) fn release(&self, entry: &LiveEntry, recordings: u8) {
-        let hash = Hash::of(entry.address);
-        for bucket in (0..CHOICES).map(|choice| hash.bucket(choice, self.tags.len()) as u32) {
-            for (index, found) in self.each(bucket) {
-                if found.address == entry.address && found.born_ns == entry.born_ns {
-                    let held = Held {
-                        recordings,
-                        ..found.held
-                    };
-                    self.update(bucket, index, &found, held);
-                }
-            }
-        }
-    }
-
     /// Replaces what is known of an entry that [`read`](Self::read) returned, unless it has changed since.
+    #[inline(never)]
     pub(crate) fn update(&self, bucket: u32, index: usize, entry: &LiveEntry, held: Held) {
         if let Some(cells) = self.entry(bucket as usize, index) {
             let _ = cells.held.compare_exchange(
@@ -526,10 +514,10 @@ mod tests {
                 .wrapping_add(1);
             let address = 0x10_0000 + (random >> 33) % 1_200 * 16;
             match books.remove(&address) {
-                Some(held) => assert_eq!(table.remove(address, &mut |_| true), Some(held)),
+                Some(held) => assert_eq!(table.remove(address, |_, _| true), Some(held)),
                 None => {
                     assert_eq!(
-                        table.remove(address, &mut |_| true),
+                        table.remove(address, |_, _| true),
                         None,
                         "freed, and never sampled"
                     );
@@ -545,7 +533,7 @@ mod tests {
         assert!(dropped > 0, "the table never was full");
         assert_eq!(all(&table), books);
         for address in books.into_keys() {
-            assert!(table.remove(address, &mut |_| true).is_some());
+            assert!(table.remove(address, |_, _| true).is_some());
         }
         assert_eq!(table.used(), 0);
         let clear = table.tags.iter().map(|word| word.load(Ordering::Relaxed));
@@ -590,7 +578,7 @@ mod tests {
         };
         table.update(0, index, &found, moved);
         table.update(0, index, &found, Held { place: 10, ..moved });
-        assert_eq!(table.remove(64, &mut |_| true).unwrap().held, moved);
+        assert_eq!(table.remove(64, |_, _| true).unwrap().held, moved);
     }
 }
 
@@ -648,10 +636,7 @@ mod live_model {
             assert!(table.insert(&entry(16, 1)));
             let other = thread::spawn(move || table.insert(&entry(48, 3)));
             let same = thread::spawn(move || {
-                assert_eq!(
-                    table.remove(16, &mut |_| true).map(|it| it.born_ns),
-                    Some(1)
-                );
+                assert_eq!(table.remove(16, |_, _| true).map(|it| it.born_ns), Some(1));
                 table.insert(&entry(16, 2))
             });
             for (_, read) in table.each(0) {
@@ -660,14 +645,8 @@ mod live_model {
             }
             assert!(other.join().unwrap() && same.join().unwrap());
             assert_eq!(table.used(), 2);
-            assert_eq!(
-                table.remove(16, &mut |_| true).map(|it| it.born_ns),
-                Some(2)
-            );
-            assert_eq!(
-                table.remove(48, &mut |_| true).map(|it| it.born_ns),
-                Some(3)
-            );
+            assert_eq!(table.remove(16, |_, _| true).map(|it| it.born_ns), Some(2));
+            assert_eq!(table.remove(48, |_, _| true).map(|it| it.born_ns), Some(3));
         });
     }
 
@@ -679,7 +658,7 @@ mod live_model {
             let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)));
             let guest = thread::spawn(move || {
-                assert!(table.remove(16, &mut |_| true).is_some());
+                assert!(table.remove(16, |_, _| true).is_some());
                 let next = Held { place: 7, ..HELD };
                 table.insert(&LiveEntry {
                     held: next,
@@ -691,7 +670,7 @@ mod live_model {
                 table.update(0, index, &read, Held { place, ..read.held });
             }
             assert!(guest.join().unwrap());
-            let held = table.remove(48, &mut |_| true).map(|it| it.held.place);
+            let held = table.remove(48, |_, _| true).map(|it| it.held.place);
             assert!(
                 matches!(held, Some(7 | 8)),
                 "the stack of the old entry: {held:?}"
@@ -705,13 +684,10 @@ mod live_model {
         check(|| {
             let table = LiveTable::for_model();
             assert!(table.insert(&entry(16, 1)) && table.insert(&entry(32, 2)));
-            let other = thread::spawn(move || table.remove(32, &mut |_| true).map(|it| it.born_ns));
-            assert_eq!(
-                table.remove(16, &mut |_| true).map(|it| it.born_ns),
-                Some(1)
-            );
+            let other = thread::spawn(move || table.remove(32, |_, _| true).map(|it| it.born_ns));
+            assert_eq!(table.remove(16, |_, _| true).map(|it| it.born_ns), Some(1));
             assert_eq!(other.join().unwrap(), Some(2));
-            assert_eq!((table.used(), table.remove(16, &mut |_| true)), (0, None));
+            assert_eq!((table.used(), table.remove(16, |_, _| true)), (0, None));
         });
     }
 }

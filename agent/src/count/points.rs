@@ -72,6 +72,7 @@ impl PointCells {
 
     /// Counts an allocation that [`pass`](Self::pass) did not count. `interval` is the least mean interval of the
     /// recordings, 0 if there are none. Returns whether the allocation is sampled.
+    #[inline(never)]
     pub(crate) fn visit(&self, size: u64, interval: u64) -> Option<Point> {
         let left = self.left.load(Ordering::Relaxed);
         let mut to_point = left.saturating_add(self.beyond.load(Ordering::Relaxed));
@@ -102,6 +103,7 @@ impl PointCells {
 
     /// Counts an allocation of `size` bytes that another sampler has drawn at the mean `interval`: as many bytes as it stands
     /// for. Returns the first point in it.
+    #[inline(never)]
     pub(crate) fn drawn_elsewhere(&self, size: u64, interval: u64) -> Point {
         /// An allocation of so many intervals is drawn as good as always: it stands for itself.
         const CERTAIN: u64 = 16;
@@ -123,6 +125,7 @@ impl PointCells {
 
     /// Whether an allocation that was sampled for the least mean interval `least` is also sampled for a recording with
     /// a greater `interval`: with the probability that the recording alone would have sampled it.
+    #[inline(never)]
     pub(crate) fn is_kept(&self, point: Point, size: u64, least: u64, interval: u64) -> bool {
         if size >= interval || interval <= least {
             return true;

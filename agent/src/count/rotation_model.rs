@@ -184,7 +184,7 @@ fn a_sample_that_is_put_back_has_its_stack() {
             thread::spawn(move || {
                 let table = memory.slot().table;
                 let mut stack = 0;
-                let taken = live.remove(16, &mut |entry| {
+                let taken = live.remove(16, |_, entry| {
                     stack = entry.stack(&table);
                     true
                 });

@@ -100,22 +100,16 @@ impl<'m, P: Platform> Agent<'m, P> {
         Ok(())
     }
 
-    /// The bytes that this vCPU may allocate before the agent must look: a caller that counts them itself, and reports
-    /// them with [`spend`](Self::spend), need not report each allocation. 0 on a thread that is no vCPU.
-    pub fn left_to_spend(&self) -> u64 {
+    /// Reports allocations of this vCPU that were not reported one by one, and returns the bytes that it may allocate before
+    /// the agent must look: a caller that counts them itself, and reports them here, need not report each allocation.
+    /// `bytes` are at most what was returned last. Returns 0 on a thread that is no vCPU.
+    pub fn spend(&self, bytes: u64) -> u64 {
         let vcpu = self.platform().vcpu();
-        let slot = vcpu.and_then(|vcpu| self.slot(vcpu));
-        slot.map_or(0, |slot| slot.cells.points.left())
-    }
-
-    /// Reports allocations of this vCPU that were not reported one by one: at most
-    /// [`left_to_spend`](Self::left_to_spend) bytes together.
-    pub fn spend(&self, bytes: u64) {
-        let vcpu = self.platform().vcpu();
-        if let Some(slot) = vcpu.and_then(|vcpu| self.slot(vcpu)) {
+        vcpu.and_then(|vcpu| self.slot(vcpu)).map_or(0, |slot| {
             let points = &slot.cells.points;
             points.pass(bytes.min(points.left()));
-        }
+            points.left()
+        })
     }
 
     /// Whether there are live samples, so that frees must be reported.
@@ -144,23 +138,29 @@ impl<'m, P: Platform> Agent<'m, P> {
         let live = self.live()?;
         // Entries of several recordings may have the address: each has a stack of its own.
         let (mut last_stack, mut shared) = (0, None);
-        let removed = live.remove(address.addr() as u64, &mut |entry| {
+        let removed = live.remove(address.addr() as u64, |(bucket, index), entry| {
             // While it is in the table it has its stack.
             last_stack = self.number_of_stack(entry);
             let kept = self.ended(entry);
             if kept != 0 && kept != entry.held.recordings {
-                shared = Some((*entry, kept, last_stack));
+                // If the entry has changed meanwhile, this is called again.
+                let mut held = entry.held;
+                held.recordings = kept;
+                live.update(bucket, index, entry, held);
+                held.recordings = entry.held.recordings & !kept;
+                let entry = LiveEntry { held, ..*entry };
+                let stack = last_stack;
+                shared = Some(Taken { entry, stack });
             }
             kept == 0
         });
-        if let Some(entry) = removed {
-            let stack = last_stack;
-            return Some(Taken { entry, stack });
+        match removed {
+            Some(entry) => Some(Taken {
+                entry,
+                stack: last_stack,
+            }),
+            None => shared,
         }
-        let (mut entry, kept, stack) = shared?;
-        live.release(&entry, kept);
-        entry.held.recordings &= !kept;
-        Some(Taken { entry, stack })
     }
 
     /// Of the recordings that a live sample is held for those that have ended.

@@ -368,7 +368,6 @@ unsafe fn start(
     }
     #[cfg(feature = "heap")]
     {
-        super::heap::hooks::reset();
         // SAFETY: as above, for the fourth block.
         let live = unsafe { Arena::new(config.live_memory.cast(), config.live_memory_length) };
         if !config.live_memory.is_null() {
@@ -407,6 +406,8 @@ unsafe fn start(
                 }
             };
         }
+        #[cfg(feature = "heap")]
+        super::heap::hooks::begin(&(*place).agent);
         claim.publish(place);
     }
     Ok(())
@@ -459,6 +460,8 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
 ///
 /// `state` points to memory for a state, and no part of it is in use.
 unsafe fn erase(state: *mut State) {
+    #[cfg(feature = "heap")]
+    super::heap::hooks::end();
     // SAFETY: guaranteed by the caller.
     unsafe { state.write_bytes(0, 1) };
 }

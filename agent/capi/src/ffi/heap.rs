@@ -2,14 +2,14 @@
 //!
 //! They may be called wherever upcalls may run, inside an upcall too, and on any stack: see
 //! [`entry`](super::entry). Nearly all allocations and frees return before they enter the gate:
-//! [`LEFT`] and [`HOLDS`] decide them.
+//! [`COUNTDOWNS`] and [`HOLDS`] decide them.
 //!
 //! Why: docs/decisions.md#allocations-before-the-gate.
 
 use core::ffi::{c_char, c_void};
 
 #[cfg(feature = "heap")]
-use self::hooks::{HOLDS, LEFT, on_alloc, on_free, on_realloc, on_sampled_alloc};
+use self::hooks::{COUNTDOWNS, HOLDS, on_alloc, on_free, on_realloc, on_sampled_alloc};
 use super::calls::code_of;
 use super::{one, read};
 use crate::arch::aligned;
@@ -39,7 +39,7 @@ pub extern "C" fn unikprof_live_bytes(samples: usize) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_on_alloc(pointer: *const c_void, size: usize) {
     #[cfg(feature = "heap")]
-    aligned_with_caller_if_more!(LEFT, on_alloc);
+    aligned_with_caller_if_more!(COUNTDOWNS, on_alloc);
     #[cfg(not(feature = "heap"))]
     core::arch::naked_asm!("ret")
 }
@@ -127,27 +127,92 @@ unsafe extern "C" fn arena(name: *const c_char, used: u64, size: u64) -> i32 {
 #[cfg(feature = "heap")]
 pub(super) mod hooks {
     use core::ffi::c_void;
-    use core::sync::atomic::{AtomicU64, Ordering};
+    use core::ptr;
+    use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-    use unikprof_agent::{Agent, Registers};
+    use unikprof_agent::{Agent, Platform as _, Registers};
 
     use crate::ffi::guest::Guest;
     use crate::ffi::one;
     use crate::holds::Holds;
 
-    /// Bytes that the guest's only vCPU allocates before the agent must look. Always 0 if there are several vCPUs: they
-    /// cannot share a countdown without a locked instruction.
-    pub(super) static LEFT: AtomicU64 = AtomicU64::new(0);
-    /// The value of [`LEFT`] when the agent last looked.
-    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    /// Bytes that a vCPU allocates before the agent must look, in a cache line of its own.
+    #[repr(C, align(64))]
+    pub(super) struct Countdown {
+        left: AtomicU64,
+        /// The value of `left` when the agent last looked.
+        given: AtomicU64,
+    }
+
+    impl Countdown {
+        #[inline(never)]
+        fn begin(&self, bytes: u64) {
+            self.given.store(bytes, Ordering::Relaxed);
+            self.left.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// With several vCPUs, those above this number enter the gate for each allocation.
+    const COUNTED: usize = 8;
+
+    /// The first is that of a guest's only vCPU, which the assembly code of an allocation counts down; the others are those
+    /// of several vCPUs. All are 0 until the agent has looked.
+    pub(super) static COUNTDOWNS: [Countdown; 1 + COUNTED] = [const {
+        Countdown {
+            left: AtomicU64::new(0),
+            given: AtomicU64::new(0),
+        }
+    }; 1 + COUNTED];
+
+    /// `vcpu` of `struct unikprof_ops`, and its argument. NULL with one vCPU, and without an agent.
+    static VCPU: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
     /// Set while there may be live samples, so that frees must look for theirs.
     pub(super) static HOLDS: Holds = Holds::new();
 
-    /// Forgets an earlier agent.
-    pub(in crate::ffi) fn reset() {
-        LEFT.store(0, Ordering::Relaxed);
-        GIVEN.store(0, Ordering::Relaxed);
+    /// Forgets an earlier agent, and prepares for this one.
+    pub(in crate::ffi) fn begin(agent: &Agent<'static, Guest>) {
+        let vcpus = agent.config().vcpus;
+        for countdown in COUNTDOWNS.iter().take(1 + vcpus as usize) {
+            countdown.begin(0);
+        }
         HOLDS.reset();
+        if vcpus > 1 {
+            let Guest(ops) = agent.platform();
+            let vcpu = ops.vcpu.map_or(ptr::null_mut(), |vcpu| vcpu as *mut c_void);
+            CONTEXT.store(ops.context, Ordering::Relaxed);
+            VCPU.store(vcpu, Ordering::Release);
+        }
+    }
+
+    /// Calls no function of the guest any more, except in calls that have begun.
+    pub(in crate::ffi) fn end() {
+        VCPU.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One by an upcall in its
+    /// middle is not counted, as in [`Agent::on_alloc`].
+    #[inline]
+    fn pass(size: usize) -> bool {
+        let vcpu = VCPU.load(Ordering::Acquire);
+        if vcpu.is_null() {
+            return false;
+        }
+        // SAFETY: not NULL, so `begin` has stored a function of this type and its argument; as the header requires, both are
+        // valid until this call returns.
+        let vcpu = unsafe {
+            let vcpu: unsafe extern "C" fn(*mut c_void) -> u32 = core::mem::transmute(vcpu);
+            vcpu(CONTEXT.load(Ordering::Relaxed))
+        };
+        let Some(Countdown { left: cell, .. }) = COUNTDOWNS.get(vcpu as usize + 1) else {
+            return false;
+        };
+        let (left, is_short) = cell.load(Ordering::Relaxed).overflowing_sub(size as u64);
+        if !is_short {
+            cell.store(left, Ordering::Relaxed);
+        }
+        !is_short
     }
 
     pub(super) extern "C" fn on_alloc(
@@ -157,6 +222,14 @@ pub(super) mod hooks {
         sp: u64,
         fp: u64,
     ) {
+        if !pass(size) {
+            enter_with(pointer, size, pc, sp, fp);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_with(pointer: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
         let _ = one::upcall(|agent| allocated(agent, pointer, size, &Registers::new(pc, sp, fp)));
     }
 
@@ -187,24 +260,27 @@ pub(super) mod hooks {
         sp: u64,
         fp: u64,
     ) {
-        let _ = one::upcall(|agent| {
-            if !new.is_null() || size == 0 {
-                freed(agent, old);
-            }
-            allocated(agent, new, size, &Registers::new(pc, sp, fp));
-        });
+        if !new.is_null() || size == 0 {
+            on_free(old);
+        }
+        if !new.is_null() {
+            on_alloc(new, size, pc, sp, fp);
+        }
     }
 
-    /// Tells the agent what was allocated since it looked. Until it is called with `goes_on`, every allocation enters the
-    /// gate.
+    /// Tells the agent what this vCPU has allocated since it looked. Until it is called with `goes_on`, every allocation of
+    /// this vCPU enters the gate.
     #[inline(never)]
     pub(in crate::ffi) fn settle(agent: &Agent<'static, Guest>, goes_on: bool) {
-        if agent.config().vcpus == 1 {
-            let left = LEFT.load(Ordering::Relaxed);
-            agent.spend(GIVEN.load(Ordering::Relaxed).saturating_sub(left));
-            let next = if goes_on { agent.left_to_spend() } else { 0 };
-            GIVEN.store(next, Ordering::Relaxed);
-            LEFT.store(next, Ordering::Relaxed);
+        let number = match agent.config().vcpus {
+            1 => Some(0),
+            _ => agent.platform().vcpu().map(|vcpu| vcpu as usize + 1),
+        };
+        if let Some(countdown) = number.and_then(|number| COUNTDOWNS.get(number)) {
+            let given = countdown.given.load(Ordering::Relaxed);
+            let left = countdown.left.load(Ordering::Relaxed);
+            let next = agent.spend(given.saturating_sub(left));
+            countdown.begin(if goes_on { next } else { 0 });
         }
     }
 
@@ -221,6 +297,7 @@ pub(super) mod hooks {
         note_samples(agent);
     }
 
+    #[inline(never)]
     fn note_samples(agent: &Agent<'static, Guest>) {
         if agent.has_live_samples() {
             HOLDS.note();

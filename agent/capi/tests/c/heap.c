@@ -7,10 +7,33 @@ extern const unsigned char client_heap[];
 extern const unsigned client_heap_length;
 extern const unsigned char client_fetch[];
 extern const unsigned client_fetch_length;
+extern const unsigned char client_fetch_second[];
+extern const unsigned client_fetch_second_length;
 extern char __executable_start[], etext[];
 
 static unsigned char live[64 << 10];
 static char objects[OBJECTS][16];
+/* The vCPU that the guest runs on, of VCPUS, and how often it was asked for. */
+static uint32_t current;
+static unsigned asked;
+
+static uint32_t current_vcpu(void *context)
+{
+    CHECK(context == stack);
+    asked++;
+    return current;
+}
+
+static uint64_t running_ns(void *context, uint32_t vcpu)
+{
+    CHECK(context == stack && vcpu < VCPUS);
+    return time_ns;
+}
+
+static void kick(void *context, uint32_t vcpu)
+{
+    CHECK(context == stack && vcpu < VCPUS);
+}
 
 /* Every odd call: nothing may happen, also without an agent. */
 static void odd_calls(void)
@@ -49,6 +72,21 @@ static void allocate_inside(void)
     unikprof_on_free(objects[4]);
 }
 
+/* Each vCPU allocates 8 KiB after an allocation at which the agent looks: with several, each allocation asks for the vCPU
+ * once and no more, so it does not enter the agent. The next one does. */
+static void chunks(void)
+{
+    for (current = 0; current < VCPUS; current++) {
+        site(0, 64);
+        asked = 0;
+        for (unsigned number = 0; number < 128; number++) {
+            site(0, 64);
+        }
+        CHECK(asked == (VCPUS == 1 ? 0 : 128));
+    }
+    current = 0;
+}
+
 static void answer(int32_t connection, const char *name, const unsigned char *bytes, unsigned length)
 {
     static unsigned char all[16384];
@@ -82,19 +120,24 @@ int main(void)
     reported_bounds.start = (uint64_t)&client - 4096;
     reported_bounds.end = (uint64_t)__builtin_frame_address(0) + 16;
     CHECK(unikprof_live_bytes(1000) < sizeof live);
+    config.vcpus = VCPUS;
+    ops.vcpu = current_vcpu;
+    ops.running_ns = running_ns;
+    ops.kick = kick;
     config.live_memory = live;
     config.live_memory_length = unikprof_live_bytes(1) - 1;
     CHECK_CODE(start(), UNIKPROF_E_LIVE);
     config.live_memory_length = sizeof live;
     CHECK_CODE(start(), UNIKPROF_OK);
     odd_calls();
-    site(0, 1);
+    chunks();
 
     client = unikprof_connection_open();
     answer(client, "begun", client_heap, client_heap_length);
     /* Sampled from the first on: each is larger than the interval, and much less than a chunk. */
     for (unsigned number = 0; number < OBJECTS; number++) {
         time_ns++;
+        current = number / 10 % VCPUS;
         site(number, 600);
         if (number % 2 == 0) {
             unikprof_on_free(objects[number]);
@@ -109,6 +152,9 @@ int main(void)
     drawn();
     answer(client, "stopped", client_stop, client_stop_length);
     answer(client, "fetched", client_fetch, client_fetch_length);
+    if (VCPUS > 1) {
+        answer(client, "fetched", client_fetch_second, client_fetch_second_length);
+    }
     printf("site; %llu\n", (unsigned long long)((uint64_t)site - base));
     for (unsigned number = 0; number < OBJECTS; number++) {
         unikprof_on_free(objects[number]);
@@ -117,6 +163,9 @@ int main(void)
         CHECK_CODE(unikprof_arena("heap", 1, 2), UNIKPROF_E_UNSUPPORTED);
     }
     stop();
+    asked = 0;
     odd_calls();
+    site(0, 1 << 20);
+    CHECK(asked == 0);
     return 0;
 }

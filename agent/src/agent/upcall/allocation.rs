@@ -9,12 +9,13 @@ use unikprof_proto::ring::{kind, outcome};
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
-use crate::count::live::{Held, LiveEntry};
+use crate::count::live::{Held, LiveEntry, LiveTable};
 use crate::count::points::Point;
-use crate::count::recording::{RecordingCells, Sample};
+use crate::count::recording::Sample;
 use crate::count::slot::{Live, Owned, Served, Slot};
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::Entry;
+use crate::stack::path::Path;
 
 /// An allocation that is sampled.
 struct Sampled {
@@ -100,22 +101,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         point: Point,
         registers: &Registers,
     ) {
-        let &Sampled {
-            vcpu, size, least, ..
-        } = sampled;
+        let vcpu = sampled.vcpu;
         let cycles = self.platform.cycles();
         let now_ns = self.platform.now_ns();
-        let is_kept = |(_, recording): &(usize, &RecordingCells)| {
-            let interval = recording.interval_bytes();
-            now_ns < recording.until_ns()
-                && interval
-                    .is_some_and(|interval| slot.cells.points.is_kept(point, size, least, interval))
-        };
-        let due = slot
-            .each(live)
-            .filter(is_kept)
-            .fold(0, |bits, (index, _)| bits | 1 << index);
-        let due = live.with(due);
+        let due = due(slot, live, sampled, point, now_ns);
         if due.is_empty() {
             return;
         }
@@ -148,21 +137,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         now_ns: u64,
         registers: &Registers,
     ) {
-        let recordings = served.recordings();
-        let in_mode = |mode: u32| {
-            slot.each(recordings)
-                .filter(move |(_, recording)| recording.mode() == mode)
-        };
-        let bits = |mode| in_mode(mode).fold(0_u32, |bits, (index, _)| bits | 1 << index);
-        let (counting, holding) = (bits(mode::ALLOC), bits(mode::LIVE));
         let mut path = owned.path_cells().begin();
-        if counting != 0 {
-            path.push(frame_code::size(self.size_to_keep(
-                slot,
-                sampled,
-                in_mode(mode::ALLOC),
-            )));
-        }
+        let (counting, holding) = divide(slot, served.recordings(), sampled.size, &mut path);
         let asked = slot.needs(slot.live(), false).asked;
         let walked = self.walk(registers, slot.cells, asked, &mut path);
         let sample = Sample {
@@ -178,47 +154,93 @@ impl<'m, P: Platform> Agent<'m, P> {
             self.write_allocation(sampled.vcpu, now_ns, kind, first, only.recordings());
         }
         if holding != 0 {
-            let place = slot.table.keep_outside(0, &path).ok();
-            let is_held = place.zip(self.live()).is_some_and(|(place, live)| {
-                live.insert(&LiveEntry {
-                    address: sampled.address,
-                    size: sampled.size,
-                    born_ns: now_ns,
-                    held: Held {
-                        place,
-                        vcpu: sampled.vcpu,
-                        recordings: holding as u8,
-                    },
-                })
-            });
-            for (_, recording) in in_mode(mode::LIVE) {
-                if is_held {
-                    recording.count(sample);
-                } else {
-                    recording.counters.add_owned(Counter::Overflow, 1);
-                }
-            }
-        }
-    }
-
-    /// The size that becomes part of the stack: exact for a recording that keeps all allocations of this size, or that
-    /// would keep all of the size it is rounded to; otherwise rounded.
-    fn size_to_keep<'r>(
-        &self,
-        slot: &Slot<'_>,
-        sampled: &Sampled,
-        recordings: impl Iterator<Item = (usize, &'r RecordingCells)>,
-    ) -> u64 {
-        let intervals = recordings.filter_map(|(_, recording)| recording.interval_bytes());
-        match intervals.min() {
-            Some(least) => slot.cells.points.rounded_below(sampled.size, least),
-            None => sampled.size,
+            hold(
+                slot,
+                self.live(),
+                sampled,
+                (&path, sample),
+                served.only(holding),
+                now_ns,
+            );
         }
     }
 
     fn write_allocation(&self, vcpu: u32, now_ns: u64, kind: u8, first: u64, recordings: Live) {
         if let Some(ring) = self.ring(vcpu) {
             ring.push(now_ns, Entry::new(kind, first, recordings.bits().into()));
+        }
+    }
+}
+
+// What follows does not depend on the platform: it is compiled once, for size.
+
+/// The recordings that sample an allocation.
+#[inline(never)]
+fn due(slot: &Slot<'_>, live: Live, sampled: &Sampled, point: Point, now_ns: u64) -> Live {
+    let &Sampled { size, least, .. } = sampled;
+    let points = &slot.cells.points;
+    let mut due = 0;
+    for (index, recording) in slot.each(live) {
+        let interval = recording.interval_bytes();
+        let is_kept = |interval| points.is_kept(point, size, least, interval);
+        if now_ns < recording.until_ns() && interval.is_some_and(is_kept) {
+            due |= 1 << index;
+        }
+    }
+    live.with(due)
+}
+
+/// The recordings that count an allocation, and those that hold it, a bit for each. If there are any of the first, the size
+/// becomes the leaf of the path: exact for a recording that keeps all allocations of this size, or that would keep all of
+/// the size it is rounded to; otherwise rounded.
+#[inline(never)]
+fn divide(slot: &Slot<'_>, recordings: Live, size: u64, path: &mut Path<'_>) -> (u32, u32) {
+    let (mut counting, mut holding, mut least) = (0, 0, u64::MAX);
+    for (index, recording) in slot.each(recordings) {
+        if recording.mode() == mode::ALLOC {
+            counting |= 1 << index;
+            least = least.min(recording.interval_bytes().unwrap_or(u64::MAX));
+        } else {
+            holding |= 1 << index;
+        }
+    }
+    if counting != 0 {
+        path.push(frame_code::size(
+            slot.cells.points.rounded_below(size, least),
+        ));
+    }
+    (counting, holding)
+}
+
+/// Keeps a sampled allocation in the table of live ones.
+#[inline(never)]
+fn hold(
+    slot: &Slot<'_>,
+    live: Option<&LiveTable<'_>>,
+    sampled: &Sampled,
+    (path, sample): (&Path<'_>, Sample),
+    served: Served,
+    now_ns: u64,
+) {
+    let recordings = served.recordings();
+    let place = slot.table.keep_outside(0, path).ok();
+    let is_held = place.zip(live).is_some_and(|(place, live)| {
+        live.insert(&LiveEntry {
+            address: sampled.address,
+            size: sampled.size,
+            born_ns: now_ns,
+            held: Held {
+                place,
+                vcpu: sampled.vcpu,
+                recordings: recordings.bits() as u8,
+            },
+        })
+    });
+    for (_, recording) in slot.each(recordings) {
+        if is_held {
+            recording.count(sample);
+        } else {
+            recording.counters.add_owned(Counter::Overflow, 1);
         }
     }
 }

@@ -44,33 +44,26 @@ impl Recorder<'_> {
         let end = table.unmoved();
         let start = end.saturating_sub(MOVE_BUDGET);
         let mut moved = 0;
-        for (bucket, index, entry) in agent.live().into_iter().flat_map(|live| {
-            (start..end).flat_map(move |bucket| {
-                live.each(bucket)
-                    .map(move |(index, entry)| (bucket, index, entry))
-            })
-        }) {
-            let Held { place, .. } = entry.held;
-            let is_here =
-                entry.held.vcpu == vcpu && table.condemned() >> table.segment_of(place) & 1 != 0;
-            let Some(live) = agent.live().filter(|_| is_here) else {
-                continue;
-            };
-            moved |= entry.held.recordings;
-            match table.move_stack(place, owned.path_cells().begin()) {
-                Ok(place) => live.update(
-                    bucket,
-                    index,
-                    &entry,
-                    Held {
+        // Buckets are left only if there are any.
+        let Some(live) = agent.live() else {
+            return;
+        };
+        for bucket in start..end {
+            for (index, entry) in live.each(bucket) {
+                let place = entry.held.place;
+                let segment = table.segment_of(place);
+                if entry.held.vcpu != vcpu || table.condemned() >> segment & 1 == 0 {
+                    continue;
+                }
+                moved |= entry.held.recordings;
+                if let Ok(place) = table.move_stack(place, owned.path_cells().begin()) {
+                    let held = Held {
                         place,
                         ..entry.held
-                    },
-                ),
-                Err(_) => {
-                    if live.remove_entry(bucket, &entry) {
-                        self.count_given_up(slot, entry.held.recordings);
-                    }
+                    };
+                    live.update(bucket, index, &entry, held);
+                } else if live.remove_entry(bucket, &entry) {
+                    self.count_given_up(slot, entry.held.recordings);
                 }
             }
         }
