@@ -19,8 +19,11 @@ use crate::profile::{
 use crate::symbols::{FunctionKind, Symbolized, allocator_depth};
 use crate::timeline::CounterSeries;
 
-/// The column in which the names of the table begin.
-pub(super) const NAMES_BEGIN: usize = 104;
+/// The column in which the names of the table begin, in mode alloc.
+const NAMES_BEGIN: usize = 94;
+
+/// If names get fewer columns than this, those of the own share go, first its interval: JSON has them.
+const NAME_COLUMNS: usize = 36;
 
 /// Allocations that have no stack, of all that were sampled, from which on intervals include what they could change.
 const NOTABLE: f64 = 0.02;
@@ -195,14 +198,17 @@ pub(super) fn write_rows(
     } else {
         "function"
     };
+    const WHOLE: &str = "    share      interval";
+    const SHARE: &str = "    share";
+    let begin = |own: &str| NAMES_BEGIN + age.len() - (WHOLE.len() - own.len());
+    let columns = report.options.columns;
+    let has_room = |own: &&str| columns.is_none_or(|all| all >= begin(own) + NAME_COLUMNS);
+    let own = [WHOLE, SHARE].into_iter().find(has_room).unwrap_or("");
     writeln!(
         out,
-        "\n      self    share      interval       total    share      interval  {other:>10}   mean size{age}  {heading}"
+        "\n      self{own}       total    share      interval  {other:>10}   mean size{age}  {heading}"
     )?;
-    let columns = report.options.columns.map(|all| {
-        let begin = NAMES_BEGIN + age.len();
-        all.saturating_sub(begin).max(LEAST_NAME)
-    });
+    let columns = columns.map(|all| all.saturating_sub(begin(own)).max(LEAST_NAME));
     for row in rows {
         let amounts = row.heap.unwrap_or_default();
         let of_other = match table.unit {
@@ -218,9 +224,13 @@ pub(super) fn write_rows(
         };
         writeln!(
             out,
-            "{:>10}  {}  {:>10}  {}  {of_other:>10}  {mean:>10}{age}  {}",
+            "{:>10}{}  {:>10}  {}  {of_other:>10}  {mean:>10}{age}  {}",
             amount(row.own, table.unit),
-            share_columns(&row.own_share, Unit::Samples),
+            match own {
+                WHOLE => format!("  {}", share_columns(&row.own_share, Unit::Samples)),
+                SHARE => format!("  {}", share_columns(&row.own_share, table.unit)),
+                _ => String::new(),
+            },
             amount(row.total, table.unit),
             share_columns(&row.total_share, Unit::Samples),
             match columns {

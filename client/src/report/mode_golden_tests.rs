@@ -207,6 +207,30 @@ fn allocations_are_as_blessed() {
     }
 }
 
+/// Names get room where the table is narrow, beginning with the columns of the own share; a wide one has all.
+#[test]
+fn tables_of_allocations_leave_room_for_names() {
+    for (mode, columns, heading, begin) in [
+        (Mode::Alloc, Some(120), "self    share       total", 80),
+        (Mode::Live, Some(120), "self       total", 81),
+        (Mode::Live, Some(130), "self    share       total", 90),
+        (Mode::Alloc, Some(130), "self    share      interval  ", 94),
+        (Mode::Live, None, "self    share      interval  ", 104),
+    ] {
+        let profile = heap(mode);
+        let symbolized = symbolized(&profile);
+        let options = ReportOptions {
+            columns,
+            ..ReportOptions::default()
+        };
+        let text = text(&Report::new(&symbolized, options), Format::Text);
+        assert!(text.contains(heading), "{columns:?}: {text}");
+        let mut rows = text.lines().filter(|line| line.ends_with("  fib"));
+        let found = rows.next().map(|row| row.len() - "fib".len());
+        assert_eq!(found, Some(begin), "{columns:?}: {text}");
+    }
+}
+
 #[test]
 fn a_single_sample_is_in_the_singular() {
     let mut builder = ProfileBuilder::new();

@@ -17,8 +17,7 @@ use crate::symbols::{FileId, FunctionId, Symbolized};
 pub(super) fn names_begin(unit: Unit) -> usize {
     match unit {
         Unit::Samples => 70,
-        Unit::Bytes | Unit::Objects => heap::NAMES_BEGIN,
-        Unit::Nanoseconds => 42,
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => 42,
     }
 }
 
