@@ -969,6 +969,63 @@ fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
     }
 }
 
+/// Two live samples have one address: one of a recording that has ended, and that of the allocation which got the address then.
+/// A realloc of the latter that fails must compare it with its own stack, in whatever order the table has them.
+#[allow(unsafe_code)]
+#[test]
+fn samples_that_share_an_address_keep_their_own_stacks() {
+    let agent = guest_with(1 << 20, 700);
+    let heap = Sampled::new(Slow(|| {}));
+    heap.attach(agent);
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let sites = sites(&mut Random::new(23), 2);
+    let all = 0..100;
+    let allocate = |site: &Stack, number: u64, size: u64| {
+        agent.platform().advance(1);
+        allocate(agent, site, address(number), size);
+    };
+    let start = |client: &mut Client<'_, '_, FakePlatform>, name| {
+        let id = client.start(Start::heap(name, mode::LIVE, 64));
+        look_at_the_next(agent);
+        id
+    };
+    let third = start(&mut client, "third");
+    let first = start(&mut client, "first");
+    // Others that are gone later leave room before the first sample of an address.
+    (100..400).for_each(|number| allocate(&sites[0], number, 900));
+    all.clone()
+        .for_each(|number| allocate(&sites[0], number, 1_000));
+    (100..400).for_each(|number| agent.on_free(address(number)));
+    client.stop(first);
+    agent.platform().advance(SECOND);
+    all.clone()
+        .for_each(|number| agent.on_free(address(number)));
+    let second = start(&mut client, "second");
+    all.clone()
+        .for_each(|number| allocate(&sites[1], number, 1_000));
+    client.stop(second);
+    agent.platform().advance(SECOND);
+    let layout = Layout::from_size_align(1_000, 8).unwrap();
+    for number in all.clone() {
+        // SAFETY: the allocator does not use the address.
+        let moved = unsafe { heap.realloc(address(number).cast_mut(), layout, 2_000) };
+        assert!(moved.is_null());
+    }
+    for (recording, site) in [(first, &sites[0]), (second, &sites[1]), (third, &sites[1])] {
+        let epoch = client.stop(recording).first_epoch;
+        let got = client.fetch(epoch);
+        client.acknowledge(epoch);
+        let expected = codes(site);
+        let is_expected =
+            |(stack, size, _): &&(Vec<u32>, u64, u64)| *stack == expected && *size == 1_000;
+        let found = got.live.iter().filter(is_expected).count();
+        assert_eq!((found, got.live.len()), (100, 100), "recording {recording}");
+    }
+    all.for_each(|number| agent.on_free(address(number)));
+    settle(&mut client);
+}
+
 /// Out of memory inside a sampled allocation: nothing is counted, and a failed realloc keeps its sample.
 #[allow(unsafe_code)]
 #[test]
