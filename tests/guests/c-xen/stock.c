@@ -2,14 +2,16 @@
  *
  * `stock`, a thread, goes round about 200 times a second. In each round it calls `order` eight times (600 bytes,
  * freed at once), `list` once (256 bytes, moved to 512 and to 1,024, and freed), `jar` once (2,000 bytes, freed when
- * a hundred newer ones are there), and every fourth time `crumb` (1,000 bytes, never freed). The number of rounds
- * since the start is the counter `rounds` in the flight recorder. */
+ * a hundred newer ones are there), and every fourth time `crumb` (1,000 bytes, never freed). Before each round `wish`
+ * asks for more than the heap has, and in each round a free is reported of what was never allocated; it goes no further
+ * if `wish` gets something. The number of rounds since the start is the counter `rounds` in the flight recorder. */
 #include "work.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "clock.h"
+#include "console.h"
 #include "heap.h"
 #include "profiler.h"
 #include "threads.h"
@@ -62,11 +64,17 @@ WORK static void *crumb(void)
     return memory;
 }
 
+WORK static void *wish(void)
+{
+    return malloc(2 << 20);
+}
+
 void stock(void)
 {
     unsigned crumbs = 0;
-    for (unsigned round = 0;; round++) {
+    for (unsigned round = 0; wish() == NULL; round++) {
         profiler_count_rounds(round);
+        profiler_on_free(jars);
         for (unsigned at = 0; at < ORDERS; at++) {
             order();
         }
@@ -79,4 +87,5 @@ void stock(void)
         }
         thread_wait(NULL, clock_now_ns() + ROUND_NS);
     }
+    panic("there was memory for a wish");
 }

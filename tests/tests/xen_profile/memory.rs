@@ -108,6 +108,11 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
         // The last one may be under way.
         expect(&held, site, (least - 1.0) * size, (most + 1.0) * size);
     }
+    // It asks for more than there is; nothing was allocated.
+    for report in [&made, &held] {
+        let wishes: Vec<&Value> = rows(report, "wish").collect();
+        assert!(wishes.is_empty(), "{wishes:#?}");
+    }
     let leaks: Value = serde_json::from_str(&leaks.stdout).unwrap();
     let growing = leaks["growing"].as_array().unwrap();
     assert_eq!(growing.len(), 1, "{leaks:#}");
