@@ -7,6 +7,7 @@
  * if `wish` gets something. The number of rounds since the start is the counter `rounds` in the flight recorder. */
 #include "work.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,15 +65,16 @@ WORK static void *crumb(void)
     return memory;
 }
 
-WORK static void *wish(void)
+/* Whether there is no memory for it. It looks at the result, so that it is in the stack while `malloc` runs. */
+WORK static bool wish(void)
 {
-    return malloc(2 << 20);
+    return malloc(2 << 20) == NULL;
 }
 
 void stock(void)
 {
     unsigned crumbs = 0;
-    for (unsigned round = 0; wish() == NULL; round++) {
+    for (unsigned round = 0; wish(); round++) {
         profiler_count_rounds(round);
         profiler_on_free(jars);
         for (unsigned at = 0; at < ORDERS; at++) {
