@@ -9,6 +9,7 @@ use fxprof_processed_profile as fx;
 use serde_json::{Value, json};
 
 use super::json::stacks;
+use super::text::over_time_title;
 use super::view::TraceView;
 use crate::printable::Printable;
 use crate::units::{duration, grouped};
@@ -206,7 +207,8 @@ pub(super) fn write_svg(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">Calls over time: {}, {}</text>",
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">{}: {}, {}</text>",
+        over_time_title(view),
         escaped(&view.trace.order.patterns),
         duration(length_ns)
     )?;

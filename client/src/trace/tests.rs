@@ -76,7 +76,19 @@ fn trace() -> Trace {
     }
 }
 
+fn options_of(function: &str) -> TraceOptions {
+    TraceOptions {
+        of: Some(function.parse().unwrap()),
+        columns: 80,
+        ..TraceOptions::default()
+    }
+}
+
 fn shown(options: TraceOptions, format: Format) -> String {
+    shown_of(trace(), options, format)
+}
+
+fn shown_of(trace: Trace, options: TraceOptions, format: Format) -> String {
     let at = |us: u64| 1_000_000 + us * 1000;
     let records = vec![
         enter(0, 1, at(100)),
@@ -97,7 +109,6 @@ fn shown(options: TraceOptions, format: Format) -> String {
         to_ns: at(700),
     };
     let timeline = timeline(vec![records], vec![gap]);
-    let trace = trace();
     let view = TraceView::new(&trace, Some(&timeline), options);
     let mut out = Vec::new();
     view.write(format, &mut out).unwrap();
@@ -130,13 +141,31 @@ fn sums_add_up_and_what_is_missing_says_so() {
 }
 
 #[test]
-fn details_are_callers_a_histogram_and_a_plot() {
-    let options = TraceOptions {
-        of: Some("serve".parse().unwrap()),
-        columns: 80,
-        ..TraceOptions::default()
+fn a_trace_of_slow_calls_says_what_is_over_time() {
+    let slow = Order {
+        slow_ns: 4_000_000,
+        ..trace().order
     };
-    let text = shown(options, Format::Text);
+    let text = shown_of(
+        Trace {
+            order: slow,
+            ..trace()
+        },
+        options_of("serve"),
+        Format::Text,
+    );
+    for part in [
+        "calls over time and trees have only the calls that took at least 4 ms",
+        "kept calls over time  function",
+        "kept calls over time, in steps of",
+    ] {
+        assert!(text.contains(part), "{part}\nin\n{text}");
+    }
+}
+
+#[test]
+fn details_are_callers_a_histogram_and_a_plot() {
+    let text = shown(options_of("serve"), Format::Text);
     for part in [
         "2 calls from main",
         "duration",

@@ -86,8 +86,9 @@ pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
     let mut facts = vec![first];
     if trace.order.slow_ns > 0 {
         facts.push(format!(
-            "single calls are those that took at least {}, and the calls inside them",
-            duration(trace.order.slow_ns)
+            "calls over time and trees have only the calls that took at least {}, and those inside them{}",
+            duration(trace.order.slow_ns),
+            if view.is_part() { "" } else { "; the table counts all" }
         ));
     }
     if let Some(ready) = trace.ready.filter(|ready| ready.probe_cycles > 0) {
@@ -97,6 +98,15 @@ pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
         ));
     }
     facts
+}
+
+/// The title of calls over time, which say whether these are all calls.
+pub(super) fn over_time_title(view: &TraceView<'_>) -> &'static str {
+    if view.trace.order.slow_ns > 0 {
+        "kept calls over time"
+    } else {
+        "calls over time"
+    }
 }
 
 fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
@@ -117,7 +127,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
         "max",
         over_time.as_ref().map_or_else(String::new, |_| format!(
             "  {:<SPARKLINE$}",
-            "calls over time"
+            over_time_title(view)
         )),
     )?;
     let shown = match view.options.top {
@@ -270,7 +280,8 @@ fn write_plot(view: &TraceView<'_>, counts: &[u64], out: &mut dyn Write) -> io::
     let length_ns = to_ns.saturating_sub(from_ns);
     writeln!(
         out,
-        "calls over time, in steps of {}",
+        "{}, in steps of {}",
+        over_time_title(view),
         duration(length_ns / counts.len().max(1) as u64)
     )?;
     for row in (0..PLOT_HEIGHT).rev() {
