@@ -45,11 +45,11 @@ pub(crate) enum OrderError {
         "functions of {path} cannot be traced in a process: the C library runs some of them while signals are blocked, and a breakpoint there ends the process"
     )]
     CLibrary { path: String },
-    #[error("no function matches `{pattern}`{}", almost(similar))]
+    #[error("no function matches `{pattern}`{similar}")]
     NoMatch {
         pattern: String,
-        /// Functions with a similar name.
-        similar: Vec<String>,
+        /// Names of functions that may be meant, in words.
+        similar: String,
     },
     #[error(
         "{matched} functions match, and a trace has at most {MAX_FUNCTIONS}: narrow the patterns{}",
@@ -58,15 +58,6 @@ pub(crate) enum OrderError {
     TooMany { matched: usize, has_depth: bool },
     #[error("none of the {} matching functions can be traced: {}", refused.len(), reasons(refused))]
     AllRefused { refused: Vec<(String, String)> },
-}
-
-fn almost(similar: &[String]) -> String {
-    if similar.is_empty() {
-        return String::new();
-    }
-    let names = similar.iter().map(|it| format!("`{}`", Printable(it)));
-    let names: Vec<String> = names.collect();
-    format!("; there is {}", names.join(", "))
 }
 
 fn reasons(refused: &[(String, String)]) -> String {
@@ -269,23 +260,12 @@ impl Placement<'_> {
     }
 
     fn no_match(&self, pattern: &Pattern) -> OrderError {
-        const MOST: usize = 5;
-        let text = pattern.to_string();
-        let longest = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-        let longest = longest.max_by_key(|it| it.len()).unwrap_or_default();
-        let longest = longest.to_lowercase();
-        let mut similar = Vec::new();
-        for placed in self.images.iter().filter(|_| longest.len() >= 3) {
-            let names = (0..placed.planner.len()).map(|at| placed.planner.name(at));
-            let alike = names.filter(|name| name.to_lowercase().contains(&longest));
-            similar.extend(alike.take(MOST).map(str::to_owned));
-        }
-        similar.sort();
-        similar.dedup();
-        similar.truncate(MOST);
+        let names = self.images.iter().flat_map(|placed| {
+            (0..placed.planner.len()).map(|function| placed.planner.name(function))
+        });
         OrderError::NoMatch {
-            pattern: Printable(&text).to_string(),
-            similar,
+            pattern: Printable(&pattern.to_string()).to_string(),
+            similar: pattern.almost(names),
         }
     }
 }

@@ -1,7 +1,13 @@
 //! Which functions are meant: patterns over their names.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use regex::Regex;
+use strsim::normalized_damerau_levenshtein;
 use thiserror::Error;
+
+use crate::printable::Printable;
 
 /// A pattern over the names of functions.
 ///
@@ -75,6 +81,59 @@ impl Pattern {
             is_match(name) || (bare.len() < name.len() && is_match(bare))
         })
     }
+}
+
+impl Pattern {
+    /// The end of a message that nothing matches: which of `names` may be meant, if any. They differ from the pattern in a
+    /// few characters, or else contain its longest word.
+    pub(crate) fn almost<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> String {
+        const MOST: usize = 5;
+        let text = self.text.to_lowercase();
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let longest = words.max_by_key(|it| it.len()).unwrap_or_default();
+        if longest.len() < 3 {
+            return String::new();
+        }
+        let similar = names.clone().filter(|_| self.is_glob);
+        let similar = similar.filter_map(|name| Some((Reverse(alike(&text, name)?), name)));
+        let mut similar: BTreeSet<(Reverse<u32>, &str)> = similar.collect();
+        if similar.is_empty() {
+            let containing = names.filter(|name| name.to_lowercase().contains(longest));
+            similar = containing.map(|name| (Reverse(0), name)).collect();
+        }
+        let names = similar.iter().take(MOST);
+        let names: Vec<String> = names
+            .map(|(_, name)| format!("`{}`", Printable(name)))
+            .collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("; there is {}", names.join(", ")),
+        }
+    }
+}
+
+/// How similar a name, or all of it that follows a `::` or a `.`, is to a pattern in lower case, in thousandths. `None` if
+/// it is not. What a `*` at the pattern's end stands for does not count.
+fn alike(pattern: &str, name: &str) -> Option<u32> {
+    const LEAST: f64 = 0.7;
+    let (start, is_open) = match pattern.strip_suffix('*') {
+        Some(start) => (start, true),
+        None => (pattern, false),
+    };
+    let bare = without_parameters(name).to_lowercase();
+    let parts = starts(&bare)
+        .into_iter()
+        .filter_map(|from| bare.get(from..));
+    let scores = parts.filter_map(|part| {
+        let length = if is_open { start.len() } else { part.len() };
+        let part = part.get(..length).unwrap_or(part);
+        // A cheap bound first: an image has ten thousands of names.
+        let (short, long) = (start.len().min(part.len()), start.len().max(part.len()));
+        let may_be = short as f64 >= LEAST * long as f64;
+        may_be.then(|| normalized_damerau_levenshtein(start, part))
+    });
+    let best = scores.fold(0.0, f64::max);
+    (best >= LEAST).then_some((best * 1000.0) as u32)
 }
 
 /// Where a name and what it is qualified with begin, outside of angle brackets and parentheses.
@@ -161,6 +220,32 @@ mod tests {
         assert!(matches("/tcp_(rx|tx)$/", "my_tcp_rx"));
         assert!(!matches("/^tcp_(rx|tx)$/", "my_tcp_rx"));
         assert!(matches("/server::poll/", "Server::poll(int)"));
+    }
+
+    #[test]
+    fn a_misspelt_pattern_is_told_similar_names() {
+        let names = [
+            "kernel::console::write_line",
+            "kernel::console::flush",
+            "tcp_input",
+            "Server::poll(int)",
+        ];
+        for (pattern, expected) in [
+            ("flush_all", ""),
+            ("/flush.*x/", "; there is `kernel::console::flush`"),
+            ("wirte_line", "; there is `kernel::console::write_line`"),
+            ("consle::flush", "; there is `kernel::console::flush`"),
+            ("tpc_*", "; there is `tcp_input`"),
+            ("Srever::poll", "; there is `Server::poll(int)`"),
+            ("ab", ""),
+            ("something_else", ""),
+        ] {
+            let found = pattern
+                .parse::<Pattern>()
+                .unwrap()
+                .almost(names.into_iter());
+            assert_eq!(found, expected, "{pattern}");
+        }
     }
 
     #[test]

@@ -141,6 +141,27 @@ fn sums_add_up_and_what_is_missing_says_so() {
 }
 
 #[test]
+fn options_that_mean_no_traced_function_say_so() {
+    let pattern = |text: &str| text.parse().unwrap();
+    let options = TraceOptions {
+        of: Some(pattern("serv")),
+        hide: vec![pattern("parse*"), pattern("lwt*")],
+        inside: Some(pattern("srve")),
+        ..TraceOptions::default()
+    };
+    let text = shown(options, Format::Text);
+    let warnings: Vec<&str> = text.lines().filter(|it| it.contains("no traced")).collect();
+    assert_eq!(
+        warnings,
+        [
+            "warning: --of: no traced function matches `serv`; there is `serve`",
+            "warning: --hide: no traced function matches `lwt*`",
+            "warning: --in: no traced function matches `srve`; there is `serve`",
+        ]
+    );
+}
+
+#[test]
 fn a_trace_of_slow_calls_says_what_is_over_time() {
     let slow = Order {
         slow_ns: 4_000_000,

@@ -332,12 +332,25 @@ impl<'t> TraceView<'t> {
         if let Some(text) = trace.end_text() {
             warnings.push(format!("the trace was not ended by its client: {text}"));
         }
+        let names = || trace.functions.iter().map(|it| it.name.as_str());
+        let of = self.options.of.iter().map(|it| ("--of", it));
+        let hide = self.options.hide.iter().map(|it| ("--hide", it));
+        let inside = self.options.inside.iter().map(|it| ("--in", it));
+        for (option, pattern) in of.chain(hide).chain(inside) {
+            if !names().any(|name| pattern.matches(name)) {
+                warnings.push(format!(
+                    "{option}: no traced function matches `{}`{}",
+                    Printable(&pattern.to_string()),
+                    pattern.almost(names())
+                ));
+            }
+        }
         let removed = trace.functions.iter().filter(|it| it.is_removed());
         let removed: Vec<String> = removed.map(|it| Printable(&it.name).to_string()).collect();
         if !removed.is_empty() {
             warnings.push(format!(
                 "the agent removed the probes of {} because the trace cost more than {} % of a CPU (--max-cost): their counts \
-                 end early",
+                 end early, and calls under way then are still open",
                 removed.join(", "),
                 f64::from(trace.order.max_cost_permille) / 10.0
             ));
