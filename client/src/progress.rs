@@ -22,6 +22,8 @@ pub struct ProgressLine {
     stopping: bool,
     /// Whether the user was told that the recording does not end by itself; on a terminal the line does.
     endless: bool,
+    /// Whether it follows a trace.
+    is_trace: bool,
 }
 
 /// The warning that the agent did not take a recording's caller table, and used the one that it has, or none.
@@ -59,6 +61,7 @@ impl ProgressLine {
             is_terminal,
             stopping: false,
             endless: false,
+            is_trace: false,
         }
     }
 
@@ -83,9 +86,10 @@ impl ProgressLine {
     }
 
     fn tracing(&mut self, state: &TraceState, calls: u64, duration_ns: u64) {
+        self.is_trace = true;
         if !self.is_terminal && duration_ns == 0 && !self.endless {
             self.endless = true;
-            self.say("tracing until interrupted (no --for was given)");
+            self.say("tracing until interrupted (no time was given)");
         }
         let elapsed_ns = state.ended_ns.saturating_sub(state.started_ns);
         if duration_ns != 0 && self.bar.length().is_none() {
@@ -130,7 +134,11 @@ impl Observer for ProgressLine {
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
                 self.stopping = true;
-                self.say("stopping; the samples so far are kept (press Ctrl-C again to drop them)");
+                self.say(if self.is_trace {
+                    "stopping; the calls so far are kept (press Ctrl-C again to give up)"
+                } else {
+                    "stopping; the samples so far are kept (press Ctrl-C again to drop them)"
+                });
             }
             Event::Fetching { samples, bytes } => {
                 self.bar.set_message(format!(

@@ -50,7 +50,7 @@ pub(super) struct TraceArguments {
     /// With --slow, the calls of those that match the first pattern are the ones that must be slow.
     #[arg(value_name = "PATTERN", required = true)]
     patterns: Vec<Pattern>,
-    /// How long to trace, for example 5s; until Ctrl-C if omitted
+    /// How long to trace, for example 5s; until Ctrl-C if 0 or omitted
     #[arg(long = "for", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
     duration_ns: u64,
     /// Trace what these functions call directly as well, and so on this many times

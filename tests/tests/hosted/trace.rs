@@ -34,6 +34,8 @@ pub(crate) fn traced(
     let done = guest.told("done ");
     running.interrupt();
     let finished = running.finish().expect_success();
+    let told = "stopping; the calls so far are kept";
+    assert!(finished.stderr.contains(told), "{}", finished.stderr);
     guest.assert_alive();
     (counted(&done), finished.stdout)
 }
@@ -588,6 +590,10 @@ fn what_cannot_be_traced_is_refused() {
         "{}",
         refused.stderr
     );
+    let refused = client.connect(&["trace", "traced::otuer", "--image", image()]);
+    let refused = refused.expect_code(exit_code::USAGE);
+    let similar = "no function matches `traced::otuer`; there is `hosted_guest::traced::outer`";
+    assert!(refused.stderr.contains(similar), "{}", refused.stderr);
     let refused = client.connect(&["trace", "trace*", "--image", "/bin/ls"]);
     let refused = refused.expect_code(exit_code::INPUT);
     assert!(refused.stderr.contains("build-id"), "{}", refused.stderr);
