@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 
 use clap::Args;
+use serde_json::json;
 
 use super::failure::Failure;
 use super::names::NameArguments;
@@ -203,7 +205,7 @@ pub(super) fn run(
         progress.finish();
         Ok::<_, Failure>(outcome?)
     })??;
-    let shown = show(arguments, &plan, &outcome.path);
+    let shown = show(arguments, &plan, &outcome.path, as_json);
     match (shown, outcome.incomplete) {
         (Err(error), _) => {
             plan.recording.keep();
@@ -221,7 +223,12 @@ pub(super) fn run(
     }
 }
 
-fn show(arguments: &TraceArguments, plan: &Plan, path: &std::path::Path) -> Result<(), Failure> {
+fn show(
+    arguments: &TraceArguments,
+    plan: &Plan,
+    path: &Path,
+    as_json: bool,
+) -> Result<(), Failure> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         // A device, such as /dev/null: there is nothing to read back.
         return Ok(());
@@ -229,10 +236,23 @@ fn show(arguments: &TraceArguments, plan: &Plan, path: &std::path::Path) -> Resu
     let recording = Recording::open(path, Reading::Strict)?;
     let options = arguments.view.options(arguments.top);
     write_all(&plan.reports, &recording, &options)?;
-    if plan.recording.is_wanted() && plan.reports.is_empty() {
-        print(format!("wrote {}\n", path.display()))?;
+    let is_stdout = |output: &ReportOutput| output.target == Target::Stdout;
+    if plan.reports.iter().any(is_stdout) {
+        return Ok(());
     }
-    Ok(())
+    let recording = plan.recording.is_wanted().then_some(path);
+    let reports = plan.reports.iter().map(|output| &output.target);
+    let reports = reports.filter_map(|target| match target {
+        Target::File(path) => Some(path.as_path()),
+        Target::Stdout => None,
+    });
+    let files = recording.into_iter().chain(reports);
+    let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
+    print(if as_json {
+        format!("{:#}\n", json!({ "files": files }))
+    } else {
+        files.iter().map(|file| format!("wrote {file}\n")).collect()
+    })
 }
 
 /// Writes a trace's reports, and its warnings to standard error unless the text with them goes to standard output.

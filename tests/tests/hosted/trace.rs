@@ -550,8 +550,9 @@ fn what_costs_too_much_is_removed_and_named() {
         "{warnings}"
     );
     // A file has them too, but nobody may look at it.
-    let words = [&words[1..], &["-o", "burst.unikprof"]].concat();
+    let words = [&words[1..], &["-o", "burst.unikprof", "-o", "burst.txt"]].concat();
     let written = client.connect(&words).expect_success();
+    assert_eq!(written.stdout, "wrote burst.unikprof\nwrote burst.txt\n");
     assert!(
         written.stderr.contains("warning: the agent removed"),
         "{}",
