@@ -43,7 +43,8 @@ void unikprof_dropin_crash(void);
  * a fibre whose stack moves stays. The function is called in breakpoints with interrupts off, on any vCPU: it uses general
  * registers only (-mgeneral-regs-only), and neither waits nor locks. A breakpoint in it would be endless and destroy the
  * guest: before a trace the profiler calls it with an sp on the profiler's own stack, and refuses to trace what runs then.
- * For the guest's stacks it must not call functions that it does not call for such an sp; best it calls none. What
+ * For the guest's stacks it must not call functions that it does not call for such an sp; best it calls none. The client
+ * finds the function in the image if it is passed by its name, and does not trace what it calls; another client might. What
  * it does not know, such as the profiler's own stack with the guest's handlers on it, is not counted. Call this before a
  * client traces. */
 void unikprof_dropin_call_stacks(int32_t (*call_stack)(uint64_t sp, uint64_t *id, uint64_t *end));

@@ -419,7 +419,8 @@ impl<'i> Planner<'i> {
     }
 
     /// Finds the functions of the agent in the image, and the others that may run while a breakpoint is handled: those
-    /// that its handler calls, and the guest's handlers that call it, with what these call. What runs only before a
+    /// that its handler calls, and the guest's handlers that call it, with what these call; in guests with the drop-in, what tells
+    /// their stacks apart. What runs only before a
     /// panic or after a breakpoint that is not the agent's can be traced.
     fn find_agents(&mut self) {
         let all = 0..self.len();
@@ -439,6 +440,11 @@ impl<'i> Planner<'i> {
             }
         }
         let mut open = named(is_of_handler);
+        // The handler of the drop-in calls what the guest has passed here.
+        let asks = named(|name| name == "unikprof_dropin_call_stacks");
+        let passed = self.all().flat_map(|piece| &piece.passed);
+        let passed = passed.filter(|(target, _)| asks.iter().any(|it| self.entry(*it) == *target));
+        open.extend(passed.filter_map(|(_, pointer)| self.code.function_by(*pointer)));
         let mut handlers = named(is_handler);
         while let Some(handler) = handlers.pop() {
             for caller in callers.remove(&handler).unwrap_or_default() {

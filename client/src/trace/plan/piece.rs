@@ -31,6 +31,9 @@ pub(super) struct Piece {
     pub(super) called_pointers: Vec<u64>,
     /// What else it refers to relative to the program counter: functions or pointers to them may be among them.
     pub(super) references: Vec<u64>,
+    /// Direct calls and jumps out of the range with a pointer as the first argument: the target, and the pointer or its
+    /// place.
+    pub(super) passed: Vec<(u64, u64)>,
     /// Whether a direct jump within the range leads back to its beginning.
     pub(super) loops: bool,
     /// Why the range is not understood.
@@ -79,6 +82,7 @@ impl Piece {
     }
 
     fn look_at(&mut self, instructions: &[Instruction]) {
+        let mut argument = None;
         for (at, instruction) in instructions.iter().enumerate() {
             if instruction.is_invalid() {
                 self.refuse(Refusal::Undecodable);
@@ -93,6 +97,20 @@ impl Piece {
                     _ => &mut self.references,
                 };
                 list.push(instruction.ip_rel_memory_address());
+            }
+            if matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Mov)
+                && instruction.op0_register().full_register() == Register::RDI
+            {
+                argument = if instruction.is_ip_rel_memory_operand() {
+                    Some(instruction.ip_rel_memory_address())
+                } else {
+                    instruction.try_immediate(1).ok()
+                };
+            }
+            if is_near && !self.range.contains(&instruction.near_branch_target()) {
+                let passed = argument.take();
+                let target = instruction.near_branch_target();
+                self.passed.extend(passed.map(|pointer| (target, pointer)));
             }
             match instruction.flow_control() {
                 FlowControl::Return => {

@@ -171,12 +171,33 @@ mod assembly {
         "call plan_console",
         "ud2",
         "END plan_fatal",
+        // A guest with the drop-in gives it two functions, by an address and by a pointer.
+        "FUNCTION unikprof_dropin_call_stacks",
+        "ret",
+        "END unikprof_dropin_call_stacks",
+        "FUNCTION plan_start",
+        "lea rdi, [rip + plan_call_stack]",
+        "call unikprof_dropin_call_stacks",
+        "mov rdi, qword ptr [rip + plan_other_slot]",
+        "jmp unikprof_dropin_call_stacks",
+        "END plan_start",
+        "FUNCTION plan_call_stack",
+        "call plan_fibre",
+        "ret",
+        "END plan_call_stack",
+        "FUNCTION plan_fibre",
+        "ret",
+        "END plan_fibre",
+        "FUNCTION plan_other_call_stack",
+        "ret",
+        "END plan_other_call_stack",
         "FUNCTION plan_console",
         "ret",
         "END plan_console",
         ".pushsection .data.rel.ro.plan_slot, \"aw\", @progbits",
         ".p2align 3",
         "plan_slot: .quad plan_by_pointer",
+        "plan_other_slot: .quad plan_other_call_stack",
         ".popsection",
         ".p2align 2",
         "7: .long 5b - 7b, 6b - 7b",
@@ -219,7 +240,7 @@ mod assembly {
         const ENTRY: u8 = probe_kind::ENTRY;
         const EXIT: u8 = probe_kind::EXIT;
         let one = || Ok((1, vec![(ENTRY | EXIT, 0, 0, 1)]));
-        let expected: [(&str, Found); 21] = [
+        let expected: [(&str, Found); 24] = [
             (
                 "plan_landing",
                 Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)])),
@@ -261,6 +282,9 @@ mod assembly {
             ("plan_inner_helper", Err(Refusal::Agent)),
             ("plan_fatal", Err(Refusal::Agent)),
             ("plan_crash", Err(Refusal::Agent)),
+            ("plan_call_stack", Err(Refusal::Agent)),
+            ("plan_fibre", Err(Refusal::Agent)),
+            ("plan_other_call_stack", Err(Refusal::Agent)),
             // Called only by a function that does not return, and by one that is called behind the agent's handler.
             ("plan_console", one()),
         ];
