@@ -3,6 +3,7 @@
 #include "profiler.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +25,10 @@ static unsigned char memory[4 << 20];
 static unsigned char caller_memory[10 * ROWS];
 static unsigned char ring[RING];
 static unsigned char live[1 << 20];
+/* For traces of 100 functions. */
+static unsigned char trace_memory[1 << 20];
+static unsigned char trap_stack[64 << 10];
+static int process_memory = -1;
 
 static struct unikprof_mapping mappings[MAX_MAPPINGS];
 static uint32_t mapping_count;
@@ -127,6 +132,52 @@ static void on_timer(int signal, siginfo_t *information, void *interrupted)
     errno = kept;
 }
 
+/* --- Traces: a breakpoint is the signal SIGTRAP --- */
+
+/* The text is mapped read-only. The process' memory file writes to it all the same. */
+static int32_t write_code(void *context, uint64_t address, const void *bytes, size_t length)
+{
+    (void)context;
+    return pwrite(process_memory, bytes, length, (off_t)address) == (ssize_t)length;
+}
+
+static void on_trap(int number, siginfo_t *information, void *interrupted)
+{
+    static const int order[16] = {
+        REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+        REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15,
+    };
+    greg_t *registers = ((ucontext_t *)interrupted)->uc_mcontext.gregs;
+    struct unikprof_trap_frame frame;
+    int kept = errno;
+    (void)information;
+    for (int index = 0; index < 16; index++) {
+        frame.registers[index] = (uint64_t)registers[order[index]];
+    }
+    frame.pc = (uint64_t)registers[REG_RIP];
+    frame.flags = (uint64_t)registers[REG_EFL];
+    if (unikprof_on_breakpoint(&frame)) {
+        registers[REG_RSP] = (greg_t)frame.registers[4];
+        registers[REG_RIP] = (greg_t)frame.pc;
+    } else {
+        /* Not the agent's: it ends the process, as without a handler. */
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    errno = kept;
+}
+
+/* The handler has a stack of its own, and is interrupted by no other. Each thread that runs traced code needs such a
+ * stack, and must not block SIGTRAP. */
+static int handle_traps(void)
+{
+    stack_t stack = { .ss_sp = trap_stack, .ss_size = sizeof trap_stack };
+    struct sigaction action = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    sigfillset(&action.sa_mask);
+    process_memory = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    return process_memory >= 0 && sigaltstack(&stack, NULL) == 0 && sigaction(SIGTRAP, &action, NULL) == 0;
+}
+
 /* --- The executable mappings --- */
 
 static void find_build_id(struct unikprof_mapping *mapping, const unsigned char *note,
@@ -217,6 +268,12 @@ void profiler_start(uint64_t end_of_stack)
         .code_bounds = code_bounds,
         .continuation = continuation,
     };
+    /* In an archive built with --trace. */
+    if (unikprof_trace_bytes(1, 1) != 0 && handle_traps()) {
+        config.trace_memory = trace_memory;
+        config.trace_memory_length = sizeof trace_memory;
+        ops.write_code = write_code;
+    }
     code = unikprof_init(&config, &ops, memory, sizeof memory);
     if (code != UNIKPROF_OK) {
         fail("the agent does not start", unikprof_error_text(code));

@@ -11,6 +11,7 @@ use unikprof_tests::c_xen_guest::build_archive;
 
 use crate::harness::time::{counters_add_up, events, expect_line_of, report, rows};
 use crate::harness::{Client, Guest};
+use crate::trace::{assert_sums, function};
 
 /// The functions that work.
 const SOURCE: &str = include_str!("../../guests/c-hosted/work.c");
@@ -84,7 +85,10 @@ pub(crate) fn archive() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
-        run(&mut build_archive(&folder, &["--ring", "--heap"]));
+        run(&mut build_archive(
+            &folder,
+            &["--ring", "--heap", "--trace"],
+        ));
         folder
     })
 }
@@ -112,6 +116,28 @@ const SHARES: [(&str, f64, &str); 3] = [
 const TOLERANCE: f64 = 0.1;
 
 const SAMPLES: u64 = 1_000;
+
+/// A process in C that handles breakpoints by SIGTRAP: each day has one morning, and that one call of `sixty`.
+#[test]
+fn functions_of_a_process_in_c_are_traced() {
+    let (guest, client) = start(Frames::Kept, &[]);
+    let words = ["--json", "trace", "day", "morning", "sixty", "--for", "2s"];
+    let words = [&words[..], &["--max-cost", "0"]].concat();
+    let image = client.image().to_str().unwrap().to_owned();
+    let trace = client
+        .connect(&[&words[..], &["--image", &image]].concat())
+        .expect_json();
+    assert_sums(&trace);
+    let calls = |name| function(&trace, name)["calls"].as_u64().unwrap();
+    let days = calls("day");
+    assert!(days > 0, "{trace:#}");
+    for name in ["morning", "sixty"] {
+        // A day may be under way at the beginning and at the end.
+        assert!(calls(name).abs_diff(days) <= 1, "{name}: {trace:#}");
+        assert_eq!(function(&trace, name)["unwound"], 0, "{name}: {trace:#}");
+    }
+    end(guest);
+}
 
 #[test]
 fn c_functions_have_their_names_shares_and_lines() {
