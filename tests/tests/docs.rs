@@ -12,6 +12,9 @@ use unikprof_tests::c_xen_guest::{FLAGS, LINK_FLAGS};
 /// The guide of the kernel in C quotes its lines, flags and files.
 const C_GUIDE: &str = include_str!("../../docs/embedding/c.md");
 
+/// The guide of the drop-in has the whole command for the same kernel.
+const DROPIN_GUIDE: &str = include_str!("../../docs/embedding/dropin.md");
+
 /// The Rust of the pages, in what surrounds it in a guest. It is compiled, not run.
 #[allow(
     unused,
@@ -137,8 +140,13 @@ fn lines_that_the_c_guide_quotes_are_lines_of_the_kernel() {
 }
 
 #[test]
-fn flags_of_the_c_guide_are_those_of_the_build() {
+fn flags_of_the_guides_are_those_of_the_build() {
     for flag in FLAGS.iter().chain(LINK_FLAGS) {
+        let is_warning = flag.starts_with("-W") && !flag.starts_with("-Wl,");
+        assert!(
+            is_warning || DROPIN_GUIDE.contains(flag),
+            "the drop-in's guide lacks {flag}"
+        );
         // How strict the compiler is, and where the linker puts pages, is nothing to the profiler.
         let is_of_no_matter =
             flag.starts_with("-W") && !flag.contains("build-id") || flag.starts_with("-std");
