@@ -176,10 +176,18 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
     let spans = spans.map(|timeline| timeline.spans(Window::ALL));
     // On a busy machine a short demo may have seen none of the guest's spans.
     let mut span = spans.iter().flatten().map(|table| table.name.as_str());
-    cli::print(next_steps(path, &written, span.next_back()))
+    // The program as it was called, since it may be in no folder of PATH.
+    let program = std::env::args().next();
+    let program = program.as_deref().unwrap_or("unikprof-client");
+    cli::print(next_steps(program, path, &written, span.next_back()))
 }
 
-fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>) -> String {
+fn next_steps(
+    program: &str,
+    recording: &Path,
+    written: &[(PathBuf, &str)],
+    span: Option<&str>,
+) -> String {
     let width = written.iter().map(|(path, _)| path.as_os_str().len()).max();
     let width = width.unwrap_or(0);
     let mut text = String::from("\nWritten:\n");
@@ -191,15 +199,15 @@ fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>)
     }
     let recording = recording.display();
     let in_span = span.map_or(String::new(), |name| {
-        format!("  unikprof-client report {recording} --in-span {name}\n")
+        format!("  {program} report {recording} --in-span {name}\n")
     });
     text.push_str(&format!(
         "\nTry next:\n\
-         \x20 unikprof-client report {recording} --lines --top 20\n\
-         \x20 unikprof-client report {recording} --timeline --step 250ms\n\
+         \x20 {program} report {recording} --lines --top 20\n\
+         \x20 {program} report {recording} --timeline --step 250ms\n\
          {in_span}\
-         \x20 unikprof-client report {recording} --focus is_spam -o spam.svg     the mistake that takes half of the guest's time\n\
-         \x20 unikprof-client connect ADDR record 30s     record your own guest\n"
+         \x20 {program} report {recording} --focus is_spam -o spam.svg     the mistake that takes half of the guest's time\n\
+         \x20 {program} connect ADDR record 30s     record your own guest\n"
     ));
     text
 }
