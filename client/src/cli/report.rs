@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::arguments::ReportArguments;
 use super::failure::Failure;
 use super::outputs::ReportOutput;
+use super::time::no_samples;
 use super::values;
 use crate::output::NamedAfter;
 use crate::printable::Printable;
@@ -22,9 +23,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let recording = arguments.input.open()?;
     let option = arguments.needs_samples();
     if let Some(option) = option.filter(|_| recording.trace.is_some()) {
-        return Err(Failure::Usage(format!(
-            "{option} is for recordings of samples, and the file is a trace of function calls: omit it"
-        )));
+        return Err(no_samples(option));
     }
     let time = i128::from(recording.created_unix_ns);
     let after = NamedAfter {

@@ -95,17 +95,9 @@ impl Part {
 impl ReportTimeArguments {
     /// One of the options that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let PartArguments { window, in_span } = &self.part;
-        let given = [
-            ("--timeline", self.timeline),
-            ("--whole", self.whole),
-            ("--from", window.from.is_some()),
-            ("--to", window.to.is_some()),
-            ("--last", window.last.is_some()),
-            ("--in-span", in_span.is_some()),
-        ];
+        let given = [("--timeline", self.timeline), ("--whole", self.whole)];
         let found = given.into_iter().find(|(_, is_given)| *is_given);
-        found.map(|(option, _)| option)
+        found.map(|(option, _)| option).or(self.part.given())
     }
 
     /// The part with the timeline that it is of, and the seconds if they are wanted.
@@ -132,6 +124,13 @@ impl ReportTimeArguments {
     }
 }
 
+/// The file is a trace.
+pub(super) fn no_samples(option: &str) -> Failure {
+    Failure::Usage(format!(
+        "{option} is for recordings of samples, and the file is a trace of function calls: omit it"
+    ))
+}
+
 /// The recording has counts alone.
 pub(super) fn no_times() -> Failure {
     Failure::Usage(
@@ -142,10 +141,25 @@ pub(super) fn no_times() -> Failure {
 }
 
 impl PartArguments {
+    /// One of the options that was given.
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--from", self.window.from.is_some()),
+            ("--to", self.window.to.is_some()),
+            ("--last", self.window.last.is_some()),
+            ("--in-span", self.in_span.is_some()),
+        ];
+        let found = given.into_iter().find(|(_, is_given)| *is_given);
+        found.map(|(option, _)| option)
+    }
+
     /// The part of the recording that is wanted, even if the file was dumped for a time window if it is the `whole`;
     /// `None` where it holds no timeline and needs none.
     pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
         let is_part = self.window.asked().is_part() || self.in_span.is_some();
+        if let Some(option) = self.given().filter(|_| recording.trace.is_some()) {
+            return Err(no_samples(option));
+        }
         let mode = recording.profile.recording().mode;
         if mode.is_heap() && is_part {
             return Err(Failure::Usage(format!(

@@ -115,7 +115,7 @@ impl Pattern {
 /// How similar a name, or all of it that follows a `::` or a `.`, is to a pattern in lower case, in thousandths. `None` if
 /// it is not. What a `*` at the pattern's end stands for does not count.
 fn alike(pattern: &str, name: &str) -> Option<u32> {
-    const LEAST: f64 = 0.7;
+    const LEAST: f64 = 0.65;
     let (start, is_open) = match pattern.strip_suffix('*') {
         Some(start) => (start, true),
         None => (pattern, false),
@@ -236,6 +236,7 @@ mod tests {
             ("wirte_line", "; there is `kernel::console::write_line`"),
             ("consle::flush", "; there is `kernel::console::flush`"),
             ("tpc_*", "; there is `tcp_input`"),
+            ("pol", "; there is `Server::poll(int)`"),
             ("Srever::poll", "; there is `Server::poll(int)`"),
             ("ab", ""),
             ("something_else", ""),

@@ -398,15 +398,16 @@ fn what_needs_samples_says_that_a_file_is_a_trace() {
             refused.stderr
         );
     }
-    for option in [
-        &["--timeline"][..],
-        &["--from", "1s"],
-        &["--callers", "main"],
-        &["--vcpu", "0"],
+    for words in [
+        &["report", "run.unikprof", "--timeline"][..],
+        &["report", "run.unikprof", "--from", "1s"],
+        &["report", "run.unikprof", "--callers", "main"],
+        &["report", "run.unikprof", "--vcpu", "0"],
+        &["diff", "run.unikprof", "run.unikprof", "--last", "1s"],
     ] {
-        let words = [&["report", "run.unikprof"], option].concat();
-        let refused = client.run(&words).expect_code(exit_code::USAGE);
-        let text = format!("{} is for recordings of samples", option[0]);
+        let refused = client.run(words).expect_code(exit_code::USAGE);
+        let option = words.iter().find(|word| word.starts_with("--")).unwrap();
+        let text = format!("{option} is for recordings of samples");
         assert!(
             refused.stderr.contains(&text),
             "{words:?}: {}",
