@@ -47,6 +47,8 @@ struct VcpuState {
 
 thread_local! {
     static CURRENT: Cell<u32> = const { Cell::new(0) };
+    /// The agent reads the runstate areas.
+    static HAS_AREA: Cell<bool> = const { Cell::new(true) };
     static VCPUS: Cell<&'static [VcpuState]> = const { Cell::new(&[]) };
 }
 
@@ -58,7 +60,7 @@ fn areas(vcpu: u32) -> Option<VcpuAreas> {
     let state = state_of(vcpu)?;
     Some(VcpuAreas {
         time: state.time.get(),
-        runstate: &state.runstate,
+        runstate: HAS_AREA.get().then_some(&state.runstate),
     })
 }
 
@@ -307,17 +309,21 @@ fn a_guest_deadline_fires_once() {
     assert_eq!(guest.armed(), None);
 }
 
-/// Stolen time is not running time: the target remains in the future, and the delivery is early.
+/// Stolen time is not running time: the target remains in the future, and the delivery is early. Xen is asked where the
+/// runstate area is the guest's.
 #[test]
 fn steal_does_not_advance_the_sampler() {
-    let mut guest = Guest::new(TickSource::Host);
-    let first = guest.record().unwrap();
-    guest.xen.steal(BOOT, 50_000_000);
-    let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
-    assert_eq!(guest.counters().ticks, 0);
-    assert_eq!(next, first + 50_000_000);
-    let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
-    assert_eq!(runstate.runnable_ns, 50_000_000);
+    for has_area in [true, false] {
+        HAS_AREA.set(has_area);
+        let mut guest = Guest::new(TickSource::Host);
+        let first = guest.record().unwrap();
+        guest.xen.steal(BOOT, 50_000_000);
+        let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
+        assert_eq!(guest.counters().ticks, 0);
+        assert_eq!(next, first + 50_000_000);
+        let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
+        assert_eq!(runstate.runnable_ns, 50_000_000);
+    }
 }
 
 /// Xen updates the clock of a vCPU that has registered its `vcpu_info` there, and no longer in the

@@ -1,7 +1,8 @@
 //! How a vCPU's time was spent: running, stolen, blocked, offline.
 //!
 //! Xen keeps the figures in an area the guest [registers](register); reading takes no hypercall, so the
-//! upcall may do it, and another vCPU too.
+//! upcall may do it, and another vCPU too. A vCPU has one area: one that is registered later replaces it, and Xen no longer
+//! updates the former. [`times_now`] needs none.
 //!
 //! ```
 //! use xen_sys_lite::fake::FakeXen;
@@ -18,7 +19,7 @@
 //! # Ok::<(), xen_sys_lite::Errno>(())
 //! ```
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::abi::vcpu::{RUNSTATE_UPDATE, RunstateInfo, runstate as abi};
 use crate::abi::xen::VMASST_TYPE_RUNSTATE_UPDATE_FLAG;
@@ -154,6 +155,17 @@ pub fn register(
     operations::register_runstate(hypercall, vcpu, area)
 }
 
+/// Time that `vcpu` has spent running, runnable, blocked and offline until now, ns since it was made: by a hypercall, for a
+/// guest whose area is another's. Any vCPU may be named. Xen has the call on x86 only.
+///
+/// # Errors
+/// `ENOENT` for a vCPU that does not exist, `ENOSYS` or `EINVAL` on Arm.
+pub fn times_now(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<[u64; 4], Errno> {
+    let mut info = RunstateInfo::new();
+    operations::get_runstate(hypercall, vcpu, &mut info)?;
+    Ok(info.time.map(AtomicU64::into_inner))
+}
+
 /// Has Xen mark updates under way, so that areas of other vCPUs can be read consistently. Once per domain.
 ///
 /// # Errors
@@ -178,6 +190,26 @@ mod tests {
         assert_eq!(area.try_read(), None);
         area.0.state_entry_time.store(5, Ordering::Relaxed);
         assert_eq!(area.try_read().unwrap().stolen_ns, 7);
+    }
+
+    /// Guards against reading from the area that was registered.
+    #[test]
+    fn times_are_told_whatever_area_is_registered() {
+        static AREA: RunstateArea = RunstateArea::new();
+        static LATER: RunstateArea = RunstateArea::new();
+        let xen = crate::fake::FakeXen::new();
+        for area in [&AREA, &LATER] {
+            register(&xen, VcpuId(0), area).unwrap();
+        }
+        xen.advance(1_000);
+        xen.steal(VcpuId(0), 700);
+        let later = LATER.read();
+        assert_eq!(AREA.read().stolen_ns, 0);
+        assert_eq!(
+            times_now(&xen, VcpuId(0)),
+            Ok([later.running_ns, 700, 0, 0])
+        );
+        assert_eq!(times_now(&xen, VcpuId(9)), Err(Errno::ENOENT));
     }
 
     #[test]

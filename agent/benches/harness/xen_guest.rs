@@ -74,7 +74,7 @@ impl XenGuest {
 fn areas(_: u32) -> Option<VcpuAreas> {
     Some(VcpuAreas {
         time: TIME.get()?,
-        runstate: &RUNSTATE,
+        runstate: Some(&RUNSTATE),
     })
 }
 

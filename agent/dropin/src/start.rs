@@ -345,10 +345,6 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     let sampled = count.min(MAX_VCPUS as u32);
     vcpus::set_count(sampled);
     entry::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
-    for vcpu in vcpus::all() {
-        vcpu.register_runstate(&xen)
-            .map_err(|errno| Refusal::Xen("VCPUOP_register_runstate_memory_area", errno))?;
-    }
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
     let (settings, vif, network) =
@@ -506,7 +502,8 @@ fn start_agent(
             let vcpu = vcpus::of(vcpu)?;
             Some(VcpuAreas {
                 time: vcpu.time(shared),
-                runstate: vcpu.runstate(),
+                // Xen's only area is left to the guest.
+                runstate: None,
             })
         },
         stack_bounds: |sp| range(&MEMORY).filter(|memory| memory.contains(&sp)),

@@ -22,8 +22,8 @@
 //! guest's own there is one; again and again while an upcall is pending, since Xen raises no other.
 //!
 //! The bytes before the program counter may also belong to another instruction. So a wait is one only if Xen has
-//! counted blocked time since the profiler's last interrupt: a blocked vCPU continues with an interrupt, and all of
-//! them pass here.
+//! counted blocked time since it was last asked, by a tick or for a wait: a blocked vCPU continues with an interrupt, and all
+//! of them pass here.
 //!
 //! That is so with one vCPU. With several, another may end the wait by an interrupt of the local APIC, which does not pass
 //! here. If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and a return to it
@@ -421,10 +421,6 @@ impl Running {
         self.is_new_domain.store(true, Ordering::Relaxed);
         self.domain.store(self.domain_id(), Ordering::Relaxed);
         self.put_off_proof();
-        for vcpu in vcpus::all() {
-            // The area is where it was, which Xen has accepted before.
-            let _ = vcpu.register_runstate(self.events.hypercall());
-        }
         // Another host's processor counts at another rate.
         let cycles_per_ns = cycles_per_ns(&self.clock);
         self.cycles_per_ns.store(cycles_per_ns, Ordering::Relaxed);
@@ -513,11 +509,6 @@ impl Running {
             machine::debug_line("a vCPU is not sampled: the guest has moved its vcpu_info");
             return false;
         }
-        // A guest that has registered its own area in the vCPU's first code loses it, as on the first vCPU.
-        if vcpu.register_runstate(self.events.hypercall()).is_err() {
-            machine::debug_line("a vCPU is not sampled: Xen does not tell its run states");
-            return false;
-        }
         let vector = self.delivery.vector;
         let Ok(apic) = self.apic.of_another_vcpu(vector) else {
             machine::debug_line("a vCPU is not sampled: its local APIC cannot be used");
@@ -569,6 +560,9 @@ impl Running {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
             vcpu.tick_at_ns
                 .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+            if !vcpu.is_block.load(Ordering::Relaxed) {
+                self.keep_blocked_ns(vcpu);
+            }
         }
     }
 
@@ -672,6 +666,7 @@ impl Running {
         let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
         self.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
         self.pay(began_ns);
+        self.keep_blocked_ns(vcpu);
         // SAFETY: as above; the poll is over.
         let is_stuck = unsafe { &*self.served.get() }.has_received();
         self.is_stuck.store(is_stuck, Ordering::Relaxed);
@@ -708,17 +703,24 @@ impl Running {
             .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
     }
 
+    /// Keeps the blocked time for `find_wait`, where a tick or a poll has just read the vCPU's times.
+    fn keep_blocked_ns(&self, vcpu: &Vcpu) {
+        let blocked_ns = self.agent.platform().last_blocked_ns(vcpu.number());
+        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+    }
+
     /// Begins a block of the agent if the interrupted code waits, and there is none.
     fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
         let is_in_poll = vcpu.is_first() && self.is_polling();
-        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) {
+        // Xen is not asked where the code tells.
+        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
             return;
         }
         let platform = self.agent.platform();
         let number = vcpu.number();
         let blocked_ns = platform.blocked_ns(number);
         let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns && saved.wait_before().is_some() {
+        if blocked_ns > before_ns {
             vcpu.is_waiting.store(true, Ordering::Relaxed);
             vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.

@@ -10,7 +10,6 @@ use xen_sys_lite::Hypercall;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock;
 use xen_sys_lite::events::{EventChannels, Port};
-use xen_sys_lite::runstate::{self, RunstateArea};
 use xen_sys_lite::vcpu::{self, VcpuId};
 
 use crate::machine::entry;
@@ -38,7 +37,6 @@ static COUNT: AtomicU32 = AtomicU32::new(1);
 /// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`, `is_kicked` and `state`.
 pub(crate) struct Vcpu {
     number: u32,
-    runstate: RunstateArea,
     /// A second copy of the vCPU's clock; the first vCPU has none.
     time: VcpuTimeInfo,
     /// The event channel by which the first vCPU interrupts it; 0 for none.
@@ -59,7 +57,7 @@ pub(crate) struct Vcpu {
     pub(crate) is_block: AtomicBool,
     /// The hypercall to which the last interrupt has returned, or 0.
     pub(crate) waits_at: AtomicU64,
-    /// The blocked time when the last interrupt ended.
+    /// The blocked time when Xen was last asked for it.
     pub(crate) blocked_ns: AtomicU64,
 }
 
@@ -67,7 +65,6 @@ impl Vcpu {
     const fn new(number: u32) -> Self {
         Self {
             number,
-            runstate: RunstateArea::new(),
             time: VcpuTimeInfo::new(),
             kick_port: AtomicU32::new(0),
             is_kicked: AtomicBool::new(false),
@@ -94,10 +91,6 @@ impl Vcpu {
         self.number == 0
     }
 
-    pub(crate) fn runstate(&'static self) -> &'static RunstateArea {
-        &self.runstate
-    }
-
     /// Its clock, by the shared information page until it has one of its own.
     pub(crate) fn time(&'static self, shared: &'static SharedInfo) -> &'static VcpuTimeInfo {
         if !self.is_first() && self.is_ready.load(Ordering::Relaxed) {
@@ -110,14 +103,6 @@ impl Vcpu {
     /// Its events, if the guest has not moved them.
     pub(crate) fn info(&self, shared: &'static SharedInfo) -> &'static VcpuInfo {
         &shared.vcpu_info[self.number as usize]
-    }
-
-    /// Registers its run states.
-    pub(crate) fn register_runstate(
-        &'static self,
-        xen: &impl Hypercall,
-    ) -> Result<(), xen_sys_lite::Errno> {
-        runstate::register(xen, self.id(), &self.runstate)
     }
 
     /// Registers its clock's copy, on this vCPU.

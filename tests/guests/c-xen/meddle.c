@@ -80,6 +80,7 @@ void meddle_early(void)
 
 void meddler(void)
 {
+    uint64_t blocked_ns = clock_runstate_ns(RUNSTATE_BLOCKED);
     if (!command_line_is("meddle", "early")) {
         thread_wait(NULL, clock_now_ns() + 5000000000);
     }
@@ -92,6 +93,11 @@ void meddler(void)
         interrupts_start();
     } else if (command_line_is("meddle", "memory")) {
         unmap();
+    } else if (command_line_is("meddle", "runstate")) {
+        if (clock_runstate_ns(RUNSTATE_BLOCKED) == blocked_ns) {
+            panic("Xen does not update the kernel's run states");
+        }
+        clock_start();
     }
     events_restore(were_unmasked);
     say("c-xen: has meddled\n");

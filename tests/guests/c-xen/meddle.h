@@ -6,8 +6,8 @@
 void meddle_early(void);
 
 /* A thread that, five seconds after the start, uses the timer itself (`meddle=timer`), loads a table of its own
- * (`meddle=table`), writes the gate of its events anew (`meddle=gate`), or unmaps memory and works with a frame pointer into
- * it (`meddle=memory`). */
+ * (`meddle=table`), writes the gate of its events anew (`meddle=gate`), unmaps memory and works with a frame pointer into
+ * it (`meddle=memory`), or registers its area of run states anew (`meddle=runstate`). */
 void meddler(void);
 
 #endif

@@ -5,7 +5,7 @@
     reason = "hypercall arguments are reached by address, as Xen reaches them"
 )]
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
 use super::hypervisor::FakeXen;
@@ -182,7 +182,7 @@ impl FakeXen {
     unsafe fn vcpu_op(&self, command: u32, id: u32, address: u64) -> Result<u64, Errno> {
         use vcpu::op;
         let mut state = self.state();
-        let shared = state.shared;
+        let (shared, now_ns) = (state.shared, state.now_ns);
         let vcpu = state.vcpu(id)?;
         // SAFETY: the caller's contract, for each structure below.
         unsafe {
@@ -206,6 +206,10 @@ impl FakeXen {
                 }
                 op::DOWN => vcpu.up = false,
                 op::IS_UP => return Ok(u64::from(vcpu.up)),
+                op::GET_RUNSTATE_INFO => {
+                    let times = vcpu.runstate_ns(now_ns);
+                    argument::<vcpu::RunstateInfo>(address)?.time = times.map(AtomicU64::new);
+                }
                 op::REGISTER_RUNSTATE_MEMORY_AREA => {
                     let area = argument::<vcpu::RegisterMemoryArea>(address)?;
                     vcpu.runstate = Some(&*argument::<vcpu::RunstateInfo>(area.address)?);

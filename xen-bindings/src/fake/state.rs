@@ -50,6 +50,14 @@ pub(super) enum PortKind {
     Ipi,
 }
 
+impl Vcpu {
+    /// Running, stolen, blocked and offline time.
+    pub(super) fn runstate_ns(&self, now_ns: u64) -> [u64; 4] {
+        let running_ns = now_ns - self.made_ns - self.stolen_ns;
+        [running_ns, self.stolen_ns, 0, 0]
+    }
+}
+
 impl State {
     pub(super) fn vcpu(&mut self, id: u32) -> Result<&mut Vcpu, Errno> {
         self.vcpus.get_mut(&id).ok_or(Errno::ENOENT)
@@ -155,9 +163,9 @@ impl State {
             if let Some(area) = vcpu.runstate {
                 let marked = self.now_ns | vcpu::RUNSTATE_UPDATE;
                 area.state_entry_time.store(marked, Ordering::SeqCst);
-                let running_ns = self.now_ns - vcpu.made_ns - vcpu.stolen_ns;
-                area.time[0].store(running_ns, Ordering::SeqCst);
-                area.time[1].store(vcpu.stolen_ns, Ordering::SeqCst);
+                for (time, ns) in area.time.iter().zip(vcpu.runstate_ns(self.now_ns)) {
+                    time.store(ns, Ordering::SeqCst);
+                }
                 area.state_entry_time.store(self.now_ns, Ordering::SeqCst);
             }
         }

@@ -159,6 +159,23 @@ pub(crate) fn register_runstate(
     }
 }
 
+/// Has Xen fill `info` with `vcpu`'s runstate.
+pub(crate) fn get_runstate(
+    hypercall: &(impl Hypercall + ?Sized),
+    vcpu: VcpuId,
+    info: &mut vcpu::RunstateInfo,
+) -> Result<(), Errno> {
+    let arguments = [
+        u64::from(vcpu::op::GET_RUNSTATE_INFO),
+        u64::from(vcpu.0),
+        address_of(info),
+        0,
+        0,
+    ];
+    // SAFETY: Xen writes the structure of that command, which outlives the call.
+    Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
+}
+
 /// Has Xen keep a second copy of `vcpu`'s clock in `area`; `None` ends it.
 pub(crate) fn register_time(
     hypercall: &(impl Hypercall + ?Sized),

@@ -7,7 +7,8 @@ use xen_sys_lite::Hypercall;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{EventChannels, Port};
-use xen_sys_lite::runstate::{RunstateArea, State};
+use xen_sys_lite::runstate::{self, RunstateArea, State};
+use xen_sys_lite::vcpu::VcpuId;
 
 #[cfg(feature = "trace")]
 use crate::ground::platform::CallStack;
@@ -46,8 +47,9 @@ pub struct VcpuAreas {
     /// [`SharedInfo::vcpu_info`]: Xen no longer updates that copy after a registration, and has none for vCPUs from
     /// 32 on.
     pub time: &'static VcpuTimeInfo,
-    /// The vCPU's registered runstate area.
-    pub runstate: &'static RunstateArea,
+    /// The vCPU's registered runstate area. `None`: each read makes a hypercall, which Xen has on x86 only; for an agent
+    /// beside a kernel that may register an area of its own, since Xen updates one area for each vCPU.
+    pub runstate: Option<&'static RunstateArea>,
 }
 
 /// The platform of a Xen guest, for the vCPUs below `VCPUS`.
@@ -183,6 +185,12 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         offset_ns.fetch_add(since_ns, Ordering::Relaxed);
     }
 
+    /// The blocked time of `vcpu` when its times were read last, which costs no hypercall; 0 for a vCPU that is not sampled.
+    pub fn last_blocked_ns(&self, vcpu: u32) -> u64 {
+        let clock = self.vcpus.get(vcpu as usize);
+        clock.map_or(0, |clock| clock.last_ns[2].load(Ordering::Relaxed))
+    }
+
     /// Xen's system time.
     fn system_time_ns(&self) -> u64 {
         self.clock().map_or(0, |clock| clock.now_ns())
@@ -205,7 +213,17 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     /// Running, runnable, blocked and offline time now, continued over migrations.
     fn times(&self, vcpu: u32) -> Option<[u64; 4]> {
         let (clock, areas) = self.known(vcpu)?;
-        Some(clock.continued(times(areas.runstate, self.system_time_ns())))
+        Some(clock.continued(self.xen_times(vcpu, areas, self.system_time_ns())))
+    }
+
+    /// The same as Xen tells them.
+    #[inline]
+    fn xen_times(&self, vcpu: u32, areas: VcpuAreas, now_ns: u64) -> [u64; 4] {
+        match areas.runstate {
+            Some(area) => times(area, now_ns),
+            // Fails only for a vCPU that does not exist.
+            None => runstate::times_now(self.events.hypercall(), VcpuId(vcpu)).unwrap_or_default(),
+        }
     }
 }
 
@@ -246,7 +264,8 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         let reading = Clock::with_time_info(self.shared, areas.time).read();
         let now_ns = self.monotonic(reading.system_time_ns);
         clock.last_now_ns.store(now_ns, Ordering::Relaxed);
-        let [running_ns, ..] = clock.continued(times(areas.runstate, reading.system_time_ns));
+        let times = self.xen_times(vcpu, areas, reading.system_time_ns);
+        let [running_ns, ..] = clock.continued(times);
         Moment {
             now_ns,
             running_ns,
@@ -318,7 +337,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
             let Some(areas) = (self.hooks.areas)(vcpu) else {
                 continue;
             };
-            let times = times(areas.runstate, system_time_ns);
+            let times = self.xen_times(vcpu, areas, system_time_ns);
             for ((time, offset), last) in times.iter().zip(&clock.offset_ns).zip(&clock.last_ns) {
                 let last_ns = last.load(Ordering::Relaxed);
                 offset.store(last_ns.wrapping_sub(*time), Ordering::Relaxed);

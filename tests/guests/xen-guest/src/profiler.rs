@@ -202,7 +202,7 @@ fn platform() -> GuestPlatform {
 fn areas(vcpu: u32) -> Option<VcpuAreas> {
     Some(VcpuAreas {
         time: &shared_info().vcpu_info.get(vcpu as usize)?.time,
-        runstate: vcpus::runstate(VcpuId(vcpu))?,
+        runstate: Some(vcpus::runstate(VcpuId(vcpu))?),
     })
 }
 

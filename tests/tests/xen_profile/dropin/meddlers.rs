@@ -2,7 +2,7 @@
 
 use unikprof_tests::lab::{Lab, LabConfig};
 
-use super::{BOOT, client, guest, record};
+use super::{BOOT, assert_waits_are_told, client, guest, record};
 use crate::harness::{Boot, counters_add_up, on, wait_until, without_lab};
 
 /// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table, or unmaps memory.
@@ -10,6 +10,8 @@ const LATER: &str = "c-dropin-later";
 const TABLE: &str = "c-dropin-table";
 const GATE: &str = "c-dropin-gate";
 const MEMORY: &str = "c-dropin-memory";
+/// It registers its area of run states anew.
+const RUNSTATE: &str = "c-dropin-runstate";
 const MEDDLERS: Boot = Boot {
     name: "C kernels that use what the drop-in uses",
     config: || {
@@ -18,6 +20,7 @@ const MEDDLERS: Boot = Boot {
             (TABLE, "table"),
             (GATE, "gate"),
             (MEMORY, "memory"),
+            (RUNSTATE, "runstate"),
         ];
         let guests = guests.iter().zip(50..).map(|((name, word), host)| {
             let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
@@ -72,6 +75,17 @@ fn a_guest_that_changes_its_interrupt_table_goes_on() {
             client.wait_for_samples(100);
             client.stop("run.unikprof");
         }
+    });
+}
+
+/// Xen updates one area of run states for each vCPU. Guards against one of the profiler's that the guest replaces, after which
+/// all time would be running time; and against a guest that loses its own to the profiler, for which it would panic.
+#[test]
+fn a_guest_that_registers_its_run_states_keeps_them_and_its_waits_are_told() {
+    on(&MEDDLERS, |lab| {
+        lab.wait_for_console(RUNSTATE, "c-xen: has meddled", BOOT)
+            .unwrap();
+        assert_waits_are_told(lab, RUNSTATE);
     });
 }
 
