@@ -208,8 +208,15 @@ extern "C" fn run_again() {
     };
     // The guest may have loaded another table, or written its gate anew.
     // SAFETY: interrupts are off; the guest runs with these tables.
-    if let Err(reason) = unsafe { descriptors::intercept(running.vector()) } {
-        return print(&found, format_args!("not connected again: {reason}"));
+    match unsafe { descriptors::intercept(running.vector()) } {
+        Ok(false) => {}
+        Ok(true) => print(
+            &found,
+            format_args!(
+                "the guest has changed the interrupt gate of its events, so there were no ticks since then"
+            ),
+        ),
+        Err(reason) => return print(&found, format_args!("not connected again: {reason}")),
     }
     #[cfg(feature = "trace")]
     if upcall::agent().is_some_and(ServedAgent::can_trace) {

@@ -105,14 +105,15 @@ impl fmt::Display for NoHandler {
     }
 }
 
-/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler.
+/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler. Returns whether they did
+/// not before.
 ///
 /// The gate is changed in the guest's own table, so that whatever the guest does to its table later has the effect
 /// that it would have without the profiler. Other vCPUs that use the same table pass by the entry, too.
 ///
 /// # Safety
 /// Interrupts are off, and the table is mapped at its address.
-pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
+pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
     let (gates, count) = table();
     if usize::from(vector) >= count {
         return Err(NoHandler(vector));
@@ -133,7 +134,7 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<(), NoHandler> {
         );
         intercept_faults();
     }
-    Ok(())
+    Ok(guests.entry() != ours.entry())
 }
 
 /// The vector of page faults.
