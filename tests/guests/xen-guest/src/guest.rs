@@ -23,16 +23,16 @@ use crate::profiler::{self, Profiler};
 use crate::served::{self, Served};
 use crate::statistics_service::StatisticsService;
 use crate::store::{self, GuestStore, Identity, Request};
+use crate::stuck::Stuck;
 use crate::vcpus::FIRST;
-use crate::{bare, idle, power, println, random, stuck, suspend, timer};
+use crate::{bare, idle, power, println, random, suspend, timer};
 
 /// The state of the first vCPU's main loop.
 pub(crate) struct Guest {
     store: GuestStore,
     /// When to reconnect a broken device, on the guest's clock.
     reconnect_at_ns: u64,
-    /// When to enter the endless loop.
-    stuck_at_ns: Option<u64>,
+    stuck: Option<Stuck>,
     load: Option<Load>,
     #[cfg(feature = "agent")]
     burst: Option<Burst>,
@@ -68,7 +68,7 @@ impl Guest {
         let guest = Self {
             store,
             reconnect_at_ns: 0,
-            stuck_at_ns: stuck::from_command_line(command_line),
+            stuck: Stuck::from_command_line(command_line),
             load: load::start(command_line),
             #[cfg(feature = "agent")]
             burst: Burst::from_command_line(command_line),
@@ -97,8 +97,11 @@ impl Guest {
         let served = served::poll(|served| self.serve(served));
         #[cfg(feature = "accuracy")]
         self.follow_order();
-        stuck::when_due(self.stuck_at_ns);
-        let deadlines = [served, self.stuck_at_ns, self.work()];
+        if let Some(stuck) = self.stuck {
+            stuck.when_due();
+        }
+        let stuck_at_ns = self.stuck.map(|stuck| stuck.at_ns);
+        let deadlines = [served, stuck_at_ns, self.work()];
         deadlines.into_iter().flatten().min()
     }
 

@@ -32,7 +32,7 @@
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
 //! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
-//! | `stuck=loop` `stuck_after=5` | the main loop never polls again, after 5 s (0) | |
+//! | `stuck=loop`, `panic` `stuck_after=5` | the main loop never polls again, or panics, after 5 s (0) | |
 //! | `bare=1000` | empty ticks at 1 kHz, for comparison; not together with the profiler | |
 //! | `parts=yes` | these ticks walk and count, each part timed: see `statistics` | `agent` |
 //! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and their results | |

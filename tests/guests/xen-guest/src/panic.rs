@@ -2,6 +2,8 @@
 
 use core::panic::PanicInfo;
 
+#[cfg(feature = "gate")]
+use crate::arch::dropin;
 #[cfg(feature = "agent")]
 use crate::crash;
 use crate::{early_println, interrupts, power};
@@ -12,5 +14,7 @@ fn on_panic(info: &PanicInfo<'_>) -> ! {
     early_println!("{info}");
     #[cfg(feature = "agent")]
     crash::leave(info);
+    #[cfg(feature = "gate")]
+    dropin::crash();
     power::crash()
 }

@@ -12,7 +12,10 @@ use unikprof_tests::lab::{LabConfig, LabError};
 use unikprof_tests::profiled::with_keys;
 use unikprof_tests::soak::target::KeyFiles;
 
-use super::{assert_no_watches, assert_waits_are_told, client, guest, image, keys, record};
+use super::{
+    assert_keys_are_required, assert_no_watches, assert_waits_are_told, client, guest, image, keys,
+    record,
+};
 use crate::harness::{Boot, Guest, counters_add_up, on};
 use crate::tracing::{assert_ratios, calls_of};
 
@@ -148,16 +151,8 @@ fn the_guests_own_device_is_left_alone() {
 #[test]
 fn keys_and_a_recording_from_boot_come_from_xenstore() {
     on(&KERNELS, |lab| {
-        let guest = Guest::of_recording(lab, KEYED);
-        guest
-            .client()
-            .connect(&["info"])
-            .expect_code(exit_code::KEY);
-        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
-        let KeyFiles { view, control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
-        let [view, control] = [view, control].map(|key| guest.client().with_key(&key));
+        let [view, control] = assert_keys_are_required(lab, KEYED);
         assert_eq!(view.recording_names(), ["flight"]);
-        view.connect(&["start"]).expect_code(exit_code::KEY);
         let recording = control.record("2s", &["--name", "second"]);
         assert_eq!(recording.completeness, Completeness::Complete);
     });

@@ -12,12 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use unikprof_client::exit_code;
 use unikprof_client::profile::VcpuStats;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::lab::{GuestConfig, Lab, build_xen_guest_with_dropin};
 use unikprof_tests::profiled::PROFILER_PORT;
 use unikprof_tests::soak::random::Random;
-use unikprof_tests::soak::target::Keys;
+use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use crate::harness::{Client, Guest, wait_until};
 
@@ -56,8 +57,31 @@ fn client(lab: &Lab, name: &str) -> Client {
     Guest::of(lab, name).client().with_image(image())
 }
 
+/// Without a key nobody is served, and a key to view does not record. Returns clients that view and that record.
+fn assert_keys_are_required(lab: &Lab, name: &str) -> [Client; 2] {
+    let guest = Guest::of_recording(lab, name);
+    let client = guest.client();
+    client.connect(&["info"]).expect_code(exit_code::KEY);
+    let clients = [(); 2].map(|()| guest.client_with_image());
+    let [view, control] = clients.map(|client| {
+        let files = KeyFiles::write(&keys(), &client.path("")).unwrap();
+        (client, files)
+    });
+    let view = view.0.with_key(&view.1.view);
+    view.connect(&["start"]).expect_code(exit_code::KEY);
+    [view, control.0.with_key(&control.1.control)]
+}
+
+/// By the report of a guest that sleeps, of its first vCPU.
+fn assert_mostly_blocked(report: &Value) {
+    let vcpu = &report["vcpus"][0];
+    let blocked = vcpu["runstate"]["blocked_ns"].as_u64().unwrap();
+    let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+    assert!(blocked > elapsed / 2, "{report:#}");
+}
+
 fn record(client: &Client, mode: &str, enough: impl Fn(&Value) -> bool) -> Value {
-    let image = image().to_str().unwrap();
+    let image = client.image().to_str().unwrap();
     client.must(&["start", "-F", "499", "--mode", mode, "--image", image]);
     wait_until("the samples", || {
         thread::sleep(Duration::from_millis(300));

@@ -2,10 +2,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::thread;
+use std::time::Duration;
 
+use unikprof_tests::guest_statistics::GuestStatistics;
 use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::{STATISTICS_PORT, with_keys};
 
-use super::{BOOT, guest, record_both, rust_image};
+use super::{
+    BOOT, assert_keys_are_required, assert_mostly_blocked, guest, keys, record_both, rust_image,
+};
+use crate::c_kernel::with_keys::assert_dump_tells;
 use crate::harness::{Boot, Guest, counters_add_up, on, wait_until};
 use crate::hot_spots::assert_shares;
 
@@ -13,6 +20,12 @@ const RUST: &str = "rust-dropin";
 const RUST_TWO: &str = "rust-dropin-two-vcpus";
 /// Its second vCPU sleeps until the first one sends it an interrupt by the local APIC.
 const RUST_SIGNALS: &str = "rust-dropin-signals";
+/// It requires keys.
+const RUST_ASLEEP: &str = "rust-dropin-asleep";
+/// It panics after twenty seconds.
+const RUST_CRASHING: &str = "rust-dropin-crashing";
+/// Where the guest that sleeps tells how often it was woken, by its own device.
+const STATISTICS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 93), STATISTICS_PORT);
 /// Where the guest sends back what it receives, by its own device.
 const ECHO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 90), 7);
 const RUST_GUESTS: Boot = Boot {
@@ -22,15 +35,30 @@ const RUST_GUESTS: Boot = Boot {
             (RUST, 50, 1, "hotspots=80 echo=7"),
             (RUST_TWO, 51, 2, "hotspots=80"),
             (RUST_SIGNALS, 52, 2, "signals=20"),
+            (RUST_ASLEEP, 53, 1, "stats=7001"),
+            (
+                RUST_CRASHING,
+                54,
+                1,
+                "hotspots=50 stuck=panic stuck_after=20",
+            ),
         ];
         let guests = guests.map(|(name, address, vcpus, work)| {
             let own = address + 40;
             let address = &format!("10.0.2.{address}");
-            let mut guest = guest(name, address, &[("access", "open")]);
+            let settings = [("access", "open"), ("record", "flight")];
+            let settings = &settings[..1 + usize::from(name == RUST_CRASHING)];
+            let mut guest = guest(name, address, settings);
             guest.kernel = rust_image().into();
             guest.vcpus = vcpus;
-            if name == RUST {
-                guest.other_ports = vec![ECHO];
+            match name {
+                RUST => guest.other_ports = vec![ECHO],
+                RUST_ASLEEP => {
+                    guest.store.retain(|(node, _)| !node.ends_with("access"));
+                    guest = with_keys(guest, &keys());
+                    guest.other_ports = vec![STATISTICS];
+                }
+                _ => {}
             }
             guest.command_line = format!("{work} vcpus={vcpus} ip=10.0.2.{own}/24");
             guest
@@ -88,6 +116,40 @@ fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
         let line = lab.wait_for_console(RUST_SIGNALS, "xen-guest: 20 signals beside upcalls", BOOT);
         line.unwrap();
         client.stop("run.unikprof");
+    });
+}
+
+/// By its own count: at 1,997 Hz for ten seconds it would be twenty thousand, and 500 by a look each 20 ms. A client that
+/// reads the count is some tens, and each stall of a busy host some more.
+#[test]
+fn a_guest_in_rust_with_keys_that_sleeps_is_seldom_woken() {
+    const ASLEEP: Duration = Duration::from_secs(10);
+    const NAPS: usize = 3;
+    const FEW: u64 = 200;
+    on(&RUST_GUESTS, |lab| {
+        let [_, client] = assert_keys_are_required(lab, RUST_ASLEEP);
+        client.must(&["start", "-F", "1997"]);
+        let port = lab.forwarded_from(RUST_ASLEEP, STATISTICS).unwrap();
+        let statistics = || GuestStatistics::read((Ipv4Addr::LOCALHOST, port).into()).unwrap();
+        let mut naps = (0..NAPS).map(|_| {
+            let before = statistics();
+            // Not a wait for something to happen: the time in which nothing may.
+            thread::sleep(ASLEEP);
+            statistics().since(&before, "vcpu0.wakes")
+        });
+        assert!(naps.any(|wakes| (1..FEW).contains(&wakes)));
+        client.stop("run.unikprof");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        assert_mostly_blocked(&report);
+    });
+}
+
+/// By its panic, which calls the drop-in if it is linked in.
+#[test]
+fn a_guest_in_rust_that_panics_leaves_its_recording() {
+    on(&RUST_GUESTS, |lab| {
+        assert_dump_tells(lab, RUST_CRASHING, rust_image(), &["winter", "december"]);
     });
 }
 

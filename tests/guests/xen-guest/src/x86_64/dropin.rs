@@ -34,6 +34,12 @@ pub(crate) fn start() {
     interrupts::enable();
 }
 
+/// Leaves a crash dump on the console, if something is recorded.
+pub(crate) fn crash() {
+    // SAFETY: its contract is met on the first vCPU; a panic of another may leave no dump.
+    unsafe { call_if_linked!("unikprof_dropin_crash") };
+}
+
 /// Connects its network again, in a restored domain, while xenstore and the console are not used.
 pub(crate) fn resume() {
     // SAFETY: its contract is met on the first vCPU; on others it does nothing.
