@@ -1,16 +1,19 @@
-//! Kernels in C that sleep, are stuck, wait in other ways or crash.
+//! Kernels in C that sleep, are stuck, wait in other ways or crash, and a guest in Rust that is stuck.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use unikprof_tests::lab::{Lab, LabConfig};
+use unikprof_tests::profiled::with_keys;
 
-use super::{BOOT, assert_mostly_blocked, assert_waits_are_told, client, guest, image, record};
+use super::{
+    BOOT, assert_keys_are_required, assert_mostly_blocked, assert_waits_are_told, client, guest,
+    image, keys, record, rust_image,
+};
 use crate::c_kernel::with_keys::assert_dump_tells;
-use crate::harness::{Boot, counters_add_up, on};
+use crate::harness::{Boot, Client, counters_add_up, on};
 
 const ASLEEP: &str = "c-dropin-asleep";
-const STUCK: &str = "c-dropin-stuck";
 /// Its upcall stays pending: it looks for events in its threads.
 const LAZY: &str = "c-dropin-lazy";
 /// The same at work, with waits.
@@ -20,12 +23,13 @@ const BLOCKS: &str = "c-dropin-blocks";
 const BLOCKS_ASLEEP: &str = "c-dropin-blocks-asleep";
 /// It ends by a page fault, after twenty seconds.
 const CRASHING: &str = "c-dropin-crashing";
+/// In Rust; it requires keys.
+const RUST_STUCK: &str = "rust-dropin-stuck";
 const OTHERS: Boot = Boot {
-    name: "C kernels with the drop-in and other work",
+    name: "guests with the drop-in and other work",
     config: || {
         let guests = [
             (ASLEEP, "work=sleep"),
-            (STUCK, "work=stuck"),
             (LAZY, "work=stuck events=lazy"),
             (LAZY_WAITS, "events=lazy"),
             (BLOCKS, "wait=block"),
@@ -39,8 +43,13 @@ const OTHERS: Boot = Boot {
             guest.command_line = (*words).into();
             guest
         });
+        // The lab forwards to this address for the seventh guest.
+        let stuck = guest(RUST_STUCK, "10.0.2.56", &[]);
+        let mut stuck = with_keys(stuck, &keys());
+        stuck.kernel = rust_image().into();
+        stuck.command_line = "stuck=loop ip=10.0.2.96/24".into();
         Ok(LabConfig {
-            guests: guests.collect(),
+            guests: guests.chain([stuck]).collect(),
             ..LabConfig::default()
         })
     },
@@ -107,19 +116,22 @@ fn assert_not_woken(lab: &Lab, name: &str) {
     assert_mostly_blocked(&report);
 }
 
+/// One in C with an upcall pending, and one in Rust by a client with a key.
 #[test]
 fn a_guest_that_is_stuck_is_reached_and_recorded() {
     on(&OTHERS, |lab| {
-        for name in [STUCK, LAZY] {
+        for name in [LAZY, RUST_STUCK] {
             lab.wait_for_console(name, "stuck in a loop", BOOT).unwrap();
-            record_stuck(lab, name);
         }
+        assert_stuck(&client(lab, LAZY), "stuck;spin");
+        let [_, client] = assert_keys_are_required(lab, RUST_STUCK);
+        assert_stuck(&client, "stuck_in_a_loop");
     });
 }
 
-fn record_stuck(lab: &Lab, name: &str) {
-    let client = client(lab, name);
-    let report = record(&client, "cpu", |counters| {
+/// A recording shows the loop, by its frames, and little beside it.
+fn assert_stuck(client: &Client, frames: &str) {
+    let report = record(client, "cpu", |counters| {
         counters["recorded"].as_u64() >= Some(500)
     });
     counters_add_up(&report);
@@ -137,20 +149,19 @@ fn record_stuck(lab: &Lab, name: &str) {
         "{agent_ns} of {elapsed_ns}"
     );
     let all: u64 = stacks.iter().map(|(_, count)| count).sum();
-    let stuck = stacks
-        .iter()
-        .filter(|(stack, _)| stack.contains("stuck;spin"));
+    let stuck = stacks.iter().filter(|(stack, _)| stack.contains(frames));
     let stuck: u64 = stuck.map(|(_, count)| count).sum();
     assert!(
         stuck > 100 && stuck * 10 >= all * 9,
-        "{name}: {stuck} of {all}: {stacks:#?}"
+        "{frames}: {stuck} of {all}: {stacks:#?}"
     );
 }
 
 /// By its own `panic`, which knows nothing of the profiler.
 #[test]
 fn a_guest_that_ends_by_its_own_panic_leaves_its_recording() {
+    let workers = ["miller", "baker"];
     on(&OTHERS, |lab| {
-        assert_dump_tells(lab, CRASHING, image(), &["miller", "baker"]);
+        assert_dump_tells(lab, CRASHING, image(), &workers);
     });
 }
