@@ -14,7 +14,7 @@ pub mod op {
     pub const DOWN: u32 = 2;
     /// Is a vCPU up? Answers 1 or 0.
     pub const IS_UP: u32 = 3;
-    /// Fill a [`RunstateInfo`] once, with totals until now.
+    /// Fill a [`RunstateInfo`](super::RunstateInfo) once, with totals until now.
     pub const GET_RUNSTATE_INFO: u32 = 4;
     /// Register the area of [`RunstateInfo`](super::RunstateInfo), by virtual address.
     pub const REGISTER_RUNSTATE_MEMORY_AREA: u32 = 5;
