@@ -8,5 +8,6 @@ pub mod gic;
 mod hypercall;
 mod registers;
 pub mod timer;
+pub(crate) mod vcpu;
 
 pub use hypercall::HypercallInstruction;

@@ -21,8 +21,8 @@
 //! and no panic. After such an error the ring concerned is not used again.
 //!
 //! `unsafe` is in few files: the hypercall and its table of operations, pages, the places where memory is
-//! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and one instruction
-//! (`x86_64/clock.rs`).
+//! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and single instructions (clocks, system
+//! registers, starting a vCPU).
 //! A constructor over raw memory is one `unsafe fn` with a stated contract; what it makes is safe to use.
 //!
 //! # The order of a boot
@@ -96,6 +96,8 @@ mod byte_ring;
 mod channel;
 pub mod clock;
 pub mod console;
+#[cfg(any(target_arch = "aarch64", test))]
+pub mod device_tree;
 mod errno;
 pub mod events;
 #[cfg(any(test, feature = "fake"))]
@@ -108,6 +110,8 @@ pub mod last_words;
 pub mod memory;
 pub mod net;
 mod page;
+#[cfg(any(target_arch = "aarch64", test))]
+mod psci;
 pub mod ring;
 pub mod runstate;
 pub mod sched;

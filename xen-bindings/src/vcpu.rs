@@ -1,4 +1,4 @@
-//! vCPUs: their information, and on x86-64 starting and stopping the second and later ones.
+//! vCPUs: their information, and starting the second and later ones; on x86-64 also stopping them.
 
 #![allow(unsafe_code, reason = "memory is given to Xen by address")]
 
@@ -8,7 +8,6 @@ use crate::abi::{PAGE_SHIFT, PAGE_SIZE};
 use crate::errno::Errno;
 use crate::hypercall::Hypercall;
 
-#[cfg(target_arch = "x86_64")]
 pub use crate::arch::vcpu::*;
 
 /// Number of a vCPU within its domain, from zero.

@@ -16,7 +16,7 @@ use crate::flight::{FLIGHT, crash, recordings};
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
 use crate::working::accounting;
 
-use crate::{hot_spots, keys, stuck};
+use crate::{hot_spots, keys, stuck, vcpus};
 
 const ASLEEP: Duration = Duration::from_secs(10);
 /// Of the cases of the accuracy suite.
@@ -39,8 +39,10 @@ const WORKING: Boot = Boot {
     name: "arm-working",
     config: || {
         let orders = format!("hotspots=80 orders={ORDERS_PORT}");
-        let mut config = machine(3, &[("arm", &orders)])?;
+        let guests = [("arm", &*orders), ("arm-vcpus", "vcpus=2 load=60")];
+        let mut config = machine(3, &guests)?;
         config.guests[0].ports.push(ORDERS_PORT);
+        config.guests[1].vcpus = 2;
         Ok(config)
     },
 };
@@ -216,6 +218,14 @@ mod working {
     fn arm_names_files_and_lines_are_those_of_the_source() {
         on(&WORKING, |lab| {
             hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+        });
+    }
+
+    /// The second one was started by PSCI. They share a processor with the other guest.
+    #[test]
+    fn arm_two_vcpus_have_samples_of_their_own() {
+        on(&WORKING, |lab| {
+            vcpus::assert_each_is_sampled(&Guest::of(lab, "arm-vcpus").client_with_image(), 2);
         });
     }
 

@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code, reason = "registers of a device are accessed")]
 
+pub use crate::device_tree::Registers;
+
 use super::registers::{read, read_device, write, write_device};
 use crate::vcpu::VcpuId;
 
@@ -34,25 +36,6 @@ mod offset {
     pub(super) const PRIORITY_MASK: u64 = 4;
     pub(super) const ACKNOWLEDGE: u64 = 0xc;
     pub(super) const END: u64 = 0x10;
-}
-
-/// The addresses of the controller's registers: the device tree has them in the property `reg`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Registers {
-    /// `arm,cortex-a15-gic`: the distributor and the interface of the processor.
-    V2 {
-        /// The distributor (GICD).
-        distributor: u64,
-        /// The processor's interface (GICC).
-        interface: u64,
-    },
-    /// `arm,gic-v3`: the distributor and the redistributors, one behind the other.
-    V3 {
-        /// The distributor (GICD).
-        distributor: u64,
-        /// The redistributor (GICR) of the first vCPU.
-        redistributors: u64,
-    },
 }
 
 /// The interrupt controller.

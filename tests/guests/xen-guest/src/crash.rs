@@ -14,15 +14,14 @@ use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use unikprof_agent::CrashLines;
-use xen_sys_lite::clock::Clock;
 use xen_sys_lite::last_words::LastWords;
 use xen_sys_lite::{PolledChannel, SharedPage, hvm};
 
 #[cfg(feature = "trace")]
 use crate::arch::probed;
 use crate::hypercalls::CountedCalls;
-use crate::hypervisor::{self, shared_info, xen};
-use crate::{early_println, events, vcpus};
+use crate::hypervisor::{self, xen};
+use crate::{early_println, events, timer, vcpus};
 
 type Console = LastWords<PolledChannel<'static, CountedCalls>>;
 
@@ -83,7 +82,7 @@ fn take_console() -> Option<Console> {
     // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and the earlier console is
     // no longer used on this vCPU.
     let page = unsafe { SharedPage::identity_frame(ring.frame) }?;
-    let clock = Clock::new(shared_info(), vcpus::current().0)?;
+    let clock = timer::clock(vcpus::current())?;
     let channel = PolledChannel::new(hypervisor::events(), clock, ring.port);
     Some(LastWords::new(page, channel))
 }

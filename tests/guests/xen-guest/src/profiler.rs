@@ -25,7 +25,7 @@ use {crate::processor::MAX_VCPUS, unikprof_agent::trace_bytes};
 use crate::command_line::CommandLine;
 use crate::hypercalls::CountedCalls;
 use crate::hypervisor::{shared_info, xen};
-use crate::processor::TEXT_FILE_OFFSET;
+use crate::processor::{self, TEXT_FILE_OFFSET};
 use crate::store::{GuestStore, Identity};
 use crate::{println, profiler_access, timer, vcpus};
 
@@ -198,10 +198,10 @@ fn platform() -> GuestPlatform {
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
 }
 
-/// The memory in which Xen stores a vCPU's times; this guest registers no `vcpu_info`.
+/// The memory in which a vCPU's times are stored.
 fn areas(vcpu: u32) -> Option<VcpuAreas> {
     Some(VcpuAreas {
-        time: &shared_info().vcpu_info.get(vcpu as usize)?.time,
+        time: processor::time_info(VcpuId(vcpu))?,
         runstate: Some(vcpus::runstate(VcpuId(vcpu))?),
     })
 }

@@ -70,7 +70,13 @@ pub(crate) fn go_on_from(vcpu: VcpuId, stood_ns: u64) {
 
 /// System time on this vCPU, ns.
 pub(crate) fn system_ns(vcpu: VcpuId) -> u64 {
-    Clock::new(shared_info(), vcpu.0).map_or(0, |clock| clock.now_ns())
+    clock(vcpu).map_or(0, |clock| clock.now_ns())
+}
+
+/// The vCPU's clock of system time; `None` if the vCPU does not exist.
+pub(crate) fn clock(vcpu: VcpuId) -> Option<Clock<'static>> {
+    let time = processor::time_info(vcpu)?;
+    Some(Clock::with_time_info(shared_info(), time))
 }
 
 /// Connects the vCPU's timer, which may have an event channel. Called again after a restore, when nothing is armed.

@@ -28,9 +28,6 @@ start:
     .long 0
 1:  msr daifset, #0xf
     mov x19, x0                 /* the device tree */
-    mov x0, #(3 << 20)
-    msr cpacr_el1, x0           /* floating-point registers: compiled code uses them */
-    isb
     adrp x0, bss_start
     add x0, x0, :lo12:bss_start
     adrp x1, image_end
@@ -71,13 +68,46 @@ start:
     cmp x5, #512
     b.lo 4b
     dsb sy
+    bl  mmu_on
+    adrp x0, boot_stack_end
+    add x0, x0, :lo12:boot_stack_end
+    mov sp, x0
+    mov x29, xzr                /* the end of every chain of frame records */
+    mov x30, xzr
+    mov x0, x19
+    bl kernel_main
+    brk #0
+    .size start, . - start
 
+    /* Another vCPU, started by PSCI; x0: the top of its stack, and there the arguments of secondary_main. */
+    .globl secondary_start
+    .type secondary_start, @function
+secondary_start:
+    msr daifset, #0xf
+    mov x19, x0
+    bl  mmu_on
+    mov sp, x19
+    ldp x0, x1, [x19]
+    ldr x2, [x19, #16]
+    mov x29, xzr
+    mov x30, xzr
+    bl secondary_main
+    brk #0
+    .size secondary_start, . - secondary_start
+
+    /* Of every vCPU: floating point, the page tables, caches, vectors. */
+    .type mmu_on, @function
+mmu_on:
+    mov x0, #(3 << 20)
+    msr cpacr_el1, x0           /* floating-point registers: compiled code uses them */
     movz x2, #0xff00            /* attribute 0: devices; 1: memory, write-back */
     msr mair_el1, x2
     movz x2, #0x3519            /* 39 bits of address, write-back tables, inner shareable */
     movk x2, #0x0080, lsl #16   /* no addresses in the upper half */
     movk x2, #0x0002, lsl #32   /* 40 bits of physical address */
     msr tcr_el1, x2
+    adrp x0, page_level_1
+    add x0, x0, :lo12:page_level_1
     msr ttbr0_el1, x0
     tlbi vmalle1
     ic iallu
@@ -92,15 +122,9 @@ start:
     adrp x0, vectors
     add x0, x0, :lo12:vectors
     msr vbar_el1, x0
-    adrp x0, boot_stack_end
-    add x0, x0, :lo12:boot_stack_end
-    mov sp, x0
-    mov x29, xzr                /* the end of every chain of frame records */
-    mov x30, xzr
-    mov x0, x19
-    bl kernel_main
-    brk #0
-    .size start, . - start
+    isb
+    ret
+    .size mmu_on, . - mmu_on
 
     .section .bss.boot, "aw", @nobits
     .balign 4096

@@ -5,11 +5,11 @@
 
 use core::fmt::{self, Write as _};
 
-use xen_sys_lite::clock::Clock;
 use xen_sys_lite::console::Console;
 use xen_sys_lite::{PolledChannel, SharedPage, hvm};
 
-use crate::hypervisor::{self, events, shared_info, xen};
+use crate::hypervisor::{self, events, xen};
+use crate::timer;
 use crate::vcpus::FIRST;
 
 /// Writes formatted text and a newline.
@@ -31,7 +31,7 @@ pub(crate) fn write_line(line: fmt::Arguments<'_>) {
     // SAFETY: the Xen tools placed the page for this purpose, and memory is mapped one to one. Another console on the
     // ring writes at the same position or is not used any more.
     let page = unsafe { SharedPage::identity_frame(ring.frame) };
-    if let (Some(page), Some(clock)) = (page, Clock::new(shared_info(), FIRST)) {
+    if let (Some(page), Some(clock)) = (page, timer::clock(FIRST)) {
         let mut console = Console::new(page, PolledChannel::new(events(), clock, ring.port));
         // What the console does not accept is lost: there is nowhere to report it.
         let _ = writeln!(console, "{line}");

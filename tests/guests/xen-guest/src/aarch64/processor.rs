@@ -1,4 +1,4 @@
-//! The processor: its vCPU, the way into Xen, the interrupt controller, the timer, and waiting.
+//! The processor: its vCPUs, the way into Xen, the interrupt controller, the timer, and waiting.
 
 #![allow(unsafe_code, reason = "system registers, and instructions that wait")]
 
@@ -6,18 +6,18 @@ use core::arch::asm;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::{self, Clock, counter_hz, read_counter};
 use xen_sys_lite::events::{Port, Upcall};
 use xen_sys_lite::gic::{self, Gic, Registers};
-use xen_sys_lite::vcpu::VcpuId;
-use xen_sys_lite::{Errno, HypercallInstruction, timer};
+use xen_sys_lite::vcpu::{self, VcpuId};
+use xen_sys_lite::{Errno, HypercallInstruction, PageMemory, timer};
 
-use crate::hypervisor::shared_info;
+use crate::hypervisor::{shared_info, xen};
 use crate::vcpus::{self, FIRST};
 
 /// The maximum number of vCPUs of this guest on this processor.
-pub(crate) const MAX_VCPUS: usize = 1;
+pub(crate) const MAX_VCPUS: usize = 4;
 
 /// Where the image's text begins in its file.
 #[cfg(feature = "agent")]
@@ -50,7 +50,26 @@ pub(crate) fn deliver_upcalls() -> Result<(), Errno> {
 
 /// The event channel state of all vCPUs.
 pub(crate) const fn upcalls(shared: &'static SharedInfo) -> [Upcall<'static>; MAX_VCPUS] {
-    [Upcall::new(shared, &shared.vcpu_info[0])]
+    let later = later_vcpus();
+    [
+        Upcall::new(shared, &shared.vcpu_info[0]),
+        Upcall::new(shared, &later[0]),
+        Upcall::new(shared, &later[1]),
+        Upcall::new(shared, &later[2]),
+    ]
+}
+
+/// The information of the vCPUs from 1 on, which the shared page has no room for.
+const fn later_vcpus() -> &'static [VcpuInfo; MAX_VCPUS - 1] {
+    static PAGE: PageMemory = PageMemory::new();
+    // SAFETY: a page for this alone, which is never freed; every field is an atomic, and zeros are valid.
+    unsafe { PAGE.base().cast().as_ref() }
+}
+
+/// The parameters of the clock, one for all vCPUs: the counter and Xen's system time are the same everywhere. Xen writes
+/// none, so [`connect_timer`] does, on the first vCPU.
+pub(crate) fn time_info(_: VcpuId) -> Option<&'static VcpuTimeInfo> {
+    Some(&shared_info().vcpu_info[0].time)
 }
 
 /// Called once, before [`attach`].
@@ -59,21 +78,33 @@ pub(crate) fn prepare() {}
 /// Sets up this vCPU, whose number it is.
 pub(crate) fn attach(_: VcpuId) {}
 
-/// The vCPU that this code runs on.
-pub(crate) fn current() -> VcpuId {
-    FIRST
-}
+pub(crate) use vcpu::current;
 
-/// There is no other vCPU.
+/// Starts another vCPU, which runs `body` with interrupts on.
 ///
 /// # Safety
-/// Only that vCPU uses the stack.
+/// Only that vCPU uses the stack, which is mapped one to one.
 pub(crate) unsafe fn start(
-    _: VcpuId,
-    _: extern "C" fn(VcpuId) -> !,
-    _: Range<u64>,
+    vcpu: VcpuId,
+    body: extern "C" fn(VcpuId) -> !,
+    stack: Range<u64>,
 ) -> Result<(), Errno> {
-    Err(Errno::EINVAL)
+    unsafe extern "C" {
+        static secondary_start: u8;
+    }
+    let info = (vcpu.0 as usize).checked_sub(1);
+    let info = info.and_then(|index| later_vcpus().get(index));
+    let info = info.ok_or(Errno::EINVAL)?;
+    // The arguments of `secondary_main`, below which its stack begins.
+    let arguments = [u64::from(vcpu.0), body as usize as u64, stack.start, 0];
+    let top = (stack.end - size_of_val(&arguments) as u64) & !15;
+    // SAFETY: the stack is the caller's promise, and much larger. Memory is mapped one to one; the code at
+    // `secondary_start` expects to be started so.
+    unsafe {
+        core::ptr::with_exposed_provenance_mut::<[u64; 4]>(top as usize).write(arguments);
+        vcpu::register_vcpu_info(&xen(), vcpu, info, core::ptr::from_ref(info) as u64)?;
+        vcpu::up(vcpu, &raw const secondary_start as u64, top)
+    }
 }
 
 /// Remembers where the interrupt controller's registers are. Called once, before interrupts are enabled.
@@ -126,15 +157,17 @@ pub(crate) fn wait() {
     }
 }
 
-/// Enables the timer's interrupt and that of event channels, and makes the vCPU's clock: the timer has no event channel.
+/// Enables the timer's interrupt and that of event channels, and on the first vCPU makes the clock: the timer has no event
+/// channel.
 pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
     gic().start(vcpu, 1 << timer::INTERRUPT | 1 << gic::EVENTS);
-    let shared = shared_info();
-    let info = shared.vcpu_info.get(vcpu.0 as usize);
-    let time = &info.ok_or(Errno::EINVAL)?.time;
+    let time = &shared_info().vcpu_info[0].time;
+    if vcpu != FIRST {
+        return Ok(None);
+    }
     let runstate = vcpus::runstate(vcpu).ok_or(Errno::EINVAL)?;
     clock::set_counter_hz(time, counter_hz());
-    let clock = Clock::with_time_info(shared, time);
+    let clock = Clock::with_time_info(shared_info(), time);
     for _ in 0..LESSONS {
         timer::set_singleshot(&clock, clock.now_ns() + LESSON_NS);
         // SAFETY: the timer's interrupt, which is masked, ends the wait.
@@ -148,8 +181,7 @@ pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
 
 /// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is armed.
 pub(crate) fn arm_timer(vcpu: VcpuId, system_ns: u64) -> bool {
-    let clock = Clock::new(shared_info(), vcpu);
-    clock
+    crate::timer::clock(vcpu)
         .map(|clock| timer::set_singleshot(&clock, system_ns))
         .is_some()
 }

@@ -5,12 +5,9 @@
     reason = "the tree lies at the physical address that Xen names"
 )]
 
-use core::fmt;
 use core::ops::Range;
 
-use fdt::Fdt;
-use fdt::node::FdtNode;
-use xen_sys_lite::gic::Registers;
+use xen_sys_lite::device_tree::{DeviceTree, DeviceTreeError};
 
 use super::processor;
 
@@ -23,71 +20,23 @@ pub(crate) struct StartInfo {
     pub(crate) free_memory: Range<u64>,
 }
 
-/// Why the guest cannot start.
-#[derive(Debug)]
-pub(crate) enum StartInfoError {
-    Tree(fdt::FdtError),
-    Missing(&'static str),
-}
-
-impl fmt::Display for StartInfoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tree(error) => write!(f, "the device tree: {error:?}"),
-            Self::Missing(what) => write!(f, "the device tree has no {what}"),
-        }
-    }
-}
-
 /// Reads the device tree at `address`.
 ///
 /// # Safety
 ///
 /// `address` must be the value of x0 at the entry, and nothing may have been written after the image yet.
-pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
+pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, DeviceTreeError> {
     // SAFETY: memory is always mapped one to one, and the tree is not written before this function returns.
-    let tree = unsafe { Fdt::from_ptr(core::ptr::with_exposed_provenance(address as usize)) }
-        .map_err(StartInfoError::Tree)?;
-    if tree.find_compatible(&["xen,xen"]).is_none() {
-        return Err(StartInfoError::Missing("Xen"));
-    }
-    processor::set_gic(interrupt_controller(&tree)?);
+    let tree = unsafe { DeviceTree::read(address) }?;
+    processor::set_gic(tree.interrupt_controller()?);
     let image = image_range();
-    let memory = tree.memory();
-    let ram = memory
-        .regions()
-        .find_map(|region| {
-            let start = region.starting_address.addr() as u64;
-            let ram = start..start.saturating_add(region.size? as u64);
-            ram.contains(&image.start).then_some(ram)
-        })
-        .ok_or(StartInfoError::Missing("memory for the image"))?;
+    let ram = tree
+        .memory()
+        .find(|ram| ram.contains(&image.start))
+        .ok_or(DeviceTreeError::Missing("memory for the image"))?;
     Ok(StartInfo {
-        command_line: tree.chosen().bootargs().map_or("", keep),
+        command_line: keep(tree.command_line()?),
         free_memory: image.end.next_multiple_of(4096)..ram.end,
-    })
-}
-
-fn interrupt_controller(tree: &Fdt<'_>) -> Result<Registers, StartInfoError> {
-    let registers = |node: FdtNode<'_, '_>| {
-        let mut regions = node.reg()?;
-        let mut next = || Some(regions.next()?.starting_address.addr() as u64);
-        Some((next()?, next()?))
-    };
-    let version_3 = tree.find_compatible(&["arm,gic-v3"]).and_then(registers);
-    if let Some((distributor, redistributors)) = version_3 {
-        return Ok(Registers::V3 {
-            distributor,
-            redistributors,
-        });
-    }
-    let version_2 = tree.find_compatible(&["arm,cortex-a15-gic", "arm,gic-400"]);
-    let (distributor, interface) = version_2
-        .and_then(registers)
-        .ok_or(StartInfoError::Missing("interrupt controller"))?;
-    Ok(Registers::V2 {
-        distributor,
-        interface,
     })
 }
 

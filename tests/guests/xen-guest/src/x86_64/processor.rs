@@ -9,7 +9,7 @@ use core::arch::{asm, global_asm, naked_asm};
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuTimeInfo};
 use xen_sys_lite::events::{Port, Upcall, Virq};
 use xen_sys_lite::vcpu::{self, Registers64, VcpuId, long_mode_registers};
 use xen_sys_lite::{Errno, HypercallPage, hvm, timer};
@@ -18,7 +18,7 @@ use super::descriptors;
 pub(crate) use super::descriptors::MAX_VCPUS;
 use super::hypercall_page::hypercall_page;
 use super::interrupts::UPCALL_VECTOR;
-use crate::hypervisor::{events, xen};
+use crate::hypervisor::{events, shared_info, xen};
 
 /// The way into Xen.
 pub(crate) type Calls = HypercallPage;
@@ -67,6 +67,11 @@ pub(crate) const fn upcalls(shared: &'static SharedInfo) -> [Upcall<'static>; MA
         Upcall::new(shared, &vcpus[6]),
         Upcall::new(shared, &vcpus[7]),
     ]
+}
+
+/// The parameters of a vCPU's clock, which Xen keeps in the shared page.
+pub(crate) fn time_info(vcpu: VcpuId) -> Option<&'static VcpuTimeInfo> {
+    Some(&shared_info().vcpu_info.get(vcpu.0 as usize)?.time)
 }
 
 /// Called once, before [`attach`].
