@@ -39,10 +39,8 @@ const WORKING: Boot = Boot {
     name: "arm-working",
     config: || {
         let orders = format!("hotspots=80 orders={ORDERS_PORT}");
-        let guests = [("arm", &*orders), ("arm-vcpus", "vcpus=2 load=60")];
-        let mut config = machine(3, &guests)?;
+        let mut config = machine(3, &[("arm", &orders)])?;
         config.guests[0].ports.push(ORDERS_PORT);
-        config.guests[1].vcpus = 2;
         Ok(config)
     },
 };
@@ -52,10 +50,12 @@ const LEAVES: Boot = Boot {
     config: || {
         let processor = Processor::Aarch64;
         let kernel = build_xen_guest_without_frame_pointers(processor, features(processor))?;
-        Ok(LabConfig {
-            processor,
-            ..LabConfig::with_guest(profiled_kernel(kernel, "arm-leaves", "hotspots=80"))
-        })
+        let mut config = machine(3, &[("arm-vcpus", "vcpus=2 load=60")])?;
+        config.guests[0].vcpus = 2;
+        config
+            .guests
+            .push(profiled_kernel(kernel, "arm-leaves", "hotspots=80"));
+        Ok(config)
     },
 };
 
@@ -114,6 +114,14 @@ mod leaves {
             // The assembly of the boot, of interrupts and of copying has no rules; next to no caller is there.
             let by_table = count("by_table");
             assert!(by_table * 100 >= count("recorded") * 95, "{counters:#}");
+        });
+    }
+
+    /// The second one was started by PSCI. They share a processor with the other guest.
+    #[test]
+    fn arm_two_vcpus_have_samples_of_their_own() {
+        on(&LEAVES, |lab| {
+            vcpus::assert_each_is_sampled(&Guest::of(lab, "arm-vcpus").client_with_image(), 2);
         });
     }
 }
@@ -218,14 +226,6 @@ mod working {
     fn arm_names_files_and_lines_are_those_of_the_source() {
         on(&WORKING, |lab| {
             hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
-        });
-    }
-
-    /// The second one was started by PSCI. They share a processor with the other guest.
-    #[test]
-    fn arm_two_vcpus_have_samples_of_their_own() {
-        on(&WORKING, |lab| {
-            vcpus::assert_each_is_sampled(&Guest::of(lab, "arm-vcpus").client_with_image(), 2);
         });
     }
 
