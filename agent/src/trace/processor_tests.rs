@@ -179,7 +179,15 @@ impl Machine {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            for signal in [libc::SIGILL, libc::SIGSEGV, libc::SIGFPE, libc::SIGBUS] {
+            // None should trap; one that does is named.
+            let signals = [
+                libc::SIGILL,
+                libc::SIGSEGV,
+                libc::SIGFPE,
+                libc::SIGBUS,
+                libc::SIGTRAP,
+            ];
+            for signal in signals {
                 assert_eq!(
                     libc::sigaction(signal, &raw const action, core::ptr::null_mut()),
                     0
