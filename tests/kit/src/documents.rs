@@ -49,8 +49,11 @@ fn commands_of(page: &str, program: &str) -> Vec<(String, Vec<String>)> {
             _ if before.iter().any(|word| word == "cargo") => continue,
             _ => {}
         }
-        let comment = arguments.iter().position(|word| word.starts_with('#'));
-        let arguments = &arguments[..comment.unwrap_or(arguments.len())];
+        // A comment, or where the output goes.
+        let end = arguments
+            .iter()
+            .position(|word| word.starts_with(['#', '>', '|']));
+        let arguments = &arguments[..end.unwrap_or(arguments.len())];
         found.push((line.trim().to_owned(), arguments.to_vec()));
     }
     found
