@@ -94,8 +94,9 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
         let since_ns = moment.at_ns.saturating_sub(window.from_ns);
         tracks.add((moment.vcpu, false), moment, since_ns);
     }
+    let mut end_ns = window.length_ns();
     for (vcpu, counted) in &moments.untimed {
-        tracks.add_counts(*vcpu, counted);
+        end_ns = end_ns.max(tracks.add_counts(*vcpu, counted));
     }
     if let Some(view) = view {
         let timed = tracks
@@ -109,12 +110,18 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
             info.mode,
         );
     }
+    // Without these the front end shows the time of the samples only, and no marker before or after it.
+    let meta = [
+        ("extra", extra(report)),
+        ("profilingStartTime", json!(0)),
+        ("profilingEndTime", json!(end_ns as f64 / 1e6)),
+    ];
     tables::write(
         report,
         &tracks.profile,
         &places,
         &tracks.weights,
-        &extra(report),
+        &meta,
         out,
     )
 }
@@ -213,8 +220,8 @@ impl<'r> Tracks<'r> {
         }
     }
 
-    /// Stacks without times: one after the other.
-    fn add_counts(&mut self, vcpu: u32, counted: &Counted) {
+    /// Stacks without times: one after the other. Returns when the last one ends, in ns.
+    fn add_counts(&mut self, vcpu: u32, counted: &Counted) -> u64 {
         let info = self.report.symbolized.profile().recording();
         let each = match info.unit() {
             Unit::Samples => info.period_ns,
@@ -234,6 +241,7 @@ impl<'r> Tracks<'r> {
             self.add((vcpu, true), &moment, at_ns);
             at_ns = at_ns.saturating_add(length_ns);
         }
+        at_ns
     }
 
     fn add(&mut self, track: Track, moment: &Moment, since_ns: u64) {
@@ -477,6 +485,14 @@ mod tests {
         assert_eq!(samples["weightType"], "samples");
         // A hostile recording may count any number.
         of_one_stack(Mode::Cpu, u64::MAX);
+    }
+
+    /// Guards markers outside of the time of the samples, to which the front end limits itself without being told the range.
+    #[test]
+    fn the_whole_time_is_shown() {
+        let meta = &of_one_stack(Mode::Cpu, 3)["meta"];
+        let range = ["profilingStartTime", "profilingEndTime"].map(|end| meta[end].as_f64());
+        assert_eq!(range, [Some(0.0), Some(3.0)]);
     }
 
     #[test]

@@ -110,13 +110,13 @@ struct MadeFrames {
     subcategory: Box<RawValue>,
 }
 
-/// Writes the profile with its frames, and with the threads' `weights` in the order of their samples.
+/// Writes the profile with its frames, more members of its `meta`, and the threads' `weights` in the order of their samples.
 pub(super) fn write(
     report: &Report<'_>,
     profile: &fx::Profile,
     places: &Places,
     weights: &BTreeMap<Track, Vec<u64>>,
-    extra: &Value,
+    more_meta: &[(&str, Value)],
     out: &mut impl Write,
 ) -> io::Result<()> {
     let text = serde_json::to_string(profile)?;
@@ -125,7 +125,9 @@ pub(super) fn write(
     let libraries = Libraries::of(report);
     set(&mut file, "libs", &libraries.all)?;
     let mut meta: Object = get(&file, "meta")?;
-    set(&mut meta, "extra", extra)?;
+    for (key, value) in more_meta {
+        set(&mut meta, key, value)?;
+    }
     set(&mut file, "meta", &meta)?;
     let mut threads: Vec<Object> = get(&file, "threads")?;
     let unit = report.symbolized.profile().recording().unit();
