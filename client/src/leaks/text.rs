@@ -92,13 +92,16 @@ fn write_rejected(
     };
     for rejected in &all[..shown] {
         let names = frames(rejected.node, symbolized).into_iter();
-        let names: Vec<String> = names.take(3).map(|(name, _)| name).collect();
+        let names: Vec<String> = names.map(|(name, _)| name).collect();
+        let within = names.iter().take_while(|name| is_librarys(name)).count();
+        let own = &names[if within < names.len() { within } else { 0 }..];
+        let own = &own[..own.len().min(3)];
         writeln!(
             out,
             "{:>10}  {:<27}  {}",
             size(rejected.amounts.bytes.count()),
             rejected.rule.text(),
-            names.join(" < ")
+            own.join(" < ")
         )?;
     }
     let more = &all[shown..];
@@ -112,6 +115,15 @@ fn write_rejected(
         )?;
     }
     Ok(())
+}
+
+/// Whether a function is one of Rust's own libraries, by which most stacks allocate: a short line has no room for it.
+fn is_librarys(name: &str) -> bool {
+    let path = name.trim_start_matches('<');
+    ["alloc::", "core::", "std::"]
+        .iter()
+        .any(|it| path.starts_with(it))
+        || path.len() < name.len() && path.contains(" as alloc::")
 }
 
 fn write_one(
@@ -225,4 +237,27 @@ pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[Str
         "rejected": rejected.collect::<Vec<_>>(),
         "warnings": warnings,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_own_functions_are_not_the_librarys() {
+        for name in [
+            "alloc::vec::Vec<T,A>::push",
+            "<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
+            "<alloc::string::String as core::clone::Clone>::clone",
+        ] {
+            assert!(is_librarys(name), "{name}");
+        }
+        for name in [
+            "guest::alloc::take",
+            "<guest::Name as core::clone::Clone>::clone",
+            "malloc",
+        ] {
+            assert!(!is_librarys(name), "{name}");
+        }
+    }
 }
