@@ -387,6 +387,31 @@ fn what_fills_up_is_not_shown() {
     }
 }
 
+/// Guards a stack with few samples: the absence of births in a whole half tells that it has stopped.
+#[test]
+fn what_stopped_at_half_the_time_is_not_shown_with_few_samples() {
+    let node = nodes(1)[0];
+    for births in LEAST as u64..=30 {
+        // Up to half of the time without the age, which is 112.5 s.
+        let born = (1..=births).map(|number| number * 56 * SECOND / births);
+        let samples = born.map(|born_ns| LiveSample {
+            node,
+            vcpu: 0,
+            size: 16 << 10,
+            born_ns,
+        });
+        let samples: Vec<LiveSample> = samples.collect();
+        let held = dump_times(120.0).into_iter().map(|time| {
+            let at_ns = (time * SECOND as f64) as u64;
+            let is_held = |sample: &&LiveSample| sample.born_ns <= at_ns;
+            let samples = samples.iter().filter(is_held).copied().collect();
+            Held { at_ns, samples }
+        });
+        let growth = find(&held.collect::<Vec<_>>(), 0, None, 4 << 10).unwrap();
+        assert_eq!(growth.growing, [], "{births} samples");
+    }
+}
+
 /// Where a stack both leaks and serves, the leak is what is left when the rest has died.
 #[test]
 fn a_leak_in_a_stack_that_also_serves_is_found() {
