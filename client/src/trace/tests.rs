@@ -115,6 +115,30 @@ fn shown_of(trace: Trace, options: TraceOptions, format: Format) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// Guards times of a call whose function's probes were removed: nothing tells when it ended, and the agent charges none.
+#[test]
+fn an_open_call_of_a_removed_function_has_no_time_inside_another_either() {
+    let trace = trace();
+    let records = vec![
+        enter(0, 1, 1_000_000),
+        enter(1, 1, 1_010_000),
+        leave(1, 1, 1_015_000, how::RETURNED),
+        enter(1, 1, 1_020_000),
+        leave(1, 1, 1_900_000, how::OPEN),
+        leave(0, 1, 1_900_000, how::RETURNED),
+    ];
+    let timeline = timeline(vec![records], Vec::new());
+    let options = TraceOptions {
+        inside: Some("serve".parse().unwrap()),
+        ..TraceOptions::default()
+    };
+    let view = TraceView::new(&trace, Some(&timeline), options);
+    let row = view.rows().into_iter().find(|row| row.function == 1);
+    let row = row.unwrap();
+    assert_eq!((row.calls, row.returned, row.open), (2, 1, 1));
+    assert_eq!((row.total_ns, row.self_ns), (5_000, 5_000));
+}
+
 #[test]
 fn sums_add_up_and_what_is_missing_says_so() {
     let text = shown(TraceOptions::default(), Format::Text);

@@ -255,6 +255,10 @@ impl<'t> TraceView<'t> {
                 End::Open => &mut row.open,
                 End::Lost => &mut row.lost,
             } += 1;
+            // Nothing tells when the open call of a function without probes has ended.
+            if call.end == End::Open && self.trace.functions[function].is_removed() {
+                continue;
+            }
             let duration_ns = call.duration_ns();
             if is_outermost(calls, at) {
                 row.total_ns = row.total_ns.saturating_add(duration_ns);
