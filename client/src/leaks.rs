@@ -72,7 +72,7 @@ pub(crate) struct Growth {
     pub(crate) held: [Amounts; 2],
     /// How many stacks have survivors.
     pub(crate) stacks: usize,
-    /// Whether samples of later allocations were dropped, so that all sums are lower bounds.
+    /// Whether samples were dropped, before A or after it, so that all sums are lower bounds.
     pub(crate) is_lower_bound: bool,
     /// Those that grow, by evidence.
     pub(crate) growing: Vec<Growing>,

@@ -522,6 +522,7 @@ fn what_was_dropped_is_judged_against_what_is_held() {
         let (text, _) = show(&["report", "a.unikprof", "--analyze"]);
         expect(&text, "beside 200 that are held");
         let (text, errors) = show(&["leaks", "a.unikprof", "b.unikprof"]);
+        expect(&text, "at least 390.6 KiB at its beginning");
         expect(&text, "at least 390.6 KiB at its end");
         expect(&text, "nothing grows of what was followed");
         expect(&errors, "30 sampled allocations are not followed");

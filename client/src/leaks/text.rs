@@ -32,14 +32,14 @@ pub(crate) fn write(
         duration(length_ns),
         duration(growth.older_ns)
     )?;
+    let at_least = if growth.is_lower_bound {
+        "at least "
+    } else {
+        ""
+    };
     writeln!(
         out,
-        "held       {before} at its beginning, {}{after} at its end",
-        if growth.is_lower_bound {
-            "at least "
-        } else {
-            ""
-        }
+        "held       {at_least}{before} at its beginning, {at_least}{after} at its end"
     )?;
     writeln!(
         out,
