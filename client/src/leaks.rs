@@ -16,9 +16,9 @@
 //!    with an empty table, so memory that lives for a while always grows at first, and less of it has gone than came;
 //! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance makes it (occupancy,
 //!    [`UNEVEN`]): what was allocated at a few moments is a load, an initialization or a cache that was filled, not a leak;
-//! 4. **it goes on.** Neither in the younger half of the time nor in the last of the eight parts is the rate of births both less
-//!    than [`KEPT`] of the rate before, and less than the rate before by more than chance explains (binomial, [`STOPPED`]). Chance
-//!    alone would reject any leak that slows down a little, with enough samples.
+//! 4. **it goes on.** Neither in the younger half of the time nor in the last of the eight parts are there fewer births than
+//!    chance explains (binomial, [`STOPPED`]) at [`KEPT`] of the rate before, or none at all where chance does not explain that
+//!    at the rate before. A leak that slows down goes on.
 //!
 //! Each stack that has survivors and is not shown has the [`Rule`] that rejected it.
 //!
@@ -326,11 +326,11 @@ fn judge(
     }
     for last in [PARTS / 2, 1] {
         let births: usize = parts[PARTS - last..].iter().sum();
-        let before = survivors.len() - births;
-        // The rates, each times the lengths of both times.
-        let has_fallen = ((births * (PARTS - last)) as f64) < KEPT * (before * last) as f64;
-        let fair = last as f64 / PARTS as f64;
-        if has_fallen && heads_at_most(births, survivors.len(), fair) < STOPPED {
+        let so_few_at = |rate: f64| {
+            let [now, before] = [rate * last as f64, (PARTS - last) as f64];
+            heads_at_most(births, survivors.len(), now / (now + before)) < STOPPED
+        };
+        if so_few_at(KEPT) || births == 0 && so_few_at(1.0) {
             return Err(Rule::Stopped);
         }
     }
