@@ -17,6 +17,7 @@ use crate::record::{self, Mode, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
 use crate::report::heap::{is_lower_bound, warnings, without_allocator};
 use crate::symbols::Symbolizer;
+use crate::units::duration;
 
 pub(super) const HELP: &str = "\
 A stack is shown if allocations that were made after A and are older than
@@ -145,11 +146,18 @@ pub(super) fn connect(
     let outcome = record::watch(session, &settings, arguments.length, &path, &mut progress);
     progress.finish();
     let outcome = outcome?;
-    if let Some(error) = &outcome.incomplete {
-        eprintln!("warning: the recording is incomplete: {error}");
-    }
     let looked = Looked::whole(open(&path, Reading::Salvage)?);
-    show(&looked, symbolizer, &arguments.show, json)
+    show(&looked, symbolizer, &arguments.show, json)?;
+    match outcome.incomplete {
+        None => Ok(()),
+        Some(reason) => {
+            let _ = folder.keep();
+            Err(Failure::Incomplete {
+                path,
+                reason: reason.to_string(),
+            })
+        }
+    }
 }
 
 /// What was held at several times.
@@ -276,6 +284,14 @@ fn show(
             "the recording says only once what was held; name a second dump of it, or use `connect ADDR leaks`".into(),
         )
     })?;
+    let length_ns = growth.to_ns.saturating_sub(growth.from_ns);
+    if growth.older_ns >= length_ns {
+        return Err(Failure::Usage(format!(
+            "nothing can be older than {} that was allocated in the {} from A to B: give --older a part of that time",
+            duration(growth.older_ns),
+            duration(length_ns)
+        )));
+    }
     growth.is_lower_bound = is_lower_bound(profile);
     if let Some(held) = looked.held_at_a {
         growth.held[0] = held;

@@ -368,6 +368,29 @@ fn a_leak_whose_rate_falls_to_three_quarters_or_rises_is_found() {
     }
 }
 
+/// With enough samples any change of the rate is more than chance: the growth is that of the whole time all the same.
+#[test]
+fn growth_is_that_of_the_whole_time_though_the_guest_runs_faster_later() {
+    const LENGTH: f64 = 60.0;
+    const RATE: f64 = 256.0 * KIB;
+    let nodes = [nodes(1)[0]; 2];
+    for later in [0.05, 0.2] {
+        let sites = [
+            kept(RATE, When::Steady),
+            kept(later * RATE, When::Within(0.5 * LENGTH, 0.5 * LENGTH)),
+        ];
+        for seed in 0..20 {
+            let held = held(&sites, &nodes, 4 << 10, LENGTH, seed);
+            let growth = find(&held, 0, None, 4 << 10).unwrap();
+            let growing = growth.growing[0];
+            assert_eq!(growing.older_ns, growth.older_ns, "{later}, {seed}");
+            let truth = (1.0 + later / 2.0) * RATE * 60.0;
+            let error = growing.per_minute.value / truth - 1.0;
+            assert!(error.abs() < 0.1, "{later}, {seed}: {error}");
+        }
+    }
+}
+
 /// What has filled up, or soon will have, is not shown, and the rule that rejected it is named.
 #[test]
 fn what_fills_up_is_not_shown() {

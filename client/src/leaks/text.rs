@@ -62,7 +62,7 @@ pub(crate) fn write(
         top => top.min(growth.growing.len()),
     };
     for (at, growing) in growth.growing[..shown].iter().enumerate() {
-        write_one(at + 1, growing, growth.is_lower_bound, symbolized, out)?;
+        write_one(at + 1, growing, growth, symbolized, out)?;
     }
     if shown < growth.growing.len() {
         writeln!(
@@ -129,14 +129,14 @@ fn is_librarys(name: &str) -> bool {
 fn write_one(
     number: usize,
     growing: &Growing,
-    is_lower_bound: bool,
+    growth: &Growth,
     symbolized: &Symbolized<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let bytes = |of: f64| size(of.round() as u64);
     let Bounds { value, low, high } = growing.per_minute;
     let mean = growing.amounts.mean_size().unwrap_or(0.0);
-    let interval = match is_lower_bound {
+    let interval = match growth.is_lower_bound {
         true => format!("at least {}", bytes(low)),
         false => format!("{} to {}", bytes(low), bytes(high)),
     };
@@ -156,6 +156,12 @@ fn write_one(
         grouped(growing.gone),
         one_of(growing.chance)
     )?;
+    if growing.older_ns > growth.older_ns {
+        writeln!(
+            out,
+            "   younger ones thin out and are not counted: the growth is that of the time before them"
+        )?;
+    }
     let frames = frames(growing.node, symbolized);
     for (name, place) in frames.iter().take(FRAMES) {
         match place {
