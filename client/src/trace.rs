@@ -43,6 +43,16 @@ fn caller_name(caller: &CallsFrom) -> String {
 impl TraceView<'_> {
     /// Writes it in a format.
     pub(crate) fn write(&self, format: Format, out: &mut dyn io::Write) -> io::Result<()> {
+        let needs_calls = matches!(
+            format,
+            Format::Chrome | Format::Firefox | Format::Folded | Format::Svg
+        );
+        if needs_calls && self.calls.is_none() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("the trace kept no calls (--count), and {format} shows nothing else"),
+            ));
+        }
         match format {
             Format::Text => text::write(self, out),
             Format::Json => json::write(self, out),

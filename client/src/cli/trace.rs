@@ -144,8 +144,11 @@ impl TraceViewArguments {
 fn permille(text: &str) -> Result<u32, String> {
     let number = text.trim_end_matches('%').trim_end();
     match number.parse::<f64>() {
-        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok((percent * 10.0).round() as u32),
-        _ => Err("expected a share of one CPU from 0% to 100%, such as `5%`".into()),
+        Ok(0.0) => Ok(0),
+        Ok(percent) if (0.1..=100.0).contains(&percent) => Ok((percent * 10.0).round() as u32),
+        _ => Err(
+            "expected a share of one CPU from 0.1% to 100%, such as `5%`, or 0 for no limit".into(),
+        ),
     }
 }
 
@@ -318,6 +321,21 @@ impl ReportOutput {
                 write(&mut file).map_err(|source| file.failed(source))?;
                 Ok(file.publish()?)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::permille;
+
+    #[test]
+    fn a_limit_that_would_round_to_none_is_refused() {
+        assert_eq!(permille("0"), Ok(0));
+        assert_eq!(permille("0.1%"), Ok(1));
+        assert_eq!(permille("5 %"), Ok(50));
+        for text in ["0.01%", "-1", "101", "much"] {
+            assert!(permille(text).is_err(), "{text}");
         }
     }
 }

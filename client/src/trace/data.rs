@@ -147,7 +147,9 @@ impl Trace {
                 Some("the agent ended it: its client was gone too long")
             }
             Some(trace_state::ARMED) => Some("it was still under way when this was fetched"),
-            Some(_) | None => Some("it did not begin"),
+            Some(_) => Some("it did not begin"),
+            // The recording is incomplete, and says so.
+            None => None,
         }
     }
 }

@@ -209,6 +209,17 @@ fn a_trace_of_slow_calls_says_what_is_over_time() {
 }
 
 #[test]
+fn formats_of_single_calls_refuse_a_trace_that_kept_none() {
+    for format in [Format::Chrome, Format::Firefox, Format::Folded, Format::Svg] {
+        let mut trace = trace();
+        trace.order.count_only = true;
+        let view = TraceView::new(&trace, None, TraceOptions::default());
+        let refused = view.write(format, &mut Vec::new()).unwrap_err();
+        assert!(refused.to_string().contains("--count"), "{refused}");
+    }
+}
+
+#[test]
 fn details_are_callers_a_histogram_and_a_plot() {
     let text = shown(options_of("serve"), Format::Text);
     for part in [

@@ -33,7 +33,7 @@ pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()>
         let slowest = view.slowest();
         write_tree(view, &slowest, Short::default(), out)?;
     }
-    if view.calls.is_some() && view.options.slowest == 0 {
+    if view.calls.is_some() && view.options.slowest == 0 && !rows.is_empty() {
         let (trees, short) = view.trees();
         writeln!(out)?;
         write_tree(view, &trees, short, out)?;
@@ -112,7 +112,11 @@ pub(super) fn over_time_title(view: &TraceView<'_>) -> &'static str {
 fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     if rows.is_empty() {
-        return writeln!(out, "No traced function was called.");
+        return out.write_all(if view.is_part() {
+            b"Nothing was called inside calls of --in that began during the trace; one that was under way before does not count.\n"
+        } else {
+            b"No traced function was called.\n"
+        });
     }
     let over_time = view.over_time(SPARKLINE);
     writeln!(
@@ -188,7 +192,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
     if orphans > 0 {
         writeln!(
             out,
-            "{:>11} returns have no call: it began before the trace, or too deep",
+            "{:>11} returns are of calls that began before the trace, or were nested too deeply",
             grouped(orphans)
         )?;
     }
