@@ -311,6 +311,13 @@ fn show(
         eprintln!("warning: {warning}");
     }
     let mut text = Vec::new();
-    leaks::write(&growth, &symbolized, arguments.top, &mut text).map_err(Failure::Stdout)?;
+    leaks::write(
+        &growth,
+        &symbolized,
+        arguments.top,
+        super::screen::columns(),
+        &mut text,
+    )
+    .map_err(Failure::Stdout)?;
     print(text)
 }

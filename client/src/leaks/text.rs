@@ -14,6 +14,9 @@ use crate::units::{duration, grouped, size};
 /// How many frames of a stack are shown, the innermost first.
 const FRAMES: usize = 24;
 
+/// Names have at least so many columns.
+const LEAST_NAME: usize = 24;
+
 /// How many rejected stacks are shown.
 const REJECTED: usize = 5;
 
@@ -22,6 +25,7 @@ pub(crate) fn write(
     growth: &Growth,
     symbolized: &Symbolized<'_>,
     top: usize,
+    columns: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let length_ns = growth.to_ns.saturating_sub(growth.from_ns);
@@ -62,7 +66,7 @@ pub(crate) fn write(
         top => top.min(growth.growing.len()),
     };
     for (at, growing) in growth.growing[..shown].iter().enumerate() {
-        write_one(at + 1, growing, growth, symbolized, out)?;
+        write_one((at + 1, growing), growth, symbolized, columns, out)?;
     }
     if shown < growth.growing.len() {
         writeln!(
@@ -127,10 +131,10 @@ fn is_librarys(name: &str) -> bool {
 }
 
 fn write_one(
-    number: usize,
-    growing: &Growing,
+    (number, growing): (usize, &Growing),
     growth: &Growth,
     symbolized: &Symbolized<'_>,
+    columns: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let bytes = |of: f64| size(of.round() as u64);
@@ -162,16 +166,29 @@ fn write_one(
             "   younger ones thin out and are not counted: the growth is that of the time before them"
         )?;
     }
-    let frames = frames(growing.node, symbolized);
-    for (name, place) in frames.iter().take(FRAMES) {
-        match place {
-            Some(place) => writeln!(out, "     {name}  {}", shorten::path(place))?,
-            None => writeln!(out, "     {name}")?,
-        }
+    write_stack(&frames(growing.node, symbolized), columns, out)
+}
+
+/// Writes the functions of a stack in lines of so many columns; runs of the library's functions are one line.
+fn write_stack(
+    frames: &[(String, Option<String>)],
+    columns: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let shown = &frames[..frames.len().min(FRAMES)];
+    for run in shown.chunk_by(|(a, _), (b, _)| is_librarys(a) && is_librarys(b)) {
+        let [(name, place)] = run else {
+            writeln!(out, "     … {} frames of Rust's libraries", run.len())?;
+            continue;
+        };
+        let place = place.as_deref().map(shorten::path).unwrap_or_default();
+        let room = columns.saturating_sub(7 + place.chars().count());
+        let name = shorten::name(name, room.max(LEAST_NAME));
+        writeln!(out, "{}", format!("     {name}  {place}").trim_end())?;
     }
-    match frames.len().checked_sub(FRAMES) {
-        None | Some(0) => Ok(()),
-        Some(more) => writeln!(out, "     and {more} more frames"),
+    match frames.len() - shown.len() {
+        0 => Ok(()),
+        more => writeln!(out, "     and {more} more frames"),
     }
 }
 
@@ -248,6 +265,33 @@ pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_has_lines_of_the_terminal_and_one_for_each_run_of_the_library() {
+        let long = format!("guest::{}::leak", "netif".repeat(20));
+        let frames = [
+            "alloc::vec::Vec<T,A>::push",
+            &long,
+            "core::ops::function::FnOnce::call_once",
+            "std::sys::backtrace::__rust_begin_short_backtrace",
+            "main",
+        ];
+        let frames = frames.map(|name| (name.to_owned(), Some("/a/src/main.rs:7".to_owned())));
+        let mut text = Vec::new();
+        write_stack(&frames, 60, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 60),
+            "{text}"
+        );
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[0], "alloc::vec::Vec<T,A>::push  src/main.rs:7");
+        assert!(lines[1].starts_with("guest::") && lines[1].ends_with("::leak  src/main.rs:7"));
+        assert_eq!(
+            lines[2..],
+            ["… 2 frames of Rust's libraries", "main  src/main.rs:7"]
+        );
+    }
 
     #[test]
     fn a_guests_own_functions_are_not_the_librarys() {
