@@ -16,7 +16,9 @@ use unikprof_agent::{
     TrapFrame, trace_bytes,
 };
 use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
-use unikprof_proto::message::{Refusal, TraceArm, TraceBegin, TraceFetch, TraceState, TraceStop};
+use unikprof_proto::message::{
+    Refusal, TraceArm, TraceArmed, TraceBegin, TraceFetch, TraceState, TraceStop,
+};
 use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
@@ -122,7 +124,7 @@ struct Wire<'a, 'm> {
 impl Read for Wire<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut service = self.service.borrow_mut();
-        for _ in 0..3 {
+        for _ in 0..16 {
             let length = service.transmit(self.session, buffer);
             if length > 0 {
                 return Ok(length);
@@ -135,7 +137,14 @@ impl Read for Wire<'_, '_> {
 
 impl Write for Wire<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.service.borrow_mut().receive(self.session, bytes))
+        let mut service = self.service.borrow_mut();
+        // If the input is full, the agent reads what is there first.
+        let taken = service.receive(self.session, bytes);
+        if taken == 0 {
+            service.transmit(self.session, &mut []);
+            return Ok(service.receive(self.session, bytes));
+        }
+        Ok(taken)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -148,6 +157,8 @@ struct World<'a, 'm> {
     memory: *mut Memory,
     now_ns: Rc<Cell<u64>>,
     service: Rc<RefCell<Service<'a, 'm, Guest>>>,
+    functions: usize,
+    sessions: Vec<SessionId>,
     clients: u64,
 }
 
@@ -156,6 +167,11 @@ extern "C" fn on_breakpoint(_: libc::c_int) {}
 
 /// Runs a test with a guest.
 fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
+    with_functions(FUNCTIONS, test);
+}
+
+/// Runs a test with a guest of so many functions.
+fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     // SAFETY: the handler has the required type and does nothing.
     unsafe { libc::signal(libc::SIGTRAP, on_breakpoint as *const () as usize) };
     let number = USED.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +181,7 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
         let memory = (&raw mut MEMORIES).cast::<Memory>().add(number);
         (*memory).code.fill(0x90);
         (*memory).stacks = [[0x1000; 512]; 2];
-        for function in (*memory).code.chunks_mut(16).take(FUNCTIONS) {
+        for function in (*memory).code.chunks_mut(16).take(functions) {
             function.copy_from_slice(&FUNCTION);
         }
         memory
@@ -196,7 +212,7 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
         is_fibre: Cell::new(false),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
-    let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 4)];
+    let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
     let agent = Agent::new(guest, config, &mut own)
         .unwrap()
         .with_trace(&mut block, 4);
@@ -208,6 +224,8 @@ fn with_world(test: impl FnOnce(&mut World<'_, '_>)) {
         memory,
         now_ns,
         service,
+        functions,
+        sessions: Vec::new(),
         clients: 0,
     });
 }
@@ -216,6 +234,7 @@ impl<'a, 'm> World<'a, 'm> {
     fn connect(&mut self) -> Client<Wire<'a, 'm>> {
         self.clients += 1;
         let session = self.service.borrow_mut().open().unwrap();
+        self.sessions.push(session);
         let service = Rc::clone(&self.service);
         Client::new(Wire { service, session }, self.clients)
     }
@@ -231,9 +250,34 @@ impl<'a, 'm> World<'a, 'm> {
 
     /// The plan of all functions. Their jumps out are exits.
     fn plan(&self) -> Vec<Planned> {
-        (0..FUNCTIONS)
+        (0..self.functions)
             .map(|number| plan_of(self.start(number), &FUNCTION))
             .collect()
+    }
+
+    /// One poll, which writes at most 64 bytes of the code.
+    fn poll(&self) {
+        let written = &self.agent.platform().written;
+        written.borrow_mut().clear();
+        let mut service = self.service.borrow_mut();
+        for session in &self.sessions {
+            service.transmit(*session, &mut []);
+        }
+        service.advance();
+        let code = self.start(0)..self.start(64);
+        let written = written.borrow();
+        let written = written.iter().filter(|it| code.contains(it)).count();
+        assert!(written <= 64, "{written}");
+    }
+
+    fn poll_until(&self, is_reached: impl Fn() -> bool) {
+        for _ in 0..8 {
+            if is_reached() {
+                return;
+            }
+            self.poll();
+        }
+        assert!(is_reached(), "not after 8 polls");
     }
 
     fn pass(&self, ns: u64) {
@@ -516,6 +560,84 @@ fn every_end_restores_the_code() {
         assert_eq!(client.fetch(trace).of(0).calls, 1);
         client.stop(trace);
         assert_eq!(world.code(), before);
+    });
+}
+
+/// However many probes there are, a poll sets or removes 64 at most. Those that are set already count nothing, and each end
+/// in the middle restores the code.
+#[test]
+fn probes_are_set_and_removed_in_steps() {
+    with_functions(64, |world| {
+        let before = world.code();
+        let plan = world.plan();
+        let is_restored = |world: &World<'_, '_>| world.code() == before;
+        let until_amid = |world: &World<'_, '_>| {
+            let set = || world.code().iter().filter(|byte| **byte == 0xcc).count();
+            assert!([0, 192].contains(&set()));
+            world.poll_until(|| (1..192).contains(&set()));
+        };
+        let begin_to_arm = |client: &mut Client<Wire<'_, '_>>| {
+            let ready = client.begin(&plan, trace_flag::COUNT, 0, 0);
+            client.send_plan(ready.trace, &plan);
+            client.send(&TraceArm { trace: ready.trace });
+            ready.trace
+        };
+        let call = |world: &World<'_, '_>, function| {
+            world.enter(function, 10);
+            world.leave(function, 10);
+        };
+
+        let mut client = world.connect();
+        let trace = begin_to_arm(&mut client);
+        until_amid(world);
+        call(world, 0);
+        let armed: TraceArmed = client.granted().decode().unwrap();
+        assert_eq!((armed.probes, armed.refused), (192, 0));
+        call(world, 0);
+        client.send(&TraceStop { trace });
+        until_amid(world);
+        call(world, 63);
+        let stopped: TraceState = client.granted().decode().unwrap();
+        assert_eq!((stopped.probes, stopped.traps, stopped.stale), (0, 2, 2));
+        assert!(is_restored(world));
+        let fetched = client.fetch(trace);
+        assert_eq!((fetched.of(0).calls, fetched.of(63).calls), (1, 0));
+
+        // The client is gone in the middle.
+        begin_to_arm(&mut client);
+        until_amid(world);
+        world.service.borrow_mut().close(world.sessions[0]);
+        world.pass(31_000_000_000);
+        world.poll_until(|| is_restored(world));
+
+        // A crash in the middle, of a guest that goes on.
+        let mut client = world.connect();
+        let trace = begin_to_arm(&mut client);
+        until_amid(world);
+        world.agent.stop_tracing();
+        for _ in 0..8 {
+            assert!(is_restored(world));
+            world.poll();
+        }
+        let armed: TraceArmed = client.granted().decode().unwrap();
+        assert_eq!((armed.trace, armed.probes), (trace, 0));
+
+        // The same while they are removed.
+        let trace = client.trace(&plan, trace_flag::COUNT);
+        client.send(&TraceStop { trace });
+        until_amid(world);
+        world.agent.stop_tracing();
+        for _ in 0..8 {
+            assert!(is_restored(world));
+            world.poll();
+        }
+        let stopped: TraceState = client.granted().decode().unwrap();
+        assert_eq!(stopped.state, trace_state::STOPPED);
+        let trace = client.trace(&plan, trace_flag::COUNT);
+        call(world, 63);
+        assert_eq!(client.fetch(trace).of(63).calls, 1);
+        client.stop(trace);
+        assert!(is_restored(world));
     });
 }
 

@@ -786,7 +786,7 @@ messages! {
         probes: u32,
         /// Breakpoints that were handled.
         traps: u64,
-        /// Breakpoints that arrived after their probe was removed.
+        /// Breakpoints that counted nothing, because probes were being set or removed, or theirs was removed already.
         stale: u64,
         /// Breakpoints on a vCPU, thread or stack that the agent does not know: their instructions ran, and nothing
         /// was counted.

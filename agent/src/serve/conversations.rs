@@ -260,7 +260,13 @@ impl<'a> Conversations<'a> {
         let recorder = self.recorder.advance(agent, self.server.total_ns);
         #[cfg(feature = "trace")]
         let recorder = {
-            let tracer = self.recorder.tracer().advance(agent, now_ns);
+            let tracer = self.recorder.tracer();
+            let work_ns = tracer.is_busy().then(|| agent.platform().work_ns());
+            let tracer = tracer.advance(agent, now_ns);
+            if let Some(work_ns) = work_ns {
+                let took_ns = agent.platform().work_ns().saturating_sub(work_ns);
+                self.budget.charge(Class::Control, took_ns);
+            }
             [recorder, tracer].into_iter().flatten().min()
         };
         agent.note_times(now_ns);

@@ -72,13 +72,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         trace.cells.inside.fetch_add(1, Ordering::SeqCst);
         let role = probe.role();
         let handled = match role.state {
-            State::Set => {
+            State::Set if trace.cells.phase.load(Ordering::Acquire) == phase::COUNTING => {
                 self.serve(trace, probe, role, frame);
                 Breakpoint::Handled
             }
-            State::Rehearsed => {
+            State::Set => {
                 let function = trace.functions.get(usize::from(role.function));
                 trace.note_met(function, frame.sp());
+                add(&trace.cells.stale, 1);
                 self.resume_from(trace, probe, role, frame);
                 Breakpoint::Handled
             }
@@ -113,8 +114,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let leaves = self.resume_from(trace, probe, role, frame);
         let enters = role.kind & probe_kind::ENTRY != 0;
         let leaves = role.kind & probe_kind::EXIT != 0 && leaves;
-        let is_counting = cells.phase.load(Ordering::Relaxed) == phase::COUNTING;
-        if is_counting && (enters || leaves) {
+        if enters || leaves {
             self.count_call(trace, role, sp, enters, leaves);
         }
         if traps % budget::EVERY == budget::EVERY - 1 {

@@ -16,15 +16,29 @@ use super::slots::{self, SlotError};
 use super::totals::FunctionCells;
 use super::{BREAKPOINT, Trace, phase};
 use crate::agent::AnyAgent;
-use crate::ground::sync::Ordering;
+use crate::ground::sync::{Ordering, fence};
 use crate::ground::text::Text;
-use crate::record::recorder::{Client, Outcome, RETRY_NS, Refused};
+use crate::record::recorder::{Client, Outcome, Refused};
 
 /// A trace ends after so long without a request about it.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// How often the cost of a breakpoint is measured.
 const MEASUREMENTS: u32 = 16;
+
+/// A poll sets or removes at most so many probes.
+const STEP: usize = 64;
+
+/// What is left to do until all probes are set or removed, and the probe to continue at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Left {
+    #[default]
+    Nothing,
+    Set(usize),
+    /// All are set. Those of refused functions are removed before the others count.
+    RemoveRefused(usize),
+    RemoveAll(usize),
+}
 
 /// The trace that exists or was the last one.
 #[derive(Debug, Default)]
@@ -46,6 +60,7 @@ pub(crate) struct Tracer {
     probes: u32,
     /// Why it cannot be armed.
     fault: Option<&'static str>,
+    left: Left,
 }
 
 /// The error text if there is no tracing.
@@ -99,7 +114,7 @@ impl Tracer {
         }
         self.end(agent, trace_state::STOPPED, now_ns);
         // A handler of the last trace would count for this one.
-        if trace.cells.inside.load(Ordering::SeqCst) != 0 {
+        if self.is_busy() || trace.cells.inside.load(Ordering::SeqCst) != 0 {
             return Outcome::NotYet;
         }
         trace.clear();
@@ -197,7 +212,7 @@ impl Tracer {
         }
     }
 
-    /// Sets the probes. Repeats the answer if they are set.
+    /// Has the probes set by the next calls of [`advance`](Self::advance). Repeats the answer if they are set.
     #[inline(never)]
     pub(crate) fn arm(
         &mut self,
@@ -205,12 +220,15 @@ impl Tracer {
         client: &Client,
         id: u64,
         now_ns: u64,
-    ) -> Result<TraceArmed, Refused> {
+    ) -> Result<Option<TraceArmed>, Refused> {
         let trace = self.known(agent, client, id, now_ns)?;
         if client.id != self.client.id {
             return Err(self.of_another());
         }
         if self.state == trace_state::OPEN {
+            if self.is_busy() {
+                return Ok(None);
+            }
             let begin = self.begin.ok_or_else(|| no_trace(id))?;
             if let Some(fault) = self.fault.take() {
                 self.end(agent, trace_state::STOPPED, now_ns);
@@ -220,23 +238,22 @@ impl Tracer {
                 let text = "not all functions and probes were sent";
                 return Err(refused(refusal::BAD_TRACE, text));
             }
-            trace.set(agent);
-            self.state = trace_state::ARMED;
-            self.started_ns = agent.platform().now_ns();
-            self.started_cycles = agent.platform().cycles();
+            trace.cells.phase.store(phase::SET, Ordering::SeqCst);
+            self.left = Left::Set(0);
+            return Ok(None);
         } else if self.state != trace_state::ARMED {
             return Err(refused(refusal::NO_TRACE, "the trace has ended"));
         }
         let refused = self.refusals(agent, 0).count() as u32;
-        Ok(TraceArmed {
+        Ok(Some(TraceArmed {
             trace: id,
             started_ns: self.started_ns,
             probes: trace.number_set(),
             refused,
-        })
+        }))
     }
 
-    /// Ends a trace.
+    /// Ends a trace. It is answered when all probes are removed.
     #[inline(never)]
     pub(crate) fn stop(
         &mut self,
@@ -244,10 +261,14 @@ impl Tracer {
         client: &Client,
         id: u64,
         now_ns: u64,
-    ) -> Result<TraceState, Refused> {
-        self.known(agent, client, id, now_ns)?;
-        self.end(agent, trace_state::STOPPED, now_ns);
-        self.state(agent, client, id, now_ns)
+    ) -> Outcome<TraceState> {
+        if self.known(agent, client, id, now_ns).is_ok() {
+            self.end(agent, trace_state::STOPPED, now_ns);
+            if self.is_busy() {
+                return Outcome::NotYet;
+            }
+        }
+        self.state(agent, client, id, now_ns).into()
     }
 
     /// The state of a trace.
@@ -328,17 +349,57 @@ impl Tracer {
         self.id
     }
 
-    /// Ends a trace whose client is gone. Returns when to call it again.
+    /// Sets or removes the next probes, and ends a trace whose client is gone. Returns when to call it again.
     pub(crate) fn advance(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
-        if !self.is_under_way() {
-            return None;
-        }
         let until_ns = self.asked_ns.saturating_add(PATIENCE_NS);
-        if now_ns < until_ns {
-            return Some(until_ns);
+        if now_ns >= until_ns {
+            self.end(agent, trace_state::ABANDONED, now_ns);
         }
-        self.end(agent, trace_state::ABANDONED, now_ns);
-        self.is_under_way().then_some(now_ns + RETRY_NS)
+        if self.is_busy() {
+            self.go_on(agent);
+            return Some(now_ns);
+        }
+        self.is_under_way().then_some(until_ns)
+    }
+
+    /// Sets or removes at most [`STEP`] probes.
+    #[inline(never)]
+    fn go_on(&mut self, agent: &AnyAgent<'_, '_>) {
+        let Some(trace) = &agent.trace else { return };
+        let platform = agent.platform();
+        self.left = match self.left {
+            Left::Nothing => Left::Nothing,
+            Left::Set(from) => trace.set_some(agent, from).map_or_else(
+                || {
+                    trace.rehearse(agent);
+                    trace.clear();
+                    for function in trace.functions {
+                        function.clear_counts();
+                    }
+                    Left::RemoveRefused(0)
+                },
+                Left::Set,
+            ),
+            Left::RemoveRefused(from) => {
+                let next = trace.remove_some(&platform, from, STEP, true);
+                if next.is_none() {
+                    trace.begin_window(&platform);
+                    // Otherwise the guest has removed all probes meanwhile.
+                    trace.change_phase(phase::SET, phase::COUNTING);
+                    self.state = trace_state::ARMED;
+                    self.started_ns = platform.now_ns();
+                    self.started_cycles = platform.cycles();
+                }
+                next.map_or(Left::Nothing, Left::RemoveRefused)
+            }
+            Left::RemoveAll(from) => {
+                let next = trace.remove_some(&platform, from, STEP, false);
+                if next.is_none() {
+                    trace.cells.phase.store(phase::NONE, Ordering::SeqCst);
+                }
+                next.map_or(Left::Nothing, Left::RemoveAll)
+            }
+        };
     }
 
     fn all_functions<'m>(
@@ -350,6 +411,11 @@ impl Tracer {
         let functions = functions.unwrap_or_default();
         let functions = functions.get(..self.functions as usize).unwrap_or_default();
         (0..).zip(functions).skip(first as usize)
+    }
+
+    /// Whether probes are being set or removed.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.left != Left::Nothing
     }
 
     fn is_under_way(&self) -> bool {
@@ -387,7 +453,7 @@ impl Tracer {
         now_ns: u64,
     ) -> Option<(&'a Trace<'m>, TraceBegin)> {
         let trace = self.known(agent, client, id, now_ns).ok()?;
-        let is_open = self.state == trace_state::OPEN && self.fault.is_none();
+        let is_open = self.state == trace_state::OPEN && !self.is_busy() && self.fault.is_none();
         let may_send = is_open && client.id == self.client.id;
         Some((trace, self.begin.filter(|_| may_send)?))
     }
@@ -407,16 +473,20 @@ impl Tracer {
         self.fault = Some(text);
     }
 
-    /// Removes all probes of a trace that is under way.
+    /// Ends a trace that is under way: it counts nothing from now on. The next calls of [`advance`](Self::advance) remove
+    /// its probes.
     fn end(&mut self, agent: &AnyAgent<'_, '_>, state: u32, now_ns: u64) {
-        if self.is_under_way() {
-            agent.remove_probes();
+        if self.is_under_way()
+            && let Some(trace) = &agent.trace
+        {
+            trace.change_phase(phase::COUNTING, phase::SET);
             let passed = agent.platform().cycles().wrapping_sub(self.started_cycles);
-            let trace = agent
-                .trace
-                .as_ref()
-                .filter(|_| self.state == trace_state::ARMED);
-            self.cost_permille = trace.map_or(0, |trace| trace.whole_cost(passed));
+            self.cost_permille = if self.state == trace_state::ARMED {
+                trace.whole_cost(passed)
+            } else {
+                0
+            };
+            self.left = Left::RemoveAll(0);
             self.state = state;
             self.ended_ns = now_ns;
         }
@@ -556,46 +626,45 @@ impl<'m> Trace<'m> {
         self.probes.all().filter(is_set).count() as u32
     }
 
-    /// Sets the prepared probes of all functions that are not refused.
+    /// Sets at most [`STEP`] prepared probes of functions that are not refused, beginning at the probe `from`. Returns where
+    /// to continue, if any are left.
     #[inline(never)]
-    fn set(&self, agent: &AnyAgent<'_, '_>) {
+    fn set_some(&self, agent: &AnyAgent<'_, '_>, from: usize) -> Option<usize> {
         let platform = agent.platform();
-        self.cells.phase.store(phase::SET, Ordering::Relaxed);
-        for probe in self.probes.all() {
+        let mut left = STEP;
+        for (index, probe) in self.probes.all().enumerate().skip(from) {
             let role = probe.role();
             let function = self.functions.get(usize::from(role.function));
-            let Some(function) = function.filter(|_| role.state == State::Prepared) else {
+            let Some(function) =
+                function.filter(|it| role.state == State::Prepared && it.refusal().is_none())
+            else {
                 continue;
             };
-            if function.refusal().is_none() {
-                let state = State::Rehearsed;
-                probe.set_role(Role { state, ..role });
-                if !platform.write_code(probe.address(), &[BREAKPOINT]) {
-                    let state = State::Removed;
-                    probe.set_role(Role { state, ..role });
-                    let code = agent.code().code(probe.address()).unwrap_or(0);
-                    function.refuse(trace_refusal::NOT_WRITABLE, code);
-                }
+            if left == 0 {
+                return Some(index);
             }
-        }
-        self.rehearse(agent);
-        self.clear();
-        for function in self.functions {
-            function.clear_counts();
-        }
-        for probe in self.probes.all() {
-            let role = probe.role();
-            let function = self.functions.get(usize::from(role.function));
-            if role.state == State::Rehearsed
-                && function.is_some_and(|function| function.refusal().is_none())
-            {
-                let state = State::Set;
+            left -= 1;
+            let state = State::Set;
+            probe.set_role(Role { state, ..role });
+            if !platform.write_code(probe.address(), &[BREAKPOINT]) {
+                let state = State::Removed;
                 probe.set_role(Role { state, ..role });
-            } else if role.state != State::Removed {
+                let code = agent.code().code(probe.address()).unwrap_or(0);
+                function.refuse(trace_refusal::NOT_WRITABLE, code);
+            }
+            // A crash on another vCPU may have looked at this probe before it was set. The fence: either it finds the probe
+            // set, after the breakpoint was written, or its phase is seen here.
+            fence(Ordering::SeqCst);
+            if self.cells.phase.load(Ordering::SeqCst) != phase::SET {
                 self.remove(probe, &platform);
             }
         }
-        self.begin_window(&platform);
-        self.cells.phase.store(phase::COUNTING, Ordering::Relaxed);
+        None
+    }
+
+    /// Changes the phase if it is `from`.
+    fn change_phase(&self, from: u32, to: u32) {
+        let phase = &self.cells.phase;
+        let _ = phase.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
     }
 }

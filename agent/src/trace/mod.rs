@@ -19,7 +19,8 @@
 //! | `control` | the trace that exists, and its setting and removal, for the service |
 //!
 //! Why: docs/decisions.md#breakpoints-and-slots, docs/decisions.md#what-is-accepted-is-listed,
-//! docs/decisions.md#probes-stay-in-the-table, docs/decisions.md#calls-are-paired-by-stack-pointer,
+//! docs/decisions.md#probes-stay-in-the-table, docs/decisions.md#probes-are-set-and-removed-in-steps,
+//! docs/decisions.md#calls-are-paired-by-stack-pointer,
 //! docs/decisions.md#the-handler-is-rehearsed, docs/decisions.md#costs-are-bounded-in-the-handler.
 //!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point. It calls these
@@ -121,7 +122,7 @@ struct TraceCells {
 }
 
 /// What a trace does at present. All of its probes begin and cease to count at one moment, so that a call whose entry was
-/// counted misses its exit only if it is open at the end.
+/// counted misses its exit only if it is open at the end. The service alone leaves [`NONE`](phase::NONE).
 mod phase {
     /// No probe is set.
     pub(super) const NONE: u32 = 0;
@@ -210,8 +211,8 @@ impl<'m> Trace<'m> {
     #[inline(never)]
     fn remove(&self, probe: &ProbeCells, platform: &dyn Hands) {
         let role = probe.role();
-        let is_there = matches!(role.state, State::Rehearsed | State::Set);
-        let is_restored = !is_there || platform.write_code(probe.address(), &[probe.first_byte()]);
+        let is_restored =
+            role.state != State::Set || platform.write_code(probe.address(), &[probe.first_byte()]);
         if is_restored {
             probe.set_role(probes::Role {
                 state: State::Removed,
@@ -220,16 +221,33 @@ impl<'m> Trace<'m> {
         }
     }
 
-    /// Removes all probes.
+    /// Removes at most `most` set probes, beginning at the probe `from`: all, or only those of refused functions. Returns
+    /// where to continue, if any are left.
     #[inline(never)]
-    fn remove_all(&self, platform: &dyn Hands) {
-        self.cells.phase.store(phase::SET, Ordering::Relaxed);
-        for probe in self.probes.all() {
-            if probe.role().state != State::Removed {
-                self.remove(probe, platform);
+    fn remove_some(
+        &self,
+        platform: &dyn Hands,
+        from: usize,
+        most: usize,
+        only_refused: bool,
+    ) -> Option<usize> {
+        let mut left = most;
+        for (index, probe) in self.probes.all().enumerate().skip(from) {
+            let role = probe.role();
+            let function = self.functions.get(usize::from(role.function));
+            let is_refused = || function.is_none_or(|function| function.refusal().is_some());
+            if role.state == State::Removed || only_refused && !is_refused() {
+                continue;
             }
+            if role.state == State::Set {
+                if left == 0 {
+                    return Some(index);
+                }
+                left -= 1;
+            }
+            self.remove(probe, platform);
         }
-        self.cells.phase.store(phase::NONE, Ordering::Relaxed);
+        None
     }
 
     /// Replaces the breakpoints of probes in code that was read at `start` by the bytes that they replaced.
@@ -309,10 +327,11 @@ impl<P: Platform> Agent<'_, P> {
 }
 
 impl AnyAgent<'_, '_> {
-    /// Removes all probes.
+    /// Removes all probes. A service that is setting them meanwhile, on another vCPU, sees the phase, and sets no more.
     pub(crate) fn remove_probes(&self) {
         if let Some(trace) = &self.trace {
-            trace.remove_all(&self.platform());
+            trace.cells.phase.store(phase::NONE, Ordering::SeqCst);
+            trace.remove_some(&self.platform(), 0, usize::MAX, false);
         }
     }
 }

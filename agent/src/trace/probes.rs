@@ -31,9 +31,7 @@ pub(super) enum State {
     Removed,
     /// Checked, and not set yet.
     Prepared,
-    /// The breakpoint is there, and the agent finds out whether its own handler meets it.
-    Rehearsed,
-    /// Set. The breakpoint is written before this state, and removed before it ends.
+    /// Set. The breakpoint is written during this state only.
     Set,
 }
 
@@ -50,7 +48,6 @@ impl Role {
             state: match word as u8 {
                 0 => State::Removed,
                 1 => State::Prepared,
-                2 => State::Rehearsed,
                 _ => State::Set,
             },
             kind: (word >> 8) as u8,

@@ -39,8 +39,7 @@ pub(super) fn handler<P: Platform>(agent: *const (), frame: &mut TrapFrame) -> B
 }
 
 impl Trace<'_> {
-    /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are in the state
-    /// [`Rehearsed`](State::Rehearsed).
+    /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are set, and count nothing.
     pub(super) fn rehearse(&self, agent: &AnyAgent<'_, '_>) {
         let cells = self.cells;
         for function in self.functions {
@@ -83,7 +82,7 @@ impl Trace<'_> {
         let _ = (self.handler)(core::ptr::from_ref(agent).cast(), &mut frame);
     }
 
-    /// Notes a breakpoint at a probe in the state [`Rehearsed`](State::Rehearsed).
+    /// Notes a breakpoint at a probe that is set and counts nothing.
     pub(super) fn note_met(&self, function: Option<&FunctionCells>, sp: u64) {
         let bit = self.cells.rehearsal.load(Ordering::SeqCst);
         let from_sp = self.cells.rehearsal_sp.load(Ordering::Relaxed);

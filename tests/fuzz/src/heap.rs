@@ -165,16 +165,19 @@ impl Client {
     ) {
         self.received.clear();
         let mut buffer = [0; 4096];
+        // Polls in which nothing came. Some answers take a few.
+        let mut idle = 0;
         for _ in 0..10_000 {
             let taken = service.receive(session, request);
             request = &request[taken..];
             let given = service.transmit(session, &mut buffer);
             self.received.extend_from_slice(&buffer[..given]);
-            if taken + given == 0 {
+            idle = if taken + given == 0 { idle + 1 } else { 0 };
+            if idle > 4 {
+                break;
+            }
+            if idle > 0 {
                 service.advance();
-                if service.transmit(session, &mut []) == 0 && request.is_empty() {
-                    break;
-                }
             }
         }
         if self.received.starts_with(&preamble::encode(preamble::OPEN)) {

@@ -256,9 +256,9 @@ impl World<'_, '_> {
                 while self.sent.1 < probes {
                     self.send_probes(self.trace, 8.min(probes - self.sent.1), input);
                 }
-                self.ask(&encoded(&TraceArm { trace: self.trace }));
+                self.arm(self.trace, input);
             }
-            6 => self.ask(&encoded(&TraceArm { trace })),
+            6 => self.arm(trace, input),
             7 => {
                 self.ask(&encoded(&TraceStop { trace }));
                 if self.client.last::<TraceState>().is_some() {
@@ -294,6 +294,19 @@ impl World<'_, '_> {
         if let Some(ready) = self.client.last::<TraceReady>() {
             self.trace = ready.trace;
             self.sent = (0, 0);
+        }
+    }
+
+    /// Has the probes set, or leaves the agent in the middle of that.
+    fn arm(&mut self, trace: u64, input: &mut Input<'_>) {
+        let request = encoded(&TraceArm { trace });
+        match self.session.filter(|_| input.byte() & 1 == 0) {
+            Some(session) => {
+                self.service.receive(session, &request);
+                self.service.transmit(session, &mut []);
+                self.service.advance();
+            }
+            None => self.ask(&request),
         }
     }
 

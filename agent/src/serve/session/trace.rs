@@ -53,7 +53,8 @@ impl Session {
             message_type::TRACE_ARM => {
                 let TraceArm { trace } = frame::decode(request)?;
                 match tracer.arm(agent, &self.client, trace, now_ns) {
-                    Ok(armed) => {
+                    Ok(None) => return Ok(false),
+                    Ok(Some(armed)) => {
                         self.series = Series::Trace(Part::Refused { first: 0 });
                         self.send(&armed);
                     }
@@ -74,7 +75,7 @@ impl Session {
             _ => {
                 let TraceStop { trace } = frame::decode(request)?;
                 let state = tracer.stop(agent, &self.client, trace, now_ns);
-                return Ok(self.finish(request.kind, state.into()));
+                return Ok(self.finish(request.kind, state));
             }
         }
         Ok(true)
