@@ -86,6 +86,28 @@ fn the_memory_functions_are_all_it_asks_for() {
     }
 }
 
+/// Its memory functions would replace those of the guest's C library if it defined them for others,
+/// and the guest's, which may use SSE registers, would run in ticks if it did not have its own.
+#[test]
+fn the_dropin_has_memory_functions_of_its_own_and_keeps_them_hidden() {
+    let bytes = fs::read(build::dropin().join("libunikprof-dropin.a")).unwrap();
+    let archive = ArchiveFile::parse(&*bytes).unwrap();
+    let mut hidden = Vec::new();
+    for member in archive.members() {
+        let data = member.unwrap().data(&*bytes).unwrap();
+        let object = object::File::parse(data).unwrap();
+        for symbol in object.symbols() {
+            let name = symbol.name().unwrap();
+            if ["memcpy", "memmove", "memset", "memcmp"].contains(&name) {
+                assert!(symbol.is_local(), "`{name}` is not hidden");
+                hidden.push(name.to_owned());
+            }
+        }
+    }
+    hidden.sort();
+    assert_eq!(hidden, ["memcmp", "memcpy", "memmove", "memset"]);
+}
+
 /// A kernel whose link creates no global offset table (64-bit code in a 32-bit ELF file) would call
 /// an arbitrary address.
 #[test]

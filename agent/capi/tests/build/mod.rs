@@ -45,6 +45,13 @@ pub(crate) fn tracer() -> &'static Path {
     FOLDER.get_or_init(|| build("tracer", &["--trace"]))
 }
 
+/// The folder with the drop-in archive.
+#[allow(dead_code, reason = "not every program that includes this asks for it")]
+pub(crate) fn dropin() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build("dropin", &["--dropin"]))
+}
+
 fn build(name: &str, options: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new(env!("CARGO_BIN_EXE_build-archive"))

@@ -21,7 +21,6 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
-use std::env::consts::ARCH;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -106,6 +105,8 @@ struct Archive {
     /// The headers that a guest includes; the first declares the exported functions.
     headers: &'static [&'static str],
     features: Vec<&'static str>,
+    /// Assembly code that is linked with the compiled one and hidden like it, with names.
+    linked: Vec<(String, String)>,
     /// Assembly code of further members, with their names. The linker takes each only if the guest
     /// refers to it.
     members: Vec<(String, String)>,
@@ -118,7 +119,8 @@ impl Archive {
             name: "libunikprof.a",
             headers: &["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"],
             features,
-            members: Vec::new(),
+            linked: Vec::new(),
+            members: vec![memmove()],
         }
     }
 
@@ -139,19 +141,24 @@ impl Archive {
              .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n{PREFIX}dropin_memory_end:\n"
         );
         let functions = arch::MEMORY_FUNCTIONS.map(|(name, code)| {
-            let head = format!(".text\n.weak {name}\n.type {name}, @function\n{name}:\n");
+            let head = format!(".text\n.globl {name}\n.type {name}, @function\n{name}:\n");
             (name.to_owned(), head + code)
         });
         members.push(("memory".to_owned(), memory));
-        members.extend(functions);
         Self {
             package: "dropin",
             name: "libunikprof-dropin.a",
             headers: &["unikprof_dropin.h"],
             features,
+            // Its own: the guest's may use SSE registers, which are not saved for a tick.
+            linked: functions.into_iter().chain([memmove()]).collect(),
             members,
         }
     }
+}
+
+fn memmove() -> (String, String) {
+    ("memmove".to_owned(), arch::MEMMOVE.to_owned())
 }
 
 /// Without it, linkers warn, and make the image's stack executable.
@@ -315,7 +322,8 @@ fn link(
     for name in exported(package, archive)? {
         ld.args(["--require-defined", &name]);
     }
-    run(ld.arg("-o").arg(&reached).arg(compiled))?;
+    ld.arg("-o").arg(&reached).arg(compiled);
+    run(ld.args(assemble(work, &archive.linked)?))?;
 
     let mut objcopy = Command::new("objcopy");
     objcopy.args([
@@ -332,25 +340,25 @@ fn link(
     direct::rewrite(&mut bytes)?;
     fs::write(&object, bytes)?;
 
-    let memmove = fs::read_to_string(package.join("src").join(ARCH).join("memmove.s"))?;
-    let mut members = vec![object];
-    for (name, code) in archive
-        .members
-        .iter()
-        .chain([&("memmove".to_owned(), memmove)])
-    {
-        let (source, member) = (
+    let members = assemble(work, &archive.members)?;
+    let mut ar = Command::new("ar");
+    run(ar.arg("rcsD").arg(&placed).arg(&object).args(members))?;
+    Ok(placed)
+}
+
+/// Makes an object of each code; returns their paths.
+fn assemble(work: &Path, codes: &[(String, String)]) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut objects = Vec::new();
+    for (name, code) in codes {
+        let (source, object) = (
             work.join(format!("{name}.s")),
             work.join(format!("{name}.o")),
         );
         fs::write(&source, format!("{code}{NO_EXECUTABLE_STACK}"))?;
-        run(Command::new("as").arg("-o").arg(&member).arg(&source))?;
-        members.push(member);
+        run(Command::new("as").arg("-o").arg(&object).arg(&source))?;
+        objects.push(object);
     }
-
-    let mut ar = Command::new("ar");
-    run(ar.arg("rcsD").arg(&placed).args(&members))?;
-    Ok(placed)
+    Ok(objects)
 }
 
 /// The functions that the header declares.

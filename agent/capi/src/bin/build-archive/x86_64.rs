@@ -11,7 +11,10 @@ pub(crate) fn call_before(function: &str) -> String {
     format!("{}call {function}\n{}", push.concat(), pop.concat())
 }
 
-/// What compilers expect of every C library, for guests without one.
+/// For kernels that have none.
+pub(crate) const MEMMOVE: &str = include_str!("../../x86_64/memmove.s");
+
+/// What compilers expect of every C library.
 pub(crate) const MEMORY_FUNCTIONS: [(&str, &str); 3] = [
     ("memcpy", "mov %rdi, %rax\nmov %rdx, %rcx\nrep movsb\nret\n"),
     (
