@@ -43,7 +43,7 @@ impl fmt::Display for NoImage {
         f.write_str(match self {
             Self::NoSymbols => {
                 "the image has neither ELF headers in a loaded segment (FILEHDR PHDRS in the linker script) nor the \
-                 symbols _stext or _text, and _etext"
+                 symbol _etext in memory that is mapped one to one"
             }
             Self::NoCode => "the image has no executable segment",
         })
@@ -60,8 +60,8 @@ unsafe fn word(address: u64) -> u64 {
     unsafe { place.read_unaligned() }
 }
 
-/// The image's code.
-pub(crate) fn mapping() -> Result<Mapping<'static>, NoImage> {
+/// The image's code. `memory` is mapped one to one.
+pub(crate) fn mapping(memory: Range<u64>) -> Result<Mapping<'static>, NoImage> {
     let words = address_of!("unikprof_dropin_image");
     // SAFETY: the words above.
     let [headers, stext, text, end, data_end] =
@@ -70,9 +70,7 @@ pub(crate) fn mapping() -> Result<Mapping<'static>, NoImage> {
         return from_headers(headers);
     }
     let start = if stext == 0 { text } else { stext };
-    if start == 0 || end <= start {
-        return Err(NoImage::NoSymbols);
-    }
+    let start = first_code(start, end, &memory).ok_or(NoImage::NoSymbols)?;
     Ok(Mapping {
         start,
         end,
@@ -81,6 +79,14 @@ pub(crate) fn mapping() -> Result<Mapping<'static>, NoImage> {
         build_id: scan(start, data_end.max(end)).unwrap_or_default(),
         path: "",
     })
+}
+
+/// Where the code begins by the symbols. An image may begin at address 0, as Mini-OS does, which cannot be told from a missing
+/// symbol: then the code is what is mapped below its end.
+fn first_code(start: u64, end: u64, memory: &Range<u64>) -> Option<u64> {
+    let is_known = start != 0 || end <= memory.end;
+    let start = if start == 0 { memory.start } else { start };
+    (is_known && start < end).then_some(start)
 }
 
 /// The build-id's note between two addresses of the image.
@@ -233,6 +239,23 @@ mod tests {
         assert_eq!(id(place..end), b"twenty bytes of hash");
         assert_eq!(id(place..end - 1), b"");
         assert_eq!(id(place + 1..end), b"");
+    }
+
+    /// Guards against a guest that is not profiled because it begins at address 0.
+    #[test]
+    fn code_may_begin_at_address_0() {
+        let memory = 0x1000..0x40_0000;
+        for (start, end, expected) in [
+            (0, 0x5_0000, Some(0x1000)),
+            (0, 0x40_0001, None),
+            (0, 0x1000, None),
+            (0, 0, None),
+            (0x10_0000, 0x20_0000, Some(0x10_0000)),
+            (0x50_0000, 0x60_0000, Some(0x50_0000)),
+            (0x10_0000, 0x10_0000, None),
+        ] {
+            assert_eq!(first_code(start, end, &memory), expected, "{start:#x}");
+        }
     }
 
     #[test]

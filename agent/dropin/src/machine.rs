@@ -76,6 +76,22 @@ pub(crate) unsafe fn write_cr0(value: u64) {
 }
 
 /// # Safety
+/// The caller may have the effect.
+pub(crate) unsafe fn write_cr3(value: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Makes the processor look an address up in the page tables again, also if its page was global.
+///
+/// # Safety
+/// The caller may have the effect.
+pub(crate) unsafe fn forget_translation(address: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
+}
+
+/// # Safety
 /// The processor has the register.
 pub(crate) unsafe fn read_msr(register: u32) -> u64 {
     let (low, high): (u32, u32);

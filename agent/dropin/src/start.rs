@@ -116,7 +116,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Xen(what, errno) => write!(f, "{what}: {errno}"),
             Self::Store(error) => write!(f, "xenstore: {error}"),
-            Self::NoStore => f.write_str("the page of xenstore is not mapped one to one"),
+            Self::NoStore => f.write_str("the page of xenstore cannot be mapped"),
             Self::Setting(invalid) => invalid.fmt(f),
             Self::NoAccess => f.write_str(
                 "no client may connect: write a key of `unikprof-client keygen` to data/unikprof/control in xenstore, \
@@ -330,7 +330,8 @@ fn find_shared_info(xen: &HypercallInstruction, memory: Range<u64>) -> Option<&'
 /// Connects everything, and prints what it did.
 fn connect(found: &Found) -> Result<(), Refusal> {
     let Found { xen, shared } = *found;
-    let mapping = image::mapping().map_err(Refusal::Image)?;
+    let memory = range(&MEMORY).unwrap_or_default();
+    let mapping = image::mapping(memory).map_err(Refusal::Image)?;
     for (word, value) in CODE.iter().zip([mapping.start, mapping.end]) {
         word.store(value, Ordering::Relaxed);
     }
@@ -572,7 +573,8 @@ impl Found {
     fn with_store<T>(&self, work: impl FnOnce(&mut GuestStore) -> T) -> Result<T, Refusal> {
         let ring = hvm::store_ring(&self.xen).map_err(|errno| Refusal::Xen("xenstore", errno))?;
         let is_identity = |address| self.is_identity(address);
-        // SAFETY: the guest has not begun to use it: the contract of the start.
+        // SAFETY: the guest has not begun to use it: the contract of the start. Interrupts are off, and this runs on a stack
+        // in the image.
         let result = unsafe {
             with_ring(ring, self.shared, self.xen, is_identity, |page, channel| {
                 work(&mut GuestStore::new(page, channel))
@@ -588,7 +590,7 @@ impl Found {
     ) {
         if let Ok(ring) = hvm::console_ring(&self.xen) {
             let is_identity = |address| self.is_identity(address);
-            // SAFETY: the guest does not write while this runs; it continues where the ring's index is.
+            // SAFETY: the guest does not write while this runs; it continues where the ring's index is. The rest as above.
             unsafe { with_ring(ring, self.shared, self.xen, is_identity, work) };
         }
     }

@@ -8,13 +8,16 @@ use xen_sys_lite::hvm::ToolRing;
 use xen_sys_lite::xenstore::Store;
 use xen_sys_lite::{HypercallInstruction, PolledChannel, SharedPage};
 
+use crate::machine::paging::Window;
+
 pub(crate) type GuestStore = Store<PolledChannel<'static, HypercallInstruction>>;
 
-/// Calls `work` with a ring's page and channel. `None` if the page is not mapped one to one. The port is masked
+/// Calls `work` with a ring's page and channel. `None` if the page cannot be mapped one to one. The port is masked
 /// meanwhile.
 ///
 /// # Safety
-/// The guest does not use the ring during the call.
+/// The guest does not use the ring during the call. Interrupts are off, and `work` uses memory of the image and the shared
+/// information page only, which are mapped one to one.
 pub(crate) unsafe fn with_ring<T>(
     ring: ToolRing,
     shared: &'static SharedInfo,
@@ -22,9 +25,13 @@ pub(crate) unsafe fn with_ring<T>(
     is_identity: impl Fn(u64) -> bool,
     work: impl FnOnce(SharedPage, PolledChannel<'static, HypercallInstruction>) -> T,
 ) -> Option<T> {
-    if !is_identity(ring.frame.address()) {
-        return None;
-    }
+    let address = ring.frame.address();
+    // Many guests map their memory only, and the pages of Xen's tools lie above it.
+    let _window = match is_identity(address) {
+        true => None,
+        // SAFETY: the contract; what is mapped one to one stays so. Calls are not nested.
+        false => Some(unsafe { Window::open(&xen, address) }?),
+    };
     // SAFETY: mapped one to one, made by the tools for this purpose, and not used by the guest now.
     let page = unsafe { SharedPage::identity_frame(ring.frame) }?;
     let events = EventChannels::new(xen, shared);

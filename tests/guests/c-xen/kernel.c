@@ -42,7 +42,14 @@ __attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
     if (command_line_is("meddle", "early")) {
         meddle_early();
     }
+    bool hides_tools = command_line_is("meddle", "tools");
+    if (hides_tools) {
+        meddle_map_tools(false);
+    }
     xenstore_start();
+    if (hides_tools) {
+        meddle_map_tools(true);
+    }
     grants_start();
     netfront_start();
     profiler_start();

@@ -26,6 +26,9 @@
 #define LARGE_PAGE 0x200000
 /* Memory of the guest that nothing uses: the heap is given out from below. */
 #define UNMAPPED (24ull * LARGE_PAGE)
+/* The large page of the local APIC, in which Xen's tools have theirs. */
+#define TOOLS 0xfee00000ull
+#define PRESENT_WRITABLE_LARGE 0x83
 
 /* Of the drop-in, if it is linked in. */
 extern void unikprof_dropin_resume(void) __attribute__((weak));
@@ -67,10 +70,15 @@ __attribute__((noinline)) static void work_with_wild_frame_pointer(void)
     }
 }
 
-static void unmap(void)
+static void map(uint64_t page, uint64_t flags)
 {
-    page_level_2[UNMAPPED / LARGE_PAGE] = 0;
-    __asm__ volatile("invlpg %0" : : "m"(*(char *)UNMAPPED) : "memory");
+    page_level_2[page / LARGE_PAGE] = flags == 0 ? 0 : page | flags;
+    __asm__ volatile("invlpg %0" : : "m"(*(char *)page) : "memory");
+}
+
+void meddle_map_tools(bool is_mapped)
+{
+    map(TOOLS, is_mapped ? PRESENT_WRITABLE_LARGE : 0);
 }
 
 void meddle_early(void)
@@ -92,7 +100,7 @@ void meddler(void)
     } else if (command_line_is("meddle", "gate")) {
         interrupts_start();
     } else if (command_line_is("meddle", "memory")) {
-        unmap();
+        map(UNMAPPED, 0);
     } else if (command_line_is("meddle", "runstate")) {
         if (clock_runstate_ns(RUNSTATE_BLOCKED) == blocked_ns) {
             panic("Xen does not update the kernel's run states");

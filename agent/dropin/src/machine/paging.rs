@@ -2,13 +2,19 @@
 #![allow(unsafe_code, reason = "a page into which Xen writes is read")]
 
 use core::cell::Cell;
+use core::ptr::NonNull;
 
 use xen_sys_lite::{Hypercall, PageMemory, memory};
 
 const PAGE_SIZE: u64 = 4096;
 const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
 /// In an entry above the last level: the entry maps a large page.
 const LARGE: u64 = 1 << 7;
+/// The size of a page in the last level but one.
+const LARGE_SIZE: u64 = 1 << 21;
+/// The entries of a table.
+const ENTRIES: usize = 512;
 /// The address in an entry.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// CR4: five levels of tables.
@@ -153,12 +159,91 @@ pub(crate) unsafe fn current(
     }))
 }
 
+/// Tables of the profiler's own, from the first level down.
+static OWN: [PageMemory; 3] = [const { PageMemory::new() }; 3];
+
+/// While it lives, a large page is mapped one to one: by tables of the profiler's own, which are the guest's otherwise.
+pub(crate) struct Window {
+    guests: u64,
+}
+
+impl Window {
+    /// Maps the large page that contains `address`, below 512 GiB. `None` if Xen does not copy the guest's tables.
+    ///
+    /// # Safety
+    /// Until the result is dropped, interrupts are off, and what the guest has at the addresses of the large page is not
+    /// used. There is no other result. The image is mapped one to one.
+    pub(crate) unsafe fn open(hypercall: &impl Hypercall, address: u64) -> Option<Self> {
+        let guests = super::read_cr3();
+        let own = OWN.each_ref().map(|page| page.base().cast());
+        // SAFETY: the tables are used here only, and are not in use now. Xen copies into them.
+        unsafe {
+            fill(own, guests & ADDRESS, address, |table, to| {
+                let to = to.addr().get() as u64;
+                memory::copy(hypercall, table, to, PAGE_SIZE as u16)
+            })?;
+            let own = own[0].addr().get() as u64;
+            super::write_cr3(own | guests & !ADDRESS);
+            super::forget_translation(address);
+        }
+        Some(Self { guests })
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the guest's tables; the entry that differed is not global.
+        unsafe { super::write_cr3(self.guests) };
+    }
+}
+
+/// Makes `own` a copy of the tables at `root` that maps the large page of `address` one to one. `copy` copies a table.
+///
+/// # Safety
+/// The tables are the caller's to write.
+unsafe fn fill(
+    own: [NonNull<u64>; 3],
+    root: u64,
+    address: u64,
+    copy: impl Fn(u64, NonNull<u64>) -> bool,
+) -> Option<()> {
+    let mut entry = root | PRESENT;
+    for (number, table) in own.into_iter().enumerate() {
+        if entry & PRESENT != 0 && entry & LARGE == 0 {
+            copy(entry & ADDRESS, table).then_some(())?;
+        } else {
+            for index in 0..ENTRIES {
+                // A page of 1 GiB is divided.
+                let part = entry + LARGE_SIZE * index as u64;
+                let part = if entry & PRESENT != 0 { part } else { 0 };
+                // SAFETY: inside the table.
+                unsafe { table.add(index).write_volatile(part) };
+            }
+        }
+        let index = (address >> (39 - 9 * number)) as usize % ENTRIES;
+        // SAFETY: as above.
+        unsafe {
+            let place = table.add(index);
+            entry = place.read_volatile();
+            let changed = match own.get(number + 1) {
+                None => address & !(LARGE_SIZE - 1) | LARGE,
+                // With the flags of the guest's, if there is one.
+                Some(next) if entry & PRESENT != 0 => {
+                    next.addr().get() as u64 | entry & !(ADDRESS | LARGE)
+                }
+                Some(next) => next.addr().get() as u64,
+            };
+            place.write_volatile(changed | PRESENT | WRITABLE);
+        }
+    }
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    const WRITABLE: u64 = 2;
     /// Its lowest address bit is PAT.
     const PAT: u64 = 1 << 12;
 
@@ -234,5 +319,82 @@ mod tests {
         assert_eq!(tables.identity_end(0x3000, u64::MAX), 0x3000);
         assert_eq!(tables.identity_end(0x20_0000, u64::MAX), 0x40_0000);
         assert_eq!(tables.identity_end(1 << 30, u64::MAX), 2 << 30);
+    }
+
+    /// Guards against a start that fails where the guest maps its memory only, not the pages of Xen's tools above it; and
+    /// against one that hides from the profiler what the guest has mapped.
+    #[test]
+    fn a_window_maps_one_large_page_and_leaves_the_others() {
+        const RING: u64 = 0xfeff_c000;
+        let small_pages = [
+            (0x1000, 0x2000 | PRESENT | WRITABLE),
+            (0x2000, 0x3000 | PRESENT | WRITABLE),
+            (0x3008, 2 << 20 | LARGE | PRESENT),
+        ];
+        let others = |third| {
+            let words = small_pages.into_iter().chain(third);
+            words.collect::<HashMap<u64, u64>>()
+        };
+        let elsewhere = 0xfee0_0000 - (3 << 30);
+        for guests in [
+            others(std::vec![]),
+            // The ring's large page is another one there; its neighbour is one to one.
+            others(std::vec![
+                (0x2018, 0x4000 | PRESENT),
+                (0x4000 + 8 * (elsewhere >> 21), 6 << 21 | LARGE | PRESENT),
+                (
+                    0x4000 + 8 * (elsewhere >> 21) + 8,
+                    0xff00_0000 | LARGE | PRESENT
+                ),
+            ]),
+            // A page of 1 GiB.
+            others(std::vec![(0x2018, 5 << 30 | LARGE | PRESENT)]),
+        ] {
+            let read = |at| guests.get(&at).copied().unwrap_or(0);
+            let memory = [const { PageMemory::new() }; 3];
+            let own = memory.each_ref().map(|page| page.base().cast::<u64>());
+            let copy = |from, to: NonNull<u64>| {
+                for index in 0..ENTRIES {
+                    // SAFETY: inside the page.
+                    unsafe { to.add(index).write(read(from + 8 * index as u64)) };
+                }
+                true
+            };
+            // SAFETY: the tables are this test's.
+            let filled = unsafe { fill(own, 0x1000, RING, copy) };
+            assert_eq!(filled, Some(()));
+            let root = own[0].addr().get() as u64;
+            let changed = PageTables::new(root, |at| {
+                let place = own.iter().find(|it| it.addr().get() as u64 == at & !0xfff);
+                // SAFETY: inside the page.
+                place.map_or(Some(read(at)), |it| unsafe {
+                    Some(it.add((at % PAGE_SIZE / 8) as usize).read())
+                })
+            });
+            let guests = PageTables::new(0x1000, |at| Some(read(at)));
+            for address in [RING, 0xfee0_0000, 0xfeff_ffff] {
+                assert_ne!(guests.translate(address), Some(address));
+                assert_eq!(changed.translate(address), Some(address), "{address:#x}");
+            }
+            for address in [
+                0,
+                0x20_1234,
+                0x8000_0000,
+                0xc000_0000,
+                0xfedf_ffff,
+                0xff00_0000,
+            ] {
+                let expected = guests.translate(address);
+                assert_eq!(changed.translate(address), expected, "{address:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_needs_each_table() {
+        let memory = [const { PageMemory::new() }; 3];
+        let own = memory.each_ref().map(|page| page.base().cast::<u64>());
+        // SAFETY: the tables are this test's.
+        assert_eq!(unsafe { fill(own, 0x1000, 1 << 32, |_, _| false) }, None);
     }
 }

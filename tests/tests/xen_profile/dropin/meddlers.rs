@@ -12,6 +12,8 @@ const GATE: &str = "c-dropin-gate";
 const MEMORY: &str = "c-dropin-memory";
 /// It registers its area of run states anew.
 const RUNSTATE: &str = "c-dropin-runstate";
+/// It maps its memory only, not the pages of Xen's tools and of the local APIC.
+const TOOLS: &str = "c-dropin-tools";
 const MEDDLERS: Boot = Boot {
     name: "C kernels that use what the drop-in uses",
     config: || {
@@ -21,6 +23,7 @@ const MEDDLERS: Boot = Boot {
             (GATE, "gate"),
             (MEMORY, "memory"),
             (RUNSTATE, "runstate"),
+            (TOOLS, "tools"),
         ];
         let guests = guests.iter().zip(50..).map(|((name, word), host)| {
             let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
@@ -88,6 +91,23 @@ fn a_guest_that_registers_its_run_states_keeps_them_and_its_waits_are_told() {
         lab.wait_for_console(RUNSTATE, "c-xen: has meddled", BOOT)
             .unwrap();
         assert_waits_are_told(lab, RUNSTATE);
+    });
+}
+
+/// Guards against a start that fails without a word, as in Mini-OS, where neither xenstore nor the console could be reached.
+#[test]
+fn a_guest_that_maps_its_memory_only_is_profiled() {
+    on(&MEDDLERS, |lab| {
+        for line in [
+            "unikprof: profiler on port 7777 of device/vif/1, open to everybody, ticks by x2APIC",
+            "c-xen: at work",
+        ] {
+            lab.wait_for_console(TOOLS, line, BOOT).unwrap();
+        }
+        let report = record(&client(lab, TOOLS), "cpu", |counters| {
+            counters["recorded"].as_u64() >= Some(100)
+        });
+        counters_add_up(&report);
     });
 }
 
