@@ -42,7 +42,7 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
     }
     for one in &status.recordings {
         let counters = Counters::from(&one.counters);
-        let mut own = vec![lost(&counters), aged(&counters)];
+        let mut own = vec![lost(&counters, "ticks"), aged(&counters, "ticks")];
         if one.mode().is_heap() {
             let of = match one.mode() {
                 Mode::Live => counters.overflow.saturating_add(status.agent.live_used),

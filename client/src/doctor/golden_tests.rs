@@ -527,6 +527,11 @@ fn a_costly_recording_of_allocations_is_not_told_to_lower_its_rate() {
     let check = checks.find(|check| check.name == "overhead").unwrap();
     let advice = check.advice.as_ref().unwrap();
     assert!(advice.contains("--every above 4 KiB"), "{advice}");
+    // Its bytes are as right.
+    assert_eq!(check.verdict, Verdict::Look);
+    for check in &diagnosis.checks {
+        assert!(!check.finding.contains("ticks"), "{}", check.finding);
+    }
 }
 
 #[test]

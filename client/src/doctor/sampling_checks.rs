@@ -46,9 +46,9 @@ pub(super) fn of_recording(
     let sampled = info.mode != Mode::OffCpu;
     if sampled {
         checks.push(interval(info.fixed_interval));
-        checks.push(lost(&counters));
+        checks.push(lost(&counters, "ticks"));
     }
-    checks.push(aged(&counters));
+    checks.push(aged(&counters, "ticks"));
     checks.push(overflow(
         &counters,
         memory_that_would_do(profile, &recording.agent),
@@ -210,29 +210,30 @@ fn interval(fixed: bool) -> Check {
     }
 }
 
-pub(super) fn lost(counters: &Counters) -> Check {
+/// `what` the counters count, in the plural.
+pub(super) fn lost(counters: &Counters, what: &str) -> Check {
     let share = part_of(counters.lost, counters.ticks);
     Check::new(
         "lost",
         Verdict::of_share(share, LOOK, BAD),
         format!(
-            "{} of the ticks found the stack table locked ({})",
+            "{} of the {what} found the stack table locked ({})",
             percent(share),
             grouped(counters.lost)
         ),
     )
-    .advise("use a lower rate, and `dump` less often")
+    .advise("sample less often, and `dump` less often")
     .count("lost", counters.lost)
 }
 
-/// What the agent counted and gave up before it was fetched.
-pub(super) fn aged(counters: &Counters) -> Check {
+/// What the agent counted and gave up before it was fetched; `what` as above.
+pub(super) fn aged(counters: &Counters, what: &str) -> Check {
     let of_ticks = part_of(counters.aged, counters.ticks);
     let of_blocked = part_of(counters.blocked_aged, counters.blocked_in_all());
     let finding = match (counters.aged, counters.blocked_aged) {
         (0, 0) => "nothing was dropped before it was fetched".to_owned(),
         (_, 0) => format!(
-            "{} of the ticks were dropped before they were fetched ({})",
+            "{} of the {what} were dropped before they were fetched ({})",
             percent(of_ticks),
             grouped(counters.aged)
         ),
@@ -388,6 +389,11 @@ pub(super) fn overhead(profile: &Profile) -> Check {
     let server = part_of(info.server_ns, info.elapsed_ns);
     let served = format!("its server took {:.2} % of the recording", server * 100.0);
     let cost = profile.cost_share();
+    // What is counted in bytes is as right in a guest that sampling slows down.
+    let too_costly = match info.mode.is_heap() {
+        true => f64::INFINITY,
+        false => TOO_COSTLY,
+    };
     let check = match cost {
         _ if info.mode == Mode::OffCpu => Check::new(
             "overhead",
@@ -401,7 +407,7 @@ pub(super) fn overhead(profile: &Profile) -> Check {
         ),
         Some(cost) => Check::new(
             "overhead",
-            Verdict::of_share(cost.max(server), COSTLY, TOO_COSTLY),
+            Verdict::of_share(cost.max(server), COSTLY, too_costly),
             format!(
                 "sampling took {:.2} % of running time; {served}",
                 cost * 100.0
@@ -491,7 +497,7 @@ mod tests {
         };
         rate(&counters, &info);
         assert_eq!(overflow(&counters, Some(u64::MAX)).verdict, Verdict::Bad);
-        assert_eq!(aged(&counters).verdict, Verdict::Bad);
+        assert_eq!(aged(&counters, "ticks").verdict, Verdict::Bad);
         let none = Counters {
             missing: Some(-5),
             ..Counters::default()
