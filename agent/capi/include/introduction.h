@@ -22,5 +22,5 @@
  * unikprof_error_text explains. Calls that return a deadline return a usable one even on error;
  * unikprof_take_error then returns the code.
  *
- * For x86-64.
+ * For x86-64 and aarch64.
  */

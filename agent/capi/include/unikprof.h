@@ -22,7 +22,7 @@
  * unikprof_error_text explains. Calls that return a deadline return a usable one even on error;
  * unikprof_take_error then returns the code.
  *
- * For x86-64.
+ * For x86-64 and aarch64.
  */
 
 #ifndef UNIKPROF_H
@@ -341,14 +341,14 @@ struct unikprof_runstate {
 
 // The registers of interrupted code.
 struct unikprof_registers {
-    // The program counter: rip.
+    // The program counter: rip; on aarch64 ELR_EL1.
     uint64_t pc;
-    // The stack pointer as the interrupted code had it: rsp.
+    // The stack pointer as the interrupted code had it: rsp; on aarch64 sp.
     uint64_t sp;
-    // The frame pointer: rbp.
+    // The frame pointer: rbp; on aarch64 x29.
     uint64_t fp;
-    // The link register on architectures that have one (aarch64: x30). Never read on x86-64; set
-    // it to 0.
+    // The link register as the interrupted code had it: on aarch64 x30. Without it, samples in
+    // leaf functions lack their direct caller. Never read on x86-64; set it to 0.
     uint64_t lr;
 };
 
@@ -366,7 +366,7 @@ struct unikprof_call_stack {
 // Functions marked upcall are called inside unikprof_on_tick, unikprof_on_block,
 // unikprof_on_wake and unikprof_deadline, where the guest may have been interrupted anywhere.
 // They must be bounded, must not lock or allocate, and must be compiled like the guest's own
-// upcall code: the library uses no SSE state and does not save it for them. The others are called
+// upcall code: the library uses no vector registers and does not save them. The others are called
 // inside the calls of the loop (unikprof_poll, connections, frames). Each gets context as its
 // first argument. They must not call back into the library: such a call returns UNIKPROF_E_BUSY
 // or counts a lost sample.
@@ -493,7 +493,8 @@ struct unikprof_boot_recording {
     uint64_t max_bytes;
 };
 
-// The registers of code that a breakpoint has interrupted, for unikprof_on_breakpoint.
+// The registers of code that a breakpoint has interrupted, for unikprof_on_breakpoint. For
+// x86-64.
 struct unikprof_trap_frame {
     // rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, and r8 to r15.
     uint64_t registers[16];

@@ -8,9 +8,9 @@
  *
  * Register guest.runstate with VCPUOP_register_runstate_memory_area before unikprof_init.
  *
- * The functions for upcalls are compiled without SSE, whatever the flags of the file: kernels save no SSE
- * state at their event entry, and some leave the stack misaligned there. The guest must compile clock_ns in
- * the same way.
+ * The functions for upcalls are compiled without vector registers, whatever the flags of the file: kernels
+ * save none at their event entry, and some leave the stack misaligned there. The guest must compile clock_ns
+ * in the same way.
  */
 
 #ifndef UNIKPROF_XEN_H
@@ -24,7 +24,8 @@
 
 /* The guest. It must not move until unikprof_stop. */
 struct unikprof_xen {
-    /* Xen's system time in ns, as computed from vcpu_time_info. Called in upcalls. */
+    /* Xen's system time in ns, as computed from vcpu_time_info; on aarch64, where Xen does not fill that in,
+       a clock of the guest's own with the same origin as the runstate's times. Called in upcalls. */
     uint64_t (*clock_ns)(void);
     /* The size of a stack in bytes, a power of two. Stacks are aligned to it and completely mapped.
        0 if that is not so: then set ops.stack_bounds. */
@@ -42,7 +43,17 @@ UNIKPROF_UPCALL static inline uint64_t unikprof_xen_deadline(uint64_t deadline_n
     return deadline_ns == UNIKPROF_NO_DEADLINE ? 0 : deadline_ns;
 }
 
-/* Calls unikprof_on_tick with the registers of the interrupted code. */
+/* Calls unikprof_on_tick with the registers of the interrupted code, on aarch64 also with the link register,
+   x30. */
+#ifdef __aarch64__
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t sp, uint64_t fp, uint64_t lr)
+{
+    struct unikprof_registers registers = {
+        .pc = pc, .sp = sp, .fp = fp, .lr = lr,
+    };
+    return unikprof_on_tick(&registers);
+}
+#else
 UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t sp, uint64_t fp)
 {
     struct unikprof_registers registers = {
@@ -50,6 +61,7 @@ UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t s
     };
     return unikprof_on_tick(&registers);
 }
+#endif
 
 UNIKPROF_UPCALL static inline uint64_t unikprof_xen_now_ns(void *guest)
 {

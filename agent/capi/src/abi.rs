@@ -76,14 +76,14 @@ pub const UNIKPROF_MAX_FRAME: u32 = 1514;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
-    /// The program counter: `rip`.
+    /// The program counter: `rip`; on aarch64 `ELR_EL1`.
     pub pc: u64,
-    /// The stack pointer as the interrupted code had it: `rsp`.
+    /// The stack pointer as the interrupted code had it: `rsp`; on aarch64 `sp`.
     pub sp: u64,
-    /// The frame pointer: `rbp`.
+    /// The frame pointer: `rbp`; on aarch64 `x29`.
     pub fp: u64,
-    /// The link register on architectures that have one (aarch64: `x30`). Never read on x86-64; set
-    /// it to 0.
+    /// The link register as the interrupted code had it: on aarch64 `x30`. Without it, samples in
+    /// leaf functions lack their direct caller. Never read on x86-64; set it to 0.
     pub lr: u64,
 }
 
@@ -122,7 +122,8 @@ pub struct Runstate {
     pub offline_ns: u64,
 }
 
-/// The registers of code that a breakpoint has interrupted, for `unikprof_on_breakpoint`.
+/// The registers of code that a breakpoint has interrupted, for `unikprof_on_breakpoint`. For
+/// x86-64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TrapFrame {
@@ -286,7 +287,7 @@ pub struct Network {
 /// Functions marked *upcall* are called inside `unikprof_on_tick`, `unikprof_on_block`,
 /// `unikprof_on_wake` and `unikprof_deadline`, where the guest may have been interrupted anywhere.
 /// They must be bounded, must not lock or allocate, and must be compiled like the guest's own
-/// upcall code: the library uses no SSE state and does not save it for them. The others are called
+/// upcall code: the library uses no vector registers and does not save them. The others are called
 /// inside the calls of the loop (`unikprof_poll`, connections, frames). Each gets `context` as its
 /// first argument. They must not call back into the library: such a call returns `UNIKPROF_E_BUSY`
 /// or counts a lost sample.

@@ -26,5 +26,9 @@ pub mod status;
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("the C archive is for x86_64");
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the C archive is for x86_64 and aarch64");

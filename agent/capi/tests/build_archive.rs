@@ -37,3 +37,17 @@ fn an_option_is_no_folder() {
         );
     }
 }
+
+/// The user learns at once, not by an error of a compiler, what is there for one processor only.
+#[test]
+fn what_aarch64_lacks_is_refused_with_the_reason() {
+    for (option, reason) in [("--dropin", "APIC"), ("--trace", "breakpoints")] {
+        let output = run(&["out", option, "--arch", "aarch64"]);
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let begin = format!("{option} is for x86_64: ");
+        assert!(said.starts_with(&begin) && said.contains(reason), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert_eq!(run(&["out", "--arch", "riscv64"]).status.code(), Some(2));
+}

@@ -7,7 +7,6 @@ mod build;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::file::{self, BlockHead, FileEnd};
@@ -137,7 +136,7 @@ fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let (program, messages) = (folder.path().join(name), folder.path().join("client.c"));
     fs::write(&messages, client()).unwrap();
-    let output = Command::new("gcc")
+    let output = build::gcc()
         .args([
             "-std=c99",
             "-O2",
@@ -162,7 +161,7 @@ fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let output = Command::new(&program).output().unwrap();
+    let output = build::execute(&program).output().unwrap();
     let [said, failed] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     println!("{said}");
     assert!(output.status.success(), "{}: {failed}", output.status);
@@ -298,6 +297,34 @@ fn allocations_are_reported(vcpus: u64) {
     assert_eq!(held, 501);
     assert_eq!(large, 2, "in place, and drawn by another sampler");
     assert_eq!(here, 499);
+}
+
+/// On aarch64 the caller of a leaf function is in the link register, which the guest must give.
+#[test]
+fn callers_of_leaf_functions_are_in_the_link_register() {
+    if !build::is_aarch64() {
+        return;
+    }
+    let said = run("link_register", build::streams(), &[]);
+    let answer = said.lines().find_map(|line| line.strip_prefix("fetched; "));
+    let mut stacks = Vec::new();
+    for frame in &frames(&bytes_of(answer.unwrap())) {
+        if let Ok(run) = frame.decode::<Nodes<'_>>() {
+            nodes::decode(run.first, run.count, run.payload, |_, node| {
+                let offsets = node
+                    .frames
+                    .iter()
+                    .map(|code| code.wrapping_sub(frame_code::FIRST_ADDRESS));
+                stacks.push(offsets.collect::<Vec<u32>>());
+            })
+            .unwrap();
+        }
+    }
+    let [stack] = &stacks[..] else {
+        panic!("{stacks:x?}");
+    };
+    // Behind the leaf, which is outside of the mappings: the link register, and the frame records.
+    assert_eq!(stack[1..], [0x80, 0x100, 0x200, 0x300, 0x400]);
 }
 
 /// A guest in C handles the breakpoints of a trace, also of a function whose stack moves; its code is as before when the

@@ -4,11 +4,13 @@
 
 #[path = "../build/mod.rs"]
 mod build;
+
+mod aarch64;
 mod code;
+mod x86_64;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use code::Code;
 use object::read::archive::ArchiveFile;
@@ -45,15 +47,23 @@ const CRASHES: [&str; 3] = [
 ];
 
 /// Archives of all kinds.
-fn archives() -> [&'static Path; 6] {
-    [
+fn archives() -> Vec<&'static Path> {
+    let mut all = vec![
         build::streams(),
         build::frames(),
         build::keyed(),
         build::recorder(),
         build::heap(),
-        build::tracer(),
-    ]
+    ];
+    if !build::is_aarch64() {
+        all.push(build::tracer());
+    }
+    all
+}
+
+fn codes() -> impl Iterator<Item = Code> {
+    let objects = archives().into_iter().map(object_of);
+    objects.map(|object| Code::read(&object))
 }
 
 /// The agent's object file in the archive.
@@ -120,7 +130,20 @@ fn it_asks_for_no_global_offset_table() {
             let RelocationFlags::Elf { r_type } = relocation.flags() else {
                 panic!("not an ELF object");
             };
-            let known = [elf::R_X86_64_64, elf::R_X86_64_PC32, elf::R_X86_64_PLT32];
+            let known: &[elf::RelocationType] = if build::is_aarch64() {
+                &[
+                    elf::R_AARCH64_ABS64,
+                    elf::R_AARCH64_ADR_PREL_PG_HI21,
+                    elf::R_AARCH64_ADD_ABS_LO12_NC,
+                    elf::R_AARCH64_LDST8_ABS_LO12_NC,
+                    elf::R_AARCH64_LDST32_ABS_LO12_NC,
+                    elf::R_AARCH64_LDST64_ABS_LO12_NC,
+                    elf::R_AARCH64_CALL26,
+                    elf::R_AARCH64_JUMP26,
+                ]
+            } else {
+                &[elf::R_X86_64_64, elf::R_X86_64_PC32, elf::R_X86_64_PLT32]
+            };
             assert!(known.contains(&r_type), "type {r_type} at {offset:#x}");
             looked_at += 1;
         }
@@ -159,14 +182,16 @@ fn it_takes_no_more_room_than_it_may() {
     // Beside 2,048 slots of 20 bytes.
     const TRACE: u64 = 2_048 * 20 + (34 << 10);
     let mut without = 0;
-    for (folder, most) in [
-        (build::streams(), Some(MOST)),
-        (build::keyed(), Some(CRYPTOGRAPHY)),
-        (build::recorder(), Some(FLIGHT_RECORDER)),
-        (build::heap(), Some(HEAP)),
-        (build::tracer(), Some(TRACE)),
-        (build::frames(), None),
-    ] {
+    // In the order of the archives.
+    let limits = [
+        Some(MOST),
+        None,
+        Some(CRYPTOGRAPHY),
+        Some(FLIGHT_RECORDER),
+        Some(HEAP),
+        Some(TRACE),
+    ];
+    for (folder, most) in archives().into_iter().zip(limits) {
         let bytes = object_of(folder);
         let object = object::File::parse(&*bytes).unwrap();
         let (mut text, mut data, mut zero) = (0, 0, 0);
@@ -200,10 +225,11 @@ fn it_takes_no_more_room_than_it_may() {
 /// overwrites the red zone.
 #[test]
 fn nothing_is_kept_below_the_stack_pointer() {
-    for code in archives().map(|folder| Code::read(&object_of(folder))) {
+    for code in codes() {
         let below: Vec<String> = code
             .functions()
-            .filter_map(code::Function::below_the_stack)
+            .filter_map(|function| Some((&function.name, function.body.below_the_stack()?)))
+            .map(|(name, below)| format!("{name}: {below}"))
             .collect();
         assert_eq!(below, [""; 0]);
         assert!(code.functions().count() > 50, "no code was found");
@@ -235,7 +261,7 @@ fn the_search_finds_a_red_zone() {
         (&wild, "-fomit-frame-pointer", "-mno-red-zone", 1),
     ] {
         fs::write(&unit, source).unwrap();
-        let mut gcc = Command::new("gcc");
+        let mut gcc = build::gcc();
         gcc.args(["-c", "-O0", frames, red_zone])
             .arg(&unit)
             .arg("-o")
@@ -243,7 +269,8 @@ fn the_search_finds_a_red_zone() {
         assert!(gcc.status().unwrap().success());
         let bytes = fs::read(&object).unwrap();
         let code = Code::read(&bytes);
-        let below = code.functions().filter_map(code::Function::below_the_stack);
+        let below = code.functions();
+        let below = below.filter_map(|function| function.body.below_the_stack());
         assert_eq!(below.count(), expected, "{frames} {red_zone}: {source}");
     }
 }
@@ -253,9 +280,9 @@ fn the_search_finds_a_red_zone() {
 /// stack use.
 #[test]
 fn no_function_has_a_large_frame() {
-    for code in archives().map(|folder| Code::read(&object_of(folder))) {
+    for code in codes() {
         for function in code.functions() {
-            let frame = function.frame_bytes();
+            let frame = function.body.frame_bytes();
             assert!(frame <= 28 << 10, "{}: {frame} bytes", function.name);
         }
         let start = code.stack_bytes("unikprof_init");
@@ -264,24 +291,58 @@ fn no_function_has_a_large_frame() {
     }
 }
 
-/// Kernels that build their interrupt path without SSE save none of its state.
+/// Kernels that build their interrupt path without SSE save none of its state. Those for aarch64 are often compiled
+/// without vector registers as a whole, and processors trap if they are used: then no call may use them.
 #[test]
 fn upcalls_touch_no_vector_or_floating_point_state() {
-    for code in archives().map(|folder| Code::read(&object_of(folder))) {
-        for function in code.reached_from(&[&UPCALLS[..], &CRASHES].concat()) {
-            assert_eq!(function.vector_instruction(), None, "{}", function.name);
+    for code in codes() {
+        let functions = if build::is_aarch64() {
+            code.functions().collect()
+        } else {
+            code.reached_from(&[&UPCALLS[..], &CRASHES].concat())
+        };
+        assert!(functions.len() > 50, "no code was found");
+        for function in functions {
+            let found = function.body.vector_instruction();
+            assert_eq!(found, None, "{}", function.name);
         }
+    }
+}
+
+/// The search must be able to find something, and must take nothing else for it.
+#[test]
+fn the_search_finds_vector_registers() {
+    const INTEGERS: &str = "long f(long *a, long n) { return n ? f(a + 1, n / 3) + *a * n : 0; }";
+    const FLOATS: [&str; 3] = [
+        "double f(double *a, long n) { return *a * n; }",
+        "void f(float *a, float *b) { *a = *b + 1; }",
+        "typedef char v __attribute__((vector_size(16))); void f(v *a, v *b) { *a = *b; }",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let (unit, object) = (folder.path().join("f.c"), folder.path().join("f.o"));
+    for (source, is_found) in [(INTEGERS, false)]
+        .into_iter()
+        .chain(FLOATS.map(|source| (source, true)))
+    {
+        fs::write(&unit, source).unwrap();
+        let mut gcc = build::gcc();
+        gcc.args(["-c", "-O2"]).arg(&unit).arg("-o").arg(&object);
+        assert!(gcc.status().unwrap().success());
+        let code = Code::read(&fs::read(&object).unwrap());
+        let mut functions = code.functions();
+        let found = functions.find_map(|function| function.body.vector_instruction());
+        assert_eq!(found.is_some(), is_found, "{found:?}: {source}");
     }
 }
 
 /// An upcall calls only the archive's code and the guest's functions, and cannot panic.
 #[test]
 fn upcalls_reach_no_panic_and_nothing_outside() {
-    for code in archives().map(|folder| Code::read(&object_of(folder))) {
+    for code in codes() {
         let reached = code.reached_from(&UPCALLS);
         for function in &reached {
             assert!(!function.name.contains("panic"), "{}", function.name);
-            assert!(!function.traps(), "{} has a trap", function.name);
+            assert!(!function.body.traps(), "{} has a trap", function.name);
             assert_eq!(function.outside, [""; 0], "{} calls", function.name);
         }
         // The walk must be among them, or the search went wrong.
@@ -299,10 +360,10 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
 /// A panic inside a panic handler's call would lose the report.
 #[test]
 fn a_crash_dump_reaches_no_panic_and_takes_as_much_stack_as_it_says() {
-    for code in archives().map(|folder| Code::read(&object_of(folder))) {
+    for code in codes() {
         for function in code.reached_from(&CRASHES) {
             assert!(!function.name.contains("panic"), "{}", function.name);
-            assert!(!function.traps(), "{} has a trap", function.name);
+            assert!(!function.body.traps(), "{} has a trap", function.name);
         }
         let deepest = CRASHES.map(|call| code.stack_bytes(call));
         println!("stack of {CRASHES:?}: {deepest:?} bytes beside the guest's functions");

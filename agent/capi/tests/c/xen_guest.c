@@ -4,6 +4,11 @@
 #include "check.h"
 
 #define STACK_BYTES 4096
+#ifdef __aarch64__
+#define TICK(pc, sp, fp) unikprof_xen_tick(pc, sp, fp, 0)
+#else
+#define TICK unikprof_xen_tick
+#endif
 
 static uint64_t clock_value;
 /* The guest is scheduled away while it reads, this many times. */
@@ -117,12 +122,12 @@ int main(void)
     notes();
 
     CHECK(unikprof_xen_deadline(17) == 17 && unikprof_xen_deadline(UNIKPROF_NO_DEADLINE) == 0);
-    CHECK(unikprof_xen_tick(1, 2, 3) == UNIKPROF_NO_DEADLINE);
+    CHECK(TICK(1, 2, 3) == UNIKPROF_NO_DEADLINE);
     CHECK_CODE(unikprof_take_error(), UNIKPROF_E_NOT_STARTED);
     mapping = unikprof_xen_mapping(&guest, 0, NULL, NULL);
     config.mappings = &mapping;
     CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
-    CHECK(unikprof_xen_tick((uint64_t)code, (uint64_t)&ops, 0) == UNIKPROF_NO_DEADLINE);
+    CHECK(TICK((uint64_t)code, (uint64_t)&ops, 0) == UNIKPROF_NO_DEADLINE);
     CHECK_CODE(unikprof_take_error(), UNIKPROF_OK);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
     printf("all as it should be\n");

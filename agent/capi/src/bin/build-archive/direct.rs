@@ -5,9 +5,7 @@
 //! the call then jumps to a wrong address. So each such instruction is replaced by the direct one
 //! of the same length, as the psABI describes for linkers under "optimize GOTPCRELX relocations".
 
-#[cfg(target_arch = "x86_64")]
 mod x86_64;
-#[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Builds `libunikprof.a` or `libunikprof-dropin.a` and copies it with its headers into a folder.
 //!
 //! ```text
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--arch ARCH] [--smoltcp] [--noise] [--ring] [--heap] [--trace]
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB]
 //! ```
 //!
@@ -13,13 +13,11 @@
 //! dump when it calls a function of `--abort` (by default `solo5_abort` and `solo5_exit`) that it is
 //! linked with in the same way, and has `MIB` mebibytes of memory (by default 4).
 //!
-//! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain.
+//! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain, for another processor those with its prefix and
+//! its target.
 
 mod direct;
-#[cfg(target_arch = "x86_64")]
 mod x86_64;
-#[cfg(target_arch = "x86_64")]
-use x86_64 as arch;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -56,6 +54,25 @@ const RUSTFLAGS: [&str; 18] = [
     "curve25519_dalek_backend=\"serial\"",
 ];
 
+/// More flags for aarch64. Atomics are instructions that every processor has, not calls of libgcc's functions that choose.
+/// Addresses are computed relative to the program counter, and not read from a global offset table: a kernel's symbols
+/// are its own.
+///
+/// Structures of up to eight words are copied and cleared in place: in code for size the compiler would call the kernel's
+/// `memcpy` for more than four, which upcalls must not do, since it may use vector registers.
+const AARCH64_RUSTFLAGS: [&str; 9] = [
+    "-C",
+    "target-feature=-outline-atomics",
+    // The compiler warns of that feature, whose name is not stable.
+    "-Awarnings",
+    "-C",
+    "llvm-args=-max-store-memcpy=8",
+    "-C",
+    "llvm-args=-max-store-memset=8",
+    "-C",
+    "relocation-model=static",
+];
+
 /// The build profile: one module, so that the attributes reach everything and unused code is
 /// removed. A panic is a trap.
 ///
@@ -78,17 +95,18 @@ const PROFILE: [&str; 9] = [
 const PREFIX: &str = "unikprof_";
 
 const USAGE: &str =
-    "expected: build-archive FOLDER [--smoltcp] [--noise] [--ring] [--heap] [--trace]
+    "expected: build-archive FOLDER [--arch ARCH] [--smoltcp] [--noise] [--ring] [--heap] [--trace]
       or: build-archive FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
 libunikprof.a, for kernels that call it (docs/embedding/c.md):
+  --arch ARCH    the kernel's processor: x86_64 or aarch64 [default: x86_64]
   --smoltcp      its own TCP, for kernels that exchange Ethernet frames
   --noise        keys
   --ring         the flight recorder
   --heap         allocations and what is still held
-  --trace        traces of functions, by breakpoints
+  --trace        traces of functions, by breakpoints; for x86_64
 
 --dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
   --trace        traces of functions, by breakpoints
@@ -97,8 +115,48 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
                  [default: solo5_abort and solo5_exit]
   --memory MIB   for stacks, caller table and ring [default: 4]";
 
+/// The kernel's processor.
+#[derive(Clone, Copy, PartialEq)]
+enum Arch {
+    X86_64,
+    Aarch64,
+}
+
+impl Arch {
+    fn parse(word: &str) -> Option<Self> {
+        [Self::X86_64, Self::Aarch64]
+            .into_iter()
+            .find(|arch| arch.name() == word)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    fn is_host(self) -> bool {
+        self.name() == env::consts::ARCH
+    }
+
+    /// A program of the GNU binutils.
+    fn tool(self, name: &str) -> Command {
+        match self.is_host() {
+            true => Command::new(name),
+            false => Command::new(format!("{}-linux-gnu-{name}", self.name())),
+        }
+    }
+
+    /// Rust's name of the target if it is not the host.
+    fn target(self) -> Option<String> {
+        (!self.is_host()).then(|| format!("{}-unknown-linux-gnu", self.name()))
+    }
+}
+
 /// What is built.
 struct Archive {
+    arch: Arch,
     /// The package, beside this one.
     package: &'static str,
     name: &'static str,
@@ -113,20 +171,21 @@ struct Archive {
 }
 
 impl Archive {
-    fn library(features: Vec<&'static str>) -> Self {
+    fn library(arch: Arch, features: Vec<&'static str>) -> Self {
         Self {
+            arch,
             package: "capi",
             name: "libunikprof.a",
             headers: &["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"],
             features,
             linked: Vec::new(),
-            members: vec![memmove()],
+            members: vec![memmove(arch)],
         }
     }
 
     fn dropin(features: Vec<&'static str>, entry: &str, aborts: &[String], mebibytes: u32) -> Self {
         let wrap = |name: &str, function: &str| {
-            let code = arch::call_before(function);
+            let code = x86_64::call_before(function);
             let code = format!(".globl __wrap_{name}\n__wrap_{name}:\n{code}jmp __real_{name}\n");
             (format!("wrap-{name}"), code)
         };
@@ -140,26 +199,40 @@ impl Archive {
             ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
              .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n{PREFIX}dropin_memory_end:\n"
         );
-        let functions = arch::MEMORY_FUNCTIONS.map(|(name, code)| {
+        let functions = x86_64::MEMORY_FUNCTIONS.map(|(name, code)| {
             let head = format!(".text\n.globl {name}\n.type {name}, @function\n{name}:\n");
             (name.to_owned(), head + code)
         });
         members.push(("memory".to_owned(), memory));
         Self {
+            arch: Arch::X86_64,
             package: "dropin",
             name: "libunikprof-dropin.a",
             headers: &["unikprof_dropin.h"],
             features,
             // Its own: the guest's may use SSE registers, which are not saved for a tick.
-            linked: functions.into_iter().chain([memmove()]).collect(),
+            linked: functions
+                .into_iter()
+                .chain([memmove(Arch::X86_64)])
+                .collect(),
             members,
         }
     }
 }
 
-fn memmove() -> (String, String) {
-    ("memmove".to_owned(), arch::MEMMOVE.to_owned())
+fn memmove(arch: Arch) -> (String, String) {
+    let code = match arch {
+        Arch::X86_64 => x86_64::MEMMOVE,
+        Arch::Aarch64 => include_str!("../../aarch64/memmove.s"),
+    };
+    ("memmove".to_owned(), code.to_owned())
 }
+
+const DROPIN_ARCH: &str = "--dropin is for x86_64: on Arm there is no local APIC whose timer the agent could have for \
+    itself, and the interrupt controller (GIC) belongs to the guest";
+
+const TRACE_ARCH: &str =
+    "--trace is for x86_64: the agent does not place breakpoints into code for aarch64";
 
 /// Without it, linkers warn, and make the image's stack executable.
 const NO_EXECUTABLE_STACK: &str = "\n.section .note.GNU-stack,\"\",@progbits\n";
@@ -173,9 +246,12 @@ fn main() -> ExitCode {
         println!("{USAGE}\n\n{HELP}");
         return ExitCode::SUCCESS;
     }
-    let Some((folder, archive)) = parse(env::args().skip(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+    let (folder, archive) = match parse(env::args().skip(1)) {
+        Some(Ok(parsed)) => parsed,
+        refused => {
+            eprintln!("{}", refused.and_then(Result::err).unwrap_or(USAGE));
+            return ExitCode::from(2);
+        }
     };
     match build(Path::new(&folder), &archive) {
         Ok(()) => {
@@ -189,14 +265,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder and the archive that the words ask for.
-fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
+/// The folder and the archive that the words ask for, or why there is no such archive; `None` if the words are not
+/// understood.
+fn parse(
+    mut words: impl Iterator<Item = String>,
+) -> Option<Result<(String, Archive), &'static str>> {
+    let mut arch = Arch::X86_64;
     let folder = words.next().filter(|folder| !folder.starts_with('-'))?;
     let mut features = Vec::new();
     let (mut is_dropin, mut entry, mut memory) = (false, None, None);
     let mut aborts = Vec::new();
     while let Some(option) = words.next() {
         match &*option {
+            "--arch" => arch = Arch::parse(&words.next()?)?,
             "--smoltcp" => features.push("smoltcp"),
             "--noise" => features.push("noise"),
             "--ring" => features.push("ring"),
@@ -214,6 +295,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
         }
     }
     let entry = entry.as_deref();
+    if arch == Arch::Aarch64 && is_dropin {
+        return Some(Err(DROPIN_ARCH));
+    }
+    if arch == Arch::Aarch64 && features.contains(&"trace") {
+        return Some(Err(TRACE_ARCH));
+    }
     let archive = match is_dropin {
         true if features.iter().all(|feature| *feature == "trace") => {
             if aborts.is_empty() {
@@ -223,11 +310,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(String, Archive)> {
             Archive::dropin(features, entry, &aborts, memory.unwrap_or(4))
         }
         false if entry.is_none() && aborts.is_empty() && memory.is_none() => {
-            Archive::library(features)
+            Archive::library(arch, features)
         }
         _ => return None,
     };
-    Some((folder, archive))
+    Some(Ok((folder, archive)))
 }
 
 fn build(folder: &Path, archive: &Archive) -> Result<(), Box<dyn Error>> {
@@ -270,11 +357,18 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
         ])
         .args(["--features", &features.join(","), "--target-dir"])
         .arg(&target);
+    let triple = archive.arch.target();
+    if let Some(triple) = &triple {
+        command.args(["--target", triple]);
+    }
     for setting in PROFILE {
         command.args(["--config", setting]);
     }
     command.args(["--", "--cfg", "unikprof_archive"]);
     let mut flags: Vec<String> = RUSTFLAGS.map(str::to_owned).into();
+    if archive.arch == Arch::Aarch64 {
+        flags.extend(AARCH64_RUSTFLAGS.map(str::to_owned));
+    }
     if archive.package == "dropin" {
         flags.extend(["--cfg", "unikprof_dropin"].map(str::to_owned));
     }
@@ -296,7 +390,9 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_TARGET_DIR");
     run(&mut command)?;
-    Ok(target.join(format!("release/libunikprof_{}.a", archive.package)))
+    Ok(target
+        .join(triple.unwrap_or_default())
+        .join(format!("release/libunikprof_{}.a", archive.package)))
 }
 
 fn default_cargo_home() -> Option<PathBuf> {
@@ -316,16 +412,16 @@ fn link(
         work.join("unikprof.o"),
         work.join(archive.name),
     );
-    let mut ld = Command::new("ld");
+    let mut ld = archive.arch.tool("ld");
     ld.args(["-r", "--gc-sections", "-T"])
         .arg(package.join("src/archive.ld"));
     for name in exported(package, archive)? {
         ld.args(["--require-defined", &name]);
     }
     ld.arg("-o").arg(&reached).arg(compiled);
-    run(ld.args(assemble(work, &archive.linked)?))?;
+    run(ld.args(assemble(archive.arch, work, &archive.linked)?))?;
 
-    let mut objcopy = Command::new("objcopy");
+    let mut objcopy = archive.arch.tool("objcopy");
     objcopy.args([
         "--strip-debug",
         "--wildcard",
@@ -336,18 +432,24 @@ fn link(
         objcopy.args(["--remove-section", section]);
     }
     run(objcopy.arg(&reached).arg(&object))?;
-    let mut bytes = fs::read(&object)?;
-    direct::rewrite(&mut bytes)?;
-    fs::write(&object, bytes)?;
+    if archive.arch == Arch::X86_64 {
+        let mut bytes = fs::read(&object)?;
+        direct::rewrite(&mut bytes)?;
+        fs::write(&object, bytes)?;
+    }
 
-    let members = assemble(work, &archive.members)?;
-    let mut ar = Command::new("ar");
+    let members = assemble(archive.arch, work, &archive.members)?;
+    let mut ar = archive.arch.tool("ar");
     run(ar.arg("rcsD").arg(&placed).arg(&object).args(members))?;
     Ok(placed)
 }
 
 /// Makes an object of each code; returns their paths.
-fn assemble(work: &Path, codes: &[(String, String)]) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+fn assemble(
+    arch: Arch,
+    work: &Path,
+    codes: &[(String, String)],
+) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut objects = Vec::new();
     for (name, code) in codes {
         let (source, object) = (
@@ -355,7 +457,7 @@ fn assemble(work: &Path, codes: &[(String, String)]) -> Result<Vec<PathBuf>, Box
             work.join(format!("{name}.o")),
         );
         fs::write(&source, format!("{code}{NO_EXECUTABLE_STACK}"))?;
-        run(Command::new("as").arg("-o").arg(&object).arg(&source))?;
+        run(arch.tool("as").arg("-o").arg(&object).arg(&source))?;
         objects.push(object);
     }
     Ok(objects)
