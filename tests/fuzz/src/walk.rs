@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use unikprof_agent::path::PathCells;
+use unikprof_agent::path::{Path, PathCells};
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
-use unikprof_agent::walk::{End, Guide, MAX_UNKNOWN, walk};
+use unikprof_agent::walk::{End, Guide, MAX_UNKNOWN, Walked, walk, walk_aarch64};
 use unikprof_agent::{CallerTable, CodeMap, MAX_DEPTH, Mapping, Registers, caller_table_bytes};
 use unikprof_proto::caller_table::{Row, Rule};
 use unikprof_proto::code::frame_code;
@@ -15,8 +15,38 @@ use unikprof_proto::code::frame_code;
 use crate::guarded::{Guarded, SIZE};
 use crate::input::Input;
 
-/// Walks a stack made of the bytes.
+/// A processor, as far as walks depend on it.
+struct Processor {
+    walk: fn(&Registers, Option<&Watched>, &Guide<'_, ()>, usize, &mut Path<'_>) -> Walked,
+    /// The address that a return address leads to.
+    target: fn(u64) -> u64,
+}
+
+const PROCESSORS: [Processor; 2] = [
+    Processor {
+        walk: |registers, stack, guide, depth, path| walk(registers, stack, guide, depth, path),
+        target: |address| address,
+    },
+    Processor {
+        walk: |registers, stack, guide, depth, path| {
+            walk_aarch64(registers, stack, guide, depth, path)
+        },
+        // Bit 55 is the sign; above 48 bits is a signature.
+        target: |address| {
+            let sign = (address << 8) as i64 >> 63;
+            address & 0xffff_ffff_ffff | sign as u64 & !0xffff_ffff_ffff
+        },
+    },
+];
+
+/// Walks a stack made of the bytes, on either processor.
 pub fn check(bytes: &[u8]) {
+    for processor in &PROCESSORS {
+        check_on(processor, bytes);
+    }
+}
+
+fn check_on(processor: &Processor, bytes: &[u8]) {
     let input = &mut Input::new(bytes);
     let mut page = Guarded::new();
     let addresses = page.addresses();
@@ -56,15 +86,19 @@ pub fn check(bytes: &[u8]) {
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
     let mut path = cells.begin();
-    let walked = walk(&registers, Some(&watched), &guide, depth, &mut path);
+    let walked = (processor.walk)(&registers, Some(&watched), &guide, depth, &mut path);
     let codes: Vec<u32> = path.codes().collect();
     assert_eq!(codes.len(), path.len());
-    judge(&registers, &watched, &code, depth, &codes, walked.end);
-    walk_by_table(&registers, &watched, &code, depth, input);
+    let known = |address| code.code((processor.target)(address));
+    let leaf = code.code(registers.pc);
+    assert_eq!(codes[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
+    judge(&registers, &watched, known, depth, &codes, walked.end);
+    walk_by_table(processor, &registers, &watched, &code, depth, input);
 }
 
 /// The same stack by a table that means no good.
 fn walk_by_table(
+    processor: &Processor,
     registers: &Registers,
     watched: &Watched,
     code: &CodeMap,
@@ -74,12 +108,13 @@ fn walk_by_table(
     let mut rows: Vec<Row> = Vec::new();
     let mut above = frame_code::FIRST_ADDRESS;
     for _ in 0..input.below(64) {
-        let rule = match input.below(5) {
+        let rule = match input.below(6) {
             0 => Rule::UNKNOWN,
             1 => Rule::FRAME_RECORD,
             // Loaded from a word near the register.
             2 => Rule(1 | 1 << 8 | u32::from(input.short() & 0x1e7) << 9),
             3 => Rule(2 | u32::from(input.byte() & 1) | u32::from(input.short() & 0x3ff) << 2),
+            4 => Rule::FRAME_RECORD.with_return_address(1),
             _ => Rule(input.number() as u32),
         };
         rows.push(Row { code: above, rule });
@@ -100,7 +135,8 @@ fn walk_by_table(
     watched.read.borrow_mut().clear();
     let cells = PathCells::default();
     let mut path = cells.begin();
-    let walked = walk(registers, Some(watched), &guide, depth, &mut path);
+    let registers = registers.with_lr(0x40_0000 + u64::from(input.short()));
+    let walked = (processor.walk)(&registers, Some(watched), &guide, depth, &mut path);
     let codes: Vec<u32> = path.codes().collect();
     let frames = frames(&codes, walked.end);
     assert!((1..=depth).contains(&frames.len()));
@@ -125,16 +161,13 @@ fn frames(codes: &[u32], end: End) -> &[u32] {
 fn judge(
     registers: &Registers,
     watched: &Watched,
-    code: &CodeMap,
+    known: impl Fn(u64) -> Option<u32>,
     depth: usize,
     codes: &[u32],
     end: End,
 ) {
     let frames = frames(codes, end);
     assert!((1..=depth).contains(&frames.len()));
-    let leaf = code.code(registers.pc);
-    assert_eq!(frames[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
-
     let mut read = watched.read.borrow().clone();
     assert!(read.len() <= 2 * depth, "no record more than twice");
     // One that returns into another stretch of code than the one before is looked at twice: to keep what was read
@@ -145,7 +178,6 @@ fn judge(
         assert!(*at >= floor, "strictly upward, from the stack pointer");
         floor = at + FRAME_RECORD;
     }
-    let known = |address: u64| code.code(address);
     let callers = read
         .iter()
         .map(|(_, address)| known(*address).unwrap_or(frame_code::UNKNOWN_CODE));

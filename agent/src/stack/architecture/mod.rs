@@ -1,16 +1,14 @@
 //! What differs between processors in a walk. The walk is generic over [`Architecture`]; guests use [`Native`], and the
-//! tests walk stacks of both.
+//! tests walk stacks of both, the fuzz target too.
 
 use unikprof_proto::caller_table::Rule;
 
 use crate::ground::platform::Registers;
 
-#[cfg(any(target_arch = "aarch64", test))]
 mod aarch64;
 #[cfg(any(target_arch = "x86_64", test))]
 mod x86_64;
 
-#[cfg(any(target_arch = "aarch64", test))]
 pub(super) use self::aarch64::Aarch64;
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) use self::x86_64::X86_64;
@@ -54,10 +52,6 @@ pub(super) enum ReturnAddress {
     /// Saved at this address.
     Saved(u64),
     /// Still in the link register.
-    #[cfg_attr(
-        all(target_arch = "x86_64", not(test)),
-        expect(dead_code, reason = "x86_64 has no link register")
-    )]
     LinkRegister,
 }
 

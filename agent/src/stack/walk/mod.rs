@@ -18,7 +18,7 @@ use unikprof_proto::code::frame_code;
 use self::chain::{Chain, Frame, follow};
 use self::hop::next_hop;
 use crate::ground::platform::Registers;
-use crate::stack::architecture::{Architecture, Native};
+use crate::stack::architecture::{Aarch64, Architecture, Native};
 use crate::stack::caller_table::CallerTable;
 use crate::stack::code_map::CodeMap;
 use crate::stack::path::Path;
@@ -105,6 +105,18 @@ pub fn walk(
     path: &mut Path<'_>,
 ) -> Walked {
     walk_on::<Native>(registers, stacks, guide, depth, path)
+}
+
+/// [`walk`] on a stack of aarch64, on every processor: for fuzzing, and for stacks that were captured elsewhere.
+#[doc(hidden)]
+pub fn walk_aarch64(
+    registers: &Registers,
+    stacks: impl Stacks,
+    guide: &Guide<'_, impl ReadCode>,
+    depth: usize,
+    path: &mut Path<'_>,
+) -> Walked {
+    walk_on::<Aarch64>(registers, stacks, guide, depth, path)
 }
 
 /// [`walk`] for a processor.
