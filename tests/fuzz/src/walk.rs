@@ -209,10 +209,12 @@ fn bounds(input: &mut Input<'_>, page: &Range<u64>) -> Range<u64> {
 
 /// A word that may mean something: an address of the stack, an address of code, or any other.
 fn word(input: &mut Input<'_>, stack: &Range<u64>, code: &[u64]) -> u64 {
-    match input.below(4) {
+    match input.below(5) {
         0 => stack.start + 8 * input.below(SIZE / 8 + 2) as u64,
         1 => code[input.below(code.len())] + u64::from(input.short() % 0x2000),
         2 => 0,
+        // Signed, on aarch64.
+        3 => code[input.below(code.len())] ^ u64::from(input.short() & 0xff7f) << 48,
         _ => input.number(),
     }
 }
