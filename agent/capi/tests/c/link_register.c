@@ -1,7 +1,10 @@
-/* Ticks in a leaf function on aarch64: its caller is in the link register, and in no frame record. */
+/* A tick in a leaf function of aarch64: its caller is in the link register, and in no frame record. */
 #include "guest.h"
 
-/* nop; ret. */
+extern const unsigned char client_fetch[];
+extern const unsigned client_fetch_length;
+
+/* nop; ret; nop. */
 static const uint32_t code[] = { 0xd503201f, 0xd65f03c0, 0xd503201f };
 
 static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
@@ -16,9 +19,15 @@ int main(void)
 {
     char answer[4096];
     struct unikprof_registers registers = guest_interrupted();
+    struct unikprof_mapping mappings[2];
     int32_t client;
     int64_t given;
 
+    mappings[0] = mappings[1] = mapping;
+    mappings[1].start = (uint64_t)code;
+    mappings[1].end = (uint64_t)(code + 3);
+    config.mappings = mappings;
+    config.mapping_count = 2;
     ops.code_bounds = code_bounds;
     CHECK_CODE(start(), UNIKPROF_OK);
     client = unikprof_connection_open();
