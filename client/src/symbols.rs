@@ -45,9 +45,11 @@ mod symbolizer;
 pub use code::CodeError;
 pub(crate) use code::{Code, MappedAddress};
 pub(crate) use debug_file::find as find_debug_file;
+pub(crate) use debug_info::DebugSections;
 #[cfg(feature = "debuginfod")]
 pub use debuginfod::{Debuginfod, DownloadLimits};
 pub use demangle::demangle;
+pub(crate) use demangle::demangle_at;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;
 pub(crate) use image::read_regular_file;

@@ -18,7 +18,7 @@ use super::source_paths::SourcePaths;
 pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
 /// The sections of one file, decompressed where they need to be.
-pub(super) struct DebugSections<'a> {
+pub(crate) struct DebugSections<'a> {
     sections: DwarfSections<Cow<'a, [u8]>>,
     endian: RunTimeEndian,
     /// The first section that could not be read, and why.
@@ -30,7 +30,7 @@ impl<'a> DebugSections<'a> {
     const MAX_DECOMPRESSED: u64 = 2 << 30;
 
     /// Reads the sections, or `None` where the file has no debug information.
-    pub(super) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
+    pub(crate) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
         let has = |id: SectionId| {
             // An empty `.debug_info` is what `strip --only-keep-debug` leaves behind.
             file.section_by_name(id.name())
@@ -75,7 +75,7 @@ impl<'a> DebugSections<'a> {
     /// # Errors
     ///
     /// Where that table is damaged; single damaged functions show when they are looked up.
-    pub(super) fn open(&'a self) -> Result<DebugInfo<'a>, gimli::Error> {
+    pub(crate) fn open(&'a self) -> Result<DebugInfo<'a>, gimli::Error> {
         Ok(DebugInfo {
             context: Context::from_dwarf(self.dwarf())?,
             sections: self,
@@ -91,7 +91,7 @@ impl<'a> DebugSections<'a> {
 }
 
 /// Ready to look addresses up.
-pub(super) struct DebugInfo<'a> {
+pub(crate) struct DebugInfo<'a> {
     context: Context<Reader<'a>>,
     sections: &'a DebugSections<'a>,
     /// Read when the first bare name needs them.
@@ -166,7 +166,7 @@ impl<'a> DebugInfo<'a> {
     /// first row for its first instruction. `None` if no line is known.
     ///
     /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
-    pub(super) fn declared_at(&self, start: u64) -> Option<String> {
+    pub(crate) fn declared_at(&self, start: u64) -> Option<String> {
         let unit = self.context.find_dwarf_and_unit(start);
         let unit = unit.skip_all_loads()?;
         let mut rows = unit.line_program.clone()?.rows();

@@ -22,13 +22,18 @@ const MAX_NAME: usize = 16 * 1024;
 /// assert_eq!(demangle("main"), None);
 /// ```
 pub fn demangle(raw: &str) -> Option<String> {
+    demangle_at(raw, || None)
+}
+
+/// Like [`demangle`], with the place of an anonymous OCaml function, such as `main.ml:12,4`.
+pub(crate) fn demangle_at(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
     if raw.len() > MAX_NAME {
         return None;
     }
     if let Ok(rust) = rustc_demangle::try_demangle(raw) {
         return bounded(|out| write!(out, "{rust:#}"));
     }
-    if let Some(name) = ocaml::demangle(raw, || None) {
+    if let Some(name) = ocaml::demangle(raw, place) {
         return Some(name);
     }
     if !raw.starts_with("_Z") && !raw.starts_with("__Z") {

@@ -10,6 +10,7 @@ mod piece;
 #[cfg(test)]
 mod tests;
 
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ use object::Object;
 use thiserror::Error;
 use unikprof_proto::trace::{MAX_PARTS, probe_kind};
 
-use crate::symbols::{Image, demangle, find_debug_file};
+use crate::symbols::{DebugSections, Image, demangle_at, find_debug_file};
 use code::Code;
 use piece::{Piece, Table};
 
@@ -139,10 +140,14 @@ impl<'i> Planner<'i> {
         if code.functions.is_empty() {
             return Err(PlanError::NoFunctions { path: path() });
         }
-        Ok(Planner::analyse(code))
+        // Only for images of OCaml.
+        let sections = LazyCell::new(|| DebugSections::of(names.as_ref().unwrap_or(&file)));
+        let info = LazyCell::new(|| sections.as_ref()?.open().ok());
+        let place = |start| info.as_ref()?.declared_at(start);
+        Ok(Planner::analyse(code, place))
     }
 
-    fn analyse(code: Code<'i>) -> Planner<'i> {
+    fn analyse(code: Code<'i>, place: impl Fn(u64) -> Option<String>) -> Planner<'i> {
         let piece = |range: &Range<u64>| Piece::of(&code, range);
         let pieces: Vec<Piece> = code.functions.iter().map(|it| piece(&it.range)).collect();
         let fragments: Vec<Piece> = code.fragments.iter().map(|it| piece(&it.range)).collect();
@@ -151,7 +156,7 @@ impl<'i> Planner<'i> {
             .iter()
             .map(|function| {
                 let raw = function.names.first().map_or("", String::as_str);
-                demangle(raw).unwrap_or_else(|| raw.to_owned())
+                demangle_at(raw, || place(function.range.start)).unwrap_or_else(|| raw.to_owned())
             })
             .collect();
         let mut planner = Planner {

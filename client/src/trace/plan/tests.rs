@@ -338,3 +338,23 @@ fn most_functions_can_be_traced() {
         "{planned} planned, refused: {refused:?}"
     );
 }
+
+/// Named as ocamlopt names one.
+#[allow(unsafe_code)]
+#[unsafe(export_name = "camlPlan.fun_12")]
+extern "C" fn anonymous() {}
+
+/// As reports name it: a trace and a profile have one name for it.
+#[test]
+fn an_anonymous_function_of_ocaml_has_its_place() {
+    const LINE: u32 = line!() - 5;
+    std::hint::black_box(anonymous as extern "C" fn())();
+    let image = this_program();
+    let planner = Planner::of(&image, &[]).unwrap();
+    let is_it = |function: &usize| planner.raw_names(*function) == ["camlPlan.fun_12"];
+    let function = (0..planner.len()).find(is_it).unwrap();
+    assert_eq!(
+        planner.name(function),
+        format!("Plan.(fun tests.rs:{LINE})")
+    );
+}
