@@ -34,7 +34,7 @@ mod rule;
 mod section;
 mod stretches;
 #[cfg(test)]
-mod test_elf;
+pub(crate) mod test_elf;
 
 use std::ops::Range;
 

@@ -9,7 +9,7 @@ pub(crate) struct TestElf<'a> {
     pub(crate) machine: u16,
     /// Loadable segments: flags, address, offset and size in the file.
     pub(crate) segments: Vec<(u32, u64, u64, u64)>,
-    /// Sections: name, address and content; they lie behind the code.
+    /// Sections: name, address and content; they lie behind the code. A `.strtab` comes right after its `.symtab`.
     pub(crate) sections: Vec<(&'a str, u64, &'a [u8])>,
     /// What lies at [`CODE_OFFSET`].
     pub(crate) code: &'a [u8],
@@ -43,15 +43,23 @@ impl<'a> TestElf<'a> {
         let mut names = vec![0];
         let mut headers = vec![[0; 64]];
         for (name, address, content) in &self.sections {
-            let kind: u32 = if name.starts_with(".note") { 7 } else { 1 };
-            headers.push(section(
-                &mut names,
-                name,
-                kind,
-                *address,
-                file.len(),
-                content,
-            ));
+            let kind = match *name {
+                name if name.starts_with(".note") => 7,
+                ".symtab" => 2,
+                ".strtab" => 3,
+                _ => 1,
+            };
+            let mut header = section(&mut names, name, kind, *address, file.len(), content);
+            match *name {
+                ".text" => header[8] = 6,
+                ".symtab" => {
+                    // The names are in the section behind it.
+                    header[40] = headers.len() as u8 + 1;
+                    header[56] = 24;
+                }
+                _ => {}
+            }
+            headers.push(header);
             file.extend(*content);
         }
         let offset = file.len();

@@ -58,10 +58,12 @@ impl<'i> Code<'i> {
             let Some(end) = start.checked_add(bytes.len() as u64) else {
                 continue;
             };
-            if bytes.is_empty() || start == 0 {
+            let is_code = crate::symbols::is_code(&section);
+            // What is not loaded has the address 0; the code of a kernel may, too.
+            if bytes.is_empty() || start == 0 && !is_code {
                 continue;
             }
-            if crate::symbols::is_code(&section) {
+            if is_code {
                 sections.push(Section {
                     range: start..end,
                     bytes,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::caller_table::test_elf::TestElf;
 
 /// This program, in which the functions below are.
 fn this_program() -> Image {
@@ -305,6 +306,34 @@ mod assembly {
             "a part is no function"
         );
     }
+}
+
+/// Guards against a kernel without functions to trace, whose code begins at address 0.
+#[test]
+fn a_function_may_be_at_address_0() {
+    let code = [0x55, 0x5d, 0xc3];
+    // No symbol, and a function's in the first section: its name, kind, section, address and size.
+    let mut symbols = [0; 48];
+    symbols[24] = 1;
+    (symbols[28], symbols[30], symbols[40]) = (2, 1, code.len() as u8);
+    let mut elf = TestElf::new(
+        &code,
+        &[
+            (".text", 0, &code),
+            (".symtab", 0, &symbols),
+            (".strtab", 0, b"\0first\0"),
+        ],
+    );
+    elf.segments[0].1 = 0;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernel");
+    std::fs::write(&path, elf.bytes()).unwrap();
+    let image = Image::open(&path).unwrap();
+    let planner = Planner::of(&image, &[]).unwrap();
+    assert_eq!((planner.len(), planner.name(0)), (1, "first"));
+    let plan = planner.plan(0).unwrap();
+    let places: Vec<u64> = plan.probes.iter().map(|probe| probe.address).collect();
+    assert_eq!(places, [0, 2]);
 }
 
 /// At least 98 % of the functions of a Rust program, but for those of the agent, can be traced.
