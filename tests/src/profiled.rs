@@ -16,6 +16,9 @@ pub const STATISTICS_PORT: u16 = 7001;
 /// Where a guest with `orders=7002` on its command line takes the orders of the accuracy suite.
 pub const ORDERS_PORT: u16 = 7002;
 
+/// Where a guest with `captures=7003` on its command line sends the samples that an order has captured.
+pub const CAPTURES_PORT: u16 = 7003;
+
 /// The features of a guest that is profiled while it serves made-up requests.
 pub const FEATURES: &[&str] = &["keys", "demo", "heap", "trace"];
 

@@ -7,9 +7,10 @@
 //! | 0 | program counter |
 //! | 1 | stack pointer |
 //! | 2 | frame pointer |
-//! | 3 | address of the first word of the stack |
-//! | 4 | how many words of the stack follow, at most [`MAX_WORDS`] |
-//! | 5… | the words |
+//! | 3 | link register; 0 on x86_64 |
+//! | 4 | address of the first word of the stack |
+//! | 5 | how many words of the stack follow, at most [`MAX_WORDS`] |
+//! | 6… | the words |
 
 use thiserror::Error;
 use unikprof_agent::Registers;
@@ -18,7 +19,7 @@ use unikprof_agent::stack::ReadStack;
 /// The most words of a stack in one sample: 16 KiB.
 pub(crate) const MAX_WORDS: usize = 2048;
 
-const HEAD: usize = 5;
+const HEAD: usize = 6;
 
 /// One captured sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,7 @@ impl Captured {
                 left,
             };
             let head: Vec<u64> = words.by_ref().take(HEAD).collect();
-            let [pc, sp, fp, base, count] = head.try_into().map_err(|_| cut)?;
+            let [pc, sp, fp, lr, base, count] = head.try_into().map_err(|_| cut)?;
             if count > MAX_WORDS as u64 {
                 return Err(CaptureError::TooLong {
                     sample: samples.len(),
@@ -68,7 +69,7 @@ impl Captured {
                 return Err(cut);
             }
             samples.push(Captured {
-                registers: Registers::new(pc, sp, fp),
+                registers: Registers::new(pc, sp, fp).with_lr(lr),
                 stack: CapturedStack {
                     base,
                     words: copied,
@@ -115,10 +116,11 @@ mod tests {
     #[test]
     fn samples_are_read_back() {
         let samples =
-            Captured::read_all(&bytes(&[1, 0x100, 3, 0x100, 2, 7, 8, 4, 5, 6, 0, 0])).unwrap();
+            Captured::read_all(&bytes(&[1, 0x100, 3, 9, 0x100, 2, 7, 8, 4, 5, 6, 0, 0, 0]))
+                .unwrap();
         assert_eq!(samples.len(), 2);
         let stack = &samples[0].stack;
-        assert_eq!(samples[0].registers, Registers::new(1, 0x100, 3));
+        assert_eq!(samples[0].registers, Registers::new(1, 0x100, 3).with_lr(9));
         assert_eq!(stack.frame_record(0x100), Some([7, 8]));
         assert_eq!(stack.end(), 0x110);
         for outside in [0, 0xf8, 0x104, 0x108, 0x110, u64::MAX] {
@@ -130,13 +132,13 @@ mod tests {
     /// What comes from a guest may be cut or wrong.
     #[test]
     fn what_is_no_sample_is_an_error() {
-        let whole = bytes(&[1, 2, 3, 4, 1, 9]);
+        let whole = bytes(&[1, 2, 3, 0, 4, 1, 9]);
         for cut in 1..whole.len() {
             let error = Captured::read_all(&whole[..cut]).unwrap_err();
             assert!(matches!(error, CaptureError::Cut { .. }), "{cut}: {error}");
         }
         assert_eq!(
-            Captured::read_all(&bytes(&[1, 2, 3, 4, u64::MAX])),
+            Captured::read_all(&bytes(&[1, 2, 3, 0, 4, u64::MAX])),
             Err(CaptureError::TooLong {
                 sample: 0,
                 words: u64::MAX

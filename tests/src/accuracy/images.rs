@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
+use object::{
+    Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind,
+};
 use thiserror::Error;
 use unikprof_agent::stack::ReadCode;
 use unikprof_agent::{CodeMap, Mapping, MappingsError};
@@ -44,6 +45,7 @@ struct Image {
     path: PathBuf,
     /// Address in memory − address in the file, wrapping.
     bias: u64,
+    is_aarch64: bool,
     /// Sorted by start, in memory; names of the file's symbol table.
     functions: Vec<Function>,
     sections: Sections,
@@ -136,9 +138,14 @@ impl Images {
         })
     }
 
+    /// Whether the code is for aarch64; else it is for x86_64.
+    pub(crate) fn is_aarch64(&self) -> bool {
+        self.images.iter().any(|image| image.is_aarch64)
+    }
+
     /// An unwinder that knows all the images' tables.
-    pub(crate) fn unwinder(&self) -> UnwinderX86_64<Vec<u8>> {
-        let mut unwinder = UnwinderX86_64::new();
+    pub(crate) fn unwinder<U: Unwinder<Module = Module<Vec<u8>>> + Default>(&self) -> U {
+        let mut unwinder = U::default();
         for image in &self.images {
             let sections = &image.sections;
             let range = |section: &Option<(std::ops::Range<u64>, Vec<u8>)>| {
@@ -202,6 +209,7 @@ impl Image {
             end: mapping.end,
             path: PathBuf::new(),
             bias: 0,
+            is_aarch64: false,
             functions: Vec::new(),
             sections: Sections::default(),
         }
@@ -239,6 +247,7 @@ impl Image {
             end: range.end,
             path,
             bias,
+            is_aarch64: file.architecture() == Architecture::Aarch64,
             functions,
             sections: Sections::of(&file),
         })

@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
+use framehop::aarch64::{CacheAarch64, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{ReadCode, ReadStack};
-use unikprof_agent::walk::{Guide, walk};
+use unikprof_agent::walk::{Guide, walk, walk_aarch64};
 use unikprof_agent::{CallerTable, MAX_DEPTH, Registers, caller_table_bytes};
 use unikprof_proto::caller_table::Row;
 
@@ -34,9 +35,14 @@ pub(crate) enum Way {
 
 pub(crate) struct Judge<'a> {
     images: &'a Images,
-    unwinder: UnwinderX86_64<Vec<u8>>,
-    cache: CacheX86_64<framehop::MayAllocateDuringUnwind>,
+    tables: Tables,
     callers: &'a [Row],
+}
+
+/// The unwind tables of the images, for their processor.
+enum Tables {
+    X86_64(UnwinderX86_64<Vec<u8>>, CacheX86_64),
+    Aarch64(UnwinderAarch64<Vec<u8>>, CacheAarch64),
 }
 
 /// How often walks agreed with the judge.
@@ -71,8 +77,11 @@ impl<'a> Judge<'a> {
     pub(crate) fn new(images: &'a Images, callers: &'a [Row]) -> Judge<'a> {
         Judge {
             images,
-            unwinder: images.unwinder(),
-            cache: CacheX86_64::new(),
+            tables: if images.is_aarch64() {
+                Tables::Aarch64(images.unwinder(), CacheAarch64::new())
+            } else {
+                Tables::X86_64(images.unwinder(), CacheX86_64::new())
+            },
             callers,
         }
     }
@@ -141,38 +150,56 @@ impl<'a> Judge<'a> {
                 Way::Table => walked(images, sample, &guide(images, callers.as_ref(), false)),
                 Way::EveryFrame => walked(images, sample, &guide(images, callers.as_ref(), true)),
             };
-            let full = self.full(sample);
+            let Registers { pc, sp, fp, lr, .. } = sample.registers;
+            let full = match &mut self.tables {
+                Tables::X86_64(unwinder, cache) => full(
+                    images,
+                    sample,
+                    unwinder,
+                    cache,
+                    UnwindRegsX86_64::new(pc, sp, fp),
+                ),
+                Tables::Aarch64(unwinder, cache) => full(
+                    images,
+                    sample,
+                    unwinder,
+                    cache,
+                    UnwindRegsAarch64::new(lr, sp, fp),
+                ),
+            };
             visit(images, full.as_deref(), &walked);
         }
     }
+}
 
-    /// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where
-    /// they do not lead from the leaf to a caller.
-    fn full(&mut self, sample: &Captured) -> Option<Vec<FunctionStart>> {
-        let Registers { pc, sp, fp, .. } = sample.registers;
-        let registers = UnwindRegsX86_64::new(pc, sp, fp);
-        let mut read_stack = |address| sample.stack.word(address).ok_or(());
-        let mut frames = self
-            .unwinder
-            .iter_frames(pc, registers, &mut self.cache, &mut read_stack);
-        let mut functions = Vec::new();
-        while let Ok(Some(frame)) = frames.next() {
-            let address = match frame {
-                FrameAddress::InstructionPointer(pc) => pc,
-                FrameAddress::ReturnAddress(address) => address.get() - 1,
-            };
-            // Without a table framehop guesses along frame pointers: that is no judge.
-            if !self.images.has_tables(address) {
-                break;
-            }
-            // The boot code, in assembly, is no function.
-            let Some(function) = self.images.function(address) else {
-                break;
-            };
-            functions.push(function);
+/// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where they do not
+/// lead from the leaf to a caller.
+fn full<U: Unwinder>(
+    images: &Images,
+    sample: &Captured,
+    unwinder: &U,
+    cache: &mut U::Cache,
+    registers: U::UnwindRegs,
+) -> Option<Vec<FunctionStart>> {
+    let mut read_stack = |address| sample.stack.word(address).ok_or(());
+    let mut frames = unwinder.iter_frames(sample.registers.pc, registers, cache, &mut read_stack);
+    let mut functions = Vec::new();
+    while let Ok(Some(frame)) = frames.next() {
+        let address = match frame {
+            FrameAddress::InstructionPointer(pc) => pc,
+            FrameAddress::ReturnAddress(address) => address.get() - 1,
+        };
+        // Without a table framehop guesses along frame pointers: that is no judge.
+        if !images.has_tables(address) {
+            break;
         }
-        (functions.len() > 1).then_some(functions)
+        // The boot code, in assembly, is no function.
+        let Some(function) = images.function(address) else {
+            break;
+        };
+        functions.push(function);
     }
+    (functions.len() > 1).then_some(functions)
 }
 
 fn guide<'g>(
@@ -197,7 +224,11 @@ fn walked(
     let cells = PathCells::default();
     let stack = Some(&sample.stack);
     let mut path = cells.begin();
-    walk(&sample.registers, stack, guide, MAX_DEPTH, &mut path);
+    if images.is_aarch64() {
+        walk_aarch64(&sample.registers, stack, guide, MAX_DEPTH, &mut path);
+    } else {
+        walk(&sample.registers, stack, guide, MAX_DEPTH, &mut path);
+    }
     path.codes()
         .enumerate()
         .map_while(|(index, code)| {

@@ -4,12 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use unikprof_tests::accuracy::xen::XenGuest;
-use unikprof_tests::accuracy::{broken_chains, masked_events};
+use unikprof_tests::accuracy::{
+    broken_chains, leaf_callers, masked_events, without_frame_pointers,
+};
 use unikprof_tests::lab::{
     Lab, LabConfig, LabError, Processor, build_xen_guest_without_frame_pointers,
 };
 use unikprof_tests::profiled::{
-    ORDERS_PORT, features, profiled_guest_on, profiled_kernel, with_keys,
+    CAPTURES_PORT, ORDERS_PORT, features, profiled_guest_on, profiled_kernel, with_keys,
 };
 
 use crate::flight::{FLIGHT, crash, recordings};
@@ -21,6 +23,14 @@ use crate::{hot_spots, keys, stuck, vcpus};
 const ASLEEP: Duration = Duration::from_secs(10);
 /// Of the cases of the accuracy suite.
 const PERIOD_NS: u64 = 5_000_000;
+/// Captured of each load, and how many of them full unwind tables lead to a caller, at least.
+const SAMPLES: usize = 400;
+const JUDGED: u64 = 380;
+
+/// A guest for the orders of the accuracy suite.
+fn ordered<'lab>(lab: &'lab Lab, name: &str) -> XenGuest<&'lab Lab> {
+    XenGuest::of(lab, name, lab.kernel(name).unwrap()).unwrap()
+}
 
 /// A machine with these guests, by name and command line.
 fn machine(gic: u32, guests: &[(&str, &str)]) -> Result<LabConfig, LabError> {
@@ -52,9 +62,12 @@ const LEAVES: Boot = Boot {
         let kernel = build_xen_guest_without_frame_pointers(processor, features(processor))?;
         let mut config = machine(3, &[("arm-vcpus", "vcpus=2 load=60")])?;
         config.guests[0].vcpus = 2;
-        config
-            .guests
-            .push(profiled_kernel(kernel, "arm-leaves", "hotspots=80"));
+        let words = format!("hotspots=80 orders={ORDERS_PORT} captures={CAPTURES_PORT}");
+        let mut leaves = profiled_kernel(kernel, "arm-leaves", &words);
+        leaves.ports.extend([ORDERS_PORT, CAPTURES_PORT]);
+        // A third of it for captured samples.
+        leaves.memory_mb = 96;
+        config.guests.push(leaves);
         Ok(config)
     },
 };
@@ -114,6 +127,26 @@ mod leaves {
             // The assembly of the boot, of interrupts and of copying has no rules; next to no caller is there.
             let by_table = count("by_table");
             assert!(by_table * 100 >= count("recorded") * 95, "{counters:#}");
+        });
+    }
+
+    /// The same, sample by sample: full unwind tables with the link register are the judge. The walk without either loses
+    /// the caller of each leaf.
+    #[test]
+    fn arm_callers_of_leaves_are_right_by_the_table() {
+        on(&LEAVES, |lab| {
+            let guest = &mut ordered(lab, "arm-leaves");
+            for found in leaf_callers::measure(guest, SAMPLES).unwrap() {
+                println!("{found:?}");
+                assert!(found.naive.judged >= JUDGED, "{found:#?}");
+                assert!(found.table.share() >= leaf_callers::GOAL, "{found:#?}");
+                assert!(found.naive.share() < found.table.share(), "{found:#?}");
+            }
+            let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();
+            println!("{found:?}");
+            assert!(found.every_frame.judged >= JUDGED, "{found:#?}");
+            let share = found.every_frame.share();
+            assert!(share >= without_frame_pointers::GOAL, "{found:#?}");
         });
     }
 
@@ -210,11 +243,6 @@ mod recorders {
 mod working {
     use super::*;
 
-    /// The working guest, for the orders of the accuracy suite.
-    fn ordered(lab: &Lab) -> XenGuest<&Lab> {
-        XenGuest::of(lab, "arm", lab.kernel("arm").unwrap()).unwrap()
-    }
-
     #[test]
     fn arm_hot_functions_have_their_shares_order_and_callers() {
         on(&WORKING, |lab| {
@@ -240,7 +268,7 @@ mod working {
                 open_ns: 2 * PERIOD_NS,
                 period_ns: PERIOD_NS,
             };
-            let found = masked_events::measure(&mut ordered(lab), &effort).unwrap();
+            let found = masked_events::measure(&mut ordered(lab, "arm"), &effort).unwrap();
             let charged = masked_events::CHARGED_PERCENT_ON_XEN;
             assert!(found.is_told(charged), "{found:?}");
         });
@@ -254,7 +282,7 @@ mod working {
                 run_ns: 1_000_000_000,
                 period_ns: PERIOD_NS,
             };
-            broken_chains::assert_each_is_told(&mut ordered(lab), &effort);
+            broken_chains::assert_each_is_told(&mut ordered(lab, "arm"), &effort);
         });
     }
 }

@@ -22,7 +22,7 @@ const SIGNAL: c_int = libc::SIGUSR1;
 
 /// The maximum number of stack words copied, and the number of words before them.
 const MAX_WORDS: usize = 2048;
-const HEAD: usize = 5;
+const HEAD: usize = 6;
 
 /// The red zone, which a function may use below the stack pointer (x86_64 psABI, 3.2.2).
 const RED_ZONE: u64 = 128;
@@ -119,7 +119,7 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     // null, in this same thread. The stack from the red zone to its end is mapped and readable.
     unsafe {
         let head = words.add(used);
-        head.copy_from_nonoverlapping([pc, sp, fp, base, count as u64].as_ptr(), HEAD);
+        head.copy_from_nonoverlapping([pc, sp, fp, 0, base, count as u64].as_ptr(), HEAD);
         let stack = ptr::with_exposed_provenance::<u64>(base as usize);
         for index in 0..count {
             head.add(HEAD + index)

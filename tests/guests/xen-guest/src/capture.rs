@@ -1,8 +1,8 @@
 //! Captures raw samples instead of the profiler: the registers and the stack from the stack pointer up, to unwind
 //! them by other means and compare.
 //!
-//! A sample is a sequence of words, 8 bytes each, little-endian: pc, sp, fp; the address of the first stack word and
-//! their number; then those words. The samples captured by [`take`] are kept until a client of `captures=PORT`
+//! A sample is a sequence of words, 8 bytes each, little-endian: pc, sp, fp, lr (0 on x86-64); the address of the
+//! first stack word and their number; then those words. The samples captured by [`take`] are kept until a client of `captures=PORT`
 //! receives them.
 
 #![allow(unsafe_code, reason = "an interrupted stack is read")]
@@ -22,7 +22,7 @@ use crate::{println, random};
 /// The maximum number of stack words in a sample.
 const MOST_WORDS: usize = 512;
 /// The words of a sample before the stack words; the last one is their number.
-const HEAD: usize = 5;
+const HEAD: usize = 6;
 /// The words in the ring: room for eight thousand samples.
 const RING_WORDS: usize = 4 * 1024 * 1024;
 /// Room for several samples of the maximum size.
@@ -123,8 +123,8 @@ impl Ring {
             self.is_full.store(true, Ordering::Relaxed);
             return;
         }
-        let Registers { pc, sp, fp, .. } = *registers;
-        let head: [u64; HEAD] = [pc, sp, fp, sp, depth as u64];
+        let Registers { pc, sp, fp, lr, .. } = *registers;
+        let head: [u64; HEAD] = [pc, sp, fp, lr, sp, depth as u64];
         let words = head.into_iter().chain((0..depth).map(word));
         for (index, word) in words.enumerate() {
             self.word(written + index).store(word, Ordering::Relaxed);

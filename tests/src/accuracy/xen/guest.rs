@@ -25,14 +25,13 @@ use crate::accuracy::truth::Truth;
 use crate::lab::{
     GuestConfig, Lab, LabConfig, Processor, build_xen_guest, build_xen_guest_without_frame_pointers,
 };
-use crate::profiled::{ORDERS_PORT, PROFILER_PORT, STATISTICS_PORT, address_of};
+use crate::profiled::{CAPTURES_PORT, ORDERS_PORT, PROFILER_PORT, STATISTICS_PORT, address_of};
 
 const FEATURES: &[&str] = &["accuracy"];
 
 /// Its name in the lab.
 pub(super) const GUEST: &str = "accuracy";
 const ECHO_PORT: u16 = 7;
-const CAPTURES_PORT: u16 = 7003;
 
 const BOOT: Duration = Duration::from_secs(60);
 const DOM0: Duration = Duration::from_secs(60);
