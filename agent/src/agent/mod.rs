@@ -73,7 +73,7 @@ pub struct Agent<'m, P: ?Sized> {
     live: Option<LiveTable<'m>>,
     #[cfg(feature = "trace")]
     pub(crate) trace: Option<Trace<'m>>,
-    slots: &'m [Slot<'m>],
+    pub(crate) slots: &'m [Slot<'m>],
     heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
     recordings: Claimable<Recordings>,
@@ -263,6 +263,7 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     }
 
     /// Whether the guest has reported an allocation.
+    #[inline(never)]
     pub(crate) fn sees_allocations(&self) -> bool {
         let mut slots = self.slots();
         cfg!(feature = "heap") && slots.any(|(_, slot)| slot.cells.points.allocated() != 0)

@@ -5,8 +5,9 @@
 //! `1 - exp(-size / interval)`. An allocation of at least the mean is always sampled and does not move the points:
 //! the distance to the next point has the same distribution at every byte.
 //!
-//! Only the vCPU itself writes its points. An allocation by an upcall that interrupts the subtraction in
-//! [`pass`](PointCells::pass) is not subtracted; nothing else is lost.
+//! Only the vCPU itself writes its points. An allocation by an upcall that interrupts [`pass`](PointCells::pass) between
+//! its load and its store is not subtracted. If that allocation was a [visit](PointCells::visit), the store puts back the
+//! earlier `left`: then the total of allocated bytes, and the place of the next point, are wrong by up to [`CHUNK`].
 //!
 //! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks.
 
@@ -189,6 +190,7 @@ impl PointCells {
     }
 
     /// 64 random bits: SplitMix64, whose state may have any value.
+    #[inline(never)]
     fn random(&self) -> u64 {
         add_owned(&self.random, 0x9e37_79b9_7f4a_7c15);
         let state = self.random.load(Ordering::Relaxed);
@@ -210,9 +212,11 @@ fn exponential(uniform: u64, mean: u64) -> u64 {
     let mut digits = 0_u64;
     for _ in 0..PLACES {
         let square = u128::from(number) * u128::from(number);
-        let is_two = square >> 127 != 0;
-        digits = digits << 1 | u64::from(is_two);
-        number = (square >> if is_two { 64 } else { 63 }) as u64;
+        let high = (square >> 64) as u64;
+        let is_two = high >> 63;
+        digits = digits << 1 | is_two;
+        // Without a 128-bit shift by a variable, which is a call.
+        number = high << (1 - is_two) | (square as u64 >> 63) & (1 - is_two);
     }
     let negated = (u64::from(exponent + 1) << PLACES) - digits;
     ((u128::from(negated) * LN_2 * u128::from(mean)) >> (2 * PLACES)) as u64

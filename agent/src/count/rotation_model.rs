@@ -173,20 +173,16 @@ fn a_sample_that_is_put_back_has_its_stack() {
             address: 16,
             size: 8,
             born_ns: 1,
-            held: Held {
-                place: 1,
-                vcpu: 0,
-                recordings: 1,
-            },
+            held: Held::new(1, 0, 1),
         }));
         let guest = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
                 let table = memory.slot().table;
                 let mut stack = 0;
-                let taken = live.remove(16, |_, entry| {
+                let taken = live.free(16, &mut |entry| {
                     stack = entry.stack(&table);
-                    true
+                    entry.held.only(0)
                 });
                 let taken = taken.expect("only this thread removes it");
                 live.put_back(&taken, || stack != 0 && taken.stack(&table) == stack);
@@ -199,16 +195,11 @@ fn a_sample_that_is_put_back_has_its_stack() {
         table.condemn(0, live.buckets());
         drop(owned);
         let owned = own();
-        for (index, entry) in live.each(0) {
+        live.revise(0, 0, &mut |entry| {
             let path = owned.path_cells().begin();
-            let place = table.move_stack(entry.held.place, path);
-            let place = place.expect("a segment is free");
-            let held = Held {
-                place,
-                ..entry.held
-            };
-            live.update(0, index, &entry, held);
-        }
+            let place = table.move_stack(entry.held.place(), path);
+            entry.held.at(place.expect("a segment is free"))
+        });
         drop(owned);
         let owned = own();
         table.sweep(u32::MAX);
@@ -218,8 +209,8 @@ fn a_sample_that_is_put_back_has_its_stack() {
         let other = table.keep(&path).expect("a segment is free");
         drop(owned);
         guest.join().expect("no panic");
-        for (_, entry) in live.each(0) {
-            assert_ne!(entry.held.place, other, "{entry:?}");
+        for entry in live.each(0) {
+            assert_ne!(entry.held.place(), other, "{entry:?}");
         }
     });
 }

@@ -552,7 +552,6 @@ impl<'m> Slot<'m> {
 
     /// Takes the slot outside upcalls: tries a bounded number of times while it is busy. An owner keeps it for about
     /// a microsecond, unless the owner's vCPU is not running.
-    #[inline(never)]
     pub(crate) fn take_patiently(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(TAKEN)
     }
@@ -563,6 +562,7 @@ impl<'m> Slot<'m> {
         self.take_patiently_as(ACCOUNTING)
     }
 
+    #[inline(never)]
     fn take_patiently_as(&self, owner: u32) -> Option<Owned<'_>> {
         // Two tries are enough for the model checker to reach every failure.
         const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };

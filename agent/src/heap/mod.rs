@@ -11,7 +11,8 @@ use core::fmt::Write as _;
 use unikprof_proto::ring::MAX_EVENT_NAME;
 
 use crate::agent::Agent;
-use crate::count::live::LiveEntry;
+use crate::count::live::{Held, LiveEntry, LiveTable};
+use crate::count::slot::Slot;
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::EventNameError;
 
@@ -127,59 +128,38 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[cold]
     #[inline(never)]
     fn free_live(&self, address: *const u8) {
-        if let Some(Taken { entry, .. }) = self.take_live(address) {
-            self.count_freed(&entry);
+        if let Some(live) = self.live() {
+            free(
+                live,
+                self.slots,
+                address.addr() as u64,
+                self.platform().now_ns(),
+            );
         }
     }
 
     /// Removes a live sample, so that its address may be used again. A recording that has ended keeps it.
     #[cold]
     fn take_live(&self, address: *const u8) -> Option<Taken> {
-        let live = self.live()?;
-        // Entries of several recordings may have the address: each has a stack of its own.
-        let (mut last_stack, mut shared) = (0, None);
-        let removed = live.remove(address.addr() as u64, |(bucket, index), entry| {
-            // While it is in the table it has its stack.
-            last_stack = self.number_of_stack(entry);
-            let kept = self.ended(entry);
-            if kept != 0 && kept != entry.held.recordings {
-                // If the entry has changed meanwhile, this is called again.
-                let mut held = entry.held;
-                held.recordings = kept;
-                live.update(bucket, index, entry, held);
-                held.recordings = entry.held.recordings & !kept;
-                let entry = LiveEntry { held, ..*entry };
-                let stack = last_stack;
-                shared = Some(Taken { entry, stack });
-            }
-            kept == 0
-        });
-        match removed {
-            Some(entry) => Some(Taken {
-                entry,
-                stack: last_stack,
-            }),
-            None => shared,
-        }
-    }
-
-    /// Of the recordings that a live sample is held for those that have ended.
-    #[cold]
-    fn ended(&self, entry: &LiveEntry) -> u8 {
-        let Some(slot) = self.slot(entry.held.vcpu) else {
-            return 0;
-        };
         let now_ns = self.platform().now_ns();
-        let running = slot
-            .each(slot.live())
-            .filter(|(_, recording)| now_ns < recording.until_ns())
-            .fold(0, |bits, (index, _)| bits | 1 << index);
-        entry.held.recordings & !running
+        // Entries of several recordings may have the address: each has a stack of its own.
+        let (mut stack, mut kept) = (0, 0);
+        let entry = self.live()?.free(address.addr() as u64, &mut |entry| {
+            // While it is in the table it has its stack.
+            stack = self.number_of_stack(entry);
+            kept = ended(self.slots, entry.held, now_ns);
+            entry.held.only(kept)
+        })?;
+        let held = entry.held.only(entry.held.recordings() & !kept);
+        Some(Taken {
+            entry: LiveEntry { held, ..entry },
+            stack,
+        })
     }
 
     /// The [number](LiveEntry::stack) of a live sample's stack.
     fn number_of_stack(&self, entry: &LiveEntry) -> u64 {
-        let slot = self.slot(entry.held.vcpu);
+        let slot = self.slot(entry.held.vcpu());
         slot.map_or(0, |slot| entry.stack(&slot.table))
     }
 
@@ -191,12 +171,34 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.live()
             .is_some_and(|live| live.put_back(entry, has_stack))
     }
+}
 
-    #[cold]
-    fn count_freed(&self, freed: &LiveEntry) {
-        if let Some(slot) = self.slot(freed.held.vcpu) {
-            slot.cells.points.count_freed();
-        }
+// What follows is compiled once, for size.
+
+/// Removes the live sample at an address. A recording that has ended keeps it.
+#[inline(never)]
+fn free(live: &LiveTable<'_>, slots: &[Slot<'_>], address: u64, now_ns: u64) {
+    let mut by_those_that_run =
+        |entry: &LiveEntry| entry.held.only(ended(slots, entry.held, now_ns));
+    if let Some(freed) = live.free(address, &mut by_those_that_run) {
+        count_freed(slots, freed.held);
+    }
+}
+
+/// Of the recordings that a live sample is held for those that have ended.
+fn ended(slots: &[Slot<'_>], held: Held, now_ns: u64) -> u32 {
+    let Some(slot) = slots.get(held.vcpu() as usize) else {
+        return 0;
+    };
+    let (live, held) = (slot.live(), held.recordings());
+    slot.each(live.with(live.bits() & held))
+        .filter(|(_, recording)| now_ns < recording.until_ns())
+        .fold(held, |kept, (index, _)| kept & !(1 << index))
+}
+
+fn count_freed(slots: &[Slot<'_>], freed: Held) {
+    if let Some(slot) = slots.get(freed.vcpu() as usize) {
+        slot.cells.points.count_freed();
     }
 }
 

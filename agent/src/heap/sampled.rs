@@ -98,7 +98,7 @@ unsafe impl<A: GlobalAlloc, P: Platform> GlobalAlloc for Sampled<A, P> {
             if let Some(held) = held
                 && !(new.is_null() && agent.put_back(&held))
             {
-                agent.count_freed(&held.entry);
+                super::count_freed(agent.slots, held.entry.held);
             }
             agent.on_alloc(new, size);
         }

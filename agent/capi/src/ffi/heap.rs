@@ -191,8 +191,9 @@ pub(super) mod hooks {
         VCPU.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One by an upcall in its
-    /// middle is not counted, as in [`Agent::on_alloc`].
+    /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One by an upcall between the
+    /// load and the store is not counted; if the agent looked at that one, the vCPU's total of bytes is wrong by up to the
+    /// 8 KiB that the agent allows between two looks.
     #[inline]
     fn pass(size: usize) -> bool {
         let vcpu = VCPU.load(Ordering::Acquire);

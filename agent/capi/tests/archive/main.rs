@@ -178,7 +178,7 @@ fn it_takes_no_more_room_than_it_may() {
     const CRYPTOGRAPHY: u64 = 32 << 10;
     const FLIGHT_RECORDER: u64 = 24 << 10;
     // With 576 bytes of countdowns.
-    const HEAP: u64 = 13 << 10;
+    const HEAP: u64 = 11 << 10;
     // Beside 2,048 slots of 20 bytes.
     const TRACE: u64 = 2_048 * 20 + (34 << 10);
     let mut without = 0;

@@ -229,11 +229,7 @@ fn hold(
             address: sampled.address,
             size: sampled.size,
             born_ns: now_ns,
-            held: Held {
-                place,
-                vcpu: sampled.vcpu,
-                recordings: recordings.bits() as u8,
-            },
+            held: Held::new(place, sampled.vcpu, recordings.bits()),
         })
     });
     for (_, recording) in slot.each(recordings) {

@@ -235,10 +235,14 @@ impl Session {
         else {
             return self.refuse_vcpu(message_type::FETCH, vcpu, context.agent);
         };
+        let live = context.agent.live();
+        let live = live.filter(|_| recording.settings().mode == mode::LIVE);
+        let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+        // The next part, or after the last one the newest node that the client has, and the sum of counts or live samples.
         let next = match part {
             Part::Head => {
                 self.head(epoch, recording, context);
-                Part::Vcpu
+                Ok(Part::Vcpu)
             }
             Part::Vcpu => {
                 self.send(&VcpuEpoch {
@@ -247,7 +251,7 @@ impl Session {
                     start: cells.boundary(epoch),
                     end: cells.boundary(epoch + 1),
                 });
-                Part::SampleCycles
+                Ok(Part::SampleCycles)
             }
             Part::SampleCycles => {
                 self.histogram(
@@ -255,122 +259,117 @@ impl Session {
                     histogram::SAMPLE_CYCLES,
                     cells.sample_cycles_of(epoch),
                 );
-                Part::Lateness
+                Ok(Part::Lateness)
             }
             Part::Lateness => {
                 self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns_of(epoch));
-                Part::Nodes {
+                Ok(Part::Nodes {
                     sent: share.known,
                     last: slot.table.newest(),
-                }
+                })
             }
-            Part::Nodes { sent, last } => {
-                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-                match slot.table.encode(sent, last, &mut payload) {
-                    Some(Run {
+            Part::Nodes { sent, last } => Ok(match slot.table.encode(sent, last, &mut payload) {
+                Some(Run {
+                    first,
+                    count,
+                    bytes,
+                }) => {
+                    self.send(&Nodes {
+                        vcpu,
                         first,
                         count,
-                        bytes,
-                    }) => {
-                        self.send(&Nodes {
-                            vcpu,
-                            first,
-                            count,
-                            payload: &payload[..bytes],
-                        });
-                        Part::Nodes {
-                            sent: first + u64::from(count) - 1,
-                            last,
-                        }
+                        payload: payload.get(..bytes).unwrap_or_default(),
+                    });
+                    Part::Nodes {
+                        sent: first + u64::from(count) - 1,
+                        last,
                     }
-                    None => Part::Counts {
-                        sent: share.counted,
-                        last: last.max(share.known),
-                    },
                 }
-            }
+                None => Part::Counts {
+                    sent: share.counted,
+                    last: last.max(share.known),
+                },
+            }),
             Part::Counts { sent, last } => {
-                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
                 let column = Column::of(recording.index(), epoch);
                 let segments = cells.segments.of(epoch);
                 let range = (sent, last);
                 let run =
                     slot.table
                         .encode_counts(column, segments, range, COUNTS_BUDGET, &mut payload);
-                let Some(CountRun {
-                    count,
-                    bytes,
-                    until,
-                }) = run
-                else {
-                    if agent_live(context, recording).is_some() {
-                        self.series = Series::Share(
-                            share,
-                            Part::Live {
-                                bucket: 0,
-                                samples: 0,
-                                last,
-                            },
-                        );
-                        return;
-                    }
-                    let counted = |epoch| {
-                        let counters = cells.boundary(epoch).counters;
-                        counters.recorded.wrapping_add(counters.blocked)
-                    };
-                    return self.send(&VcpuEnd {
-                        epoch,
-                        vcpu,
-                        known: last,
-                        samples: counted(epoch + 1).wrapping_sub(counted(epoch)),
-                    });
-                };
-                if count > 0 {
-                    self.send(&Counts {
-                        epoch,
-                        vcpu,
-                        after: sent,
+                match run {
+                    Some(CountRun {
                         count,
-                        payload: &payload[..bytes],
-                    });
+                        bytes,
+                        until,
+                    }) => {
+                        if count > 0 {
+                            self.send(&Counts {
+                                epoch,
+                                vcpu,
+                                after: sent,
+                                count,
+                                payload: payload.get(..bytes).unwrap_or_default(),
+                            });
+                        }
+                        Ok(Part::Counts { sent: until, last })
+                    }
+                    None if live.is_some() => Ok(Part::Live {
+                        bucket: 0,
+                        samples: 0,
+                        last,
+                    }),
+                    None => {
+                        let counted = |epoch| {
+                            let counters = cells.boundary(epoch).counters;
+                            counters.recorded.wrapping_add(counters.blocked)
+                        };
+                        Err((last, counted(epoch + 1).wrapping_sub(counted(epoch))))
+                    }
                 }
-                Part::Counts { sent: until, last }
             }
             Part::Live {
                 bucket,
                 samples,
                 last,
             } => {
-                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-                let live = agent_live(context, recording);
                 let run = live.and_then(|live| {
                     recording.encode_live(live, vcpu, (&slot.table, last), bucket, &mut payload)
                 });
-                let Some(run) = run else {
-                    return self.send(&VcpuEnd {
-                        epoch,
-                        vcpu,
-                        known: last,
-                        samples,
-                    });
-                };
-                if run.count > 0 {
-                    self.send(&LiveSamples {
-                        epoch,
-                        vcpu,
-                        base_ns: recording.settings().started_ns,
-                        count: run.count,
-                        payload: payload.get(..run.bytes).unwrap_or_default(),
-                    });
-                }
-                Part::Live {
-                    bucket: run.until,
-                    samples: samples + u64::from(run.count),
-                    last,
+                match run {
+                    Some(CountRun {
+                        count,
+                        bytes,
+                        until,
+                    }) => {
+                        if count > 0 {
+                            self.send(&LiveSamples {
+                                epoch,
+                                vcpu,
+                                base_ns: recording.settings().started_ns,
+                                count,
+                                payload: payload.get(..bytes).unwrap_or_default(),
+                            });
+                        }
+                        Ok(Part::Live {
+                            bucket: until as u32,
+                            samples: samples + u64::from(count),
+                            last,
+                        })
+                    }
+                    None => Err((last, samples)),
                 }
             }
         };
-        self.series = Series::Share(share, next);
+        match next {
+            Ok(next) => self.series = Series::Share(share, next),
+            Err((known, samples)) => self.send(&VcpuEnd {
+                epoch,
+                vcpu,
+                known,
+                samples,
+            }),
+        }
     }
 
     fn mapping(&mut self, index: usize, agent: &AnyAgent<'_, '_>) {
@@ -411,15 +410,4 @@ impl Session {
             buckets: &buckets[..length],
         });
     }
-}
-
-/// The table of live allocations, if the recording is one of what is still held.
-fn agent_live<'a>(
-    context: &Context<'a, '_, '_>,
-    recording: &Recording,
-) -> Option<&'a LiveTable<'a>> {
-    context
-        .agent
-        .live()
-        .filter(|_| recording.settings().mode == mode::LIVE)
 }
