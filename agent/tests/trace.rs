@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,6 +57,8 @@ struct Guest {
     written: RefCell<Vec<u64>>,
     /// Whether both stacks are one fibre's, which moves from one to the other.
     is_fibre: Cell<bool>,
+    /// The agent, if another vCPU crashes just before the next breakpoint is written.
+    crashes: Cell<Option<NonNull<Agent<'static, Guest>>>>,
 }
 
 // SAFETY: the memory lives as long as the test.
@@ -95,6 +98,12 @@ unsafe impl Platform for Guest {
         self.cycles.get()
     }
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        if *bytes == [0xcc]
+            && let Some(agent) = self.crashes.take()
+        {
+            // SAFETY: this platform's agent, which the test keeps.
+            unsafe { agent.as_ref() }.stop_tracing();
+        }
         self.written.borrow_mut().push(address);
         let start = self.memory.expose_provenance() as u64;
         let offset = address.wrapping_sub(start);
@@ -210,6 +219,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
         cycles: Cell::new(0),
         written: RefCell::default(),
         is_fibre: Cell::new(false),
+        crashes: Cell::new(None),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
@@ -621,6 +631,15 @@ fn probes_are_set_and_removed_in_steps() {
         }
         let armed: TraceArmed = client.granted().decode().unwrap();
         assert_eq!((armed.trace, armed.probes), (trace, 0));
+
+        // On another vCPU, while a breakpoint is being written.
+        begin_to_arm(&mut client);
+        until_amid(world);
+        let agent = NonNull::from(world.agent).cast();
+        world.agent.platform().crashes.set(Some(agent));
+        let armed: TraceArmed = client.granted().decode().unwrap();
+        assert_eq!(armed.probes, 0);
+        assert!(is_restored(world));
 
         // The same while they are removed.
         let trace = client.trace(&plan, trace_flag::COUNT);

@@ -644,18 +644,23 @@ impl<'m> Trace<'m> {
                 return Some(index);
             }
             left -= 1;
-            let state = State::Set;
-            probe.set_role(Role { state, ..role });
+            let set = Role {
+                state: State::Set,
+                ..role
+            };
+            probe.set_role(set);
             if !platform.write_code(probe.address(), &[BREAKPOINT]) {
                 let state = State::Removed;
                 probe.set_role(Role { state, ..role });
                 let code = agent.code().code(probe.address()).unwrap_or(0);
                 function.refuse(trace_refusal::NOT_WRITABLE, code);
             }
-            // A crash on another vCPU may have looked at this probe before it was set. The fence: either it finds the probe
-            // set, after the breakpoint was written, or its phase is seen here.
+            // A crash on another vCPU may have looked at this probe before it was set, or removed it before the breakpoint
+            // was written. The fence: either it finds the probe set, after the breakpoint was written, or its phase is seen
+            // here.
             fence(Ordering::SeqCst);
             if self.cells.phase.load(Ordering::SeqCst) != phase::SET {
+                probe.set_role(set);
                 self.remove(probe, &platform);
             }
         }
