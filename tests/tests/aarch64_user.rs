@@ -30,8 +30,9 @@ const TESTS: [&str; 10] = [
 ];
 
 /// Tests of the archive that are about x86-64: code on a stack that is not aligned, the red zone, single steps by a flag,
-/// breakpoints; and one that needs the sanitizers' libraries.
-const X86_64: [&str; 5] = [
+/// breakpoints, the drop-in; and one that needs the sanitizers' libraries.
+const X86_64: [&str; 6] = [
+    "the_dropin_has",
     "the_search_finds_a_red_zone",
     "upcalls_come_on_any_stack",
     "a_stop_that_is_busy",

@@ -264,6 +264,7 @@ pub(crate) fn json(growth: &Growth, symbolized: &Symbolized<'_>, warnings: &[Str
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
