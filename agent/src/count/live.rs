@@ -306,7 +306,7 @@ impl<'m> LiveTable<'m> {
         })
     }
 
-    /// Frees `address`: [revises](Self::revise) the allocations there.
+    /// Frees `address`: [revises](Self::revise) the allocations there. There are none at 0, which guests free, too.
     #[cold]
     #[inline(never)]
     pub(crate) fn free(
@@ -314,6 +314,9 @@ impl<'m> LiveTable<'m> {
         address: u64,
         decide: &mut dyn FnMut(&LiveEntry) -> Held,
     ) -> Option<LiveEntry> {
+        if address == 0 {
+            return None;
+        }
         let hash = Hash::of(address);
         for choice in 0..CHOICES {
             let bucket = hash.bucket(choice, self.tags.len());
@@ -467,6 +470,18 @@ mod tests {
     fn all(table: &LiveTable<'_>) -> HashMap<u64, LiveEntry> {
         let entries = (0..table.buckets()).flat_map(|bucket| table.each(bucket));
         entries.map(|entry| (entry.address, entry)).collect()
+    }
+
+    /// Guards against the loss of another address's sample where a guest frees NULL.
+    #[test]
+    fn null_frees_nothing() {
+        let table = table(64);
+        let addresses = (1..).map(|number| 16 * number);
+        let held = addresses.take_while(|address| table.insert(&entry(*address)));
+        let held = held.count();
+        assert!(table.may_have(0));
+        assert_eq!(table.remove(0), None);
+        assert_eq!(all(&table).len(), held);
     }
 
     #[test]
