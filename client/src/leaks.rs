@@ -9,10 +9,11 @@
 //!    [`THINNED`] of the younger half's, and less than as many by more than chance explains (binomial, [`THIN`]), the age is
 //!    raised to that of the older half, and so on: what is left does not die out, or is too little to tell. Of memory with a mean
 //!    life of half the time, which the next rule judges, the older half has 0.37. Chance alone would cut a leak, with enough
-//!    samples, in a guest that runs a little faster at the end;
+//!    samples, in a guest that runs a little faster at the end. If the next rule rejects what is left, chance alone cuts: a leak
+//!    may be a small part of what its stack allocates, most of which lives for a short time;
 //! 2. **more came than went.** Against the survivors stand the allocations that were seen at that age at any time from A on
 //!    and are gone at B. Where memory only fluctuates, each is as likely to be the one as the other: a sign test
-//!    (binomial). Its chance times the number of stacks that were looked at (Bonferroni) must be below [`CHANCE`];
+//!    (binomial). Its chance times twice the number of stacks that were looked at (Bonferroni) must be below [`CHANCE`];
 //!    And those that were seen at that age at one of the times in between lived on: with a mean life of half the time from A
 //!    to B, counted from that age, so few would go (Poisson) with a chance below [`CHANCE`] in the same way. A recording begins
 //!    with an empty table, so memory that lives for a while always grows at first, and less of it has gone than came;
@@ -193,7 +194,7 @@ pub(crate) fn find(
     for (node, samples) in survivors {
         let gone = gone.get(&node).map_or(&[][..], Vec::as_slice);
         let amounts = amounts_of(&samples, last.at_ns, interval_bytes);
-        match judge(node, samples, gone, &seen_at, &growth, interval_bytes) {
+        match judge(node, &samples, gone, &seen_at, &growth, interval_bytes) {
             Ok(growing) => growth.growing.push(growing),
             Err(rule) => growth.rejected.push(Rejected {
                 node,
@@ -259,7 +260,27 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<Gone>> {
 /// Judges a stack by its survivors and by those that are gone.
 fn judge(
     node: NodeId,
+    survivors: &[LiveSample],
+    gone: &[Gone],
+    seen_at: &[u64],
+    of: &Growth,
+    interval_bytes: u64,
+) -> Result<Growing, Rule> {
+    let with = |thinned| {
+        let survivors = survivors.to_vec();
+        judge_cut(node, survivors, thinned, gone, seen_at, of, interval_bytes)
+    };
+    with(THINNED).or_else(|rule| match rule {
+        Rule::ComesAndGoes | Rule::MayStillGo => with(1.0).map_err(|_| rule),
+        _ => Err(rule),
+    })
+}
+
+/// The same; survivors whose older half has at least the part `thinned` of the younger half's do not thin out.
+fn judge_cut(
+    node: NodeId,
     mut survivors: Vec<LiveSample>,
+    thinned: f64,
     gone: &[Gone],
     seen_at: &[u64],
     of: &Growth,
@@ -282,7 +303,7 @@ fn judge(
             return Err(if is_cut { Rule::ThinsOut } else { Rule::Few });
         }
         let (middle_ns, old) = halves(&survivors, end_ns);
-        let is_thin = (old as f64) < THINNED * (survivors.len() - old) as f64;
+        let is_thin = (old as f64) < thinned * (survivors.len() - old) as f64;
         if !is_thin || at_most(old, survivors.len()) >= THIN {
             break;
         }
@@ -315,7 +336,8 @@ fn judge(
             (chance, rule) = (lives, Rule::MayStillGo);
         }
     }
-    chance *= of.stacks as f64;
+    // Two cuts are tried.
+    chance *= 2.0 * of.stacks as f64;
     if chance > CHANCE {
         return Err(rule);
     }
