@@ -786,7 +786,7 @@ messages! {
         probes: u32,
         /// Breakpoints that were handled.
         traps: u64,
-        /// Breakpoints that counted nothing, because probes were being set or removed, or theirs was removed already.
+        /// Breakpoints that counted nothing, because probes were being removed, or theirs was removed already.
         stale: u64,
         /// Breakpoints on a vCPU, thread or stack that the agent does not know: their instructions ran, and nothing
         /// was counted.
