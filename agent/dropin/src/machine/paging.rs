@@ -214,7 +214,7 @@ unsafe fn fill(
         } else {
             for index in 0..ENTRIES {
                 // A page of 1 GiB is divided.
-                let part = entry + LARGE_SIZE * index as u64;
+                let part = entry.wrapping_add(LARGE_SIZE * index as u64);
                 let part = if entry & PRESENT != 0 { part } else { 0 };
                 // SAFETY: inside the table.
                 unsafe { table.add(index).write_volatile(part) };
