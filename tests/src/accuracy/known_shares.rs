@@ -44,9 +44,9 @@ pub struct Shares {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pooled {
     pub(crate) name: &'static str,
-    pub(crate) truth: f64,
+    pub truth: f64,
     /// Its share of all runs' samples.
-    pub(crate) shown: Interval,
+    pub shown: Interval,
     /// How far its counts were from those expected.
     pub errors: Errors,
 }

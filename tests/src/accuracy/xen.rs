@@ -6,7 +6,7 @@
 
 mod cases;
 mod guest;
-pub(crate) mod shares;
+pub mod shares;
 pub mod steal;
 
 pub use cases::run;

@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use unikprof_tests::accuracy::xen::XenGuest;
+use unikprof_client::report::Interval;
+use unikprof_tests::accuracy::xen::{XenGuest, shares};
 use unikprof_tests::accuracy::{
-    broken_chains, leaf_callers, masked_events, without_frame_pointers,
+    broken_chains, known_shares, leaf_callers, masked_events, step_lock, without_frame_pointers,
 };
 use unikprof_tests::lab::{
     Lab, LabConfig, LabError, Processor, build_xen_guest_without_frame_pointers,
@@ -254,6 +255,46 @@ mod working {
     fn arm_names_files_and_lines_are_those_of_the_source() {
         on(&WORKING, |lab| {
             hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+        });
+    }
+
+    /// Whether a share is near its true one: twice the width of its interval, and three points for an emulator that a busy host
+    /// stops.
+    fn is_near(shown: &Interval, truth: f64) -> bool {
+        (shown.share - truth).abs() < 2.0 * (shown.high - shown.low) + 0.03
+    }
+
+    #[test]
+    fn arm_known_shares_are_shown() {
+        on(&WORKING, |lab| {
+            let effort = known_shares::Effort {
+                runs: 4,
+                run_ns: 2_500_000_000,
+                period_ns: PERIOD_NS,
+            };
+            let found = shares::measure(&mut ordered(lab, "arm"), &effort).unwrap();
+            println!("{found:#?}");
+            for function in &found.functions {
+                assert!(is_near(&function.shown, function.truth), "{function:?}");
+            }
+        });
+    }
+
+    /// Guards the random interval: in step with the load, a recording would see one half of it, and be off by 50 points.
+    #[test]
+    fn arm_loads_in_step_with_the_sampler_have_their_shares() {
+        on(&WORKING, |lab| {
+            let effort = step_lock::Effort {
+                runs: 3,
+                run_ns: 1_500_000_000,
+                period_ns: PERIOD_NS,
+            };
+            for step in [(1, 1), (1, 2)] {
+                let found = step_lock::measure(&mut ordered(lab, "arm"), &effort, step, false);
+                let found = found.unwrap();
+                println!("{step:?}: {found:?}");
+                assert!(is_near(&found.shown, found.truth), "{step:?}: {found:?}");
+            }
         });
     }
 

@@ -17,7 +17,7 @@ use crate::accuracy::statistics::{Coverage, Errors};
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Shares {
+pub struct Shares {
     /// The intervals of all functions and runs.
     pub coverage: Coverage,
     /// Each function in all runs together.
@@ -34,7 +34,8 @@ fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
     samples.map(|samples| Interval::wilson(samples, all))
 }
 
-pub(crate) fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
+/// Runs the load so often, and pools its recordings.
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let command = format!("shares ns={}", effort.run_ns);
     let mut runs = Vec::new();
