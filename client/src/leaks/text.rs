@@ -123,7 +123,8 @@ fn write_rejected(
 
 /// Whether a function is one of Rust's own libraries, by which most stacks allocate: a short line has no room for it.
 fn is_librarys(name: &str) -> bool {
-    let path = name.trim_start_matches('<');
+    let path = name.trim_start_matches(['<', '&']);
+    let path = path.strip_prefix("dyn ").unwrap_or(path);
     ["alloc::", "core::", "std::"]
         .iter()
         .any(|it| path.starts_with(it))
@@ -300,6 +301,7 @@ mod tests {
             "alloc::vec::Vec<T,A>::push",
             "<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
             "<alloc::string::String as core::clone::Clone>::clone",
+            "<&dyn core::ops::function::Fn<()> as core::ops::function::FnOnce<()>>::call_once",
         ] {
             assert!(is_librarys(name), "{name}");
         }
