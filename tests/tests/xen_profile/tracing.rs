@@ -1,6 +1,7 @@
 //! Traces of a guest's functions, whose tree of calls is known.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 
 use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
 
 use unikprof_client::recording::Completeness;
 use unikprof_tests::lab::LabConfig;
-use unikprof_tests::profiled::profiled_guest_with_vcpus;
+use unikprof_tests::profiled::{STATISTICS_PORT, profiled_guest_with_vcpus};
 
 use crate::flight::crash::crashed;
 use crate::harness::{Boot, Guest, on, wait_until};
@@ -356,7 +357,10 @@ fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
         let (start, code) = code_of(&file, "6probed6doomed");
         plan.push(plan_of(start, code));
         client.trace(&plan, 0);
+        // Its answer may not get through before the panic that it leads to.
+        let asking = TcpStream::connect(guest.port(STATISTICS_PORT)).unwrap();
         let client = crashed(lab, "probed", "traced to its end");
+        drop(asking);
         let log = std::fs::read_to_string(client.path("console.log")).unwrap();
         assert!(log.contains(": 0 bytes of the code are changed"), "{log}");
         client.run(&["recover", "console.log"]).expect_success();

@@ -1,7 +1,7 @@
 //! Work for traces of a thousand probes, `probed=PERCENT`, and whether the guest's code is as it was at its start.
 //!
-//! The statistic `text.changed` is the number of bytes that differ. A trace of [`doomed`] ends in a panic, after
-//! which the console has that number too.
+//! The statistic `text.changed` is the number of bytes that differ. Who reads it while [`doomed`] is traced lets it panic,
+//! after which the console has that number too.
 
 #![allow(
     unsafe_code,
@@ -13,7 +13,7 @@ use core::arch::global_asm;
 use core::hint::black_box;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -25,6 +25,7 @@ global_asm!(
     options(att_syntax)
 );
 
+const BREAKPOINT: u8 = 0xcc;
 const FUNCTIONS: u64 = 250;
 /// The number of functions that a turn calls.
 const CALLS: u64 = 64;
@@ -40,6 +41,8 @@ unsafe extern "C" {
 /// A copy of the code from when the load began; null without this load.
 static BEFORE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
+/// Whether [`doomed`] may panic.
+static IS_DUE: AtomicBool = AtomicBool::new(false);
 static TRACED_TURNS: AtomicU64 = AtomicU64::new(0);
 
 /// One vCPU's work.
@@ -66,10 +69,10 @@ pub(crate) fn load(vcpu: VcpuId) -> impl FnMut() + 'static {
     }
 }
 
-/// Panics when it has been traced for a while.
+/// Panics when it has been traced for a while, as soon as it is due.
 #[inline(never)]
 extern "C" fn doomed(number: u64) {
-    if byte(doomed as *const () as u64) == 0xcc
+    if IS_DUE.load(Ordering::Relaxed)
         && TRACED_TURNS.fetch_add(1, Ordering::Relaxed) == LAST_TURNS
     {
         panic!("traced to its end by {number}");
@@ -78,6 +81,9 @@ extern "C" fn doomed(number: u64) {
 
 /// The number of bytes of code, without the profiler's slots, that are not as at the start.
 pub(crate) fn changed_bytes() -> usize {
+    if byte(doomed as *const () as u64) == BREAKPOINT {
+        IS_DUE.store(true, Ordering::Relaxed);
+    }
     let slots: Range<u64> =
         &raw const trace_slots_of_unikprof as u64..&raw const trace_breakpoint_of_unikprof as u64;
     let text = profiler::text();
