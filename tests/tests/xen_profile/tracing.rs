@@ -314,7 +314,7 @@ const PROBED: Boot = Boot {
 
 /// A thousand probes are set and removed while two vCPUs run through them: each result is right, or the guest panics.
 /// Then it does panic, in the middle of a trace: its dump has the newest calls. Its code is as before each time.
-/// `UNIKPROF_LONG=1` does so a thousand times, which takes more than 45 minutes on a busy machine.
+/// `UNIKPROF_LONG=1` does so a thousand times, which takes half an hour.
 ///
 /// How calls ended is not compared. With all breakpoints in memory, the emulator's other processor was seen to execute a
 /// return as it was before, for as long as the trace lasted: QEMU probably translates code again just before a byte of it changes.
