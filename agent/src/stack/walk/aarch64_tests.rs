@@ -140,6 +140,31 @@ fn a_link_register_of_zero_is_the_root() {
     assert_eq!((walked.end, path), (End::Root, codes(&[0])));
 }
 
+/// Unikraft starts a thread with a frame pointer of 0 and the address of the thread's function as the return address.
+/// The rule of the code before that function is no sign of a missing caller.
+#[test]
+fn a_thread_that_seems_to_return_to_its_own_function_is_complete() {
+    let words = [&RECORDS[..], &[7, 7]].concat();
+    // The function before ends in a return, or in a call that does not return.
+    for before in [in_register(0), by(Base::StackPointer, 2, Some(2), 1)] {
+        let function = [row(0, in_register(0)), row(0x200, before)];
+        let next = row(0x301, in_register(0));
+        for every_frame in [false, true] {
+            let walk = |rows: &[Row]| walk_arm(&words, LEAF, rows, every_frame);
+            let (walked, path) = walk(&[&function[..], &[next]].concat());
+            assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]), "{every_frame}");
+            assert_eq!(walked.end, End::Root, "{before:?}, {every_frame}");
+        }
+    }
+    // Code that goes on with a saved return address has a caller.
+    let saved = row(0x200, by(Base::StackPointer, 2, Some(2), 1));
+    for every_frame in [false, true] {
+        let rows = [row(0, in_register(0)), saved];
+        let (walked, _) = walk_arm(&words, LEAF, &rows, every_frame);
+        assert_eq!(walked.end, End::Broken, "{every_frame}");
+    }
+}
+
 /// If a rule leads nowhere, the frame pointer is followed instead.
 #[test]
 fn a_hostile_rule_of_aarch64_is_passed_over() {

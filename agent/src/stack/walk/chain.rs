@@ -322,7 +322,8 @@ fn by_records<'g, A: Architecture>(
             }
             // This function has a caller, so it is not the outermost.
             Err(End::Root)
-                if frames.frame.ends_in_zero(stack) && has_caller(callers, frames.return_code) =>
+                if frames.frame.ends_in_zero(stack)
+                    && has_caller::<A>(callers, frames.return_code) =>
             {
                 return End::Broken;
             }
@@ -332,11 +333,22 @@ fn by_records<'g, A: Architecture>(
 }
 
 /// Whether the table says that the function at this return address has a caller.
+///
+/// A kernel may start a thread with the address of its function as the return address. The table has the return address
+/// in the link register there, which no function has that has called another one; the call instruction's rule would be
+/// that of the function before.
 #[inline]
-fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
+fn has_caller<A: Architecture>(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
     callers.is_some_and(|callers| {
-        let caller = callers.rule(call_of(return_code)).caller();
-        matches!(caller, Caller::Cfa { .. } | Caller::LoadedCfa { .. })
+        let is_saved = || {
+            let place = A::return_address(callers.rule(return_code), u64::MAX);
+            place != Some(ReturnAddress::LinkRegister)
+        };
+        match callers.rule(call_of(return_code)).caller() {
+            Caller::Cfa { .. } => is_saved(),
+            Caller::LoadedCfa { .. } => true,
+            Caller::Outermost | Caller::Unknown => false,
+        }
     })
 }
 
@@ -362,6 +374,12 @@ fn by_table<'g, A: Architecture>(
         }
         let rule = part.rule(call).unwrap_or(Rule::UNKNOWN);
         match frames.frame.step(rule, stack, code) {
+            Err(End::Broken)
+                if frames.frame.ends_in_zero(stack)
+                    && !has_caller::<A>(Some(callers), frames.return_code) =>
+            {
+                return End::Root;
+            }
             Err(end) => return end,
             Ok(_) if path.len() >= limit => return End::Truncated,
             Ok((code, by_rule)) => {
