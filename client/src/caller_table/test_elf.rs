@@ -52,6 +52,8 @@ impl<'a> TestElf<'a> {
             let mut header = section(&mut names, name, kind, *address, file.len(), content);
             match *name {
                 ".text" => header[8] = 6,
+                // As Unikraft aligns it.
+                ".note.Xen" => header[48] = 16,
                 ".symtab" => {
                     // The names are in the section behind it.
                     header[40] = headers.len() as u8 + 1;

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use object::{Object, ObjectKind, ObjectSegment};
+use object::elf::{ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID};
+use object::read::elf::NoteIterator;
+use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSegment, SectionKind};
 
 use super::error::SymbolError;
 use crate::profile::{Architecture, BuildId, Mapping};
@@ -56,8 +58,7 @@ impl Image {
             problem,
         };
         let file = object::File::parse(bytes.as_slice()).map_err(damaged)?;
-        let build_id = file
-            .build_id()
+        let build_id = build_id(&file)
             .map_err(damaged)?
             .and_then(|id| BuildId::new(id).ok());
         let segments = file
@@ -177,6 +178,29 @@ impl Image {
     }
 }
 
+/// The first build-id among a file's notes. Sections whose alignment is neither 4 nor 8 have no readable notes and are
+/// passed over: Unikraft's `.note.Xen` on aarch64 is aligned to 16.
+fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
+    let has_notes = |section: &object::Section<'_, '_>| section.kind() == SectionKind::Note;
+    if !file.sections().any(|section| has_notes(&section)) {
+        // A file without sections has notes in segments.
+        return file.build_id();
+    }
+    let readable = |section: &object::Section<'_, '_>| matches!(section.align(), 0..=4 | 8);
+    for section in file.sections().filter(has_notes).filter(readable) {
+        let (endian, align) = (file.endianness(), section.align());
+        // Notes are the same in files of 32 and 64 bits.
+        let mut notes =
+            NoteIterator::<FileHeader64<Endianness>>::new(endian, align, section.data()?)?;
+        while let Some(note) = notes.next()? {
+            if note.name() == ELF_NOTE_GNU && note.n_type(endian) == NT_GNU_BUILD_ID {
+                return Ok(Some(note.desc()));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a whole file, which must be a regular one: a recorded path may name a device that never
 /// ends.
 pub(crate) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
@@ -230,6 +254,7 @@ impl std::fmt::Debug for Image {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::caller_table::test_elf::TestElf;
 
     fn image(position_independent: bool) -> Image {
         Image {
@@ -252,6 +277,18 @@ mod tests {
                     executable: true,
                 },
             ],
+        }
+    }
+
+    #[test]
+    fn notes_of_an_unknown_alignment_do_not_hide_the_build_id() {
+        let code = [0xf4; 16];
+        let with = TestElf::new(&code, &[(".note.Xen", 0, &[1; 96])]);
+        let mut without = with.clone();
+        without.sections.truncate(1);
+        for (elf, id) in [(with, Some(&[0xc0, 0xff, 0xee, 1][..])), (without, None)] {
+            let image = Image::parse(Path::new("guest.elf"), elf.bytes()).unwrap();
+            assert_eq!(image.build_id().map(BuildId::as_bytes), id);
         }
     }
 
