@@ -11,9 +11,10 @@ use std::{env, fs};
 use unikprof_test_kit::documents::{commands, framed, pages, root};
 
 /// The pages with code of their own, its language, and the file with what surrounds it.
-const PAGES: [(&str, &str, &str); 8] = [
+const PAGES: [(&str, &str, &str); 9] = [
     ("docs/embedding/mini-os.md", "c", "mini-os.c"),
     ("docs/embedding/unikraft.md", "c", "unikraft.c"),
+    ("docs/embedding/unikraft-arm64.md", "c", "unikraft-arm64.c"),
     ("docs/embedding/memory.md", "c", "memory.c"),
     ("docs/embedding/memory.md", "ocaml", "memory.ml"),
     ("docs/embedding/mirageos.md", "c", "mirageos.c"),
