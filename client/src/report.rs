@@ -76,7 +76,7 @@ pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
 pub use annotation::{Annotation, AnnotationError};
-pub(crate) use annotation::{listing, source_text};
+pub(crate) use annotation::{decode_of, listing, source_text};
 pub use calls::{Calls, Direction};
 pub(crate) use calls::{FunctionError, FunctionName};
 pub(crate) use firefox::library_key as firefox_library;

@@ -331,46 +331,27 @@ fn without_debug_information_there_are_instructions_and_a_warning() {
     assert!(text.contains("has no debug information"), "{text}");
 }
 
-/// The program as if it were of another processor: the lines are right, whatever its instructions are.
+/// Guards bytes of another processor that are decoded as if they were of a known one.
 #[test]
-fn another_processors_function_has_lines_alone() {
-    let other = |options: &[&str]| {
-        let program = Program::c(options);
-        let (profile, _) = everywhere(&program);
-        let mut bytes = fs::read(&program.path).unwrap();
-        // e_machine: EM_AARCH64.
-        bytes[18..20].copy_from_slice(&183_u16.to_le_bytes());
-        fs::write(&program.path, bytes).unwrap();
-        let mut builder = ProfileBuilder::new();
-        for mapping in profile.mappings() {
-            builder.add_mapping(mapping.clone());
-        }
-        for sample in profile.samples() {
-            let frames: Vec<Frame> = profile
-                .stack(sample.node)
-                .map(|frame| profile.frame(frame))
-                .collect();
-            builder.add_stack(0, sample.count, &frames).unwrap();
-        }
-        builder.set_recording(RecordingInfo {
-            architecture: Architecture::Aarch64,
-            ..RecordingInfo::default()
-        });
-        let profile = builder.finish();
-        annotate(&profile, &symbolizer(&program.path), "outer", wide())
-    };
-    let (json, text) = other(&["-g", "-pie", "-fPIE"]).unwrap();
-    assert_eq!(rows(&json, "instructions").len(), 0);
-    assert_eq!(
-        sum(rows(&json, "lines"), "self"),
-        number(&json["annotation"], "self")
-    );
+fn functions_of_an_unknown_processor_are_refused() {
+    let program = program();
+    let (profile, _) = everywhere(&program);
+    let mut builder = ProfileBuilder::new();
+    for mapping in profile.mappings() {
+        builder.add_mapping(mapping.clone());
+    }
+    let outer = Frame::leaf(BIAS + program.function("outer").start);
+    builder.add_stack(0, 1, &[outer]).unwrap();
+    builder.set_recording(RecordingInfo {
+        architecture: Architecture::Other("riscv64".into()),
+        ..RecordingInfo::default()
+    });
+    let profile = builder.finish();
+    let error = annotate(&profile, &symbolizer(&program.path), "outer", wide()).unwrap_err();
     assert!(
-        text.contains("instructions are shown for x86_64 only"),
-        "{text}"
+        error.to_string().ends_with("the recording is of riscv64"),
+        "{error}"
     );
-    let error = other(&["-pie", "-fPIE"]).unwrap_err();
-    assert!(matches!(error, AnnotationError::NoLines { .. }), "{error}");
 }
 
 /// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.

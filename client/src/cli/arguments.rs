@@ -352,7 +352,7 @@ pub(super) struct ReportArguments {
     pub(super) callees: Option<FunctionName>,
     /// Show a function's source lines and instructions with their samples, likewise
     ///
-    /// Source files are read at their paths in the debug information. Instructions are shown for x86_64 only.
+    /// Source files are read at their paths in the debug information.
     #[arg(
         long,
         value_name = "FUNCTION",

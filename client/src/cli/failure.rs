@@ -141,7 +141,7 @@ impl Failure {
                 _ => exit_code::OUTPUT,
             },
             Failure::Stdout(_) => exit_code::OUTPUT,
-            Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::NoLines { .. }) => {
+            Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::Processor(_)) => {
                 exit_code::INPUT
             }
             Failure::Trace(OrderError::Plan(_) | OrderError::Symbols(_) | OrderError::NoImage) => {

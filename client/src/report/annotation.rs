@@ -8,7 +8,7 @@ mod samples;
 mod source;
 mod write;
 
-pub(crate) use instructions::listing;
+pub(crate) use instructions::{decode_of, listing};
 pub(crate) use source::source_text;
 pub(super) use write::JsonAnnotation;
 
@@ -40,8 +40,6 @@ pub struct Annotation {
     lines: Vec<Line>,
     /// In the order of their addresses; each with an index into the lines.
     instructions: Vec<(Instruction, usize, Shares)>,
-    /// Whether the processor's instructions can be shown.
-    is_decoded: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -72,15 +70,11 @@ pub enum AnnotationError {
         /// What is missing.
         source: CodeError,
     },
-    /// Neither lines nor instructions.
+    /// The processor's instructions are not known.
     #[error(
-        "cannot annotate `{function}`: its image has no debug information, so there are no source lines, and \
-         instructions are shown for x86_64 only; build it with -g (Rust: debug = \"line-tables-only\")"
+        "cannot annotate a function: instructions are shown for x86_64 and aarch64 only, and the recording is of {0}"
     )]
-    NoLines {
-        /// The function.
-        function: String,
-    },
+    Processor(Architecture),
 }
 
 impl Annotation {
@@ -104,16 +98,14 @@ impl Annotation {
         if frames.is_empty() {
             return Err(AnnotationError::NotCode(function));
         }
-        let instructions = instructions::of(report, &functions, &frames, symbolizer);
+        let architecture = &symbolized.profile().recording().architecture;
+        let decode = decode_of(architecture);
+        let decode = decode.ok_or_else(|| AnnotationError::Processor(architecture.clone()))?;
+        let instructions = instructions::of(report, &functions, &frames, symbolizer, decode);
         let instructions = instructions.map_err(|source| AnnotationError::Code {
             function: function.clone(),
             source,
         })?;
-        let is_decoded = symbolized.profile().recording().architecture == Architecture::X86_64;
-        let has_lines = |at: &Instruction| at.origin.source.is_some();
-        if !is_decoded && !instructions.iter().any(has_lines) {
-            return Err(AnnotationError::NoLines { function });
-        }
 
         let mut lines: Vec<Line> = Vec::new();
         let mut known: HashMap<Origin, usize> = HashMap::new();
@@ -147,7 +139,6 @@ impl Annotation {
             own: own_samples(report, &functions),
             lines,
             instructions: instructions.collect(),
-            is_decoded,
         };
         annotation.sort_lines();
         Ok(annotation)

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{Answer, View};
 use crate::printable::Printable;
-use crate::profile::{Architecture, FrameId, Profile};
-use crate::report::{listing, source_text};
+use crate::profile::{FrameId, Profile};
+use crate::report::{decode_of, listing, source_text};
 use crate::symbols::{FunctionKind, MappedAddress, Symbol, Symbolized};
 
 /// Reads a query, or says what is wrong with it.
@@ -298,9 +298,11 @@ pub(super) fn assembly(view: &View<'_>, body: &[u8]) -> Answer {
 }
 
 fn assembly_of(view: &View<'_>, query: &AssemblyQuery) -> Result<Answer, Answer> {
-    if view.profile.recording().architecture != Architecture::X86_64 {
-        return Err(Answer::error(404, "instructions are shown for x86_64 only"));
-    }
+    let architecture = &view.profile.recording().architecture;
+    let Some(decode) = decode_of(architecture) else {
+        let problem = format!("instructions of {architecture} are not known");
+        return Err(Answer::error(404, &problem));
+    };
     let (name, id) = (&query.debug_name, &query.debug_id);
     let address = view.modules.address(name, id, query.start_address);
     let address = address.ok_or_else(|| no_such_place(name, query.start_address))?;
@@ -313,16 +315,18 @@ fn assembly_of(view: &View<'_>, query: &AssemblyQuery) -> Result<Answer, Answer>
         .ok_or_else(|| no_such_place(name, query.start_address))?;
     // From the address on that is asked for: a function may begin before it.
     let skipped = address - code.address;
-    let instructions = listing(code).into_iter().filter_map(|(offset, text)| {
-        let offset = offset.checked_sub(skipped)?;
-        (offset < query.size).then_some((offset, text))
-    });
+    let instructions = listing(code, decode)
+        .into_iter()
+        .filter_map(|(offset, text)| {
+            let offset = offset.checked_sub(skipped)?;
+            (offset < query.size).then_some((offset, text))
+        });
     let instructions: Vec<(u64, String)> = instructions.collect();
     let size = (code.bytes.len() as u64 - skipped).min(query.size);
     Ok(Answer::json(&json!({
         "startAddress": format!("{:#x}", query.start_address),
         "size": format!("{size:#x}"),
-        "arch": "x86_64",
+        "arch": architecture.to_string(),
         "syntax": ["GNU"],
         "instructions": instructions,
     })))

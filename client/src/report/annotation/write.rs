@@ -70,13 +70,6 @@ impl Annotation {
             )?;
         }
 
-        if !self.is_decoded {
-            return writeln!(
-                out,
-                "\ninstructions are shown for x86_64 only; the recording is of {}",
-                profile.recording().architecture
-            );
-        }
         columns.write_heading("address and instruction", out)?;
         let digits = self
             .instructions
@@ -153,11 +146,7 @@ impl Annotation {
             own_without_inlined: self.own,
             counts: self.code.json(unit),
             lines: lines.collect(),
-            instructions: if self.is_decoded {
-                instructions.collect()
-            } else {
-                Vec::new()
-            },
+            instructions: instructions.collect(),
         }
     }
 }
