@@ -72,8 +72,7 @@ pub(crate) fn load(vcpu: VcpuId) -> impl FnMut() + 'static {
 /// Panics when it has been traced for a while, as soon as it is due.
 #[inline(never)]
 extern "C" fn doomed(number: u64) {
-    if IS_DUE.load(Ordering::Relaxed)
-        && TRACED_TURNS.fetch_add(1, Ordering::Relaxed) == LAST_TURNS
+    if IS_DUE.load(Ordering::Relaxed) && TRACED_TURNS.fetch_add(1, Ordering::Relaxed) == LAST_TURNS
     {
         panic!("traced to its end by {number}");
     }
