@@ -1,4 +1,4 @@
-//! The numbers of PSCI (Arm DEN 0022), by which a guest on aarch64 starts its vCPUs, without the call: see
+//! The numbers of PSCI (Arm DEN 0022), by which a guest on aarch64 starts and stops its vCPUs, without the call: see
 //! [`vcpu`](crate::vcpu).
 
 use crate::errno::Errno;
@@ -32,6 +32,14 @@ pub(crate) fn result(value: i64) -> Result<(), Errno> {
     }
 }
 
+/// The result of a question for a vCPU's state: on, off, or about to be on.
+pub(crate) fn is_up(value: i64) -> Result<bool, Errno> {
+    match value as i32 {
+        state @ 0..=2 => Ok(state != 1),
+        error => Err(result(error.into()).err().unwrap_or(Errno::EINVAL)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +52,19 @@ mod tests {
         for vcpu in (0..4096).map(VcpuId) {
             // Xen sets bit 31: the multiprocessing extensions.
             assert_eq!(vcpu_of(affinity(vcpu) | 1 << 31), vcpu);
+        }
+    }
+
+    /// Guards against a stack that is used again while its vCPU may still run.
+    #[test]
+    fn only_a_vcpu_that_is_off_is_not_up() {
+        for (value, expected) in [
+            (0, Ok(true)),
+            (1, Ok(false)),
+            (2, Ok(true)),
+            (-2, Err(Errno::EINVAL)),
+        ] {
+            assert_eq!(is_up(value), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! vCPUs: their information, and starting the second and later ones; on x86-64 also stopping them.
+//! vCPUs: their information, and starting and stopping the second and later ones.
 
 #![allow(unsafe_code, reason = "memory is given to Xen by address")]
 

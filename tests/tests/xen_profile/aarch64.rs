@@ -81,8 +81,11 @@ const QUIET: Boot = Boot {
             ("arm-host", ""),
             ("arm-owned", "ticks=owned"),
             ("arm-stuck", "stuck=loop"),
+            ("arm-offline", "vcpus=2 hotspots=50 offline=400"),
         ];
-        machine(2, &guests)
+        let mut config = machine(2, &guests)?;
+        config.guests[3].vcpus = 2;
+        Ok(config)
     },
 };
 
@@ -192,6 +195,31 @@ mod quiet {
         });
     }
 
+    /// The second one stops itself by PSCI and is started again, while it is recorded and between recordings.
+    #[test]
+    fn arm_vcpus_that_stop_and_start_are_sampled_and_offline_meanwhile() {
+        on(&QUIET, |lab| {
+            let client = Guest::of(lab, "arm-offline").client_with_image();
+            for _ in 0..2 {
+                vcpus::assert_each_is_sampled(&client, 2);
+                let report = client.report("run.unikprof", &["--json"]).expect_json();
+                let times = |vcpu: usize| {
+                    let vcpu = &report["vcpus"][vcpu];
+                    let time = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
+                    let all = ["running_ns", "runnable_ns", "blocked_ns", "offline_ns"].map(time);
+                    (all, vcpu["elapsed_ns"].as_u64().unwrap())
+                };
+                let ([.., offline], _) = times(0);
+                assert_eq!(offline, 0, "{report:#}");
+                let (all, elapsed) = times(1);
+                // It is stopped for 400 ms at a time at least, and how often depends on when they run.
+                assert!(all[3] > 200_000_000, "{report:#}");
+                let sum = all.iter().sum::<u64>();
+                assert!(sum.abs_diff(elapsed) < elapsed / 50, "{report:#}");
+            }
+        });
+    }
+
     #[test]
     fn arm_stuck_guests_are_reached_and_recorded() {
         on(&QUIET, |lab| {
@@ -252,9 +280,27 @@ mod working {
     }
 
     #[test]
-    fn arm_names_files_and_lines_are_those_of_the_source() {
+    fn arm_names_files_lines_and_instructions_are_those_of_the_source() {
         on(&WORKING, |lab| {
-            hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+            let client = Guest::of(lab, "arm").client_with_image();
+            hot_spots::assert_names_and_lines(&client);
+            let report = client.report("run.unikprof", &["--json", "--annotate", "december"]);
+            let report = report.expect_json();
+            let annotation = &report["annotation"];
+            let instructions = annotation["instructions"].as_array().unwrap();
+            let texts = instructions.iter().map(|at| at["text"].as_str().unwrap());
+            let texts: Vec<&str> = texts.collect();
+            assert!(
+                texts.iter().any(|text| text.starts_with("ret")),
+                "{texts:#?}"
+            );
+            assert!(
+                !texts.iter().any(|text| text.starts_with(".word")),
+                "{texts:#?}"
+            );
+            let own = instructions.iter().map(|at| at["self"].as_u64().unwrap());
+            let all = annotation["self"].as_u64().unwrap();
+            assert_eq!((own.sum::<u64>(), all > 0), (all, true), "{annotation:#}");
         });
     }
 

@@ -90,6 +90,8 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     if let Some(rate_hz) = command_line.parsed::<u64>("tick").filter(|&rate| rate > 0) {
         meter::set_period(1_000_000_000 / rate_hz);
     }
+    #[cfg(target_arch = "aarch64")]
+    crate::arch::offline::configure(command_line);
     vcpus::start_others(command_line.parsed("vcpus").unwrap_or(1), kind.others);
     Some((kind.first)(FIRST))
 }
@@ -127,6 +129,8 @@ impl Load {
 
     /// Works for a turn, unless it rests; returns when the next turn begins, on the guest's clock.
     pub(crate) fn turn(&mut self, vcpu: VcpuId) -> u64 {
+        #[cfg(target_arch = "aarch64")]
+        crate::arch::offline::change_when_due(vcpu);
         let start = timer::now_ns(vcpu);
         if start >= self.window_end_ns {
             self.work_end_ns = start + WINDOW_NS * SHARE.load(Ordering::Relaxed) / 100;

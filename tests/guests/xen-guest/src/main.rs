@@ -23,6 +23,7 @@
 //! | `record-at-boot=NAME` | begins an always-on recording with that name at boot | `agent` |
 //! | `ticks=host`, `ticks=owned` | the owner of the timer: the guest (the default) or the profiler | `agent` |
 //! | `vcpus=2` | the number of running vCPUs; those after the first run only the load | |
+//! | `offline=400` | with two vCPUs that work, the second one stops itself after 400 ms, and is started again 400 ms later (aarch64) | |
 //! | `load=50` | works half of each vCPU's time, for the demo service | `demo` |
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `allocations=50` | the same with allocations of known sizes and numbers: see `allocations` | `heap` |

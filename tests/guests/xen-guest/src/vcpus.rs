@@ -15,7 +15,7 @@ use crate::boot::STACK_SIZE;
 use crate::hypervisor::{events, xen};
 pub(crate) use crate::processor::current;
 use crate::processor::{self, MAX_VCPUS};
-use crate::{early_println, interrupts, power, timer, upcall};
+use crate::{early_println, interrupts, power, sampler, timer, upcall};
 
 /// The vCPU that Xen starts; it polls and serves.
 pub(crate) const FIRST: VcpuId = VcpuId(0);
@@ -111,6 +111,15 @@ fn start(vcpu: VcpuId, body: extern "C" fn(VcpuId) -> !) -> Result<(), Errno> {
     unsafe { processor::start(vcpu, body, stack.start as u64..stack.end as u64) }
 }
 
+/// Starts a vCPU that has run before and has stopped itself.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn start_again(vcpu: VcpuId) -> Result<(), Errno> {
+    let [low, high] = STACKS.get(vcpu.0 as usize).ok_or(Errno::EINVAL)?;
+    let stack = low.load(Ordering::Relaxed)..high.load(Ordering::Relaxed);
+    // SAFETY: it was started with this stack, which nothing else uses.
+    unsafe { processor::start_again(vcpu, stack) }
+}
+
 /// Starts all of `count` vCPUs except the first, and waits until they run.
 pub(crate) fn start_others(count: u32, body: extern "C" fn(VcpuId) -> !) {
     for number in 1..count {
@@ -126,9 +135,19 @@ pub(crate) fn start_others(count: u32, body: extern "C" fn(VcpuId) -> !) {
 extern "C" fn secondary_main(number: u64, body: extern "C" fn(VcpuId) -> !, stack_low: u64) -> ! {
     let vcpu = VcpuId(number as u32);
     attach(vcpu, stack_low..stack_low + STACK_SIZE as u64);
-    if let Err(errno) = connect_current() {
+    // What Xen knows of a vCPU stays when it stops.
+    let runs_again = kick_port(vcpu).is_some();
+    let connected = match runs_again {
+        true => timer::connect(vcpu),
+        false => connect_current(),
+    };
+    if let Err(errno) = connected {
         early_println!("vCPU {number}: {errno}");
         power::crash();
+    }
+    if runs_again {
+        sampler::on_wake(vcpu);
+        timer::arm(vcpu);
     }
     interrupts::enable();
     body(vcpu)

@@ -89,22 +89,44 @@ pub(crate) unsafe fn start(
     body: extern "C" fn(VcpuId) -> !,
     stack: Range<u64>,
 ) -> Result<(), Errno> {
-    unsafe extern "C" {
-        static secondary_start: u8;
-    }
     let info = (vcpu.0 as usize).checked_sub(1);
     let info = info.and_then(|index| later_vcpus().get(index));
     let info = info.ok_or(Errno::EINVAL)?;
-    // The arguments of `secondary_main`, below which its stack begins.
-    let arguments = [u64::from(vcpu.0), body as usize as u64, stack.start, 0];
-    let top = (stack.end - size_of_val(&arguments) as u64) & !15;
-    // SAFETY: the stack is the caller's promise, and much larger. Memory is mapped one to one; the code at
-    // `secondary_start` expects to be started so.
+    let arguments: Arguments = [u64::from(vcpu.0), body as usize as u64, stack.start, 0];
+    // SAFETY: the stack is the caller's promise, and much larger. Memory is mapped one to one.
     unsafe {
-        core::ptr::with_exposed_provenance_mut::<[u64; 4]>(top as usize).write(arguments);
+        core::ptr::with_exposed_provenance_mut::<Arguments>(arguments_of(&stack) as usize)
+            .write(arguments);
         vcpu::register_vcpu_info(&xen(), vcpu, info, core::ptr::from_ref(info) as u64)?;
-        vcpu::up(vcpu, &raw const secondary_start as u64, top)
+        start_again(vcpu, stack)
     }
+}
+
+/// Starts a vCPU that has stopped, as [`start`] did before.
+///
+/// # Safety
+/// As `start`, and that was called with this stack.
+pub(crate) unsafe fn start_again(vcpu: VcpuId, stack: Range<u64>) -> Result<(), Errno> {
+    unsafe extern "C" {
+        static secondary_start: u8;
+    }
+    // SAFETY: the code at `secondary_start` expects to be started so; the vCPU's stack begins below its arguments, which it
+    // does not change.
+    unsafe {
+        vcpu::up(
+            vcpu,
+            &raw const secondary_start as u64,
+            arguments_of(&stack),
+        )
+    }
+}
+
+/// The arguments of `secondary_main`, of which there are three.
+type Arguments = [u64; 4];
+
+/// Where the arguments are on a vCPU's stack.
+const fn arguments_of(stack: &Range<u64>) -> u64 {
+    (stack.end - size_of::<Arguments>() as u64) & !15
 }
 
 /// Remembers where the interrupt controller's registers are. Called once, before interrupts are enabled.
