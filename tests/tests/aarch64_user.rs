@@ -1,5 +1,5 @@
-//! The tests of the protocol, of the agent's portable parts and of the archive for C, compiled for aarch64 and executed by
-//! QEMU's emulation of user programs.
+//! The tests of the protocol, of `xen-sys-lite` beside its fake of Xen, of the agent's portable parts and of the archive for C,
+//! compiled for aarch64 and executed by QEMU's emulation of user programs.
 #![allow(clippy::unwrap_used)]
 
 use std::env;
@@ -113,6 +113,7 @@ fn the_portable_tests_pass_on_aarch64() {
     };
     let passed = |words: &[&str]| passed_on_aarch64(&compiler, words);
     let proto = passed(&["--package", "unikprof-proto", "--lib", "--test", "golden"]);
+    let xen = passed(&["--package", "xen-sys-lite", "--lib"]);
     let agent = ["--package", "unikprof-agent", "--features", "heap", "--lib"];
     let agent = if env::var_os("UNIKPROF_LONG").is_some() {
         passed(&[&agent[..4], &["--tests"]].concat())
@@ -121,8 +122,8 @@ fn the_portable_tests_pass_on_aarch64() {
         passed(&agent.into_iter().chain(tests).collect::<Vec<_>>())
     };
     assert!(
-        proto > 40 && agent > 200,
-        "{proto} and {agent} tests were executed"
+        proto > 40 && xen > 100 && agent > 200,
+        "{proto}, {xen} and {agent} tests were executed"
     );
 }
 

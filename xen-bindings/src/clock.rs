@@ -101,11 +101,13 @@ impl TimeSnapshot {
     }
 
     /// The first value of the counter at which system time is `system_time_ns`, for a timer that compares counters;
-    /// `u64::MAX` if the counter never gets there, or has no frequency yet.
+    /// `u64::MAX` if the counter never gets there, or has no frequency yet. Times from 2⁶² ns on (146 years) count as that: when
+    /// a vCPU sleeps, Xen converts the counter back to ns, and a result of 64 bits would be a time that has passed.
     #[must_use]
     #[inline]
     pub fn counter_at(&self, system_time_ns: u64) -> u64 {
-        let Some(elapsed) = system_time_ns.checked_sub(self.system_time_ns) else {
+        let deadline_ns = system_time_ns.min(1 << 62);
+        let Some(elapsed) = deadline_ns.checked_sub(self.system_time_ns) else {
             return self.tsc_timestamp;
         };
         if self.multiplier == 0 {
@@ -420,6 +422,18 @@ mod tests {
                     "{hz} {deadline_ns}"
                 );
             }
+        }
+    }
+
+    /// Guards against a vCPU that sleeps for ever and is woken at once, over and over: Xen's time is a signed number.
+    #[test]
+    fn the_farthest_deadline_is_a_time_of_xen() {
+        for hz in [1_000_000, 24_000_000, 62_500_000, 1_000_000_000] {
+            let time = VcpuTimeInfo::default();
+            set_counter_hz(&time, hz);
+            let counter = TimeSnapshot::try_read(&time).unwrap().counter_at(u64::MAX);
+            let xen_ns = u128::from(counter) * 1_000_000_000 / u128::from(hz);
+            assert!((1 << 61..1 << 63).contains(&xen_ns), "{hz}: {xen_ns}");
         }
     }
 

@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code, reason = "registers of a device are accessed")]
 
+use core::ops::Range;
+
 pub use crate::device_tree::Registers;
 
 use super::registers::{read, read_device, write, write_device};
@@ -15,8 +17,8 @@ pub const EVENTS: u32 = 31;
 
 /// Interrupts that are private to a vCPU are below this number, and from 16 on.
 const PRIVATE: u32 = 32;
-/// Numbers from here on mean that no interrupt is pending.
-const SPURIOUS: u32 = 1020;
+/// Numbers that mean that no interrupt is pending.
+const SPURIOUS: Range<u32> = 1020..1024;
 /// The priority of all interrupts: the middle of the range.
 const PRIORITIES: u32 = 0xa0a0_a0a0;
 /// The distance between the redistributors of two vCPUs.
@@ -48,13 +50,20 @@ pub struct Gic(Registers);
 pub struct Interrupt {
     /// What was read, which has the sending processor in version 2.
     raw: u32,
+    number: u32,
 }
 
 impl Interrupt {
+    /// What was read from a controller whose numbers have so many bits; `None` if nothing is pending.
+    fn new(raw: u32, bits: u32) -> Option<Self> {
+        let number = raw & ((1 << bits) - 1);
+        (!SPURIOUS.contains(&number)).then_some(Self { raw, number })
+    }
+
     /// Its number.
     #[must_use]
     pub const fn number(self) -> u32 {
-        self.raw & 0xff_ffff
+        self.number
     }
 }
 
@@ -114,16 +123,15 @@ impl Gic {
     /// Takes the pending interrupt, in its handler; `None` if there is none.
     #[inline]
     pub fn acknowledge(&self) -> Option<Interrupt> {
-        let raw = match self.0 {
-            // SAFETY: as in `start`.
-            Registers::V2 { interface, .. } => unsafe {
-                read_device(interface + offset::ACKNOWLEDGE)
-            },
+        match self.0 {
+            Registers::V2 { interface, .. } => {
+                // SAFETY: as in `start`.
+                let raw = unsafe { read_device(interface + offset::ACKNOWLEDGE) };
+                Interrupt::new(raw, 10)
+            }
             // ICC_IAR1_EL1.
-            Registers::V3 { .. } => read!("s3_0_c12_c12_0") as u32,
-        };
-        let interrupt = Interrupt { raw };
-        (interrupt.number() < SPURIOUS).then_some(interrupt)
+            Registers::V3 { .. } => Interrupt::new(read!("s3_0_c12_c12_0") as u32, 24),
+        }
     }
 
     /// Ends an interrupt, so that it can come again.
@@ -151,4 +159,24 @@ unsafe fn set_private(frame: u64, interrupts: u32) {
     }
     // SAFETY: as above.
     unsafe { write_device(frame + offset::ENABLE, interrupts) };
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Guards against an interrupt that another vCPU has sent (version 2), or of a message (version 3), that is taken for none:
+    /// it would not be ended, and would hold back all others.
+    #[test]
+    fn every_interrupt_that_was_acknowledged_has_its_number() {
+        let sent_by_vcpu_2 = 2 << 10 | 5;
+        let interrupt = Interrupt::new(sent_by_vcpu_2, 10).unwrap();
+        assert_eq!((interrupt.number(), interrupt.raw), (5, sent_by_vcpu_2));
+        assert_eq!(Interrupt::new(8192, 24).unwrap().number(), 8192);
+        for bits in [10, 24] {
+            assert_eq!(Interrupt::new(1023, bits), None);
+            assert_eq!(Interrupt::new(27, bits).unwrap().number(), 27);
+        }
+    }
 }
