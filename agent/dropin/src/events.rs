@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn unikprof_event_name(text: *const c_char) -> i32 
     if text.is_null() {
         return E_NULL;
     }
-    let Some(agent) = upcall::agent() else {
+    let Some(agent) = agent() else {
         return E_NOT_STARTED;
     };
     // Not `CStr`, which needs the guest to have `strlen`. A text that is longer than this is refused.
@@ -64,8 +64,14 @@ pub(crate) extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     named(name, |agent, name| agent.span_end(name, span)).map_or_else(|code| code, |()| OK)
 }
 
+fn agent() -> Option<&'static ServedAgent> {
+    let running = upcall::running()?;
+    running.follow_table();
+    upcall::agent()
+}
+
 fn named<R>(number: i32, work: impl FnOnce(&ServedAgent, EventName) -> R) -> Result<R, i32> {
-    let agent = upcall::agent().ok_or(E_NOT_STARTED)?;
+    let agent = agent().ok_or(E_NOT_STARTED)?;
     let number = u8::try_from(number).map_err(|_| E_EVENT_NAME)?;
     let name = agent.numbered_event_name(number).map_err(code_of)?;
     Ok(work(agent, name))

@@ -4,11 +4,15 @@
 use core::fmt;
 use core::mem::{MaybeUninit, offset_of};
 use core::ops::Range;
+#[cfg(feature = "trace")]
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unikprof_agent::tcp_server::TcpError;
 #[cfg(feature = "trace")]
 use unikprof_agent::trace_bytes;
+#[cfg(feature = "trace")]
+use unikprof_agent::xen::TraceHooks;
 use unikprof_agent::xen::{Hooks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
     Agent, BootRecording, Config, DEFAULT_CPU_SHARE_PERMILLE, Mapping, ServeError, Service,
@@ -72,6 +76,9 @@ static SHARED: core::sync::atomic::AtomicPtr<SharedInfo> =
     core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
 /// The guest's memory that is mapped one to one: start and end.
 static MEMORY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The vector of the guest's events.
+#[cfg(feature = "trace")]
+static EVENTS: AtomicU8 = AtomicU8::new(0);
 /// The code: start and end.
 static CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
@@ -220,8 +227,7 @@ extern "C" fn run_again() {
     }
     #[cfg(feature = "trace")]
     if upcall::agent().is_some_and(ServedAgent::can_trace) {
-        // SAFETY: as above. If that is not possible any more, breakpoints are the guest's.
-        unsafe { descriptors::intercept_breakpoints(running.vector()) };
+        handles_breakpoints();
     }
     let result = running.reconnect(|served, is_new_domain| {
         found.with_store(|store| {
@@ -360,7 +366,14 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     WAS_TOLD.store(settings.is_told, Ordering::Relaxed);
     // SAFETY: the first one.
     let settings = unsafe { SETTINGS.replace(settings, Ok::<_, Refusal>) }?;
-    let agent = start_agent(found, mapping, identity, settings.may_trace)?;
+    #[cfg(feature = "trace")]
+    let may_trace = {
+        EVENTS.store(delivery.vector, Ordering::Relaxed);
+        settings.may_trace && handles_breakpoints()
+    };
+    #[cfg(not(feature = "trace"))]
+    let may_trace = false;
+    let agent = start_agent(found, mapping, identity, may_trace)?;
     let mut service = Service::new(agent, settings.access()).map_err(Refusal::Serve)?;
     if let Some(share) = settings.cpu_share {
         service.set_cpu_share(share);
@@ -384,12 +397,6 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     // SAFETY: interrupts are off; the guest runs with these tables.
     unsafe { descriptors::intercept(delivery.vector) }.map_err(Refusal::Handler)?;
     let running = upcall::publish(running);
-    // SAFETY: as above.
-    #[cfg(feature = "trace")]
-    let traces =
-        agent.can_trace() && unsafe { descriptors::intercept_breakpoints(delivery.vector) };
-    #[cfg(not(feature = "trace"))]
-    let traces = false;
     running.begin();
 
     print(
@@ -408,7 +415,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
                 Some(true) => ", recording",
                 Some(false) => ", not recording (see data/unikprof/record)",
             },
-            match (settings.may_trace, traces) {
+            match (settings.may_trace, may_trace) {
                 (false, _) => "",
                 (true, true) => ", tracing",
                 (true, false) => ", not tracing (see docs/embedding/dropin.md)",
@@ -524,7 +531,10 @@ fn start_agent(
     // SAFETY: the memory and the code are mapped: unikernels do not unmap theirs.
     let platform = unsafe { XenPlatform::new(found.xen, found.shared, hooks) };
     #[cfg(feature = "trace")]
-    let platform = platform.with_call_stacks(stacks::call_stack);
+    let platform = platform.with_trace_hooks(TraceHooks {
+        call_stack: stacks::call_stack,
+        handles_breakpoints,
+    });
     let memory = agent_memory();
     // An eighth for the caller table, three for the ring, the rest for stacks.
     let eighth = memory.len() / 8;
@@ -540,6 +550,18 @@ fn start_agent(
     #[cfg(not(feature = "trace"))]
     let _ = may_trace;
     Ok(AGENT.take().ok_or(Refusal::Static)?.write(agent))
+}
+
+/// Has breakpoints on this vCPU pass by the profiler, also if the guest has written their gate anew. `false` if they cannot.
+#[cfg(feature = "trace")]
+fn handles_breakpoints() -> bool {
+    let were_on = machine::disable_interrupts();
+    // SAFETY: interrupts are off; the guest runs with these tables.
+    let handles = unsafe { descriptors::intercept_breakpoints(EVENTS.load(Ordering::Relaxed)) };
+    if were_on {
+        machine::enable_interrupts();
+    }
+    handles
 }
 
 /// Whether an address is in the image's code.

@@ -47,6 +47,7 @@ use xen_sys_lite::events::{Binding, EventChannels, Port};
 
 use crate::delivery::Delivery;
 use crate::machine::apic::Apic;
+use crate::machine::descriptors;
 use crate::machine::entry::{self, Saved};
 use crate::machine::{self, INTERRUPTS_ON};
 use crate::served::{Served, ServedAgent};
@@ -337,6 +338,27 @@ impl Running {
         self.arm(vcpus::first(), true);
     }
 
+    /// Where the guest itself calls the profiler: follows it if it has written the gate of its events anew, or has loaded another
+    /// table. Until then there were no ticks, and clients got no answer. With several vCPUs each may have its own table.
+    pub(crate) fn follow_table(&'static self) {
+        let vector = self.delivery.vector;
+        if !vcpus::others().is_empty() || descriptors::is_intercepted(vector) {
+            return;
+        }
+        let were_on = machine::disable_interrupts();
+        // SAFETY: interrupts are off; the guest runs with this table.
+        if unsafe { descriptors::intercept(vector) } == Ok(true) {
+            machine::debug_line(
+                "follows the guest, which has changed the interrupt gate of its events",
+            );
+            self.is_noticed.store(true, Ordering::Relaxed);
+            self.arm(vcpus::first(), true);
+        }
+        if were_on {
+            machine::enable_interrupts();
+        }
+    }
+
     /// The vector of the guest's events.
     pub(crate) fn vector(&self) -> u8 {
         self.delivery.vector
@@ -588,6 +610,8 @@ impl Running {
                 self.follow_clock();
             }
             self.put_off_proof();
+            // SAFETY: interrupts are off; the guest runs with this table.
+            unsafe { descriptors::intercept_faults() };
             if port.is_some_and(|port| !self.is_ours(port)) {
                 // The backend has gone.
                 self.port.store(0, Ordering::Relaxed);

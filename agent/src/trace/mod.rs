@@ -263,7 +263,7 @@ impl<'m> Trace<'m> {
 }
 
 /// The instruction `int3`.
-const BREAKPOINT: u8 = 0xcc;
+pub(crate) const BREAKPOINT: u8 = 0xcc;
 
 impl<'m, P: Platform> Agent<'m, P> {
     /// Gives the agent a memory block for tracing, which allows it: a client with the role `trace`, or any client of an

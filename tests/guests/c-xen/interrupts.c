@@ -35,15 +35,20 @@ void interrupts_set_gate(unsigned vector, const void *entry)
     };
 }
 
+void interrupts_handle_exceptions(void)
+{
+    for (unsigned number = 0; number < EXCEPTIONS; number++) {
+        interrupts_set_gate(number, exception_entries + 16 * number);
+    }
+}
+
 void interrupts_start(void)
 {
     struct __attribute__((packed)) {
         uint16_t limit;
         uint64_t base;
     } pointer = { sizeof tables[0] - 1, (uint64_t)table };
-    for (unsigned number = 0; number < EXCEPTIONS; number++) {
-        interrupts_set_gate(number, exception_entries + 16 * number);
-    }
+    interrupts_handle_exceptions();
     interrupts_set_gate(UPCALL_VECTOR, upcall_entry);
     __asm__ volatile("lidt %0" : : "m"(pointer));
 }

@@ -22,6 +22,9 @@ void interrupts_start(void);
 /* The same with another table. */
 void interrupts_start_in_another(void);
 
+/* Sets the gates of exceptions. */
+void interrupts_handle_exceptions(void);
+
 /* Writes the gate of a vector up to that of upcalls. */
 void interrupts_set_gate(unsigned vector, const void *entry);
 

@@ -32,6 +32,7 @@
 
 /* Of the drop-in, if it is linked in. */
 extern void unikprof_dropin_resume(void) __attribute__((weak));
+extern int32_t unikprof_mark(int32_t name, uint64_t value) __attribute__((weak));
 
 static volatile uint64_t ticks;
 
@@ -101,6 +102,9 @@ void meddler(void)
         interrupts_start();
     } else if (command_line_is("meddle", "memory")) {
         map(UNMAPPED, 0);
+    } else if (command_line_is("meddle", "exceptions")) {
+        interrupts_handle_exceptions();
+        map(UNMAPPED, 0);
     } else if (command_line_is("meddle", "runstate")) {
         if (clock_runstate_ns(RUNSTATE_BLOCKED) == blocked_ns) {
             panic("Xen does not update the kernel's run states");
@@ -109,7 +113,7 @@ void meddler(void)
     }
     events_restore(were_unmasked);
     say("c-xen: has meddled\n");
-    while (command_line_is("meddle", "memory")) {
+    while (command_line_is("meddle", "memory") || command_line_is("meddle", "exceptions")) {
         work_with_wild_frame_pointer();
         say("c-xen: has worked without frame pointers\n");
         thread_wait(NULL, clock_now_ns() + 100000000);
@@ -120,8 +124,10 @@ void meddler(void)
         say("c-xen: own ticks ");
         say_hex(ticks - before);
         say("\n");
-        if (second == 2 && unikprof_dropin_resume != NULL
-            && (command_line_is("meddle", "table") || command_line_is("meddle", "gate"))) {
+        if (second == 2 && unikprof_mark != NULL && command_line_is("meddle", "gate")) {
+            unikprof_mark(0, second);
+        }
+        if (second == 2 && unikprof_dropin_resume != NULL && command_line_is("meddle", "table")) {
             were_unmasked = events_mask();
             unikprof_dropin_resume();
             events_restore(were_unmasked);

@@ -13,7 +13,7 @@ void meddle_map_tools(bool is_mapped);
 
 /* A thread that, five seconds after the start, uses the timer itself (`meddle=timer`), loads a table of its own
  * (`meddle=table`), writes the gate of its events anew (`meddle=gate`), unmaps memory and works with a frame pointer into
- * it (`meddle=memory`), or registers its area of run states anew (`meddle=runstate`). */
+ * it (`meddle=memory`), writes the gates of exceptions anew before that (`meddle=exceptions`), or registers its area of run states anew (`meddle=runstate`). */
 void meddler(void);
 
 #endif

@@ -1,4 +1,4 @@
-//! The interrupt table: the guest's gates for its events and for page faults lead to our entries first.
+//! The interrupt table: the guest's gates for its events, page faults and breakpoints lead to our entries first.
 //!
 //! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
@@ -137,6 +137,14 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
     Ok(guests.entry() != ours.entry())
 }
 
+/// Whether interrupts of `vector` pass by [`entry`]'s code, or have no gate.
+pub(crate) fn is_intercepted(vector: u8) -> bool {
+    let (gates, count) = table();
+    let place = usize::from(vector);
+    // SAFETY: inside the table in use.
+    place >= count || unsafe { gates.add(place).read_unaligned() }.entry() == entry::address()
+}
+
 /// The vector of page faults.
 const PAGE_FAULT: u8 = 14;
 
@@ -144,7 +152,7 @@ const PAGE_FAULT: u8 = 14;
 ///
 /// # Safety
 /// See [`intercept`].
-unsafe fn intercept_faults() {
+pub(crate) unsafe fn intercept_faults() {
     let (gates, count) = table();
     if usize::from(PAGE_FAULT) >= count {
         return;

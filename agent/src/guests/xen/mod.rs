@@ -56,5 +56,7 @@ mod aarch64;
 #[cfg(target_arch = "aarch64")]
 use aarch64 as arch;
 
+#[cfg(feature = "trace")]
+pub use platform::TraceHooks;
 pub use platform::{Hooks, VcpuAreas, XenPlatform};
 pub use ticks::{TickSource, Ticks};

@@ -52,6 +52,16 @@ pub struct VcpuAreas {
     pub runstate: Option<&'static RunstateArea>,
 }
 
+/// For traces of a guest that is not the agent's own.
+#[cfg(feature = "trace")]
+#[derive(Clone, Copy, Debug)]
+pub struct TraceHooks {
+    /// Tells stacks apart instead of [`Hooks::stack_bounds`]: see [`Platform::call_stack`].
+    pub call_stack: fn(u64) -> Option<CallStack>,
+    /// Whether a breakpoint on this vCPU would reach the agent. If not, none is set.
+    pub handles_breakpoints: fn() -> bool,
+}
+
 /// The platform of a Xen guest, for the vCPUs below `VCPUS`.
 #[derive(Debug)]
 pub struct XenPlatform<H, const VCPUS: usize = 32> {
@@ -59,7 +69,7 @@ pub struct XenPlatform<H, const VCPUS: usize = 32> {
     shared: &'static SharedInfo,
     hooks: Hooks,
     #[cfg(feature = "trace")]
-    call_stack: Option<fn(u64) -> Option<CallStack>>,
+    trace_hooks: Option<TraceHooks>,
     /// Added to system time, so that the clock continues over a migration.
     offset_ns: AtomicU64,
     vcpus: [VcpuClock; VCPUS],
@@ -125,18 +135,18 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
             shared,
             hooks,
             #[cfg(feature = "trace")]
-            call_stack: None,
+            trace_hooks: None,
             offset_ns: AtomicU64::new(0),
             vcpus: core::array::from_fn(|_| VcpuClock::default()),
         }
     }
 
-    /// Has traces tell stacks by this function instead of [`Hooks::stack_bounds`]: see [`Platform::call_stack`].
+    /// Has traces use these functions.
     #[cfg(feature = "trace")]
     #[must_use]
-    pub fn with_call_stacks(self, call_stack: fn(u64) -> Option<CallStack>) -> Self {
+    pub fn with_trace_hooks(self, trace_hooks: TraceHooks) -> Self {
         Self {
-            call_stack: Some(call_stack),
+            trace_hooks: Some(trace_hooks),
             ..self
         }
     }
@@ -353,6 +363,13 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     /// Clears CR0.WP meanwhile, since the text may be mapped read-only.
     #[cfg(feature = "trace")]
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
+        let is_handled = || {
+            self.trace_hooks
+                .is_none_or(|hooks| (hooks.handles_breakpoints)())
+        };
+        if bytes == [crate::trace::BREAKPOINT] && !is_handled() {
+            return false;
+        }
         // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on Xen run in ring 0.
         unsafe { arch::write_code(address, bytes) };
         true
@@ -360,8 +377,8 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
 
     #[cfg(feature = "trace")]
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
-        match self.call_stack {
-            Some(call_stack) => call_stack(sp),
+        match self.trace_hooks {
+            Some(hooks) => (hooks.call_stack)(sp),
             None => self.stack_bounds(sp).map(|bounds| CallStack {
                 id: bounds.end,
                 end: bounds.end,

@@ -14,7 +14,7 @@ use unikprof_tests::soak::target::KeyFiles;
 
 use super::{
     assert_keys_are_required, assert_no_watches, assert_waits_are_told, client, guest, image, keys,
-    record,
+    record, traced,
 };
 use crate::harness::{Boot, Guest, counters_add_up, on};
 use crate::tracing::{assert_ratios, calls_of};
@@ -61,13 +61,8 @@ fn configured_image() -> Result<PathBuf, LabError> {
 #[test]
 fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
     on(&KERNELS, |lab| {
-        let client = client(lab, NAME);
         let functions = ["mill", "grind", "bake", "knead", "prove"];
-        let image = ["--image", image().to_str().unwrap()];
-        let limits = ["--for", "5s", "--max-cost", "0", "-o", "trace.json"];
-        client.must(&[&["trace"], &functions[..], &image, &limits].concat());
-        let trace = std::fs::read(client.path("trace.json")).unwrap();
-        let trace: Value = serde_json::from_slice(&trace).unwrap();
+        let trace = traced(&client(lab, NAME), &functions);
         assert_ratios(
             &trace,
             &[

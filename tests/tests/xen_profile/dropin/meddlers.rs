@@ -2,14 +2,17 @@
 
 use unikprof_tests::lab::{Lab, LabConfig};
 
-use super::{BOOT, assert_waits_are_told, client, guest, record};
+use super::{BOOT, assert_waits_are_told, client, guest, record, traced};
 use crate::harness::{Boot, counters_add_up, on, wait_until, without_lab};
+use crate::tracing::calls_of;
 
 /// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table, or unmaps memory.
 const LATER: &str = "c-dropin-later";
 const TABLE: &str = "c-dropin-table";
 const GATE: &str = "c-dropin-gate";
 const MEMORY: &str = "c-dropin-memory";
+/// It writes the gates of exceptions anew, and unmaps memory.
+const EXCEPTIONS: &str = "c-dropin-exceptions";
 /// It registers its area of run states anew.
 const RUNSTATE: &str = "c-dropin-runstate";
 /// It maps its memory only, not the pages of Xen's tools and of the local APIC.
@@ -24,9 +27,11 @@ const MEDDLERS: Boot = Boot {
             (MEMORY, "memory"),
             (RUNSTATE, "runstate"),
             (TOOLS, "tools"),
+            (EXCEPTIONS, "exceptions"),
         ];
         let guests = guests.iter().zip(50..).map(|((name, word), host)| {
-            let mut guest = guest(name, &format!("10.0.2.{host}"), &[("access", "open")]);
+            let settings = [("access", "open"), ("tracing", "yes")];
+            let mut guest = guest(name, &format!("10.0.2.{host}"), &settings);
             guest.command_line = format!("meddle={word}");
             guest
         });
@@ -62,17 +67,21 @@ fn assert_has_ticks_of_its_own(lab: &Lab, name: &str) {
     });
 }
 
-/// It is profiled again when it says so.
+/// It is profiled again when it asks for that, or marks an event of its own.
 #[test]
 fn a_guest_that_changes_its_interrupt_table_goes_on() {
     on(&MEDDLERS, |lab| {
-        for name in [TABLE, GATE] {
-            lab.wait_for_console(name, "c-xen: has meddled", BOOT)
-                .unwrap();
-            lab.wait_for_console(name, "c-xen: own ticks", BOOT)
-                .unwrap();
-            let told = "unikprof: the guest has changed the interrupt gate of its events";
-            for line in [told, "unikprof: connected again"] {
+        let resumed = [
+            "unikprof: the guest has changed the interrupt gate of its events",
+            "unikprof: connected again",
+        ];
+        let marked =
+            ["unikprof: follows the guest, which has changed the interrupt gate of its events"];
+        for (name, told) in [(TABLE, &resumed[..]), (GATE, &marked)] {
+            for line in ["c-xen: has meddled", "c-xen: own ticks"]
+                .iter()
+                .chain(told)
+            {
                 lab.wait_for_console(name, line, BOOT).unwrap();
             }
             let client = client(lab, name);
@@ -128,6 +137,23 @@ fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
             .iter()
             .any(|(stack, _)| stack.ends_with("work_with_wild_frame_pointer"));
         assert!(wild, "{report:#}");
+    });
+}
+
+/// Guards against a breakpoint, and a page fault of the profiler's own, that reach a handler of the guest's which was set after
+/// the start and knows nothing of them.
+#[test]
+fn a_guest_that_writes_the_gates_of_exceptions_later_is_followed() {
+    on(&MEDDLERS, |lab| {
+        lab.wait_for_console(EXCEPTIONS, "c-xen: has worked without frame pointers", BOOT)
+            .unwrap();
+        let client = client(lab, EXCEPTIONS);
+        let report = record(&client, "cpu", |counters| {
+            counters["broken"].as_u64() >= Some(20)
+        });
+        counters_add_up(&report);
+        let trace = traced(&client, &["mill"]);
+        assert!(calls_of(&trace, "mill") > 1, "{trace:#}");
     });
 }
 

@@ -92,6 +92,15 @@ fn record(client: &Client, mode: &str, enough: impl Fn(&Value) -> bool) -> Value
     report.expect_json()
 }
 
+/// A trace of five seconds.
+fn traced(client: &Client, functions: &[&str]) -> Value {
+    let image = ["--image", image().to_str().unwrap()];
+    let limits = ["--for", "5s", "--max-cost", "0", "-o", "trace.json"];
+    client.must(&[&["trace"], functions, &image, &limits].concat());
+    let trace = std::fs::read(client.path("trace.json")).unwrap();
+    serde_json::from_slice(&trace).unwrap()
+}
+
 /// Records until both of two vCPUs have samples.
 fn record_both(client: &Client) {
     // The guest has more work than processors.
