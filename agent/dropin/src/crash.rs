@@ -20,6 +20,7 @@ pub(crate) fn leave() {
     }
     // What has crashed may be a tick, which the guest's handler returns through, or another vCPU.
     let were_on = machine::disable_interrupts();
+    start::claim_for_crash();
     entry::on_crash_stack(write);
     if were_on {
         machine::enable_interrupts();

@@ -6,7 +6,7 @@ use core::mem::{MaybeUninit, offset_of};
 use core::ops::Range;
 #[cfg(feature = "trace")]
 use core::sync::atomic::AtomicU8;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unikprof_agent::tcp_server::TcpError;
 #[cfg(feature = "trace")]
@@ -164,9 +164,11 @@ pub(crate) fn start() {
     #[unsafe(link_section = ".data.unikprof_dropin_is_started")]
     static IS_STARTED: AtomicBool = AtomicBool::new(false);
     if !IS_STARTED.swap(true, Ordering::AcqRel) {
+        USER.store(FIRST.0 + 1, Ordering::Relaxed);
         // A poll uses the same stack, so none may begin before this is done.
         let were_on = machine::disable_interrupts();
         entry::on_poll_stack(run);
+        USER.store(0, Ordering::Release);
         if were_on {
             machine::enable_interrupts();
         }
@@ -193,11 +195,41 @@ pub(crate) fn resume() {
         machine::debug_line("not connected again: not called on the first vCPU");
     } else if running.is_polling() {
         machine::debug_line("not connected again: called from within network work");
+    } else if !claim(&USER, FIRST.0 + 1) {
+        machine::debug_line("not connected again: a crash dump is written");
     } else {
         entry::on_poll_stack(run_again);
+        USER.store(0, Ordering::Release);
     }
     if were_on {
         machine::enable_interrupts();
+    }
+}
+
+/// The vCPU that uses the copies of the page tables, the window, the rings of Xen's tools and the whole stack of polls, plus one;
+/// or 0.
+static USER: AtomicU32 = AtomicU32::new(0);
+/// It uses them no longer than that, mostly: it waits 10 s for the device's backend.
+const LONGEST_USE_NS: u64 = 12_000_000_000;
+
+fn claim(user: &AtomicU32, id: u32) -> bool {
+    user.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// Claims what this vCPU needs for a crash dump, or waits until another has done with it. After a while, or if this vCPU itself
+/// had it when it crashed, there is nothing to wait for.
+pub(crate) fn claim_for_crash() {
+    let clock = found().and_then(|found| Clock::new(found.shared, FIRST));
+    let now_ns = || clock.as_ref().map_or(u64::MAX, Clock::now_ns);
+    let until_ns = now_ns().saturating_add(LONGEST_USE_NS);
+    let id = vcpus::current().unwrap_or(FIRST.0) + 1;
+    wait_for(&USER, id, || now_ns() >= until_ns);
+}
+
+fn wait_for(user: &AtomicU32, id: u32, is_over: impl Fn() -> bool) {
+    while user.load(Ordering::Relaxed) != id && !claim(user, id) && !is_over() {
+        core::hint::spin_loop();
     }
 }
 
@@ -356,8 +388,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     if count > 1 && leaves.vcpu() != Some(FIRST) {
         return Err(Refusal::Vcpu);
     }
-    let sampled = count.min(MAX_VCPUS as u32);
-    vcpus::set_count(sampled);
+    vcpus::set_count(count);
     entry::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
@@ -615,5 +646,35 @@ impl Found {
             // SAFETY: the guest does not write while this runs; it continues where the ring's index is. The rest as above.
             unsafe { with_ring(ring, self.shared, self.xen, is_identity, work) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against a crash that uses the tables of a window that another vCPU has open.
+    #[test]
+    fn a_crash_waits_for_another_vcpu_and_not_for_ever() {
+        let user = AtomicU32::new(1);
+        let looks = core::cell::Cell::new(0);
+        let is_over = |most, releases_at| {
+            let (looks, user) = (&looks, &user);
+            move || {
+                looks.set(looks.get() + 1);
+                if looks.get() == releases_at {
+                    user.store(0, Ordering::Release);
+                }
+                looks.get() == most
+            }
+        };
+        wait_for(&user, 2, is_over(5, 9));
+        assert_eq!((looks.take(), user.load(Ordering::Relaxed)), (5, 1));
+        wait_for(&user, 2, is_over(9, 3));
+        assert_eq!((looks.take(), user.load(Ordering::Relaxed)), (3, 2));
+        // This vCPU itself crashed while it had them.
+        wait_for(&user, 2, is_over(5, 9));
+        assert_eq!((looks.take(), user.load(Ordering::Relaxed)), (0, 2));
+        assert!(!claim(&user, 1));
     }
 }

@@ -390,6 +390,37 @@ mod tests {
         }
     }
 
+    /// Why a crash waits until another vCPU has closed its window: while the tables are filled anew, it is closed.
+    #[test]
+    fn a_window_that_is_opened_anew_is_closed_meanwhile() {
+        const RING: u64 = 0xfeff_c000;
+        let memory = [const { PageMemory::new() }; 3];
+        let own = memory.each_ref().map(|page| page.base().cast::<u64>());
+        let translate = || {
+            let tables = PageTables::new(own[0].addr().get() as u64, |at| {
+                let place = own
+                    .iter()
+                    .find(|it| it.addr().get() as u64 == at & !0xfff)?;
+                // SAFETY: inside the page.
+                Some(unsafe { place.add((at % PAGE_SIZE / 8) as usize).read() })
+            });
+            tables.translate(RING)
+        };
+        let is_open = Cell::new(None);
+        // The guest's tables are empty.
+        let copy = |_, to: NonNull<u64>| {
+            // SAFETY: a page.
+            unsafe { to.as_ptr().write_bytes(0, ENTRIES) };
+            is_open.set(translate());
+            true
+        };
+        for _ in 0..2 {
+            // SAFETY: the tables are this test's.
+            assert_eq!(unsafe { fill(own, 0x1000, RING, copy) }, Some(()));
+            assert_eq!((is_open.take(), translate()), (None, Some(RING)));
+        }
+    }
+
     #[test]
     fn a_window_needs_each_table() {
         let memory = [const { PageMemory::new() }; 3];
