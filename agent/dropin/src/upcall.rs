@@ -589,8 +589,9 @@ impl Running {
 
     /// Takes a tick that is due, or any if the agent is to be looked at.
     fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
-        self.find_wait(vcpu, saved);
-        if self.is_past(vcpu.watch_at_ns.load(Ordering::Relaxed)) {
+        let begins_block = self.find_wait(vcpu, saved);
+        // It does not look again while it waits itself.
+        if begins_block || self.is_past(vcpu.watch_at_ns.load(Ordering::Relaxed)) {
             vcpu.watch_at_ns.store(NEVER, Ordering::Relaxed);
             let has_woken = |it: &&Vcpu| it.has_woken(self.events.hypercall());
             let others = vcpus::all()
@@ -755,18 +756,19 @@ impl Running {
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits, and there is none.
-    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
+    /// Begins a block of the agent if the interrupted code waits, and there is none. Returns whether it does.
+    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) -> bool {
         let is_in_poll = vcpu.is_first() && self.is_polling();
         // Xen is not asked where the code tells.
         if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
-            return;
+            return false;
         }
         let platform = self.agent.platform();
         let number = vcpu.number();
         let blocked_ns = platform.blocked_ns(number);
         let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns {
+        let waits = blocked_ns > before_ns;
+        if waits {
             vcpu.is_waiting.store(true, Ordering::Relaxed);
             vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
@@ -774,6 +776,7 @@ impl Running {
                 self.agent.on_block(Some(&saved.registers()));
             });
         }
+        waits
     }
 
     /// Returns to the wait if the guest waits, and to the code behind it with several vCPUs. Otherwise, or where the idiom
