@@ -117,6 +117,11 @@ impl Tracer {
         if self.is_busy() || trace.cells.inside.load(Ordering::SeqCst) != 0 {
             return Outcome::NotYet;
         }
+        let own = slots::own_address();
+        if !agent.platform().write_code(own, &[BREAKPOINT]) {
+            let text = "the guest has a handler of breakpoints that does not call the agent";
+            return Outcome::Refused(refused(refusal::BAD_TRACE, text));
+        }
         trace.clear();
         let probe_cycles = measure(agent);
         let cells = trace.cells;

@@ -81,7 +81,10 @@ fn ocaml_without_frame_pointers_has_its_callers_by_the_table() {
     let mut guest = Guest::spawn(&mut Command::new(&program));
     let client = guest.client().with_image(&program);
     client.record_samples(3_000, &["--unwind", "table"]);
-    let folded = client.folded(&[]);
+    // Where it is not inlined, `caml_callback` calls this.
+    let folded = client.folded(&[]).into_iter();
+    let folded = folded.map(|(stack, count)| (stack.replace("caml_callback_exn;", ""), count));
+    let folded: Vec<_> = folded.collect();
     for (kind, callers) in KINDS {
         let whole = format!("{TURN};{callers}");
         let found = folded.iter().any(|(stack, _)| stack.contains(&whole));
