@@ -29,7 +29,7 @@ const MOST_NS: u64 = 30_000_000;
 /// Other guests run on the same processor.
 const PAUSE_NS: u64 = 100_000_000;
 /// Several times what the profiler may take to find out.
-const WORK_NS: u64 = 80_000_000;
+const WORK_NS: u64 = 40_000_000;
 /// A line on the console tells of so many.
 const LINE_EVERY: u32 = 20;
 
