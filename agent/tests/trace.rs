@@ -59,6 +59,8 @@ struct Guest {
     is_fibre: Cell<bool>,
     /// The agent, if another vCPU crashes just before the next breakpoint is written.
     crashes: Cell<Option<NonNull<Agent<'static, Guest>>>>,
+    /// What a third vCPU then found that executed this breakpoint, and whether it continued elsewhere.
+    met_while_written: Cell<Option<(Breakpoint, bool)>>,
 }
 
 // SAFETY: the memory lives as long as the test.
@@ -102,7 +104,17 @@ unsafe impl Platform for Guest {
             && let Some(agent) = self.crashes.take()
         {
             // SAFETY: this platform's agent, which the test keeps.
-            unsafe { agent.as_ref() }.stop_tracing();
+            let agent = unsafe { agent.as_ref() };
+            agent.stop_tracing();
+            self.write_code(address, bytes);
+            let mut frame = TrapFrame {
+                pc: address + 1,
+                ..TrapFrame::default()
+            };
+            let met = agent.on_breakpoint(&mut frame);
+            self.met_while_written
+                .set(Some((met, frame.pc != address + 1)));
+            return true;
         }
         self.written.borrow_mut().push(address);
         let start = self.memory.expose_provenance() as u64;
@@ -220,6 +232,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
         written: RefCell::default(),
         is_fibre: Cell::new(false),
         crashes: Cell::new(None),
+        met_while_written: Cell::new(None),
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
@@ -640,6 +653,8 @@ fn probes_are_set_and_removed_in_steps() {
         let armed: TraceArmed = client.granted().decode().unwrap();
         assert_eq!(armed.probes, 0);
         assert!(is_restored(world));
+        let met = world.agent.platform().met_while_written.take();
+        assert_eq!(met, Some((Breakpoint::Handled, true)));
 
         // The same while they are removed.
         let trace = client.trace(&plan, trace_flag::COUNT);
@@ -657,6 +672,36 @@ fn probes_are_set_and_removed_in_steps() {
         assert_eq!(client.fetch(trace).of(63).calls, 1);
         client.stop(trace);
         assert!(is_restored(world));
+    });
+}
+
+/// Breakpoints that are met while others are still being set belong to the cost, too.
+#[test]
+fn the_hottest_function_is_removed_while_probes_are_set() {
+    with_functions(64, |world| {
+        let before = world.code();
+        let mut client = world.connect();
+        let plan = world.plan();
+        let ready = client.begin(&plan, trace_flag::COUNT, 5000, 0);
+        client.send_plan(ready.trace, &plan);
+        client.send(&TraceArm { trace: ready.trace });
+        let is_set = |function: u64| world.code()[16 * function as usize] == 0xcc;
+        world.poll_until(|| is_set(0));
+        world.enter(1, 10);
+        for _ in 0..200 {
+            world.enter(0, 10);
+        }
+        world.pass(100_000_000);
+        world.poll_until(|| !is_set(0));
+        assert!(!is_set(63), "others are still to be set");
+        let armed: TraceArmed = client.granted().decode().unwrap();
+        assert_eq!((armed.probes, armed.refused), (189, 0));
+        assert!(is_set(1) && !is_set(0));
+        let fetched = client.fetch(ready.trace);
+        assert_eq!(fetched.of(0).flags, totals_flag::REMOVED);
+        assert_eq!((fetched.state.traps, fetched.state.stale), (0, 0));
+        client.stop(ready.trace);
+        assert_eq!(world.code(), before);
     });
 }
 

@@ -76,14 +76,16 @@ impl<'m, P: Platform> Agent<'m, P> {
                 self.serve(trace, probe, role, frame);
                 Breakpoint::Handled
             }
-            State::Set => {
-                let function = trace.functions.get(usize::from(role.function));
-                trace.note_met(function, frame.sp());
+            state if state == State::Set || trace.is_setting(address) => {
+                if let Some(function) = trace.functions.get(usize::from(role.function)) {
+                    trace.note_met(function, frame.sp());
+                    function.recent.fetch_add(1, Ordering::Relaxed);
+                }
                 add(&trace.cells.stale, 1);
                 self.resume_from(trace, probe, role, frame);
                 Breakpoint::Handled
             }
-            State::Prepared | State::Removed => late(trace, probe, role, frame),
+            _ => late(trace, probe, role, frame),
         };
         trace.cells.inside.fetch_sub(1, Ordering::Release);
         handled

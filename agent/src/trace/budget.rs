@@ -21,7 +21,7 @@ fn read(cell: &AtomicU64) -> u64 {
 }
 
 impl Trace<'_> {
-    /// Begins the first window. Call it when all probes are set.
+    /// Begins the first window. Call it before probes are set, and when all are.
     pub(super) fn begin_window(&self, platform: &dyn Hands) {
         let cells = self.cells;
         for (cell, count) in [
@@ -49,15 +49,17 @@ impl Trace<'_> {
         u32::try_from(cost).unwrap_or(u32::MAX)
     }
 
-    /// Ends the window if it is over: compares its cost with the limit, and begins the next.
+    /// Ends the window if it is over: compares its cost with the limit, and begins the next. Returns whether
+    /// functions have lost their probes.
     #[cold]
     #[inline(never)]
-    pub(super) fn judge(&self, platform: &dyn Hands) {
+    pub(super) fn judge(&self, platform: &dyn Hands) -> bool {
         let cells = self.cells;
         if cells.is_judging.swap(1, Ordering::Acquire) != 0 {
-            return;
+            return false;
         }
         let begun_ns = read(&cells.window_ns);
+        let mut has_removed = false;
         if begun_ns != 0 && platform.now_ns().saturating_sub(begun_ns) >= WINDOW_NS {
             let passed = platform.cycles().saturating_sub(read(&cells.window_start));
             let traps = read(&cells.traps).saturating_sub(read(&cells.window_traps));
@@ -70,16 +72,24 @@ impl Trace<'_> {
             );
             if most != 0 && cost > most {
                 // Breakpoints that may stay, at the mean cost of one.
-                self.remove_hottest(platform, traps, traps.saturating_mul(most) / cost.max(1));
+                let allowed = traps.saturating_mul(most) / cost.max(1);
+                has_removed = self.remove_hottest(platform, traps, allowed);
             }
             self.begin_window(platform);
         }
         cells.is_judging.store(0, Ordering::Release);
+        has_removed
     }
 
-    /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left.
-    pub(super) fn remove_hottest(&self, platform: &dyn Hands, mut traps: u64, allowed: u64) {
-        for _ in 0..MOST_REMOVED {
+    /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left. Returns
+    /// whether there were any.
+    pub(super) fn remove_hottest(
+        &self,
+        platform: &dyn Hands,
+        mut traps: u64,
+        allowed: u64,
+    ) -> bool {
+        for round in 0..MOST_REMOVED {
             let recent = |index: &usize| {
                 let function = self.functions.get(*index);
                 function.map_or(0, |function| function.recent.load(Ordering::Relaxed))
@@ -88,14 +98,14 @@ impl Trace<'_> {
             let Some((hottest, function)) =
                 hottest.and_then(|index| Some((index, self.functions.get(index)?)))
             else {
-                return;
+                return round != 0;
             };
             if traps <= allowed {
-                return;
+                return round != 0;
             }
             let own = function.recent.swap(0, Ordering::Relaxed);
             if own == 0 {
-                return;
+                return round != 0;
             }
             traps = traps.saturating_sub(own.into());
             function.mark_removed();
@@ -106,5 +116,6 @@ impl Trace<'_> {
                 }
             }
         }
+        true
     }
 }

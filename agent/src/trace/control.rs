@@ -243,6 +243,7 @@ impl Tracer {
                 let text = "not all functions and probes were sent";
                 return Err(refused(refusal::BAD_TRACE, text));
             }
+            trace.begin_window(&agent.platform());
             trace.cells.phase.store(phase::SET, Ordering::SeqCst);
             self.left = Left::Set(0);
             return Ok(None);
@@ -372,6 +373,15 @@ impl Tracer {
     fn go_on(&mut self, agent: &AnyAgent<'_, '_>) {
         let Some(trace) = &agent.trace else { return };
         let platform = agent.platform();
+        if matches!(self.left, Left::Set(_)) {
+            // A handler may not judge before the rehearsal: it would call functions with probes.
+            let met = trace.cells.stale.swap(0, Ordering::Relaxed);
+            trace.cells.traps.fetch_add(met, Ordering::Relaxed);
+            if trace.judge(&platform) {
+                // That was this step's work.
+                return;
+            }
+        }
         self.left = match self.left {
             Left::Nothing => Left::Nothing,
             Left::Set(from) => trace.set_some(agent, from).map_or_else(
@@ -640,15 +650,19 @@ impl<'m> Trace<'m> {
         for (index, probe) in self.probes.all().enumerate().skip(from) {
             let role = probe.role();
             let function = self.functions.get(usize::from(role.function));
-            let Some(function) =
-                function.filter(|it| role.state == State::Prepared && it.refusal().is_none())
-            else {
+            let Some(function) = function.filter(|it| {
+                role.state == State::Prepared && it.refusal().is_none() && !it.is_removed()
+            }) else {
                 continue;
             };
+            if self.cells.phase.load(Ordering::SeqCst) != phase::SET {
+                return None;
+            }
             if left == 0 {
                 return Some(index);
             }
             left -= 1;
+            self.cells.setting.store(probe.address(), Ordering::SeqCst);
             let set = Role {
                 state: State::Set,
                 ..role
@@ -668,6 +682,7 @@ impl<'m> Trace<'m> {
                 probe.set_role(set);
                 self.remove(probe, &platform);
             }
+            self.cells.setting.store(0, Ordering::SeqCst);
         }
         None
     }

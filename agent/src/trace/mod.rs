@@ -99,6 +99,8 @@ struct TraceCells {
     /// The cost over the last window.
     cost_permille: AtomicU32,
     _padding: AtomicU32,
+    /// The address of the probe that is being set; 0: none.
+    setting: AtomicU64,
     /// The stack pointer of the rehearsal.
     rehearsal_sp: AtomicU64,
     /// See [`TraceBegin::slow_ns`](unikprof_proto::message::TraceBegin::slow_ns).
@@ -205,6 +207,11 @@ impl<'m> Trace<'m> {
             buffers: Buffers::in_block(&mut rest)?,
             handler,
         })
+    }
+
+    /// Whether the service is setting the probe at `address`, and may write its breakpoint after a crash has removed it.
+    fn is_setting(&self, address: u64) -> bool {
+        self.cells.setting.load(Ordering::SeqCst) == address
     }
 
     /// Removes a probe. If the platform cannot write, it stays set, and the handler serves it.

@@ -42,15 +42,12 @@ impl Trace<'_> {
     /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are set, and count nothing.
     pub(super) fn rehearse(&self, agent: &AnyAgent<'_, '_>) {
         let cells = self.cells;
-        for function in self.functions {
-            function.marks.store(0, Ordering::Relaxed);
-        }
         for round in 0..TIMES {
             self.run(agent, 1 << (16 + round));
         }
         cells.rehearsal.store(0, Ordering::SeqCst);
         for function in self.functions {
-            let met = function.marks.swap(0, Ordering::Relaxed);
+            let met = function.marks.fetch_and(!MET, Ordering::Relaxed);
             if met & MET == MET {
                 function.refuse(trace_refusal::AGENT, function.code());
             }
@@ -83,12 +80,10 @@ impl Trace<'_> {
     }
 
     /// Notes a breakpoint at a probe that is set and counts nothing.
-    pub(super) fn note_met(&self, function: Option<&FunctionCells>, sp: u64) {
+    pub(super) fn note_met(&self, function: &FunctionCells, sp: u64) {
         let bit = self.cells.rehearsal.load(Ordering::SeqCst);
         let from_sp = self.cells.rehearsal_sp.load(Ordering::Relaxed);
-        if let Some(function) = function
-            && from_sp.wrapping_sub(sp) < STACK_BYTES
-        {
+        if from_sp.wrapping_sub(sp) < STACK_BYTES {
             function.marks.fetch_or(bit, Ordering::Relaxed);
         }
     }

@@ -69,6 +69,7 @@ impl FunctionCells {
     /// Begins to count a function.
     pub(super) fn begin(&self, function: &Function<'_>) {
         self.clear_counts();
+        self.marks.store(0, Ordering::Relaxed);
         self.refusal.store(0, Ordering::Relaxed);
         self.flags.store(function.flags, Ordering::Relaxed);
         let mut parts = function.parts.iter();
@@ -97,9 +98,7 @@ impl FunctionCells {
         for word in words.into_iter().chain(&self.histogram) {
             word.store(0, Ordering::Relaxed);
         }
-        for half in [&self.marks, &self.recent] {
-            half.store(0, Ordering::Relaxed);
-        }
+        self.recent.store(0, Ordering::Relaxed);
     }
 
     /// Whether its calls are root calls of a slow trace.
