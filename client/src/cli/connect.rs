@@ -10,14 +10,15 @@ use super::describe;
 use super::events;
 use super::failure::Failure;
 use super::json;
+use super::leaks::{self, ConnectLeaksArguments};
 use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
 use super::recordings::{
-    DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
+    DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
 };
 use super::top::{self, TopArguments};
-use super::{leaks, snapshot, status, trace};
+use super::{snapshot, status, trace};
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -112,18 +113,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             &arguments,
             conversation.json,
         ),
-        ConnectWord::Leaks(arguments) => {
-            if !arguments.names.is_empty() {
-                names::check(&symbolizer, conversation.session.agent())?;
-            }
-            leaks::connect(
-                &mut conversation.session,
-                &conversation.interrupt,
-                &arguments,
-                &symbolizer,
-                conversation.json,
-            )
-        }
+        ConnectWord::Leaks(arguments) => conversation.leaks(&arguments, &symbolizer),
     }
 }
 
@@ -201,8 +191,8 @@ impl Conversation {
         if !arguments.names.is_empty() {
             names::check(symbolizer, self.session.agent())?;
         }
-        let sampling = &arguments.sampling;
-        self.callers(sampling, symbolizer, Reserve::Nothing, &mut settings)?;
+        let unwinding = &arguments.sampling.unwinding;
+        self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
         let started = self.session.start_observed(&settings, &mut Warnings)?;
         print(if self.json {
             json::started(&settings, started.recording)
@@ -217,8 +207,8 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings()?;
-        let sampling = &arguments.sampling;
-        self.callers(sampling, symbolizer, Reserve::ForLater, &mut settings)?;
+        let unwinding = &arguments.sampling.unwinding;
+        self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
             &settings.name,
             &arguments.outputs,
@@ -236,8 +226,8 @@ impl Conversation {
             Some(recording) => top::Target::Running(recording),
             None => {
                 let mut settings = arguments.settings();
-                let sampling = &arguments.sampling;
-                self.callers(sampling, symbolizer, Reserve::Nothing, &mut settings)?;
+                let unwinding = &arguments.sampling.unwinding;
+                self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
                 top::Target::Own(Box::new(settings))
             }
         };
@@ -245,10 +235,27 @@ impl Conversation {
         top::run(session, interrupt, symbolizer, arguments, target, self.json)
     }
 
+    fn leaks(
+        &mut self,
+        arguments: &ConnectLeaksArguments,
+        symbolizer: &Symbolizer,
+    ) -> Result<(), Failure> {
+        if !arguments.names.is_empty() {
+            names::check(symbolizer, self.session.agent())?;
+        }
+        let mut settings = arguments.settings()?;
+        let unwinding = &arguments.unwinding;
+        self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
+        let (session, interrupt) = (&mut self.session, &self.interrupt);
+        leaks::connect(
+            session, interrupt, arguments, &settings, symbolizer, self.json,
+        )
+    }
+
     /// Finds the table to look callers up in, as far as it is wanted and can be had.
     fn callers(
         &mut self,
-        arguments: &SamplingArguments,
+        arguments: &UnwindArguments,
         symbolizer: &Symbolizer,
         reserve: Reserve,
         settings: &mut Settings,

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::recordings::UnwindArguments;
 use super::{print, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
@@ -73,6 +74,8 @@ pub(super) struct ConnectLeaksArguments {
     /// The mean number of bytes between two that are sampled
     #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = values::interval_bytes, help_heading = "Sampling")]
     every: u64,
+    #[command(flatten)]
+    pub(super) unwinding: UnwindArguments,
     /// Keep the recording in this .unikprof file
     #[arg(
         short = 'o',
@@ -113,28 +116,35 @@ pub(super) fn run(arguments: &LeaksArguments) -> Result<(), Failure> {
     show(&looked, &symbolizer, &arguments.show, arguments.json)
 }
 
+impl ConnectLeaksArguments {
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let length_ns = u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX);
+        if length_ns == 0 {
+            return Err(Failure::Usage(
+                "say how long to look for leaks, for example `leaks 10m`".into(),
+            ));
+        }
+        Ok(Settings {
+            name: own_name("leaks"),
+            mode: Mode::Live,
+            interval_bytes: self.every,
+            // The guest ends it, should this client be gone.
+            duration_ns: length_ns.saturating_add(60_000_000_000),
+            unwind: self.unwinding.unwind,
+            ..Settings::default()
+        })
+    }
+}
+
 /// Records for as long as is wanted, and shows what grows.
 pub(super) fn connect(
     session: &mut Session,
     interrupt: &Interrupt,
     arguments: &ConnectLeaksArguments,
+    settings: &Settings,
     symbolizer: &Symbolizer,
     json: bool,
 ) -> Result<(), Failure> {
-    let length_ns = u64::try_from(arguments.length.as_nanos()).unwrap_or(u64::MAX);
-    if length_ns == 0 {
-        return Err(Failure::Usage(
-            "say how long to look for leaks, for example `leaks 10m`".into(),
-        ));
-    }
-    let settings = Settings {
-        name: own_name("leaks"),
-        mode: Mode::Live,
-        interval_bytes: arguments.every,
-        // The guest ends it, should this client be gone.
-        duration_ns: length_ns.saturating_add(60_000_000_000),
-        ..Settings::default()
-    };
     let folder = tempfile::tempdir().map_err(|source| crate::output::OutputError {
         path: std::env::temp_dir(),
         source,
@@ -143,7 +153,7 @@ pub(super) fn connect(
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     interrupt.listen().map_err(Failure::Signals)?;
     let mut progress = ProgressLine::on_stderr();
-    let outcome = record::watch(session, &settings, arguments.length, &path, &mut progress);
+    let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();
     let outcome = outcome?;
     let looked = Looked::whole(open(&path, Reading::Salvage)?);

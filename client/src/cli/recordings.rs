@@ -133,13 +133,8 @@ pub(super) struct SamplingArguments {
     /// What to sample
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
-    /// How to unwind stacks
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) unwind: Unwind,
-    /// Do not send the agent a caller table made from the images; callers of leaf functions are then
-    /// guessed
-    #[arg(long)]
-    pub(super) no_caller_table: bool,
+    #[command(flatten)]
+    pub(super) unwinding: UnwindArguments,
     /// What to keep when the guest's memory is full; default: all, or the preset's
     #[arg(long, value_enum)]
     keep: Option<Keep>,
@@ -150,6 +145,19 @@ pub(super) struct SamplingArguments {
     /// Sample at fixed instead of random intervals; periodic work in step with them biases the profile
     #[arg(long)]
     fixed_interval: bool,
+}
+
+/// How to find the callers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct UnwindArguments {
+    /// How to unwind stacks
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) unwind: Unwind,
+    /// Do not send the agent a caller table made from the images; callers of leaf functions are then
+    /// guessed
+    #[arg(long)]
+    pub(super) no_caller_table: bool,
 }
 
 impl RecordArguments {
@@ -207,7 +215,7 @@ impl SamplingArguments {
             keep: self.keep.unwrap_or(settings.keep),
             replace: self.replace,
             fixed_interval: self.fixed_interval,
-            unwind: self.unwind,
+            unwind: self.unwinding.unwind,
             ..settings
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Growing, Growth, Rule};
+use super::{Growing, Growth, Rejected, Rule};
 use crate::printable::Printable;
 use crate::profile::{Bounds, NodeId};
 use crate::report::shorten;
@@ -90,6 +90,13 @@ fn write_rejected(
         return Ok(());
     }
     writeln!(out, "\nrejected, by what is held of them")?;
+    let by_births = |it: &Rejected| matches!(it.rule, Rule::Moments | Rule::Stopped);
+    if growth.is_lower_bound && all.iter().any(by_births) {
+        writeln!(
+            out,
+            "(one that came at a few moments or fell may still grow: samples of later allocations were dropped)"
+        )?;
+    }
     let shown = match top {
         0 => all.len(),
         _ => all.len().min(REJECTED),

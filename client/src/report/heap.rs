@@ -378,13 +378,7 @@ pub(super) fn write_arenas(report: &Report<'_>, out: &mut impl Write) -> io::Res
     }
     writeln!(out, "\nmemory")?;
     for arena in &arenas {
-        writeln!(
-            out,
-            "{:>10} used of {:>10}  {}",
-            size(arena.used),
-            arena.size.map_or("?".to_owned(), size),
-            arena.name
-        )?;
+        writeln!(out, "{}", arena.line())?;
     }
     let agent_bytes = report.symbolized.profile().recording().agent_memory_bytes;
     if agent_bytes != 0 {
@@ -409,6 +403,24 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
+    /// Its line in the text.
+    pub(super) fn line(&self) -> String {
+        let Arena {
+            name,
+            used,
+            size: room,
+        } = self;
+        format!(
+            "{:>10} used of {:>10}  {name}{}",
+            size(*used),
+            room.map_or("?".to_owned(), size),
+            match room {
+                Some(room) if room < used => "  (more than its size)",
+                _ => "",
+            }
+        )
+    }
+
     /// What the guest said last.
     pub(super) fn all(report: &Report<'_>) -> Vec<Arena> {
         let Some(view) = report.beside.as_ref().or(report.view.as_ref()) else {
@@ -594,7 +606,12 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
             "sample less often with --every",
         ),
     ] {
-        if !notable(count, judged_against(count, profile)) {
+        // In mode live the three are judged together, so that whatever makes the intervals lower bounds is named.
+        let is_notable = match info.mode {
+            Mode::Live => count != 0 && is_lower_bound(profile),
+            _ => notable(count, judged_against(count, profile)),
+        };
+        if !is_notable {
             continue;
         }
         all.push(match &profile.heap {

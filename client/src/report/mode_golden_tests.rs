@@ -126,12 +126,18 @@ fn off_cpu() -> Profile {
 
 /// Allocations of many sizes, some of which are all known.
 fn heap(mode: Mode) -> Profile {
+    heap_that_dropped(mode, 20, 0)
+}
+
+/// The same, with so many samples lost in a full table and in one that was in use.
+fn heap_that_dropped(mode: Mode, overflow: u64, lost: u64) -> Profile {
     const INTERVAL: u64 = 64 << 10;
     let stats = VcpuStats {
         counters: Counters {
             ticks: 640,
             recorded: 620,
-            overflow: 20,
+            overflow,
+            lost,
             by_frame_pointer: 620,
             ..Counters::default()
         },
@@ -231,6 +237,17 @@ fn tables_of_allocations_leave_room_for_names() {
     }
 }
 
+/// What is shown as *at least* has its warnings, also where neither reason alone would have one.
+#[test]
+fn a_lower_bound_says_why() {
+    for (overflow, lost, expected) in [(4, 4, 2), (8, 0, 1), (2, 2, 0), (0, 0, 0)] {
+        let profile = heap_that_dropped(Mode::Live, overflow, lost);
+        let found = super::heap::warnings(&profile);
+        assert_eq!(found.len(), expected, "{found:?}");
+        assert_eq!(super::heap::is_lower_bound(&profile), expected > 0);
+    }
+}
+
 #[test]
 fn a_single_sample_is_in_the_singular() {
     let mut builder = ProfileBuilder::new();
@@ -256,6 +273,19 @@ fn the_explained_share_is_one_of_the_used_memory() {
     assert!((explained - 0.5).abs() < 1e-6, "{explained}");
     assert_eq!(heap::explained(&live, &[arena(0)]), None);
     assert_eq!(heap::explained(&heap(Mode::Alloc), &[arena(held)]), None);
+}
+
+#[test]
+fn an_arena_that_is_fuller_than_its_size_is_remarked_on() {
+    for (used, size, is_odd) in [
+        (2048, Some(1024), true),
+        (1024, Some(1024), false),
+        (1, None, false),
+    ] {
+        let name = "pool".into();
+        let line = heap::Arena { name, used, size }.line();
+        assert_eq!(line.contains("more than its size"), is_odd, "{line}");
+    }
 }
 
 /// Every format can be written, and a sum of bytes is not taken for one of time.

@@ -86,13 +86,13 @@ impl Ord for Object {
 }
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    let numbers = var(VARIABLE)?;
-    let numbers: Vec<f64> = numbers
-        .split(' ')
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
+    let numbers = var(VARIABLE).unwrap_or_default();
+    let numbers: Vec<f64> = numbers.split(' ').map_while(|it| it.parse().ok()).collect();
     let [traffic, leak, seconds] = numbers[..] else {
-        return Err(format!("{VARIABLE} has three numbers").into());
+        return Err(format!(
+            "set {VARIABLE} to three numbers: the bytes a second of the traffic and of the leak, and a time in seconds"
+        )
+        .into());
     };
     HEAP.attach(guest.agent());
     let agent = guest.agent();

@@ -166,6 +166,8 @@ fn look(look: &Look) {
     };
     assert!(frames.any(is_leak), "{found:#}");
     let whole = client.report("held.unikprof", &["--json"]).expect_json();
+    let table = &whole["recording"]["caller_table"];
+    assert!(table.is_u64(), "the callers were looked up: {table}");
     let counters = whole["values"].as_array().unwrap();
     let leaked = counters.iter().find(|one| one["name"] == "leaked").unwrap();
     let leaked = leaked["last"].as_f64().unwrap() - leaked["min"].as_f64().unwrap();
