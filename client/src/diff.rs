@@ -12,10 +12,10 @@ mod cause;
 mod json;
 mod page;
 mod side;
-mod statistics;
+pub(crate) mod statistics;
 #[cfg(feature = "svg")]
 mod svg;
-mod text;
+pub(crate) mod text;
 #[cfg(test)]
 mod truths;
 

@@ -1,5 +1,6 @@
 //! What a person sees while a recording is made: on a terminal only, and never on stdout.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
@@ -110,6 +111,11 @@ impl ProgressLine {
         ));
     }
 
+    /// Shows what is done before there is anything to follow.
+    pub(crate) fn prepare(&self, doing: impl Into<Cow<'static, str>>) {
+        self.bar.set_message(doing);
+    }
+
     fn say(&self, text: &str) {
         if self.is_terminal {
             self.bar.println(text);
@@ -131,6 +137,15 @@ impl Observer for ProgressLine {
                 calls,
                 duration_ns,
             } => self.tracing(state, calls, duration_ns),
+            Event::SettingUp { functions, probes } => self.prepare(format!(
+                "setting {} probes in {} functions, Ctrl-C gives up",
+                grouped(probes as u64),
+                grouped(functions as u64)
+            )),
+            Event::Abandoned { is_restored: true } => self.say("all probes are removed"),
+            Event::Abandoned { is_restored: false } => self.say(
+                "the agent did not answer: it removes the probes itself, 30 s after it last heard from this client",
+            ),
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
                 self.stopping = true;

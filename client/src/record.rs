@@ -98,6 +98,13 @@ pub enum Event<'a> {
         /// The recorder, which may have other recordings as well.
         recorder: &'a RecorderStatus,
     },
+    /// A trace is sent to the agent, which sets its probes.
+    SettingUp {
+        /// Its functions.
+        functions: usize,
+        /// Their probes.
+        probes: usize,
+    },
     /// A trace is under way; its progress.
     Tracing {
         /// Its state.
@@ -106,6 +113,11 @@ pub enum Event<'a> {
         calls: u64,
         /// Its length in ns; 0: it does not end by itself.
         duration_ns: u64,
+    },
+    /// A trace has failed, or the user gave it up.
+    Abandoned {
+        /// Whether the agent answered that it has removed the probes.
+        is_restored: bool,
     },
     /// The user requested a stop; the samples so far are fetched.
     Stopping,

@@ -13,6 +13,7 @@ mod order;
 mod page;
 mod pattern;
 mod plan;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -27,7 +28,7 @@ pub(crate) use data::{Order, Trace, TracedFunction};
 pub(crate) use diff::TraceDiff;
 pub(crate) use order::{OrderError, Wanted, plan};
 pub(crate) use pattern::Pattern;
-pub(crate) use view::{Sort, TraceOptions, TraceView, refusal_lines};
+pub(crate) use view::{Sort, TraceOptions, TraceView};
 
 use crate::printable::Printable;
 use crate::report::Format;
@@ -40,19 +41,30 @@ fn caller_name(caller: &CallsFrom) -> String {
     }
 }
 
+/// Rejects a format that traces cannot be written in, or none that `keeps_calls` says to have no calls.
+pub(crate) fn check_format(format: Format, keeps_calls: bool) -> io::Result<()> {
+    let unsupported = |text| Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    match format {
+        Format::Text | Format::Json | Format::Page => Ok(()),
+        Format::Chrome | Format::Firefox | Format::Folded | Format::Svg if keeps_calls => Ok(()),
+        Format::Chrome | Format::Firefox | Format::Folded | Format::Svg => unsupported(format!(
+            "the trace keeps no calls (--count), and {format} shows nothing else"
+        )),
+        other => unsupported(format!(
+            "a trace cannot be written as {other}: expected text, html, json, chrome, firefox, folded or svg"
+        )),
+    }
+}
+
 impl TraceView<'_> {
+    /// Writes the text without the calls.
+    pub(crate) fn write_summary(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        text::write_summary(self, out).map(|_| ())
+    }
+
     /// Writes it in a format.
     pub(crate) fn write(&self, format: Format, out: &mut dyn io::Write) -> io::Result<()> {
-        let needs_calls = matches!(
-            format,
-            Format::Chrome | Format::Firefox | Format::Folded | Format::Svg
-        );
-        if needs_calls && self.calls.is_none() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("the trace kept no calls (--count), and {format} shows nothing else"),
-            ));
-        }
+        check_format(format, self.calls.is_some())?;
         match format {
             Format::Text => text::write(self, out),
             Format::Json => json::write(self, out),
@@ -61,12 +73,7 @@ impl TraceView<'_> {
             Format::Folded => export::write_folded(self, out),
             Format::Svg => export::write_svg(self, out),
             Format::Page => page::write(self, out),
-            other => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!(
-                    "a trace cannot be written as {other}: expected text, html, json, chrome, firefox, folded or svg"
-                ),
-            )),
+            _ => Ok(()),
         }
     }
 }

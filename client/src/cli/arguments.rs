@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use regex::Regex;
@@ -65,8 +66,23 @@ impl Arguments {
     pub(super) fn parse_words<T: Into<OsString> + Clone>(
         words: impl IntoIterator<Item = T>,
     ) -> Result<Arguments, clap::Error> {
-        Arguments::from_arg_matches(&command().try_get_matches_from(words)?)
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(words);
+        Arguments::from_arg_matches(&matches.map_err(|error| with_connect(error, &command))?)
     }
+}
+
+/// An error that names the subcommand of `connect` in place of which a word was given alone.
+fn with_connect(mut error: clap::Error, command: &Command) -> clap::Error {
+    let connect = command.find_subcommand("connect");
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && connect.is_some_and(|it| it.find_subcommand(word).is_some())
+    {
+        let meant = ContextValue::Strings(vec![format!("connect {word}")]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
 }
 
 fn after_help() -> String {

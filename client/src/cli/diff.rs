@@ -14,8 +14,9 @@ use super::time::PartArguments;
 use super::{print, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
+use crate::recording::Recording;
 use crate::report::{self, DEFAULT_COLUMNS};
-use crate::trace::TraceDiff;
+use crate::trace::{TraceDiff, TraceOptions, TraceView};
 
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_HELP, arg_required_else_help = true)]
@@ -123,7 +124,13 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     };
     let [base, new] = [read(files[0])?, read(files[1])?];
     match (&base.trace, &new.trace) {
-        (Some(base), Some(new)) => return traces(&TraceDiff::of(base, new), arguments, outputs),
+        (Some(traced), Some(new_traced)) => {
+            let view = |trace, recording: &'_ Recording| {
+                TraceView::new(trace, recording.timeline.as_ref(), TraceOptions::default())
+            };
+            let compared = TraceDiff::of(&[view(traced, &base), view(new_traced, &new)]);
+            return traces(&compared, arguments, outputs);
+        }
         (None, None) => {}
         _ => {
             return Err(Failure::Usage(
@@ -178,7 +185,10 @@ fn traces(
     for (format, path) in outputs {
         let mut bytes = Vec::new();
         let written = match format {
-            Format::Text => compared.write(arguments.top, &mut bytes),
+            Format::Text => {
+                let columns = path.is_none().then(screen::columns);
+                compared.write(arguments.top, columns, &mut bytes)
+            }
             Format::Json => compared.write_json(&mut bytes),
             _ => {
                 return Err(Failure::Usage(

@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::json;
 
+use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::outputs::{Plan, ReportOutput, Target};
@@ -135,7 +136,7 @@ impl TraceViewArguments {
             sort: self.sort.unwrap_or_default(),
             top,
             lines: None,
-            columns: screen::columns(),
+            columns: Some(screen::columns()),
         }
     }
 }
@@ -181,22 +182,29 @@ pub(super) fn run(
             time: session.connected(),
         },
     )?;
+    for output in &plan.reports {
+        let checked = trace::check_format(output.format, !arguments.count);
+        checked.map_err(|error| Failure::Usage(error.to_string()))?;
+    }
+    let view = &arguments.view;
+    let of = view.of.iter().map(|it| ("--of", it.clone()));
+    let hide = view.hide.iter().map(|it| ("--hide", it.clone()));
     let wanted = Wanted {
+        shown: of.chain(hide).collect(),
         patterns: arguments.patterns.clone(),
-        inside: arguments.view.inside.clone(),
+        inside: view.inside.clone(),
         depth: arguments.depth,
         count_only: arguments.count,
         slow_ns: arguments.slow.unwrap_or(0),
         max_cost_permille: arguments.max_cost,
         duration_ns: arguments.duration_ns,
     };
+    let mut progress = ProgressLine::on_stderr();
+    // Until probes are set, Ctrl-C may end the program as it ends any other.
+    progress.prepare("looking for the functions in the images");
     let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
-        for line in trace::refusal_lines(&order.refused) {
-            eprintln!("{line}");
-        }
         // From here on, an end must be an orderly one.
         interrupt.listen().map_err(Failure::Signals)?;
-        let mut progress = ProgressLine::on_stderr();
         let name_of = |code| placement.name(code);
         let outcome = record::trace(
             session,
@@ -205,14 +213,18 @@ pub(super) fn run(
             &name_of,
             &mut progress,
         );
-        progress.finish();
         Ok::<_, Failure>(outcome?)
-    })??;
+    });
+    progress.finish();
+    let outcome = outcome??;
     let shown = show(arguments, &plan, &outcome.path, as_json);
     match (shown, outcome.incomplete) {
-        (Err(error), _) => {
+        (Err(source), _) => {
             plan.recording.keep();
-            Err(error)
+            Err(Failure::AfterRecording {
+                recording: outcome.path,
+                source: Box::new(source),
+            })
         }
         (Ok(()), None) => Ok(()),
         (Ok(()), Some(reason)) => {
@@ -238,31 +250,41 @@ fn show(
     }
     let recording = Recording::open(path, Reading::Strict)?;
     let options = arguments.view.options(arguments.top);
-    write_all(&plan.reports, &recording, &options)?;
     let is_stdout = |output: &ReportOutput| output.target == Target::Stdout;
-    if plan.reports.iter().any(is_stdout) {
+    let has_stdout = plan.reports.iter().any(is_stdout);
+    write_all(&plan.reports, &recording, &options, !has_stdout && !as_json)?;
+    if has_stdout {
         return Ok(());
     }
-    let recording = plan.recording.is_wanted().then_some(path);
+    let recording_path = plan.recording.is_wanted().then_some(path);
     let reports = plan.reports.iter().map(|output| &output.target);
     let reports = reports.filter_map(|target| match target {
         Target::File(path) => Some(path.as_path()),
         Target::Stdout => None,
     });
-    let files = recording.into_iter().chain(reports);
+    let files = recording_path.into_iter().chain(reports);
     let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
-    print(if as_json {
-        format!("{:#}\n", json!({ "files": files }))
-    } else {
-        files.iter().map(|file| format!("wrote {file}\n")).collect()
-    })
+    if as_json {
+        return print(format!("{:#}\n", json!({ "files": files })));
+    }
+    let mut rows = Rows::default();
+    for file in &files {
+        rows.add("wrote", file);
+    }
+    if let Some(path) = recording_path {
+        let command = format!("unikprof-client report {} --slowest 5", path.display());
+        rows.add("next", command);
+    }
+    print(format!("\n{}", rows.0))
 }
 
-/// Writes a trace's reports, and its warnings to standard error unless the text with them goes to standard output.
+/// Writes a trace's reports, and if `summarizes` its table to standard output. Its warnings go to standard error unless a
+/// text on standard output has them.
 fn write_all(
     outputs: &[ReportOutput],
     recording: &Recording,
     options: &TraceOptions,
+    summarizes: bool,
 ) -> Result<(), Failure> {
     let Some(traced) = &recording.trace else {
         return Err(Failure::Usage("the file has no trace".into()));
@@ -271,6 +293,7 @@ fn write_all(
         let lines = (output.target == Target::Stdout).then_some(LINES);
         let options = TraceOptions {
             lines,
+            columns: options.columns.filter(|_| lines.is_some()),
             ..options.clone()
         };
         let view = TraceView::new(traced, recording.timeline.as_ref(), options);
@@ -280,6 +303,11 @@ fn write_all(
         |output: &ReportOutput| output.target == Target::Stdout && output.format == Format::Text;
     if !outputs.iter().any(is_shown) {
         let view = TraceView::new(traced, recording.timeline.as_ref(), options.clone());
+        if summarizes {
+            let mut text = Vec::new();
+            view.write_summary(&mut text).map_err(Failure::Stdout)?;
+            return print(text);
+        }
         for warning in view.warnings() {
             eprintln!("warning: {warning}");
         }
@@ -295,7 +323,7 @@ pub(super) fn report(
     top: usize,
 ) -> Result<bool, Failure> {
     match &recording.trace {
-        Some(_) => write_all(outputs, recording, &view.options(top)).map(|()| true),
+        Some(_) => write_all(outputs, recording, &view.options(top), false).map(|()| true),
         None if view.is_given() => Err(Failure::Usage(
             "--min, --hide, --in, --slowest, --of and --sort are for traces, and the file has none"
                 .into(),

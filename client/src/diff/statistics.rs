@@ -8,7 +8,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 use statrs::function::beta::beta_reg;
 
 /// The level of intervals, and the share of wrong ones among the functions shown as changed.
-pub(super) const LEVEL: f64 = 0.05;
+pub(crate) const LEVEL: f64 = 0.05;
 
 /// How often a change of the stated size is found.
 pub(super) const POWER: f64 = 0.8;
@@ -21,11 +21,11 @@ const MANY: f64 = 1_000.0;
 const MOST: f64 = 1e5;
 
 /// What a function was counted in a block, by the block's number.
-pub(super) type Hits = (usize, f64);
+pub(crate) type Hits = (usize, f64);
 
 /// A rate: what a function was counted, for each unit of what it is compared by (samples in all, or calls of a span).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     hits: f64,
     of: f64,
     variance: f64,
@@ -34,7 +34,7 @@ pub(super) struct Rate {
 impl Rate {
     /// The rate over blocks, and its variance between them, as a ratio estimate has it (W. G. Cochran, "Sampling
     /// Techniques", 3rd edition, 1977, section 6.3). `of` has every block.
-    pub(super) fn of_blocks(hits: &[Hits], of: &[f64]) -> Rate {
+    pub(crate) fn of_blocks(hits: &[Hits], of: &[f64]) -> Rate {
         let mut sums = Sums::of(of);
         for (block, hits) in hits {
             sums.add(*hits, of[*block]);
@@ -128,7 +128,7 @@ impl Counts {
 /// Of so many independent samples in both recordings together, those in the new one have a binomial distribution
 /// whose parameter depends on the factor alone (J. Przyborowski and H. Wilenski, 1940); the interval is the one of
 /// C. J. Clopper and E. S. Pearson, 1934. It holds for functions that vanished or appeared as well.
-pub(super) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
+pub(crate) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
     if base.hits + new.hits <= 0.0 || base.of <= 0.0 || new.of <= 0.0 {
         return None;
     }
@@ -177,7 +177,7 @@ fn beta_quantile(a: f64, b: f64, of: f64) -> f64 {
 
 /// The chance of two rates that are at least so far apart, if nothing changed: the test that belongs to the interval
 /// of [`factor`]. 1 if neither recording has the function.
-pub(super) fn chance(base: &Rate, new: &Rate) -> f64 {
+pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
     if base.hits + new.hits <= 0.0 || base.of <= 0.0 || new.of <= 0.0 {
         return 1.0;
     }
@@ -384,7 +384,7 @@ impl Sums {
 
 /// For each chance the least share of wrong ones among all functions that are shown with it or a smaller one
 /// (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", 1995).
-pub(super) fn false_discoveries(chances: &[Option<f64>]) -> Vec<Option<f64>> {
+pub(crate) fn false_discoveries(chances: &[Option<f64>]) -> Vec<Option<f64>> {
     let mut ranked: Vec<(usize, f64)> = chances
         .iter()
         .enumerate()

@@ -285,7 +285,12 @@ pub(super) fn verdict(of: &Comparison<'_>, function: &Function) -> &'static str 
 
 /// The interval of a relative change.
 pub(super) fn interval(change: &Change) -> String {
-    let Some(Factor { low, high, .. }) = change.factor else {
+    interval_of(change.factor)
+}
+
+/// The interval of a factor, as a relative change.
+pub(crate) fn interval_of(factor: Option<Factor>) -> String {
+    let Some(Factor { low, high, .. }) = factor else {
         return "-".to_owned();
     };
     let percent = |factor: f64| match (factor - 1.0) * 100.0 {

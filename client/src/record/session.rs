@@ -24,6 +24,9 @@ use crate::recording::RecordingWriter;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
+/// How long the last request of a session that has failed is tried.
+const LAST_TRY: Duration = Duration::from_secs(2);
+
 /// How often a request may break its connection before that is no accident.
 const MOST_BREAKS: u32 = 8;
 
@@ -283,14 +286,25 @@ impl Session {
     ) -> Result<(), RecordError> {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
-        // Nothing is recorded yet that a first request to stop would end in good order.
-        let interrupt = self.approach.interrupt.clone();
-        self.set_interrupt(interrupt.quitting_at_first());
-        let added = self.add_callers(callers, observer);
-        self.set_interrupt(interrupt);
-        added?;
+        self.quitting_at_first(|session| session.add_callers(callers, observer))?;
         self.installed = self.greeting.info.caller_table;
         Ok(())
+    }
+
+    /// Does what comes before there is anything that a first request to stop would end in good order.
+    pub(super) fn quitting_at_first<T>(&mut self, set_up: impl FnOnce(&mut Session) -> T) -> T {
+        let interrupt = self.approach.interrupt.clone();
+        self.set_interrupt(interrupt.quitting_at_first());
+        let done = set_up(self);
+        self.set_interrupt(interrupt);
+        done
+    }
+
+    /// Makes the last request use a new connection, which is tried for a moment, also after the user gave up.
+    pub(super) fn renew(&mut self) {
+        self.connection = None;
+        self.reconnect = self.reconnect.min(LAST_TRY);
+        self.set_interrupt(Interrupt::default());
     }
 
     /// Sets what ends the waits to come early.

@@ -86,7 +86,7 @@ pub(crate) fn trace(
     }
     let mut writer = session.create_recording(path)?;
     write_order(&mut writer, order)?;
-    let begun = session.begin_trace(order, observer)?;
+    let begun = session.set_up_trace(order, observer)?;
     let trace = begun.ready.trace;
     let nodes = KnownNodes::new(session.agent().segment_nodes);
     let mut tracer = Tracer {
@@ -108,8 +108,7 @@ pub(crate) fn trace(
             Ok(TraceOutcome { path, incomplete })
         }
         Err(error) => {
-            // The first error is the one to tell.
-            let _ = tracer.session.stop_trace(trace, &mut ());
+            tracer.session.abandon_trace(trace, observer);
             Err(error)
         }
     }
@@ -202,11 +201,11 @@ impl Tracer<'_> {
             Err(error @ (RecordError::Output(_) | RecordError::Unwritten { .. })) => {
                 return Err(error);
             }
-            Err(error) => Some(error),
+            Err(error) => {
+                self.session.abandon_trace(self.trace, observer);
+                Some(error)
+            }
         };
-        if incomplete.is_some() {
-            let _ = self.session.stop_trace(self.trace, &mut ());
-        }
         let reason = incomplete.as_ref().map(ToString::to_string);
         self.writer.end(reason.as_deref())?;
         Ok(incomplete)
@@ -241,11 +240,30 @@ struct Counts {
 }
 
 impl Session {
-    /// Sends the functions and their probes, and sets these. All of it is repeated on a new connection: the agent ends
-    /// what this client has begun.
+    /// Sends the functions and their probes, and sets these. The first request to stop ends this, and removes the probes
+    /// that are set.
+    fn set_up_trace(
+        &mut self,
+        order: &TraceOrder,
+        observer: &mut dyn Observer,
+    ) -> Result<Begun, RecordError> {
+        let mut trace = None;
+        let begun =
+            self.quitting_at_first(|session| session.begin_trace(order, &mut trace, observer));
+        if begun.is_err()
+            && let Some(trace) = trace
+        {
+            self.abandon_trace(trace, observer);
+        }
+        begun
+    }
+
+    /// All of it is repeated on a new connection: the agent ends what this client has begun. `begun` is the trace's id, as
+    /// soon as it is known.
     fn begin_trace(
         &mut self,
         order: &TraceOrder,
+        begun: &mut Option<u64>,
         observer: &mut dyn Observer,
     ) -> Result<Begun, RecordError> {
         let max_request = self.agent().max_request;
@@ -261,8 +279,14 @@ impl Session {
             max_cost_permille: order.order.max_cost_permille,
             slow_ns: order.order.slow_ns,
         };
+        let setting_up = Event::SettingUp {
+            functions: order.functions.len(),
+            probes,
+        };
+        observer.event(setting_up);
         self.persist(observer, |connection, _| {
             let ready: TraceReady = connection.ask(&begin, "permission to send a trace", DOING)?;
+            *begun = Some(ready.trace);
             let mut frames = connection.received().to_vec();
             let messages = messages(order, ready.trace, max_request).map_err(Attempt::Failed)?;
             for message in messages {
@@ -291,6 +315,15 @@ impl Session {
                 frames,
             })
         })
+    }
+
+    /// Asks the agent over a new connection to remove a trace's probes: answers to earlier requests may be on their way in
+    /// the old one, and the user may have given up.
+    fn abandon_trace(&mut self, trace: u64, observer: &mut dyn Observer) {
+        self.renew();
+        // The first error is the one to tell.
+        let is_restored = self.stop_trace(trace, &mut ()).is_ok();
+        observer.event(Event::Abandoned { is_restored });
     }
 
     /// Removes a trace's probes.

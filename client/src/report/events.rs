@@ -90,18 +90,20 @@ fn write_counters(
     if counters.is_empty() {
         return Ok(());
     }
+    let shown_ones = || counters.iter().take(MOST);
+    let values = |it: &CounterSeries| [it.min(), it.max(), it.last()].map(grouped);
+    let longest = shown_ones().flat_map(values).map(|it| it.len()).max();
+    let width = longest.unwrap_or(0).max(10);
     writeln!(
         out,
-        "\ncounters of the guest\n       min         max        last  {:<LINE$}  name",
-        "over time"
+        "\ncounters of the guest\n{:>width$}  {:>width$}  {:>width$}  {:<LINE$}  name",
+        "min", "max", "last", "over time"
     )?;
-    for counter in counters.iter().take(MOST) {
+    for counter in shown_ones() {
+        let [min, max, last] = values(counter);
         writeln!(
             out,
-            "{:>10}  {:>10}  {:>10}  {}  {}",
-            grouped(counter.min()),
-            grouped(counter.max()),
-            grouped(counter.last()),
+            "{min:>width$}  {max:>width$}  {last:>width$}  {}  {}",
             sparkline(&counter.heights(window, LINE), LINE),
             shown(&counter.name)
         )?;

@@ -214,6 +214,30 @@ impl Calls {
         calls
     }
 
+    /// Nothing tells when the open calls of functions without probes have ended: they take no time, and what began later
+    /// is inside the calls around them.
+    pub(crate) fn cut_open(&mut self, is_removed: impl Fn(u16) -> bool) {
+        for at in 0..self.all.len() {
+            let is_cut = |call: &Call| call.end == End::Open && is_removed(call.function);
+            // Those around it stand before it.
+            if let Some(parent) = self.all[at].parent {
+                let around = &self.all[parent];
+                let parent = if is_cut(around) {
+                    around.parent
+                } else {
+                    Some(parent)
+                };
+                self.all[at].parent = parent;
+                self.all[at].depth = parent.map_or(0, |parent| self.all[parent].depth + 1);
+            }
+            let call = &mut self.all[at];
+            if is_cut(call) {
+                call.end_ns = call.start_ns;
+                call.blocked_ns = 0;
+            }
+        }
+    }
+
     fn leave(&mut self, open: &mut Open, leave: &Leave, at_ns: u64) {
         let is_it = |calls: &Calls, call: &usize| calls.all[*call].function == leave.function;
         let list = if open.calls.iter().any(|call| is_it(self, call)) {
@@ -418,6 +442,30 @@ pub(super) mod tests {
         let holes: Vec<bool> = calls.all.iter().map(|call| call.has_hole).collect();
         assert_eq!(holes, [true, true, false, false]);
         assert_eq!((calls.lost, calls.holes.len()), (10, 1));
+    }
+
+    /// Nobody knows when the first call of 1 ended, whose probes were removed: what follows may not be inside it.
+    #[test]
+    fn calls_behind_one_without_an_end_are_inside_its_caller() {
+        let records = vec![
+            enter(0, 1, 10),
+            enter(1, 1, 20),
+            enter(2, 1, 30),
+            leave(2, 1, 40, how::RETURNED),
+            leave(1, 1, 50, how::OPEN),
+            leave(0, 1, 60, how::RETURNED),
+        ];
+        let mut calls = Calls::of(&timeline(vec![records], vec![]), TRACE, 3, 0);
+        calls.cut_open(|function| function == 1);
+        assert_eq!(
+            shape(&calls),
+            [
+                (0, 10, 60, End::Returned, None),
+                (1, 20, 20, End::Open, Some(0)),
+                (2, 30, 40, End::Returned, Some(0)),
+            ]
+        );
+        assert_eq!(calls.all[2].depth, 1);
     }
 
     /// No order of records may panic.

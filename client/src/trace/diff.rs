@@ -1,107 +1,147 @@
-//! What differs between two traces: how often functions were called, and how long their calls took.
+//! What differs between two traces: how often functions were called, how long their calls took, and what of it is more than
+//! chance.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::data::{Trace, TracedFunction};
-use crate::printable::Printable;
+use super::calls::End;
+use super::table::{Row as Line, Table};
+use super::view::{Row, TraceView};
+use crate::diff::statistics::{self, Factor, LEVEL, Rate};
+use crate::diff::text::interval_of;
 use crate::units::{duration, grouped};
+
+/// The equal parts of a trace whose differences say what chance does.
+const BLOCKS: usize = 40;
+
+/// In fewer of them, calls of a function tell nothing of chance.
+const LEAST_BLOCKS: usize = 8;
 
 /// Two traces, function by function.
 pub(crate) struct TraceDiff {
-    /// Those with the largest change of time first.
+    /// Those with the largest change of their own time first.
     rows: Vec<DiffRow>,
     lengths_ns: [u64; 2],
+    /// Why there are no intervals.
+    without: Option<String>,
 }
 
 /// A function in both traces; `None` where it was not traced.
+#[derive(Default)]
 struct DiffRow {
     name: String,
     sides: [Option<Side>; 2],
+    /// Of calls in a second.
+    calls: Changed,
+    /// Of the own time of a call.
+    own: Changed,
+}
+
+/// A change, as far as it is known what chance does.
+#[derive(Default)]
+struct Changed {
+    factor: Option<Factor>,
+    chance: Option<f64>,
+    /// It is more than chance, with at most [`LEVEL`] of such results being wrong.
+    is_found: bool,
 }
 
 /// A function in one trace.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Side {
     calls: u64,
-    /// In a second.
-    rate: f64,
-    /// With the functions that it calls, in a second of the trace.
-    total_ns: f64,
-    self_ns: f64,
+    total_ns: u64,
+    self_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
+    seconds: f64,
+    /// By block: the calls that began in it and have ended, and their own time in ns.
+    blocks: Vec<[f64; 2]>,
 }
 
 impl TraceDiff {
     /// Compares two traces by the names of their functions.
-    pub(crate) fn of(base: &Trace, new: &Trace) -> TraceDiff {
-        let traces = [base, new];
-        let lengths_ns = traces.map(|trace| {
-            let (from_ns, to_ns) = trace.extent();
-            to_ns.saturating_sub(from_ns)
-        });
-        let mut by_name: BTreeMap<&str, [Option<Side>; 2]> = BTreeMap::new();
-        for (at, (trace, length_ns)) in traces.into_iter().zip(lengths_ns).enumerate() {
-            for function in trace.functions.iter().filter(|it| it.refused.is_none()) {
-                let side = Side::of(function, length_ns);
-                let sides = by_name.entry(&function.name).or_default();
-                // Several functions may have one name.
-                sides[at] = Some(sides[at].map_or(side, |known| known.plus(side)));
+    pub(crate) fn of(views: &[TraceView<'_>; 2]) -> TraceDiff {
+        let [base, new] = views;
+        let without = lacks("BASE", base).or_else(|| lacks("NEW", new));
+        let mut by_name: BTreeMap<String, [Option<Side>; 2]> = BTreeMap::new();
+        for (at, view) in views.iter().enumerate() {
+            for (name, side) in sides(view, without.is_none()) {
+                by_name.entry(name).or_default()[at] = Some(side);
             }
         }
         let mut rows: Vec<DiffRow> = by_name
             .into_iter()
-            .map(|(name, sides)| DiffRow {
-                name: Printable(name).to_string(),
-                sides,
-            })
-            .filter(|row| row.sides.iter().flatten().any(|side| side.calls > 0))
+            .filter(|(_, sides)| sides.iter().flatten().any(|side| side.calls > 0))
+            .map(|(name, sides)| DiffRow::of(name, sides))
             .collect();
+        judge(&mut rows);
         rows.sort_by(|a, b| {
             b.change()
                 .total_cmp(&a.change())
                 .then_with(|| a.name.cmp(&b.name))
         });
-        TraceDiff { rows, lengths_ns }
+        TraceDiff {
+            rows,
+            lengths_ns: [base, new].map(length_ns),
+            without,
+        }
     }
 
     /// A table: each column has the value before and the one after.
-    pub(crate) fn write(&self, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write(
+        &self,
+        top: usize,
+        columns: Option<usize>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let [base, new] = self.lengths_ns.map(duration);
         writeln!(
             out,
-            "two traces, of {base} and {new}; rates are calls in a second, times are in a second of the trace\n"
+            "two traces, of {base} and {new}: calls in a second, and the mean own time of a call"
         )?;
-        writeln!(
-            out,
-            "{:>21} {:>21} {:>21} {:>19} {:>19}  function",
-            "calls/s", "total", "self", "p50", "p99"
-        )?;
+        match &self.without {
+            Some(why) => writeln!(out, "warning: what is chance is not known, since {why}\n")?,
+            None => writeln!(
+                out,
+                "changes are 95 % intervals; at most 5 % of the words after names are chance, and `-` was called too seldom to tell\n"
+            )?,
+        }
         let shown = if top == 0 {
             self.rows.len()
         } else {
             top.min(self.rows.len())
         };
-        for row in &self.rows[..shown] {
+        let some = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+        let line = |row: &DiffRow| {
             let pair = |of: &dyn Fn(&Side) -> String| {
-                let [base, new] = row.sides.map(|side| side.as_ref().map_or("-".into(), of));
+                let [base, new] = row.sides.each_ref();
+                let [base, new] = [base, new].map(|it| it.as_ref().map_or("-".into(), of));
                 format!("{base} → {new}")
             };
-            let some = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
-            writeln!(
-                out,
-                "{:>21} {:>21} {:>21} {:>19} {:>19}  {}",
-                pair(&|side| grouped(side.rate.round() as u64)),
-                pair(&|side| duration(side.total_ns as u64)),
-                pair(&|side| duration(side.self_ns as u64)),
-                pair(&|side| some(side.p50_ns)),
-                pair(&|side| some(side.p99_ns)),
-                row.name
-            )?;
-        }
+            Line {
+                cells: vec![
+                    pair(&|side| grouped(side.rate().round() as u64)),
+                    interval_of(row.calls.factor),
+                    pair(&|side| some(side.self_ns.checked_div(side.calls))),
+                    interval_of(row.own.factor),
+                    pair(&|side| some(side.p50_ns)),
+                    pair(&|side| some(side.p99_ns)),
+                ],
+                name: row.name.clone(),
+                note: row.note(),
+                ..Line::default()
+            }
+        };
+        let table = Table {
+            head: vec!["calls/s", "change", "self", "change", "p50", "p99"],
+            names: "function",
+            rows: self.rows[..shown].iter().map(line).collect(),
+            spare: &[5, 4, 0],
+        };
+        table.write(columns, out)?;
         if shown < self.rows.len() {
             let more = (self.rows.len() - shown) as u64;
             writeln!(out, "{} more functions; --top 0 lists all", grouped(more))?;
@@ -114,60 +154,186 @@ impl TraceDiff {
             side.as_ref().map_or(Value::Null, |side| {
                 json!({
                     "calls": side.calls,
-                    "calls_per_second": side.rate,
-                    "total_ns_per_second": side.total_ns,
-                    "self_ns_per_second": side.self_ns,
+                    "calls_per_second": side.rate(),
+                    "total_ns_per_second": side.total_ns as f64 / side.seconds,
+                    "self_ns_per_second": side.self_ns as f64 / side.seconds,
                     "p50_ns": side.p50_ns,
                     "p99_ns": side.p99_ns,
                 })
             })
         };
+        let changed = |it: &Changed| -> Value {
+            it.factor.map_or(Value::Null, |factor| {
+                // JSON has no infinity: a function that is new has no upper bound.
+                let finite = |number: f64| number.is_finite().then_some(number);
+                json!({
+                    "factor": finite(factor.factor),
+                    "low": finite(factor.low),
+                    "high": finite(factor.high),
+                    "significant": it.is_found,
+                })
+            })
+        };
         let rows = self.rows.iter().map(|row| {
-            json!({"function": row.name, "base": side(&row.sides[0]), "new": side(&row.sides[1])})
+            json!({
+                "function": row.name,
+                "base": side(&row.sides[0]),
+                "new": side(&row.sides[1]),
+                "calls_change": changed(&row.calls),
+                "self_per_call_change": changed(&row.own),
+            })
         });
         let [base_ns, new_ns] = self.lengths_ns;
         let all = json!({
             "base_ns": base_ns,
             "new_ns": new_ns,
+            "no_intervals": self.without,
             "functions": rows.collect::<Vec<_>>(),
         });
         writeln!(out, "{all}")
     }
 }
 
+fn length_ns(view: &TraceView<'_>) -> u64 {
+    let (from_ns, to_ns) = view.trace.extent();
+    to_ns.saturating_sub(from_ns)
+}
+
+/// Why the single calls of a trace do not tell what chance does.
+fn lacks(name: &str, view: &TraceView<'_>) -> Option<String> {
+    let why = match &view.calls {
+        None => "keeps no single calls (--count)",
+        Some(_) if view.trace.order.slow_ns > 0 => "keeps slow calls only (--slow)",
+        Some(calls) if !calls.holes.is_empty() => "has lost records of calls",
+        Some(_) => return None,
+    };
+    Some(format!("{name} {why}"))
+}
+
+/// The functions of a trace by name; several may have one.
+fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
+    let mut by_function: Vec<Row> = Vec::new();
+    by_function.resize_with(view.trace.functions.len(), Row::default);
+    for row in view.rows() {
+        let at = row.function;
+        by_function[at] = row;
+    }
+    let mut sides: BTreeMap<String, Side> = BTreeMap::new();
+    for (at, row) in by_function.iter().enumerate() {
+        if view.trace.functions[at].refused.is_some() {
+            continue;
+        }
+        let side = sides.entry(view.name(at)).or_default();
+        side.seconds = length_ns(view).max(1) as f64 / 1e9;
+        side.calls = side.calls.saturating_add(row.calls);
+        side.total_ns = side.total_ns.saturating_add(row.total_ns);
+        side.self_ns = side.self_ns.saturating_add(row.self_ns);
+        side.p50_ns = side.p50_ns.max(row.p50_ns);
+        side.p99_ns = side.p99_ns.max(row.p99_ns);
+        side.blocks.resize(BLOCKS, [0.0; 2]);
+    }
+    let calls = view.calls.as_ref().filter(|_| has_blocks);
+    if let Some(calls) = calls {
+        let inside_ns = view.inside_ns(calls);
+        for (at, call) in calls.all.iter().enumerate() {
+            let is_ended = !matches!(call.end, End::Open | End::Lost);
+            let side = sides.get_mut(&view.name(call.function.into()));
+            if let Some(side) = side.filter(|_| is_ended && view.is_shown(calls, at)) {
+                let block = &mut side.blocks[view.bin(call.start_ns, BLOCKS)];
+                block[0] += 1.0;
+                block[1] += call.duration_ns().saturating_sub(inside_ns[at]) as f64;
+            }
+        }
+    }
+    sides
+}
+
+/// Marks what is more than chance among all changes.
+fn judge(rows: &mut [DiffRow]) {
+    let changes = |row: &DiffRow| [row.calls.chance, row.own.chance];
+    let chances: Vec<Option<f64>> = rows.iter().flat_map(changes).collect();
+    let wrong = statistics::false_discoveries(&chances);
+    let is_found = |share: &Option<f64>| share.is_some_and(|share| share <= LEVEL);
+    for (row, wrong) in rows.iter_mut().zip(wrong.chunks_exact(2)) {
+        row.calls.is_found = is_found(&wrong[0]);
+        row.own.is_found = is_found(&wrong[1]);
+    }
+}
+
+impl Changed {
+    fn of(rates: Option<[Rate; 2]>) -> Changed {
+        let Some([base, new]) = rates else {
+            return Changed::default();
+        };
+        Changed {
+            factor: statistics::factor(&base, &new),
+            chance: Some(statistics::chance(&base, &new)),
+            is_found: false,
+        }
+    }
+}
+
 impl DiffRow {
-    /// How much more or less time it takes in a second.
+    fn of(name: String, sides: [Option<Side>; 2]) -> DiffRow {
+        let [base, new] = sides.each_ref().map(Option::as_ref);
+        let both = base.zip(new).map(|(base, new)| [base, new]);
+        let counted = both.filter(|both| both.iter().all(|it| it.is_known(true)));
+        let timed = both.filter(|both| both.iter().all(|it| it.is_known(false)));
+        DiffRow {
+            calls: Changed::of(counted.map(|both| both.map(Side::calls_rate))),
+            own: Changed::of(timed.map(|both| both.map(Side::own_rate))),
+            name,
+            sides,
+        }
+    }
+
+    /// How much more or less own time it takes in a second.
     fn change(&self) -> f64 {
-        let [base, new] = self
-            .sides
-            .map(|side| side.map_or(0.0, |side| side.total_ns));
+        let own = |side: &Side| side.self_ns as f64 / side.seconds;
+        let [base, new] = self.sides.each_ref();
+        let [base, new] = [base, new].map(|side| side.as_ref().map_or(0.0, own));
         (new - base).abs()
+    }
+
+    /// What is more than chance.
+    fn note(&self) -> String {
+        let found = [
+            (&self.own, "slower", "faster"),
+            (&self.calls, "more calls", "fewer calls"),
+        ];
+        let found = found.into_iter().filter(|(changed, ..)| changed.is_found);
+        let words = found.filter_map(|(changed, more, less)| {
+            let factor = changed.factor?.factor;
+            Some(if factor > 1.0 { more } else { less })
+        });
+        let words: Vec<&str> = words.collect();
+        match words.is_empty() {
+            true => String::new(),
+            false => format!("  ({})", words.join(", ")),
+        }
     }
 }
 
 impl Side {
-    fn of(function: &TracedFunction, length_ns: u64) -> Side {
-        let seconds = length_ns.max(1) as f64 / 1e9;
-        let totals = &function.totals;
-        Side {
-            calls: totals.calls,
-            rate: totals.calls as f64 / seconds,
-            total_ns: totals.total_ns as f64 / seconds,
-            self_ns: totals.self_ns as f64 / seconds,
-            p50_ns: function.quantile(500),
-            p99_ns: function.quantile(990),
-        }
+    /// Calls in a second.
+    fn rate(&self) -> f64 {
+        self.calls as f64 / self.seconds
     }
 
-    /// Both together; the quantiles are the larger ones.
-    fn plus(self, other: Side) -> Side {
-        Side {
-            calls: self.calls.saturating_add(other.calls),
-            rate: self.rate + other.rate,
-            total_ns: self.total_ns + other.total_ns,
-            self_ns: self.self_ns + other.self_ns,
-            p50_ns: self.p50_ns.max(other.p50_ns),
-            p99_ns: self.p99_ns.max(other.p99_ns),
-        }
+    /// Whether its blocks tell what chance does; those of a function that was not called at all tell so of `calls`.
+    fn is_known(&self, calls: bool) -> bool {
+        let hit = self.blocks.iter().filter(|[calls, _]| *calls > 0.0).count();
+        hit >= LEAST_BLOCKS || (calls && self.calls == 0)
+    }
+
+    fn calls_rate(&self) -> Rate {
+        let hits: Vec<_> = self.blocks.iter().map(|it| it[0]).enumerate().collect();
+        Rate::of_blocks(&hits, &[self.seconds / BLOCKS as f64; BLOCKS])
+    }
+
+    fn own_rate(&self) -> Rate {
+        let hits: Vec<_> = self.blocks.iter().map(|it| it[1]).enumerate().collect();
+        let calls: Vec<f64> = self.blocks.iter().map(|it| it[0]).collect();
+        Rate::of_blocks(&hits, &calls)
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) inside: Option<Pattern>,
     /// What the matching functions call directly is traced as well, and so on so often.
     pub(crate) depth: usize,
+    /// What is shown of the trace, by option: each must match a function of it.
+    pub(crate) shown: Vec<(&'static str, Pattern)>,
     pub(crate) count_only: bool,
     pub(crate) slow_ns: u64,
     pub(crate) max_cost_permille: u32,
@@ -49,6 +51,13 @@ pub(crate) enum OrderError {
     NoMatch {
         pattern: String,
         /// Names of functions that may be meant, in words.
+        similar: String,
+    },
+    #[error("{option}: no function of the trace matches `{pattern}`{similar}")]
+    NotShown {
+        option: &'static str,
+        pattern: String,
+        /// The reason, or names of functions that may be meant, in words.
         similar: String,
     },
     #[error(
@@ -227,6 +236,7 @@ impl Placement<'_> {
         if functions.is_empty() {
             return Err(OrderError::AllRefused { refused });
         }
+        check_shown(wanted, &functions, &refused)?;
         let patterns = wanted.patterns.iter().map(ToString::to_string);
         Ok(TraceOrder {
             order: Order {
@@ -268,6 +278,39 @@ impl Placement<'_> {
             similar: pattern.almost(names),
         }
     }
+}
+
+/// Rejects a pattern that shows nothing of a trace of these functions.
+fn check_shown(
+    wanted: &Wanted,
+    functions: &[OrderedFunction],
+    refused: &[(String, String)],
+) -> Result<(), OrderError> {
+    let names = || functions.iter().map(|it| it.name.as_str());
+    let inside = wanted.inside.iter().map(|pattern| ("--in", pattern));
+    let shown = wanted
+        .shown
+        .iter()
+        .map(|(option, pattern)| (*option, pattern));
+    for (option, pattern) in inside.chain(shown) {
+        if names().any(|name| pattern.matches(name)) {
+            continue;
+        }
+        let refusal = refused.iter().find(|(name, _)| pattern.matches(name));
+        let refusal = refusal.map(|(name, reason)| {
+            format!(
+                "; `{}` cannot be traced: {}",
+                Printable(name),
+                Printable(reason)
+            )
+        });
+        return Err(OrderError::NotShown {
+            option,
+            pattern: Printable(&pattern.to_string()).to_string(),
+            similar: refusal.unwrap_or_else(|| pattern.almost(names())),
+        });
+    }
+    Ok(())
 }
 
 impl Placed<'_> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::calls::{Call, Calls, End};
 use super::json::document;
 use super::text::{facts, title};
-use super::view::{Sort, TraceView, is_outermost, refusal_lines};
+use super::view::{Sort, TraceView, by_reason, is_outermost};
 use crate::report::page::{Columns, write_data, write_page};
 
 const TEMPLATE: &str = include_str!("../../page/trace.html");
@@ -85,7 +85,10 @@ pub(super) fn write(view: &TraceView<'_>, mut out: &mut dyn Write) -> io::Result
             names: (0..view.trace.functions.len())
                 .map(|at| view.name(at))
                 .collect(),
-            refused: refusal_lines(&view.refused()).collect(),
+            refused: by_reason(&view.refused())
+                .into_iter()
+                .map(|(reason, names)| format!("not traced ({reason}): {}", names.join(", ")))
+                .collect(),
             sort: match view.options.sort {
                 Sort::Total => "total",
                 Sort::Own => "own",

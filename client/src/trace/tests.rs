@@ -11,7 +11,7 @@ use super::calls::tests::{TRACE, enter, leave, timeline};
 use super::data::CallsFrom;
 use super::*;
 use crate::report::page::tests::{assert_offline, parts, read};
-use crate::timeline::Window;
+use crate::timeline::{Timeline, Window};
 
 /// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve` is open.
 fn trace() -> Trace {
@@ -79,7 +79,7 @@ fn trace() -> Trace {
 fn options_of(function: &str) -> TraceOptions {
     TraceOptions {
         of: Some(function.parse().unwrap()),
-        columns: 80,
+        columns: Some(120),
         ..TraceOptions::default()
     }
 }
@@ -137,6 +137,13 @@ fn an_open_call_of_a_removed_function_has_no_time_inside_another_either() {
     let row = row.unwrap();
     assert_eq!((row.calls, row.returned, row.open), (2, 1, 1));
     assert_eq!((row.total_ns, row.self_ns), (5_000, 5_000));
+    let caller = view.rows().into_iter().find(|row| row.function == 0);
+    assert_eq!(caller.unwrap().self_ns, 900_000 - 5_000);
+    let (trees, _) = view.trees();
+    assert_eq!(
+        (trees[0].self_ns, trees[0].inside[0].duration_ns),
+        (895_000, 5_000)
+    );
 }
 
 #[test]
@@ -150,10 +157,10 @@ fn sums_add_up_and_what_is_missing_says_so() {
         "about 2,500 cycles",
         "cost 0.4 % of a CPU",
         "parse\\u{1b}[2J × 3",
-        "(1 unwound)",
         "(end lost)",
         "6 calls = 4 returned + 1 unwound + 1 still open",
-        "not traced: isr: it returns from an interrupt",
+        "not traced (it returns from an interrupt):\n  isr\n",
+        "(1 unwound, removed)",
         "⋯ records of vCPU 0 were lost here ⋯",
     ] {
         assert!(text.contains(part), "{part}\nin\n{text}");
@@ -313,33 +320,124 @@ fn the_page_is_small_and_no_name_of_the_guest_is_markup() {
     assert_offline(&program);
 }
 
+/// A trace of 1 ms whose `serve` and `parse` are called in turns, `serve` for `serve_ns` and up to 100 ns more, and its rings.
+fn in_turns(serve_ns: u64) -> (Trace, Timeline) {
+    let mut records = Vec::new();
+    let mut random = fastrand::Rng::with_seed(serve_ns);
+    let mut trace = trace();
+    for function in &mut trace.functions {
+        function.totals = FunctionTotals::default();
+    }
+    for at in (1_000_000..2_000_000).step_by(5_000) {
+        let lengths = [serve_ns, 700].map(|ns| ns + random.u64(0..100));
+        for ((number, length), start) in (0..).zip(lengths).zip([at, at + 2_500]) {
+            records.push(enter(number, 1, start));
+            records.push(leave(number, 1, start + length, how::RETURNED));
+            let totals = &mut trace.functions[usize::from(number)].totals;
+            totals.calls += 1;
+            totals.self_ns += length;
+        }
+    }
+    (trace, timeline(vec![records], Vec::new()))
+}
+
+fn compared(traces: &[(Trace, Timeline); 2]) -> (String, serde_json::Value) {
+    let view = |(trace, timeline)| TraceView::new(trace, Some(timeline), TraceOptions::default());
+    let [(base, base_rings), (new, new_rings)] = traces;
+    let diff = TraceDiff::of(&[(base, base_rings), (new, new_rings)].map(view));
+    let [mut text, mut json] = [Vec::new(), Vec::new()];
+    diff.write(0, Some(80), &mut text).unwrap();
+    diff.write_json(&mut json).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    (text, serde_json::from_slice(&json).unwrap())
+}
+
+/// Guards against changes that are chance and look like others.
 #[test]
-fn traces_compare_by_function() {
-    let (base, mut new) = (trace(), trace());
-    new.functions[0].totals.total_ns *= 3;
-    let diff = TraceDiff::of(&base, &new);
-    let mut out = Vec::new();
-    diff.write(0, &mut out).unwrap();
-    let text = String::from_utf8(out).unwrap();
-    let row = text.lines().find(|line| line.ends_with("serve")).unwrap();
-    assert!(row.contains("50 ms → 150 ms"), "{text}");
-    let mut out = Vec::new();
-    diff.write_json(&mut out).unwrap();
-    let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(value["functions"][0]["function"], "serve");
+fn traces_compare_by_function_and_tell_chance() {
+    let (text, json) = compared(&[in_turns(1_000), in_turns(1_200)]);
+    let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
+    assert!(row("serve").ends_with("serve  (slower)"), "{text}");
+    assert!(row("serve").contains("1.1 µs → 1.3 µs"), "{text}");
+    assert!(row("parse").ends_with("[2J"), "{text}");
+    assert!(
+        text.lines().skip(3).all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let serve = &json["functions"][0]["self_per_call_change"];
+    let [low, high] = ["low", "high"].map(|key| serve[key].as_f64().unwrap());
+    assert!(
+        1.15 < low && low < 1.2 && 1.15 < high && high < 1.25,
+        "{json:#}"
+    );
+    assert_eq!(serve["significant"], true);
+    assert_eq!(
+        json["functions"][1]["self_per_call_change"]["significant"],
+        false
+    );
 }
 
 #[test]
-fn functions_that_are_refused_for_one_reason_share_a_line() {
+fn traces_without_their_calls_say_that_chance_is_not_known() {
+    let (mut counted, timeline) = in_turns(1_000);
+    counted.order.count_only = true;
+    let (text, json) = compared(&[in_turns(1_000), (counted, timeline)]);
+    let why = "NEW keeps no single calls (--count)";
+    assert!(text.contains(why), "{text}");
+    assert_eq!(json["no_intervals"], why);
+    assert!(json["functions"][0]["calls_change"].is_null(), "{json:#}");
+}
+
+#[test]
+fn functions_that_are_refused_stand_below_their_reason() {
     let refused = |name: &str, reason: &str| (name.to_owned(), reason.to_owned());
-    let mut all = vec![refused("isr", "it returns from an interrupt")];
-    all.extend((0..7).map(|number| refused(&format!("f{number}"), "no slot")));
-    let lines: Vec<String> = super::refusal_lines(&all).collect();
+    let mut trace = trace();
+    let long =
+        "core::ptr::drop_in_place<alloc::vec::Vec<u8>>::with::a::very::long::path::to::its::end";
+    trace.refused.push(refused(long, "no slot"));
+    trace
+        .refused
+        .extend((0..6).map(|number| refused(&format!("f{number}"), "no slot")));
+    let lines = |columns, top| -> Vec<String> {
+        let options = TraceOptions {
+            columns,
+            top,
+            ..TraceOptions::default()
+        };
+        let text = shown_of(trace.clone(), options, Format::Text);
+        let lines = text
+            .lines()
+            .skip_while(|line| !line.starts_with("not traced"));
+        lines
+            .take_while(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    let some = lines(Some(80), 30);
     assert_eq!(
-        lines,
+        some[..3],
         [
-            "not traced: isr: it returns from an interrupt",
-            "not traced: f0, f1, f2, f3, f4 and 2 more: no slot",
+            "not traced (it returns from an interrupt):",
+            "  isr",
+            "not traced (no slot):"
         ]
     );
+    assert!(
+        some[3].starts_with("  core::ptr::drop_in_place<…>::") && some[3].len() <= 82,
+        "{some:#?}"
+    );
+    assert_eq!(
+        some[4..],
+        [
+            "  f0",
+            "  f1",
+            "  f2",
+            "  f3",
+            "  and 2 more; --top 0 lists all"
+        ]
+    );
+    for all in [lines(Some(80), 0), lines(None, 30)] {
+        assert_eq!(all.last().unwrap(), "  f5");
+    }
+    assert_eq!(lines(None, 30)[3], format!("  {long}"));
 }

@@ -8,9 +8,11 @@ use unikprof_proto::message::bucket_floor;
 
 use super::calls::End;
 use super::data::last_of;
+use super::table::{self, Table};
 use super::tree::{Branch, Short};
-use super::view::{Row, TraceView, refusal_lines};
+use super::view::{Row, TraceView, by_reason};
 use crate::printable::Printable;
+use crate::report::{DEFAULT_COLUMNS, shorten};
 use crate::timeline::sparkline;
 use crate::units::{duration, grouped, percent};
 
@@ -22,9 +24,7 @@ const PLOT_HEIGHT: u64 = 8;
 
 /// Writes the header, the table, what was asked for in detail, and the tree.
 pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
-    write_header(view, out)?;
-    let rows = view.rows();
-    write_table(view, &rows, out)?;
+    let rows = write_summary(view, out)?;
     for function in view.detailed() {
         write_details(view, function, out)?;
     }
@@ -41,6 +41,14 @@ pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
+/// Writes the header and the table; returns its rows.
+pub(super) fn write_summary(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<Vec<Row>> {
+    write_header(view, out)?;
+    let rows = view.rows();
+    write_table(view, &rows, out)?;
+    Ok(rows)
+}
+
 fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{}: ", title(view))?;
     for fact in facts(view) {
@@ -49,8 +57,24 @@ fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     for warning in view.warnings() {
         writeln!(out, "warning: {warning}")?;
     }
-    for line in refusal_lines(&view.refused()) {
-        writeln!(out, "{line}")?;
+    write_refused(view, out)
+}
+
+/// The functions that are not traced, by reason.
+fn write_refused(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
+    const MOST: usize = 5;
+    let (most, room) = match view.options.columns {
+        Some(columns) if view.options.top > 0 => (MOST, columns.saturating_sub(2)),
+        columns => (usize::MAX, columns.unwrap_or(usize::MAX)),
+    };
+    for (reason, names) in by_reason(&view.refused()) {
+        writeln!(out, "not traced ({reason}):")?;
+        for name in names.iter().take(most) {
+            writeln!(out, "  {}", shorten::name(name, room))?;
+        }
+        if names.len() > most {
+            writeln!(out, "  and {} more; --top 0 lists all", names.len() - most)?;
+        }
     }
     Ok(())
 }
@@ -119,39 +143,13 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
         });
     }
     let over_time = view.over_time(SPARKLINE);
-    writeln!(
-        out,
-        "{:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}{}  function",
-        "calls",
-        "total",
-        "self",
-        "blocked",
-        "p50",
-        "p99",
-        "max",
-        over_time.as_ref().map_or_else(String::new, |_| format!(
-            "  {:<SPARKLINE$}",
-            over_time_title(view)
-        )),
-    )?;
     let shown = match view.options.top {
         0 => rows.len(),
         top => top.min(rows.len()),
     };
     let some = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
-    for row in &rows[..shown] {
-        let line = over_time.as_ref().map_or_else(String::new, |over_time| {
-            let values: Vec<Option<f64>> = over_time[row.function]
-                .iter()
-                .map(|it| Some(*it as f64))
-                .collect();
-            let line = sparkline(&values, SPARKLINE);
-            let padding = SPARKLINE.saturating_sub(line.chars().count());
-            format!("  {line}{}", " ".repeat(padding))
-        });
-        writeln!(
-            out,
-            "{:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}{line}  {}{}",
+    let line = |row: &Row| {
+        let mut cells = vec![
             grouped(row.calls),
             duration(row.total_ns),
             duration(row.self_ns),
@@ -159,20 +157,38 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
             some(row.p50_ns),
             some(row.p99_ns),
             some(row.max_ns),
-            view.name(row.function),
-            marks(row),
-        )?;
-    }
+        ];
+        cells.extend(over_time.as_ref().map(|over_time| {
+            let counts = over_time[row.function].iter();
+            let heights: Vec<Option<f64>> = counts.map(|it| Some(*it as f64)).collect();
+            format!("{:<SPARKLINE$}", sparkline(&heights, SPARKLINE))
+        }));
+        table::Row {
+            cells,
+            name: view.name(row.function),
+            note: marks(view, row),
+            ..table::Row::default()
+        }
+    };
+    let mut head = vec!["calls", "total", "self", "blocked", "p50", "p99", "max"];
+    head.extend(over_time.as_ref().map(|_| over_time_title(view)));
+    let table = Table {
+        head,
+        names: "function",
+        rows: rows[..shown].iter().map(line).collect(),
+        spare: &[7],
+    };
+    let first = table.write(view.options.columns, out)?;
     if shown < rows.len() {
         writeln!(
             out,
-            "{:>11} more functions; --top 0 lists all",
+            "{:>first$} more functions; --top 0 lists all",
             grouped((rows.len() - shown) as u64)
         )?;
     }
     let sum = |of: fn(&Row) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
     let mut text = format!(
-        "{:>11} calls = {} returned",
+        "{:>first$} calls = {} returned",
         grouped(sum(|it| it.calls)),
         grouped(sum(|it| it.returned))
     );
@@ -192,7 +208,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
     if orphans > 0 {
         writeln!(
             out,
-            "{:>11} returns are of calls that began before the trace, or were nested too deeply",
+            "{:>first$} returns are of calls that began before the trace, or were nested too deeply",
             grouped(orphans)
         )?;
     }
@@ -200,7 +216,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
 }
 
 /// What is special about a function's calls.
-fn marks(row: &Row) -> String {
+fn marks(view: &TraceView<'_>, row: &Row) -> String {
     let marks = [
         (row.unwound, "unwound"),
         (row.replaced, "replaced"),
@@ -208,9 +224,12 @@ fn marks(row: &Row) -> String {
         (row.lost, "with a lost end"),
     ];
     let marks = marks.iter().filter(|(count, _)| *count > 0);
-    let marks: Vec<String> = marks
+    let mut marks: Vec<String> = marks
         .map(|(count, what)| format!("{} {what}", grouped(*count)))
         .collect();
+    if view.trace.functions[row.function].is_removed() {
+        marks.push("removed".into());
+    }
     if marks.is_empty() {
         return String::new();
     }
@@ -224,22 +243,28 @@ fn write_details(view: &TraceView<'_>, at: usize, out: &mut dyn Write) -> io::Re
     let mut callers: Vec<_> = function.callers.iter().collect();
     callers.sort_by_key(|caller| (std::cmp::Reverse(caller.calls), caller.code));
     for caller in callers {
+        let name = super::caller_name(caller);
+        let room = view
+            .options
+            .columns
+            .map_or(usize::MAX, |all| all.saturating_sub(23));
         writeln!(
             out,
             "{:>11} calls from {}",
             grouped(caller.calls),
-            super::caller_name(caller)
+            shorten::name(&name, room)
         )?;
     }
-    write_histogram(&function.histogram, out)?;
+    write_histogram(&function.histogram, plot_width(view), out)?;
     if let Some(over_time) = view.over_time(plot_width(view)) {
         write_plot(view, &over_time[at], out)?;
     }
     Ok(())
 }
 
-fn write_histogram(histogram: &[u64], out: &mut dyn Write) -> io::Result<()> {
-    const WIDTH: u64 = 50;
+fn write_histogram(histogram: &[u64], width: usize, out: &mut dyn Write) -> io::Result<()> {
+    // Beside it stand the durations and the calls, which take more than what stands beside a plot.
+    let width = width.saturating_sub(22).clamp(10, 50) as u64;
     // A line for each power of two.
     let mut lines: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
     for (bucket, &count) in histogram.iter().enumerate() {
@@ -260,7 +285,7 @@ fn write_histogram(histogram: &[u64], out: &mut dyn Write) -> io::Result<()> {
     let most = lines.values().map(|line| line.2).max().unwrap_or(1).max(1);
     writeln!(out, "{:>22} {:>11}", "duration", "calls")?;
     for (from, to, count) in lines.range(first..=last).map(|(_, line)| *line) {
-        let bar = (u128::from(count) * u128::from(WIDTH)).div_ceil(u128::from(most)) as usize;
+        let bar = (u128::from(count) * u128::from(width)).div_ceil(u128::from(most)) as usize;
         let range = format!("{} - {}", duration(from), duration(to));
         writeln!(
             out,
@@ -273,7 +298,8 @@ fn write_histogram(histogram: &[u64], out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn plot_width(view: &TraceView<'_>) -> usize {
-    view.options.columns.saturating_sub(14).clamp(20, 200)
+    let columns = view.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    columns.saturating_sub(14).clamp(20, 200)
 }
 
 /// Calls over time as columns of blocks.
@@ -316,17 +342,12 @@ fn write_tree(
     short: Short,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    writeln!(
-        out,
-        "{:>12} {:>10} {:>10} {:>10}  call",
-        "start", "duration", "self", "blocked"
-    )?;
     let mut lines = Lines {
         view,
         began_ns: view.trace.extent().0,
         left: view.options.lines.unwrap_or(usize::MAX),
         dropped: 0,
-        text: String::new(),
+        rows: Vec::new(),
         has_vcpus: view
             .calls
             .iter()
@@ -336,24 +357,27 @@ fn write_tree(
     let mut holes = holes.peekable();
     for tree in trees {
         while let Some(hole) = holes.next_if(|hole| hole.to_ns <= tree.start_ns) {
-            lines.line(&format!(
-                "{:>12} {:>10} {:>10} {:>10}  ⋯ records of vCPU {} were lost here ⋯",
-                duration(hole.from_ns.saturating_sub(lines.began_ns)),
-                duration(hole.to_ns.saturating_sub(hole.from_ns)),
-                "",
-                "",
-                hole.vcpu
-            ));
+            let start = duration(hole.from_ns.saturating_sub(lines.began_ns));
+            let length = duration(hole.to_ns.saturating_sub(hole.from_ns));
+            let note = format!("⋯ records of vCPU {} were lost here ⋯", hole.vcpu);
+            lines.line(vec![start, length], 0, String::new(), note);
         }
         lines.branch(tree, 0);
     }
     lines.short(short, 0);
-    out.write_all(lines.text.as_bytes())?;
-    if lines.dropped > 0 {
+    let dropped = lines.dropped;
+    let table = Table {
+        head: vec!["start", "duration", "self", "blocked"],
+        names: "call",
+        rows: lines.rows,
+        spare: &[],
+    };
+    let first = table.write(view.options.columns, out)?;
+    if dropped > 0 {
         writeln!(
             out,
-            "{:>12} more lines; --min leaves out short calls, and -o FILE.txt has all",
-            grouped(lines.dropped)
+            "{:>first$} more lines; --min leaves out short calls, and -o FILE.txt has all",
+            grouped(dropped)
         )?;
     }
     Ok(())
@@ -366,35 +390,30 @@ struct Lines<'v> {
     /// How many more are shown.
     left: usize,
     dropped: u64,
-    text: String,
+    rows: Vec<table::Row>,
     has_vcpus: bool,
 }
 
 impl Lines<'_> {
-    fn line(&mut self, line: &str) {
+    fn line(&mut self, cells: Vec<String>, depth: usize, name: String, note: String) {
         match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
-                self.text.push_str(line);
-                self.text.push('\n');
+                self.rows.push(table::Row {
+                    cells,
+                    depth,
+                    name,
+                    note,
+                });
             }
             None => self.dropped += 1,
         }
     }
 
     fn branch(&mut self, branch: &Branch, depth: usize) {
-        let mut line = format!(
-            "{:>12} {:>10} {:>10} {:>10}  {}{}",
-            duration(branch.start_ns.saturating_sub(self.began_ns)),
-            duration(branch.duration_ns),
-            duration(branch.self_ns),
-            duration(branch.blocked_ns),
-            "  ".repeat(depth),
-            self.view.name(branch.function.into()),
-        );
+        let mut note = String::new();
         if branch.times > 1 {
-            // Writing to a string does not fail.
-            let _ = write!(line, " × {}", grouped(branch.times));
+            note = format!(" × {}", grouped(branch.times));
         }
         let ends = branch
             .ends
@@ -416,9 +435,16 @@ impl Lines<'_> {
             marks.extend(call.map(|call| format!("vCPU {}", call.vcpu)));
         }
         if !marks.is_empty() {
-            let _ = write!(line, "  ({})", marks.join(", "));
+            // Writing to a string does not fail.
+            let _ = write!(note, "  ({})", marks.join(", "));
         }
-        self.line(&line);
+        let cells = vec![
+            duration(branch.start_ns.saturating_sub(self.began_ns)),
+            duration(branch.duration_ns),
+            duration(branch.self_ns),
+            duration(branch.blocked_ns),
+        ];
+        self.line(cells, depth, self.view.name(branch.function.into()), note);
         for inside in &branch.inside {
             self.branch(inside, depth + 1);
         }
@@ -431,14 +457,8 @@ impl Lines<'_> {
             return;
         }
         let calls = if short.calls == 1 { "call" } else { "calls" };
-        self.line(&format!(
-            "{:>12} {:>10} {:>10} {:>10}  {}… {} shorter {calls}",
-            "",
-            duration(short.duration_ns),
-            "",
-            "",
-            "  ".repeat(depth),
-            grouped(short.calls)
-        ));
+        let cells = vec![String::new(), duration(short.duration_ns)];
+        let note = format!("… {} shorter {calls}", grouped(short.calls));
+        self.line(cells, depth, String::new(), note);
     }
 }

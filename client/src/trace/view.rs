@@ -9,8 +9,13 @@ use super::data::{Trace, TracedFunction};
 use super::pattern::Pattern;
 use super::tree::{Branch, Inside, Selection, Short, branches, trees};
 use crate::printable::Printable;
+use crate::report::shorten;
 use crate::timeline::Timeline;
 use crate::units::grouped;
+
+/// The functions that a warning names, and the columns that each gets. The table marks all.
+const MOST_NAMED: usize = 5;
+const NAME: usize = 48;
 
 /// What of a trace is shown, and how.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +35,8 @@ pub(crate) struct TraceOptions {
     pub(crate) top: usize,
     /// How many lines of the tree are shown; `None`: all.
     pub(crate) lines: Option<usize>,
-    pub(crate) columns: usize,
+    /// How wide the text is; `None`: as wide as its names.
+    pub(crate) columns: Option<usize>,
 }
 
 /// By what functions are ordered.
@@ -90,9 +96,11 @@ impl<'t> TraceView<'t> {
     ) -> TraceView<'t> {
         let (began_ns, _) = trace.extent();
         let number = trace.number().filter(|_| !trace.order.count_only);
-        let calls = timeline
-            .zip(number)
-            .map(|(timeline, number)| Calls::of(timeline, number, trace.functions.len(), began_ns));
+        let calls = timeline.zip(number).map(|(timeline, number)| {
+            let mut calls = Calls::of(timeline, number, trace.functions.len(), began_ns);
+            calls.cut_open(|function| trace.functions[usize::from(function)].is_removed());
+            calls
+        });
         let matching = |patterns: &[Pattern]| -> Vec<bool> {
             let functions = trace.functions.iter();
             let is_meant = |it: &TracedFunction| patterns.iter().any(|one| one.matches(&it.name));
@@ -255,10 +263,6 @@ impl<'t> TraceView<'t> {
                 End::Open => &mut row.open,
                 End::Lost => &mut row.lost,
             } += 1;
-            // Nothing tells when the open call of a function without probes has ended.
-            if call.end == End::Open && self.trace.functions[function].is_removed() {
-                continue;
-            }
             let duration_ns = call.duration_ns();
             if is_outermost(calls, at) {
                 row.total_ns = row.total_ns.saturating_add(duration_ns);
@@ -315,18 +319,22 @@ impl<'t> TraceView<'t> {
     /// By function: its calls in each of `bins` equal parts of the trace. `None` if no calls were kept.
     pub(crate) fn over_time(&self, bins: usize) -> Option<Vec<Vec<u64>>> {
         let calls = self.calls.as_ref()?;
-        let (from_ns, to_ns) = self.trace.extent();
-        let length = u128::from(to_ns.saturating_sub(from_ns).max(1));
         let mut counts = vec![vec![0_u64; bins]; self.trace.functions.len()];
         for (at, call) in calls.all.iter().enumerate() {
             if !self.is_shown(calls, at) {
                 continue;
             }
-            let since = u128::from(call.start_ns.saturating_sub(from_ns));
-            let bin = (since * bins as u128 / length).min(bins as u128 - 1) as usize;
-            counts[usize::from(call.function)][bin] += 1;
+            counts[usize::from(call.function)][self.bin(call.start_ns, bins)] += 1;
         }
         Some(counts)
+    }
+
+    /// In which of `bins` equal parts of the trace a time is.
+    pub(super) fn bin(&self, at_ns: u64, bins: usize) -> usize {
+        let (from_ns, to_ns) = self.trace.extent();
+        let length = u128::from(to_ns.saturating_sub(from_ns).max(1));
+        let since = u128::from(at_ns.saturating_sub(from_ns));
+        (since * bins as u128 / length).min(bins as u128 - 1) as usize
     }
 
     /// What is missing or wrong, a sentence each.
@@ -352,10 +360,18 @@ impl<'t> TraceView<'t> {
         let removed = trace.functions.iter().filter(|it| it.is_removed());
         let removed: Vec<String> = removed.map(|it| Printable(&it.name).to_string()).collect();
         if !removed.is_empty() {
+            let named = removed
+                .iter()
+                .take(MOST_NAMED)
+                .map(|it| shorten::name(it, NAME));
+            let more = match removed.len().saturating_sub(MOST_NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             warnings.push(format!(
-                "the agent removed the probes of {} because the trace cost more than {} % of a CPU (--max-cost): their counts \
-                 end early, and calls under way then are still open",
-                removed.join(", "),
+                "the agent removed the probes of {}{more} because the trace cost more than {} % of a CPU (--max-cost): their \
+                 counts end early, and calls under way then are still open",
+                named.collect::<Vec<_>>().join(", "),
                 f64::from(trace.order.max_cost_permille) / 10.0
             ));
         }
@@ -449,23 +465,11 @@ fn ancestors(calls: &Calls, at: usize) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(calls.all[at].parent, |at| calls.all[*at].parent)
 }
 
-/// Lines about functions that are not traced: one for each reason, which names some of them.
-pub(crate) fn refusal_lines(refused: &[(String, String)]) -> impl Iterator<Item = String> {
-    const MOST: usize = 5;
+/// The functions that are not traced, by reason.
+pub(super) fn by_reason(refused: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, reason) in refused {
         by_reason.entry(reason).or_default().push(name);
     }
-    by_reason.into_iter().map(|(reason, names)| {
-        let named = names[..names.len().min(MOST)].join(", ");
-        let more = match names.len().saturating_sub(MOST) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!(
-            "not traced: {}{more}: {}",
-            Printable(&named),
-            Printable(reason)
-        )
-    })
+    by_reason
 }
