@@ -41,6 +41,11 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     write_types(report, started_unix_ns, recording.elapsed_ns, &mut profile)?;
     write_samples(report, &mut shown(report), None, &mut profile)?;
     for line in text::accounting_lines(report) {
+        // `go tool pprof` prints comments that begin with a `#` only if it is asked for them.
+        let is_always = ["unikprof: ", "warning: "]
+            .iter()
+            .any(|it| line.starts_with(it));
+        let line = if is_always { line } else { format!("# {line}") };
         let line = profile.strings.id(&line);
         profile.number(field::COMMENT, line)?;
     }

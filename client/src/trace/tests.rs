@@ -239,6 +239,27 @@ fn details_are_callers_a_histogram_and_a_plot() {
     }
 }
 
+/// Each time between two events is a sample, whose weight is its length.
+#[test]
+fn the_firefox_profile_holds_the_time_of_the_tree() {
+    let (trace, timeline) = in_turns(1_000);
+    let view = TraceView::new(&trace, Some(&timeline), TraceOptions::default());
+    let mut out = Vec::new();
+    view.write(Format::Firefox, &mut out).unwrap();
+    let json = flate2::read::GzDecoder::new(out.as_slice());
+    let profile: serde_json::Value = serde_json::from_reader(json).unwrap();
+    let thread = &profile["threads"][0];
+    let weights = thread["samples"]["weight"].as_array().unwrap().iter();
+    let sum_ms: f64 = weights.map(|it| it.as_f64().unwrap()).sum();
+    let own_ns: u64 = trace.functions.iter().map(|it| it.totals.self_ns).sum();
+    assert!(
+        (sum_ms - own_ns as f64 / 1e6).abs() < 1e-6,
+        "{sum_ms} {own_ns}"
+    );
+    let names = profile.to_string();
+    assert!(names.contains("\"serve\"") && names.contains("\"weightType\":\"tracing-ms\""));
+}
+
 #[test]
 fn folded_stacks_hold_the_time_of_the_tree() {
     let text = shown(TraceOptions::default(), Format::Folded);

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use object::{Object as _, ObjectSymbol as _};
 use serde_json::{Value, json};
 use unikprof_client::exit_code;
+use unikprof_proto::code::message_type::{TRACE_ARM, TRACE_FETCH};
 
-use crate::harness::{Client, Guest, Keyed};
+use crate::harness::{Client, Guest, Keyed, Proxy, Then};
 use crate::page::{HOSTILE, drive, opened};
 
 fn image() -> &'static str {
@@ -553,12 +554,22 @@ fn what_costs_too_much_is_removed_and_named() {
     // A file has them too, but nobody may look at it.
     let words = [&words[1..], &["-o", "burst.unikprof", "-o", "burst.txt"]].concat();
     let written = client.connect(&words).expect_success();
-    assert_eq!(written.stdout, "wrote burst.unikprof\nwrote burst.txt\n");
-    assert!(
-        written.stderr.contains("warning: the agent removed"),
-        "{}",
-        written.stderr
-    );
+    let end = "\n\nwrote        burst.unikprof\nwrote        burst.txt\n\
+               next         unikprof-client report burst.unikprof --slowest 5\n";
+    for part in [
+        "warning: the agent removed",
+        " of a CPU\n",
+        "  function\n",
+        "removed)\n",
+        end,
+    ] {
+        assert!(
+            written.stdout.contains(part),
+            "{part}\nin\n{}",
+            written.stdout
+        );
+    }
+    assert!(!written.stdout.contains("  call\n"), "{}", written.stdout);
     let words = ["report", "burst.unikprof", "-o", "burst.html"];
     let written = client.run(&words).expect_success();
     assert!(
@@ -566,6 +577,47 @@ fn what_costs_too_much_is_removed_and_named() {
         "{}",
         written.stderr
     );
+}
+
+/// Whoever gives up leaves the guest as it was, at once: before the mend, others had to wait for 30 s, with all probes set
+/// if it was in the trace.
+#[test]
+fn giving_up_removes_the_probes_at_once() {
+    let guest = Guest::start("traced");
+    let words = ["trace", "traced::*", "--for", "1s", "--image", image()];
+    for (request, interrupts) in [(TRACE_ARM, 1), (TRACE_FETCH, 2)] {
+        let proxy = Proxy::to(guest.address());
+        proxy.limit_next_at(request, Then::Stall);
+        let running = Client::of(proxy.address()).begin(&words);
+        proxy.wait_for_limit();
+        for _ in 0..interrupts {
+            running.interrupt();
+            // Two signals that arrive together are one.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let ended = running.finish();
+        let told = "all probes are removed";
+        assert!(ended.stderr.contains(told), "{request}: {}", ended.stderr);
+        guest.client().connect(&words).expect_success();
+    }
+}
+
+/// The client tells what becomes of the probes if the agent does not answer any more.
+#[test]
+fn a_guest_that_is_gone_ends_the_trace() {
+    let guest = Guest::start("traced");
+    let proxy = Proxy::to(guest.address());
+    proxy.limit_next_behind(TRACE_FETCH, 1, Then::CutForGood);
+    let words = ["--retry", "1s", "trace", "traced::*", "--image", image()];
+    let words = [&words[..], &["-o", "gone.unikprof"]].concat();
+    let client = Client::of(proxy.address());
+    let ended = client.connect(&words).expect_code(exit_code::INCOMPLETE);
+    for part in [
+        "the agent did not answer: it removes the probes itself, 30 s after",
+        "what arrived is in gone.unikprof",
+    ] {
+        assert!(ended.stderr.contains(part), "{part}\nin\n{}", ended.stderr);
+    }
 }
 
 /// A key that may control recordings may not trace.
@@ -596,6 +648,20 @@ fn what_cannot_be_traced_is_refused() {
     let refused = refused.expect_code(exit_code::USAGE);
     let similar = "no function matches `traced::otuer`; there is `hosted_guest::traced::outer`";
     assert!(refused.stderr.contains(similar), "{}", refused.stderr);
+    // What would show nothing is refused before anything is traced.
+    let words = ["trace", "traced::outer", "--for", "1s", "--image", image()];
+    let no_function =
+        "no function of the trace matches `ouetr`; there is `hosted_guest::traced::outer`";
+    for (more, told) in [
+        (["--of", "ouetr"], no_function),
+        (["--hide", "ouetr"], no_function),
+        (["-o", "x.pb.gz"], "a trace cannot be written as pprof"),
+    ] {
+        let refused = client.connect(&[&words[..], &more].concat());
+        let refused = refused.expect_code(exit_code::USAGE);
+        assert!(refused.stderr.contains(told), "{}", refused.stderr);
+        assert_eq!(std::fs::read_dir(client.path("")).unwrap().count(), 0);
+    }
     let refused = client.connect(&["trace", "trace*", "--image", "/bin/ls"]);
     let refused = refused.expect_code(exit_code::INPUT);
     assert!(refused.stderr.contains("build-id"), "{}", refused.stderr);
