@@ -33,8 +33,8 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
     assert_eq!(info["key"], id);
     // With an image, so that a caller table of many records goes up as well.
     let image = Guest::program().to_str().unwrap();
-    let words = ["record", "1s", "-o", "run.unikprof", "--image", image];
-    let told = owner.must(&words);
+    let words = ["record", "1s", "-F", "997", "-o", "run.unikprof"];
+    let told = owner.must(&[&words[..], &["--image", image]].concat());
     assert!(!told.stderr.contains("open"), "{}", told.stderr);
     let recording = owner.recording("run.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
@@ -70,7 +70,7 @@ fn a_key_is_replaced_without_a_gap() {
 
 /// Starts a recording of a second, and waits for its end.
 fn finish_recording(owner: &Client) {
-    owner.must(&["start", "--duration", "1s"]);
+    owner.must(&["start", "--duration", "1s", "-F", "997"]);
     owner.wait_for_status("the end of the recording", |status| {
         status["state"] == "finished"
     });

@@ -1,5 +1,6 @@
 //! Networks that fail: what arrives is complete and right, or the client says that it is not.
 
+use serde_json::Value;
 use unikprof_client::recording::Completeness;
 
 use super::WORKING;
@@ -58,12 +59,16 @@ fn a_download_outlives_an_outage_of_the_guests_network() {
 fn a_recording_outlives_an_outage_of_the_guests_network() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");
-        let client = guest.client();
-        let running = client.begin(&["record", "3s", "-o", "all.unikprof"]);
-        guest
-            .client()
-            .wait_for_status("the recording", |status| status["state"] == "recording");
+        let (client, watcher) = (guest.client(), guest.client());
+        // It goes on until the network is back, however slow the machine is.
+        let running = client.begin(&["record", "1h", "-o", "all.unikprof"]);
+        let before = watcher.wait_for_samples(1);
         guest.dom0("ip link set vif$ID.0 down; sleep 1; ip link set vif$ID.0 up");
+        let recorded = |status: &Value| status["counters"]["recorded"].as_u64();
+        watcher.wait_for_status("samples since the outage", |status| {
+            recorded(status) > recorded(&before)
+        });
+        running.interrupt();
         running.finish().expect_success();
         is_all(&client, &guest);
     });
