@@ -166,16 +166,6 @@ pub fn times_now(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<[u64; 4], E
     Ok(info.time.map(AtomicU64::into_inner))
 }
 
-/// What `vcpu`, which may be any, is doing now: by a hypercall, as [`times_now`].
-///
-/// # Errors
-/// As those of [`times_now`].
-pub fn state_now(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<State, Errno> {
-    let mut info = RunstateInfo::new();
-    operations::get_runstate(hypercall, vcpu, &mut info)?;
-    Ok(State::from(info.state.into_inner()))
-}
-
 /// Has Xen mark updates under way, so that areas of other vCPUs can be read consistently. Once per domain.
 ///
 /// # Errors
@@ -220,8 +210,6 @@ mod tests {
             Ok([later.running_ns, 700, 0, 0])
         );
         assert_eq!(times_now(&xen, VcpuId(9)), Err(Errno::ENOENT));
-        assert_eq!(state_now(&xen, VcpuId(0)), Ok(later.state));
-        assert_eq!(state_now(&xen, VcpuId(9)), Err(Errno::ENOENT));
     }
 
     #[test]

@@ -388,7 +388,8 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     if count > 1 && leaves.vcpu() != Some(FIRST) {
         return Err(Refusal::Vcpu);
     }
-    vcpus::set_count(count);
+    let sampled = count.min(MAX_VCPUS as u32);
+    vcpus::set_count(sampled);
     entry::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;

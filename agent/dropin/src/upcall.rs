@@ -27,9 +27,8 @@
 //!
 //! That is so with one vCPU. With several, another may end the wait by an interrupt of the local APIC, which does not pass
 //! here. If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and a return to it
-//! could last for ever. So there each interrupt in a wait lets the guest continue, as after any interrupt of no concern. Who
-//! has sent that interrupt is awake: while something is recorded, a vCPU that is awake asks Xen every [`CHECK_NS`] whether
-//! those that wait still do, and interrupts those that do not.
+//! could last for ever. So there each interrupt in a wait lets the guest continue, as after any interrupt of no concern, and a
+//! recorded one is interrupted again every [`CHECK_NS`], to find out whether it still waits.
 #![allow(
     unsafe_code,
     reason = "the state is reached from interrupts, and instructions are read"
@@ -308,7 +307,9 @@ impl Running {
         let first = vcpus::first();
         let blocked_ns = self.agent.platform().blocked_ns(0);
         first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
-        vcpus::connect(&self.events);
+        vcpus::others()
+            .iter()
+            .for_each(|it| it.connect(&self.events));
         self.go_on(true);
     }
 
@@ -450,7 +451,9 @@ impl Running {
         self.wake(first);
         let blocked_ns = self.agent.platform().blocked_ns(0);
         first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
-        vcpus::connect(&self.events);
+        vcpus::others()
+            .iter()
+            .for_each(|it| it.connect(&self.events));
         self.follow_clock();
         self.poll_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_owed.store(false, Ordering::Relaxed);
@@ -459,14 +462,8 @@ impl Running {
     fn on_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) -> Next {
         let by_apic = self.delivery.by_apic;
         let (is_timer, has_fired) = self.find_timer(vcpu);
-        let is_noticed = self.look();
-        let is_kicked = self.take_kick(vcpu);
         // What the profiler has not caused is the guest's, also if it no longer tells its events where it did.
-        let is_own = is_noticed | is_kicked | has_fired;
-        if is_kicked {
-            vcpu.is_kicked.store(false, Ordering::SeqCst);
-            self.wake(vcpu);
-        }
+        let is_own = self.look() | has_fired;
         self.sample(vcpu, saved, false);
         let is_guests = !is_own || !is_timer && self.take_upcall(vcpu);
         if is_guests {
@@ -503,10 +500,6 @@ impl Running {
         let (is_timer, has_fired) = self.find_timer(vcpu);
         let is_own = self.take_kick(vcpu) | has_fired;
         let is_kicked = vcpu.is_kicked.swap(false, Ordering::SeqCst);
-        if is_kicked {
-            // It may have been found awake. If it still waits, the next tick tells.
-            self.wake(vcpu);
-        }
         self.sample(vcpu, saved, is_kicked);
         if !is_own || !is_timer && self.take_upcall(vcpu) {
             self.pass_on(vcpu, saved, has_fired);
@@ -552,21 +545,16 @@ impl Running {
         true
     }
 
-    /// Takes the event by which another vCPU interrupts this one; returns whether there was one.
+    /// Takes the event by which the first vCPU interrupts another; returns whether there was one.
     fn take_kick(&self, vcpu: &Vcpu) -> bool {
         let Some(port) = vcpu.kick_port() else {
             return false;
         };
-        let (is_masked, is_pending) = (self.events.is_masked(port), self.events.is_pending(port));
-        // Another's, in a restored domain. The first vCPU's `look` finds out for the others.
-        if vcpu.is_first() && (is_masked || is_pending) && self.is_restored() {
-            return false;
-        }
-        if is_masked {
+        if self.events.is_masked(port) {
             // As in `look`.
             let _ = self.events.unmask(port);
         }
-        is_pending && self.events.take_pending(port)
+        self.events.is_pending(port) && self.events.take_pending(port)
     }
 
     /// Whether the interrupt is known to be the timer's, and whether the timer has fired. If the guest uses the timer,
@@ -589,18 +577,7 @@ impl Running {
 
     /// Takes a tick that is due, or any if the agent is to be looked at.
     fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
-        let begins_block = self.find_wait(vcpu, saved);
-        // It does not look again while it waits itself.
-        if begins_block || self.is_past(vcpu.watch_at_ns.load(Ordering::Relaxed)) {
-            vcpu.watch_at_ns.store(NEVER, Ordering::Relaxed);
-            let has_woken = |it: &&Vcpu| it.has_woken(self.events.hypercall());
-            let others = vcpus::all()
-                .iter()
-                .filter(|it| it.number() != vcpu.number());
-            others
-                .filter(has_woken)
-                .for_each(|it| it.kick(&self.events));
-        }
+        self.find_wait(vcpu, saved);
         if is_kicked || self.is_past(vcpu.tick_at_ns.load(Ordering::Relaxed)) {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
             vcpu.tick_at_ns
@@ -756,19 +733,18 @@ impl Running {
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits, and there is none. Returns whether it does.
-    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) -> bool {
+    /// Begins a block of the agent if the interrupted code waits, and there is none.
+    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
         let is_in_poll = vcpu.is_first() && self.is_polling();
         // Xen is not asked where the code tells.
         if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
-            return false;
+            return;
         }
         let platform = self.agent.platform();
         let number = vcpu.number();
         let blocked_ns = platform.blocked_ns(number);
         let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        let waits = blocked_ns > before_ns;
-        if waits {
+        if blocked_ns > before_ns {
             vcpu.is_waiting.store(true, Ordering::Relaxed);
             vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
@@ -776,7 +752,6 @@ impl Running {
                 self.agent.on_block(Some(&saved.registers()));
             });
         }
-        waits
     }
 
     /// Returns to the wait if the guest waits, and to the code behind it with several vCPUs. Otherwise, or where the idiom
@@ -862,17 +837,6 @@ impl Running {
         at_ns != NEVER && at_ns <= self.clock.now_ns()
     }
 
-    /// Whether this vCPU looks after [`CHECK_NS`] whether others still wait, as long as it does not wait itself. Where one is
-    /// not sampled, nobody may be left who looks: each that waits looks itself.
-    fn watches(&self, vcpu: &Vcpu) -> bool {
-        let is_block = |it: &Vcpu| it.is_block.load(Ordering::Relaxed);
-        let is_needed = match is_block(vcpu) {
-            true => !vcpus::are_all_sampled(self.events.hypercall()),
-            false => vcpus::all().iter().any(is_block),
-        };
-        !vcpus::others().is_empty() && is_needed && self.agent.is_recording()
-    }
-
     /// Arms the timer for the next tick or poll, unless it is armed for that time already and has not fired.
     fn arm(&self, vcpu: &'static Vcpu, has_fired: bool) {
         if vcpu.is_unusable.load(Ordering::Relaxed) {
@@ -887,14 +851,11 @@ impl Running {
             NEVER
         };
         let now_ns = self.clock.now_ns();
-        let watch_at_ns = match self.watches(vcpu) {
-            true => vcpu
-                .watch_at_ns
-                .load(Ordering::Relaxed)
-                .min(now_ns + CHECK_NS),
-            false => NEVER,
-        };
-        vcpu.watch_at_ns.store(watch_at_ns, Ordering::Relaxed);
+        // Another vCPU may wake this one by an interrupt that does not pass here.
+        let is_watched = !vcpus::others().is_empty()
+            && vcpu.is_block.load(Ordering::Relaxed)
+            && self.agent.is_recording();
+        let watch_at_ns = if is_watched { now_ns + CHECK_NS } else { NEVER };
         let at_ns = match next_ns.min(tick_at_ns).min(watch_at_ns) {
             NEVER => NEVER,
             at_ns => at_ns.min(now_ns + LONGEST_NS),

@@ -10,7 +10,6 @@ use xen_sys_lite::Hypercall;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::clock;
 use xen_sys_lite::events::{EventChannels, Port};
-use xen_sys_lite::runstate::{self, State};
 use xen_sys_lite::vcpu::{self, VcpuId};
 
 use crate::machine::entry;
@@ -32,15 +31,15 @@ static VCPUS: [Vcpu; MAX_VCPUS] = [
     Vcpu::new(6),
     Vcpu::new(7),
 ];
-/// Those of the domain, up to one more than are sampled.
+/// Those of the domain that are sampled.
 static COUNT: AtomicU32 = AtomicU32::new(1);
 
-/// What the profiler keeps of a vCPU. It is changed on that vCPU only, except for `kick_port` and `is_kicked`.
+/// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`, `is_kicked` and `state`.
 pub(crate) struct Vcpu {
     number: u32,
     /// A second copy of the vCPU's clock; the first vCPU has none.
     time: VcpuTimeInfo,
-    /// The event channel by which another vCPU interrupts it; 0 for none.
+    /// The event channel by which the first vCPU interrupts it; 0 for none.
     kick_port: AtomicU32,
     /// It is to look at the agent.
     pub(crate) is_kicked: AtomicBool,
@@ -52,8 +51,6 @@ pub(crate) struct Vcpu {
     pub(crate) armed_ns: AtomicU64,
     /// When the next tick is due, in system time.
     pub(crate) tick_at_ns: AtomicU64,
-    /// When to look whether others still wait, in system time.
-    pub(crate) watch_at_ns: AtomicU64,
     /// The guest waits.
     pub(crate) is_waiting: AtomicBool,
     /// The agent has been told of the wait.
@@ -75,7 +72,6 @@ impl Vcpu {
             is_unusable: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
             tick_at_ns: AtomicU64::new(NEVER),
-            watch_at_ns: AtomicU64::new(NEVER),
             is_waiting: AtomicBool::new(false),
             is_block: AtomicBool::new(false),
             waits_at: AtomicU64::new(0),
@@ -144,47 +140,14 @@ impl Vcpu {
         }
     }
 
-    /// Makes the event channel by which it is interrupted, in a new domain. The first event prepares a vCPU.
-    fn connect(&self, events: &EventChannels<impl Hypercall>) {
+    /// Makes the event channel by which it is interrupted, in a new domain.
+    pub(crate) fn connect(&self, events: &EventChannels<impl Hypercall>) {
         let port = events.bind_ipi(self.id()).map_or(0, |port| port.0);
         self.kick_port.store(port, Ordering::Relaxed);
-        if !self.is_first() {
-            self.is_ready.store(false, Ordering::Relaxed);
-            self.is_unusable.store(false, Ordering::Relaxed);
-            self.kick(events);
-        }
+        self.is_ready.store(false, Ordering::Relaxed);
+        self.is_unusable.store(false, Ordering::Relaxed);
+        self.kick(events);
     }
-
-    /// Whether the guest waits, as the agent was told, and does so no more: an interrupt that does not pass by the profiler
-    /// has ended the wait.
-    pub(crate) fn has_woken(&self, xen: &impl Hypercall) -> bool {
-        self.is_block.load(Ordering::Relaxed)
-            && matches!(
-                runstate::state_now(xen, self.id()),
-                Ok(State::Running | State::Runnable)
-            )
-    }
-
-    /// Whether it is sampled, or the guest has not started it.
-    fn is_known(&self, xen: &impl Hypercall) -> bool {
-        let is_sampled = self.is_first() || self.is_ready.load(Ordering::Relaxed);
-        match is_sampled && !self.is_unusable.load(Ordering::Relaxed) {
-            true => true,
-            false => vcpu::is_up(xen, self.id()) == Ok(false),
-        }
-    }
-}
-
-/// Makes the event channels by which several vCPUs interrupt each other, in a new domain.
-pub(crate) fn connect(events: &EventChannels<impl Hypercall>) {
-    if all().len() > 1 {
-        all().iter().for_each(|it| it.connect(events));
-    }
-}
-
-/// Whether each vCPU that runs is sampled.
-pub(crate) fn are_all_sampled(xen: &impl Hypercall) -> bool {
-    COUNT.load(Ordering::Relaxed) as usize <= MAX_VCPUS && all().iter().all(|it| it.is_known(xen))
 }
 
 /// Counts the vCPUs of the domain, up to one more than are sampled.
@@ -195,14 +158,14 @@ pub(crate) fn count(xen: &impl Hypercall) -> u32 {
         .unwrap_or(last + 1)
 }
 
-/// Samples as many vCPUs of `count` as possible.
+/// Samples the first `count` vCPUs.
 pub(crate) fn set_count(count: u32) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
 /// Those that are sampled.
 pub(crate) fn all() -> &'static [Vcpu] {
-    &VCPUS[..MAX_VCPUS.min(COUNT.load(Ordering::Relaxed) as usize)]
+    &VCPUS[..COUNT.load(Ordering::Relaxed) as usize]
 }
 
 /// The first vCPU.
