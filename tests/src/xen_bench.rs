@@ -9,17 +9,11 @@ pub mod size;
 mod ticks;
 mod timers;
 
-use std::io;
+use anyhow::Result;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use thiserror::Error;
-use unikprof_client::connection::ConnectionError;
-use unikprof_client::record::RecordError;
-use unikprof_client::recording::RecordingError;
-
-use crate::lab::LabError;
 
 /// Measures what sampling costs a unikernel on a real Xen in an emulated machine, beside xenctx in dom0.
 ///
@@ -53,40 +47,19 @@ enum Section {
     Size,
 }
 
-/// Why there are no figures.
-#[derive(Debug, Error)]
-pub enum BenchError {
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    #[error(transparent)]
-    Connection(#[from] ConnectionError),
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    #[error("the guest's statistics: {0}")]
-    Statistics(io::Error),
-    #[error("{what}: {source}")]
-    File { what: String, source: io::Error },
-    #[error("the guest's image cannot be read: {0}")]
-    Image(object::Error),
-    #[error("{0}")]
-    Unexpected(String),
-}
-
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), BenchError> {
+fn run(arguments: &Arguments) -> Result<()> {
     let wanted = |section| arguments.sections.is_empty() || arguments.sections.contains(&section);
     if wanted(Section::Size) {
         print!("{}", size::measure()?);

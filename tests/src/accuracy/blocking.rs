@@ -3,9 +3,9 @@
 //! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth is the
 //! monotonic clock around each wait, less what the thread ran in it or could have run while others did.
 
+use anyhow::Result;
 use unikprof_client::record::{Mode, Settings};
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
 
@@ -41,7 +41,7 @@ impl Waited {
     }
 }
 
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2]> {
     let settings = Settings {
         mode: Mode::OffCpu,
         ..settings(1_000_000)
@@ -58,7 +58,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], Ac
     }))
 }
 
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let waited = measure(guest, effort)?;
     let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
     let row = |waited: Waited| Row {

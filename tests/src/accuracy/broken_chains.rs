@@ -3,9 +3,9 @@
 //! Each sample of the load is to be recorded, counted as what it is, and shown so. With `--unwind table` the
 //! frame pointers do not matter, and the stacks of broken chains go on beyond the fault.
 
+use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
 
@@ -99,7 +99,7 @@ pub fn measure(
     effort: &Effort,
     chain: Chain,
     unwind: Unwind,
-) -> Result<Marked, AccuracyError> {
+) -> Result<Marked> {
     let settings = Settings {
         depth: Some(DEPTH_LIMIT),
         unwind,
@@ -133,7 +133,7 @@ pub fn assert_each_is_told(guest: &mut dyn Guest, effort: &Effort) {
 }
 
 /// The case's rows: each chain as a recording finds it, and broken ones by the table.
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let row = |load: &str, truth: &Marked, said, interval: &str, verdict| Row {
         case: 10,
         load: load.into(),

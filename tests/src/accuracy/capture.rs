@@ -38,7 +38,7 @@ pub(crate) struct CapturedStack {
 
 /// Why bytes are not captured samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum CaptureError {
+pub(crate) enum CaptureError {
     #[error("the captured samples are cut: {left} bytes are left over in sample {sample}")]
     Cut { sample: usize, left: usize },
     #[error("captured sample {sample} says it has {words} words; {MAX_WORDS} is the most")]

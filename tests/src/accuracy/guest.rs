@@ -1,20 +1,20 @@
 //! Guests that run loads on demand: what the cases need of them, hosted or on a Xen.
 
+use anyhow::Result;
 use unikprof_client::record::Settings;
 use unikprof_proto::caller_table::Row;
 
 use super::capture::Captured;
-use super::error::AccuracyError;
 use super::images::Images;
 use super::recorded::Recorded;
 
 pub trait Guest {
     /// Records while the guest does what `command` says, and nothing else; with the caller table of the guest,
     /// as the client's program does.
-    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError>;
+    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded>;
 
     /// Captures so many samples of a leaf load, or of the load `frameless`.
-    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError>;
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures>;
 }
 
 /// Captured samples, and all that is needed to walk them.

@@ -1,5 +1,6 @@
 //! Hosted guests: processes of `accuracy-guest`, built with or without frame pointers.
 
+use anyhow::{Context as _, Result};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -17,7 +18,6 @@ use unikprof_client::record::{self, Patience, Request, Session, Settings, Unwind
 use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 
 use super::capture::Captured;
-use super::error::AccuracyError;
 use super::guest::{Captures, Guest};
 use super::images::Images;
 use super::recorded::Recorded;
@@ -51,21 +51,18 @@ pub struct HostedGuest {
 
 impl HostedGuest {
     /// Builds the guest, where it is not built yet, and starts it.
-    pub fn start(frame_pointers: FramePointers) -> Result<HostedGuest, AccuracyError> {
+    pub fn start(frame_pointers: FramePointers) -> Result<HostedGuest> {
         let program = build(frame_pointers)?;
         let mut images = SymbolImages::new(ImageOptions::default());
         images.add_image(&program, Force::No)?;
         let symbolizer = Symbolizer::new(images);
-        let folder = TempDir::with_prefix("unikprof-accuracy-")
-            .map_err(AccuracyError::io("making a folder for recordings"))?;
+        let folder =
+            TempDir::with_prefix("unikprof-accuracy-").context("making a folder for recordings")?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(AccuracyError::io(&format!(
-                "starting {}",
-                program.display()
-            )))?;
+            .with_context(|| format!("starting {}", program.display()))?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
             unreachable!("both are piped above");
@@ -91,31 +88,26 @@ impl HostedGuest {
         let line = guest.next_line()?;
         let address = line.strip_prefix("listening on ");
         let address = address.and_then(|address| address.parse().ok());
-        guest.address = address.ok_or_else(|| AccuracyError::Answer {
-            expected: "`listening on ADDRESS`".into(),
-            found: line.clone(),
-        })?;
+        guest.address = address
+            .with_context(|| format!("the guest said {line:?}; expected `listening on ADDRESS`"))?;
         let session = guest.session()?;
         guest.callers = prepare(&guest.symbolizer, session.agent(), Unwind::Table)?.table;
         Ok(guest)
     }
 
-    fn tell(&mut self, command: &str) -> Result<Truth, AccuracyError> {
-        let doing = AccuracyError::io(&format!("telling the guest to {command}"));
-        writeln!(self.stdin, "{command}").map_err(doing)?;
+    fn tell(&mut self, command: &str) -> Result<Truth> {
+        writeln!(self.stdin, "{command}")
+            .with_context(|| format!("telling the guest to {command}"))?;
         Truth::parse(&self.next_line()?)
     }
 
-    fn next_line(&mut self) -> Result<String, AccuracyError> {
+    fn next_line(&mut self) -> Result<String> {
         self.lines
             .recv_timeout(PATIENCE)
-            .map_err(|error| AccuracyError::Answer {
-                expected: format!("a line within {PATIENCE:?}"),
-                found: error.to_string(),
-            })
+            .with_context(|| format!("expected a line of the guest within {PATIENCE:?}"))
     }
 
-    fn session(&self) -> Result<Session, AccuracyError> {
+    fn session(&self) -> Result<Session> {
         let address = Address::new(self.address.ip().to_string(), self.address.port());
         let session = Session::open(address, Patience::default(), Interrupt::default())?;
         Ok(session)
@@ -128,7 +120,7 @@ impl HostedGuest {
         &mut self,
         settings: &[Settings],
         command: &str,
-    ) -> Result<Vec<Recorded>, AccuracyError> {
+    ) -> Result<Vec<Recorded>> {
         let mut session = self.session()?;
         let mut started = Vec::new();
         for settings in settings {
@@ -148,34 +140,27 @@ impl HostedGuest {
                 return Err(reason.into());
             }
             recorded.push(Recorded::open(&path, &self.symbolizer, truth.clone())?);
-            fs::remove_file(&path).map_err(AccuracyError::io("removing a recording"))?;
+            fs::remove_file(&path).context("removing a recording")?;
         }
         Ok(recorded)
     }
 }
 
 impl Guest for HostedGuest {
-    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
+    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded> {
         let recorded = self.record_together(std::slice::from_ref(settings), command)?;
-        recorded
-            .into_iter()
-            .next()
-            .ok_or_else(|| AccuracyError::Answer {
-                expected: "a recording".into(),
-                found: "none".into(),
-            })
+        recorded.into_iter().next().context("expected a recording")
     }
 
-    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures> {
         let path = self.folder.path().join("samples");
         let load = load.replace(' ', "_");
         self.tell(&format!(
             "capture load={load} samples={samples} file={}",
             path.display()
         ))?;
-        let bytes = fs::read(&path).map_err(AccuracyError::io("reading captured samples"))?;
-        let samples =
-            Captured::read_all(&bytes).map_err(|source| AccuracyError::Capture { path, source })?;
+        let bytes = fs::read(&path).context("reading captured samples")?;
+        let samples = Captured::read_all(&bytes)?;
         let session = self.session()?;
         let mappings = session.agent().mappings.iter();
         let images = Images::of_mappings(mappings, &self.program, |mapping| {
@@ -202,7 +187,7 @@ impl Drop for HostedGuest {
 }
 
 /// Builds the guest's program, optimised, in a folder of its own: its flags are not the workspace's.
-fn build(frame_pointers: FramePointers) -> Result<PathBuf, AccuracyError> {
+fn build(frame_pointers: FramePointers) -> Result<PathBuf> {
     let (name, keep) = match frame_pointers {
         FramePointers::Kept => ("accuracy-guest", "yes"),
         FramePointers::Omitted => ("accuracy-guest-without-frame-pointers", "no"),

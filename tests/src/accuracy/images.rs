@@ -1,16 +1,15 @@
 //! The code that captured samples ran in: where it lay, its functions, its unwind tables.
 
+use anyhow::{Context as _, Result};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use object::{
     Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind,
 };
-use thiserror::Error;
 use unikprof_agent::stack::ReadCode;
-use unikprof_agent::{CodeMap, Mapping, MappingsError};
+use unikprof_agent::{CodeMap, Mapping};
 use unikprof_client::profile as client;
 
 /// The images of one program as they were loaded.
@@ -23,20 +22,6 @@ pub(crate) struct Images {
 /// A function of one image: where it begins in the memory that was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FunctionStart(pub(crate) u64);
-
-/// Why images cannot be used.
-#[derive(Debug, Error)]
-pub enum ImageError {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{}: {source}", path.display())]
-    Object {
-        path: PathBuf,
-        source: object::Error,
-    },
-    #[error(transparent)]
-    Mappings(#[from] MappingsError),
-}
 
 /// One executable mapping of a file.
 struct Image {
@@ -72,14 +57,14 @@ impl Images {
         mappings: impl IntoIterator<Item = &'m client::Mapping>,
         program: &Path,
         file: impl Fn(&client::Mapping) -> Option<PathBuf>,
-    ) -> Result<Images, ImageError> {
+    ) -> Result<Images> {
         let images = mappings
             .into_iter()
             .map(|mapping| match file(mapping) {
                 Some(path) => Image::read(mapping, path),
                 None => Ok(Image::unknown(mapping)),
             })
-            .collect::<Result<Vec<Image>, ImageError>>()?;
+            .collect::<Result<Vec<Image>>>()?;
         let laid_out: Vec<Mapping<'_>> = images
             .iter()
             .map(|image| Mapping {
@@ -215,15 +200,10 @@ impl Image {
         }
     }
 
-    fn read(mapping: &client::Mapping, path: PathBuf) -> Result<Image, ImageError> {
-        let bytes = fs::read(&path).map_err(|source| ImageError::Read {
-            path: path.clone(),
-            source,
-        })?;
-        let file = object::File::parse(&*bytes).map_err(|source| ImageError::Object {
-            path: path.clone(),
-            source,
-        })?;
+    fn read(mapping: &client::Mapping, path: PathBuf) -> Result<Image> {
+        let place = || path.display().to_string();
+        let bytes = fs::read(&path).with_context(place)?;
+        let file = object::File::parse(&*bytes).with_context(place)?;
         let linked = address_of_offset(&file, mapping.file_offset);
         let bias = mapping
             .start

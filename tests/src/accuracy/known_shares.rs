@@ -4,12 +4,12 @@
 //! function's CPU time around its calls, of all that the thread ran. Of intervals that say 95 %, 95 % should
 //! hold it.
 
+use anyhow::Result;
 use std::iter;
 
 use unikprof_accuracy_loads::shares::FUNCTIONS;
 use unikprof_client::report::Interval;
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
 use super::statistics::{Coverage, Errors};
@@ -51,7 +51,7 @@ pub struct Pooled {
     pub errors: Errors,
 }
 
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares> {
     let settings = settings(effort.period_ns);
     let mut coverage = Coverage::default();
     let (mut samples, mut total_ns) = (0, 0);
@@ -86,7 +86,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
     let too_wide = shares.too_wide;

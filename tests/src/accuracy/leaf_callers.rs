@@ -3,9 +3,9 @@
 //! Samples of loads that spend their time where a frame pointer does not tell the caller are captured with
 //! their stacks; the agent's walk and full unwind tables are asked for the caller of each.
 
+use anyhow::Result;
 use unikprof_accuracy_loads::leaves::LOADS;
 
-use super::error::AccuracyError;
 use super::guest::Guest;
 use super::judge::{Agreement, Extent, Judge, Way};
 use super::row::{Row, Verdict, percent};
@@ -30,7 +30,7 @@ pub struct Callers {
 }
 
 /// Captures so many samples of each load, and judges them.
-pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>> {
     let mut found = Vec::new();
     for load in &LOADS {
         let captures = guest.capture(load.name, samples)?;
@@ -48,7 +48,7 @@ pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, Ac
     Ok(found)
 }
 
-pub(crate) fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>> {
     let callers = measure(guest, samples)?;
     let rows = callers.into_iter().map(|callers| {
         let found = callers.table.share();

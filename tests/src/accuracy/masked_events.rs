@@ -3,9 +3,9 @@
 //! What is due meanwhile is delivered when they are unmasked. One sample comes of each stretch, late; it says
 //! nothing of where the stretch was spent, and must not be charged to what unmasked.
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
+use anyhow::Result;
 
 /// Samples of a hundred stretches that may be charged to the code that unmasks.
 pub const CHARGED_PERCENT: u64 = 1;
@@ -50,7 +50,7 @@ impl Masked {
     }
 }
 
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked> {
     let command = format!(
         "masked count={} masked_ns={} open_ns={}",
         effort.stretches, effort.masked_ns, effort.open_ns
@@ -69,7 +69,7 @@ pub(crate) fn rows(
     guest: &mut dyn Guest,
     effort: &Effort,
     charged_percent: u64,
-) -> Result<Vec<Row>, AccuracyError> {
+) -> Result<Vec<Row>> {
     let found = measure(guest, effort)?;
     let missing = found.missing.map_or("unknown".into(), |n| n.to_string());
     let said = format!(

@@ -3,7 +3,6 @@
 pub mod blocking;
 pub mod broken_chains;
 pub(crate) mod capture;
-pub mod error;
 pub(crate) mod guest;
 pub mod hosted;
 pub(crate) mod images;
@@ -22,12 +21,12 @@ pub(crate) mod truth;
 pub mod without_frame_pointers;
 pub mod xen;
 
+use anyhow::Result;
 use std::process::ExitCode;
 
 use clap::Parser;
 use unikprof_accuracy_loads::leaves::LOADS;
 
-use error::AccuracyError;
 use hosted::{FramePointers, HostedGuest};
 use row::{HEADING, Row, Verdict};
 
@@ -54,14 +53,14 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
 /// What a case does with a guest.
-type Case = fn(&mut HostedGuest) -> Result<Vec<Row>, AccuracyError>;
+type Case = fn(&mut HostedGuest) -> Result<Vec<Row>>;
 
 const CASES: [(u8, Case); 10] = [
     (1, |guest| {
@@ -152,7 +151,7 @@ const SECOND: u64 = 1_000_000_000;
 const PERIOD_NS: u64 = 1_003_009;
 
 /// Prints the table; answers how many rows missed their goal.
-fn run(arguments: &Arguments) -> Result<usize, AccuracyError> {
+fn run(arguments: &Arguments) -> Result<usize> {
     if arguments.xen {
         return xen::run(&arguments.cases);
     }

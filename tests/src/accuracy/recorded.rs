@@ -1,5 +1,6 @@
 //! A recording of a load, with the truth of the same moments.
 
+use anyhow::Result;
 use std::path::Path;
 
 use unikprof_client::profile::Counters;
@@ -7,7 +8,6 @@ use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::report::{FunctionRow, Interval, Report, ReportOptions};
 use unikprof_client::symbols::Symbolizer;
 
-use super::error::AccuracyError;
 use super::truth::Truth;
 
 /// What a profile says of a load, and what is true of it.
@@ -30,11 +30,7 @@ pub(crate) struct Shown {
 
 impl Recorded {
     /// Reads a recording, which must be whole, and names it.
-    pub(crate) fn open(
-        path: &Path,
-        symbolizer: &Symbolizer,
-        truth: Truth,
-    ) -> Result<Recorded, AccuracyError> {
+    pub(crate) fn open(path: &Path, symbolizer: &Symbolizer, truth: Truth) -> Result<Recorded> {
         let recording = Recording::open(path, Reading::Strict)?;
         let symbolized = symbolizer.resolve(&recording.profile)?;
         let options = ReportOptions {

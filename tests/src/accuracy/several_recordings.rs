@@ -1,11 +1,11 @@
 //! Case 11: several recordings at once over one sampler, at different rates and in different modes, on the
 //! load of [case 1](super::known_shares): each must tell the same shares.
 
+use anyhow::Result;
 use unikprof_accuracy_loads::shares::FUNCTIONS;
 use unikprof_client::record::{Mode, Settings};
 use unikprof_client::report::Interval;
 
-use super::error::AccuracyError;
 use super::guest::settings;
 use super::hosted::HostedGuest;
 use super::recorded::Recorded;
@@ -54,7 +54,7 @@ impl One {
     }
 }
 
-pub fn measure(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<One>, AccuracyError> {
+pub fn measure(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<One>> {
     let asked = RECORDINGS.map(|(name, mode, period_ns)| Settings {
         name: name.into(),
         mode,
@@ -87,7 +87,7 @@ fn one(name: &'static str, period_ns: u64, recorded: &Recorded) -> One {
     }
 }
 
-pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>> {
     let all = measure(guest, run_ns)?;
     let row = |one: &One| {
         let (name, off) = one.worst();

@@ -3,9 +3,9 @@
 //! The running time left to the next sample is kept while the guest blocks, so bursts add up: there are as
 //! many samples as periods of running time. A sampler that drew a new interval at each wake would see none.
 
+use anyhow::Result;
 use unikprof_accuracy_loads::bursts::FUNCTION;
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
 
@@ -54,7 +54,7 @@ impl Bursts {
     }
 }
 
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts> {
     let Effort {
         bursts,
         burst_ns,
@@ -77,7 +77,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, Accurac
     })
 }
 
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let found = measure(guest, effort)?;
     Ok(vec![Row {
         case: 8,

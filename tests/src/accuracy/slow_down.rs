@@ -3,11 +3,11 @@
 //! Two recordings, one before and one after; the function's samples against those of a function that has
 //! stayed as it was say by how much it became slower. The truth are the same sums by thread CPU clock.
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::recorded::Recorded;
 use super::row::{Row, Verdict, percent};
 use super::statistics::{Factor, Odds, Pooled, RISK, least_hits};
+use anyhow::Result;
 
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
@@ -65,15 +65,11 @@ impl Sums {
 }
 
 /// Runs pairs of recordings: as it was, and slower by `percent`.
-pub fn measure(
-    guest: &mut dyn Guest,
-    effort: &Effort,
-    percent: u32,
-) -> Result<Moved, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort, percent: u32) -> Result<Moved> {
     let settings = settings(effort.period_ns);
     let mut run = |percent| {
         let command = format!("slowdown percent={percent} ns={}", effort.run_ns);
-        Ok::<_, AccuracyError>(Sums::of(&guest.record(&settings, &command)?))
+        anyhow::Ok(Sums::of(&guest.record(&settings, &command)?))
     };
     let mut factors = Vec::new();
     let mut logarithms = 0.0;
@@ -127,7 +123,7 @@ impl Moved {
     }
 }
 
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for percent in PERCENTS {
         let found = measure(guest, effort, percent)?;

@@ -3,10 +3,10 @@
 //! One function works in the first half of each period, another in the second. Sampled at fixed intervals
 //! of the period, each recording sees one half only; sampled at random, both have their share.
 
+use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
 use unikprof_client::report::Interval;
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
 use super::statistics::{Coverage, RISK, least_hits};
@@ -42,7 +42,7 @@ pub fn measure(
     effort: &Effort,
     (numerator, denominator): (u64, u64),
     fixed_interval: bool,
-) -> Result<Sampled, AccuracyError> {
+) -> Result<Sampled> {
     const FIRST: &str = "first_half";
     let settings = Settings {
         fixed_interval,
@@ -73,7 +73,7 @@ pub fn measure(
     })
 }
 
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for step in STEPS {
         let random = measure(guest, effort, step, false)?;

@@ -1,15 +1,14 @@
 //! What a guest says is true of a load that it ran.
 
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
-
-use super::error::AccuracyError;
 
 /// Numbers by name, as a guest's answer `total=NS NAME=VALUE ...` holds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Truth(BTreeMap<String, u64>);
 
 impl Truth {
-    pub(crate) fn parse(line: &str) -> Result<Truth, AccuracyError> {
+    pub(crate) fn parse(line: &str) -> Result<Truth> {
         let number = |word: &str| {
             let (name, value) = word.split_once('=')?;
             Some((name.to_owned(), value.parse().ok()?))
@@ -18,10 +17,7 @@ impl Truth {
         numbers
             .filter(|numbers| numbers.contains_key("total"))
             .map(Truth)
-            .ok_or_else(|| AccuracyError::Answer {
-                expected: "`total=NS NAME=VALUE ...`".into(),
-                found: line.to_owned(),
-            })
+            .with_context(|| format!("the guest said {line:?}; expected `total=NS NAME=VALUE ...`"))
     }
 
     /// The number of this name; 0 where there is none.

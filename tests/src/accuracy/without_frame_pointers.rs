@@ -4,9 +4,9 @@
 //! (`--unwind table`), and compared frame by frame with full unwind tables. Recordings of a guest without
 //! frame pointers then say how many stacks reach their outermost function.
 
+use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
 
-use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::judge::{Agreement, Extent, Judge, Way};
 use super::row::{Row, Verdict, percent};
@@ -26,7 +26,7 @@ pub struct Stacks {
 }
 
 /// Captures so many samples of a load, and judges their whole stacks.
-pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stacks, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stacks> {
     let captures = guest.capture(load, samples)?;
     let mut judge = Judge::new(&captures.images, &captures.callers);
     let mut by = |way| judge.agreement(&captures.samples, way, Extent::Whole);
@@ -38,12 +38,7 @@ pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stac
 }
 
 /// The case's row for one load; `what` says in words what the stacks are made of.
-pub(crate) fn row(
-    guest: &mut dyn Guest,
-    what: &str,
-    load: &str,
-    samples: usize,
-) -> Result<Row, AccuracyError> {
+pub(crate) fn row(guest: &mut dyn Guest, what: &str, load: &str, samples: usize) -> Result<Row> {
     let stacks = measure(guest, load, samples)?;
     let found = stacks.every_frame.share();
     Ok(Row {
@@ -88,7 +83,7 @@ pub fn record(
     outermost: &str,
     run_ns: u64,
     unwind: Unwind,
-) -> Result<Reached, AccuracyError> {
+) -> Result<Reached> {
     let settings = Settings {
         unwind,
         ..settings(1_000_000)
@@ -103,11 +98,7 @@ pub fn record(
 }
 
 /// The row of recordings with and without `--unwind table`.
-pub(crate) fn recorded_row(
-    guest: &mut dyn Guest,
-    outermost: &str,
-    run_ns: u64,
-) -> Result<Row, AccuracyError> {
+pub(crate) fn recorded_row(guest: &mut dyn Guest, outermost: &str, run_ns: u64) -> Result<Row> {
     let by_table = record(guest, outermost, run_ns, Unwind::Table)?;
     let without = record(guest, outermost, run_ns, Unwind::Fp)?;
     let said = |found: &Reached| {

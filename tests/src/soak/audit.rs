@@ -2,6 +2,7 @@
 //!
 //! It reads the files itself, not through the client's reader: a mistake there must not hide one here.
 
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
@@ -10,8 +11,6 @@ use std::path::Path;
 use unikprof_proto::counts;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{self, Counters, Epoch, VcpuEnd, VcpuEpoch, Welcome};
-
-use super::error::SoakError;
 
 /// The length of what stands before a file's frames.
 const FILE_PREAMBLE: usize = 16;
@@ -61,11 +60,11 @@ pub struct Sum {
 }
 
 impl Audit {
-    pub(crate) fn folder(folder: &Path) -> Result<Audit, SoakError> {
-        let failed = SoakError::io("reading the downloads");
+    pub(crate) fn folder(folder: &Path) -> Result<Audit> {
+        let failed = "reading the downloads";
         let mut files = Vec::new();
-        for entry in fs::read_dir(folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for entry in fs::read_dir(folder).context(failed)? {
+            let path = entry.context(failed)?.path();
             if path.extension().is_some_and(|ending| ending == "unikprof") {
                 files.push(path);
             }
@@ -74,11 +73,11 @@ impl Audit {
     }
 
     /// Reads files of one agent's instance.
-    pub fn of(files: &[impl AsRef<Path>]) -> Result<Audit, SoakError> {
+    pub fn of(files: &[impl AsRef<Path>]) -> Result<Audit> {
         let mut audit = Audit::default();
         for path in files {
             let path = path.as_ref();
-            let bytes = fs::read(path).map_err(SoakError::io("reading the downloads"))?;
+            let bytes = fs::read(path).context("reading the downloads")?;
             audit.file(&bytes, &path.display().to_string());
         }
         Ok(audit)
@@ -258,8 +257,8 @@ impl Audit {
 }
 
 /// The instance of the agent that a file's counts are of; `None` if the file does not tell.
-pub fn instance(file: &Path) -> Result<Option<u64>, SoakError> {
-    let bytes = fs::read(file).map_err(SoakError::io("reading a download"))?;
+pub fn instance(file: &Path) -> Result<Option<u64>> {
+    let bytes = fs::read(file).context("reading a download")?;
     let mut rest = bytes.get(FILE_PREAMBLE..).unwrap_or_default();
     while let Ok(Some(found)) = frame::split(rest) {
         if found.kind == Welcome::TYPE {

@@ -1,6 +1,7 @@
 //! A recording brought home again and again, in every way that can go wrong; and its end, compared with what
 //! the agent has counted.
 
+use anyhow::{Context as _, Result};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
@@ -8,7 +9,6 @@ use std::time::Duration;
 
 use unikprof_proto::message::{Counters, Dump, Pending, Stop};
 
-use super::error::SoakError;
 use super::ledger::Ledger;
 use super::line::{End, answer};
 use super::program::{Finished, Program, Running};
@@ -39,7 +39,7 @@ pub struct Counted {
 }
 
 /// Ends a recording; answers what it has counted. What was not fetched waits in the guest.
-pub fn stop(target: &Target, recording: &str) -> Result<Counted, SoakError> {
+pub fn stop(target: &Target, recording: &str) -> Result<Counted> {
     served(target, Role::Control, "the end of a recording", |speaker| {
         let checked = check(speaker)?;
         let id = checked.named(recording).ok_or(End::Nonsense)?.id;
@@ -65,7 +65,7 @@ impl Downloads<'_> {
         more: &[&str],
         file: &str,
         random: &mut Random,
-    ) -> Result<(), SoakError> {
+    ) -> Result<()> {
         let path = self.path(file);
         let mut words = vec!["dump", "--name", recording, "-o", &path];
         words.extend(more);
@@ -77,11 +77,11 @@ impl Downloads<'_> {
             self.ledger
                 .count(self.subject, format!("{kind}{how}"), outcome);
         };
-        let failed = SoakError::io("running the client");
+        let failed = "running the client";
         let begin = |address| self.program.begin(address, Role::Control, &words);
         match random.below(8) {
             0 => {
-                let running = begin(self.target.address).map_err(failed)?;
+                let running = begin(self.target.address).context(failed)?;
                 let killed = running.kill_after(Duration::from_millis(random.below(40)));
                 let outcome = if killed { "killed" } else { "done before" };
                 count(", to be killed", outcome.into());
@@ -90,11 +90,11 @@ impl Downloads<'_> {
                 let wait = Duration::from_millis(random.below(40));
                 let running = begin(self.target.address);
                 let ended = running.and_then(|running| running.interrupt_after(wait));
-                count(", interrupted", ended.map_err(failed)?.outcome());
+                count(", interrupted", ended.context(failed)?.outcome());
             }
             2..=4 => {
                 let ended = begin(self.faulty).and_then(Running::finish);
-                count(" over a bad line", ended.map_err(failed)?.outcome());
+                count(" over a bad line", ended.context(failed)?.outcome());
             }
             5 => {
                 let bytes = random.below(20_000) as usize;
@@ -124,7 +124,7 @@ impl Downloads<'_> {
     }
 
     /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
-    pub(crate) fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
+    pub(crate) fn end(&self, recording: &str, file: &str) -> Result<Counted> {
         let counted = stop(self.target, recording)?;
         let path = self.path(file);
         self.must("stop", &["stop", "--name", recording, "-o", &path])?;
@@ -132,7 +132,7 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until it succeeds; only an agent without room may be in the way.
-    pub(crate) fn must(&self, kind: &str, words: &[&str]) -> Result<(), SoakError> {
+    pub(crate) fn must(&self, kind: &str, words: &[&str]) -> Result<()> {
         let finished = self.unless_crowded(kind, words)?;
         match finished.code {
             Some(0) => Ok(()),
@@ -141,14 +141,14 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until the agent has a session for it.
-    pub(crate) fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished, SoakError> {
+    pub(crate) fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished> {
         let mut tries = 0;
         loop {
             tries += 1;
             let finished = self
                 .program
                 .run(self.target.address, Role::Control, words)
-                .map_err(SoakError::io("running the client"))?;
+                .context("running the client")?;
             self.ledger.count(self.subject, kind, finished.outcome());
             if !finished.was_crowded() || tries == TRIES {
                 return Ok(finished);

@@ -3,6 +3,7 @@
 //! The guest tells of each of its requests and bursts in four steps: a mark with a number, the beginning and the
 //! end of a span, and a counter with the number again. So whatever is missing shows.
 
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::downloads::Downloads;
-use super::error::SoakError;
 use super::random::Random;
 use super::speaker::Role;
 
@@ -56,7 +56,7 @@ struct Reached {
 
 impl Follower<'_> {
     /// Follows until told to stop, one client after the other.
-    pub(crate) fn follow(&self, random: &mut Random) -> Result<Followed, SoakError> {
+    pub(crate) fn follow(&self, random: &mut Random) -> Result<Followed> {
         let words = [
             "events",
             "--follow",
@@ -102,7 +102,7 @@ impl Follower<'_> {
             self.downloads
                 .ledger
                 .count(EVENTS, kind, finished.outcome());
-            let printed = fs::read_to_string(&path).map_err(SoakError::io("reading events"))?;
+            let printed = fs::read_to_string(&path).context("reading events")?;
             followed.take(&printed, &finished.said);
         }
         Ok(followed)

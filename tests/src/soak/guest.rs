@@ -1,12 +1,12 @@
 //! The guests: processes of `hosted-guest`, and what the system knows of them.
 
+use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::error::SoakError;
 use super::target::{KeyFiles, Keys, Target};
 
 /// A running guest; it is killed when the value is dropped.
@@ -41,7 +41,7 @@ impl Guest {
         load: &str,
         folder: &Path,
         keys: Option<Keys>,
-    ) -> Result<Guest, SoakError> {
+    ) -> Result<Guest> {
         // Ahead of its peers, which on this machine take their CPU from the same few; where that is not
         // allowed, beside them.
         let mut command = Command::new("nice");
@@ -49,7 +49,7 @@ impl Guest {
         match &keys {
             None => drop(command.arg("--open")),
             Some(keys) => {
-                let files = KeyFiles::write(keys, folder).map_err(SoakError::io("writing keys"))?;
+                let files = KeyFiles::write(keys, folder).context("writing keys")?;
                 command.arg("--view-key-file").arg(files.view);
                 command.arg("--control-key-file").arg(files.control);
             }
@@ -59,7 +59,7 @@ impl Guest {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(SoakError::io("starting the guest"))?;
+            .context("starting the guest")?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are piped above");
         };
@@ -111,12 +111,12 @@ impl Guest {
             .collect()
     }
 
-    pub(crate) fn end(mut self) -> Result<(), SoakError> {
+    pub(crate) fn end(mut self) -> Result<()> {
         drop(self.stdin.take());
         let mut said = String::new();
         self.stdout
             .read_to_string(&mut said)
-            .map_err(SoakError::io("reading from the guest"))?;
+            .context("reading from the guest")?;
         Ok(())
     }
 
@@ -154,26 +154,19 @@ impl Drop for Guest {
 }
 
 /// The address on the next line that begins with `label`.
-fn told(
-    from: &mut impl BufRead,
-    label: &str,
-    expected: &'static str,
-) -> Result<SocketAddr, SoakError> {
+fn told(from: &mut impl BufRead, label: &str, expected: &'static str) -> Result<SocketAddr> {
     loop {
         let mut line = String::new();
         let length = from
             .read_line(&mut line)
-            .map_err(SoakError::io("reading from the guest"))?;
+            .context("reading from the guest")?;
         let found = line.trim_end();
         match found.strip_prefix(label).map(str::parse) {
             Some(Ok(address)) => return Ok(address),
             // It tells the ids of its keys first.
             None if length > 0 => {}
             _ => {
-                return Err(SoakError::Guest {
-                    expected,
-                    found: found.into(),
-                });
+                bail!("the guest said {found:?}; expected {expected}");
             }
         }
     }

@@ -1,13 +1,13 @@
 //! The recording that is always on: started, dumped again and again, stopped, and compared with what the agent
 //! has counted.
 
+use anyhow::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::downloads::{Counted, Downloads};
-use super::error::SoakError;
 use super::random::Random;
 
 pub const DOWNLOADS: &str = "downloads";
@@ -26,7 +26,7 @@ pub(crate) struct Keeper<'k> {
 
 impl Keeper<'_> {
     /// Records until told to stop; answers what the agent counted.
-    pub(crate) fn keep(&self, random: &mut Random) -> Result<Vec<Counted>, SoakError> {
+    pub(crate) fn keep(&self, random: &mut Random) -> Result<Vec<Counted>> {
         let mut counted = Vec::new();
         let mut files = 0;
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);

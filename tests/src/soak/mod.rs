@@ -3,7 +3,6 @@
 
 pub mod audit;
 pub mod downloads;
-pub mod error;
 pub mod events;
 pub(crate) mod faults;
 pub(crate) mod guest;
@@ -25,6 +24,7 @@ pub(crate) mod samples;
 pub mod speaker;
 pub mod target;
 
+use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +33,6 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::lab::guest_image::{cargo, run as compile};
-use error::SoakError;
 use run::{Plan, run};
 
 /// Runs a guest with a recording always on, under load, on bad lines and among hostile peers; prints
@@ -61,19 +60,19 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn soak(arguments: &Arguments) -> Result<bool, SoakError> {
+fn soak(arguments: &Arguments) -> Result<bool> {
     let [guest, client] = build()?;
     let folder = match &arguments.folder {
         Some(folder) => folder.clone(),
         None => std::env::temp_dir().join(format!("unikprof-soak-{}", std::process::id())),
     };
-    fs::create_dir_all(&folder).map_err(SoakError::io("making a folder"))?;
+    fs::create_dir_all(&folder).context("making a folder")?;
     eprintln!("downloads go to {}", folder.display());
     let outcome = run(Plan {
         duration: Duration::from_secs_f64(arguments.minutes.clamp(0.1, 100_000.0) * 60.0),
@@ -88,7 +87,7 @@ fn soak(arguments: &Arguments) -> Result<bool, SoakError> {
 }
 
 /// Builds the guest and the client as this program was built; they lie beside it.
-fn build() -> Result<[PathBuf; 2], SoakError> {
+fn build() -> Result<[PathBuf; 2]> {
     let mut command = cargo();
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -98,6 +97,6 @@ fn build() -> Result<[PathBuf; 2], SoakError> {
         command.arg("--release");
     }
     compile("building the guest and the client", &mut command)?;
-    let own = std::env::current_exe().map_err(SoakError::io("finding this program"))?;
+    let own = std::env::current_exe().context("finding this program")?;
     Ok(["hosted-guest", "hosted-client"].map(|name| own.with_file_name(name)))
 }

@@ -1,13 +1,13 @@
 //! Recordings beside the one that is always on, at other rates and in other modes: begun and ended by clients
 //! that come and go, up to as many as the agent holds, and one more, which must be refused.
 
+use anyhow::{Context as _, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::downloads::{Counted, Downloads};
-use super::error::SoakError;
 use super::keeper::ALWAYS_ON;
 use super::random::Random;
 use super::rightful::{check, served};
@@ -49,7 +49,7 @@ pub(crate) struct Ended {
 
 impl Others<'_> {
     /// Has recordings begin and end until told to stop; ends them all.
-    pub(crate) fn keep(&self, random: &mut Random) -> Result<Ended, SoakError> {
+    pub(crate) fn keep(&self, random: &mut Random) -> Result<Ended> {
         let mut ended = Ended::default();
         let mut running: Vec<Other> = Vec::new();
         let mut number = 0;
@@ -97,7 +97,7 @@ impl Others<'_> {
     }
 
     /// Begins a recording, over a good line or a bad one; answers it if it is there then.
-    fn start(&self, name: String, random: &mut Random) -> Result<Option<Other>, SoakError> {
+    fn start(&self, name: String, random: &mut Random) -> Result<Option<Other>> {
         let mut words = vec!["start", "--name", &name];
         words.extend(random.pick(&[
             &["-F", "97"][..],
@@ -120,7 +120,7 @@ impl Others<'_> {
             } = self.downloads;
             let finished = program
                 .run(faulty, Role::Control, &words)
-                .map_err(SoakError::io("running the client"))?;
+                .context("running the client")?;
             ledger.count(OTHERS, "start over a bad line", finished.outcome());
         } else {
             self.downloads.must("start", &words)?;
@@ -135,7 +135,7 @@ impl Others<'_> {
     }
 
     /// Asks for one more than the agent holds.
-    fn one_more(&self, ended: &mut Ended) -> Result<(), SoakError> {
+    fn one_more(&self, ended: &mut Ended) -> Result<()> {
         const NAME: &str = "one-too-many";
         let _place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let checked = served(self.downloads.target, Role::View, "a check", check)?;
@@ -160,7 +160,7 @@ impl Others<'_> {
         number: u64,
         random: &mut Random,
         ended: &mut Ended,
-    ) -> Result<(), SoakError> {
+    ) -> Result<()> {
         let Other { name, .. } = other;
         // The first is always compared, however short the soak.
         if !ended.counted.is_empty() && random.below(4) == 0 {

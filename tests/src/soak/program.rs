@@ -1,5 +1,6 @@
 //! The client's own program.
 
+use anyhow::anyhow;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::error::SoakError;
 use super::speaker::Role;
 use super::target::{KeyFiles, Keys};
 
@@ -177,11 +177,8 @@ impl Finished {
     }
 
     /// As an error, where it must have been done.
-    pub(crate) fn into_error(self) -> SoakError {
-        SoakError::Client {
-            words: self.words,
-            code: self.code,
-            said: self.said,
-        }
+    pub(crate) fn into_error(self) -> anyhow::Error {
+        let Finished { words, code, said } = self;
+        anyhow!("`{words}` ended with {code:?}:\n{said}")
     }
 }

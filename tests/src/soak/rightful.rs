@@ -1,5 +1,6 @@
 //! Rightful clients: those that come and go, and one that wants to know how fast it gets in.
 
+use anyhow::{Context as _, Result, bail};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +11,6 @@ use unikprof_proto::code::message_type;
 use unikprof_proto::message::{Check, Counters, Fetch, Hello, RecordingStatus, Status, Welcome};
 
 use super::downloads::Downloads;
-use super::error::SoakError;
 use super::line::{End, answer};
 use super::phase::{Phase, Phases};
 use super::random::Random;
@@ -29,7 +29,7 @@ pub(crate) fn served<T>(
     role: Role,
     what: &'static str,
     mut doing: impl FnMut(&mut Speaker) -> Result<T, End>,
-) -> Result<T, SoakError> {
+) -> Result<T> {
     let mut last = End::Unreachable;
     let began = Instant::now();
     let mut tries = 0;
@@ -41,7 +41,7 @@ pub(crate) fn served<T>(
         }
         thread::sleep(AGAIN);
     }
-    Err(SoakError::NotServed { what, tries, last })
+    bail!("{what}, in all of {tries} tries; the last was {last:?}")
 }
 
 /// What the recorder is at.
@@ -116,7 +116,7 @@ impl Entries {
         target: &Target,
         phases: &Phases,
         stop: &AtomicBool,
-    ) -> Result<(), SoakError> {
+    ) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let phase = phases.current();
             let began = Instant::now();
@@ -157,7 +157,7 @@ pub(crate) struct Comers<'c> {
 
 impl Comers<'_> {
     /// Comes and goes until told to stop.
-    pub(crate) fn keep_coming(&self, random: &mut Random) -> Result<(), SoakError> {
+    pub(crate) fn keep_coming(&self, random: &mut Random) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
             self.come_once(random)?;
             thread::sleep(Duration::from_millis(random.below(250)));
@@ -165,7 +165,7 @@ impl Comers<'_> {
         Ok(())
     }
 
-    fn come_once(&self, random: &mut Random) -> Result<(), SoakError> {
+    fn come_once(&self, random: &mut Random) -> Result<()> {
         let role = random.pick(&[Role::View, Role::Control]);
         let Downloads { target, faulty, .. } = self.downloads;
         let bad = Target {
@@ -216,19 +216,19 @@ impl Comers<'_> {
         role: Role,
         words: &[&str],
         random: &mut Random,
-    ) -> Result<(), SoakError> {
-        let failed = SoakError::io("running the client");
+    ) -> Result<()> {
+        let failed = "running the client";
         let Downloads {
             program, faulty, ..
         } = self.downloads;
-        let running = program.begin(address, role, words).map_err(failed)?;
+        let running = program.begin(address, role, words).context(failed)?;
         let word = words.first().copied().unwrap_or_default();
         if random.below(3) == 0 {
             let killed = running.kill_after(Duration::from_millis(random.below(30)));
             let outcome = if killed { "killed" } else { "done before" };
             self.count(&format!("{word}, to be killed"), outcome);
         } else {
-            let finished = running.finish().map_err(failed)?;
+            let finished = running.finish().context(failed)?;
             let is_bad = address == faulty;
             let how = if is_bad { " over a bad line" } else { "" };
             self.count(&format!("{word}{how}"), finished.outcome());
@@ -237,7 +237,7 @@ impl Comers<'_> {
     }
 
     /// A second recording; only by those who may not, since between two recordings it would begin.
-    fn start(&self, address: SocketAddr) -> Result<(), SoakError> {
+    fn start(&self, address: SocketAddr) -> Result<()> {
         if self.downloads.target.keys.is_none() {
             return Ok(());
         }
@@ -245,7 +245,7 @@ impl Comers<'_> {
             .downloads
             .program
             .run(address, Role::View, &["start", "--name", "second"])
-            .map_err(SoakError::io("running the client"))?;
+            .context("running the client")?;
         self.count("start with the view key", finished.outcome());
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! All of it at once.
 
+use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::audit::{Audit, Sum};
 use super::downloads::{Counted, Downloads};
-use super::error::SoakError;
 use super::events::{EVENTS, Followed, Follower};
 use super::guest::Guest;
 use super::keeper::{DOWNLOADS, Keeper};
@@ -74,16 +74,16 @@ const PHASE: Duration = Duration::from_secs(15);
 /// The longest recording.
 const SHIFT: Duration = Duration::from_secs(300);
 
-pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
+pub fn run(plan: Plan) -> Result<Outcome> {
     let keys = plan
         .keyed
         .then(|| Keys::draw(&mut Random::stream(plan.seed, 0)));
     let mut guest = Guest::start(&plan.guest, "service", &plan.folder, keys.clone())?;
     let decoy = Guest::start(&plan.guest, "idle", &plan.folder, keys.clone())?;
-    let program = Program::new(&plan.client, &plan.folder, keys.as_ref())
-        .map_err(SoakError::io("writing the keys"))?;
+    let program =
+        Program::new(&plan.client, &plan.folder, keys.as_ref()).context("writing the keys")?;
     let downloads = plan.folder.join("downloads");
-    fs::create_dir_all(&downloads).map_err(SoakError::io("making a folder for downloads"))?;
+    fs::create_dir_all(&downloads).context("making a folder for downloads")?;
     let ledger = Arc::new(Ledger::default());
     let faulty = FaultyLine::to(
         guest.target.address,
@@ -91,7 +91,7 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
         Random::stream(plan.seed, 1).number(),
         Arc::clone(&ledger),
     )
-    .map_err(SoakError::io("making a faulty line"))?;
+    .context("making a faulty line")?;
     let soak = Soak {
         guest: &guest,
         decoy: &decoy.target,
@@ -200,7 +200,7 @@ fn growth(samples: &[Sample]) -> Vec<String> {
 }
 
 /// Waits until everybody has left, and looks once more.
-fn calm(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
+fn calm(guest: &Guest, at: Duration) -> Result<Sample> {
     // Longer than an agent keeps anybody who does not read.
     let end = Instant::now() + Duration::from_secs(70);
     loop {
@@ -294,7 +294,7 @@ impl Soak<'_> {
             self.peers_stop.store(true, Ordering::Relaxed);
             self.phases.set(Phase::Quiet);
             for peer in hostile {
-                self.join("a hostile peer", peer.join().map(Ok::<(), SoakError>));
+                self.join("a hostile peer", peer.join().map(anyhow::Ok));
             }
             self.stop.store(true, Ordering::Relaxed);
             let counted = self.join("the always-on recording", keeper.join());

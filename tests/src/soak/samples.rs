@@ -1,11 +1,11 @@
 //! What is looked at once a minute.
 
+use anyhow::Result;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use unikprof_proto::message::{Counters, Peers, Ring, RingEnd, RingHead};
 
-use super::error::SoakError;
 use super::guest::{Footprint, Guest};
 use super::keeper::ALWAYS_ON;
 use super::line::{End, answer};
@@ -68,7 +68,7 @@ impl RingState {
 
 impl Sample {
     /// Looks, as a client with the view key would.
-    pub(crate) fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
+    pub(crate) fn take(guest: &Guest, at: Duration) -> Result<Sample> {
         let (checked, ring) = served(&guest.target, Role::View, "a check", |speaker| {
             let checked = check(speaker)?;
             Ok((checked, RingState::ask(speaker, VCPUS)?))

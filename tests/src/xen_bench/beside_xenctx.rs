@@ -1,9 +1,9 @@
 //! What a stack costs the guest: xenctx in dom0 pauses it, unikprof samples inside it.
 
+use anyhow::{Result, bail};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::BenchError;
 use super::rig::{Mean, Rig};
 use crate::guest_statistics::GuestStatistics;
 
@@ -28,7 +28,7 @@ struct Turn {
 }
 
 /// The table: each load takes its turn in each round, in an order that moves.
-pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String, BenchError> {
+pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
     let rig = Rig::start("load=100")?;
     let xenctx_hz = xenctx_rate(&rig)?;
     eprintln!("xenctx takes {xenctx_hz:.1} stacks a second");
@@ -54,10 +54,10 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String, BenchError>
 }
 
 /// How many stacks a second xenctx takes, one after the other.
-fn xenctx_rate(rig: &Rig) -> Result<f64, BenchError> {
+fn xenctx_rate(rig: &Rig) -> Result<f64> {
     let text = rig.dom0(XENCTX)?;
     if !text.contains("rip:") && !text.contains("Call Trace") {
-        return Err(BenchError::Unexpected(format!("xenctx said: {text}")));
+        bail!("xenctx said: {text}");
     }
     let calls = 40;
     let start = rig.statistics()?;
@@ -71,12 +71,7 @@ fn repeated(calls: u32) -> String {
 }
 
 /// One turn of one load; with it the rate of the cycle counter, where a recording told it.
-fn take_turn(
-    rig: &Rig,
-    load: Load,
-    turn: Duration,
-    xenctx_hz: f64,
-) -> Result<(Turn, Option<u64>), BenchError> {
+fn take_turn(rig: &Rig, load: Load, turn: Duration, xenctx_hz: f64) -> Result<(Turn, Option<u64>)> {
     match load {
         Load::Nobody => {
             let (before, after) = rig.watch(turn)?;
@@ -91,7 +86,7 @@ fn take_turn(
         }
         Load::Unikprof { rate_hz } => {
             rig.start_recording(rate_hz)?;
-            let counted = || -> Result<u64, BenchError> {
+            let counted = || -> Result<u64> {
                 let status = rig.session()?.check(&mut ())?;
                 Ok(status.find(None)?.counters.recorded)
             };

@@ -1,5 +1,6 @@
 //! From `stop` to a file on disk, for very many distinct stacks.
 
+use anyhow::{Context as _, Result, bail};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use unikprof_client::recording::{Reading, Recording};
 
-use super::BenchError;
 use super::rig::{Rig, fetch};
 
 const STACKS: usize = 10_000;
@@ -22,7 +22,7 @@ const WORK: &str = "load=100 echo=7";
 const ECHOED: usize = 4 << 20;
 
 /// The table: a guest that is open and one with a key, one after the other.
-pub(super) fn measure() -> Result<String, BenchError> {
+pub(super) fn measure() -> Result<String> {
     let mut table = String::from(
         "\n### Download\n\n| | distinct stacks | bytes | from `stop` to the file | MB/s |\n|---|---|---|---|---|\n",
     );
@@ -44,7 +44,7 @@ pub(super) fn measure() -> Result<String, BenchError> {
 }
 
 /// Records and downloads some times, a row each; answers the median of the rates.
-fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64, BenchError> {
+fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64> {
     let path = rig.recording_path();
     let mut rates = Vec::new();
     for _ in 0..REPETITIONS {
@@ -54,15 +54,12 @@ fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64, BenchError
         fetch(&mut session, &path)?;
         let elapsed = start.elapsed().as_secs_f64();
         let bytes = fs::metadata(&path)
-            .map_err(|source| BenchError::File {
-                what: path.display().to_string(),
-                source,
-            })?
+            .with_context(|| path.display().to_string())?
             .len();
         let recording = Recording::open(&path, Reading::Strict)?;
         let stacks = recording.profile.samples().len();
         if stacks < STACKS {
-            return Err(BenchError::Unexpected(format!("only {stacks} stacks")));
+            bail!("only {stacks} stacks");
         }
         let rate = bytes as f64 / 1e6 / elapsed;
         rates.push(rate);
@@ -76,7 +73,7 @@ fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64, BenchError
 }
 
 /// Records until there are enough stacks. The table tells nothing of that: it keeps those of earlier recordings.
-fn record_many(rig: &Rig) -> Result<(), BenchError> {
+fn record_many(rig: &Rig) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(180);
     rig.start_recording(RATE_HZ)?;
     let deadline = Instant::now() + PATIENCE;
@@ -88,16 +85,14 @@ fn record_many(rig: &Rig) -> Result<(), BenchError> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(BenchError::Unexpected(format!(
-                "{samples} samples in {PATIENCE:?}"
-            )));
+            bail!("{samples} samples in {PATIENCE:?}");
         }
         thread::sleep(Duration::from_millis(200));
     }
 }
 
 /// MB a second that come back, while as many go out.
-fn echo_rate(rig: &Rig) -> Result<f64, BenchError> {
+fn echo_rate(rig: &Rig) -> Result<f64> {
     let address = rig.echo()?;
     let run = || -> io::Result<f64> {
         let mut stream = TcpStream::connect(address)?;
@@ -116,8 +111,5 @@ fn echo_rate(rig: &Rig) -> Result<f64, BenchError> {
         }
         Ok(ECHOED as f64 / 1e6 / elapsed)
     };
-    run().map_err(|source| BenchError::File {
-        what: "the echo service".to_owned(),
-        source,
-    })
+    run().context("the echo service")
 }

@@ -1,5 +1,6 @@
 //! A guest that works all the time, and how it is asked and recorded.
 
+use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use unikprof_client::key::Key;
 use unikprof_client::record::{self, Patience, Request, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
 
-use super::BenchError;
 use crate::guest_statistics::GuestStatistics;
 use crate::lab::{Lab, LabConfig};
 use crate::profiled::{
@@ -31,7 +31,7 @@ pub(super) struct Rig {
 
 impl Rig {
     /// Boots a guest with the profiler that does what the command line says.
-    pub(super) fn start(command_line: &str) -> Result<Rig, BenchError> {
+    pub(super) fn start(command_line: &str) -> Result<Rig> {
         eprintln!("booting a guest with `{command_line}`");
         let mut guest = profiled_guest(GUEST, command_line)?;
         guest.ports.push(ECHO_PORT);
@@ -40,9 +40,9 @@ impl Rig {
     }
 
     /// The same for those who hold a key, which is drawn here and lies in xenstore before the guest runs.
-    pub(super) fn start_with_key(command_line: &str) -> Result<Rig, BenchError> {
+    pub(super) fn start_with_key(command_line: &str) -> Result<Rig> {
         eprintln!("booting a guest with `{command_line}` and a key");
-        let key = Key::generate().map_err(|error| BenchError::Unexpected(error.to_string()))?;
+        let key = Key::generate()?;
         let key = key.to_text().to_string();
         let mut guest = profiled_guest(GUEST, command_line)?;
         guest.ports.push(ECHO_PORT);
@@ -56,7 +56,7 @@ impl Rig {
     }
 
     /// The same image, but nobody starts the profiler in it.
-    pub(super) fn start_without_profiler(command_line: &str) -> Result<Rig, BenchError> {
+    pub(super) fn start_without_profiler(command_line: &str) -> Result<Rig> {
         eprintln!("booting a guest with `{command_line}` and no profiler");
         let mut guest = profiled_guest(GUEST, "")?;
         guest.command_line = format!("stats={STATISTICS_PORT} {command_line}");
@@ -74,28 +74,23 @@ impl Rig {
         }
     }
 
-    pub(super) fn statistics(&self) -> Result<GuestStatistics, BenchError> {
+    pub(super) fn statistics(&self) -> Result<GuestStatistics> {
         let address = address_of(&self.lab, GUEST, STATISTICS_PORT)?;
-        GuestStatistics::read(address).map_err(BenchError::Statistics)
+        GuestStatistics::read(address).context("the guest's statistics")
     }
 
     /// Lets the guest be for a while; answers what it said before and after.
-    pub(super) fn watch(
-        &self,
-        turn: Duration,
-    ) -> Result<(GuestStatistics, GuestStatistics), BenchError> {
+    pub(super) fn watch(&self, turn: Duration) -> Result<(GuestStatistics, GuestStatistics)> {
         let before = self.statistics()?;
         thread::sleep(turn);
         Ok((before, self.statistics()?))
     }
 
-    pub(super) fn session(&self) -> Result<Session, BenchError> {
+    pub(super) fn session(&self) -> Result<Session> {
         let address = profiler_address(&self.lab, GUEST)?;
         let address = Address::new(address.ip().to_string(), address.port());
         let access = match &self.key {
-            Some(text) => Key::parse(text.as_bytes())
-                .map_err(|error| BenchError::Unexpected(error.to_string()))?
-                .into(),
+            Some(text) => Key::parse(text.as_bytes())?.into(),
             None => Access::Open,
         };
         Ok(Session::with_access(
@@ -106,7 +101,7 @@ impl Rig {
         )?)
     }
 
-    pub(super) fn start_recording(&self, rate_hz: f64) -> Result<(), BenchError> {
+    pub(super) fn start_recording(&self, rate_hz: f64) -> Result<()> {
         let settings = Settings {
             name: GUEST.into(),
             period_ns: (1e9 / rate_hz) as u64,
@@ -116,7 +111,7 @@ impl Rig {
         Ok(())
     }
 
-    pub(super) fn stop_recording(&self) -> Result<Recording, BenchError> {
+    pub(super) fn stop_recording(&self) -> Result<Recording> {
         let path = self.recording_path();
         fetch(&mut self.session()?, &path)?;
         Ok(Recording::open(&path, Reading::Strict)?)
@@ -128,19 +123,16 @@ impl Rig {
     }
 
     /// Runs a script in dom0, in which `$ID` is the guest's number; answers what it printed.
-    pub(super) fn dom0(&self, script: &str) -> Result<String, BenchError> {
+    pub(super) fn dom0(&self, script: &str) -> Result<String> {
         let id = self.lab.domain_id(GUEST)?;
         let output = self.lab.dom0(&format!("ID={id}; {script}"), DOM0)?;
         if output.status == 0 {
             return Ok(output.text);
         }
-        Err(BenchError::Unexpected(format!(
-            "dom0, {script:?}: {}",
-            output.text
-        )))
+        bail!("dom0, {script:?}: {}", output.text)
     }
 
-    pub(super) fn echo(&self) -> Result<std::net::SocketAddr, BenchError> {
+    pub(super) fn echo(&self) -> Result<std::net::SocketAddr> {
         Ok(address_of(&self.lab, GUEST, ECHO_PORT)?)
     }
 }
@@ -148,7 +140,7 @@ impl Rig {
 const ECHO_PORT: u16 = 7;
 
 /// Ends the recording and writes it; it must be complete.
-pub(super) fn fetch(session: &mut Session, path: &Path) -> Result<(), BenchError> {
+pub(super) fn fetch(session: &mut Session, path: &Path) -> Result<()> {
     let outcome = record::fetch(session, Request::Stop { recording: 0 }, path, &mut ())?;
     match outcome.incomplete {
         None => Ok(()),

@@ -1,5 +1,6 @@
 //! Bytes that the agent adds to a guest that has a network of its own already.
 
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +8,6 @@ use std::path::Path;
 
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
 
-use super::BenchError;
 use crate::lab::build_xen_guest;
 
 /// Whose code a symbol is: the first of these that its name holds.
@@ -35,7 +35,7 @@ pub struct Sizes {
     owners: BTreeMap<&'static str, u64>,
 }
 
-pub(super) fn measure() -> Result<String, BenchError> {
+pub(super) fn measure() -> Result<String> {
     eprintln!("building the guest without the agent, with it, and with keys as well");
     let guests = [
         sizes(&build_xen_guest(&["demo"])?)?,
@@ -71,12 +71,9 @@ pub(super) fn measure() -> Result<String, BenchError> {
 }
 
 /// The sizes of an image.
-pub fn sizes(image: &Path) -> Result<Sizes, BenchError> {
-    let bytes = fs::read(image).map_err(|source| BenchError::File {
-        what: image.display().to_string(),
-        source,
-    })?;
-    let file = object::File::parse(&*bytes).map_err(BenchError::Image)?;
+pub fn sizes(image: &Path) -> Result<Sizes> {
+    let bytes = fs::read(image).with_context(|| image.display().to_string())?;
+    let file = object::File::parse(&*bytes).context("the guest's image cannot be read")?;
     let mut sizes = Sizes::default();
     for section in file.sections() {
         match section.kind() {

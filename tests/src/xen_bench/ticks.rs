@@ -1,9 +1,9 @@
 //! Cycles of a tick, from the upcall's entry to its return, beside a handler that does nothing.
 
+use anyhow::{Context as _, Result, bail};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::BenchError;
 use super::rig::Rig;
 use crate::guest_statistics::GuestStatistics;
 
@@ -18,7 +18,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn between(before: &GuestStatistics, after: &GuestStatistics) -> Result<Parts, BenchError> {
+    fn between(before: &GuestStatistics, after: &GuestStatistics) -> Result<Parts> {
         Ok(Parts {
             ticks: after.since(before, "vcpu0.tick.upcall.count"),
             upcall: mean(before, after, "upcall")?,
@@ -34,15 +34,15 @@ impl Parts {
 }
 
 /// The mean cycles of one part.
-fn mean(before: &GuestStatistics, after: &GuestStatistics, part: &str) -> Result<f64, BenchError> {
+fn mean(before: &GuestStatistics, after: &GuestStatistics, part: &str) -> Result<f64> {
     let since = |figure: &str| after.since(before, &format!("vcpu0.tick.{part}.{figure}"));
     match since("count") {
-        0 => Err(BenchError::Unexpected(format!("the guest timed no {part}"))),
+        0 => bail!("the guest timed no {part}"),
         count => Ok(since("cycles") as f64 / count as f64),
     }
 }
 
-pub(super) fn measure(turn: Duration) -> Result<String, BenchError> {
+pub(super) fn measure(turn: Duration) -> Result<String> {
     // The lab of one ends before that of the other begins: two would share the processors.
     let bare = {
         let rig = Rig::start_without_profiler(&format!("load=100 bare={RATE_HZ}"))?;
@@ -67,7 +67,7 @@ pub(super) fn measure(turn: Duration) -> Result<String, BenchError> {
         .vcpus()
         .first()
         .and_then(|vcpu| vcpu.cost)
-        .ok_or_else(|| BenchError::Unexpected("the recording tells no cost".to_owned()))?;
+        .context("the recording tells no cost")?;
 
     let mut table = format!(
         "\n### A tick\n\nMean cycles of the emulated counter ({:.2} GHz), ticks at {RATE_HZ} Hz during the demo load.\n\n\

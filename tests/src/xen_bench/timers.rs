@@ -3,6 +3,7 @@
 //! The same kernel in C does the same work with either. It is recorded so fast that the next tick is always due: its
 //! running time by the ticks is then what a tick takes, from interrupt to interrupt. Stolen time is no running time.
 
+use anyhow::{Result, bail};
 use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
@@ -12,7 +13,6 @@ use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{Patience, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
 
-use super::BenchError;
 use super::rig::{Mean, fetch};
 use crate::c_xen_guest::{Agent, build_c_xen_guest};
 use crate::lab::{GuestConfig, Lab, LabConfig};
@@ -22,7 +22,7 @@ const BY_VIRQ: &str = "by-virq";
 const BY_APIC: &str = "by-apic";
 const BOOT: Duration = Duration::from_secs(120);
 
-pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String, BenchError> {
+pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
     let mut by_virq = GuestConfig::new(BY_VIRQ, build_c_xen_guest(Agent::Frames)?);
     by_virq.ports = vec![PROFILER_PORT];
     let mut by_apic = GuestConfig::new(BY_APIC, build_c_xen_guest(Agent::DropIn)?);
@@ -63,8 +63,8 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String, BenchError>
 }
 
 /// What a tick takes, in ns of running time.
-fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64, BenchError> {
-    let session = || -> Result<Session, BenchError> {
+fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64> {
+    let session = || -> Result<Session> {
         let address = profiler_address(lab, name)?;
         let address = Address::new(address.ip().to_string(), address.port());
         let (patience, interrupt) = (Patience::default(), Interrupt::default());
@@ -94,8 +94,6 @@ fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64, BenchError> {
         .and_then(|vcpu| vcpu.runstate.running_ns);
     match (running_ns, recording.profile.counters().ticks) {
         (Some(running_ns), ticks @ 1000..) => Ok(running_ns as f64 / ticks as f64),
-        other => Err(BenchError::Unexpected(format!(
-            "{name}: running time and ticks {other:?}"
-        ))),
+        other => bail!("{name}: running time and ticks {other:?}"),
     }
 }

@@ -1,6 +1,5 @@
 //! The guest of a case.
 
-use unikprof_tests::accuracy::error::AccuracyError;
 use unikprof_tests::accuracy::xen::{XenGuest, steal};
 use unikprof_tests::lab::{LabError, Shared};
 
@@ -27,8 +26,8 @@ fn start(built: &FramePointers) -> Result<XenGuest, LabError> {
         }),
         FramePointers::Omitted => XenGuest::without_frame_pointers(),
     };
-    started.map_err(|error| match error {
-        AccuracyError::Lab(error) => error,
-        other => panic!("{other}"),
+    started.map_err(|error| match error.downcast() {
+        Ok(error) => error,
+        Err(other) => panic!("{other:#}"),
     })
 }

@@ -2,14 +2,14 @@
 
 use super::guest::XenGuest;
 use super::{shares, steal};
-use crate::accuracy::error::AccuracyError;
 use crate::accuracy::row::{HEADING, Row, Verdict};
 use crate::accuracy::{
     blocking, broken_chains, known_shares, leaf_callers, masked_events, short_bursts, slow_down,
     step_lock, without_frame_pointers,
 };
+use anyhow::Result;
 
-type Case = fn(&mut XenGuest) -> Result<Vec<Row>, AccuracyError>;
+type Case = fn(&mut XenGuest) -> Result<Vec<Row>>;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -94,7 +94,7 @@ const CASES: [(u8, Case); 10] = [
 ];
 
 /// Prints the table; answers how many rows missed their goal.
-pub fn run(numbers: &[u8]) -> Result<usize, AccuracyError> {
+pub fn run(numbers: &[u8]) -> Result<usize> {
     let is_wanted = |case| numbers.is_empty() || numbers.contains(&case);
     let mut missed = 0;
     let mut print = |rows: Vec<Row>| {
@@ -118,7 +118,7 @@ pub fn run(numbers: &[u8]) -> Result<usize, AccuracyError> {
 }
 
 /// Case 9 for a guest that was built without frame pointers.
-fn without_any_frame_pointers() -> Result<Vec<Row>, AccuracyError> {
+fn without_any_frame_pointers() -> Result<Vec<Row>> {
     let mut guest = XenGuest::without_frame_pointers()?;
     ["sorts", "small functions"]
         .into_iter()

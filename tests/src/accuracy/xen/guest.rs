@@ -1,5 +1,6 @@
 //! The guest on a Xen.
 
+use anyhow::{Context as _, Result, bail};
 use std::borrow::Borrow;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -17,7 +18,6 @@ use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symb
 
 use super::steal;
 use crate::accuracy::capture::Captured;
-use crate::accuracy::error::AccuracyError;
 use crate::accuracy::guest::{Captures, Guest};
 use crate::accuracy::images::Images;
 use crate::accuracy::recorded::Recorded;
@@ -49,18 +49,18 @@ pub struct XenGuest<L: Borrow<Lab> = Lab> {
 
 impl XenGuest {
     /// A guest that was built as the agent asks for, and a neighbour, which runs.
-    pub fn with_frame_pointers() -> Result<XenGuest, AccuracyError> {
+    pub fn with_frame_pointers() -> Result<XenGuest> {
         let image = build_xen_guest(FEATURES)?;
         XenGuest::start(&image, vec![steal::neighbour(&image)])
     }
 
-    pub fn without_frame_pointers() -> Result<XenGuest, AccuracyError> {
+    pub fn without_frame_pointers() -> Result<XenGuest> {
         let image = build_xen_guest_without_frame_pointers(Processor::X86_64, FEATURES)?;
         XenGuest::start(&image, Vec::new())
     }
 
     /// Boots a lab with the guest of this image, and others beside it.
-    pub(crate) fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest, AccuracyError> {
+    pub(crate) fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest> {
         let mut guest = GuestConfig::new(GUEST, image);
         guest.command_line = format!(
             "profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} echo={ECHO_PORT} \
@@ -89,7 +89,7 @@ impl XenGuest {
 
 impl<L: Borrow<Lab>> XenGuest<L> {
     /// The guest of this name, which runs this image with the feature `accuracy` and `orders=7002`.
-    pub fn of(lab: L, name: &str, image: &Path) -> Result<XenGuest<L>, AccuracyError> {
+    pub fn of(lab: L, name: &str, image: &Path) -> Result<XenGuest<L>> {
         let mut images = SymbolImages::new(ImageOptions::default());
         images.add_image(image, Force::No)?;
         Ok(XenGuest {
@@ -106,7 +106,7 @@ impl<L: Borrow<Lab>> XenGuest<L> {
         &mut self,
         settings: &Settings,
         order: &str,
-    ) -> Result<(Recorded, Recording), AccuracyError> {
+    ) -> Result<(Recorded, Recording)> {
         let mut session = self.session()?;
         let prepared = caller_table::prepare(&self.symbolizer, session.agent(), settings.unwind)?;
         session.start(&Settings {
@@ -128,17 +128,14 @@ impl<L: Borrow<Lab>> XenGuest<L> {
         let running_ns = recording.profile.vcpus().first();
         let running_ns = running_ns
             .and_then(|vcpu| vcpu.runstate.running_ns)
-            .ok_or_else(|| AccuracyError::Answer {
-                expected: "a recording with the vCPU's running time".into(),
-                found: "none".into(),
-            })?;
+            .context("expected a recording with the vCPU's running time")?;
         let truth = Truth::parse(&format!("{answer} total={running_ns}"))?;
         let recorded = Recorded::open(&path, &self.symbolizer, truth)?;
         Ok((recorded, recording))
     }
 
     /// Has the guest do what a line says; answers its answer.
-    pub(crate) fn order(&self, order: &str) -> Result<String, AccuracyError> {
+    pub(crate) fn order(&self, order: &str) -> Result<String> {
         let followed = || -> io::Result<String> {
             let mut stream = self.connect(ORDERS_PORT)?;
             writeln!(stream, "{order}")?;
@@ -146,16 +143,16 @@ impl<L: Borrow<Lab>> XenGuest<L> {
             BufReader::new(stream).read_line(&mut answer)?;
             Ok(answer.trim_end().to_owned())
         };
-        let answer = followed().map_err(AccuracyError::io(&format!("ordering {order:?}")))?;
+        let answer = followed().with_context(|| format!("ordering {order:?}"))?;
         // Whether it is one, is known by its parts.
         Truth::parse(&answer).map(|_| answer)
     }
 
     /// Sends the guest a byte every so often and takes it back, until the result is dropped: something to wait for.
-    fn knock(&self, every: Duration) -> Result<Knocking, AccuracyError> {
+    fn knock(&self, every: Duration) -> Result<Knocking> {
         let mut stream = self
             .connect(ECHO_PORT)
-            .map_err(AccuracyError::io("connecting to the guest's echo"))?;
+            .context("connecting to the guest's echo")?;
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             let mut byte = [b'?'];
@@ -171,18 +168,15 @@ impl<L: Borrow<Lab>> XenGuest<L> {
         })
     }
 
-    pub(crate) fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
+    pub(crate) fn dom0(&self, script: &str) -> Result<String> {
         let output = self.lab.borrow().dom0(script, DOM0)?;
         if output.status == 0 {
             return Ok(output.text);
         }
-        Err(AccuracyError::Answer {
-            expected: format!("dom0 to run {script:?}"),
-            found: output.text,
-        })
+        bail!("expected dom0 to run {script:?}: {}", output.text)
     }
 
-    fn session(&self) -> Result<Session, AccuracyError> {
+    fn session(&self) -> Result<Session> {
         let address = address_of(self.lab.borrow(), &self.name, PROFILER_PORT)?;
         let address = Address::new(address.ip().to_string(), address.port());
         Ok(Session::open(
@@ -202,12 +196,12 @@ impl<L: Borrow<Lab>> XenGuest<L> {
 }
 
 impl<L: Borrow<Lab>> Guest for XenGuest<L> {
-    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
+    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded> {
         self.record_whole(settings, command)
             .map(|(recorded, _)| recorded)
     }
 
-    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures> {
         let load = load.replace(' ', "_");
         self.order(&format!("capture load={load} samples={samples}"))?;
         let taken = || -> io::Result<Vec<u8>> {
@@ -215,11 +209,8 @@ impl<L: Borrow<Lab>> Guest for XenGuest<L> {
             self.connect(CAPTURES_PORT)?.read_to_end(&mut bytes)?;
             Ok(bytes)
         };
-        let bytes = taken().map_err(AccuracyError::io("taking captured samples"))?;
-        let samples = Captured::read_all(&bytes).map_err(|source| AccuracyError::Capture {
-            path: "captured samples".into(),
-            source,
-        })?;
+        let bytes = taken().context("taking captured samples")?;
+        let samples = Captured::read_all(&bytes)?;
         let session = self.session()?;
         let callers =
             caller_table::prepare(&self.symbolizer, session.agent(), Unwind::Table)?.table;

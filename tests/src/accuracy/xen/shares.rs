@@ -5,10 +5,10 @@
 //! runs it falls on the functions by their shares. So shares are those of the dozen functions among themselves, and
 //! the truth is that of all runs.
 
+use anyhow::Result;
 use unikprof_accuracy_loads::shares::{COUNT, FUNCTIONS};
 use unikprof_client::report::Interval;
 
-use crate::accuracy::error::AccuracyError;
 use crate::accuracy::guest::{Guest, settings};
 use crate::accuracy::known_shares::{Effort, GOAL, Pooled, table};
 use crate::accuracy::recorded::Recorded;
@@ -35,7 +35,7 @@ fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
 }
 
 /// Runs the load so often, and pools its recordings.
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares> {
     let settings = settings(effort.period_ns);
     let command = format!("shares ns={}", effort.run_ns);
     let mut runs = Vec::new();
@@ -72,7 +72,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
     let found = shares.coverage.share();

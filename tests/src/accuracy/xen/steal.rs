@@ -3,6 +3,7 @@
 //! The shares of functions are to be as without the neighbour, and the stolen time as dom0 sees it: what is left
 //! of the wall's time when the guest's CPU time is taken off, for a guest that never blocks.
 
+use anyhow::{Context as _, Result};
 use std::path::Path;
 
 use unikprof_accuracy_loads::shares::FUNCTIONS;
@@ -10,7 +11,6 @@ use unikprof_client::report::Interval;
 
 use super::guest::{GUEST, XenGuest};
 use super::shares::among_themselves;
-use crate::accuracy::error::AccuracyError;
 use crate::accuracy::guest::settings;
 use crate::accuracy::row::{Row, Verdict, percent};
 use crate::lab::GuestConfig;
@@ -56,13 +56,13 @@ impl Beside {
 }
 
 /// Pauses the neighbour: it is to run only while [`measure`] lets it.
-pub fn pause(guest: &XenGuest) -> Result<(), AccuracyError> {
+pub fn pause(guest: &XenGuest) -> Result<()> {
     // Pauses are counted: as many unpauses would be due.
     guest.dom0(&format!("xl pause {NEIGHBOUR}")).map(drop)
 }
 
 /// Records without the neighbour, which must be [paused](pause), then beside it.
-pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside, AccuracyError> {
+pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside> {
     let settings = settings(effort.period_ns);
     let order = format!("shares ns={}", effort.run_ns);
     let (alone, _) = guest.record_whole(&settings, &order)?;
@@ -86,16 +86,13 @@ pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside, Accuracy
             .zip(pairs)
             .map(|((name, _), (alone, beside))| (*name, alone, beside))
             .collect(),
-        stolen: stolen.ok_or_else(|| AccuracyError::Answer {
-            expected: "a recording with the vCPU's stolen time".into(),
-            found: "none".into(),
-        })?,
+        stolen: stolen.context("expected a recording with the vCPU's stolen time")?,
         stolen_by_dom0: 1.0 - (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s),
     })
 }
 
 /// The case's rows: the shares, and the stolen time.
-pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>> {
     let found = measure(guest, effort)?;
     let load = format!(
         "{:.0} s beside a guest that never blocks, on one processor",
@@ -153,12 +150,9 @@ struct SeenByDom0 {
     at_s: f64,
 }
 
-fn seen_by_dom0(guest: &XenGuest) -> Result<SeenByDom0, AccuracyError> {
+fn seen_by_dom0(guest: &XenGuest) -> Result<SeenByDom0> {
     let text = guest.dom0(&format!("xl vcpu-list {GUEST}; cat /proc/uptime"))?;
-    parse(&text).ok_or_else(|| AccuracyError::Answer {
-        expected: "`xl vcpu-list` and the uptime".into(),
-        found: text,
-    })
+    parse(&text).with_context(|| format!("expected `xl vcpu-list` and the uptime: {text:?}"))
 }
 
 /// `Name ID VCPU CPU State Time(s) Affinity…`, then the uptime.
