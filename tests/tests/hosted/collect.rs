@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -109,19 +110,27 @@ fn every_tick_is_somewhere_through_faults() {
     }
 }
 
+/// A collector's folder, for the guest at this address, with more settings of the guest; recordings go there.
+fn folder_for(address: SocketAddr, more: &str) -> TempDir {
+    let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
+    let toml = format!(
+        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
+         [[guests]]\nname = \"guest\"\naddress = \"{address}\"\n{more}",
+    );
+    fs::write(folder.path().join("fleet.toml"), toml).unwrap();
+    folder
+}
+
+fn with_key(keyed: &Keyed) -> String {
+    format!("key-file = \"{}\"\n", keyed.control.display())
+}
+
 /// A connection is made anew from the depth of whatever it was needed for.
 #[test]
 fn a_line_that_breaks_loses_nothing() {
     let keyed = Keyed::start("shares");
     let proxy = Proxy::to(keyed.guest.address());
-    let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
-    let toml = format!(
-        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
-         [[guests]]\nname = \"guest\"\naddress = \"{}\"\nkey-file = \"{}\"\n",
-        proxy.address(),
-        keyed.control.display(),
-    );
-    fs::write(folder.path().join("fleet.toml"), toml).unwrap();
+    let folder = folder_for(proxy.address(), &with_key(&keyed));
     let mut collector = Collector::start(folder.path());
     let mut before = 0;
     for _ in 0..5 {
@@ -140,13 +149,7 @@ fn a_line_that_breaks_loses_nothing() {
 /// The collector of the guest behind a proxy, recorded so, and its folder. It has an epoch whose acknowledgement did not
 /// arrive.
 fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Collector) {
-    let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
-    let toml = format!(
-        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
-         [[guests]]\nname = \"guest\"\naddress = \"{}\"\n{how}",
-        proxy.address(),
-    );
-    fs::write(folder.path().join("fleet.toml"), toml).unwrap();
+    let folder = folder_for(proxy.address(), how);
     proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
     let mut collector = Collector::start(folder.path());
     proxy.wait_for_limit();
@@ -233,16 +236,7 @@ fn an_engines_certificate_may_be_a_companys_own() {
 #[test]
 fn a_recording_that_another_one_fetches_is_waited_for_and_told() {
     let keyed = Keyed::start("shares");
-    let toml = format!(
-        "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"folder\"\npath = \"recordings\"\n\
-         [[guests]]\nname = \"guest\"\naddress = \"{}\"\nkey-file = \"{}\"\n",
-        keyed.guest.address(),
-        keyed.control.display(),
-    );
-    let folders = [(); 2].map(|()| TempDir::with_prefix("unikprof-collect-").unwrap());
-    for folder in &folders {
-        fs::write(folder.path().join("fleet.toml"), &toml).unwrap();
-    }
+    let folders = [(); 2].map(|()| folder_for(keyed.guest.address(), &with_key(&keyed)));
     let mut first = Collector::start(folders[0].path());
     first.wait_for("ticks", 1, |guest| fetched(guest) > 0);
     let mut second = Collector::start(folders[1].path());

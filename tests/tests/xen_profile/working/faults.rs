@@ -20,21 +20,6 @@ fn is_all(client: &Client, guest: &Guest<'_>) {
     assert_eq!(status["epochs"], 0, "it was acknowledged: {status:#}");
 }
 
-#[test]
-fn a_download_that_is_cut_goes_on_over_another_connection() {
-    on(&WORKING, |lab| {
-        let guest = Guest::of(lab, "working");
-        record_many_stacks(&guest.client());
-        let proxy = Proxy::to(guest.address());
-        proxy.limit_next(IN_THE_MIDDLE, Then::Cut);
-        let client = Client::of(proxy.address());
-        client.must(&["stop", "-o", "all.unikprof"]);
-        proxy.wait_for_limit();
-        assert!(proxy.connections() >= 2);
-        is_all(&client, &guest);
-    });
-}
-
 /// The guest's cable is pulled, in dom0, while a client downloads, and plugged in again.
 #[test]
 fn a_download_outlives_an_outage_of_the_guests_network() {
