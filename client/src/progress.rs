@@ -87,7 +87,6 @@ impl ProgressLine {
     }
 
     fn tracing(&mut self, state: &TraceState, calls: u64, duration_ns: u64) {
-        self.is_trace = true;
         if !self.is_terminal && duration_ns == 0 && !self.endless {
             self.endless = true;
             self.say("tracing until interrupted (no time was given)");
@@ -137,14 +136,17 @@ impl Observer for ProgressLine {
                 calls,
                 duration_ns,
             } => self.tracing(state, calls, duration_ns),
-            Event::SettingUp { functions, probes } => self.prepare(format!(
-                "setting {} probes in {} functions, Ctrl-C gives up",
-                grouped(probes as u64),
-                grouped(functions as u64)
-            )),
+            Event::SettingUp { functions, probes } => {
+                self.is_trace = true;
+                self.prepare(format!(
+                    "setting {} probes in {} functions, Ctrl-C gives up",
+                    grouped(probes as u64),
+                    grouped(functions as u64)
+                ));
+            }
             Event::Abandoned { is_restored: true } => self.say("all probes are removed"),
             Event::Abandoned { is_restored: false } => self.say(
-                "the agent did not answer: it removes the probes itself, 30 s after it last heard from this client",
+                "it is not known whether the probes are removed: the agent removes them itself, 30 s after it last heard from this client",
             ),
             Event::Stopping if self.stopping => {}
             Event::Stopping => {

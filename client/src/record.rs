@@ -116,7 +116,7 @@ pub enum Event<'a> {
     },
     /// A trace has failed, or the user gave it up.
     Abandoned {
-        /// Whether the agent answered that it has removed the probes.
+        /// Whether the agent answered that the probes are removed.
         is_restored: bool,
     },
     /// The user requested a stop; the samples so far are fetched.

@@ -176,6 +176,8 @@ fn a_wrong_command_line_is_usage() {
         ("report f --vcpu x", &["a vCPU's number", "`--vcpu 0,2`"]),
         ("report f --top x", &["a whole number"]),
         ("nonsense", &["unrecognized subcommand"]),
+        ("trace", &["'connect trace'"]),
+        ("help trace", &["'connect trace'"]),
     ] {
         refused(2, line, words);
     }

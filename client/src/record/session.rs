@@ -424,7 +424,7 @@ impl Session {
         let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
         let mut told = false;
         loop {
-            if interrupt.stop() && !std::mem::replace(&mut told, true) {
+            if interrupt.stop() && !interrupt.quit() && !std::mem::replace(&mut told, true) {
                 observer.event(Event::Stopping);
             }
             let until = (Instant::now() + waits.next()).min(end);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use unikprof_proto::code::{trace_flag, trace_state};
+use unikprof_proto::code::{refusal, trace_flag, trace_state};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{
     TraceArm, TraceArmed, TraceBegin, TraceCallers, TraceEnd, TraceFetch, TraceFunctions,
@@ -322,7 +322,11 @@ impl Session {
     fn abandon_trace(&mut self, trace: u64, observer: &mut dyn Observer) {
         self.renew();
         // The first error is the one to tell.
-        let is_restored = self.stop_trace(trace, &mut ()).is_ok();
+        let is_restored = match self.stop_trace(trace, &mut ()) {
+            Ok(_) => true,
+            // The agent has ended it by itself.
+            Err(error) => error.is_refused(refusal::NO_TRACE),
+        };
         observer.event(Event::Abandoned { is_restored });
     }
 
