@@ -402,8 +402,9 @@ impl<'m> Slot<'m> {
         }
     }
 
+    /// The same for any number, compiled once.
     #[inline(never)]
-    fn needs_of_several(&self, live: Live, blocked: bool) -> Needs {
+    pub(crate) fn needs_of_several(&self, live: Live, blocked: bool) -> Needs {
         self.each(live)
             .fold(Needs::NONE, |needs, (index, recording)| {
                 let shortest = self.driver(needs);

@@ -224,14 +224,8 @@ pub(super) mod hooks {
         fp: u64,
     ) {
         if !pass(size) {
-            enter_with(pointer, size, pc, sp, fp);
+            allocated(pointer, size, 0, &Registers::new(pc, sp, fp));
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn enter_with(pointer: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
-        let _ = one::upcall(|agent| allocated(agent, pointer, size, &Registers::new(pc, sp, fp)));
     }
 
     pub(super) extern "C" fn on_sampled_alloc(
@@ -242,10 +236,27 @@ pub(super) mod hooks {
         sp: u64,
         fp: u64,
     ) {
+        if interval != 0 {
+            allocated(key, size, interval, &Registers::new(pc, sp, fp));
+        }
+    }
+
+    /// Enters with an allocation that may be sampled, or one that another sampler has drawn at the mean `interval`.
+    #[cold]
+    #[inline(never)]
+    fn allocated(pointer: *const c_void, size: usize, interval: usize, registers: &Registers) {
         let _ = one::upcall(|agent| {
-            let registers = Registers::new(pc, sp, fp);
-            agent.on_sampled_alloc(key.addr() as u64, size as u64, interval as u64, &registers);
-            note_samples(agent);
+            settle(agent, false);
+            match interval as u64 {
+                0 => agent.on_alloc_from(pointer.cast(), size, || *registers),
+                drawn => {
+                    agent.on_sampled_alloc(pointer.addr() as u64, size as u64, drawn, registers)
+                }
+            }
+            settle(agent, true);
+            if agent.has_live_samples() {
+                HOLDS.note();
+            }
         });
     }
 
@@ -282,26 +293,6 @@ pub(super) mod hooks {
             let left = countdown.left.load(Ordering::Relaxed);
             let next = agent.spend(given.saturating_sub(left));
             countdown.begin(if goes_on { next } else { 0 });
-        }
-    }
-
-    #[inline(never)]
-    fn allocated(
-        agent: &Agent<'static, Guest>,
-        pointer: *const c_void,
-        size: usize,
-        registers: &Registers,
-    ) {
-        settle(agent, false);
-        agent.on_alloc_from(pointer.cast(), size, || *registers);
-        settle(agent, true);
-        note_samples(agent);
-    }
-
-    #[inline(never)]
-    fn note_samples(agent: &Agent<'static, Guest>) {
-        if agent.has_live_samples() {
-            HOLDS.note();
         }
     }
 

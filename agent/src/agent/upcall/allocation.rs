@@ -7,7 +7,7 @@ use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
 use unikprof_proto::ring::{kind, outcome};
 
-use super::{INTERRUPTED_CYCLES, charge_cycles};
+use super::{INTERRUPTED_CYCLES, charge_cycles, count_lost};
 use crate::agent::Agent;
 use crate::count::live::{Held, LiveEntry, LiveTable};
 use crate::count::points::Point;
@@ -39,33 +39,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             && let Some((vcpu, slot)) = self.current()
             && !slot.cells.points.pass(size)
         {
-            self.visit(vcpu, slot, (address, size), &registers());
-        }
-    }
-
-    /// Counts an allocation that may be sampled.
-    #[cold]
-    #[inline(never)]
-    fn visit(
-        &self,
-        vcpu: u32,
-        slot: &'m Slot<'m>,
-        (address, size): (u64, u64),
-        registers: &Registers,
-    ) {
-        let live = slot.live();
-        let intervals = slot
-            .each(live)
-            .filter_map(|(_, recording)| recording.interval_bytes());
-        let least = intervals.min().unwrap_or(0);
-        if let Some(point) = slot.cells.points.visit(size, least) {
-            let sampled = Sampled {
-                vcpu,
-                address,
-                size,
-                least,
-            };
-            self.sample_allocation(slot, live, &sampled, point, registers);
+            self.visit(vcpu, slot, (address, size), 0, &registers());
         }
     }
 
@@ -81,18 +55,43 @@ impl<'m, P: Platform> Agent<'m, P> {
             && interval != 0
             && let Some((vcpu, slot)) = self.current()
         {
-            let point = slot.cells.points.drawn_elsewhere(size, interval);
+            self.visit(vcpu, slot, (address, size), interval, registers);
+        }
+    }
+
+    /// Counts an allocation that may be sampled. `drawn` is the mean interval at which another sampler has drawn it; 0 if none
+    /// has.
+    #[cold]
+    #[inline(never)]
+    fn visit(
+        &self,
+        vcpu: u32,
+        slot: &'m Slot<'m>,
+        (address, size): (u64, u64),
+        drawn: u64,
+        registers: &Registers,
+    ) {
+        let (live, points) = (slot.live(), &slot.cells.points);
+        let (least, point) = if drawn == 0 {
+            let intervals = slot
+                .each(live)
+                .filter_map(|(_, recording)| recording.interval_bytes());
+            let least = intervals.min().unwrap_or(0);
+            (least, points.visit(size, least))
+        } else {
+            (drawn, Some(points.drawn_elsewhere(size, drawn)))
+        };
+        if let Some(point) = point {
             let sampled = Sampled {
                 vcpu,
                 address,
                 size,
-                least: interval,
+                least,
             };
-            self.sample_allocation(slot, slot.live(), &sampled, point, registers);
+            self.sample_allocation(slot, live, &sampled, point, registers);
         }
     }
 
-    #[inline(never)]
     fn sample_allocation(
         &self,
         slot: &'m Slot<'m>,
@@ -116,9 +115,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
             None => {
                 let due = slot.left(due);
-                for (_, recording) in slot.each(due) {
-                    recording.counters.add_shared(Counter::Lost, 1);
-                }
+                count_lost(slot, due);
                 self.write_allocation(vcpu, now_ns, kind::NO_SAMPLE, outcome::LOST, due);
             }
         }
@@ -139,7 +136,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     ) {
         let mut path = owned.path_cells().begin();
         let (counting, holding) = divide(slot, served.recordings(), sampled.size, &mut path);
-        let asked = slot.needs(slot.live(), false).asked;
+        let asked = slot.needs_of_several(slot.live(), false).asked;
         let walked = self.walk(registers, slot.cells, asked, &mut path);
         let sample = Sample {
             walked,

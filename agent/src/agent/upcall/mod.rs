@@ -22,9 +22,19 @@ use crate::stack::walk::{Guide, Walked, walk};
 use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
 /// Adds cycles to the cost of each recording, without owning the slot.
+#[inline(never)]
 fn charge_cycles(slot: &Slot<'_>, live: Live, cycles: u64) {
     for (_, recording) in slot.each(live) {
         recording.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
+    }
+}
+
+/// Counts a sample that found the slot in use, without owning the slot.
+#[cold]
+#[inline(never)]
+fn count_lost(slot: &Slot<'_>, due: Live) {
+    for (_, recording) in slot.each(due) {
+        recording.counters.add_shared(Counter::Lost, 1);
     }
 }
 
@@ -269,9 +279,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
             slot.cells.defer(&path, Sample { walked, late }, due);
         } else {
-            for (_, recording) in slot.each(due) {
-                recording.counters.add_shared(Counter::Lost, 1);
-            }
+            count_lost(slot, due);
             self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
         }
         self.charge(entry, slot, delivered.live)
