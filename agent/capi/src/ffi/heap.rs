@@ -247,11 +247,11 @@ pub(super) mod hooks {
     fn allocated(pointer: *const c_void, size: usize, interval: usize, registers: &Registers) {
         let _ = one::upcall(|agent| {
             settle(agent, false);
-            match interval as u64 {
-                0 => agent.on_alloc_from(pointer.cast(), size, || *registers),
-                drawn => {
-                    agent.on_sampled_alloc(pointer.addr() as u64, size as u64, drawn, registers)
-                }
+            if interval == 0 {
+                agent.on_alloc_from(pointer.cast(), size, || *registers);
+            } else {
+                let [key, size, drawn] = [pointer.addr(), size, interval].map(|it| it as u64);
+                agent.on_sampled_alloc(key, size, drawn, registers);
             }
             settle(agent, true);
             if agent.has_live_samples() {
