@@ -188,9 +188,7 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings()?;
-        if !arguments.names.is_empty() {
-            names::check(symbolizer, self.session.agent())?;
-        }
+        self.check_names(&arguments.names, symbolizer)?;
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
         let started = self.session.start_observed(&settings, &mut Warnings)?;
@@ -219,9 +217,7 @@ impl Conversation {
     }
 
     fn top(&mut self, arguments: &TopArguments, symbolizer: &Symbolizer) -> Result<(), Failure> {
-        if !arguments.names.is_empty() {
-            names::check(symbolizer, self.session.agent())?;
-        }
+        self.check_names(&arguments.names, symbolizer)?;
         let target = match top::choose(&mut self.session, arguments)? {
             Some(recording) => top::Target::Running(recording),
             None => {
@@ -240,9 +236,7 @@ impl Conversation {
         arguments: &ConnectLeaksArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        if !arguments.names.is_empty() {
-            names::check(symbolizer, self.session.agent())?;
-        }
+        self.check_names(&arguments.names, symbolizer)?;
         let mut settings = arguments.settings()?;
         let unwinding = &arguments.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
@@ -250,6 +244,14 @@ impl Conversation {
         leaks::connect(
             session, interrupt, arguments, &settings, symbolizer, self.json,
         )
+    }
+
+    /// Whether the images that were named, if any, are the ones that the guest runs.
+    fn check_names(&self, names: &NameArguments, symbolizer: &Symbolizer) -> Result<(), Failure> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        names::check(symbolizer, self.session.agent())
     }
 
     /// Finds the table to look callers up in, as far as it is wanted and can be had.
@@ -349,9 +351,7 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
-        if !names.is_empty() {
-            names::check(symbolizer, agent)?;
-        }
+        self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         self.interrupt.listen().map_err(Failure::Signals)?;
         let mut progress = ProgressLine::on_stderr();

@@ -164,12 +164,11 @@ impl TraceDiff {
         };
         let changed = |it: &Changed| -> Value {
             it.factor.map_or(Value::Null, |factor| {
-                // JSON has no infinity: a function that is new has no upper bound.
-                let finite = |number: f64| number.is_finite().then_some(number);
+                // What is infinite is written as `null`: a function that is new has no upper bound.
                 json!({
-                    "factor": finite(factor.factor),
-                    "low": finite(factor.low),
-                    "high": finite(factor.high),
+                    "factor": factor.factor,
+                    "low": factor.low,
+                    "high": factor.high,
                     "significant": it.is_found,
                 })
             })
@@ -212,15 +211,29 @@ fn lacks(name: &str, view: &TraceView<'_>) -> Option<String> {
 
 /// The functions of a trace by name; several may have one.
 fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
-    let mut by_function: Vec<Row> = Vec::new();
-    by_function.resize_with(view.trace.functions.len(), Row::default);
+    let functions = &view.trace.functions;
+    let mut rows: Vec<Row> = Vec::new();
+    rows.resize_with(functions.len(), Row::default);
     for row in view.rows() {
         let at = row.function;
-        by_function[at] = row;
+        rows[at] = row;
+    }
+    let mut blocks = vec![[[0.0; 2]; BLOCKS]; functions.len()];
+    if let Some(calls) = view.calls.as_ref().filter(|_| has_blocks) {
+        let inside_ns = view.inside_ns(calls);
+        for (at, call) in calls.all.iter().enumerate() {
+            let is_ended = !matches!(call.end, End::Open | End::Lost);
+            if is_ended && view.is_shown(calls, at) {
+                let bin = view.bin(call.start_ns, BLOCKS);
+                let [number, own_ns] = &mut blocks[usize::from(call.function)][bin];
+                *number += 1.0;
+                *own_ns += call.duration_ns().saturating_sub(inside_ns[at]) as f64;
+            }
+        }
     }
     let mut sides: BTreeMap<String, Side> = BTreeMap::new();
-    for (at, row) in by_function.iter().enumerate() {
-        if view.trace.functions[at].refused.is_some() {
+    for (at, (row, blocks)) in rows.iter().zip(blocks).enumerate() {
+        if functions[at].refused.is_some() {
             continue;
         }
         let side = sides.entry(view.name(at)).or_default();
@@ -231,18 +244,9 @@ fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
         side.p50_ns = side.p50_ns.max(row.p50_ns);
         side.p99_ns = side.p99_ns.max(row.p99_ns);
         side.blocks.resize(BLOCKS, [0.0; 2]);
-    }
-    let calls = view.calls.as_ref().filter(|_| has_blocks);
-    if let Some(calls) = calls {
-        let inside_ns = view.inside_ns(calls);
-        for (at, call) in calls.all.iter().enumerate() {
-            let is_ended = !matches!(call.end, End::Open | End::Lost);
-            let side = sides.get_mut(&view.name(call.function.into()));
-            if let Some(side) = side.filter(|_| is_ended && view.is_shown(calls, at)) {
-                let block = &mut side.blocks[view.bin(call.start_ns, BLOCKS)];
-                block[0] += 1.0;
-                block[1] += call.duration_ns().saturating_sub(inside_ns[at]) as f64;
-            }
+        for (sum, [number, own_ns]) in side.blocks.iter_mut().zip(blocks) {
+            sum[0] += number;
+            sum[1] += own_ns;
         }
     }
     sides
