@@ -13,7 +13,7 @@ const OF_THE_HOST: [&str; 3] = ["stolen", "masked", "burst"];
 
 fn record(guest: &Guest) -> Client {
     let client = guest.client();
-    client.record("8s", &["-F", "997"]);
+    client.record_samples(2_000, &["-F", "997"]);
     client
 }
 

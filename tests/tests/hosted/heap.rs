@@ -29,7 +29,7 @@ fn report(client: &Client, more: &[&str]) -> Value {
 pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
     let guest = Guest::start("leaking");
     let client = guest.allocating_client();
-    client.record("5s", &["--mode", "alloc", "--every", EVERY]);
+    client.record_samples(8_000, &["--mode", "alloc", "--every", EVERY]);
     let by_bytes = report(&client, &[]);
     let heap = &by_bytes["heap"];
     assert!(heap["deviations"].as_f64().unwrap() < 5.0, "{heap}");
@@ -44,7 +44,9 @@ pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
         let share = found["total_share"].as_f64().unwrap();
         let interval = found["total_interval"].as_array().unwrap();
         let width = interval[1].as_f64().unwrap() - interval[0].as_f64().unwrap();
-        assert!((share - bytes / all).abs() < width, "{name}: {found}");
+        // An interval reaches two standard deviations to either side: by chance in one of a million runs.
+        let off = (share - bytes / all).abs();
+        assert!(off < 1.25 * width, "{name}: {found}");
     }
     let by_objects = report(&client, &["--by", "objects"]);
     let mean = function(&by_objects, "heap::request")["mean_size"]
@@ -72,7 +74,7 @@ pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
 pub(crate) fn what_is_held_has_the_stack_that_allocated_it() {
     let guest = Guest::start("leaking");
     let client = guest.allocating_client();
-    client.record("6s", &["--mode", "live", "--every", EVERY]);
+    client.record_samples(8_000, &["--mode", "live", "--every", EVERY]);
     let held = report(&client, &[]);
     assert_eq!(held["recording"]["mode"], "live");
     // One of them may be held at the moment of the fetch; its sample stands for a few kilobytes.

@@ -19,7 +19,7 @@ fn random_bytes_do_not_disturb_a_recording() {
     };
     let running = client.begin(&["record", "1h", "-o", "run.unikprof", "--json"]);
     // It has its session before the others come, who may take all the rest.
-    client.wait_for_status("the recording", |status| status["state"] == "recording");
+    client.wait_for_samples(1);
     let visits = AtomicU64::new(0);
     let choose = |random: &mut Random| random.pick(&[Peer::ForeignBytes, Peer::WrongChecksums]);
     let judge = |_, _: &[_]| _ = visits.fetch_add(1, Ordering::Relaxed);

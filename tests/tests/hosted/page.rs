@@ -210,7 +210,7 @@ const MISSING: &str = "[data-fact=missing] dd";
 fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
     let guest = Guest::start("service");
     let client = guest.client();
-    client.record("6s", &["-F", "997"]);
+    client.record_samples(1_000, &["-F", "997"]);
     write_page(&client, &[]);
     let read = [
         json!({ "rows": ROWS }),
@@ -248,7 +248,7 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
 fn a_page_shows_the_vcpus_that_are_chosen() {
     let guest = Guest::start("threads");
     let client = guest.client();
-    client.record("3s", &["-F", "997"]);
+    client.record_samples(1_000, &["-F", "997"]);
     write_page(&client, &[]);
     let mut steps = vec![
         open(&client, "view=table"),
@@ -290,12 +290,7 @@ fn a_page_shows_the_recording_that_is_chosen() {
     client.must(&["start", "--name", "long", "-F", "499"]);
     for (name, file) in [("first", "first.unikprof"), ("second", "second.unikprof")] {
         client.must(&["start", "--name", name, "-F", "997"]);
-        wait_until("samples", || {
-            let status = client.connect(&["check", "--json"]).expect_json();
-            let mut all = status["recordings"].as_array().unwrap().iter();
-            all.find(|one| one["name"] == name && one["counters"]["recorded"].as_u64() >= Some(60))
-                .map(|_| ())
-        });
+        client.wait_for_samples_of(&[name], 60);
         client.must(&["stop", "--name", name, "-o", file]);
     }
     client.must(&["stop", "--name", "long", "-o", "run.unikprof"]);
@@ -396,7 +391,7 @@ fn a_page_counts_blocked_time_as_the_report_does() {
 fn a_page_searches_compares_and_restores_its_address() {
     let guest = Guest::start("service");
     let client = guest.client();
-    client.record("6s", &["-F", "997"]);
+    client.record_samples(1_000, &["-F", "997"]);
     write_page(&client, &[]);
     let whole = report(&client, "run.unikprof", &[]);
     let first = whole["functions"][0]["name"].as_str().unwrap();

@@ -1,25 +1,10 @@
 //! Several recordings in one guest, found by their names.
 
-use serde_json::Value;
 use unikprof_client::exit_code;
 use unikprof_client::profile::Mode;
 
 use crate::harness::time::sum;
-use crate::harness::{Client, Guest, wait_until};
-
-/// Waits until each of these has so many samples; answers the status.
-fn wait_for_samples(client: &Client, names: &[&str], least: u64) -> Value {
-    wait_until("samples in each recording", || {
-        let status = client.connect(&["check", "--json"]).expect_json();
-        let all = status["recordings"].as_array().unwrap();
-        let has = |name: &&str| {
-            all.iter().any(|one| {
-                one["name"] == **name && one["counters"]["recorded"].as_u64() >= Some(least)
-            })
-        };
-        names.iter().all(has).then_some(status)
-    })
-}
+use crate::harness::{Client, Guest};
 
 /// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by another
 /// client: a name is all that one needs.
@@ -34,7 +19,7 @@ fn three_at_once_each_by_its_name() {
     ] {
         client.must(words);
     }
-    wait_for_samples(&client, &["fast", "waits", "flight"], 40);
+    client.wait_for_samples_of(&["fast", "waits", "flight"], 40);
     assert_eq!(client.recording_names(), ["fast", "waits", "flight"]);
 
     let unclear = client
@@ -80,7 +65,7 @@ fn three_at_once_each_by_its_name() {
             );
         }
     }
-    wait_for_samples(&client, &["waits"], 50);
+    client.wait_for_samples_of(&["waits"], 50);
     client.must(&["stop", "-o", "rest.unikprof"]);
     assert_eq!(client.recording_names(), Vec::<String>::new());
 }
@@ -130,7 +115,7 @@ fn record_goes_on_beside_others() {
 fn a_recording_from_boot_is_there_for_the_first_client() {
     let guest = Guest::start_recording("shares", "flight");
     let client = guest.client();
-    let status = wait_for_samples(&client, &["flight"], 20);
+    let status = client.wait_for_samples_of(&["flight"], 20);
     let flight = &status["recordings"][0];
     assert_eq!(flight["max_age_ns"], 300_000_000_000_u64);
     assert_eq!(flight["max_bytes"], 512 << 10);
@@ -145,7 +130,7 @@ fn each_dump_has_the_distributions_of_its_own_samples() {
     let guest = Guest::start("shares");
     let client = guest.client();
     client.must(&["start"]);
-    wait_for_samples(&client, &["default"], 20);
+    client.wait_for_samples_of(&["default"], 20);
     for (word, file) in [("dump", "first.unikprof"), ("stop", "rest.unikprof")] {
         client.must(&[word, "-o", file]);
         let profile = client.recording(file).profile;

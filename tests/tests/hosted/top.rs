@@ -11,7 +11,7 @@ use unikprof_client::exit_code;
 use unikprof_tests::requirement::skip;
 
 use crate::harness::time::lines;
-use crate::harness::{Client, Guest, Keyed, wait_until};
+use crate::harness::{Client, Guest, Keyed, SOON, wait_until};
 
 const IMAGE: &str = "--image";
 
@@ -61,7 +61,8 @@ fn a_running_recording_is_shown_and_left_alone() {
     let words = [
         "--json", "top", "--name", "flight", "-n", "3", "--every", "300ms",
     ];
-    let words = [&words[..], &[IMAGE, image()]].concat();
+    // What was recorded so far is in the window, however long ago that is.
+    let words = [&words[..], &["--window", "10m", IMAGE, image()]].concat();
     let shown = viewer.must(&words);
     let shown = lines(&shown.stdout);
     assert_eq!(shown.len(), 3);
@@ -220,14 +221,17 @@ fn a_view_key_starts_nothing() {
 fn an_own_recording_is_discarded_at_the_end() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    let words = ["--json", "top", "-n", "2", "--every", "2s", IMAGE, image()];
-    let shown = lines(&client.must(&words).stdout);
-    let last = shown.last().unwrap();
-    assert_eq!(last["own"], true);
-    let functions = last["functions"].as_array().unwrap();
-    let mut names = functions.iter().map(|it| it["name"].as_str().unwrap());
-    assert!(names.any(|name| name.ends_with("::sixty")), "{last:#}");
-    assert!(recordings(&client).is_empty());
+    let words = ["--json", "top", "-n", "2", "--every", "1s", IMAGE, image()];
+    // Again if the guest had no processor in that time.
+    wait_until("the hottest function", || {
+        let shown = lines(&client.must(&words).stdout);
+        assert!(recordings(&client).is_empty());
+        let last = shown.last().unwrap();
+        assert_eq!(last["own"], true);
+        let mut names = last["functions"].as_array().unwrap().iter();
+        let is_there = names.any(|it| it["name"].as_str().unwrap().ends_with("::sixty"));
+        is_there.then_some(())
+    });
 
     for signal in ["-INT", "-TERM"] {
         let words = ["top", "--every", "100ms"];
@@ -254,13 +258,17 @@ fn a_table_ends_with_its_recording() {
     let guest = Guest::start("shares");
     let client = guest.client();
     // Long enough for `top` to come before its end.
-    let words = ["start", "--name", "short", "--duration", "10s"];
-    client.must(&words);
-    let shown = client.connect(&["--json", "top", "--every", "100ms"]);
-    let shown = lines(&shown.expect_success().stdout);
-    assert!(shown.iter().all(|line| line["recording"] == "short"));
-    assert_eq!(recordings(&client).len(), 1, "it can still be fetched");
-    client.must(&["stop", "-o", "short.unikprof"]);
+    let seen = ["3s", "12s", "48s", "192s"].iter().any(|duration| {
+        client.must(&["start", "--name", "short", "--duration", duration]);
+        let words = ["--json", "top", "--name", "short", "--every", "100ms"];
+        let shown = client.begin(&words).finish_within(2 * SOON);
+        let shown = lines(&shown.expect_success().stdout);
+        assert!(shown.iter().all(|line| line["recording"] == "short"));
+        assert_eq!(recordings(&client).len(), 1, "it can still be fetched");
+        client.must(&["stop", "-o", "short.unikprof"]);
+        !shown.is_empty()
+    });
+    assert!(seen);
 }
 
 /// A terminal of its own, by tmux.

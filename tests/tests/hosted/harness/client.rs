@@ -161,6 +161,29 @@ impl Client {
         self.stop("run.unikprof")
     }
 
+    /// Waits until each of these recordings has as many samples; answers the status.
+    pub(crate) fn wait_for_samples_of(&self, names: &[&str], least: u64) -> Value {
+        wait_until("samples in each recording", || {
+            let status = self.connect(&["check", "--json"]).expect_json();
+            let all = status["recordings"].as_array().unwrap();
+            let has = |name: &&str| {
+                all.iter().any(|one| {
+                    one["name"] == **name && one["counters"]["recorded"].as_u64() >= Some(least)
+                })
+            };
+            names.iter().all(has).then_some(status)
+        })
+    }
+
+    /// Runs `record` until it has as many samples and Ctrl-C ends it; the recording's name is `run`.
+    pub(crate) fn record_until(&self, least: u64, more: &[&str]) -> Finished {
+        let words = ["record", "1h", "--name", "run", "-o", "run.unikprof"];
+        let running = self.begin(&[&words, more].concat());
+        self.wait_for_samples_of(&["run"], least);
+        running.interrupt();
+        running.finish().expect_success()
+    }
+
     /// Stops the only recording, into a file of the folder; nothing may be missing.
     pub(crate) fn stop(&self, name: &str) -> Recording {
         self.must(&["stop", "-o", name]);
