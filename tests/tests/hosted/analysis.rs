@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::harness::time::report;
-use crate::harness::{Client, Guest};
+use crate::harness::{Client, Guest, wait_until};
 use crate::page::drive;
 
 /// What other programs on this machine can cause in any guest.
@@ -15,6 +15,18 @@ fn record(guest: &Guest) -> Client {
     let client = guest.client();
     client.record_samples(2_000, &["-F", "997"]);
     client
+}
+
+/// Records the ailing guest until its report has all that ails it: if the guest stands still for a while, its counter does
+/// not rise meanwhile.
+fn analyze(guest: &Guest) -> (Client, Value) {
+    wait_until("all findings", || {
+        let client = record(guest);
+        let analyzed = report(&client, "run.unikprof", &["--analyze"]);
+        let is_found = |rule: &&str| findings(&analyzed).iter().any(|it| it["rule"] == **rule);
+        let rules = ["memory", "slow span", "rising counter"];
+        rules.iter().all(is_found).then_some((client, analyzed))
+    })
 }
 
 fn findings(report: &Value) -> &[Value] {
@@ -41,8 +53,7 @@ fn a_healthy_guest_has_nothing_to_look_at() {
 #[test]
 fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
     let guest = Guest::start("ailing");
-    let client = record(&guest);
-    let analyzed = report(&client, "run.unikprof", &["--analyze"]);
+    let (client, analyzed) = analyze(&guest);
 
     let memory = of_rule(&analyzed, "memory");
     assert!(
@@ -114,8 +125,7 @@ fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
 #[test]
 fn the_page_begins_with_the_findings() {
     let guest = Guest::start("ailing");
-    let client = record(&guest);
-    let analyzed = report(&client, "run.unikprof", &["--analyze"]);
+    let (client, analyzed) = analyze(&guest);
     client
         .report("run.unikprof", &["-o", "run.html"])
         .expect_success();

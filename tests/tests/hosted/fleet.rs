@@ -80,15 +80,29 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
         assert_eq!(status, 200, "{}", fleet.log());
     };
     profile("shares", "profile?seconds=3");
+    let mut profiles = 1.0;
     if has_go() {
         let client = Client::of(open.address());
-        fs::copy(&file, client.path("run.pb.gz")).unwrap();
-        let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
-        assert!(names(&table)[0].ends_with("sixty"), "{table}");
-        // Thirty is what a request without a time gets.
-        let (_, duration) = table.split_once("Duration: ").unwrap();
-        let seconds: f64 = duration.split('s').next().unwrap().parse().unwrap();
-        assert!((2.5..25.0).contains(&seconds), "{table}");
+        // Again if the machine kept the guest from its processor in that time, or the server from ending it.
+        wait_until(
+            "a profile of three seconds with the hottest function",
+            || {
+                fs::copy(&file, client.path("run.pb.gz")).unwrap();
+                let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
+                // Thirty is what a request without a time gets.
+                let (_, duration) = table.split_once("Duration: ").unwrap();
+                let seconds = duration.split('s').next().unwrap().parse::<f64>();
+                let is_whole = seconds.is_ok_and(|seconds| (2.5..25.0).contains(&seconds));
+                let names = names(&table);
+                let is_hot = names.first().is_some_and(|name| name.ends_with("sixty"));
+                if is_whole && is_hot {
+                    return Some(());
+                }
+                profile("shares", "profile?seconds=3");
+                profiles += 1.0;
+                None
+            },
+        );
         let tags = go_tool_pprof(&client, &["-tags"], "run.pb.gz");
         assert!(tags.contains("shares") && tags.contains("web"), "{tags}");
         // Its name is another one each time: a series of its own in every engine.
@@ -102,7 +116,7 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
         "unikprof_profile_ticks_total{outcome=\"recorded\",guest=\"shares\",app=\"web\"}";
     assert!(fleet.metric(recorded).unwrap() > 0.0);
     let taken = "unikprof_profiles_total{outcome=\"taken\",guest=\"shares\",app=\"web\"}";
-    assert_eq!(fleet.metric(taken), Some(1.0));
+    assert_eq!(fleet.metric(taken), Some(profiles));
     wait_until("the guest's own counter", || {
         fleet.metric("unikprof_guest_counter{counter=\"burst\",guest=\"service\",app=\"demo\"}")
     });
@@ -342,12 +356,11 @@ fn prometheus_answers_about_the_fleet() {
     wait_until("the guest's counter", || {
         ask("unikprof_guest_counter{counter=\"burst\"}")
     });
-    let (status, _) = fleet.get(
-        "/guests/service/debug/pprof/profile?seconds=1",
-        &["--output", "/dev/null"],
-    );
-    assert_eq!(status, 200, "{}", fleet.log());
+    let profile = "/guests/service/debug/pprof/profile?seconds=1";
+    // Again if the guest had no processor in that second.
     wait_until("a profile", || {
+        let (status, _) = fleet.get(profile, &["--output", "/dev/null"]);
+        assert_eq!(status, 200, "{}", fleet.log());
         ask("sum(unikprof_profile_ticks_total{outcome=\"recorded\"})").filter(|ticks| *ticks > 0.0)
     });
     // What the documentation has for Grafana, and the rules.

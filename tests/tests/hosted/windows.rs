@@ -11,22 +11,25 @@ fn total(report: &Value, function: &str) -> u64 {
     sum(report, function, "total")
 }
 
-/// Records until a whole span of waiting, and the work after it, have come and gone.
-fn record(client: &Client, mode: &str) -> Span {
+/// Records until a whole span of waiting, and the work after it, have come and gone; answers the span and how long the
+/// work took, which is at least some tenths of a second of the processor.
+fn record(client: &Client, mode: &str) -> (Span, u64) {
     client.must(&["start", "-F", "331", "--mode", mode]);
-    let span = wait_until("a span of waiting while it was recorded", || {
-        Span::since_recording(&events(client), "waiting")
-    });
-    client.wait_for_status("the work after it", |status| {
-        status["now_ns"].as_u64() >= Some(span.to_ns + 1_500_000_000)
-    });
-    span
+    wait_until("a span of waiting and the work after it", || {
+        let events = events(client);
+        let span = Span::since_recording(&events, "waiting")?;
+        let begins = events.iter().filter(|event| event["kind"] == "span_begin");
+        let mut begins = begins.filter_map(|begin| begin["at_ns"].as_u64());
+        let next = begins.find(|at_ns| *at_ns >= span.to_ns)?;
+        let worked_ns = next - span.to_ns;
+        Some((span, worked_ns))
+    })
 }
 
 /// The reports of the time in which the guest waited, of that in which it worked, and of the span within both.
-fn parts(client: &Client, span: &Span) -> [Value; 3] {
+fn parts(client: &Client, span: &Span, worked_ns: u64) -> [Value; 3] {
     let name = "all.unikprof";
-    let moments = [0, span.length_ns(), span.length_ns() + 1_500_000_000].map(|at| span.date(at));
+    let moments = [0, span.length_ns(), span.length_ns() + worked_ns].map(|at| span.date(at));
     let [began, ended, worked] = &moments;
     [
         report(client, name, &["--from", began, "--to", ended]),
@@ -56,13 +59,13 @@ fn waited_ns(lines: &[Value]) -> u64 {
 fn blocked_time_is_measured_within_a_window() {
     let guest = Guest::start("waits");
     let client = guest.client();
-    let span = record(&client, "off-cpu");
+    let (span, worked_ns) = record(&client, "off-cpu");
     // By a dump of the window alone, and by what is cut out of the whole afterwards.
     let told = span.dump(&client, "waited.unikprof");
     assert!(told.contains("window"), "{told}");
     let dumped = report(&client, "waited.unikprof", &[]);
     client.must(&["stop", "-o", "all.unikprof"]);
-    let [waited, worked, inside] = parts(&client, &span);
+    let [waited, worked, inside] = parts(&client, &span, worked_ns);
     assert_eq!(
         waited["counters"], dumped["counters"],
         "cut before and after"
@@ -100,9 +103,9 @@ fn blocked_time_is_measured_within_a_window() {
 fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
     let guest = Guest::start("waits");
     let client = guest.client();
-    let span = record(&client, "wall");
+    let (span, worked_ns) = record(&client, "wall");
     client.must(&["stop", "-o", "all.unikprof"]);
-    let [waited, worked, inside] = parts(&client, &span);
+    let [waited, worked, inside] = parts(&client, &span, worked_ns);
     let due = span.length_ns() * 331 / 1_000_000_000;
     let blocked = waited["counters"]["blocked"].as_u64().unwrap();
     assert!(blocked > due / 4 && blocked <= due, "{blocked} of {due}");

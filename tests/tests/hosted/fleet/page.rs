@@ -56,6 +56,8 @@ fn a_click_records_and_opens_what_was_recorded() {
     ];
     // A name that would be an element if it were not text.
     let rest = entry("<img>", guests[1].address()) + &entry("shares", guests[0].address());
+    // Fast enough for samples on a busy machine, too.
+    let rest = rest + "rate = 997\n";
     let fleet = Fleet::start(folder(), "", &rest);
     let picture = fleet.path("fleet.png");
     let steps = [
@@ -64,9 +66,9 @@ fn a_click_records_and_opens_what_was_recorded() {
         json!({ "until": "#guests tr:nth-child(2) .busy", "says": " of " }),
         json!({ "answer": "/guests" }),
         json!({ "click": "#seconds", "count": 3, "still": true }),
-        json!({ "type": "#seconds", "text": "2", "still": true }),
+        json!({ "type": "#seconds", "text": "5", "still": true }),
         json!({ "click": "#guests tr:nth-child(2) .record", "still": true }),
-        json!({ "until": ".result", "says": "recording of 2 s" }),
+        json!({ "until": ".result", "says": "recording of 5 s" }),
         json!({ "tab": 1 }),
         json!({ "read": "#title" }),
         json!({ "tab": 0 }),
@@ -91,7 +93,7 @@ fn a_click_records_and_opens_what_was_recorded() {
     let titles = [&found[9], &found[17]].map(|titles| titles[0].as_str().unwrap());
     assert!(titles[0].contains("serve-"), "{titles:?}");
     assert!(titles[1].contains("flight"), "{titles:?}");
-    for (at, source) in [(13, "cpu, 2"), (20, "copied from recording flight")] {
+    for (at, source) in [(13, "cpu, 5"), (20, "copied from recording flight")] {
         let rows = expect_rows(&found[at]);
         // The load's shares are its functions' names.
         assert!(rows[1][5].contains("sixty"), "{rows:?}");
