@@ -351,7 +351,7 @@ fn who_is_always_turned_away_hears_so_in_time() {
         turned_away: usize::MAX,
         ..keyed(Keyed::default())
     });
-    // Time enough for each try on a busy machine.
+    // Time enough for more than one try on a busy machine.
     let connect = Duration::from_secs(3);
     let error = open(&peer, key(SECRET).into(), connect).unwrap_err();
     assert!(
@@ -364,7 +364,7 @@ fn who_is_always_turned_away_hears_so_in_time() {
         ),
         "{error}"
     );
-    assert!(peer.log().len() >= 3);
+    assert!(peer.log().len() >= 2);
 }
 
 /// A recording goes on over a line that is cut, and every connection shows the key again.

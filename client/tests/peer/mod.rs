@@ -33,7 +33,7 @@ pub use frames::{
 use keyed::{Keyed, Seal};
 
 /// Longer than a busy machine takes for anything.
-pub const PATIENT: Duration = Duration::from_secs(20);
+pub const PATIENT: Duration = Duration::from_secs(60);
 
 /// A stack node: its parent, its frame codes leaf first, its count.
 pub type StackNode = (u32, Vec<u32>, u64);

@@ -34,7 +34,7 @@ pub enum FramePointers {
 }
 
 /// How long a load may take beyond what was asked of it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A process with an agent; it is killed when the value is dropped.
 pub struct HostedGuest {

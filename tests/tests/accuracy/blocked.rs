@@ -14,7 +14,8 @@ fn waits_are_named_and_as_long_as_they_were() {
         network_ns: 7_000_000,
     };
     for found in blocking::measure(&mut super::guest(), &effort).unwrap() {
-        assert!(found.truth_ns > 300_000_000, "{found:?}");
+        // Less than was asked for if the thread loses its processor between its request and its wait.
+        assert!(found.truth_ns > 100_000_000, "{found:?}");
         assert!(found.error().abs() < 0.1, "{found:?}");
     }
 }

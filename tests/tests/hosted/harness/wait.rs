@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time enough for anything that takes no time, on a machine that is busy with other things.
-pub(crate) const SOON: Duration = Duration::from_secs(180);
+/// Time enough for what takes some seconds, for a program that gets a twentieth of a processor.
+pub(crate) const SOON: Duration = Duration::from_secs(600);
 
 /// Looks until there is something to be seen.
 pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
