@@ -11,7 +11,8 @@ use unikprof_tests::lab::{
     GuestConfig, GuestEnd, Lab, LabConfig, LabError, build_xen_guest, run_or_skip,
 };
 
-const SOON: Duration = Duration::from_secs(120);
+/// For a machine that is busy with other things, and stands still now and then.
+const SOON: Duration = Duration::from_secs(600);
 
 fn guest(name: &str, features: &[&str], command_line: &str) -> Result<GuestConfig, LabError> {
     let mut guest = GuestConfig::new(name, build_xen_guest(features)?);
@@ -97,26 +98,32 @@ fn the_ways_a_guest_ends_are_told_apart() {
     });
 }
 
+/// By the guest's own counts, whatever share of a processor it gets: it is busy until each vCPU has had its ticks, which are a
+/// hundred times as far apart as one takes.
 #[test]
 fn ticks_find_the_code_that_runs_and_leave_a_sleeping_guest_asleep() {
     run_or_skip(|| {
-        let mut guest = guest("meter", &[], "meter=1000 vcpus=2")?;
+        let mut guest = guest("meter", &[], "meter=100 vcpus=2")?;
         guest.vcpus = 2;
         let lab = Lab::start(LabConfig::with_guest(guest))?;
         for vcpu in 0..2 {
             let line = lab.wait_for_console("meter", &format!("vCPU {vcpu}: "), SOON)?;
-            let [ticks, busy, right_caller, ran_ms] = numbers(&line)[1..] else {
+            let [ticks, busy, right_caller, ran_ns, age_ns] = numbers(&line)[1..] else {
                 panic!("{line}")
             };
-            // The emulator is slow and shared: what matters is where the ticks were, not how many.
-            assert!(ticks >= 50, "{line}");
-            assert!((200..20_000).contains(&ran_ms), "{line}");
+            assert!(ticks >= 100, "{line}");
+            assert!((1..=age_ns).contains(&ran_ns), "{line}");
             assert!(busy * 10 >= ticks * 8, "{line}");
             assert!(right_caller * 10 >= busy * 9, "{line}");
         }
-        let line = lab.wait_for_console("meter", "ticks in a sleep", SOON)?;
-        // Awake it would be fifty; one or two may come before it sleeps.
-        assert!(numbers(&line)[0] <= 5, "{line}");
+        let line = lab.wait_for_console("meter", "ticks in them", SOON)?;
+        let [sleeps, ticks, upcalls] = numbers(&line)[..] else {
+            panic!("{line}")
+        };
+        assert!(sleeps >= 10, "{line}");
+        assert_eq!(ticks, 0, "{line}");
+        // Its end, and what fires while it begins; a guest that is woken for each tick has ten.
+        assert!(upcalls <= 3 * sleeps, "{line}");
         Ok(())
     });
 }
@@ -125,7 +132,7 @@ fn ticks_find_the_code_that_runs_and_leave_a_sleeping_guest_asleep() {
 #[test]
 fn interrupted_work_computes_what_it_computes_undisturbed() {
     run_or_skip(|| {
-        let mut guest = guest("works", &["demo"], "load=100 tick=2000 vcpus=2")?;
+        let mut guest = guest("works", &["demo"], "load=100 tick=200 vcpus=2")?;
         guest.vcpus = 2;
         let lab = Lab::start(LabConfig::with_guest(guest))?;
         for vcpu in 0..2 {

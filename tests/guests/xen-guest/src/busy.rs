@@ -7,17 +7,14 @@
 
 use core::ops::Range;
 
-use xen_sys_lite::vcpu::VcpuId;
-
 use crate::interrupts::Registers;
-use crate::timer;
 
+/// Runs until `is_over`, which is asked now and then.
 #[inline(never)]
 #[unsafe(link_section = ".text.busy_caller")]
-pub(crate) fn run_for(vcpu: VcpuId, duration_ns: u64) -> u64 {
-    let end = timer::now_ns(vcpu).saturating_add(duration_ns);
+pub(crate) fn run_until(is_over: fn() -> bool) -> u64 {
     let mut rounds = 0_u64;
-    while timer::now_ns(vcpu) < end {
+    while !is_over() {
         rounds = rounds.wrapping_add(spin(10_000));
     }
     rounds

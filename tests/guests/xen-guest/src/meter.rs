@@ -23,6 +23,8 @@ pub(crate) struct Meter {
     /// Of these, ticks whose stack pointer was on the vCPU's stack and whose frame pointer led to the caller of the
     /// busy loop.
     right_caller: AtomicU64,
+    /// Ticks that woke the vCPU.
+    asleep_ticks: AtomicU64,
     /// When the next tick is due; while the vCPU sleeps, the running time left until then.
     target_ns: AtomicU64,
     asleep: AtomicBool,
@@ -46,6 +48,7 @@ impl Meter {
             ticks: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             right_caller: AtomicU64::new(0),
+            asleep_ticks: AtomicU64::new(0),
             target_ns: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
         }
@@ -53,6 +56,11 @@ impl Meter {
 
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Ticks while the vCPU slept, of which there should be none.
+    pub(crate) fn asleep_ticks(&self) -> u64 {
+        self.asleep_ticks.load(Ordering::Relaxed)
     }
 }
 
@@ -79,6 +87,9 @@ pub(crate) fn meter(vcpu: VcpuId) -> &'static Meter {
 pub(crate) fn on_tick(vcpu: VcpuId, registers: Registers, now_ns: u64) -> Option<u64> {
     let meter = meter(vcpu);
     meter.ticks.fetch_add(1, Ordering::Relaxed);
+    if meter.asleep.load(Ordering::Relaxed) {
+        meter.asleep_ticks.fetch_add(1, Ordering::Relaxed);
+    }
     if busy::contains(registers.pc) {
         meter.busy.fetch_add(1, Ordering::Relaxed);
         if vcpus::stack_bounds(registers.sp)
