@@ -13,8 +13,7 @@ use unikprof_agent::Platform;
 use unikprof_agent::hosted::Hosted;
 use unikprof_agent::hosted::{self, Config, Guest};
 use unikprof_proto::code::{capability, trace_flag, trace_refusal, trace_state};
-use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
-use unikprof_proto::trace::{function_flag, totals_flag};
+use unikprof_proto::trace::function_flag;
 
 global_asm!(
     ".macro FUNCTION name",
@@ -66,10 +65,6 @@ global_asm!(
     "FUNCTION traced_return",
     "rep ret",
     "END traced_return",
-    // Calls the leaf once, and waits in a loop so long as the number says.
-    "FUNCTION traced_root",
-    "push %rdi; mov $1, %edi; call traced_leaf; pop %rcx; 1: dec %rcx; jns 1b; ret",
-    "END traced_root",
     ".data",
     ".balign 8",
     "traced_pointer: .quad traced_leaf",
@@ -111,7 +106,6 @@ functions! {
     traced_loop traced_loop_end
     traced_caller traced_caller_end
     traced_return traced_return_end
-    traced_root traced_root_end
     many_functions many_functions_end
 }
 
@@ -133,7 +127,6 @@ fn guest() -> (Guest, MutexGuard<'static, ()>) {
         hosted::start(Config {
             vcpus: 4,
             trace_functions: 1000,
-            ring_bytes: 4 << 20,
             cpu_share_permille: 1000,
             ..Config::new(Access::Open)
         })
@@ -248,156 +241,6 @@ fn a_breakpoint_of_the_program_reaches_its_handler() {
     assert_eq!(OWN_BREAKPOINTS.load(Ordering::Relaxed), before + 4);
     client.stop(trace);
     assert_eq!(client.fetch(trace).of(0).calls, 3);
-}
-
-/// The records of a trace, each with its function.
-fn events(records: &[Record], trace: u64) -> Vec<(Record, u16)> {
-    let function = |record: &Record| {
-        let (number, function) = match record.kind {
-            kind::ENTER => {
-                let enter = Enter::from_number(record.first);
-                (enter.trace, enter.function)
-            }
-            kind::LEAVE => {
-                let leave = Leave::from_number(record.first);
-                assert_eq!(leave.how, how::RETURNED);
-                (leave.trace, leave.function)
-            }
-            _ => return None,
-        };
-        (number == trace as u16).then_some(function)
-    };
-    let records = records.iter();
-    records
-        .filter_map(|record| Some((*record, function(record)?)))
-        .collect()
-}
-
-/// The ring has each call, nested as they were.
-#[test]
-fn calls_are_in_the_ring_in_their_order() {
-    let (guest, _turn) = guest();
-    let plan = ["traced_leaf", "traced_caller", "traced_tail"].map(planned);
-    let mut client = connect(&guest);
-    let trace = client.trace(&plan, 0);
-    let vcpu = guest.register_thread().unwrap();
-    for number in 0..10 {
-        call(traced_caller, number);
-        call(traced_tail, number);
-    }
-    client.stop(trace);
-    let records = events(&client.ring(vcpu.id()), trace);
-    let seen: Vec<_> = records
-        .iter()
-        .map(|(record, function)| (record.kind, *function))
-        .collect();
-    let stacks: std::collections::HashSet<_> =
-        records.iter().map(|(record, _)| record.second).collect();
-    let (enter, leave) = (kind::ENTER, kind::LEAVE);
-    let round = [
-        (enter, 1),
-        (enter, 0),
-        (leave, 0),
-        (leave, 1),
-        (enter, 2),
-        (leave, 2),
-        (enter, 0),
-        (leave, 0),
-    ];
-    assert_eq!(seen, round.repeat(10));
-    assert_eq!(stacks.len(), 1, "one thread, one stack");
-}
-
-/// A slow trace keeps the slow calls of its root function, with what they called, and nothing else; the totals have all.
-#[test]
-fn a_slow_trace_keeps_slow_calls_only() {
-    const SLOW_NS: u64 = 20_000_000;
-    let (guest, _turn) = guest();
-    let mut plan = [planned("traced_root"), planned("traced_leaf")];
-    plan[0].flags = function_flag::ROOT;
-    let mut client = connect(&guest);
-    let ready = client.begin(&plan, 0, 0, SLOW_NS);
-    client.send_plan(ready.trace, &plan);
-    let (_, refused) = client.arm(ready.trace);
-    assert_eq!(refused, []);
-    let vcpu = guest.register_thread().unwrap();
-    let root = |turns| {
-        let begun = std::time::Instant::now();
-        call(traced_root, turns);
-        begun.elapsed().as_nanos() as u64
-    };
-    // A loaded machine can make any call slow, so the calls are told apart by how long they took.
-    let (mut slow, mut quick) = (0, 0);
-    let mut turns = 1;
-    while slow < 3 {
-        call(traced_leaf, 0);
-        let took_ns = root(turns);
-        // Far above the limit: the trace's own clock sees a little less than this one.
-        if took_ns < 2 * SLOW_NS {
-            turns *= 2;
-        }
-        quick += u32::from(took_ns < SLOW_NS);
-        slow += u32::from(took_ns >= SLOW_NS);
-    }
-    client.stop(ready.trace);
-    let records = events(&client.ring(vcpu.id()), ready.trace);
-    let fetched = client.fetch(ready.trace);
-    assert_eq!(fetched.of(0).calls, u64::from(slow + quick));
-    assert_eq!(fetched.of(1).calls, 2 * u64::from(slow + quick));
-    let kinds: Vec<_> = records
-        .iter()
-        .map(|(record, function)| (record.kind, *function))
-        .collect();
-    let (enter, leave) = (kind::ENTER, kind::LEAVE);
-    let one = [(enter, 0), (enter, 1), (leave, 1), (leave, 0)];
-    assert_eq!(kinds, one.repeat(kinds.len() / 4), "whole calls");
-    for records in records.chunks(4) {
-        let took_ns = records[3].0.at_ns - records[0].0.at_ns;
-        assert!(took_ns >= SLOW_NS, "{took_ns} ns");
-    }
-    // The clock of the trace sees a little less than the one around the call.
-    let kept = records.len() as u32 / 4;
-    assert!(
-        (1..=slow).contains(&kept) && quick > 0,
-        "{kept} of {slow} and {quick}"
-    );
-}
-
-/// The probes of the function that is called most are removed when the trace costs too much; another one stays.
-#[test]
-fn the_hottest_function_is_removed_when_a_trace_costs_too_much() {
-    let (guest, _turn) = guest();
-    let plan = ["traced_leaf", "traced_return"].map(planned);
-    let mut client = connect(&guest);
-    let ready = client.begin(&plan, trace_flag::COUNT, 50, 0);
-    assert!(ready.probe_cycles > 0);
-    client.send_plan(ready.trace, &plan);
-    let (armed, refused) = client.arm(ready.trace);
-    assert_eq!((refused.len(), armed.probes), (0, 3));
-    let _vcpu = guest.register_thread().unwrap();
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let removed = loop {
-        for number in 0..10_000 {
-            call(traced_leaf, number);
-        }
-        call(traced_return, 0);
-        let fetched = client.fetch(ready.trace);
-        if fetched.of(0).flags & totals_flag::REMOVED != 0 {
-            break fetched;
-        }
-        assert!(std::time::Instant::now() < end, "{:?}", fetched.state);
-    };
-    assert_eq!(removed.of(1).flags, 0, "the other function costs nothing");
-    assert_eq!(removed.state.probes, 1);
-    let before = client.fetch(ready.trace);
-    for number in 0..100 {
-        assert_eq!(call(traced_leaf, number), number + 1);
-        call(traced_return, number);
-    }
-    let after = client.fetch(ready.trace);
-    assert_eq!(after.of(0).calls, before.of(0).calls);
-    assert_eq!(after.of(1).calls, before.of(1).calls + 100);
-    client.stop(ready.trace);
 }
 
 /// A function that the handler itself calls would trap in its own handler without end: it is found and refused.
