@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use unikprof_agent::{Service, SessionId};
+use unikprof_agent::{Platform, Service, SessionId};
 use unikprof_proto::code::state;
-use unikprof_proto::frame::{self, Frame, Message};
+use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Counts, Dump, Fetch, Hello, Mapping, Nodes, Pending,
-    RecordingStatus, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch, Welcome,
+    Acknowledge, Acknowledged, Check, Counters, Counts, Dump, Fetch, Hello, Mapping, Nodes,
+    Pending, RecordingStatus, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch, Welcome,
 };
 use unikprof_proto::{counts, nodes, preamble};
-use unikprof_test_kit::frames::{encoded, framed};
+use unikprof_test_kit::frames::encoded;
 
 use crate::fake::{FakePlatform, VCPUS};
 use crate::frames;
@@ -63,57 +63,113 @@ impl Client {
         let length = service.transmit(self.session, &mut self.to_client[begin..]);
         assert!(length <= most);
         self.to_client.truncate(begin + length);
-        while self.take(|frame| assert!(frames::message(frame), "{frame:?} is no message")) {}
-        length
-    }
-
-    /// Hands the next whole frame to `judge`; answers whether there was one.
-    fn take(&mut self, judge: impl FnOnce(&Frame<'_>)) -> bool {
         if !self.greeted {
             let Some(head) = self.to_client.first_chunk() else {
-                return false;
+                return length;
             };
             assert_eq!(preamble::decode(head), Ok(preamble::OPEN));
             self.to_client.drain(..preamble::LENGTH);
             self.greeted = true;
         }
-        let frame = frame::split(&self.to_client).expect("the agent's frames are sound");
-        let Some(frame) = frame else { return false };
-        let length = frame.length();
-        judge(&frame);
-        self.to_client.drain(..length);
-        true
+        while let Some(frame) = frame::split(&self.to_client).expect(SOUND) {
+            assert!(frames::message(&frame), "{frame:?} is no message");
+            let length = frame.length();
+            self.to_client.drain(..length);
+        }
+        length
+    }
+}
+
+const SOUND: &str = "the agent's frames are sound";
+
+/// What a client has received since its last request.
+#[derive(Default)]
+pub(crate) struct Talk {
+    received: Vec<u8>,
+}
+
+impl Talk {
+    /// Sends requests and receives until nothing more comes. There may be no answer.
+    pub(crate) fn ask<P: Platform>(
+        &mut self,
+        service: &mut Service<'_, '_, P>,
+        session: SessionId,
+        requests: &[u8],
+    ) {
+        self.exchange(service, session, requests, false);
+    }
+
+    fn exchange<P: Platform>(
+        &mut self,
+        service: &mut Service<'_, '_, P>,
+        session: SessionId,
+        mut request: &[u8],
+        is_answered: bool,
+    ) {
+        self.received.clear();
+        let mut buffer = [0; 4096];
+        // Polls in which nothing came. Some answers take a few, and clearing a table takes many.
+        let mut idle = 0;
+        for _ in 0..10_000 {
+            let taken = service.receive(session, request);
+            request = &request[taken..];
+            let given = service.transmit(session, &mut buffer);
+            self.received.extend_from_slice(&buffer[..given]);
+            idle = if taken + given == 0 { idle + 1 } else { 0 };
+            if idle > 4 && !(is_answered && self.received.is_empty()) {
+                break;
+            }
+            if idle > 0 {
+                service.advance();
+            }
+        }
+        if self.received.starts_with(&preamble::encode(preamble::OPEN)) {
+            self.received.drain(..preamble::LENGTH);
+        }
+    }
+
+    pub(crate) fn all<'a, M: Message<'a>>(&'a self) -> Vec<M> {
+        let mut rest = &self.received[..];
+        let mut all = Vec::new();
+        while let Some(frame) = frame::split(rest).expect(SOUND) {
+            rest = &rest[frame.length()..];
+            all.extend(frame::decode::<M>(&frame));
+        }
+        all
+    }
+
+    pub(crate) fn last<'a, M: Message<'a>>(&'a self) -> Option<M> {
+        self.all().pop()
+    }
+
+    /// The only message of a type.
+    fn one<'a, M: Message<'a>>(&'a self) -> M {
+        let mut all = self.all();
+        assert_eq!(all.len(), 1, "messages of type {}", M::TYPE);
+        all.remove(0)
     }
 }
 
 /// A client that keeps to the protocol, and expects the agent to.
 pub(crate) struct Honest<'c, 's, 'a> {
     service: &'c mut FakeService<'s, 'a>,
-    client: Client,
+    session: SessionId,
+    talk: Talk,
     /// All frames of answers, as they came.
     received: Vec<u8>,
     /// The numbers of each vCPU's nodes that it has.
     numbers: [BTreeSet<u64>; VCPUS as usize],
 }
 
-/// What an epoch held.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fetched {
-    pub(crate) ticks: u64,
-    pub(crate) recorded: u64,
-    pub(crate) overflow: u64,
-}
-
-/// How often an answer is waited for: clearing a table takes some calls.
-const PATIENCE: u32 = 10_000;
-
 impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     pub(crate) fn connect(service: &'c mut FakeService<'s, 'a>) -> Honest<'c, 's, 'a> {
-        let mut client = Client::connect(service).expect("a session is free");
-        client.send(&preamble::encode(preamble::OPEN));
+        let session = service.open().expect("a session is free");
+        let mut talk = Talk::default();
+        talk.ask(service, session, &preamble::encode(preamble::OPEN));
         Honest {
             service,
-            client,
+            session,
+            talk,
             received: Vec::new(),
             numbers: Default::default(),
         }
@@ -124,82 +180,44 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         self.numbers = Default::default();
     }
 
-    /// Asks, and hands the frames of the answer to `visit` until it says that that was all.
-    fn ask<'m, T>(
-        &mut self,
-        request: &impl Message<'m>,
-        mut visit: impl FnMut(&Frame<'_>) -> Option<T>,
-    ) -> T {
-        self.client.send_message(request);
-        for _ in 0..PATIENCE {
-            self.service.advance();
-            self.client.deliver(self.service, usize::MAX);
-            let mut buffer = [0; 4096];
-            let length = self.service.transmit(self.client.session, &mut buffer);
-            self.client.to_client.extend(&buffer[..length]);
-            let (mut answer, received) = (None, &mut self.received);
-            while answer.is_none()
-                && self.client.take(|frame| {
-                    received.extend(framed(frame.kind, frame.body));
-                    answer = visit(frame);
-                })
-            {}
-            if let Some(answer) = answer {
-                return answer;
-            }
-            assert!(!self.service.is_over(self.client.session), "cut off");
-        }
-        panic!("no answer");
+    /// Sends a request, and waits for all of its answer.
+    fn ask<'m>(&mut self, request: &impl Message<'m>) -> &Talk {
+        let request = encoded(request);
+        self.talk
+            .exchange(self.service, self.session, &request, true);
+        assert!(!self.talk.received.is_empty(), "no answer");
+        assert!(!self.service.is_over(self.session), "cut off");
+        self.received.extend(&self.talk.received);
+        &self.talk
     }
 
     /// Who is there?
     pub(crate) fn hello(&mut self) {
-        let mut left = None;
-        self.ask(
-            &Hello {
-                client: "fuzz",
-                client_id: 1,
-            },
-            |frame| {
-                if let Ok(welcome) = frame::decode::<Welcome<'_>>(frame) {
-                    assert_eq!(welcome.vcpus, VCPUS);
-                    left = Some(welcome.mappings);
-                } else {
-                    frame::decode::<Mapping<'_>>(frame).expect("a mapping");
-                    left = left.and_then(|left: u32| left.checked_sub(1));
-                }
-                (left.expect("mappings after their welcome") == 0).then_some(())
-            },
-        );
+        let talk = self.ask(&Hello {
+            client: "fuzz",
+            client_id: 1,
+        });
+        let welcome: Welcome<'_> = talk.one();
+        assert_eq!(welcome.vcpus, VCPUS);
+        let mappings = talk.all::<Mapping<'_>>().len();
+        assert_eq!(mappings, welcome.mappings as usize);
     }
 
     /// What is the recorder at? Answers the ids of the recordings there are.
     pub(crate) fn check(&mut self) -> Vec<u64> {
-        let mut left = None;
-        let mut there = Vec::new();
-        self.ask(&Check {}, |frame| {
-            if let Ok(status) = frame::decode::<Status>(frame) {
-                assert!(status.nodes_used <= status.nodes_capacity, "{status:?}");
-                assert!(status.recordings <= status.max_recordings, "{status:?}");
-                left = Some(status.recordings);
-            } else {
-                let one: RecordingStatus<'_> = frame::decode(frame).expect("a recording's status");
-                assert!(one.counters.add_up(), "{one:?}");
-                if one.state != state::IDLE {
-                    there.push(one.recording);
-                }
-                left = left.and_then(|left: u32| left.checked_sub(1));
-            }
-            (left.expect("recordings after their status") == 0).then_some(())
-        });
-        there
+        let talk = self.ask(&Check {});
+        let status: Status = talk.one();
+        assert!(status.nodes_used <= status.nodes_capacity, "{status:?}");
+        assert!(status.recordings <= status.max_recordings, "{status:?}");
+        let recordings: Vec<RecordingStatus<'_>> = talk.all();
+        assert_eq!(recordings.len(), status.recordings as usize);
+        assert!(recordings.iter().all(|one| one.counters.add_up()));
+        let there = recordings.iter().filter(|one| one.state != state::IDLE);
+        there.map(|one| one.recording).collect()
     }
 
     pub(crate) fn start(&mut self, start: &Start<'_>) {
-        self.ask(start, |frame| {
-            let started = frame::decode::<Started>(frame);
-            Some(started.unwrap_or_else(|_| panic!("{frame:?}")))
-        });
+        self.ask(start).one::<Started>();
     }
 
     /// Ends all recordings; all of them are fetched and acknowledged.
@@ -209,32 +227,26 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         }
     }
 
-    /// Ends the only recording, or takes what it has so far; all of it is fetched and acknowledged.
-    pub(crate) fn collect(&mut self, stop: bool) -> Fetched {
+    /// Ends the only recording, or takes what it has so far; all of it is fetched and acknowledged. Returns the counters of
+    /// what was fetched.
+    pub(crate) fn collect(&mut self, stop: bool) -> Counters {
         self.collect_of(0, stop)
     }
 
-    fn collect_of(&mut self, recording: u64, stop: bool) -> Fetched {
-        let mut all = Fetched::default();
+    fn collect_of(&mut self, recording: u64, stop: bool) -> Counters {
+        let mut all = Counters::default();
         // A dump may find an older epoch in its way, once.
         for _ in 0..2 {
-            let pending =
-                |frame: &Frame<'_>| Some(frame::decode::<Pending>(frame).expect("pending"));
-            let pending = if stop {
-                self.ask(&Stop { recording }, pending)
-            } else {
-                self.ask(&Dump { recording }, pending)
+            let pending: Pending = match stop {
+                true => self.ask(&Stop { recording }).one(),
+                false => self.ask(&Dump { recording }).one(),
             };
             for epoch in pending.first_epoch..pending.first_epoch + u64::from(pending.epochs) {
-                let fetched = self.fetch(epoch);
-                all.ticks += fetched.ticks;
-                all.recorded += fetched.recorded;
-                all.overflow += fetched.overflow;
-                self.ask(&Acknowledge { epoch }, |frame| {
-                    let answer: Acknowledged = frame::decode(frame).expect("acknowledged");
-                    assert_eq!(answer.epoch, epoch);
-                    Some(())
-                });
+                for vcpu in 0..VCPUS {
+                    all = sum(&all, &self.fetch(epoch, vcpu));
+                }
+                let answer: Acknowledged = self.ask(&Acknowledge { epoch }).one();
+                assert_eq!(answer.epoch, epoch);
             }
             if pending.complete {
                 return all;
@@ -243,75 +255,57 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         panic!("the agent keeps older epochs");
     }
 
-    /// Fetches an epoch, in which everything must add up.
-    fn fetch(&mut self, epoch: u64) -> Fetched {
-        let mut all = Fetched::default();
-        for vcpu in 0..VCPUS {
-            let share = self.fetch_share(epoch, vcpu);
-            all.ticks += share.ticks;
-            all.recorded += share.recorded;
-            all.overflow += share.overflow;
-        }
-        all
-    }
-
-    /// Fetches one vCPU's share of an epoch. Each count belongs to a node that was sent.
-    fn fetch_share(&mut self, epoch: u64, vcpu: u32) -> Fetched {
-        let mut fetched = None;
-        let (mut expected, mut counted) = (0, 0);
+    /// Fetches one vCPU's share of an epoch, in which everything must add up. Each count belongs to a node that was sent.
+    fn fetch(&mut self, epoch: u64, vcpu: u32) -> Counters {
         let mut numbers = std::mem::take(&mut self.numbers[vcpu as usize]);
-        let request = Fetch {
+        let talk = self.ask(&Fetch {
             epoch,
             vcpu,
             known: numbers.last().copied().unwrap_or(0),
             counted: 0,
-        };
-        self.ask(&request, |frame| {
-            if let Ok(share) = frame::decode::<VcpuEpoch>(frame) {
-                assert_eq!((share.epoch, share.vcpu), (epoch, vcpu));
-                let delta = share.end.counters.zip(&share.start.counters, |end, start| {
-                    end.checked_sub(start)
-                        .expect("counters do not run backwards")
-                });
-                assert!(delta.add_up(), "{share:?}");
-                assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");
-                assert!(share.end.running_ns >= share.start.running_ns, "{share:?}");
-                expected = delta.recorded + delta.blocked;
-                fetched = Some(Fetched {
-                    ticks: delta.ticks,
-                    recorded: delta.recorded,
-                    overflow: delta.overflow,
-                });
-            }
-            if let Ok(run) = frame::decode::<Nodes<'_>>(frame) {
-                assert_eq!(run.vcpu, vcpu);
-                let sound = nodes::decode(run.first, run.count, run.payload, |number, node| {
-                    assert!(node.parent == 0 || numbers.contains(&node.parent));
-                    assert!(numbers.last().is_none_or(|last| *last < number));
-                    numbers.insert(number);
-                });
-                assert_eq!(sound, Ok(()));
-            }
-            if let Ok(run) = frame::decode::<Counts<'_>>(frame) {
-                assert_eq!((run.epoch, run.vcpu), (epoch, vcpu));
-                let sound = counts::decode(run.after, run.count, run.payload, |number, count| {
-                    assert!(numbers.contains(&number));
-                    counted += count;
-                });
-                assert_eq!(sound, Ok(()));
-            }
-            let end = frame::decode::<VcpuEnd>(frame).ok()?;
-            assert_eq!((end.epoch, end.vcpu), (epoch, vcpu));
-            assert_eq!(end.known, numbers.last().copied().unwrap_or(0));
-            assert_eq!((counted, end.samples), (expected, expected));
-            Some(())
         });
+        let share: VcpuEpoch = talk.one();
+        assert_eq!((share.epoch, share.vcpu), (epoch, vcpu));
+        let delta = share.end.counters.zip(&share.start.counters, |end, start| {
+            end.checked_sub(start)
+                .expect("counters do not run backwards")
+        });
+        assert!(delta.add_up(), "{share:?}");
+        assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");
+        assert!(share.end.running_ns >= share.start.running_ns, "{share:?}");
+        for run in talk.all::<Nodes<'_>>() {
+            assert_eq!(run.vcpu, vcpu);
+            let sound = nodes::decode(run.first, run.count, run.payload, |number, node| {
+                assert!(node.parent == 0 || numbers.contains(&node.parent));
+                assert!(numbers.last().is_none_or(|last| *last < number));
+                numbers.insert(number);
+            });
+            assert_eq!(sound, Ok(()));
+        }
+        let mut counted = 0;
+        for run in talk.all::<Counts<'_>>() {
+            assert_eq!((run.epoch, run.vcpu), (epoch, vcpu));
+            let sound = counts::decode(run.after, run.count, run.payload, |number, count| {
+                assert!(numbers.contains(&number));
+                counted += count;
+            });
+            assert_eq!(sound, Ok(()));
+        }
+        let end: VcpuEnd = talk.one();
+        assert_eq!((end.epoch, end.vcpu), (epoch, vcpu));
+        assert_eq!(end.known, numbers.last().copied().unwrap_or(0));
+        let expected = delta.recorded + delta.blocked;
+        assert_eq!((counted, end.samples), (expected, expected));
         self.numbers[vcpu as usize] = numbers;
-        fetched.expect("counters before the end")
+        delta
     }
 
     pub(crate) fn leave(self) -> Vec<u8> {
-        self.service.close(self.client.session);
+        self.service.close(self.session);
         self.received
     }
+}
+
+pub(crate) fn sum(a: &Counters, b: &Counters) -> Counters {
+    a.zip(b, |a, b| a + b)
 }

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use unikprof_agent::{Agent, Mapping, Platform, Registers, Runstate};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate};
 
 pub(crate) const VCPUS: u32 = 3;
 
@@ -27,6 +27,19 @@ pub(crate) const MAPPINGS: [Mapping<'static>; 2] = [
         path: "/library",
     },
 ];
+
+/// A configuration with at most so many recordings.
+pub(crate) const fn config(recordings: u32) -> Config<'static> {
+    Config {
+        vcpus: VCPUS,
+        recordings,
+        mappings: &MAPPINGS,
+        guest_name: Some("fuzz"),
+        guest_id: None,
+        platform_name: "fuzz",
+        reachable_when_busy: true,
+    }
+}
 
 pub(crate) type FakeAgent<'a> = Agent<'a, FakePlatform<'a>>;
 

@@ -4,34 +4,25 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Access, Agent, Config, Platform, Service, live_bytes};
+use unikprof_agent::{Access, Agent, Service, live_bytes};
 use unikprof_proto::code::mode;
-use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
     Acknowledge, Dump, Fetch, LiveSamples, Pending, Start, Started, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::{live, preamble};
 use unikprof_test_kit::frames::encoded;
 
-use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
+use crate::client::Talk;
+use crate::fake::{Fake, FakePlatform, VCPUS, config};
 use crate::input::Input;
 
 /// Interprets the bytes as calls; returns how many samples a client got.
 pub fn check(bytes: &[u8]) -> u64 {
     let mut input = Input::new(bytes);
     let fake = Fake::new();
-    let config = Config {
-        vcpus: VCPUS,
-        recordings: 3,
-        mappings: &MAPPINGS,
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fuzz",
-        reachable_when_busy: false,
-    };
     let mut memory = vec![MaybeUninit::uninit(); 200 << 10];
     let mut block = vec![MaybeUninit::uninit(); live_bytes(usize::from(input.byte()).max(1))];
-    let Ok(agent) = Agent::new(FakePlatform(&fake), config, &mut memory) else {
+    let Ok(agent) = Agent::new(FakePlatform(&fake), config(3), &mut memory) else {
         return 0;
     };
     let agent = agent.with_live_memory(&mut block);
@@ -42,7 +33,7 @@ pub fn check(bytes: &[u8]) -> u64 {
     let Some(session) = service.open() else {
         return 0;
     };
-    let mut client = Client::default();
+    let mut client = Talk::default();
     let interval = (input.number() % (1 << 41)).max(64);
     let first = Start::heap("held", mode::LIVE, interval.min(1 << 40));
     let second = Start::heap("allocated", mode::ALLOC, 64);
@@ -148,54 +139,4 @@ pub fn check(bytes: &[u8]) -> u64 {
     }
     client.ask(&mut service, session, &encoded(&Acknowledge { epoch }));
     all
-}
-
-/// What a client has received since its last request.
-#[derive(Default)]
-pub(crate) struct Client {
-    received: Vec<u8>,
-}
-
-impl Client {
-    pub(crate) fn ask<P: Platform>(
-        &mut self,
-        service: &mut Service<'_, '_, P>,
-        session: unikprof_agent::SessionId,
-        mut request: &[u8],
-    ) {
-        self.received.clear();
-        let mut buffer = [0; 4096];
-        // Polls in which nothing came. Some answers take a few.
-        let mut idle = 0;
-        for _ in 0..10_000 {
-            let taken = service.receive(session, request);
-            request = &request[taken..];
-            let given = service.transmit(session, &mut buffer);
-            self.received.extend_from_slice(&buffer[..given]);
-            idle = if taken + given == 0 { idle + 1 } else { 0 };
-            if idle > 4 {
-                break;
-            }
-            if idle > 0 {
-                service.advance();
-            }
-        }
-        if self.received.starts_with(&preamble::encode(preamble::OPEN)) {
-            self.received.drain(..preamble::LENGTH);
-        }
-    }
-
-    pub(crate) fn all<'a, M: Message<'a>>(&'a self) -> Vec<M> {
-        let mut rest = &self.received[..];
-        let mut all = Vec::new();
-        while let Ok(Some(frame)) = frame::split(rest) {
-            rest = &rest[frame.length()..];
-            all.extend(frame::decode::<M>(&frame));
-        }
-        all
-    }
-
-    pub(crate) fn last<'a, M: Message<'a>>(&'a self) -> Option<M> {
-        self.all().pop()
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Access, Agent, Config, Key, Keys, Role, SESSIONS, SessionId, minimum_bytes};
+use unikprof_agent::{Access, Agent, Key, Keys, Role, SESSIONS, SessionId, minimum_bytes};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Check, HandshakeReply, Hello, Refusal, Status};
 use unikprof_proto::preamble;
@@ -12,7 +12,7 @@ use unikprof_test_kit::frames::{encoded, framed};
 use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
 use crate::client::FakeService;
-use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
+use crate::fake::{Fake, FakePlatform, VCPUS, config};
 use crate::frames;
 use crate::input::Input;
 
@@ -148,16 +148,7 @@ pub fn check_sealed(bytes: &[u8]) {
 fn with_service(work: impl FnOnce(&Fake<'_>, &mut FakeService<'_, '_>)) {
     let fake = Fake::new();
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize, 1)];
-    let config = Config {
-        vcpus: VCPUS,
-        recordings: 1,
-        mappings: &MAPPINGS,
-        guest_name: Some("fuzz"),
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: true,
-    };
-    let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
+    let agent = Agent::new(FakePlatform(&fake), config(1), &mut memory).expect("there is room");
     let mut keys = Keys::new();
     for (role, key) in [(Role::View, VIEW), (Role::Control, CONTROL)] {
         keys.add(role, Key::from_bytes(key)).expect("there is room");

@@ -3,16 +3,16 @@
 
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Access, Agent, Config, caller_table_bytes, minimum_bytes};
+use unikprof_agent::{Access, Agent, caller_table_bytes, minimum_bytes};
 use unikprof_proto::code::{message_type, mode, start_flag};
 use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
+    Acknowledge, Check, Counters, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
 };
 use unikprof_proto::preamble;
 use unikprof_test_kit::frames::framed;
 
-use crate::client::{Client, FakeService, Fetched, Honest};
-use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
+use crate::client::{Client, FakeService, Honest, sum};
+use crate::fake::{Fake, FakePlatform, VCPUS, config};
 use crate::input::Input;
 
 /// How many ticks each vCPU gets from the honest client's recording.
@@ -31,17 +31,8 @@ pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
     let fake = Fake::new();
     // Small, so that it is full after a few stacks.
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize, 4) + 4096];
-    let config = Config {
-        vcpus: VCPUS,
-        recordings: 4,
-        mappings: &MAPPINGS,
-        guest_name: Some("fuzz"),
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: true,
-    };
     let mut callers = vec![MaybeUninit::uninit(); caller_table_bytes(2)];
-    let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
+    let agent = Agent::new(FakePlatform(&fake), config(4), &mut memory).expect("there is room");
     let agent = agent.with_caller_memory(&mut callers);
     fake.attach(&agent);
     let mut service = FakeService::new(&agent, Access::Open).expect("it is the first");
@@ -245,20 +236,11 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
 
     honest.hello();
     honest.start(&Start {
-        interval_bytes: 0,
-        name: "honest",
-        period_ns: 1_000_000,
-        mode: mode::CPU,
         depth: 16,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
+        ..Start::running_time("honest", 1_000_000)
     });
     fake.interrupt_at(Some((0x10, 2, 2)));
-    let mut fetched = Fetched::default();
+    let mut fetched = Counters::default();
     for is_last in [false, true] {
         for vcpu in 0..VCPUS {
             for _ in 0..TICKS {
@@ -268,18 +250,11 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
                 assert!(fake.tick(vcpu).is_some());
             }
         }
-        let part = honest.collect(is_last);
-        fetched.ticks += part.ticks;
-        fetched.recorded += part.recorded;
-        fetched.overflow += part.overflow;
+        fetched = sum(&fetched, &honest.collect(is_last));
     }
     let ticks = 2 * TICKS * u64::from(VCPUS);
-    let expected = Fetched {
-        ticks,
-        recorded: ticks,
-        overflow: 0,
-    };
-    assert_eq!(fetched, expected);
+    let found = (fetched.ticks, fetched.recorded, fetched.overflow);
+    assert_eq!(found, (ticks, ticks, 0));
     assert_eq!(honest.check(), Vec::<u64>::new());
     honest.leave()
 }

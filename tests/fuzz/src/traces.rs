@@ -24,7 +24,8 @@ use unikprof_proto::preamble;
 use unikprof_proto::trace::{Encoder, Function, Probe, decode_totals, probe_kind};
 use unikprof_test_kit::frames::encoded;
 
-use crate::heap::Client;
+use crate::client::Talk;
+use crate::fake;
 use crate::input::Input;
 
 const CODE: usize = 512;
@@ -156,12 +157,8 @@ pub fn check(bytes: &[u8]) -> u64 {
     }];
     let config = Config {
         vcpus: 1,
-        recordings: 1,
         mappings: &mappings,
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fuzz",
-        reachable_when_busy: false,
+        ..fake::config(1)
     };
     let mut own = vec![MaybeUninit::uninit(); 200 << 10];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 2)];
@@ -174,7 +171,7 @@ pub fn check(bytes: &[u8]) -> u64 {
         code_base: frame_code::FIRST_ADDRESS,
         agent: &agent,
         service,
-        client: Client::default(),
+        client: Talk::default(),
         session: None,
         trace: 0,
         sent: (0, 0),
@@ -195,7 +192,7 @@ struct World<'a, 'm> {
     code_base: u32,
     agent: &'a Agent<'m, Guest>,
     service: Service<'a, 'm, Guest>,
-    client: Client,
+    client: Talk,
     session: Option<unikprof_agent::SessionId>,
     /// The last trace, and how many functions and probes of it were sent.
     trace: u64,
