@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The counts of a guest at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

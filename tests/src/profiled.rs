@@ -32,7 +32,7 @@ pub fn features(processor: Processor) -> &'static [&'static str] {
 }
 
 /// How long a guest may take from its creation to its profiler.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(600);
 
 /// A guest of this name with the profiler, and with `command_line` for what else it is to do.
 ///

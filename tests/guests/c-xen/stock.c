@@ -2,7 +2,7 @@
  *
  * `stock`, a thread, goes round about 200 times a second. In each round it calls `order` eight times (600 bytes,
  * freed at once), `list` once (256 bytes, moved to 512 and to 1,024, and freed), `jar` once (2,000 bytes, freed when
- * a hundred newer ones are there), and every fourth time `crumb` (1,000 bytes, never freed). Before each round `wish`
+ * a hundred newer ones are there), and every eighth time `crumb` (1,000 bytes, never freed). Before each round `wish`
  * asks for more than the heap has, and in each round a free is reported of what was never allocated; it goes no further
  * if `wish` gets something. The number of rounds since the start is the counter `rounds` in the flight recorder. */
 #include "work.h"
@@ -20,7 +20,7 @@
 #define ROUND_NS 5000000
 #define ORDERS 8
 #define JARS 100
-#define ROUNDS_A_CRUMB 4
+#define ROUNDS_A_CRUMB 8
 /* So many that the pool still has memory. */
 #define CRUMBS 20000
 #define WORK __attribute__((noinline, noclone))

@@ -50,7 +50,7 @@ impl Default for LabConfig {
             extra_dom0_memory_mb: 0,
             dom0_files: Vec::new(),
             scrub_memory: false,
-            boot_deadline: Duration::from_secs(180),
+            boot_deadline: Duration::from_secs(600),
         }
     }
 }

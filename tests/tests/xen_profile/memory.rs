@@ -34,9 +34,12 @@ pub(crate) enum Held {
     AtMost(f64),
 }
 
-/// How long it is recorded, and at which mean.
-const LENGTH: &str = "12s";
+/// How long it is recorded, for longer again where a guest gets too little of a processor, and at which mean.
+const LENGTHS: [&str; 4] = ["12s", "60s", "180s", "540s"];
 const EVERY: &str = "8KiB";
+
+/// Bytes of a function of which none is sampled in one of a hundred million recordings.
+const ENOUGH: f64 = 20.0 * CHUNK;
 
 /// An estimate is 2.5 times as far from the truth as its 95 % interval reaches in one of a million runs.
 const WIDER: f64 = 2.5;
@@ -46,24 +49,18 @@ const CHUNK: f64 = 8192.0;
 
 /// Records what is allocated and what is held, and compares both with the books. Only `leak` grows.
 pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
-    let image = client.image().to_str().unwrap();
-    client.must(&[
-        "start", "--name", "made", "--mode", "alloc", "--every", EVERY,
-    ]);
-    let before = Books::before(client);
-    let words = [
-        "--json",
-        "leaks",
-        LENGTH,
-        "--every",
-        EVERY,
-        "-o",
-        "held.unikprof",
-    ];
-    let leaks = client.must(&[&words[..], &["--image", image]].concat());
-    client.must(&["stop", "--name", "made", "-o", "run.unikprof"]);
-    let books = Books::read(client, before, sites);
-
+    let mut lengths = LENGTHS.iter();
+    let (leaks, books) = loop {
+        let length = lengths.next().expect("enough allocations in some minutes");
+        let (leaks, books) = record(client, length, sites);
+        let is_enough = |site: &Site| {
+            let [least, _] = books.calls_of(client, "held.unikprof", site);
+            least * site.sizes.iter().sum::<u64>() as f64 >= ENOUGH
+        };
+        if sites.iter().all(is_enough) && leaks["growing"] != serde_json::json!([]) {
+            break (leaks, books);
+        }
+    };
     let made = report(client, "run.unikprof");
     assert!(
         made["heap"]["deviations"].as_f64().unwrap() < 5.0,
@@ -113,12 +110,26 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
         let wishes: Vec<&Value> = rows(report, "wish").collect();
         assert!(wishes.is_empty(), "{wishes:#?}");
     }
-    let leaks: Value = serde_json::from_str(&leaks.stdout).unwrap();
     let growing = leaks["growing"].as_array().unwrap();
     assert_eq!(growing.len(), 1, "{leaks:#}");
     let mut frames = growing[0]["stack"].as_array().unwrap().iter();
     let is_leak = |frame: &Value| frame["name"].as_str().unwrap().ends_with(leak);
     assert!(frames.any(is_leak), "{leaks:#}");
+}
+
+/// Records what is made and, a little shorter, what is held and grows; answers what grows, and the books.
+fn record(client: &Client, length: &str, sites: &[Site]) -> (Value, Books) {
+    let image = client.image().to_str().unwrap();
+    let before = Books::before(client, sites);
+    client.must(&[
+        "start", "--name", "made", "--mode", "alloc", "--every", EVERY,
+    ]);
+    let words = ["--json", "leaks", length, "--every", EVERY];
+    let words = [&words[..], &["-o", "held.unikprof", "--image", image]].concat();
+    let leaks = client.must(&words);
+    client.must(&["stop", "--name", "made", "-o", "run.unikprof"]);
+    let leaks = serde_json::from_str(&leaks.stdout).unwrap();
+    (leaks, Books::read(client, before, sites))
 }
 
 fn report(client: &Client, name: &str) -> Value {
@@ -175,9 +186,13 @@ impl Books {
         Books(values.map(|event| value(event).unwrap()).collect())
     }
 
-    /// What the ring holds before something is recorded.
-    pub(crate) fn before(client: &Client) -> Vec<Value> {
-        events(client)
+    /// What the ring holds before something is recorded, at least a value of each counter: a trace's calls displace them.
+    pub(crate) fn before(client: &Client, sites: &[Site]) -> Vec<Value> {
+        wait_until("books before the recordings", || {
+            let events = events(client);
+            let is_there = |site: &Site| events.iter().any(|it| it["name"] == site.counter);
+            sites.iter().all(is_there).then_some(events)
+        })
     }
 
     /// The least and the greatest number of calls of a function during the recording in a file.

@@ -30,7 +30,12 @@ fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
 /// That a guest with `stuck=loop` on its command line is recorded from its upcall.
 pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
     let before = guest.statistics();
-    client.record_samples(500, &[]);
+    client.must(&["start"]);
+    client.wait_for_status("samples in time", |status| {
+        let count = |name: &str| status["counters"][name].as_u64().unwrap();
+        count("recorded") >= count("late") + 200
+    });
+    client.stop("run.unikprof");
     let after = guest.statistics();
     assert_eq!(
         after.since(&before, "vcpu0.blocks"),

@@ -191,6 +191,28 @@ fn count(call: &Call) -> usize {
 pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     let sampling = guest.client();
     sampling.must(&["start", "--name", "beside", "-F", "1997"]);
+    // Again if samples have displaced the calls from the rings before they were fetched.
+    wait_until("traced rounds in the rings", || {
+        let [rounds, replies] = traced_rounds(guest);
+        (rounds > 10 && replies > 0).then_some(())
+    });
+
+    // The samples lie in the guest's functions, also those whose instruction ran in a slot.
+    wait_until("samples of a traced function", || {
+        sampling.must(&["dump", "--name", "beside", "-o", "run.unikprof"]);
+        let stacks = sampling.folded(&["--no-inlines"]);
+        let mut strange = stacks.iter();
+        let strange = strange.find(|(stack, _)| stack.contains("trace_slots"));
+        assert_eq!(strange, None);
+        let mut stacks = stacks.iter();
+        let is_traced = stacks.any(|(stack, _)| stack.ends_with("allocations::checksum"));
+        is_traced.then_some(())
+    });
+    sampling.must(&["stop", "--discard", "--name", "beside"]);
+}
+
+/// Traces rounds and compares them with the known tree; answers how many rounds and replies are in the rings.
+fn traced_rounds(guest: &Guest<'_>) -> [usize; 2] {
     let Tracing {
         trace,
         probe_cycles,
@@ -203,8 +225,8 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     });
     let state = client.stop(trace);
     assert_eq!(state.state, trace_state::STOPPED);
-    let fetched = client.fetch(trace);
     let rings = [0, 1].map(|vcpu| client.ring(vcpu));
+    let fetched = client.fetch(trace);
     drop(client);
     assert_counted(&fetched);
     println!(
@@ -228,7 +250,6 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
         }
         assert_eq!(round.calls.len(), CALLS[0].len(), "{round:?}");
     }
-    assert!(rounds_seen > 10, "{rounds_seen} rounds in the ring");
     let mut replies = 0;
     for round in other.iter().filter(|call| call.function == ROUND_OF_OTHERS) {
         assert!(
@@ -237,17 +258,7 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
         );
         replies += round.calls.len();
     }
-    assert!(replies > 0, "the other vCPU has replied");
-
-    // The samples lie in the guest's functions, also those whose instruction ran in a slot.
-    sampling.must(&["stop", "--name", "beside", "-o", "run.unikprof"]);
-    let stacks = sampling.folded(&["--no-inlines"]);
-    let is_traced = |(stack, _): &&(String, u64)| stack.ends_with("allocations::checksum");
-    assert!(stacks.iter().any(|stack| is_traced(&stack)), "{stacks:#?}");
-    let strange = stacks
-        .iter()
-        .find(|(stack, _)| stack.contains("trace_slots"));
-    assert_eq!(strange, None);
+    [rounds_seen, replies]
 }
 
 /// Counts of complete rounds are multiples of each other; the trace begins and ends within one.
@@ -270,6 +281,32 @@ fn assert_counted(fetched: &Fetched) {
         assert!(totals.orphans <= 7, "{function}: {totals:?}");
         assert!(totals.total_ns >= totals.self_ns, "{function}: {totals:?}");
     }
+}
+
+/// Traces functions of a client's image until these have been called so often: for longer again where the guest gets little of a
+/// processor.
+pub(crate) fn traced(
+    client: &crate::harness::Client,
+    functions: &[&str],
+    least: &[(&str, u64)],
+) -> Value {
+    let image = client.image().to_str().unwrap();
+    let words = [&["trace"], functions, &["--image", image]].concat();
+    let mut lengths = ["5s", "30s", "180s"].into_iter().map(|length| {
+        let limits = ["--for", length, "--max-cost", "0", "-o", "trace.json"];
+        client.must(&[&words[..], &limits].concat());
+        let trace = std::fs::read(client.path("trace.json")).unwrap();
+        serde_json::from_slice(&trace).unwrap()
+    });
+    let is_enough = |trace: &Value| {
+        let functions = trace["functions"].as_array().unwrap();
+        least.iter().all(|(name, calls)| {
+            let mut rows = functions.iter().filter(|row| row["function"] == *name);
+            rows.any(|row| row["calls"].as_u64() >= Some(*calls))
+        })
+    };
+    let trace = lengths.find(is_enough);
+    trace.unwrap_or_else(|| panic!("expected calls: {least:?}"))
 }
 
 /// The calls of a function in a trace that the client has written as JSON.

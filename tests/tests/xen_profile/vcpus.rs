@@ -6,7 +6,7 @@ use unikprof_client::profile::VcpuStats;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
-use crate::harness::{Boot, Client, Guest, counters_add_up, on};
+use crate::harness::{Boot, Client, Guest, counters_add_up, on, wait_until};
 
 const COUNTS: [u32; 3] = [1, 2, 4];
 
@@ -67,14 +67,18 @@ pub(crate) fn assert_each_is_sampled(client: &Client, count: u32) {
 fn time_that_others_take_is_told_as_stolen() {
     on(&SEVERAL_VCPUS, |lab| {
         let client = Guest::of(lab, &name(4)).client();
-        client.record("3s", &[]);
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let sum = |state: &str| -> u64 {
-            let vcpus = report["vcpus"].as_array().unwrap().iter();
-            vcpus.map(|v| v["runstate"][state].as_u64().unwrap()).sum()
-        };
-        let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
-        assert!(sum("runnable_ns") > elapsed / 2, "{report:#}");
-        assert!(sum("running_ns") < elapsed + elapsed / 5, "{report:#}");
+        // Again where the machine stood still: while all of them rested, or before Xen told the state of one.
+        wait_until("a recording with stolen time", || {
+            client.record("3s", &[]);
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            let sum = |state: &str| -> u64 {
+                let vcpus = report["vcpus"].as_array().unwrap().iter();
+                vcpus.map(|v| v["runstate"][state].as_u64().unwrap()).sum()
+            };
+            let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
+            let [running, stolen] = ["running_ns", "runnable_ns"].map(sum);
+            println!("{running} ns running, {stolen} stolen of {elapsed}");
+            (stolen > elapsed / 2 && running < elapsed + elapsed / 5).then_some(())
+        });
     });
 }

@@ -6,10 +6,10 @@
 //! | `reply` | 300 | 1 for each of them, on that vCPU | by the first vCPU |
 //! | `list` | 256, then moved to 512 and 1,024 | 1 a round | at once |
 //! | `entry` | 2,000 | 1 a round; it calls `checksum`, which calls itself six times | when 200 newer ones are stored |
-//! | `leak` | 1,000 | 1 in 20 ms, 20,000 at most | never |
+//! | `leak` | 1,000 | 1 in 40 ms, 20,000 at most | never |
 //! | `wish` | more than the heap has | 1 a round; a round is one only if it gets none | |
 //!
-//! The numbers since the start are counters in the profiler's ring, about 50 times a second: `rounds` and `leaks` of the
+//! The numbers since the start are counters in the profiler's ring, about 25 times a second: `rounds` and `leaks` of the
 //! first vCPU, `replies` of the second. In each round a free is reported of what was never allocated. The difference of two values is the exact number in between.
 
 use alloc::boxed::Box;
@@ -36,7 +36,7 @@ const LEAK: usize = 1_000;
 const LEAKS: u64 = 20_000;
 /// The time from a round to the next one, at least: a fast machine would fill the ring in seconds.
 const ROUND_NS: u64 = 2_000_000;
-const PERIOD_NS: u64 = 20_000_000;
+const PERIOD_NS: u64 = 40_000_000;
 
 /// What one vCPU has allocated and another one frees.
 static FOR_OTHERS: SpinLock<Queue> = SpinLock::new(Queue::new());

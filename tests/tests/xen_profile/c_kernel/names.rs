@@ -1,7 +1,8 @@
 //! Whether a recording of the kernel in C says what it did: functions, lines, callers.
 
 use super::{on_kernel, record, report};
-use crate::harness::time::expect_line_of;
+use crate::harness::time::{expect_line_of, sum};
+use crate::harness::wait_until;
 
 const SOURCE: &str = include_str!("../../../guests/c-xen/work.c");
 
@@ -14,8 +15,8 @@ const WORKERS: [(&str, f64, [&str; 3]); 2] = [
 
 const SAMPLES: u64 = 1_000;
 
-/// So many of them at least lie in the workers. The rest is what served this client, and on a busy machine the
-/// samples that came late, whose place is not known.
+/// So many lie in the workers, in as many recordings as it takes. The rest is what served this client, and on a busy machine
+/// the samples that came late, whose place is not known.
 const IN_WORKERS: u64 = SAMPLES / 3;
 
 /// How far a measured share may be off: five standard deviations of so many samples.
@@ -24,17 +25,21 @@ const TOLERANCE: f64 = 0.14;
 #[test]
 fn c_functions_have_their_names_shares_and_lines() {
     on_kernel(|client| {
-        record(client, SAMPLES);
-        let report = report(client);
-        let functions = report["functions"].as_array().unwrap();
-        let found = WORKERS.map(|(name, ..)| {
-            let found = functions.iter().find(|function| function["name"] == name);
-            found.unwrap_or_else(|| panic!("no `{name}`: {functions:#?}"))
+        let mut own = [0.0; 2];
+        let mut all = 0.0;
+        let report = wait_until("samples of the workers", || {
+            record(client, SAMPLES);
+            let report = report(client);
+            for (own, (name, ..)) in own.iter_mut().zip(WORKERS) {
+                *own += sum(&report, name, "self") as f64;
+            }
+            all = own.iter().sum::<f64>();
+            (all >= IN_WORKERS as f64).then_some(report)
         });
-        let own = found.map(|function| function["self"].as_f64().unwrap());
-        let all: f64 = own.iter().sum();
-        assert!(all >= IN_WORKERS as f64, "{functions:#?}");
-        for (((name, share, _), function), own) in WORKERS.iter().zip(found).zip(own) {
+        for ((name, share, _), own) in WORKERS.iter().zip(own) {
+            let mut functions = report["functions"].as_array().unwrap().iter();
+            let function = functions.find(|function| function["name"] == *name);
+            let function = function.unwrap_or_else(|| panic!("no `{name}`: {report:#}"));
             let measured = own / all;
             assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
             expect_line_of(function, name, "c-xen/work.c", SOURCE);
@@ -47,18 +52,20 @@ fn c_functions_have_their_names_shares_and_lines() {
 #[test]
 fn callers_are_those_of_the_thread_that_ran() {
     on_kernel(|client| {
-        record(client, SAMPLES);
         let (mut right, mut worked) = (0, 0);
-        let stacks = client.folded(&["--no-inlines"]);
-        for (stack, count) in &stacks {
-            let mut frames = stack.rsplit(';');
-            let leaf = frames.next().unwrap();
-            if let Some((_, _, above)) = WORKERS.iter().find(|(name, ..)| *name == leaf) {
-                worked += count;
-                right += count * u64::from(frames.eq(above.iter().copied()));
+        let stacks = wait_until("samples of the workers", || {
+            record(client, SAMPLES);
+            let stacks = client.folded(&["--no-inlines"]);
+            for (stack, count) in &stacks {
+                let mut frames = stack.rsplit(';');
+                let leaf = frames.next().unwrap();
+                if let Some((_, _, above)) = WORKERS.iter().find(|(name, ..)| *name == leaf) {
+                    worked += count;
+                    right += count * u64::from(frames.eq(above.iter().copied()));
+                }
             }
-        }
-        assert!(worked >= IN_WORKERS, "{stacks:#?}");
+            (worked >= IN_WORKERS).then_some(stacks)
+        });
         // A sample at the one instruction before a thread's frame is complete may lack a caller.
         assert!(
             right * 100 >= worked * 98,

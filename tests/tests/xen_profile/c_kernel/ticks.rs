@@ -4,6 +4,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use super::{image, on_kernel, record, report};
+use crate::harness::time::sum;
 use crate::harness::{counters_add_up, wait_until};
 
 const SAMPLES: u64 = 1_000;
@@ -18,13 +19,22 @@ fn ticks_of_masked_stretches_are_counted_as_masked() {
         counters_add_up(&report);
         let counters = &report["counters"];
         let count = |name: &str| counters[name].as_u64().unwrap();
-        // Besides `prove` the kernel masks events where it blocks and switches threads, longer in an emulator.
-        let masked = count("masked") as f64 / count("ticks") as f64;
-        assert!((0.08..0.5).contains(&masked), "{masked}: {counters:#}");
-        for reason in ["overflow", "lost", "truncated"] {
+        // A quarter of the other workers', and more where the kernel blocks and switches threads. Fewer where a machine is so slow
+        // that several ticks are due in a stretch, of which one comes; and by chance.
+        let worked = ["grind", "knead"].map(|name| sum(&report, name, "self"));
+        let worked: u64 = worked.iter().sum();
+        let masked = count("masked");
+        assert!(masked > 0, "{counters:#}");
+        assert!(
+            masked * 16 >= worked.saturating_sub(200),
+            "{worked} in the workers: {counters:#}"
+        );
+        for reason in ["overflow", "truncated"] {
             assert_eq!(counters[reason], 0, "{counters:#}");
         }
-        assert!(count("broken") * 100 <= count("recorded"), "{counters:#}");
+        for seldom in ["broken", "lost"] {
+            assert!(count(seldom) * 100 <= count("recorded"), "{counters:#}");
+        }
         // Where it has masked events no sample can lie; what it calls to unmask them has some.
         let masked_code: u64 = client
             .folded(&["--no-inlines"])
@@ -37,12 +47,12 @@ fn ticks_of_masked_stretches_are_counted_as_masked() {
 }
 
 /// Guards against a tick source whose deadlines are not the agent's: a timer that is left unset, or set by the
-/// kernel's own deadline alone.
+/// kernel's own deadline alone. Those end its sleeps, in which nothing works.
 #[test]
-fn the_kernel_keeps_the_timer_and_the_rate_comes() {
+fn the_kernel_keeps_the_timer_and_ticks_find_its_work() {
     on_kernel(|client| {
-        // Again where the machine is busy with other things, which stalls the emulator and its timer.
-        wait_until("a recording at its rate", || {
+        let mut worked = 0;
+        wait_until("samples of the workers", || {
             record(client, SAMPLES);
             let report = report(client);
             let running_ns = report["vcpus"][0]["runstate"]["running_ns"].as_u64();
@@ -52,7 +62,10 @@ fn the_kernel_keeps_the_timer_and_the_rate_comes() {
             assert!(ticks <= due + due / 10 + 20, "{ticks} of {due}");
             // The kernel's own deadlines end its sleeps: the sampler is asked then too, and answers that it is early.
             assert!(report["counters"]["early"].as_u64() > Some(0));
-            (ticks >= due / 4).then_some(())
+            let of_workers = ["grind", "knead"].map(|name| sum(&report, name, "self"));
+            println!("{ticks} ticks of {due} due, {of_workers:?} in the workers");
+            worked += of_workers.iter().sum::<u64>();
+            (worked >= SAMPLES / 3).then_some(())
         });
     });
 }

@@ -10,7 +10,7 @@ use super::image;
 use crate::harness::{Client, without_lab};
 
 /// For a boot and the kernel's words, on a busy machine.
-const WAIT: Duration = Duration::from_secs(240);
+const WAIT: Duration = Duration::from_secs(600);
 
 /// Ends with its case, and its machine with it.
 struct Demo(Child);

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
@@ -14,10 +12,11 @@ use unikprof_tests::soak::target::KeyFiles;
 
 use super::{
     assert_keys_are_required, assert_no_watches, assert_waits_are_told, client, guest, image, keys,
-    record, traced,
+    record,
 };
-use crate::harness::{Boot, Guest, counters_add_up, on};
-use crate::tracing::{assert_ratios, calls_of};
+use crate::harness::time::sum;
+use crate::harness::{Boot, Guest, SOON, counters_add_up, on, wait_until};
+use crate::tracing::{assert_ratios, traced};
 
 const NAME: &str = "c-dropin";
 const KEYED: &str = "c-dropin-keyed";
@@ -62,7 +61,7 @@ fn configured_image() -> Result<PathBuf, LabError> {
 fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
     on(&KERNELS, |lab| {
         let functions = ["mill", "grind", "bake", "knead", "prove"];
-        let trace = traced(&client(lab, NAME), &functions);
+        let trace = traced(&client(lab, NAME), &functions, &[("mill", 2)]);
         assert_ratios(
             &trace,
             &[
@@ -72,7 +71,6 @@ fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
                 ("prove", "bake", 2),
             ],
         );
-        assert!(calls_of(&trace, "mill") > 1, "{trace:#}");
     });
 }
 
@@ -81,17 +79,25 @@ fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
 fn a_kernel_that_knows_nothing_of_it_is_profiled() {
     on(&KERNELS, |lab| {
         let client = client(lab, NAME);
-        let report = record(&client, "cpu", |counters| {
-            counters["recorded"].as_u64() >= Some(1_500)
+        let [mut ground, mut kneaded] = [0, 0];
+        let report = wait_until("samples of the workers", || {
+            let report = record(&client, "cpu", |counters| {
+                counters["recorded"].as_u64() >= Some(1_500)
+            });
+            ground += sum(&report, "grind", "self");
+            kneaded += sum(&report, "knead", "self");
+            (ground + kneaded >= 1_000).then_some(report)
         });
         counters_add_up(&report);
-        let ratio = own(&report, "grind") as f64 / own(&report, "knead") as f64;
-        assert!((1.2..2.3).contains(&ratio), "{ratio}: {report:#}");
-        let stacks = client.folded(&["--no-inlines"]);
+        // Six deviations.
+        let share = ground as f64 / (ground + kneaded) as f64;
+        assert!((0.53..0.72).contains(&share), "{share}: {report:#}");
+        let mut stacks = client.folded(&["--no-inlines"]);
+        stacks.retain(|(stack, _)| !stack.starts_with("[unikprof agent]"));
         let all: u64 = stacks.iter().map(|(_, count)| count).sum();
         let whole = stacks
             .iter()
-            .filter(|(stack, _)| stack.contains("thread_begin;"));
+            .filter(|(stack, _)| stack.contains("thread_begin;") || stack.contains("boot_entry;"));
         let whole: u64 = whole.map(|(_, count)| count).sum();
         assert!(whole * 100 >= all * 95, "{whole} of {all}");
         let ground = stacks
@@ -99,13 +105,6 @@ fn a_kernel_that_knows_nothing_of_it_is_profiled() {
             .any(|(stack, _)| stack.ends_with("miller;mill;grind"));
         assert!(ground, "{stacks:#?}");
     });
-}
-
-/// Samples of a function alone.
-fn own(report: &Value, name: &str) -> u64 {
-    let functions = report["functions"].as_array().unwrap();
-    let found = functions.iter().find(|function| function["name"] == name);
-    found.map_or(0, |function| function["self"].as_u64().unwrap())
 }
 
 /// Guards against waits that are charged from the first interrupt in them only, or not at all, or twice.
@@ -124,7 +123,7 @@ fn the_guests_own_device_is_left_alone() {
         let script = format!(
             "xenstore-ls /local/domain/{id}/device/vif; xenstore-ls /local/domain/{id}/data"
         );
-        let nodes = lab.dom0(&script, Duration::from_secs(30)).unwrap().text;
+        let nodes = lab.dom0(&script, SOON).unwrap().text;
         let values = |name: &str| -> Vec<u32> {
             let lines = nodes.lines().filter(|line| line.contains(name));
             let values = lines.filter_map(|line| line.split('"').nth(1)?.parse().ok());

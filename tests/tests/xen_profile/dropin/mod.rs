@@ -22,7 +22,7 @@ use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use crate::harness::{Client, Guest, wait_until};
 
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(600);
 
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
@@ -92,15 +92,6 @@ fn record(client: &Client, mode: &str, enough: impl Fn(&Value) -> bool) -> Value
     report.expect_json()
 }
 
-/// A trace of five seconds.
-fn traced(client: &Client, functions: &[&str]) -> Value {
-    let image = ["--image", image().to_str().unwrap()];
-    let limits = ["--for", "5s", "--max-cost", "0", "-o", "trace.json"];
-    client.must(&[&["trace"], functions, &image, &limits].concat());
-    let trace = std::fs::read(client.path("trace.json")).unwrap();
-    serde_json::from_slice(&trace).unwrap()
-}
-
 /// Records until both of two vCPUs have samples.
 fn record_both(client: &Client) {
     // The guest has more work than processors.
@@ -139,7 +130,7 @@ fn assert_waits_are_told(lab: &Lab, name: &str) {
 fn assert_no_watches(lab: &Lab, name: &str) {
     let id = lab.domain_id(name).unwrap();
     let script = format!("xenstore-control quota {id}");
-    let quota = lab.dom0(&script, Duration::from_secs(30)).unwrap().text;
+    let quota = lab.dom0(&script, BOOT).unwrap().text;
     let watches = quota.lines().find_map(|line| {
         let (what, count) = line.split_once(':')?;
         (what.trim() == "watches").then(|| count.trim().parse::<u32>())

@@ -27,7 +27,7 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
         let before = format!("{}ns", came_ns - started_ns);
         let words = ["--json", "--from", "0s", "--to", &before];
         let before = client.report("so-far.unikprof", &words).expect_json();
-        assert!(counters_add_up(&before) > 20, "{before:#}");
+        assert!(counters_add_up(&before) > 0, "{before:#}");
         let names = client.recording("so-far.unikprof");
         assert_eq!(names.profile.recording().name, FLIGHT);
         // And it goes on.

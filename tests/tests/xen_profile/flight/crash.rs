@@ -13,7 +13,7 @@ use crate::harness::time::report;
 use crate::harness::{Client, Guest, SOON, on, wait_until};
 
 /// Seconds of work, beside other guests, where a machine is slow.
-const END: Duration = Duration::from_secs(300);
+const END: Duration = Duration::from_secs(600);
 
 /// Waits for the guest's end and its last words; answers a client with its log in `console.log`.
 pub(crate) fn crashed(lab: &Lab, name: &str, words: &str) -> Client {

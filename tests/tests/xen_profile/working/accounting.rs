@@ -7,7 +7,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use super::WORKING;
-use crate::harness::{Guest, counters_add_up, on};
+use crate::harness::{Guest, counters_add_up, on, wait_until};
 
 #[test]
 fn every_tick_is_accounted_for() {
@@ -19,8 +19,8 @@ fn every_tick_is_accounted_for() {
         for reason in ["overflow", "masked", "truncated"] {
             assert_eq!(report["counters"][reason], 0, "{:#}", report["counters"]);
         }
-        let broken = report["counters"]["broken"].as_u64().unwrap();
-        assert!(broken * 100 <= 1_000, "{:#}", report["counters"]);
+        let count = |name: &str| report["counters"][name].as_u64().unwrap();
+        assert!(count("broken") * 100 <= count("recorded"), "{report:#}");
         assert!(report["vcpus"][0]["cost"]["cycles_p50"].as_u64() > Some(0));
     });
 }
@@ -29,13 +29,15 @@ fn every_tick_is_accounted_for() {
 fn time_is_told_apart() {
     on(&WORKING, |lab| {
         let client = Guest::of(lab, "working").client();
-        client.record("3s", &[]);
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let [running, _, blocked] = times(&report);
-        let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
-        // It works for half of its time; the emulator adds to that.
-        assert!(running > elapsed / 4, "{report:#}");
-        assert!(blocked > elapsed / 20, "{report:#}");
+        // It works for half of its time; the emulator adds to that. Again where that stood still.
+        wait_until("a recording with both kinds of time", || {
+            client.record("3s", &[]);
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            let [running, _, blocked] = times(&report);
+            let elapsed = report["vcpus"][0]["elapsed_ns"].as_u64().unwrap();
+            println!("{running} ns running, {blocked} blocked of {elapsed}");
+            (running > elapsed / 4 && blocked > elapsed / 20).then_some(())
+        });
     });
 }
 

@@ -57,31 +57,27 @@ fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
             });
             let first = client.recording("dump.unikprof").profile.sample_count();
             client.wait_for_samples(first + 500);
+            wait_until("more traffic", || (talk.rounds() > 20).then_some(()));
+            // A fast machine spends few samples on either.
+            wait_until(
+                "the traffic and the agent's own work in the profile",
+                || {
+                    client.must(&["dump", "-o", "dump.unikprof"]);
+                    let report = client.report("dump.unikprof", &["--json"]).expect_json();
+                    let functions = report["functions"].as_array().unwrap();
+                    let has = |part: &str| {
+                        let mut names = functions.iter().map(|f| f["name"].as_str().unwrap());
+                        names.any(|name| name.contains(part))
+                    };
+                    ((has("echo::Echo") || has("smoltcp")) && has("[unikprof agent]")).then_some(())
+                },
+            );
             client.must(&["stop", "-o", "run.unikprof"]);
             talk.stop.store(true, Ordering::Relaxed);
         });
-        assert!(talk.rounds() > 20, "{} rounds", talk.rounds());
-
         for name in ["dump.unikprof", "run.unikprof"] {
             let report = client.report(name, &["--json"]).expect_json();
             assert!(counters_add_up(&report) >= 200);
         }
-        // The second half was sampled while the first was downloaded.
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let functions = report["functions"].as_array().unwrap();
-        let total_of = |wanted: &dyn Fn(&serde_json::Value) -> bool| -> u64 {
-            let found = functions.iter().filter(|f| wanted(f));
-            found
-                .map(|f| f["total"].as_u64().unwrap())
-                .max()
-                .unwrap_or(0)
-        };
-        assert!(
-            total_of(&|f| f["name"].as_str().unwrap().contains("echo::Echo")) > 0
-                || total_of(&|f| f["name"].as_str().unwrap().contains("smoltcp")) > 0,
-            "the guest's own traffic is in its profile"
-        );
-        let own = total_of(&|f| f["name"] == "[unikprof agent]");
-        assert!(own > 0, "the agent's own work is marked as its own");
     });
 }
