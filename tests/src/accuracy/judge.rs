@@ -238,3 +238,67 @@ fn walked(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+    use std::process::Command;
+
+    use unikprof_client::caller_table::ImageTable;
+    use unikprof_client::profile::Mapping;
+    use unikprof_client::symbols::Image;
+
+    use super::*;
+    use crate::requirement::skip;
+
+    /// GCC's frames on aarch64 begin with their records. Past a function without a table the stack pointer is unknown, and
+    /// rules that count from it would take what lies in that function's frame for return addresses.
+    #[test]
+    fn callers_behind_a_gcc_function_without_a_table_are_found_by_records() {
+        let has = |program| Command::new(program).arg("--version").output().is_ok();
+        if !has("aarch64-linux-gnu-gcc") || !has("qemu-aarch64") {
+            return skip("install gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/accuracy/untold.c");
+        let compile = |words: &[&str]| {
+            let mut gcc = Command::new("aarch64-linux-gnu-gcc");
+            gcc.current_dir(folder.path())
+                .arg("-O2")
+                .args(words)
+                .arg(&source);
+            assert!(gcc.status().unwrap().success());
+        };
+        let untold = ["-DUNTOLD", "-fno-asynchronous-unwind-tables", "-c"];
+        compile(&[&untold[..], &["-o", "untold.o"]].concat());
+        compile(&["-static", "untold.o", "-o", "program"]);
+        let program = folder.path().join("program");
+        let output = Command::new("qemu-aarch64").arg(&program).output().unwrap();
+        let samples = Captured::read_all(&output.stdout).unwrap();
+
+        let image = Image::open(&program).unwrap();
+        let mut rows = ImageTable::compile(&image, &[]).unwrap().rows().unwrap();
+        // The linker puts the code of a static program at the beginning of its file, and here.
+        let mapping = Mapping {
+            start: 0x40_0000,
+            end: 0x80_0000,
+            file_offset: 0,
+            build_id: None,
+            path: program.display().to_string(),
+        };
+        let images = Images::of_mappings([&mapping], &program, |_| Some(program.clone())).unwrap();
+        let base = images.code().code_base(0).unwrap();
+        rows.iter_mut().for_each(|row| row.code += base);
+        let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len())];
+        let callers = CallerTable::from_rows(&mut block, images.code(), &rows);
+        let found = walked(
+            &images,
+            &samples[0],
+            &guide(&images, callers.as_ref(), true),
+        );
+        let names: Vec<String> = found.into_iter().map(|it| images.name(it)).collect();
+        let names = names.join(" ");
+        assert!(names.starts_with("untold inner outer main"), "{names}");
+    }
+}

@@ -22,8 +22,11 @@ const ADDRESS_BITS: u32 = 48;
 impl Architecture for Aarch64 {
     const MACHINE: u16 = machine::AARCH64;
 
-    /// As clang and rustc lay frames out. GCC's records are at the bottom of the frame; its rules give the frame's size.
+    /// As clang and rustc lay frames out that save nothing else. Otherwise they have what they save above the record, and GCC
+    /// the whole frame; their rules give its size.
     const FRAME_RECORD: Rule = Rule::FRAME_RECORD.with_return_address(1);
+
+    const RECORD_ENDS_FRAME: bool = false;
 
     type Link = LinkRegister;
 

@@ -29,6 +29,9 @@ pub(super) trait Architecture: Copy {
     /// pointer, and the return address is above it.
     const FRAME_RECORD: Rule;
 
+    /// Whether every frame that has a record ends behind it, so that the record alone gives the caller's stack pointer.
+    const RECORD_ENDS_FRAME: bool;
+
     /// The link register of a frame.
     type Link: Link;
 

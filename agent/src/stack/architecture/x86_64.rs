@@ -16,6 +16,8 @@ impl Architecture for X86_64 {
 
     const FRAME_RECORD: Rule = Rule::FRAME_RECORD;
 
+    const RECORD_ENDS_FRAME: bool = true;
+
     type Link = NoLink;
 
     /// Just below the canonical frame address, where every call pushes it.

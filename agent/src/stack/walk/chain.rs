@@ -60,9 +60,11 @@ impl<'g, A: Architecture> Chain<'g, A> {
 /// A frame on a stack.
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'g, A: Architecture> {
-    /// The stack pointer: everything below it has been walked.
+    /// The stack pointer, or an address below it unless `knows_sp`: everything below it has been walked.
     pub(super) sp: u64,
     pub(super) fp: u64,
+    /// Whether a rule may count from `sp`. Of no meaning if [`Architecture::RECORD_ENDS_FRAME`].
+    pub(super) knows_sp: bool,
     link: A::Link,
     /// The mapping found last; most return addresses are in the same mapping as the one before.
     range: &'g CodeRange,
@@ -86,6 +88,7 @@ impl<'g, A: Architecture> Frame<'g, A> {
         Self {
             sp,
             fp,
+            knows_sp: true,
             link: A::Link::SAVED,
             range: code.first(),
             unknown: 0,
@@ -133,6 +136,7 @@ impl<'g, A: Architecture> Frame<'g, A> {
                             known.or_else(|| self.unknown_code(return_address, stack))
                         {
                             (self.sp, self.fp, self.link) = (cfa, fp, A::Link::SAVED);
+                            self.knows_sp = true;
                             return Ok((code, true));
                         }
                     }
@@ -140,7 +144,10 @@ impl<'g, A: Architecture> Frame<'g, A> {
             }
         }
         match self.step_by_record(stack, code) {
-            Ok(code) => Ok((code, rule == A::FRAME_RECORD)),
+            Ok(code) => {
+                self.knows_sp = rule == A::FRAME_RECORD;
+                Ok((code, self.knows_sp))
+            }
             // The rule says that the function has a caller, so a frame pointer of 0 does not mean the root.
             Err(End::Root) if has_caller && self.ends_in_zero(stack) => Err(End::Broken),
             Err(end) => Err(end),
@@ -164,7 +171,7 @@ impl<'g, A: Architecture> Frame<'g, A> {
         saved_fp: Option<u8>,
         stack: &impl ReadStack,
     ) -> Option<(u64, u64, u64)> {
-        let cfa = self.register(base).checked_add(u64::from(words) * 8)?;
+        let cfa = self.register(base)?.checked_add(u64::from(words) * 8)?;
         // Each step leads upwards, or uses the link register up.
         let return_address = match A::return_address(rule, cfa)? {
             ReturnAddress::Saved(at) if at >= self.sp => stack.word(at)?,
@@ -184,11 +191,12 @@ impl<'g, A: Architecture> Frame<'g, A> {
         Some((return_address, cfa, fp))
     }
 
+    /// The value of a register; `None` if it is not known.
     #[inline]
-    pub(super) fn register(&self, base: Base) -> u64 {
+    pub(super) fn register(&self, base: Base) -> Option<u64> {
         match base {
-            Base::StackPointer => self.sp,
-            Base::FramePointer => self.fp,
+            Base::StackPointer => (A::RECORD_ENDS_FRAME || self.knows_sp).then_some(self.sp),
+            Base::FramePointer => Some(self.fp),
         }
     }
 
@@ -231,6 +239,7 @@ impl<'g, A: Architecture> Frame<'g, A> {
     fn pass_record(&mut self, caller_fp: u64) {
         self.sp = after_record(self.fp);
         self.fp = caller_fp;
+        self.knows_sp = false;
         self.link = A::Link::SAVED;
     }
 
@@ -313,7 +322,7 @@ fn by_records<'g, A: Architecture>(
     path: &mut Path<'_>,
 ) -> End {
     loop {
-        rise(frames, stack, path, limit, |_| false);
+        rise(frames, stack, path, limit, false, |_| false);
         match frames.frame.step_by_record(stack, code) {
             Ok(_) if path.len() >= limit => return End::Truncated,
             Ok(code) => {
@@ -365,7 +374,7 @@ fn by_table<'g, A: Architecture>(
     let mut part = FoundPart::default();
     loop {
         // Most frames have a record and are in the same part of the table as the one before.
-        rise(frames, stack, path, limit, |code| {
+        rise(frames, stack, path, limit, true, |code| {
             part.rule(call_of(code)) != Some(A::FRAME_RECORD)
         });
         let call = call_of(frames.return_code);
@@ -392,7 +401,8 @@ fn by_table<'g, A: Architecture>(
 }
 
 /// Follows frame records while they return into the mapping found last, as most do. Adds a frame for each, until
-/// `is_due` returns true for its code, another kind of step is needed, or the path has `limit` frames.
+/// `is_due` returns true for its code, another kind of step is needed, or the path has `limit` frames. `knows_sp` says
+/// whether rules have said that the frames end behind their records.
 ///
 /// A separate function, so that all variables of the loop fit into registers.
 #[inline(never)]
@@ -401,6 +411,7 @@ fn rise<A: Architecture>(
     stack: &impl ReadStack,
     path: &mut Path<'_>,
     limit: usize,
+    knows_sp: bool,
     is_due: impl Fn(u32) -> bool,
 ) {
     let Frame {
@@ -421,6 +432,9 @@ fn rise<A: Architecture>(
         Some(last)
     });
     frames.return_code = last;
+    if !A::RECORD_ENDS_FRAME && sp != frames.frame.sp {
+        frames.frame.knows_sp = knows_sp;
+    }
     (frames.frame.sp, frames.frame.fp) = (sp, fp);
 }
 

@@ -59,7 +59,7 @@ fn caller_elsewhere<A: Architecture>(
             plus,
             saved_fp,
         } => {
-            let word_at = frame.register(base).checked_add(u64::from(at) * 8)?;
+            let word_at = frame.register(base)?.checked_add(u64::from(at) * 8)?;
             let loaded = stack_at(stacks, word_at)?.word(word_at)?;
             let cfa = loaded.checked_add(u64::from(plus) * 8)?;
             // OCaml's rules never state where the frame pointer is saved. If it points to the record below the canonical

@@ -227,6 +227,10 @@ fn from<'g, A: Architecture>(
                 }
                 rule => frame.step(rule, &stack, guide.code),
             };
+            if way == Way::Bytes {
+                // An instruction that sets the frame pointer says where the record is, and not how large the frame is.
+                frame.knows_sp &= rule.return_address() == 0;
+            }
             match step {
                 Ok((code, true)) => (frame, code, way, stack),
                 Ok((code, false)) => (frame, code, Way::FramePointer, stack),
@@ -234,8 +238,9 @@ fn from<'g, A: Architecture>(
                 Err(end) => return Chain::at_leaf(frame, leaf, end, Way::FramePointer),
             }
         }
-        Start::Caller { code, sp, fp, .. } => {
-            let frame = Frame::caller(*sp, *fp, guide.code);
+        Start::Caller { code, sp, fp, way } => {
+            let mut frame = Frame::caller(*sp, *fp, guide.code);
+            frame.knows_sp = *way == Way::Table;
             // The word below `sp`, because `sp` itself may be the end of the stack.
             match stacks.at(sp.saturating_sub(8)) {
                 Some(stack) => (frame, *code, Way::Table, stack),
