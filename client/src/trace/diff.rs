@@ -1,7 +1,7 @@
 //! What differs between two traces: how often functions were called, how long their calls took, and what of it is more than
 //! chance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
@@ -57,6 +57,10 @@ struct Side {
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
     seconds: f64,
+    /// The agent removed its probes, so its counts end early.
+    is_removed: bool,
+    /// It calls a function whose probes the agent removed in one of the traces: from then on that one's time is its own.
+    calls_removed: bool,
     /// By block: the calls that began in it and have ended, and their own time in ns.
     blocks: Vec<[f64; 2]>,
 }
@@ -66,9 +70,10 @@ impl TraceDiff {
     pub(crate) fn of(views: &[TraceView<'_>; 2]) -> TraceDiff {
         let [base, new] = views;
         let without = lacks("BASE", base).or_else(|| lacks("NEW", new));
+        let removed: BTreeSet<String> = views.iter().flat_map(removed).collect();
         let mut by_name: BTreeMap<String, [Option<Side>; 2]> = BTreeMap::new();
         for (at, view) in views.iter().enumerate() {
-            for (name, side) in sides(view, without.is_none()) {
+            for (name, side) in sides(view, without.is_none(), &removed) {
                 by_name.entry(name).or_default()[at] = Some(side);
             }
         }
@@ -106,7 +111,7 @@ impl TraceDiff {
             Some(why) => writeln!(out, "warning: what is chance is not known, since {why}\n")?,
             None => writeln!(
                 out,
-                "changes are 95 % intervals; at most 5 % of the words after names are chance, and `-` was called too seldom to tell\n"
+                "changes are 95 % intervals; at most 5 % of the words after names are chance, and `-` was called too seldom to tell, or the agent removed probes\n"
             )?,
         }
         let shown = if top == 0 {
@@ -123,7 +128,10 @@ impl TraceDiff {
             };
             Line {
                 cells: vec![
-                    pair(&|side| grouped(side.rate().round() as u64)),
+                    pair(&|side| {
+                        let rate = side.in_second(side.calls);
+                        rate.map_or("-".into(), |rate| grouped(rate.round() as u64))
+                    }),
                     interval_of(row.calls.factor),
                     pair(&|side| some(side.self_ns.checked_div(side.calls))),
                     interval_of(row.own.factor),
@@ -154,11 +162,12 @@ impl TraceDiff {
             side.as_ref().map_or(Value::Null, |side| {
                 json!({
                     "calls": side.calls,
-                    "calls_per_second": side.rate(),
-                    "total_ns_per_second": side.total_ns as f64 / side.seconds,
-                    "self_ns_per_second": side.self_ns as f64 / side.seconds,
+                    "calls_per_second": side.in_second(side.calls),
+                    "total_ns_per_second": side.in_second(side.total_ns),
+                    "self_ns_per_second": side.in_second(side.self_ns),
                     "p50_ns": side.p50_ns,
                     "p99_ns": side.p99_ns,
+                    "removed": side.is_removed,
                 })
             })
         };
@@ -209,9 +218,22 @@ fn lacks(name: &str, view: &TraceView<'_>) -> Option<String> {
     Some(format!("{name} {why}"))
 }
 
-/// The functions of a trace by name; several may have one.
-fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
+/// The names of the functions whose probes the agent removed, perhaps before it counted.
+fn removed(view: &TraceView<'_>) -> Vec<String> {
+    let functions = view.trace.functions.iter().enumerate();
+    let removed = functions.filter(|(_, function)| function.is_removed());
+    removed.map(|(at, _)| view.name(at)).collect()
+}
+
+/// The functions of a trace by name; several may have one. The probes of those in `removed` were removed in one of the traces.
+fn sides(
+    view: &TraceView<'_>,
+    has_blocks: bool,
+    removed: &BTreeSet<String>,
+) -> BTreeMap<String, Side> {
     let functions = &view.trace.functions;
+    let names = (0..functions.len()).map(|at| view.name(at));
+    let names: Vec<String> = names.collect();
     let mut rows: Vec<Row> = Vec::new();
     rows.resize_with(functions.len(), Row::default);
     for row in view.rows() {
@@ -219,9 +241,15 @@ fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
         rows[at] = row;
     }
     let mut blocks = vec![[[0.0; 2]; BLOCKS]; functions.len()];
+    let mut call_removed = vec![false; functions.len()];
     if let Some(calls) = view.calls.as_ref().filter(|_| has_blocks) {
         let inside_ns = view.inside_ns(calls);
         for (at, call) in calls.all.iter().enumerate() {
+            if let Some(parent) = call.parent
+                && removed.contains(&names[usize::from(call.function)])
+            {
+                call_removed[usize::from(calls.all[parent].function)] = true;
+            }
             let is_ended = !matches!(call.end, End::Open | End::Lost);
             if is_ended && view.is_shown(calls, at) {
                 let bin = view.bin(call.start_ns, BLOCKS);
@@ -236,13 +264,15 @@ fn sides(view: &TraceView<'_>, has_blocks: bool) -> BTreeMap<String, Side> {
         if functions[at].refused.is_some() {
             continue;
         }
-        let side = sides.entry(view.name(at)).or_default();
+        let side = sides.entry(names[at].clone()).or_default();
         side.seconds = length_ns(view).max(1) as f64 / 1e9;
         side.calls = side.calls.saturating_add(row.calls);
         side.total_ns = side.total_ns.saturating_add(row.total_ns);
         side.self_ns = side.self_ns.saturating_add(row.self_ns);
         side.p50_ns = side.p50_ns.max(row.p50_ns);
         side.p99_ns = side.p99_ns.max(row.p99_ns);
+        side.is_removed |= functions[at].is_removed();
+        side.calls_removed |= call_removed[at];
         side.blocks.resize(BLOCKS, [0.0; 2]);
         for (sum, [number, own_ns]) in side.blocks.iter_mut().zip(blocks) {
             sum[0] += number;
@@ -293,13 +323,13 @@ impl DiffRow {
 
     /// How much more or less own time it takes in a second.
     fn change(&self) -> f64 {
-        let own = |side: &Side| side.self_ns as f64 / side.seconds;
+        let own = |side: &Side| side.in_second(side.self_ns);
         let [base, new] = self.sides.each_ref();
-        let [base, new] = [base, new].map(|side| side.as_ref().map_or(0.0, own));
+        let [base, new] = [base, new].map(|side| side.as_ref().and_then(own).unwrap_or(0.0));
         (new - base).abs()
     }
 
-    /// What is more than chance.
+    /// What is more than chance, and why counts end early.
     fn note(&self) -> String {
         let found = [
             (&self.own, "slower", "faster"),
@@ -310,7 +340,9 @@ impl DiffRow {
             let factor = changed.factor?.factor;
             Some(if factor > 1.0 { more } else { less })
         });
-        let words: Vec<&str> = words.collect();
+        let sides = self.sides.iter().zip(["removed in BASE", "removed in NEW"]);
+        let removed = sides.filter(|(side, _)| side.as_ref().is_some_and(|it| it.is_removed));
+        let words: Vec<&str> = words.chain(removed.map(|(_, word)| word)).collect();
         match words.is_empty() {
             true => String::new(),
             false => format!("  ({})", words.join(", ")),
@@ -319,13 +351,17 @@ impl DiffRow {
 }
 
 impl Side {
-    /// Calls in a second.
-    fn rate(&self) -> f64 {
-        self.calls as f64 / self.seconds
+    /// How much of a count is in a second; `None` if it ends early.
+    fn in_second(&self, count: u64) -> Option<f64> {
+        (!self.is_removed).then_some(count as f64 / self.seconds)
     }
 
-    /// Whether its blocks tell what chance does; those of a function that was not called at all tell so of `calls`.
+    /// Whether its blocks tell what chance does to its calls, or to their own time; those of a function that was not called at
+    /// all tell so of `calls`.
     fn is_known(&self, calls: bool) -> bool {
+        if calls && self.is_removed || !calls && self.calls_removed {
+            return false;
+        }
         let hit = self.blocks.iter().filter(|[calls, _]| *calls > 0.0).count();
         hit >= LEAST_BLOCKS || (calls && self.calls == 0)
     }

@@ -398,6 +398,51 @@ fn traces_compare_by_function_and_tell_chance() {
     );
 }
 
+/// Guards against a change that is the removal of probes: calls of the function end early, and its time becomes its caller's.
+#[test]
+fn what_the_removal_of_probes_does_is_no_change_of_the_guest() {
+    let nested = |removed_at: u64| {
+        let (mut trace, _) = in_turns(0);
+        for function in &mut trace.functions {
+            function.totals = FunctionTotals::default();
+        }
+        let mut records = Vec::new();
+        for at in (1_000_000..2_000_000).step_by(5_000) {
+            let is_removed = at >= removed_at;
+            let length = 2_000 + at / 1_000 % 97;
+            records.push(enter(0, 1, at));
+            if !is_removed {
+                records.push(enter(1, 1, at + 100));
+                records.push(leave(1, 1, at + 1_100, how::RETURNED));
+            }
+            records.push(leave(0, 1, at + length, how::RETURNED));
+            let inside = u64::from(!is_removed);
+            for (function, calls, own_ns) in [(0, 1, length - 1_000 * inside), (1, inside, 1_000)] {
+                let totals = &mut trace.functions[function].totals;
+                totals.calls += calls;
+                totals.self_ns += calls * own_ns;
+                if is_removed && function == 1 {
+                    totals.flags = totals_flag::REMOVED;
+                }
+            }
+        }
+        (trace, timeline(vec![records], Vec::new()))
+    };
+    // Also before anything was counted.
+    for removed_at in [1_400_000, 0] {
+        let (text, json) = compared(&[nested(u64::MAX), nested(removed_at)]);
+        let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
+        assert!(row("serve").ends_with("serve"), "{text}");
+        assert!(row("parse").ends_with("(removed in NEW)"), "{text}");
+        let mut functions = json["functions"].as_array().unwrap().iter();
+        let parse = functions.find(|it| it["function"] != "serve").unwrap();
+        assert!(
+            parse["new"]["calls_per_second"].is_null() && parse["calls_change"].is_null(),
+            "{json:#}"
+        );
+    }
+}
+
 #[test]
 fn traces_without_their_calls_say_that_chance_is_not_known() {
     let (mut counted, timeline) = in_turns(1_000);
