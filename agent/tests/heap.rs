@@ -764,6 +764,35 @@ fn samples_of_a_removed_recording_are_removed() {
     assert_eq!(client.fetch(epoch).live.len(), 1);
 }
 
+/// Guards against samples that are held for ever: until the samples of a removed recording are removed, they seem to be of
+/// the next one, which has the same index.
+#[test]
+fn a_free_passes_by_samples_of_a_removed_recording() {
+    // So many that polls take a while to remove them.
+    let agent = guest_with(1 << 20, 80_000);
+    let service = serve(agent);
+    let mut client = Client::connect(&service);
+    let site = stack(&mut Random::new(6), 12);
+    for name in ["first", "second"] {
+        agent.platform().advance(1);
+        client.start(Start::heap(name, mode::LIVE, 64));
+        look_at_the_next(agent);
+        for number in 0..500 {
+            allocate(agent, &site, address(number), 100);
+        }
+        if name == "first" {
+            let epoch = client.stop(0).first_epoch;
+            client.acknowledge(epoch);
+        }
+        for number in 0..500 {
+            agent.on_free(address(number));
+        }
+    }
+    let epoch = client.stop(0).first_epoch;
+    let got = client.fetch(epoch);
+    assert_eq!((got.counters.recorded, got.live.len()), (500, 0));
+}
+
 /// Stacks that are given up move with the allocations that they hold: none is lost while there is room.
 #[test]
 fn held_allocations_keep_their_stacks_while_stacks_age() {

@@ -142,19 +142,23 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[cold]
     fn take_live(&self, address: *const u8) -> Option<Taken> {
         let now_ns = self.platform().now_ns();
+        let mut youngest: Option<Taken> = None;
         // Entries of several recordings may have the address: each has a stack of its own.
         let (mut stack, mut kept) = (0, 0);
-        let entry = self.live()?.free(address.addr() as u64, &mut |entry| {
+        while let Some(entry) = self.live()?.free(address.addr() as u64, &mut |entry| {
             // While it is in the table it has its stack.
             stack = self.number_of_stack(entry);
             kept = ended(self.slots, entry.held, now_ns);
             entry.held.only(kept)
-        })?;
-        let held = entry.held.only(entry.held.recordings() & !kept);
-        Some(Taken {
-            entry: LiveEntry { held, ..entry },
-            stack,
-        })
+        }) {
+            let held = entry.held.only(entry.held.recordings() & !kept);
+            // Older ones are of a recording that was removed: see `free`.
+            if youngest.is_none_or(|it| it.entry.born_ns <= entry.born_ns) {
+                let entry = LiveEntry { held, ..entry };
+                youngest = Some(Taken { entry, stack });
+            }
+        }
+        youngest
     }
 
     /// The [number](LiveEntry::stack) of a live sample's stack.
@@ -175,12 +179,13 @@ impl<'m, P: Platform> Agent<'m, P> {
 
 // What follows is compiled once, for size.
 
-/// Removes the live sample at an address. A recording that has ended keeps it.
+/// Removes the live samples at an address. A recording that has ended keeps its own. Those of a removed recording seem to be of
+/// the next one with its index until they are removed.
 #[inline(never)]
 fn free(live: &LiveTable<'_>, slots: &[Slot<'_>], address: u64, now_ns: u64) {
     let mut by_those_that_run =
         |entry: &LiveEntry| entry.held.only(ended(slots, entry.held, now_ns));
-    if let Some(freed) = live.free(address, &mut by_those_that_run) {
+    while let Some(freed) = live.free(address, &mut by_those_that_run) {
         count_freed(slots, freed.held);
     }
 }
@@ -203,6 +208,7 @@ fn count_freed(slots: &[Slot<'_>], freed: Held) {
 }
 
 /// A live sample that was removed.
+#[derive(Clone, Copy)]
 struct Taken {
     entry: LiveEntry,
     /// The number of its stack, 0 if it is being given up.
