@@ -1,9 +1,10 @@
 //! A socket that waits until a deadline and gives up early when the user does.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
+
+use thiserror::Error;
 
 use crate::interrupt::Interrupt;
 
@@ -19,9 +20,11 @@ pub(super) struct PatientStream {
 }
 
 /// Why a wait ended without the stream's doing; inside an [`io::Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum WaitEnded {
+    #[error("the time is up")]
     Deadline,
+    #[error("interrupted")]
     Interrupted,
 }
 
@@ -91,17 +94,6 @@ impl WaitEnded {
         error.get_ref()?.downcast_ref().copied()
     }
 }
-
-impl fmt::Display for WaitEnded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WaitEnded::Deadline => "the time is up",
-            WaitEnded::Interrupted => "interrupted",
-        })
-    }
-}
-
-impl std::error::Error for WaitEnded {}
 
 impl From<WaitEnded> for io::Error {
     fn from(reason: WaitEnded) -> io::Error {

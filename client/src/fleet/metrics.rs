@@ -7,6 +7,8 @@
 use std::fmt::{self, Display, Write as _};
 use std::time::UNIX_EPOCH;
 
+use unikprof_proto::message::Peers;
+
 use super::member::{Answer, Known, Member};
 use super::take;
 use crate::printable::Printable;
@@ -18,276 +20,147 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// All metrics of these guests.
 pub(super) fn text<'m>(members: impl Iterator<Item = &'m Member>) -> String {
-    // A family is in one piece, and each guest is looked at once.
-    let mut texts: Vec<String> = FAMILIES.iter().map(Family::head).collect();
+    let mut families = Vec::new();
     for member in members {
         let guest = &member.guest;
         let own = guest.labels.iter().map(|(key, value)| (&**key, &**value));
-        let labels: Vec<_> = [("guest", &*guest.name)].into_iter().chain(own).collect();
-        let known = member.known();
-        for (family, out) in FAMILIES.iter().zip(&mut texts) {
-            let labels = &labels;
-            (family.samples)(
-                &known,
-                &mut Samples {
-                    out,
-                    family,
-                    labels,
-                },
-            );
-        }
-    }
-    texts.concat() + "# EOF\n"
-}
-
-/// Metrics of one name.
-struct Family {
-    name: &'static str,
-    kind: Kind,
-    help: &'static str,
-    samples: fn(&Known, &mut Samples<'_>),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Gauge,
-    Counter,
-}
-
-impl Family {
-    const fn new(
-        kind: Kind,
-        name: &'static str,
-        help: &'static str,
-        samples: fn(&Known, &mut Samples<'_>),
-    ) -> Family {
-        Family {
-            name,
-            kind,
-            help,
-            samples,
-        }
-    }
-
-    fn head(&self) -> String {
-        let kind = match self.kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
+        let mut samples = Samples {
+            families: &mut families,
+            count: 0,
+            name: String::new(),
+            labels: [("guest", &*guest.name)].into_iter().chain(own).collect(),
         };
-        let Family { name, help, .. } = self;
-        format!("# TYPE unikprof_{name} {kind}\n# HELP unikprof_{name} {help}\n")
+        // Each guest is looked at once.
+        of_guest(&member.known(), &mut samples);
     }
+    families.concat() + "# EOF\n"
 }
 
-/// Every name begins with `unikprof_`.
-const FAMILIES: &[Family] = &[
-    Family::new(
-        Kind::Gauge,
+/// All families of a guest. Every name begins with `unikprof_`.
+fn of_guest(known: &Known, out: &mut Samples<'_>) {
+    out.gauge(
         "up",
         "Whether the guest's agent answered when it was asked last.",
-        |known, out| {
-            out.maybe(known.up().map(u8::from));
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    out.maybe(known.up().map(u8::from));
+    out.counter(
         "failed_contacts",
         "How often the agent was asked and did not answer.",
-        |known, out| {
-            out.one(known.failures);
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    out.one(known.failures);
+    out.gauge(
         "last_contact_timestamp_seconds",
         "When the agent answered last.",
-        |known, out| {
-            let at = known
-                .answered
-                .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-            out.maybe(at.map(|at| at.as_secs_f64()));
-        },
-    ),
-    Family::new(Kind::Gauge, "vcpus", "The guest's vCPUs.", |known, out| {
-        out.of_last(known, |last| last.agent.vcpus);
-    }),
-    Family::new(
-        Kind::Gauge,
-        "recordings",
-        "Recordings in the agent, by state.",
-        |known, out| {
-            let Some(last) = &known.last else { return };
-            for state in ["delayed", "recording", "finished"] {
-                let of_state = |one: &&RecordingStatus| one.state_name() == state;
-                let count = last.status.recordings.iter().filter(of_state).count();
-                out.with(&[("state", state)], count);
-            }
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    let at = known
+        .answered
+        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    out.maybe(at.map(|at| at.as_secs_f64()));
+    let last = known.last.as_deref();
+    out.gauge("vcpus", "The guest's vCPUs.");
+    out.maybe(last.map(|last| last.agent.vcpus));
+    out.gauge("recordings", "Recordings in the agent, by state.");
+    for state in ["delayed", "recording", "finished"] {
+        let of_state = |one: &&RecordingStatus| one.state_name() == state;
+        let count = |last: &Answer| last.status.recordings.iter().filter(of_state).count();
+        out.maybe_with(&[("state", state)], last.map(count));
+    }
+    out.counter(
         "ticks",
         "Ticks of each recording that the agent has, by what became of them.",
-        |known, out| {
-            each_recording(known, |one| {
-                let recording = ("recording", one.name.as_str());
-                out.ticks(&[recording], &Counters::from(&one.counters));
-            });
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
-        "ticks_missing",
-        "Running time by the period less the ticks, of each recording of running time since it was seen first: some at most if all is well.",
-        |known, out| {
-            let running_ns = known.last.as_ref().and_then(|last| last.times.running_ns);
-            each_recording(known, |one| {
-                if let Some(missing) = known.firsts.missing(one, running_ns) {
-                    out.with(&[("recording", &one.name)], missing);
-                }
-            });
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
-        "stack_nodes",
-        "Stack nodes in use.",
-        |known, out| {
-            out.of_last(known, |last| last.status.agent.nodes_used);
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    each_recording(known, |one| {
+        let recording = ("recording", one.name.as_str());
+        out.ticks(&[recording], &Counters::from(&one.counters));
+    });
+    out.gauge("ticks_missing", "Running time by the period less the ticks, of each recording of running time since it was seen first: some at most if all is well.");
+    let running_ns = last.and_then(|last| last.times.running_ns);
+    each_recording(known, |one| {
+        let missing = known.firsts.missing(one, running_ns);
+        out.maybe_with(&[("recording", &one.name)], missing);
+    });
+    out.gauge("stack_nodes", "Stack nodes in use.");
+    out.maybe(last.map(|last| last.status.agent.nodes_used));
+    out.gauge(
         "stack_nodes_capacity",
         "Stack nodes that there is room for.",
-        |known, out| {
-            out.of_last(known, |last| last.status.agent.nodes_capacity);
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
-        "ring_records",
-        "Records in the rings.",
-        |known, out| {
-            out.maybe(rings(known, |ring| ring.held));
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    out.maybe(last.map(|last| last.status.agent.nodes_capacity));
+    out.gauge("ring_records", "Records in the rings.");
+    out.maybe(rings(known, |ring| ring.held));
+    out.gauge(
         "ring_records_capacity",
         "Records that the rings have room for.",
-        |known, out| {
-            out.maybe(rings(known, |ring| ring.capacity));
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    out.maybe(rings(known, |ring| ring.capacity));
+    out.counter(
         "ring_records_evicted",
         "Records that made room for newer ones.",
-        |known, out| {
-            out.maybe(rings(known, |ring| ring.evicted));
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    out.maybe(rings(known, |ring| ring.evicted));
+    out.gauge(
         "sessions",
         "Open sessions of the agent, this program's included.",
-        |known, out| {
-            out.of_last(known, |last| last.status.agent.sessions);
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    out.maybe(last.map(|last| last.status.agent.sessions));
+    out.counter(
         "rejections",
         "Connections that the agent refused or closed, and requests it did not allow.",
-        |known, out| {
-            let Some(last) = &known.last else { return };
-            let peers = &last.status.agent.peers;
-            for (reason, count) in [
-                ("bad_key", peers.bad_key),
-                ("bad_record", peers.bad_record),
-                ("malformed", peers.malformed),
-                ("timed_out", peers.timed_out),
-                ("turned_away", peers.turned_away),
-                ("displaced", peers.displaced),
-                ("not_allowed", peers.not_allowed),
-            ] {
-                out.with(&[("reason", reason)], count);
-            }
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    let peers = last.map(|last| &last.status.agent.peers);
+    let reasons: [(&str, fn(&Peers) -> u64); 7] = [
+        ("bad_key", |peers| peers.bad_key),
+        ("bad_record", |peers| peers.bad_record),
+        ("malformed", |peers| peers.malformed),
+        ("timed_out", |peers| peers.timed_out),
+        ("turned_away", |peers| peers.turned_away),
+        ("displaced", |peers| peers.displaced),
+        ("not_allowed", |peers| peers.not_allowed),
+    ];
+    for (reason, count) in reasons {
+        out.maybe_with(&[("reason", reason)], peers.map(count));
+    }
+    out.counter(
         "vcpu_seconds",
         "How the guest's vCPUs have spent their time, as far as its platform tells.",
-        |known, out| {
-            let Some(last) = &known.last else { return };
-            let times = &last.times;
-            for (state, ns) in [
-                ("running", times.running_ns),
-                ("stolen", times.runnable_ns),
-                ("blocked", times.blocked_ns),
-                ("offline", times.offline_ns),
-            ] {
-                if let Some(ns) = ns {
-                    out.with(&[("state", state)], seconds(ns));
-                }
-            }
-        },
-    ),
-    Family::new(
-        Kind::Counter,
-        "network_seconds",
-        "Time of the agent's own network work.",
-        |known, out| {
-            out.of_last(known, |last| seconds(last.status.agent.server_ns));
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    let times = last.map(|last| last.times).unwrap_or_default();
+    for (state, ns) in [
+        ("running", times.running_ns),
+        ("stolen", times.runnable_ns),
+        ("blocked", times.blocked_ns),
+        ("offline", times.offline_ns),
+    ] {
+        out.maybe_with(&[("state", state)], ns.map(seconds));
+    }
+    out.counter("network_seconds", "Time of the agent's own network work.");
+    out.maybe(last.map(|last| seconds(last.status.agent.server_ns)));
+    out.gauge(
         "guest_counter",
         "The guest's own counters: the value that each got last.",
-        |known, out| {
-            let counters = known.last.iter().flat_map(|_| &known.counters);
-            for (name, value) in counters {
-                out.with(&[("counter", name)], value);
-            }
-        },
-    ),
-    Family::new(
-        Kind::Counter,
-        "profiles",
-        "Profiles that were asked of this program.",
-        |known, out| {
-            out.with(&[("outcome", "taken")], known.profiles.taken);
-            out.with(&[("outcome", "failed")], known.profiles.failed);
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    for (name, value) in last.iter().flat_map(|_| &known.counters) {
+        out.with(&[("counter", name)], value);
+    }
+    out.counter("profiles", "Profiles that were asked of this program.");
+    out.with(&[("outcome", "taken")], known.profiles.taken);
+    out.with(&[("outcome", "failed")], known.profiles.failed);
+    out.counter(
         "profile_ticks",
         "Ticks of all profiles, those that were given up included, by what became of them.",
-        |known, out| {
-            out.ticks(&[], &known.profiles.counters);
-        },
-    ),
-    Family::new(
-        Kind::Gauge,
+    );
+    out.ticks(&[], &known.profiles.counters);
+    out.gauge(
         "profile_ticks_missing",
         "Running time by the period less the ticks, in the last profile: near zero if all is well.",
-        |known, out| {
-            out.maybe(known.profiles.missing);
-        },
-    ),
-    Family::new(
-        Kind::Counter,
+    );
+    out.maybe(known.profiles.missing);
+    out.counter(
         "profile_cost_seconds",
         "What sampling cost for all profiles.",
-        |known, out| {
-            out.one(seconds(known.profiles.cost_ns));
-        },
-    ),
-];
+    );
+    out.one(seconds(known.profiles.cost_ns));
+}
 
 fn each_recording(known: &Known, tell: impl FnMut(&RecordingStatus)) {
     // Those of profiles have another name each time, and metrics of their own.
@@ -305,27 +178,46 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Where a guest's values of one family go.
+/// The values of a guest, family by family in the same order for each guest: a family's are in one piece.
 struct Samples<'a> {
-    out: &'a mut String,
-    family: &'static Family,
-    labels: &'a [(&'a str, &'a str)],
+    families: &'a mut Vec<String>,
+    /// How many of them this guest has.
+    count: usize,
+    /// The present one's, as samples have it.
+    name: String,
+    labels: Vec<(&'a str, &'a str)>,
 }
 
 impl Samples<'_> {
+    fn gauge(&mut self, name: &str, help: &str) {
+        self.family(name, "gauge", "", help);
+    }
+
+    fn counter(&mut self, name: &str, help: &str) {
+        self.family(name, "counter", "_total", help);
+    }
+
+    fn family(&mut self, name: &str, kind: &str, suffix: &str, help: &str) {
+        if self.count == self.families.len() {
+            let head = format!("# TYPE unikprof_{name} {kind}\n# HELP unikprof_{name} {help}\n");
+            self.families.push(head);
+        }
+        self.count += 1;
+        self.name = format!("unikprof_{name}{suffix}");
+    }
+
     fn one(&mut self, value: impl Display) {
         self.with(&[], value);
     }
 
     fn maybe(&mut self, value: Option<impl Display>) {
-        if let Some(value) = value {
-            self.one(value);
-        }
+        self.maybe_with(&[], value);
     }
 
-    /// A value of what the agent answered last.
-    fn of_last<T: Display>(&mut self, known: &Known, value: impl FnOnce(&Answer) -> T) {
-        self.maybe(known.last.as_deref().map(value));
+    fn maybe_with(&mut self, more: &[(&str, &str)], value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.with(more, value);
+        }
     }
 
     /// What became of ticks.
@@ -338,20 +230,18 @@ impl Samples<'_> {
 
     /// A value with further labels, which come before those that the configuration gives the guest.
     fn with(&mut self, more: &[(&str, &str)], value: impl Display) {
-        let total = if self.family.kind == Kind::Counter {
-            "_total"
-        } else {
-            ""
+        let Some(out) = self.families.get_mut(self.count.saturating_sub(1)) else {
+            return;
         };
         // Writing to a string does not fail.
-        let _ = write!(self.out, "unikprof_{}{total}{{", self.family.name);
+        let _ = write!(out, "{}{{", self.name);
         let is_free = |(key, _): &&(&str, &str)| more.iter().all(|(taken, _)| taken != key);
         let labels = more.iter().chain(self.labels.iter().filter(is_free));
         for (at, (key, value)) in labels.enumerate() {
             let comma = if at == 0 { "" } else { "," };
-            let _ = write!(self.out, "{comma}{key}=\"{}\"", Escaped(value));
+            let _ = write!(out, "{comma}{key}=\"{}\"", Escaped(value));
         }
-        let _ = writeln!(self.out, "}} {value}");
+        let _ = writeln!(out, "}} {value}");
     }
 }
 
