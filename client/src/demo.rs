@@ -88,10 +88,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         return Err(DemoError::NoTime.into());
     }
     let directory = &arguments.output;
-    fs::create_dir_all(directory).map_err(|source| OutputError {
-        path: directory.clone(),
-        source,
-    })?;
+    fs::create_dir_all(directory).map_err(OutputError::at(directory))?;
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;
     let guest = GuestProcess::start()?;

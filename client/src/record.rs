@@ -239,10 +239,7 @@ pub(crate) fn first_second(
         duration_ns: 1_000_000_000,
         ..Settings::default()
     };
-    let folder = tempfile::tempdir().map_err(|source| OutputError {
-        path: std::env::temp_dir(),
-        source,
-    })?;
+    let folder = tempfile::tempdir().map_err(OutputError::at(&std::env::temp_dir()))?;
     let writer = session.create_recording(&folder.path().join("first-second.unikprof"))?;
     let observer = &mut ();
     let recording = match session.start_observed(&first, observer) {

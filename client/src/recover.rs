@@ -306,20 +306,6 @@ mod tests {
         (0..length).map(|index| (index * 31 + seed) as u8).collect()
     }
 
-    #[test]
-    fn every_crash_in_a_log_is_found() {
-        let (first, second) = (file(500, 1), file(70, 2));
-        let text = [log(&first, 1), log(&second, 2)].concat().join("\n");
-        let found = find(text.as_bytes());
-        let whole = |line, file: &[u8]| Remains {
-            place: FoundAt::Line(line),
-            file: file.to_owned().into(),
-            missing: None,
-        };
-        let lines = (500 + BlockHead::LENGTH).div_ceil(console::BYTES);
-        assert_eq!(found, [whole(2, &first), whole(2 * lines + 3, &second)]);
-    }
-
     /// Guards against a part taken for the whole: of the log there is the end alone, the beginning, or not all
     /// between.
     #[test]

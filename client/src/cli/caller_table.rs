@@ -71,11 +71,7 @@ pub(super) fn run(arguments: &CallerTableArguments) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => beside(&arguments.image),
     };
-    let mut file = AtomicFile::create(&path)?;
-    if let Err(source) = file.write_all(&bytes) {
-        return Err(file.failed(source).into());
-    }
-    file.publish()?;
+    AtomicFile::create(&path)?.write_whole(|file| file.write_all(&bytes))?;
     let summary = Summary {
         path: &path,
         rows: table.rows()?.len(),

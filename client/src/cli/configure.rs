@@ -238,16 +238,9 @@ fn shown(settings: &str) -> String {
 
 /// Writes the image with the permissions of the one that it is made of; until then nobody else can read the keys in it.
 fn write(output: &Path, image: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let failed = |source| OutputError {
-        path: output.into(),
-        source,
-    };
-    let permissions = fs::metadata(image).map_err(failed)?.permissions();
-    let mut file = AtomicFile::create_private(output)?;
-    if let Err(source) = file.write_all(bytes) {
-        return Err(file.failed(source).into());
-    }
-    file.publish()?;
+    let failed = OutputError::at(output);
+    let permissions = fs::metadata(image).map_err(&failed)?.permissions();
+    AtomicFile::create_private(output)?.write_whole(|file| file.write_all(bytes))?;
     if fs::metadata(output).is_ok_and(|written| written.is_file()) {
         fs::set_permissions(output, permissions).map_err(failed)?;
     }

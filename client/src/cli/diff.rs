@@ -199,12 +199,7 @@ fn traces(
         written.map_err(Failure::Stdout)?;
         match path {
             None => print(bytes)?,
-            Some(path) => {
-                let mut file = AtomicFile::create(path)?;
-                file.write_all(&bytes)
-                    .map_err(|source| file.failed(source))?;
-                file.publish()?;
-            }
+            Some(path) => AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?,
         }
     }
     Ok(())
@@ -247,11 +242,8 @@ fn write(
         let written = compared.write(format, top, screen::columns(), &mut bytes);
         return written.map_err(Failure::Stdout).and_then(|()| print(bytes));
     };
-    let mut file = AtomicFile::create(path)?;
-    match compared.write(format, top, DEFAULT_COLUMNS, &mut file) {
-        Ok(()) => Ok(file.publish()?),
-        Err(source) => Err(file.failed(source).into()),
-    }
+    let file = AtomicFile::create(path)?;
+    Ok(file.write_whole(|file| compared.write(format, top, DEFAULT_COLUMNS, file))?)
 }
 
 /// The result of `--fail-on`, in one line.

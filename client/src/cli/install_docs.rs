@@ -63,10 +63,7 @@ pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
     for (shell, name) in COMPLETIONS {
         let path = prefix.join(name);
         create_folder(path.parent().unwrap_or(&prefix))?;
-        fs::write(&path, completions(shell)).map_err(|source| OutputError {
-            path: path.clone(),
-            source,
-        })?;
+        fs::write(&path, completions(shell)).map_err(OutputError::at(&path))?;
         told.push_str(&format!("wrote        {}\n", path.display()));
     }
     print(told)
@@ -75,10 +72,8 @@ pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
 /// The page of a subcommand, and those of its own subcommands.
 fn write_pages(command: &Command, folder: &Path) -> Result<(), Failure> {
     let page = Man::new(command.clone()).source(concat!("unikprof ", env!("CARGO_PKG_VERSION")));
-    page.generate_to(folder).map_err(|source| OutputError {
-        path: folder.join(page.get_filename()),
-        source,
-    })?;
+    let path = folder.join(page.get_filename());
+    page.generate_to(folder).map_err(OutputError::at(&path))?;
     let mut subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
     subcommands.try_for_each(|subcommand| write_pages(subcommand, folder))
 }
@@ -91,11 +86,5 @@ pub(super) fn completions(shell: Shell) -> Vec<u8> {
 }
 
 fn create_folder(path: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(path).map_err(|source| {
-        OutputError {
-            path: path.to_owned(),
-            source,
-        }
-        .into()
-    })
+    Ok(fs::create_dir_all(path).map_err(OutputError::at(path))?)
 }

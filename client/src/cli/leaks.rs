@@ -11,6 +11,7 @@ use super::recordings::UnwindArguments;
 use super::{print, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
+use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
 use crate::progress::ProgressLine;
@@ -145,10 +146,7 @@ pub(super) fn connect(
     symbolizer: &Symbolizer,
     json: bool,
 ) -> Result<(), Failure> {
-    let folder = tempfile::tempdir().map_err(|source| crate::output::OutputError {
-        path: std::env::temp_dir(),
-        source,
-    })?;
+    let folder = tempfile::tempdir().map_err(OutputError::at(&std::env::temp_dir()))?;
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     interrupt.listen().map_err(Failure::Signals)?;

@@ -1,8 +1,7 @@
 //! `record --guests`: many guests at once.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use jiff::Timestamp;
@@ -116,12 +115,12 @@ pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
     let folder = match folders.first() {
         Some(pattern) => pattern.expand(&after),
         None => {
-            temporary = tempfile::tempdir()
-                .map_err(|error| cannot_make(std::env::temp_dir().as_path(), error))?;
+            let made = tempfile::tempdir();
+            temporary = made.map_err(OutputError::at(&std::env::temp_dir()))?;
             temporary.path().to_owned()
         }
     };
-    fs::create_dir_all(&folder).map_err(|error| cannot_make(&folder, error))?;
+    fs::create_dir_all(&folder).map_err(OutputError::at(&folder))?;
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;
     let request = FleetRequest {
@@ -155,13 +154,6 @@ pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
     match exit_code {
         crate::exit_code::SUCCESS => Ok(()),
         exit_code => Err(Failure::SomeGuests { exit_code }),
-    }
-}
-
-fn cannot_make(folder: &Path, source: io::Error) -> OutputError {
-    OutputError {
-        path: folder.into(),
-        source,
     }
 }
 
@@ -226,12 +218,10 @@ fn as_text(recorded: &FleetRecording) -> String {
             percent(guest.distance),
             percent(guest.chance)
         );
-        for (name, own, rest) in &guest.functions {
-            text += &format!(
-                "  {:>8}, the rest {:>8}  {name}\n",
-                percent(*own),
-                percent(*rest)
-            );
+        for function in &guest.functions {
+            let shares = [function.share, function.share_of_rest].map(percent);
+            let [own, rest] = shares;
+            text += &format!("  {own:>8}, the rest {rest:>8}  {}\n", function.name);
         }
     }
     text.push('\n');
@@ -259,18 +249,9 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
             "distance_by_chance": counts.distance.map(|(_, chance)| chance),
         }),
     };
-    let function = |(name, own, rest): &(String, f64, f64)| json!({"name": name, "share": own, "share_of_rest": rest});
-    let different = recorded.different.iter().map(|guest| {
-        json!({
-            "name": guest.name,
-            "distance": guest.distance,
-            "distance_by_chance": guest.chance,
-            "functions": guest.functions.iter().map(function).collect::<Vec<_>>(),
-        })
-    });
     let all = json!({
         "guests": recorded.guests.iter().map(guest).collect::<Vec<_>>(),
-        "different": different.collect::<Vec<_>>(),
+        "different": recorded.different,
     });
     format!("{all:#}\n")
 }

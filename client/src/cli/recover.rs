@@ -108,11 +108,8 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     match &output {
         None => print(&remains.file)?,
         Some(path) => {
-            let mut file = AtomicFile::create_private(path)?;
-            if let Err(source) = file.write_all(&remains.file) {
-                return Err(file.failed(source).into());
-            }
-            file.publish()?;
+            let file = AtomicFile::create_private(path)?;
+            file.write_whole(|file| file.write_all(&remains.file))?;
             print(if arguments.json {
                 found.json(path)
             } else {

@@ -344,11 +344,7 @@ impl ReportOutput {
                 write(&mut bytes).map_err(|error| Failure::Usage(error.to_string()))?;
                 print(bytes)
             }
-            Target::File(path) => {
-                let mut file = AtomicFile::create(path)?;
-                write(&mut file).map_err(|source| file.failed(source))?;
-                Ok(file.publish()?)
-            }
+            Target::File(path) => Ok(AtomicFile::create(path)?.write_whole(|file| write(file))?),
         }
     }
 }

@@ -227,17 +227,6 @@ impl ConnectionError {
             Resolve { .. } | Connect { .. } | Lost { .. } | Closed { .. } | Silent { .. } => {
                 exit_code::CONNECTION
             }
-            NotAnAgent { .. }
-            | ClosedAtOnce { .. }
-            | SilentAtOnce { .. }
-            | NoCommonVersion { .. }
-            | Preamble { .. }
-            | Cut { .. }
-            | Frame { .. }
-            | Unexpected { .. }
-            | UnknownSecurity { .. }
-            | Record { .. }
-            | Mapping(_) => exit_code::PROTOCOL,
             Refused { code, .. } => match *code {
                 refusal::NO_RECORDING | refusal::WHICH_RECORDING => exit_code::NO_SUCH_RECORDING,
                 _ => exit_code::REFUSED,
@@ -249,6 +238,8 @@ impl ConnectionError {
             | NotAllowed { .. } => exit_code::KEY,
             Cryptography { .. } => exit_code::OTHER,
             Interrupted => exit_code::INTERRUPTED,
+            // The other side does not say what an agent would.
+            _ => exit_code::PROTOCOL,
         }
     }
 }

@@ -34,7 +34,6 @@ use super::member::{Member, log};
 use super::roster::Roster;
 use super::shard::Shard;
 use crate::interrupt::Interrupt;
-use crate::printable::Printable;
 use crate::units;
 
 /// How often books are written.
@@ -147,7 +146,7 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
         let problem = spool.flush().err().map(|error| error.to_string());
         let problem = problem.unwrap_or_default();
         if !problem.is_empty() && problem != told {
-            log(format_args!("warning: {}", Printable(&problem)));
+            log(&format!("warning: {problem}"));
         }
         told = problem;
         if cleaned.is_none_or(|then| then.elapsed() >= CLEAN) {
@@ -155,7 +154,7 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
             receivers.iter().for_each(Receiver::clean);
             let dropped = spool.take_dropped();
             if dropped > 0 {
-                log(format_args!(
+                log(&format!(
                     "warning: the spool is full: {} ticks were dropped that a target had not accepted",
                     units::grouped(dropped)
                 ));
@@ -166,8 +165,7 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
 
 fn flush(spool: &Spool) {
     if let Err(error) = spool.flush() {
-        let text = error.to_string();
-        log(format_args!("warning: {}", Printable(&text)));
+        log(&format!("warning: {error}"));
     }
 }
 

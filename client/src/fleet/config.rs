@@ -139,6 +139,19 @@ impl Guest {
     }
 }
 
+#[cfg(test)]
+impl Guest {
+    /// A guest for tests, of which only its name matters.
+    pub(super) fn named(name: &str) -> Guest {
+        Guest {
+            name: name.into(),
+            address: Address::new("10.0.0.5", 7777),
+            labels: BTreeMap::new(),
+            how: How::default(),
+        }
+    }
+}
+
 /// How a guest is reached, recorded and named.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct How {

@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::member::{Answer, GuestError, Member, log};
-use crate::printable::Printable;
 use crate::record::{EventReader, RecordError, Session};
 use crate::timeline::What;
 
@@ -54,10 +53,7 @@ fn keep(member: &Member, every: Duration) {
                 let was_down = known.failure.take().is_some();
                 drop(known);
                 if was_down {
-                    log(format_args!(
-                        "{}: answers again",
-                        Printable(&member.guest.name)
-                    ));
+                    log(&format!("{}: answers again", member.guest.name));
                 }
             }
             Err(error) => {
@@ -67,12 +63,7 @@ fn keep(member: &Member, every: Duration) {
                 let before = known.failure.replace(error.told());
                 drop(known);
                 if before.is_none() {
-                    let text = error.to_string();
-                    log(format_args!(
-                        "warning: {}: {}",
-                        Printable(&member.guest.name),
-                        Printable(&text)
-                    ));
+                    log(&format!("warning: {}: {error}", member.guest.name));
                 }
             }
         }

@@ -381,12 +381,8 @@ async fn run(
     let taken = tokio::task::spawn_blocking(move || {
         let taken = take(&running);
         if let Err(error) = &taken {
-            let (name, text) = (&running.member().guest.name, error.to_string());
-            log(format_args!(
-                "warning: no profile of {}: {}",
-                Printable(name),
-                Printable(&text)
-            ));
+            let name = &running.member().guest.name;
+            log(&format!("warning: no profile of {name}: {error}"));
         }
         taken
     });

@@ -14,6 +14,7 @@ use crate::connection::{Access, ConnectionError, Timeouts};
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyFileError};
+use crate::printable::Printable;
 use crate::profile::{Counters, Runstate};
 use crate::record::{Patience, RecordError, RecorderStatus, RecordingStatus, RingFill, Session};
 use crate::recording::RecordingError;
@@ -383,9 +384,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the log; one that cannot be written to is no reason to stop.
-pub(super) fn log(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+/// Tells the log in a line, with what others have written in it made harmless. A log that cannot be written to is no
+/// reason to stop.
+pub(super) fn log(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", Printable(text));
 }
 
 #[cfg(test)]

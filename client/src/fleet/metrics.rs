@@ -263,18 +263,15 @@ impl Display for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{Guest, How};
+    use super::super::config::Guest;
     use super::*;
-    use crate::connection::Address;
 
     #[test]
     fn hostile_names_stay_in_their_quotes() {
         let labels = [("app".into(), "a\"} 1\nb\\".into())];
         let member = Member::new(Guest {
-            name: "web".into(),
-            address: Address::new("10.0.0.5", 7777),
             labels: labels.into(),
-            how: How::default(),
+            ..Guest::named("web")
         });
         member.known().failure = Some("down".into());
         let text = text(std::iter::once(&member));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use serde::Serialize;
 use thiserror::Error;
 
 use super::config::{Config, Guest};
@@ -76,13 +77,22 @@ pub(crate) struct GuestFailure {
     pub(crate) exit_code: u8,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct DifferentGuest {
     pub(crate) name: String,
     pub(crate) distance: f64,
+    #[serde(rename = "distance_by_chance")]
     pub(crate) chance: f64,
-    /// The functions that make the difference, with their shares in the guest and in the rest.
-    pub(crate) functions: Vec<(String, f64, f64)>,
+    /// Those that make the difference.
+    pub(crate) functions: Vec<DifferentFunction>,
+}
+
+/// A function with its shares in a guest and in the rest.
+#[derive(Debug, Serialize)]
+pub(crate) struct DifferentFunction {
+    pub(crate) name: String,
+    pub(crate) share: f64,
+    pub(crate) share_of_rest: f64,
 }
 
 /// Nothing can be recorded.
@@ -218,9 +228,10 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
             counts.distance = Some((one.distance, one.chance));
         }
     }
-    let function = |shares: &super::differ::FunctionShares| {
-        let name = &merger.function(shares.function).name;
-        (Printable(name).to_string(), shares.guest, shares.rest)
+    let function = |shares: &super::differ::FunctionShares| DifferentFunction {
+        name: Printable(&merger.function(shares.function).name).to_string(),
+        share: shares.guest,
+        share_of_rest: shares.rest,
     };
     let different = |one: &Difference| DifferentGuest {
         name: all[places[one.guest]].name.clone(),
@@ -242,7 +253,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
 fn choose(config: Config, request: &FleetRequest) -> Result<Vec<Guest>, FleetRecordError> {
     let (all, problems) = roster::listed_now(config);
     for problem in problems {
-        log(format_args!("warning: {}", Printable(&problem)));
+        log(&format!("warning: {problem}"));
     }
     let is_meant = |guest: &&Guest| {
         let labels = guest.all_labels();

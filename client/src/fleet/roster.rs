@@ -14,7 +14,6 @@ use super::shard::Shard;
 use crate::deadline;
 use crate::interrupt::Interrupt;
 use crate::key::Key;
-use crate::printable::Printable;
 
 /// How often files are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(5);
@@ -135,7 +134,7 @@ impl Roster {
         // What was told already is not told every few seconds.
         for problem in &problems {
             if !source.told.contains(problem) {
-                log(format_args!("warning: {}", Printable(problem)));
+                log(&format!("warning: {problem}"));
             }
         }
         source.told = problems.into_iter().collect();
@@ -296,12 +295,7 @@ mod tests {
             Shard::ALL,
             start,
         );
-        let guest = Guest {
-            name: "web".into(),
-            address: "10.0.0.5".parse().unwrap(),
-            labels: BTreeMap::new(),
-            how: How::default(),
-        };
+        let guest = Guest::named("web");
         let wanted = || BTreeMap::from([("web".to_owned(), guest.clone())]);
         let problems = roster.become_these(wanted());
         assert_eq!(problems, ["guest `web`: no thread asks it: full"]);

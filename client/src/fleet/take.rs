@@ -240,7 +240,7 @@ fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
     for left in recorder.recordings.iter().filter(is_left) {
         // Another one may have been faster.
         if record::discard(session, left.recording, &mut ()).is_ok() {
-            log(format_args!(
+            log(&format!(
                 "discarded recording {} of {}, which nobody fetched",
                 left.name,
                 session.address()

@@ -52,6 +52,14 @@ pub struct OutputError {
 }
 
 impl OutputError {
+    /// Makes the system's error one of the file at `path`.
+    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> OutputError + use<'_> {
+        move |source| OutputError {
+            path: path.into(),
+            source,
+        }
+    }
+
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
         exit_code::OUTPUT
@@ -73,10 +81,7 @@ impl AtomicFile {
     }
 
     fn begin(path: &Path, access: Access) -> Result<AtomicFile, OutputError> {
-        let failed = |source| OutputError {
-            path: path.into(),
-            source,
-        };
+        let failed = OutputError::at(path);
         // A link keeps pointing where it points: its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
         match fs::metadata(&target) {
@@ -170,10 +175,16 @@ impl AtomicFile {
 
     /// An error of this file's.
     pub(crate) fn failed(&self, source: io::Error) -> OutputError {
-        OutputError {
-            path: self.path.clone(),
-            source,
-        }
+        OutputError::at(&self.path)(source)
+    }
+
+    /// Writes all of the file and publishes it.
+    pub(crate) fn write_whole(
+        mut self,
+        write: impl FnOnce(&mut AtomicFile) -> io::Result<()>,
+    ) -> Result<(), OutputError> {
+        write(&mut self).map_err(|source| self.failed(source))?;
+        self.publish()
     }
 }
 
@@ -200,11 +211,7 @@ enum Access {
 /// with a random part and `suffix`. Dropping the result removes the file.
 pub(crate) fn temporary_beside(path: &Path, suffix: &str) -> Result<TempPath, OutputError> {
     let created = create_beside(path, "", suffix, Access::Owner);
-    let (_, temporary) = created.map_err(|source| OutputError {
-        path: path.into(),
-        source,
-    })?;
-    Ok(temporary)
+    Ok(created.map_err(OutputError::at(path))?.1)
 }
 
 fn create_beside(
@@ -323,20 +330,6 @@ mod tests {
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"newer");
         assert_eq!(names(directory.path()), ["f"]);
-    }
-
-    #[test]
-    fn two_writers_of_one_name_do_not_mix() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("f");
-        let mut first = AtomicFile::create(&path).unwrap();
-        let mut second = AtomicFile::create(&path).unwrap();
-        first.write_all(b"first").unwrap();
-        second.write_all(b"second").unwrap();
-        first.publish().unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"first");
-        second.publish().unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"second");
     }
 
     #[test]

@@ -84,12 +84,13 @@ pub enum RecordError {
          memory for traces when the guest starts; see docs/trace.md"
     )]
     NoTraces,
-    /// The agent takes requests too short for a caller table.
+    /// The agent takes requests too short for what it accepts.
     #[error(
-        "the agent violated the protocol: it accepts a caller table, but limits requests to {limit} bytes; one \
-         row needs {needed}"
+        "the agent violated the protocol: it limits requests to {limit} bytes; {what} needs {needed}"
     )]
     ShortRequests {
+        /// What does not fit.
+        what: &'static str,
         /// The longest body that it takes.
         limit: u32,
         /// The length needed.
@@ -109,33 +110,17 @@ pub enum RecordError {
     /// A vCPU's snapshot is malformed.
     #[error("the agent violated the protocol while sending a snapshot: {0}")]
     Snapshot(#[from] SnapshotError),
-    /// A ring that does not end.
-    #[error("the agent violated the protocol: the answer about a ring is longer than {most} bytes")]
-    EndlessRing {
-        /// The most that is taken.
-        most: usize,
-    },
-    /// The counts of a trace that do not end.
-    #[error(
-        "the agent violated the protocol: the answer about a trace is longer than {most} bytes"
-    )]
-    EndlessTrace {
+    /// An answer that does not end.
+    #[error("the agent violated the protocol: the answer about {what} is longer than {most} bytes")]
+    Endless {
+        /// What was asked for.
+        what: &'static str,
         /// The most that is taken.
         most: usize,
     },
     /// The agent's answers about a trace are malformed.
     #[error("the agent violated the protocol while tracing: {0}")]
     Trace(#[from] TraceError),
-    /// The agent takes requests too short for a trace.
-    #[error(
-        "the agent violated the protocol: it can trace, but limits requests to {limit} bytes; one function needs {needed}"
-    )]
-    ShortTraceRequests {
-        /// The longest body that it takes.
-        limit: u32,
-        /// The length needed.
-        needed: usize,
-    },
     /// The records and stacks of a running recording, as the agent sent them, cannot be read.
     #[error("the agent violated the protocol while sending its rings: {0}")]
     Unreadable(Box<RecordingError>),
@@ -220,19 +205,7 @@ impl RecordError {
                 exit_code::NO_SUCH_RECORDING
             }
             RecordError::NoCallerTable => exit_code::USAGE,
-            RecordError::ShortRequests { .. } | RecordError::TooManyTold { .. } => {
-                exit_code::PROTOCOL
-            }
             RecordError::NothingRuns => exit_code::KEY,
-            RecordError::Epoch(_)
-            | RecordError::Unreadable(_)
-            | RecordError::NothingToFetch
-            | RecordError::Ring(_)
-            | RecordError::Snapshot(_)
-            | RecordError::EndlessRing { .. }
-            | RecordError::EndlessTrace { .. }
-            | RecordError::Trace(_)
-            | RecordError::ShortTraceRequests { .. } => exit_code::PROTOCOL,
             RecordError::Leased { .. } => exit_code::LEASED,
             RecordError::NoRing | RecordError::NoAllocations | RecordError::NoTraces => {
                 exit_code::REFUSED
@@ -241,6 +214,8 @@ impl RecordError {
             RecordError::Output(error) | RecordError::Unwritten { source: error, .. } => {
                 error.exit_code()
             }
+            // The agent violated the protocol.
+            _ => exit_code::PROTOCOL,
         }
     }
 

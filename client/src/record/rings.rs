@@ -356,7 +356,8 @@ pub(super) fn receive(
         );
         let received = connection.received();
         if bytes.len() + received.len() > MOST_BYTES {
-            return Err(Attempt::Failed(RecordError::EndlessRing {
+            return Err(Attempt::Failed(RecordError::Endless {
+                what: "a ring",
                 most: MOST_BYTES,
             }));
         }

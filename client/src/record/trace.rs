@@ -428,7 +428,8 @@ impl Counts {
             _ => return Ok(false),
         }
         if self.frames.len() > MOST_BYTES {
-            return Err(Attempt::Failed(RecordError::EndlessTrace {
+            return Err(Attempt::Failed(RecordError::Endless {
+                what: "a trace",
                 most: MOST_BYTES,
             }));
         }
@@ -467,7 +468,8 @@ fn messages(order: &TraceOrder, trace: u64, max_request: u32) -> Result<Vec<Vec<
     let limit = (max_request as usize).min(MAX_BODY);
     let needed = RUN_HEAD + MAX_FUNCTION_BYTES.max(MAX_PROBE_BYTES);
     if limit < needed {
-        return Err(RecordError::ShortTraceRequests {
+        return Err(RecordError::ShortRequests {
+            what: "one function of a trace",
             limit: max_request,
             needed,
         });

@@ -97,6 +97,7 @@ fn run_frames(
     let mut payload = vec![0; room.saturating_sub(RUN_HEAD)];
     if payload.len() < MAX_ROW_BYTES {
         return Err(RecordError::ShortRequests {
+            what: "one row of a caller table",
             limit: max_request,
             needed: RUN_HEAD + MAX_ROW_BYTES,
         });

@@ -413,16 +413,6 @@ mod tests {
         }
     }
 
-    fn histogram(vcpu: u32) -> Histogram<'static> {
-        Histogram {
-            epoch: 9,
-            vcpu,
-            kind: 0,
-            max: 1,
-            buckets: &[],
-        }
-    }
-
     /// One node of one frame.
     fn node(vcpu: u32, first: u64) -> Nodes<'static> {
         Nodes {
@@ -451,65 +441,6 @@ mod tests {
             known,
             samples: 2,
         }
-    }
-
-    #[test]
-    fn a_whole_epoch_passes_and_is_counted() {
-        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
-        assert_eq!(epochs.accept(&head()).unwrap(), "Epoch");
-        assert_eq!(epochs.accept(&vcpu(0)).unwrap(), "Vcpu");
-        assert_eq!(epochs.accept(&histogram(0)).unwrap(), "Histogram");
-        assert_eq!(epochs.accept(&node(0, 100)).unwrap(), "Nodes");
-        assert_eq!(epochs.accept(&node(0, 101)).unwrap(), "Nodes");
-        assert_eq!(epochs.accept(&count(0, 99)).unwrap(), "Counts");
-        assert_eq!(epochs.progress.counted(0), 100);
-        assert_eq!(epochs.accept(&count(0, 100)).unwrap(), "Counts");
-        assert_eq!(epochs.accept(&end(0, 105)).unwrap(), "End");
-        assert_eq!(
-            (epochs.nodes.known(0), epochs.progress.counted(0)),
-            (105, 0)
-        );
-        assert!(epochs.progress.has(0) && epochs.progress.is_open());
-        // Each answer begins with the head.
-        assert_eq!(epochs.accept(&head()).unwrap(), "Repeated");
-        assert_eq!(epochs.accept(&vcpu(3)).unwrap(), "Vcpu");
-        assert_eq!(epochs.accept(&end(3, 0)).unwrap(), "End");
-        assert!(epochs.progress.is_whole() && !epochs.progress.is_open());
-        assert_eq!(epochs.progress.samples(), 4);
-    }
-
-    #[test]
-    fn a_share_that_is_sent_again_repeats_its_heads_alone() {
-        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
-        epochs.accept(&head()).unwrap();
-        epochs.accept(&vcpu(0)).unwrap();
-        epochs.accept(&histogram(0)).unwrap();
-        epochs.accept(&node(0, 100)).unwrap();
-        assert!(epochs.accept(&vcpu(0)).is_err(), "not repeating yet");
-        for _ in 0..2 {
-            epochs.progress.expect_repetition();
-            assert_eq!(epochs.accept(&head()).unwrap(), "Repeated");
-            assert_eq!(epochs.accept(&vcpu(0)).unwrap(), "Repeated");
-            assert_eq!(epochs.accept(&histogram(0)).unwrap(), "Repeated");
-        }
-        let known = epochs.accept(&node(0, 100)).unwrap_err();
-        assert!(matches!(known, EpochError::Nodes(NodeError::Order { .. })));
-        epochs.accept(&count(0, 99)).unwrap();
-        epochs.progress.expect_repetition();
-        let other = Epoch {
-            ended_ns: 6,
-            ..head()
-        };
-        assert_eq!(epochs.accept(&other), Err(EpochError::Changed(9)));
-        // Some of its counts were given up meanwhile.
-        let mut aged = vcpu(0);
-        aged.end.counters.aged = 1;
-        assert_eq!(epochs.accept(&aged).unwrap_err(), EpochError::Changed(9));
-        let again = epochs.accept(&count(0, 99)).unwrap_err();
-        assert!(matches!(again, EpochError::CountOrder { counted: 100, .. }));
-        epochs.accept(&end(0, 100)).unwrap();
-        let again = epochs.accept(&vcpu(0)).unwrap_err();
-        assert_eq!(again, EpochError::VcpuOrder { found: 0 });
     }
 
     #[test]

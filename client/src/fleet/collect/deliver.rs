@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::config::{Guest, Push, PushTo};
+use super::super::config::{Guest, How, Push, PushTo};
 use super::super::folder::{Folder, FolderError};
-use super::super::member::log;
+use super::super::member::{GuestError, log};
 use super::super::push::{self, Delivery, Target, Verdict};
+use super::super::take;
 use super::books::{Fate, Parcel};
 use super::spool::Spool;
 use crate::interrupt::Interrupt;
-use crate::printable::Printable;
 use crate::profile::{Mapping, Profile};
 use crate::recording::{Reading, Recording, RecordingError};
-use crate::symbols::{
-    Force, ImageOptions, Images, KnownNames, SymbolError, Symbolized, Symbolizer,
-};
+use crate::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
 
 /// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each takes 160 a second: those
 /// of 1,500 guests.
@@ -142,8 +140,7 @@ impl Receiver {
         if let To::Folder(folder) = &self.to
             && let Err(error) = folder.clean(std::time::SystemTime::now())
         {
-            let text = error.to_string();
-            log(format_args!("warning: {}: {}", self.name, Printable(&text)));
+            log(&format!("warning: {}: {error}", self.name));
         }
     }
 
@@ -195,11 +192,9 @@ impl Receiver {
             Fate::Accepted => return,
             Fate::Rejected(reason) | Fate::InPart(reason) | Fate::Dropped(reason) => reason,
         };
-        log(format_args!(
-            "warning: {}: {} does not take a profile: {}",
-            Printable(&guest.name),
-            Printable(&self.name),
-            Printable(reason)
+        let (guest, name) = (&guest.name, &self.name);
+        log(&format!(
+            "warning: {guest}: {name} does not take a profile: {reason}"
         ));
     }
 
@@ -214,7 +209,7 @@ impl Receiver {
         failing.told = before.told;
         drop(failing);
         if before.is_told {
-            log(format_args!("{}: works again", Printable(&self.name)));
+            log(&format!("{}: works again", self.name));
         }
     }
 
@@ -234,10 +229,9 @@ impl Receiver {
         failing.until = Some(Instant::now() + wait.max(after.unwrap_or_default()));
         drop(failing);
         if is_new {
-            log(format_args!(
-                "warning: {} does not take profiles now: {}; they wait in the spool",
-                Printable(&self.name),
-                Printable(reason)
+            let name = &self.name;
+            log(&format!(
+                "warning: {name} does not take profiles now: {reason}; they wait in the spool"
             ));
         }
     }
@@ -335,16 +329,22 @@ impl Names {
 impl Named {
     fn new(guest: &Guest, profile: &Profile) -> Named {
         let how = &guest.how;
-        let (image, symbols) = (how.image.as_ref(), how.symbols.as_ref());
-        let tries = [(image, symbols), (None, symbols), (image, None)];
-        let named = tries.into_iter().find_map(|(image, symbols)| {
-            let named = symbolizer(image, symbols, profile);
-            let tell = |error: &SymbolError| {
-                let text = error.to_string();
-                log(format_args!(
-                    "warning: {}: {}; profiles come without these names",
-                    Printable(&guest.name),
-                    Printable(&text)
+        // With both, else with what can be had.
+        let tries = [(true, true), (false, true), (true, false)];
+        let named = tries.into_iter().find_map(|(has_image, has_symbols)| {
+            let how = How {
+                image: how.image.clone().filter(|_| has_image),
+                symbols: how.symbols.clone().filter(|_| has_symbols),
+                ..How::default()
+            };
+            let named = take::symbolizer(&how).and_then(|symbolizer| {
+                symbolizer.resolve(profile)?;
+                Ok(symbolizer)
+            });
+            let tell = |error: &GuestError| {
+                let name = &guest.name;
+                log(&format!(
+                    "warning: {name}: {error}; profiles come without these names"
                 ));
             };
             named.inspect_err(tell).ok()
@@ -360,31 +360,13 @@ impl Named {
     }
 }
 
-/// A symbolizer that can name the profile.
-fn symbolizer(
-    image: Option<&PathBuf>,
-    symbols: Option<&PathBuf>,
-    profile: &Profile,
-) -> Result<Symbolizer, SymbolError> {
-    let mut images = Images::new(ImageOptions::default());
-    if let Some(path) = image {
-        images.add_image(path, Force::No)?;
-    }
-    if let Some(path) = symbols {
-        images.add_symbols(path)?;
-    }
-    let symbolizer = Symbolizer::new(images);
-    drop(symbolizer.resolve(profile)?);
-    Ok(symbolizer)
-}
-
 #[cfg(all(test, unix))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
     use std::sync::Arc;
 
-    use super::super::super::config::{Engine, How, Remote};
+    use super::super::super::config::{Engine, Remote};
     use super::super::super::folder::tests::Sent;
     use super::super::books::{EpochId, Span};
     use super::super::spool::GuestSpool;
@@ -407,15 +389,6 @@ mod tests {
         })
     }
 
-    fn guest(name: &str) -> Guest {
-        Guest {
-            name: name.into(),
-            address: "10.0.0.5".parse().unwrap(),
-            labels: std::collections::BTreeMap::new(),
-            how: How::default(),
-        }
-    }
-
     fn parcel() -> Parcel {
         Parcel {
             number: 1,
@@ -433,7 +406,7 @@ mod tests {
     }
 
     fn deliver(receiver: &Receiver, path: &Path) -> Outcome {
-        receiver.deliver(&guest("web"), &parcel(), path, &mut Names::default())
+        receiver.deliver(&Guest::named("web"), &parcel(), path, &mut Names::default())
     }
 
     /// A process may have no file to open left for a moment; a link to itself can be opened as little.
@@ -477,7 +450,7 @@ mod tests {
 
     /// A guest of which a parcel waits.
     fn waiting(spool: &Spool, name: char) -> Arc<GuestSpool> {
-        let guest = spool.guest(&guest(&name.to_string())).unwrap();
+        let guest = spool.guest(&Guest::named(&name.to_string())).unwrap();
         Sent::default().write(&guest.incoming());
         let Parcel { id, span, .. } = parcel();
         spool.add(&guest, id, span, &Counters::default()).unwrap();

@@ -14,7 +14,6 @@ use super::books::{EpochId, Span};
 use super::spool::{GuestSpool, Spool, SpoolError};
 use crate::caller_table;
 use crate::connection::ConnectionError;
-use crate::printable::Printable;
 use crate::record::{EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording, RecordingError};
 
@@ -100,9 +99,9 @@ pub(super) fn keep(member: &Member, spool: &Spool, every: Duration) {
 /// collection for ever.
 fn despite_panics(member: &Member, wait: Duration, work: impl Fn()) {
     while catch_unwind(AssertUnwindSafe(&work)).is_err() {
-        log(format_args!(
+        log(&format!(
             "warning: {}: collecting from it has panicked, by a mistake of this program; it is tried again",
-            Printable(&member.guest.name)
+            member.guest.name
         ));
         if !member.wait(wait) {
             return;
@@ -111,7 +110,6 @@ fn despite_panics(member: &Member, wait: Duration, work: impl Fn()) {
 }
 
 fn keep_on(member: &Member, spool: &Spool, every: Duration) {
-    let name = Printable(&member.guest.name);
     let mut wait = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut retry, mut is_down) = (FIRST_RETRY, false);
     while member.wait(wait) {
@@ -129,8 +127,7 @@ fn keep_on(member: &Member, spool: &Spool, every: Duration) {
             (retry, is_down) = (FIRST_RETRY, false);
         }
         if !is_down && !member.gone.stop() {
-            let text = error.to_string();
-            log(format_args!("warning: {name}: {}", Printable(&text)));
+            log(&format!("warning: {}: {error}", member.guest.name));
             is_down = true;
         }
         wait = retry.mul_f64(0.5 + fastrand::f64());
@@ -227,11 +224,9 @@ impl Gatherer<'_> {
             Ok(callers) => (callers.table, callers.held),
             // The image of another build, for example: better a few guessed callers than none.
             Err(error) => {
-                let text = error.to_string();
-                log(format_args!(
-                    "warning: {}: {}; it is recorded without a caller table",
-                    Printable(&self.member.guest.name),
-                    Printable(&text)
+                let name = &self.member.guest.name;
+                log(&format!(
+                    "warning: {name}: {error}; it is recorded without a caller table"
                 ));
                 (None, None)
             }
@@ -258,9 +253,8 @@ impl Gatherer<'_> {
             let (epochs, is_all) = match reader.pending(session) {
                 Err(error @ RecordError::Leased { .. }) => {
                     if !self.other.replace(true) {
-                        let (name, text) = (&self.member.guest.name, error.to_string());
-                        let (name, text) = (Printable(name), Printable(&text));
-                        log(format_args!("warning: {name}: {text}. It is tried again"));
+                        let name = &self.member.guest.name;
+                        log(&format!("warning: {name}: {error}. It is tried again"));
                     }
                     return Ok(());
                 }
@@ -349,19 +343,13 @@ fn now_unix_ns() -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::cell::Cell;
-    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::super::config::{Guest, How};
+    use super::super::super::config::Guest;
     use super::*;
 
     fn member() -> Member {
-        Member::new(Guest {
-            name: "web".into(),
-            address: "10.0.0.5".parse().unwrap(),
-            labels: BTreeMap::new(),
-            how: How::default(),
-        })
+        Member::new(Guest::named("web"))
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -40,10 +40,7 @@ const RESERVE_BYTES: usize = 1 << 20;
 #[derive(Debug, Error)]
 pub(crate) enum SpoolError {
     #[error("cannot use {} as the spool: {source}", path.display())]
-    Folder {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Folder { path: PathBuf, source: io::Error },
     #[error(
         "{} cannot be read, though epochs lie beside it: what was delivered of that guest is not known. Put it back, or \
          start `collect` with the guest in the fleet to deliver them all again", .0.display()
@@ -53,6 +50,16 @@ pub(crate) enum SpoolError {
     InUse(PathBuf),
     #[error(transparent)]
     Output(#[from] OutputError),
+}
+
+impl SpoolError {
+    /// Makes the system's error one of the folder at `path`.
+    fn at(path: &Path) -> impl Fn(io::Error) -> SpoolError + use<'_> {
+        move |source| SpoolError::Folder {
+            path: path.into(),
+            source,
+        }
+    }
 }
 
 /// The parcels and books of all guests.
@@ -185,12 +192,9 @@ impl Spool {
         most_bytes: u64,
         targets: Vec<String>,
     ) -> Result<Spool, SpoolError> {
-        let failed = |source| SpoolError::Folder {
-            path: folder.into(),
-            source,
-        };
+        let failed = SpoolError::at(folder);
         make_folder(folder)?;
-        let mut lock = open_lock(folder).map_err(failed)?;
+        let mut lock = open_lock(folder).map_err(&failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SpoolError::InUse(folder.into())),
@@ -210,8 +214,8 @@ impl Spool {
         };
         for folder in folders(folder)? {
             let Some(saved) = Saved::read(&folder) else {
-                if !parcels(&folder).map_err(failed)?.is_empty() {
-                    log(format_args!(
+                if !parcels(&folder).map_err(&failed)?.is_empty() {
+                    log(&format!(
                         "warning: {} has no {BOOKS} that can be read: it waits until its guest is in the fleet",
                         folder.display()
                     ));
@@ -279,12 +283,9 @@ impl Spool {
             span,
         };
         let (from, path) = (guest.incoming(), guest.path(&parcel));
-        let failed = |source| SpoolError::Folder {
-            path: path.clone(),
-            source,
-        };
-        let bytes = fs::metadata(&from).map_err(failed)?.len();
-        fs::rename(&from, &path).map_err(failed)?;
+        let failed = SpoolError::at(&path);
+        let bytes = fs::metadata(&from).map_err(&failed)?.len();
+        fs::rename(&from, &path).map_err(&failed)?;
         if let Err(source) = sync_folder(&guest.folder) {
             // The guest keeps the epoch, which is fetched again.
             let _ = fs::remove_file(&path);
@@ -377,10 +378,7 @@ impl Spool {
 
     /// Books what lies in a guest's folder.
     fn adopt(&self, folder: PathBuf, mut saved: Saved) -> Result<GuestSpool, SpoolError> {
-        let found = parcels(&folder).map_err(|source| SpoolError::Folder {
-            path: folder.clone(),
-            source,
-        })?;
+        let found = parcels(&folder).map_err(SpoolError::at(&folder))?;
         let known = saved.books.last_number;
         let new = found.iter().filter(|(parcel, _)| parcel.number > known);
         for (parcel, _) in new {
@@ -507,35 +505,22 @@ fn make_folder(path: &Path) -> Result<(), SpoolError> {
     if path.is_dir() {
         return Ok(());
     }
-    let failed = |source| SpoolError::Folder {
-        path: path.into(),
-        source,
-    };
     let parent = folder_of(path);
     if parent != path {
         make_folder(parent)?;
     }
     fs::create_dir(path)
         .and_then(|()| sync_folder(parent))
-        .map_err(failed)
+        .map_err(SpoolError::at(path))
 }
 
 fn write_books(folder: &Path, saved: &Saved) -> Result<(), SpoolError> {
     let path = folder.join(BOOKS);
-    let failed = |error| OutputError {
-        path: path.clone(),
-        source: std::io::Error::other(error),
-    };
-    let bytes = serde_json::to_vec(saved).map_err(failed)?;
-    let mut file = AtomicFile::create_private(&path)?;
-    file.write_all(&bytes).map_err(|source| OutputError {
-        path: path.clone(),
-        source,
-    })?;
-    Ok(file.publish()?)
+    let file = AtomicFile::create_private(&path)?;
+    Ok(file.write_whole(|file| file.write_all(&serde_json::to_vec(saved)?))?)
 }
 
-fn open_lock(spool: &Path) -> std::io::Result<File> {
+fn open_lock(spool: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options.open(spool.join("lock"))
@@ -560,13 +545,10 @@ fn client_id(lock: &mut File) -> u64 {
 }
 
 fn folders(spool: &Path) -> Result<Vec<PathBuf>, SpoolError> {
-    let failed = |source| SpoolError::Folder {
-        path: spool.into(),
-        source,
-    };
+    let failed = SpoolError::at(spool);
     let mut folders = Vec::new();
-    for entry in fs::read_dir(spool).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    for entry in fs::read_dir(spool).map_err(&failed)? {
+        let path = entry.map_err(&failed)?.path();
         if path.is_dir() {
             folders.push(path);
         }
@@ -575,7 +557,7 @@ fn folders(spool: &Path) -> Result<Vec<PathBuf>, SpoolError> {
 }
 
 /// The parcels in a guest's folder, in order, with their sizes.
-fn parcels(folder: &Path) -> std::io::Result<Vec<(Parcel, u64)>> {
+fn parcels(folder: &Path) -> io::Result<Vec<(Parcel, u64)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -635,10 +617,8 @@ mod tests {
 
     fn guest(name: &str) -> Guest {
         Guest {
-            name: name.into(),
-            address: "10.0.0.5".parse().unwrap(),
             labels: BTreeMap::from([("app".into(), "web".into())]),
-            how: How::default(),
+            ..Guest::named(name)
         }
     }
 

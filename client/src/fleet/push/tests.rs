@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use unikprof_test_kit::engines::{Failure, Limits, Receiver};
 
-use super::super::config::{How, Login};
+use super::super::config::Login;
 use super::*;
 use crate::profile::{Frame, Mode, Profile, ProfileBuilder, RecordingInfo};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
@@ -44,10 +44,8 @@ fn profile(stacks: u64, depth: u64) -> Profile {
 fn guest() -> Guest {
     let labels = [("app", "web"), ("zone", "a")];
     Guest {
-        name: "web-1".into(),
-        address: "10.0.0.5".parse().unwrap(),
         labels: labels.map(|(key, value)| (key.into(), value.into())).into(),
-        how: How::default(),
+        ..Guest::named("web-1")
     }
 }
 
