@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use unikprof_proto::code::{refusal, security};
-use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
 use unikprof_proto::preamble;
 
@@ -27,7 +27,7 @@ pub use sealed::RecordError;
 
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::deadline;
-use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::frame_reader::{FrameReadError, FrameReader, encoded};
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyId};
 
@@ -250,10 +250,8 @@ impl Connection {
         request: &Q,
         doing: &'static str,
     ) -> Result<(), ConnectionError> {
-        let mut buffer = [0; HEADER + MAX_BODY];
-        let length = frame::encode(request, &mut buffer)
-            .map_err(|source| ConnectionError::Frame { doing, source })?;
-        self.send_frames(&buffer[..length], doing)
+        let frame = encoded(request).map_err(ConnectionError::in_frame(doing))?;
+        self.send_frames(&frame, doing)
     }
 
     /// Sends frames that are encoded already, within one timeout. What the system took may still be on its way, so
@@ -309,8 +307,7 @@ impl Connection {
                 });
             }
         }
-        frame::decode(&self.reader.frame())
-            .map_err(|source| ConnectionError::Frame { doing, source })
+        frame::decode(&self.reader.frame()).map_err(ConnectionError::in_frame(doing))
     }
 
     fn refusal(&self, doing: &'static str) -> ConnectionError {

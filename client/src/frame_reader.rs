@@ -1,9 +1,17 @@
-//! Whole frames out of a stream of bytes: a socket or a recording file.
+//! Whole frames out of a stream of bytes, a socket or a recording file; and those of messages.
 
 use std::io::{self, Read};
 
 use thiserror::Error;
-use unikprof_proto::frame::{self, Frame, FrameError, HEADER, MAX_BODY};
+use unikprof_proto::frame::{self, Frame, FrameError, HEADER, MAX_BODY, Message};
+
+/// A message's frame.
+pub(crate) fn encoded<'m>(message: &impl Message<'m>) -> Result<Vec<u8>, FrameError> {
+    let mut frame = vec![0; HEADER + MAX_BODY];
+    let length = frame::encode(message, &mut frame)?;
+    frame.truncate(length);
+    Ok(frame)
+}
 
 /// Why there is no next frame.
 #[derive(Debug, Error)]

@@ -20,125 +20,87 @@ use crate::units::{amount_with_unit, duration, grouped, share, size};
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     let (agent, address, protocol) = (session.agent(), session.address(), session.protocol());
-    let mut rows = Rows::default();
     let text = |text: &Option<String>| match text {
         Some(text) => Printable(text).to_string(),
         None => "unknown".into(),
     };
-    rows.add("guest", text(&agent.guest_name));
-    rows.add("guest id", text(&agent.guest_id));
-    rows.add(
-        "agent",
-        format!(
-            "{} at {address}, protocol version {protocol}",
-            Printable(&agent.agent_version)
-        ),
-    );
-    rows.add("access", access(session));
-    rows.add(
-        "platform",
-        format!(
-            "{}, {}, {}",
-            Printable(&agent.platform),
-            Printable(&agent.architecture),
-            counted(agent.vcpus.into(), "vCPU")
-        ),
-    );
+    let (guest, guest_id) = (text(&agent.guest_name), text(&agent.guest_id));
+    let version = Printable(&agent.agent_version);
+    let (platform, processor) = (Printable(&agent.platform), Printable(&agent.architecture));
+    let vcpus = counted(agent.vcpus.into(), "vCPU");
     // The clock of a hosted guest is its machine's.
     let up = match agent.platform.as_str() {
         "hosted" => "machine up",
         _ => "up",
     };
-    rows.add(up, duration(agent.monotonic_ns));
-    if let Some(time) = agent.wall_clock_ns.and_then(timestamp) {
-        rows.add("clock", format!("{time:.0}"));
-    }
-    rows.add(
-        "memory",
-        format!(
-            "{} KiB, {} stack nodes for each vCPU in {} segments",
-            grouped(agent.memory_bytes.div_ceil(1024)),
-            grouped(agent.nodes_per_vcpu()),
-            agent.segments
-        ),
+    let up_for = duration(agent.monotonic_ns);
+    let clock = agent.wall_clock_ns.and_then(timestamp);
+    let clock = clock.map_or(String::new(), |time| format!("clock        {time:.0}\n"));
+    let kib = grouped(agent.memory_bytes.div_ceil(1024));
+    let (nodes, segments) = (grouped(agent.nodes_per_vcpu()), agent.segments);
+    let [slowest, fastest] = [agent.max_period_ns, agent.min_period_ns].map(rate_text);
+    let depth = agent.max_depth;
+    let rows = grouped(agent.caller_rows);
+    let callers = match (agent.caller_rows, agent.caller_table) {
+        (0, _) => "no memory for a caller table".into(),
+        (_, None) => format!("room for a table of {rows} rows"),
+        (_, Some(checksum)) => {
+            format!("room for a table of {rows} rows; holds table {checksum:08x}")
+        }
+    };
+    let stolen = yes(agent.tells_runstate(), "measured", "not measured");
+    let ring = yes(
+        agent.keeps_time(),
+        "keeps the newest samples with their times, and the guest's events",
+        "none: no memory was given for it, so samples have no times",
     );
-    rows.add(
-        "rates",
-        format!(
-            "{} to {} Hz",
-            rate_text(agent.max_period_ns),
-            rate_text(agent.min_period_ns)
-        ),
+    let allocations = match (agent.records_allocations(), agent.follows_live()) {
+        (true, true) => "recorded in the modes alloc and live",
+        (true, false) => "recorded in mode alloc; no memory was given for mode live",
+        (false, _) => "not recorded: the guest's allocator has reported none to the agent",
+    };
+    let traces = match (agent.allows_traces(), agent.role) {
+        (true, role::VIEW | role::CONTROL) => "allowed with a key of the role trace",
+        (true, _) => "allowed",
+        (false, _) => "not allowed by the guest",
+    };
+    let busy = yes(
+        agent.reachable_when_busy(),
+        "answers even while the guest is stuck in a loop",
+        "answers only when the guest polls the agent",
     );
-    rows.add("depth", format!("up to {} frames", agent.max_depth));
-    rows.add(
-        "callers",
-        match (agent.caller_rows, agent.caller_table) {
-            (0, _) => "no memory for a caller table".into(),
-            (rows, None) => format!("room for a table of {} rows", grouped(rows)),
-            (rows, Some(checksum)) => {
-                format!(
-                    "room for a table of {} rows; holds table {checksum:08x}",
-                    grouped(rows)
-                )
-            }
-        },
+    let mut out = format!(
+        "guest        {guest}\n\
+         guest id     {guest_id}\n\
+         agent        {version} at {address}, protocol version {protocol}\n\
+         access       {}\n\
+         platform     {platform}, {processor}, {vcpus}\n\
+         {up:<12} {up_for}\n\
+         {clock}\
+         memory       {kib} KiB, {nodes} stack nodes for each vCPU in {segments} segments\n\
+         rates        {slowest} to {fastest} Hz\n\
+         depth        up to {depth} frames\n\
+         callers      {callers}\n\
+         stolen time  {stolen}\n\
+         ring         {ring}\n\
+         allocations  {allocations}\n\
+         traces       {traces}\n\
+         busy guest   {busy}\n\
+         share        the agent's network work may use up to {} % of a CPU\n",
+        access(session),
+        f64::from(recorder.agent.server_share_permille) / 10.0
     );
-    rows.add(
-        "stolen time",
-        yes(agent.tells_runstate(), "measured", "not measured"),
-    );
-    rows.add(
-        "ring",
-        yes(
-            agent.keeps_time(),
-            "keeps the newest samples with their times, and the guest's events",
-            "none: no memory was given for it, so samples have no times",
-        ),
-    );
-    rows.add(
-        "allocations",
-        match (agent.records_allocations(), agent.follows_live()) {
-            (true, true) => "recorded in the modes alloc and live",
-            (true, false) => "recorded in mode alloc; no memory was given for mode live",
-            (false, _) => "not recorded: the guest's allocator has reported none to the agent",
-        },
-    );
-    rows.add(
-        "traces",
-        match (agent.allows_traces(), agent.role) {
-            (true, role::VIEW | role::CONTROL) => "allowed with a key of the role trace",
-            (true, _) => "allowed",
-            (false, _) => "not allowed by the guest",
-        },
-    );
-    rows.add(
-        "busy guest",
-        yes(
-            agent.reachable_when_busy(),
-            "answers even while the guest is stuck in a loop",
-            "answers only when the guest polls the agent",
-        ),
-    );
-    rows.add(
-        "share",
-        format!(
-            "the agent's network work may use up to {} % of a CPU",
-            f64::from(recorder.agent.server_share_permille) / 10.0
-        ),
-    );
-    for (at, one) in recorder.recordings.iter().enumerate() {
-        let label = if at == 0 { "recordings" } else { "" };
+    let mut label = "recordings";
+    for one in &recorder.recordings {
         let held = held_by(one).map_or(String::new(), |held| format!(", {held}"));
-        rows.add(
-            label,
-            format!("`{}`: {}{held}", Printable(&one.name), one.state_name()),
-        );
+        let (name, state) = (Printable(&one.name), one.state_name());
+        let _ = writeln!(out, "{label:<12} `{name}`: {state}{held}");
+        label = "";
     }
-    let mut out = rows.0;
-    for (at, mapping) in agent.mappings.iter().enumerate() {
-        let label = if at == 0 { "mappings" } else { "" };
+    let mut label = "mappings";
+    for mapping in agent.mappings.iter() {
         let _ = writeln!(out, "{label:<12} {}", mapping_text(mapping));
+        label = "";
     }
     out
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use unikprof_proto::code::{start_flag, state};
 use unikprof_proto::message::Peers;
 
-use super::describe::{Rows, access, counted, held_by, timestamp};
+use super::describe::{access, counted, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode};
@@ -30,148 +30,114 @@ pub(super) fn one(
     rings: &[RingFill],
     session: &Session,
 ) -> String {
-    let mut rows = Rows::default();
     let c = &one.counters;
-    rows.add("state", state_text(one));
-    rows.add(
-        "recording",
-        format!("{} `{}`", one.recording, Printable(&one.name)),
-    );
-    rows.add("since", since(one, session.agent()));
-    let interval = match one.flags & start_flag::FIXED_INTERVAL {
-        0 => "random intervals",
-        _ => "fixed intervals",
+    let interval = match (one.mode(), one.flags & start_flag::FIXED_INTERVAL) {
+        (Mode::OffCpu, _) => "",
+        (_, 0) => "random intervals, ",
+        _ => "fixed intervals, ",
     };
-    rows.add(
-        "sampling",
-        match one.mode() {
-            Mode::OffCpu => format!("{}, {} frames", one.sampling(), one.depth),
-            _ => format!("{}, {interval}, {} frames", one.sampling(), one.depth),
-        },
-    );
-    rows.add(
-        "duration",
-        match one.duration_ns {
-            0 => "until stopped".into(),
-            ns => duration(ns),
-        },
-    );
-    rows.add("keeps", keeps(one) + " of the ring per dump");
-    rows.add(
-        "memory",
-        match one.flags & start_flag::KEEP_NEWEST {
-            0 => "keeps all unfetched stacks; when full, new stacks are counted as overflow",
-            _ => "keeps the newest stacks; when full, the oldest are dropped and counted as aged",
-        },
-    );
-    rows.add(
-        "window",
-        format!(
-            "at the current rate, memory is enough for {} of samples and {} of new stacks",
-            window(one.samples_window_ns).unwrap_or("an unknown time".into()),
-            window(one.stacks_window_ns).unwrap_or("an unknown time".into())
-        ),
-    );
-    rows.add("client", held_by(one).unwrap_or("none is fetching".into()));
-    rows.add("ticks", Counters::from(c).equation());
-    rows.add(
-        "of recorded",
-        format!(
-            "late {}, truncated {}, broken {}",
-            c.late, c.truncated, c.broken
-        ),
-    );
-    rows.add(
-        "callers",
-        format!(
-            "by table {}, by bytes {}, by frame pointer {}, mixed {}",
-            c.by_table, c.by_bytes, c.by_frame_pointer, c.mixed
-        ),
-    );
-    if c.blocks != 0 {
-        let unit = one.mode().unit();
-        rows.add(
-            "blocked",
+    let lasts = match one.duration_ns {
+        0 => "until stopped".into(),
+        ns => duration(ns),
+    };
+    let memory = match one.flags & start_flag::KEEP_NEWEST {
+        0 => "keeps all unfetched stacks; when full, new stacks are counted as overflow",
+        _ => "keeps the newest stacks; when full, the oldest are dropped and counted as aged",
+    };
+    let windows = [one.samples_window_ns, one.stacks_window_ns];
+    let [samples, stacks] = windows.map(|ns| ns.map_or("an unknown time".to_owned(), duration));
+    let blocked = match c.blocks {
+        0 => String::new(),
+        waits => {
+            let amounts = [c.blocked, c.blocked_aged, c.blocked_overflow];
+            let [blocked, aged, overflowed] =
+                amounts.map(|amount| amount_with_unit(amount, one.mode().unit()));
             format!(
-                "{} in {} waits, {} aged, {} overflowed",
-                amount_with_unit(c.blocked, unit),
-                c.blocks,
-                amount_with_unit(c.blocked_aged, unit),
-                amount_with_unit(c.blocked_overflow, unit)
-            ),
-        );
-    }
-    rows.add("early", format!("{} early wake-ups", c.early));
-    rows.add(
-        "to fetch",
-        match one.epochs {
-            0 => "nothing".into(),
-            1 => format!("epoch {}", one.first_epoch),
-            epochs => format!("{epochs} epochs, from {}", one.first_epoch),
-        },
-    );
-    rows.0 + "\n" + &agent(status, rings, session)
+                "blocked      {blocked} in {waits} waits, {aged} aged, {overflowed} overflowed\n"
+            )
+        }
+    };
+    let to_fetch = match one.epochs {
+        0 => "nothing".into(),
+        1 => format!("epoch {}", one.first_epoch),
+        epochs => format!("{epochs} epochs, from {}", one.first_epoch),
+    };
+    format!(
+        "state        {}\n\
+         recording    {} `{}`\n\
+         since        {}\n\
+         sampling     {}, {interval}{} frames\n\
+         duration     {lasts}\n\
+         keeps        {} of the ring per dump\n\
+         memory       {memory}\n\
+         window       at the current rate, memory is enough for {samples} of samples and {stacks} of new stacks\n\
+         client       {}\n\
+         ticks        {}\n\
+         of recorded  late {}, truncated {}, broken {}\n\
+         callers      by table {}, by bytes {}, by frame pointer {}, mixed {}\n\
+         {blocked}\
+         early        {} early wake-ups\n\
+         to fetch     {to_fetch}\n\n{}",
+        state_text(one),
+        one.recording,
+        Printable(&one.name),
+        since(one, session.agent()),
+        one.sampling(),
+        one.depth,
+        keeps(one),
+        held_by(one).unwrap_or("none is fetching".into()),
+        Counters::from(c).equation(),
+        c.late,
+        c.truncated,
+        c.broken,
+        c.by_table,
+        c.by_bytes,
+        c.by_frame_pointer,
+        c.mixed,
+        c.early,
+        agent(status, rings, session)
+    )
 }
 
 /// The agent's own state.
 fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
-    let mut rows = Rows::default();
-    rows.add(
-        "recordings",
-        format!(
-            "{} of at most {}",
-            status.recordings.len(),
-            status.agent.max_recordings
-        ),
-    );
-    rows.add(
-        "stacks",
-        format!(
-            "{} of {} stack nodes in use",
-            grouped(status.agent.nodes_used),
-            grouped(status.agent.nodes_capacity)
-        ),
-    );
-    if status.agent.live_capacity != 0 {
-        rows.add(
-            "live samples",
-            format!(
-                "{} of {} in use",
-                grouped(status.agent.live_used),
-                grouped(status.agent.live_capacity)
-            ),
-        );
-    }
-    rows.add(
-        "ring",
-        match status.agent.ring_capacity {
-            0 => "none: no memory was given for it".into(),
-            records => format!("{} records for each vCPU", grouped(records)),
-        },
-    );
-    for ring in rings {
-        rows.add("", fill(ring));
-    }
-    rows.add(
-        "agent",
-        format!(
-            "{} open, {} of network work, at most {} at once",
-            counted(status.agent.sessions.into(), "session"),
-            duration(status.agent.server_ns),
-            duration(status.agent.server_longest_ns)
-        ),
-    );
-    rows.add(
-        "share",
-        format!(
-            "network work may use up to {} % of a CPU; clients waited {} because of that",
-            f64::from(status.agent.server_share_permille) / 10.0,
-            duration(status.agent.server_deferred_ns)
-        ),
-    );
-    rows.add("rejected", peers(&status.agent.peers));
-    rows.add("access", access(session));
-    rows.0
+    let (recordings, it) = (status.recordings.len(), &status.agent);
+    let live = match it.live_capacity {
+        0 => String::new(),
+        room => {
+            let (used, room) = (grouped(it.live_used), grouped(room));
+            format!("live samples {used} of {room} in use\n")
+        }
+    };
+    let ring = match it.ring_capacity {
+        0 => "none: no memory was given for it".into(),
+        records => format!("{} records for each vCPU", grouped(records)),
+    };
+    let fills = rings
+        .iter()
+        .map(|ring| format!("{:<12} {}\n", "", fill(ring)));
+    format!(
+        "recordings   {recordings} of at most {}\n\
+         stacks       {} of {} stack nodes in use\n\
+         {live}\
+         ring         {ring}\n\
+         {}\
+         agent        {} open, {} of network work, at most {} at once\n\
+         share        network work may use up to {} % of a CPU; clients waited {} because of that\n\
+         rejected     {}\n\
+         access       {}\n",
+        it.max_recordings,
+        grouped(it.nodes_used),
+        grouped(it.nodes_capacity),
+        fills.collect::<String>(),
+        counted(it.sessions.into(), "session"),
+        duration(it.server_ns),
+        duration(it.server_longest_ns),
+        f64::from(it.server_share_permille) / 10.0,
+        duration(it.server_deferred_ns),
+        peers(&it.peers),
+        access(session)
+    )
 }
 
 const HEAD: [&str; 9] = [
@@ -290,15 +256,14 @@ fn keeps(one: &RecordingStatus) -> String {
     }
 }
 
-/// A window of time, in whole seconds if it has some.
-fn window(ns: Option<u64>) -> Option<String> {
-    ns.map(duration)
-}
-
 /// For how long the memory holds samples and new stacks at the present rate.
 fn holds(one: &RecordingStatus) -> String {
-    let samples = window(one.samples_window_ns).map(|time| format!("samples {time}"));
-    let stacks = window(one.stacks_window_ns).map(|time| format!("stacks {time}"));
+    let samples = one
+        .samples_window_ns
+        .map(|ns| format!("samples {}", duration(ns)));
+    let stacks = one
+        .stacks_window_ns
+        .map(|ns| format!("stacks {}", duration(ns)));
     let both: Vec<String> = samples.into_iter().chain(stacks).collect();
     if both.is_empty() {
         "-".into()

@@ -172,6 +172,11 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// Makes an error in a frame one of what was done.
+    pub(crate) fn in_frame(doing: &'static str) -> impl Fn(FrameError) -> ConnectionError + Copy {
+        move |source| ConnectionError::Frame { doing, source }
+    }
+
     /// Whether a new connection may do better: the line broke or fell silent, rather than the
     /// agent said something wrong.
     pub(crate) fn may_be_taken_up_again(&self) -> bool {

@@ -14,6 +14,7 @@ use unikprof_proto::secure::{KEY, NAME, TAG, prologue};
 use super::patient::PatientStream;
 use super::sealed::Sealed;
 use super::{Address, ConnectionError, broken, refused};
+use crate::frame_reader::encoded;
 use crate::key::{Key, KeyId};
 
 const DOING: &str = "showing the key";
@@ -44,12 +45,7 @@ pub(super) fn begin(
         ephemeral,
         tag,
     };
-    let mut frame = vec![0; HEADER + MAX_BODY];
-    let length = frame::encode(&request, &mut frame).map_err(|source| ConnectionError::Frame {
-        doing: DOING,
-        source,
-    })?;
-    frame.truncate(length);
+    let frame = encoded(&request).map_err(ConnectionError::in_frame(DOING))?;
     Ok((Begun { state, id }, frame))
 }
 
@@ -65,10 +61,7 @@ pub(super) fn finish(
     let Begun { mut state, id } = begun;
     let mut buffer = [0; HEADER + MAX_BODY];
     let reply = read_frame(&mut stream, &mut buffer, waited)?;
-    let wrong = |source| ConnectionError::Frame {
-        doing: DOING,
-        source,
-    };
+    let wrong = ConnectionError::in_frame(DOING);
     let reply = match reply.kind {
         Refusal::TYPE => {
             let refusal: Refusal<'_> = frame::decode(&reply).map_err(wrong)?;
@@ -109,10 +102,7 @@ fn read_frame<'b>(
     buffer: &'b mut [u8; HEADER + MAX_BODY],
     waited: Duration,
 ) -> Result<Frame<'b>, ConnectionError> {
-    let wrong = |source| ConnectionError::Frame {
-        doing: DOING,
-        source,
-    };
+    let wrong = ConnectionError::in_frame(DOING);
     let mut length = 0;
     let mut wanted = HEADER;
     loop {

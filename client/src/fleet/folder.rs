@@ -307,13 +307,14 @@ pub(super) mod tests {
 
     use jiff::Timestamp;
     use tempfile::TempDir;
-    use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+    use unikprof_proto::frame::Message;
     use unikprof_proto::message::{
         Counts, Epoch, Mapping, Nodes, Snapshot, VcpuEnd, VcpuEpoch, Welcome,
     };
     use unikprof_proto::nodes::{Encoder, Node};
 
     use super::*;
+    use crate::frame_reader::encoded;
     use crate::recording::{Completeness, Reading, Recording, RecordingWriter};
 
     const SEGMENT: u64 = 1000;
@@ -355,11 +356,8 @@ pub(super) mod tests {
         }
     }
 
-    fn encode<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
-        let mut buffer = vec![0; HEADER + MAX_BODY];
-        let length = frame::encode(message, &mut buffer).unwrap();
-        buffer.truncate(length);
-        buffer
+    fn encode<'m>(message: &impl Message<'m>) -> Vec<u8> {
+        encoded(message).unwrap()
     }
 
     impl Sent {

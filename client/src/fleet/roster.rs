@@ -277,90 +277,82 @@ mod tests {
     use super::super::config::How;
     use super::*;
 
+    /// A fleet of this text in a file, and how often a thread was started for a guest; the first time fails, if so.
+    struct Fleet {
+        _folder: tempfile::TempDir,
+        path: PathBuf,
+        roster: Roster,
+        starts: Arc<AtomicU32>,
+    }
+
+    impl Fleet {
+        fn new(text: &str, fails: bool) -> Fleet {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("fleet.toml");
+            fs::write(&path, text).unwrap();
+            let starts = Arc::new(AtomicU32::new(0));
+            let counted = starts.clone();
+            let start = Box::new(move |_| match counted.fetch_add(1, Ordering::Relaxed) {
+                0 if fails => Err(io::Error::other("full")),
+                _ => Ok(()),
+            });
+            let config = Config::read(&path).unwrap();
+            Fleet {
+                roster: Roster::new(path.clone(), config, Shard::ALL, start),
+                _folder: folder,
+                path,
+                starts,
+            }
+        }
+
+        fn starts(&self) -> u32 {
+            self.starts.load(Ordering::Relaxed)
+        }
+    }
+
     /// A machine may have no thread left for a moment.
     #[test]
     fn a_guest_that_could_not_be_asked_is_tried_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("fleet.toml");
-        fs::write(&path, "[[targets]]\nfile = \"none\"").unwrap();
-        let calls = Arc::new(AtomicU32::new(0));
-        let counted = calls.clone();
-        let start = Box::new(move |_| match counted.fetch_add(1, Ordering::Relaxed) {
-            0 => Err(io::Error::other("full")),
-            _ => Ok(()),
-        });
-        let roster = Roster::new(
-            path.clone(),
-            Config::read(&path).unwrap(),
-            Shard::ALL,
-            start,
-        );
-        let guest = Guest::named("web");
-        let wanted = || BTreeMap::from([("web".to_owned(), guest.clone())]);
+        let fleet = Fleet::new("[[targets]]\nfile = \"none\"", true);
+        let roster = &fleet.roster;
+        let wanted = || BTreeMap::from([("web".to_owned(), Guest::named("web"))]);
         let problems = roster.become_these(wanted());
         assert_eq!(problems, ["guest `web`: no thread asks it: full"]);
         let failure = roster.member("web").unwrap().known().failure.clone();
         assert_eq!(failure.as_deref(), Some("no thread asks it: full"));
         assert_eq!(roster.become_these(wanted()), [""; 0]);
         assert_eq!(roster.become_these(wanted()), [""; 0]);
-        assert_eq!(calls.load(Ordering::Relaxed), 2, "it is asked already");
+        assert_eq!(fleet.starts(), 2, "it is asked already");
     }
 
     /// The files may be read at the moment at which everything ends: nobody would end who came after that.
     #[test]
     fn nobody_joins_a_fleet_that_has_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("fleet.toml");
-        fs::write(&path, "[[guests]]\nname = \"web\"\naddress = \"10.0.0.5\"").unwrap();
-        let started = Arc::new(AtomicU32::new(0));
-        let counted = started.clone();
-        let start = Box::new(move |_| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        });
-        let roster = Roster::new(
-            path.clone(),
-            Config::read(&path).unwrap(),
-            Shard::ALL,
-            start,
-        );
-        assert_eq!(started.load(Ordering::Relaxed), 1);
-        roster.end();
-        fs::write(&path, "[[guests]]\nname = \"db\"\naddress = \"10.0.0.6\"").unwrap();
-        roster.refresh(true, Vec::new());
-        assert_eq!(started.load(Ordering::Relaxed), 1);
+        let guest = |name| format!("[[guests]]\nname = \"{name}\"\naddress = \"10.0.0.5\"");
+        let fleet = Fleet::new(&guest("web"), false);
+        assert_eq!(fleet.starts(), 1);
+        fleet.roster.end();
+        fs::write(&fleet.path, guest("db")).unwrap();
+        fleet.roster.refresh(true, Vec::new());
+        assert_eq!(fleet.starts(), 1);
     }
 
     #[test]
     fn what_is_read_at_the_start_only_is_told_when_it_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("fleet.toml");
-        let write = |rest: &str| fs::write(&path, format!("{rest}\n[[targets]]\nfile = \"none\""));
-        write("").unwrap();
-        let config = Config::read(&path).unwrap();
-        let roster = Roster::new(path.clone(), config, Shard::ALL, Box::new(|_| Ok(())));
-        let told = |table: &str| {
-            roster.refresh(true, Vec::new());
-            let source = roster.source.lock().unwrap();
-            let wanted = format!("{table} has changed");
-            source
-                .told
-                .iter()
-                .filter(|it| it.contains("has changed"))
-                .eq([&format!(
-                    "{wanted}: start the program again for it to take effect"
-                )])
-        };
+        const LIST: &str = "\n[[targets]]\nfile = \"none\"";
+        let fleet = Fleet::new(LIST, false);
         for (table, rest) in [
-            ("[serve]", "[serve]\nevery = \"7s\""),
-            ("[collect]", "[collect]\nevery = \"7s\""),
-            (
-                "[[push]]",
-                "[[push]]\nkind = \"folder\"\npath = \"recordings\"",
-            ),
+            ("[serve]", "every = \"7s\""),
+            ("[collect]", "every = \"7s\""),
+            ("[[push]]", "kind = \"folder\"\npath = \"recordings\""),
         ] {
-            write(rest).unwrap();
-            assert!(told(table), "{table}");
+            fs::write(&fleet.path, format!("{table}\n{rest}{LIST}")).unwrap();
+            fleet.roster.refresh(true, Vec::new());
+            let source = fleet.roster.source.lock().unwrap();
+            let told = source.told.iter().filter(|it| it.contains("has changed"));
+            let expected =
+                format!("{table} has changed: start the program again for it to take effect");
+            assert!(told.eq([&expected]), "{table}");
         }
     }
 

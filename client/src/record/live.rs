@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{EventName, Nodes};
 
 use super::rings::{BEFORE_NS, RingsReceived, Wanted};
 use super::session::Session;
 use super::{Observer, RecordError, RecordingStatus};
 use crate::connection::CLIENT;
+use crate::frame_reader::encoded;
 use crate::recording::{FileEnd, FileHeader, KnownNodes, Reading, Recording, preamble};
 use crate::timeline::RingOrderError;
 
@@ -128,35 +129,22 @@ impl LiveReader {
     fn file(&self, session: &Session, status: &RecordingStatus) -> Result<Vec<u8>, RingOrderError> {
         let mut file = preamble(session.protocol()).to_vec();
         let created = session.connected().as_nanosecond();
-        append(
-            &mut file,
-            &FileHeader {
-                client: CLIENT,
-                created_unix_ns: u64::try_from(created).unwrap_or(0),
-            },
-        )?;
+        file.extend(encoded(&FileHeader {
+            client: CLIENT,
+            created_unix_ns: u64::try_from(created).unwrap_or(0),
+        })?);
         file.extend_from_slice(session.greeting_frames());
-        append(&mut file, &status.as_epoch(&session.wall_clock()))?;
+        file.extend(encoded(&status.as_epoch(&session.wall_clock()))?);
         file.extend_from_slice(&self.names);
         let nodes = self.nodes.values().flatten();
         let records = self.looks.iter();
         for (_, frames) in nodes.chain(records) {
             file.extend_from_slice(frames);
         }
-        append(
-            &mut file,
-            &FileEnd {
-                complete: true,
-                reason: "",
-            },
-        )?;
+        file.extend(encoded(&FileEnd {
+            complete: true,
+            reason: "",
+        })?);
         Ok(file)
     }
-}
-
-fn append<'m>(file: &mut Vec<u8>, message: &impl Message<'m>) -> Result<(), RingOrderError> {
-    let mut buffer = [0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer)?;
-    file.extend_from_slice(&buffer[..length]);
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{refusal, trace_flag, trace_state};
-use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::{self, Frame, MAX_BODY, Message};
 use unikprof_proto::message::{
     TraceArm, TraceArmed, TraceBegin, TraceCallers, TraceEnd, TraceFetch, TraceFunctions,
     TraceProbes, TraceReady, TraceRefused, TraceState, TraceStop, TraceTotals,
@@ -18,6 +18,7 @@ use super::rings::{RingsReceived, Wanted};
 use super::session::{Attempt, Session};
 use super::{Event, Observer, RecordError};
 use crate::connection::{Connection, ConnectionError, TRACING};
+use crate::frame_reader;
 use crate::recording::{FileCaller, FileFunction, FileTrace, KnownNodes, RecordingWriter};
 use crate::trace::{Order, TraceError};
 
@@ -447,13 +448,7 @@ fn failed(error: TraceError) -> Attempt {
 
 fn decoded<'a, M: Message<'a>>(frame: &Frame<'a>) -> Result<M, Attempt> {
     let decoded = frame::decode(frame);
-    decoded.map_err(|source| {
-        ConnectionError::Frame {
-            doing: DOING,
-            source,
-        }
-        .into()
-    })
+    Ok(decoded.map_err(ConnectionError::in_frame(DOING))?)
 }
 
 fn check_trace(expected: u64, found: u64) -> Result<(), Attempt> {
@@ -549,13 +544,8 @@ fn runs<T>(
     Ok(messages)
 }
 
-fn encoded<'m, M: Message<'m>>(message: &M) -> Result<Vec<u8>, RecordError> {
-    let mut buffer = [0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer).map_err(|source| ConnectionError::Frame {
-        doing: DOING,
-        source,
-    })?;
-    Ok(buffer[..length].to_vec())
+fn encoded<'m>(message: &impl Message<'m>) -> Result<Vec<u8>, RecordError> {
+    Ok(frame_reader::encoded(message).map_err(ConnectionError::in_frame(DOING))?)
 }
 
 fn append<'m, M: Message<'m>>(

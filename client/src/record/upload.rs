@@ -2,13 +2,14 @@
 //! for the confirmation.
 
 use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
-use unikprof_proto::frame::{self, HEADER, MAX_BODY};
+use unikprof_proto::frame::MAX_BODY;
 use unikprof_proto::message::{TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
 
 use super::RecordError;
 use super::session::Attempt;
 use crate::caller_table::{CallerTable, TablePart};
 use crate::connection::{Connection, ConnectionError};
+use crate::frame_reader::encoded;
 
 const DOING: &str = "sending the caller table";
 
@@ -103,7 +104,6 @@ fn run_frames(
         });
     }
     let mut frames = Vec::new();
-    let mut buffer = [0; HEADER + MAX_BODY];
     let mut first = held as usize;
     let last = first.checked_sub(1).and_then(|at| rows.get(at));
     let mut after = last.map_or(0, |row| row.code);
@@ -127,12 +127,7 @@ fn run_frames(
             count,
             payload: &payload[..length],
         };
-        let length =
-            frame::encode(&message, &mut buffer).map_err(|source| ConnectionError::Frame {
-                doing: DOING,
-                source,
-            })?;
-        frames.extend_from_slice(&buffer[..length]);
+        frames.extend(encoded(&message).map_err(ConnectionError::in_frame(DOING))?);
         first += count as usize;
     }
     Ok((frames, first as u32))
@@ -142,6 +137,7 @@ fn run_frames(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use unikprof_proto::caller_table::{Rule, decode_run};
+    use unikprof_proto::frame;
 
     use super::*;
 

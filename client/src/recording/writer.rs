@@ -4,11 +4,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use jiff::Timestamp;
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::Epoch;
 
 use super::format::{self, FileEnd, FileHeader, FileWindow, MAX_REASON};
 use crate::connection::CLIENT;
+use crate::frame_reader::encoded;
 use crate::output::{AtomicFile, OutputError};
 use crate::timeline::Window;
 
@@ -126,10 +127,8 @@ impl RecordingWriter {
     }
 
     fn message<'m, M: Message<'m>>(&mut self, message: &M) -> Result<(), OutputError> {
-        let mut buffer = [0; HEADER + MAX_BODY];
-        let length = frame::encode(message, &mut buffer)
-            .map_err(|error| self.failed(io::Error::other(error)))?;
-        self.append(&buffer[..length])
+        let frame = encoded(message).map_err(|error| self.failed(io::Error::other(error)))?;
+        self.append(&frame)
     }
 
     fn failed(&self, source: io::Error) -> OutputError {
