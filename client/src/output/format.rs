@@ -43,15 +43,3 @@ impl FromStr for OutputFormat {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_recording_and_a_report_are_found_by_their_endings() {
-        let of = |name: &str| OutputFormat::from_path(Path::new(name));
-        assert_eq!(of("run.unikprof"), Ok(OutputFormat::Recording));
-        assert_eq!(of("run.svg"), Ok(OutputFormat::Report(report::Format::Svg)));
-    }
-}

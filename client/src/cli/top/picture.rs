@@ -199,29 +199,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_by_each_column_and_filtered() {
-        let picture = picture();
-        let names = |sort, measure| -> Vec<&str> {
-            let rows = picture.sorted(sort, measure, None);
-            rows.iter().map(|row| row.name.as_str()).collect()
-        };
-        let (own, total) = (Measure::Own, Measure::Total);
-        assert_eq!(names(Sort::Recent, own), ["shop::new", "main", "shop::old"]);
-        assert_eq!(
-            names(Sort::Recent, total),
-            ["main", "shop::new", "shop::old"]
-        );
-        assert_eq!(
-            names(Sort::SinceStart, own),
-            ["shop::old", "shop::new", "main"]
-        );
-        assert_eq!(names(Sort::Name, own), ["main", "shop::new", "shop::old"]);
-        let filter = Regex::new("^shop::o").ok();
-        let rows = picture.sorted(Sort::Recent, own, filter.as_ref());
-        assert_eq!(rows, [&picture.rows[1]]);
-    }
-
-    #[test]
     fn a_line_for_programs_has_both_parts_of_the_time() {
         let line = picture().json(2);
         let functions = line["functions"].as_array().map(Vec::as_slice);
