@@ -335,22 +335,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_version_ranges_and_the_way_out_are_in_the_message() {
-        let error = |lowest, highest| {
-            ConnectionError::NoCommonVersion {
-                address: Address::new("guest", 1),
-                theirs: VersionRange { lowest, highest },
-            }
-            .to_string()
-        };
-        assert_eq!(
-            error(7, 9),
-            "the agent at guest:1 supports protocol version 7 to 9, this client 1; use a newer client"
-        );
-        assert!(error(0, 0).contains("newer agent"));
-    }
-
-    #[test]
     fn a_refusal_cannot_move_the_cursor() {
         let error = ConnectionError::Refused {
             code: 1,

@@ -227,32 +227,4 @@ mod tests {
         let without_end = key.to_text();
         assert_eq!(parsed(&without_end).unwrap().id(), key.id());
     }
-
-    #[test]
-    fn what_keygen_writes_is_read_and_names_id_role_and_day() {
-        let key = Key::generate().unwrap();
-        let made: Timestamp = "2026-11-22T01:02:03Z".parse().unwrap();
-        let text = key.file_text(Role::View, made);
-        let comment = format!("# unikprof key {}, role view, made 2026-11-22\n", key.id());
-        assert!(text.starts_with(&comment), "{comment}");
-        assert_eq!(parsed(&text).unwrap().id(), key.id());
-    }
-
-    #[test]
-    fn one_key_is_in_a_file_not_none_and_not_two() {
-        let key = Key::generate().unwrap().to_text();
-        assert!(matches!(parsed(""), Err(KeyFileError::Empty { .. })));
-        assert!(matches!(
-            parsed("# only this\n"),
-            Err(KeyFileError::Empty { .. })
-        ));
-        assert!(matches!(
-            parsed(&format!("{}\n\n{}\n", *key, *key)),
-            Err(KeyFileError::Several { line: 3, .. })
-        ));
-        assert!(matches!(
-            parsed("#\nkey\n"),
-            Err(KeyFileError::Format { line: 2, .. })
-        ));
-    }
 }

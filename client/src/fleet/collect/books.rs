@@ -313,26 +313,6 @@ mod tests {
     }
 
     #[test]
-    fn a_new_target_begins_with_what_waits() {
-        let mut books = Books::default();
-        books.become_for(&names(&["a", "b"]), &[]);
-        for number in 1..=3 {
-            books.fetched(&parcel(number), &Counters::default());
-        }
-        books.settle("a", &parcel(1), Fate::Accepted);
-        books.become_for(&names(&["b", "c"]), &[parcel(2), parcel(3)]);
-        let gone = &books.targets["a"];
-        assert!(gone.is_gone);
-        assert_eq!((gone.accepted.ticks, gone.dropped.ticks), (10, 50));
-        assert!(!books.settle("a", &parcel(4), Fate::Accepted));
-        assert_eq!(
-            (books.targets["c"].next, books.targets["c"].before),
-            (2, 10)
-        );
-        assert_eq!(books.done_below(), 1);
-    }
-
-    #[test]
     fn an_epoch_is_known_again_and_a_new_agents_is_not() {
         let mut books = Books::default();
         assert!(!books.has(7, 1));
