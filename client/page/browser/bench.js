@@ -9,7 +9,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { gunzipSync, gzipSync } from "node:zlib";
-import puppeteer from "puppeteer-core";
+import { chromium } from "playwright-core";
 
 const SAMPLES = Number(process.argv[3] ?? 1e6);
 const STACKS = 1e5;
@@ -92,12 +92,11 @@ const made = data(head);
 const page = written.replace(DATA, (_, before) => before + gzipSync(made.bytes).toString("base64"));
 const path = join(tmpdir(), "unikprof-bench.html");
 writeFileSync(path, page);
-const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
-const tab = await browser.newPage();
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium" });
+const tab = await browser.newPage({ viewport: { width: 1400, height: 1000 } });
 tab.on("pageerror", (error) => process.stderr.write(`${error.message}\n`));
-await tab.setViewport({ width: 1400, height: 1000 });
 await tab.goto(`file://${path}#${process.argv[4] ?? ""}`);
-await tab.waitForSelector("html[data-ready]", { timeout: 120000 });
+await tab.waitForSelector("html[data-ready]", { state: "attached", timeout: 120000 });
 const first = await tab.evaluate(() => performance.getEntriesByName("drawn")[0].startTime);
 const frames = await tab.evaluate(async (hour) => {
   const { page } = window.unikprof;

@@ -17,7 +17,7 @@
 //   {"screenshot": "/path.png", "of": "/another.svg"}   {"scheme": "dark"}   {"size": [1200, 800]}
 import { text } from "node:stream/consumers";
 import process from "node:process";
-import puppeteer from "puppeteer-core";
+import { chromium } from "playwright-core";
 
 // Long enough for a busy machine.
 const SOON = 180000;
@@ -25,13 +25,10 @@ const RESTS = 400;
 const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled", "until", "answer", "tab"];
 
 const steps = JSON.parse(await text(process.stdin));
-const browser = await puppeteer.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  timeout: SOON,
-  protocolTimeout: 2 * SOON,
-  // The sandbox needs a user that is not root; the pages are our own.
-  args: ["--no-sandbox"],
-});
+// Without the browser's sandbox, which needs a user that is not root; the pages are our own.
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", timeout: SOON });
+const context = await browser.newContext({ viewport: { width: 1400, height: 1000 } });
+context.setDefaultTimeout(SOON);
 const errors = [];
 const results = [];
 const answers = [];
@@ -40,7 +37,7 @@ let page = null;
 // A page that opens another one does not wait for us.
 const watched = new WeakSet();
 try {
-  await watch(await browser.newPage());
+  watch(await context.newPage());
   const first = page;
   for (const step of steps) {
     if (Object.hasOwn(step, "tab")) await show(first, step.tab);
@@ -58,12 +55,10 @@ if (errors.length > 0) {
 }
 
 /** Takes the next steps on this page. */
-async function watch(next) {
+function watch(next) {
   page = next;
   if (watched.has(next)) return;
   watched.add(next);
-  next.setDefaultTimeout(SOON);
-  await next.setViewport({ width: 1400, height: 1000 });
   const mayAsk = (url) => url.startsWith("file:") || (server !== null && (url.startsWith(server) || url.startsWith(`blob:${server}`)));
   // A server that asks for a token is not an error of the page.
   const isError = (message) => message.type() === "error" && !/status of 40[13]/.test(message.text());
@@ -75,17 +70,17 @@ async function watch(next) {
 
 /** Shows the first page, or the one that was opened so many pages later. */
 async function show(first, number) {
-  const opened = async () => (await browser.pages()).filter((each) => each === first || each.url().startsWith("blob:"));
+  const opened = () => context.pages().filter((each) => each === first || each.url().startsWith("blob:"));
   const end = Date.now() + SOON;
-  while ((await opened()).length <= number) {
+  while (opened().length <= number) {
     if (Date.now() > end) throw new Error(`no page ${number} was opened`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
-  const pages = await opened();
+  const pages = opened();
   pages.sort((a, b) => Number(b === first) - Number(a === first));
-  await watch(pages[number]);
+  watch(pages[number]);
   await page.bringToFront();
-  await page.waitForSelector("html[data-ready]");
+  await page.waitForSelector("html[data-ready]", { state: "attached" });
 }
 
 async function take(page, step) {
@@ -97,22 +92,22 @@ async function take(page, step) {
       await page.goto("about:blank");
       if (value.startsWith("http:")) server = new URL(value).origin;
       await page.goto(value.startsWith("http:") ? value : `file://${value}`);
-      await page.waitForSelector("html[data-ready]");
+      await page.waitForSelector("html[data-ready]", { state: "attached" });
       return null;
     case "fails":
       await page.goto(`file://${value}`);
-      await page.waitForSelector("#failure:not([hidden])");
+      await page.waitForSelector("#failure");
       return page.$eval("#failure", (found) => found.textContent);
     case "tab":
       return null;
     case "until": {
-      const says = (selector, text) => [...document.querySelectorAll(selector)].some((found) => found.textContent.includes(text));
+      const says = ([selector, text]) => [...document.querySelectorAll(selector)].some((found) => found.textContent.includes(text));
       // A page behind another one draws nothing, and is not looked at by frames.
-      await page.waitForFunction(says, { polling: 100 }, value, step.says);
+      await page.waitForFunction(says, [value, step.says], { polling: 100 });
       return null;
     }
     case "answer": {
-      await page.waitForSelector("html[data-drawn]");
+      await page.waitForSelector("html[data-drawn]", { state: "attached" });
       const [drawn, rows] = await page.evaluate(() => [
         Number(document.documentElement.dataset.drawn),
         [...document.querySelectorAll("#guests tr")].map((row) => [...row.children].map((cell) => [...cell.children].map((part) => part.textContent).join("|") || cell.textContent)),
@@ -128,7 +123,7 @@ async function take(page, step) {
     case "visible":
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
     case "media":
-      await page.emulateMediaType(value);
+      await page.emulateMedia({ media: value });
       await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
       return null;
     case "hash":
@@ -138,9 +133,9 @@ async function take(page, step) {
       await page.screenshot({ path: value });
       return null;
     case "scheme":
-      return settled(page, () => page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]));
+      return settled(page, () => page.emulateMedia({ colorScheme: value }));
     case "size":
-      return settled(page, () => page.setViewport({ width: value[0], height: value[1] }));
+      return settled(page, () => page.setViewportSize({ width: value[0], height: value[1] }));
     case "hover": {
       const [x, y] = await place(page, value, step.at);
       await page.mouse.move(x, y);
@@ -155,7 +150,7 @@ async function take(page, step) {
 async function act(page, kind, step) {
   if (kind === "click") {
     const [x, y] = await place(page, step.click, step.at ?? [0.5, 0.5]);
-    await page.mouse.click(x, y, { count: step.count ?? 1 });
+    await page.mouse.click(x, y, { clickCount: step.count ?? 1 });
   } else if (kind === "type") {
     await page.focus(step.type);
     await page.keyboard.type(step.text);
@@ -179,8 +174,8 @@ async function act(page, kind, step) {
   } else if (kind === "wheel") {
     const [x, y] = await place(page, step.wheel, step.at);
     await page.mouse.move(x, y);
-    await page.mouse.wheel({ deltaY: step.by });
-  } else if (kind === "choose") await page.select(step.choose, step.value);
+    await page.mouse.wheel(0, step.by);
+  } else if (kind === "choose") await page.selectOption(step.choose, step.value);
   else throw new Error(`unknown step ${kind}`);
 }
 
@@ -205,6 +200,6 @@ async function settled(page, action) {
   const before = await page.evaluate(ready);
   await action();
   const isDone = (old) => document.documentElement.dataset.ready !== old && !("draws" in document.documentElement.dataset);
-  await page.waitForFunction(isDone, {}, before);
+  await page.waitForFunction(isDone, before);
   return null;
 }

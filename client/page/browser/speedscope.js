@@ -9,7 +9,7 @@ import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import process from "node:process";
 import Ajv from "ajv";
-import puppeteer from "puppeteer-core";
+import { chromium } from "playwright-core";
 
 // Long enough for a busy machine.
 const SOON = 180000;
@@ -27,19 +27,17 @@ if (!isValid(JSON.parse(bytes))) {
 const loader = join(tmpdir(), `${basename(path)}-${process.pid}.js`);
 const name = JSON.stringify(basename(path));
 
-const browser = await puppeteer.launch({
+const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
   timeout: SOON,
-  protocolTimeout: 2 * SOON,
-  // It draws with WebGL. The sandbox needs a user that is not root.
-  args: ["--no-sandbox", "--enable-unsafe-swiftshader", "--allow-file-access-from-files"],
+  // It draws with WebGL.
+  args: ["--enable-unsafe-swiftshader", "--allow-file-access-from-files"],
 });
 const errors = [];
 try {
   writeFileSync(loader, `speedscope.loadFileFromBase64(${name}, "${bytes.toString("base64")}");\n`);
-  const page = await browser.newPage();
+  const page = await browser.newPage({ viewport: { width: 1600, height: 4000 } });
   page.setDefaultTimeout(SOON);
-  await page.setViewport({ width: 1600, height: 4000 });
   page.on("pageerror", (error) => errors.push(error.message));
   page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || errors.push(`request for ${request.url()}`));
   await page.goto(`file://${join(released, "index.html")}#localProfilePath=${loader.slice(1)}&view=sandwich`);
