@@ -1,10 +1,9 @@
 // The page of a comparison: both recordings in one graph, in the colours of what became of each function, and the table
 // of `diff`. The client computes and words all figures; the page counts what its graph needs.
 import { MATCH } from "./colors.js";
-import { decode, inflate } from "./decode.js";
 import { Flame, textOfFolded } from "./flame.js";
 import { byName, percent } from "./format.js";
-import { fromFragment, toFragment } from "./state.js";
+import { $, Shell, startPage } from "./shell.js";
 import { element, legendEntry, matchesOf, replaceList, showTip, warningLine } from "./tables.js";
 import { Tree } from "./tree.js";
 
@@ -21,8 +20,6 @@ export const VERDICTS = {
 };
 const HEADS = [["base self", "own"], ["new self", null], ["change", "change"], ["base total", "total"], ["new total", null],
   ["change", null], ["found from", null], ["", null]];
-
-const by = (id) => document.getElementById(id);
 
 /** Functions in the order of a column; `change` is the order of the client, what changed most first. */
 export function ordered(functions, sort) {
@@ -47,48 +44,36 @@ export function meanOf(tree, columns) {
   return { sides, mean: sides[0].map((share, node) => (share + sides[1][node]) / 2) };
 }
 
-class DiffPage {
+class DiffPage extends Shell {
   constructor({ head, columns }) {
+    super("change");
     this.head = head;
     this.tree = Tree.fromDepths(columns.node_depth, columns.node_label);
     Object.assign(this, meanOf(this.tree, columns));
-    this.state = fromFragment(location.hash);
-    if (!/(^|[#&])sort=/.test(location.hash)) this.state.sort = "change";
-    this.graph = new Flame(by("graph"), {
+    this.read();
+    this.graph = new Flame($("graph"), {
       onClick: (cell) => this.zoom(cell),
       onHover: (cell, event) => this.tip(cell, event),
     });
-    by("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
-    by("warnings").append(...head.warnings.map((text) => warningLine(text)));
+    $("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
+    $("warnings").append(...head.warnings.map((text) => warningLine(text)));
     const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or may be chance"]];
-    by("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
-    by("views").append(...VIEWS_OF_DIFF.map(([view, textContent]) => element("button", {
-      type: "button", role: "tab", id: `view-${view}`, textContent, onclick: () => this.set({ view }),
-    })));
-    by("query").oninput = (event) => this.set({ query: event.target.value });
-    by("whole").onclick = () => this.set({ node: 0, unfold: false });
-    by("theme").onclick = () => this.toggle();
-    document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("resize", () => this.draw());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-    this.draw();
+    $("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
+    this.addViews(VIEWS_OF_DIFF);
+    this.listen();
+    $("whole").onclick = () => this.set({ node: 0, unfold: false });
+    document.title = "unikprof diff";
+    this.update();
   }
 
-  isDark() {
-    return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
-  }
-
-  toggle() {
-    this.set({ theme: this.isDark() ? "light" : "dark" });
-  }
-
-  set(changes) {
-    Object.assign(this.state, changes);
-    this.draw();
+  correct() {
+    const { state, tree } = this;
+    if (!VIEWS_OF_DIFF.some(([view]) => view === state.view)) state.view = "icicle";
+    if (state.node >= tree.length) state.node = 0;
   }
 
   zoom(cell) {
-    showTip(by("tip"), null);
+    showTip($("tip"), null);
     this.set(cell.folded ? { unfold: true } : { node: cell.merged > 0 ? cell.parent : cell.node });
   }
 
@@ -96,30 +81,19 @@ class DiffPage {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === "Escape") this.set(this.state.node !== 0 ? { node: 0 } : this.state.unfold ? { unfold: false } : { query: "" });
     else if (event.target.tagName === "INPUT") return;
-    else if (event.target === by("graph") && event.key.startsWith("Arrow")) {
+    else if (event.target === $("graph") && event.key.startsWith("Arrow")) {
       event.preventDefault();
       const cell = this.graph.move(event.key);
-      const box = by("graph").getBoundingClientRect();
+      const box = $("graph").getBoundingClientRect();
       this.tip(cell, { clientX: box.left + cell.x, clientY: box.top + this.graph.y(cell.row) });
-    } else if (event.target === by("graph") && event.key === "Enter" && this.graph.chosen) this.zoom(this.graph.chosen);
-    else if (/^[1-3]$/.test(event.key)) this.set({ view: VIEWS_OF_DIFF[Number(event.key) - 1][0] });
-    else if (event.key === "d") this.toggle();
-    else if (event.key === "/") {
-      event.preventDefault();
-      by("query").focus();
-    }
+    } else if (event.target === $("graph") && event.key === "Enter" && this.graph.chosen) this.zoom(this.graph.chosen);
+    else this.commonKey(event);
   }
 
-  draw() {
+  update() {
     const { state, tree, head } = this;
-    document.documentElement.classList.toggle("dark", this.isDark());
-    document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
-    by("page").hidden = false;
-    if (!VIEWS_OF_DIFF.some(([view]) => view === state.view)) state.view = "icicle";
-    if (state.node >= tree.length) state.node = 0;
-    for (const [view] of VIEWS_OF_DIFF) by(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
-    by("whole").hidden = state.node === 0 && !state.unfold;
-    if (by("query").value !== state.query) by("query").value = state.query;
+    this.showControls();
+    $("whole").hidden = state.node === 0 && !state.unfold;
     this.search();
     this.graph.show({
       tree,
@@ -133,20 +107,17 @@ class DiffPage {
       upwards: state.view === "flame",
     });
     this.list();
-    // Without one, rows are in the order of the client.
-    const sort = state.sort === "own" ? ["sort=own"] : [];
-    const fragment = [toFragment(state), ...sort].filter(Boolean).join("&");
-    if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
-    document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+    this.keepAddress();
+    this.finish();
   }
 
   search() {
     const { query } = this.state;
     this.matches = matchesOf(query, this.head.functions);
     const matched = this.matches && this.sides.map((side) => percent(this.tree.matched(side, this.matches)));
-    if (matched) by("matched").textContent = `matched ${matched[0]} of base, ${matched[1]} of new`;
-    else by("matched").textContent = query === "" ? "" : "not a regular expression";
-    by("matched").style.borderBottom = matched ? `3px solid ${MATCH}` : "";
+    if (matched) $("matched").textContent = `matched ${matched[0]} of base, ${matched[1]} of new`;
+    else $("matched").textContent = query === "" ? "" : "not a regular expression";
+    $("matched").style.borderBottom = matched ? `3px solid ${MATCH}` : "";
   }
 
   list() {
@@ -161,18 +132,18 @@ class DiffPage {
       return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", "data-key": `function ${at}`, textContent: name, onclick: find })));
     });
     const heads = [...HEADS, ["function", "name"]].map(heading);
-    replaceList(by("list"), [element("table", { className: "functions" },
+    replaceList($("list"), [element("table", { className: "functions" },
       element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))]);
   }
 
   tip(cell, event) {
     if (!cell) {
-      showTip(by("tip"), null);
+      showTip($("tip"), null);
       return;
     }
     const { tree, head, sides } = this;
     if (cell.folded) {
-      showTip(by("tip"), [textOfFolded(cell, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
+      showTip($("tip"), [textOfFolded(cell, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
       return;
     }
     const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;
@@ -181,21 +152,8 @@ class DiffPage {
     const lines = cell.merged > 0 ? ["each narrower than a pixel"] : [`here: ${shares}`];
     if (found) lines.push(`self: ${found.cells[0]} to ${found.cells[1]}, ${found.cells[2]}`, `with callees: ${found.cells[3]} to ${found.cells[4]}, ${found.cells[5]}`);
     if (found?.verdict) lines.push(found.verdict);
-    showTip(by("tip"), [name, ...lines], event);
+    showTip($("tip"), [name, ...lines], event);
   }
 }
 
-async function startDiff() {
-  const data = by("data");
-  const bytes = await inflate(data.textContent);
-  data.remove();
-  window.unikprof = new DiffPage(decode(bytes));
-}
-
-function failDiff(error) {
-  by("failure").hidden = false;
-  by("failure").textContent = `The page's data cannot be shown: ${error.message}. The file may be incomplete, or the browser cannot inflate data: ` +
-    "it takes Chrome 93, Firefox 113, Safari 16.4 or later. Write it again with unikprof-client diff.";
-}
-
-if (typeof document !== "undefined") startDiff().catch(failDiff);
+if (typeof document !== "undefined") startPage((found) => new DiffPage(found));

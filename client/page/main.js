@@ -1,13 +1,12 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { callTree } from "./calls.js";
-import { css } from "./canvas.js";
 import { MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
-import { decode, inflate } from "./decode.js";
 import { Flame } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
-import { COLORS, MERGES, VIEWS, fromFragment, initialState, toFragment } from "./state.js";
+import { $, Shell, startPage } from "./shell.js";
+import { COLORS, MERGES, VIEWS } from "./state.js";
 import { change, design, interval, significant, sumsOf, unplaced } from "./statistics.js";
 import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
@@ -53,12 +52,11 @@ const KEYS = [
 /** What refers to nodes of the shown tree, where another one is shown. */
 const OTHER_TREE = { node: 0, open: null };
 
-const $ = (id) => document.getElementById(id);
-
-class Page {
+class Page extends Shell {
   constructor(recording) {
+    super();
     this.recording = recording;
-    this.state = fromFragment(location.hash);
+    this.read();
     this.trees = new Map();
     this.selections = new Map();
     const on = (part) => ({
@@ -70,22 +68,14 @@ class Page {
     this.callersGraph = new Flame($("callers"), on(() => this.shownCallers));
     this.describe();
     this.listen();
-    this.correct();
     this.update();
   }
 
   /** Leaves out what the address names and the recording does not have. */
   correct() {
     const { state, recording } = this;
-    if (!recording.time) Object.assign(state, { window: null, base: null, zoom: null, span: null, recording: null });
-    else {
-      const { from_ns: from, to_ns: to } = recording.time;
-      for (const key of ["window", "base", "zoom"]) {
-        const range = state[key]?.map((at) => Math.min(Math.max(at, from), to));
-        state[key] = range && range[0] < range[1] ? range : null;
-      }
-      if (!recording.spanNames().some(([id]) => id === state.span)) state.span = null;
-    }
+    this.keepRanges(recording.time, ["window", "base", "zoom"]);
+    if (!recording.time || !recording.spanNames().some(([id]) => id === state.span)) state.span = null;
     if (!(recording.time?.recordings[state.recording])) state.recording = null;
     if (state.vcpus && !recording.vcpus.some((vcpu) => state.vcpus.has(vcpu))) state.vcpus = null;
     const isLabel = (label) => label < recording.labels.length;
@@ -118,9 +108,7 @@ class Page {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
       onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label, ...OTHER_TREE }),
     }));
-    $("views").append(...VIEWS.map((view) => element("button", {
-      type: "button", role: "tab", id: `view-${view}`, textContent: VIEW_NAMES[view], onclick: () => this.set({ view }),
-    })));
+    this.addViews(VIEWS.map((view) => [view, VIEW_NAMES[view]]));
     const options = (id, pairs) => $(id).append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
     $("vcpu-list").append(...this.recording.vcpus.map((vcpu) =>
       element("label", {}, element("input", { type: "checkbox", value: String(vcpu) }), ` ${vcpu}`)));
@@ -132,7 +120,7 @@ class Page {
       : `${name}, ${moment(from)} to ${moment(to)}${ticks === null || !mode ? "" : `, ${mode}, ${(1e9 / period).toFixed(0)} Hz`}`]));
     options("merge", MERGES.map((merge) => [merge, merge]));
     options("color", COLORS.map((color) => [color, color]));
-    $("keys").append(...KEYS.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
+    this.explainKeys(KEYS);
     const isTimed = this.recording.time !== null && this.recording.time.to_ns > this.recording.time.from_ns;
     if (isTimed) {
       this.tracks = new Tracks($("track"), $("overlay"), {
@@ -152,6 +140,7 @@ class Page {
   }
 
   listen() {
+    super.listen();
     $("vcpu-list").onchange = () => {
       const chosen = this.vcpuBoxes().filter((box) => box.checked).map((box) => Number(box.value));
       // None is no choice.
@@ -162,24 +151,12 @@ class Page {
     $("merge").onchange = (event) => this.set({ merge: event.target.value, ...OTHER_TREE });
     $("color").onchange = (event) => this.set({ color: event.target.value });
     $("collapse").onchange = (event) => this.set({ collapse: event.target.checked, ...OTHER_TREE });
-    $("query").oninput = (event) => this.set({ query: event.target.value });
     $("clear").onclick = () => this.set({ window: null, base: null });
     for (const id of ["from", "to"]) $(id).onchange = () => this.enterRange();
-    $("theme").onclick = () => this.toggleTheme();
-    $("help-button").onclick = () => $("help").showModal();
-    document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("click", (event) => {
       if (!$("menu").contains(event.target)) $("menu").hidden = true;
       if (!$("vcpus").contains(event.target)) $("vcpus").open = false;
     });
-    window.addEventListener("resize", () => this.update());
-    window.addEventListener("hashchange", () => {
-      if (location.hash.replace(/^#/, "") === toFragment(this.state)) return;
-      this.state = fromFragment(location.hash);
-      this.correct();
-      this.update();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
     window.addEventListener("beforeprint", () => this.print(true));
     window.addEventListener("afterprint", () => this.print(false));
   }
@@ -188,11 +165,6 @@ class Page {
     this.isPrinting = isPrinting;
     if (isPrinting) for (const details of document.querySelectorAll("#analysis details")) details.open = true;
     this.draw();
-  }
-
-  set(changes) {
-    Object.assign(this.state, changes);
-    this.update();
   }
 
   /** Draws in the next frame, however often it is asked for. */
@@ -214,21 +186,11 @@ class Page {
       this.resting = setTimeout(() => this.rest(), REST);
       return;
     }
-    const fragment = toFragment(this.state);
-    if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
+    this.keepAddress();
     this.drawList(true);
     this.judgeGraphs();
     if (!this.waiting) delete document.documentElement.dataset.draws;
-    document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
-  }
-
-  toggleTheme() {
-    this.set({ theme: this.isDark() ? "light" : "dark" });
-  }
-
-  isDark() {
-    if (this.isPrinting) return false;
-    return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
+    this.finish();
   }
 
   /** The chosen range of time, or the whole recording. */
@@ -321,9 +283,7 @@ class Page {
 
   draw() {
     const { state, recording } = this;
-    document.documentElement.classList.toggle("dark", this.isDark());
-    document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
-    $("page").hidden = false;
+    this.showControls();
     recording.choose(state.recording);
     this.shown = this.selection(state.window);
     this.baseShown = state.base ? this.selection(state.base) : null;
@@ -337,7 +297,6 @@ class Page {
 
   drawControls() {
     const { state, recording } = this;
-    for (const view of VIEWS) $(`view-${view}`).setAttribute("aria-selected", String(view === state.view));
     for (const box of this.vcpuBoxes()) box.checked = state.vcpus?.has(Number(box.value)) ?? false;
     $("vcpus-shown").textContent = state.vcpus === null ? "all" : [...state.vcpus].sort((a, b) => a - b).join(", ");
     $("span").value = state.span === null ? "" : String(state.span);
@@ -346,7 +305,6 @@ class Page {
     $("color").value = state.color;
     $("color").disabled = state.base !== null;
     $("collapse").checked = state.collapse;
-    if ($("query").value !== state.query) $("query").value = state.query;
     if (recording.time) {
       const [from, to] = this.shownRange();
       for (const [id, at] of [["from", from], ["to", to]]) if (document.activeElement !== $(id)) $(id).value = seconds(at);
@@ -786,7 +744,7 @@ class Page {
   /** The counts of a cell in each part of the time; `null` where these are not known. */
   cellParts(node, part, selection) {
     if (this.recording.unit !== "samples" || node === 0) return null;
-    const key = `${part === this.shownCallers}|${toFragment(this.state)}|${selection.from}|${selection.to}|${node}`;
+    const key = `${part === this.shownCallers}|${this.fragment()}|${selection.from}|${selection.to}|${node}`;
     if (this.cellKey !== key) {
       const goesThrough = this.throughCell(node, part);
       const to = this.cellsOf((at) => Number(goesThrough(at)));
@@ -836,14 +794,9 @@ class Page {
     else if (event.target === $("tracks") && this.tracks?.key(event)) event.preventDefault();
     else if (event.target === $("graph") && this.graphKey(event, this.graph, this.shownGraph)) event.preventDefault();
     else if (event.target === $("callers") && this.graphKey(event, this.callersGraph, this.shownCallers)) event.preventDefault();
-    else if (/^[1-6]$/.test(event.key)) this.set({ view: VIEWS[Number(event.key) - 1] });
-    else if (event.key === "/") {
-      event.preventDefault();
-      $("query").focus();
-    } else if (event.key === "r") this.set({ collapse: !this.state.collapse, ...OTHER_TREE });
-    else if (event.key === "d") this.toggleTheme();
+    else if (event.key === "r") this.set({ collapse: !this.state.collapse, ...OTHER_TREE });
     else if (event.key === "w") this.set({ window: null, base: null });
-    else if (event.key === "?") $("help").showModal();
+    else this.commonKey(event);
   }
 
   /** Undoes one thing: the nearest first. */
@@ -879,21 +832,4 @@ class Page {
   }
 }
 
-function fail(error) {
-  const failure = document.getElementById("failure");
-  failure.hidden = false;
-  failure.textContent = typeof DecompressionStream === "undefined"
-    ? "This page needs a browser that can inflate data (DecompressionStream): Chrome 93, Firefox 113, Safari 16.4 or later."
-    : `The page's data cannot be shown: ${error.message}. The file may be incomplete; write it again with unikprof-client report.`;
-}
-
-async function start() {
-  const element_ = document.getElementById("data");
-  const bytes = await inflate(element_.textContent);
-  element_.remove();
-  const page = new Page(new Recording(decode(bytes)));
-  // For tests and for the browser's console.
-  window.unikprof = { page, initialState, css };
-}
-
-if (typeof document !== "undefined") start().catch(fail);
+if (typeof document !== "undefined") startPage((found) => new Page(new Recording(found)));

@@ -1,9 +1,8 @@
 // The page of a trace: the calls over time, the table of functions, and a function's durations.
 import { Palette } from "./colors.js";
-import { decode, inflate } from "./decode.js";
 import { byName, duration, grouped, moment } from "./format.js";
 import { CHOSEN, Lanes, MATCHED } from "./lanes.js";
-import { fromFragment, toFragment } from "./state.js";
+import { $, Shell, startPage } from "./shell.js";
 import { element, headsOf, matchesOf, replaceList, showTip, warningLine } from "./tables.js";
 import { Traced } from "./traced.js";
 
@@ -21,8 +20,6 @@ const KEYS_OF_TRACE = [
   ["click", "a call or a function: choose the function; a double click in the lanes: show all"],
 ];
 
-const its = (id) => document.getElementById(id);
-
 /** Rows in the order of a column, those with most first. */
 export function inOrder(rows, sort, labels) {
   const name = (row) => labels[row.label].name;
@@ -30,72 +27,41 @@ export function inOrder(rows, sort, labels) {
   return [...rows].sort((a, b) => (b[sort] ?? -1) - (a[sort] ?? -1) || b.calls - a.calls || a.label - b.label);
 }
 
-class TracePage {
+class TracePage extends Shell {
   constructor(trace) {
+    super(trace.head.sort);
     this.trace = trace;
     const { head } = trace;
     this.palette = new Palette(trace.labels, "image");
     this.read();
     document.title = `${head.title} - unikprof`;
-    its("title").textContent = head.title;
-    its("about").textContent = head.facts.join(" · ");
-    its("warnings").append(...head.report.warnings.map((text) => warningLine(text)),
+    $("title").textContent = head.title;
+    $("about").textContent = head.facts.join(" · ");
+    $("warnings").append(...head.report.warnings.map((text) => warningLine(text)),
       ...head.refused.map((text) => element("li", { tabIndex: 0, textContent: text, title: text })));
-    its("accounting").hidden = its("warnings").childElementCount === 0;
-    its("keys").append(...KEYS_OF_TRACE.flatMap(([key, what]) => [element("dt", { textContent: key }), element("dd", { textContent: what })]));
-    its("page").hidden = false;
-    its("tracks").hidden = trace.time === null;
-    its("no-time").hidden = trace.time !== null;
-    its("clear").disabled = trace.time === null;
-    this.lanes = trace.time && new Lanes(its("track"), its("overlay"), {
+    $("accounting").hidden = $("warnings").childElementCount === 0;
+    this.explainKeys(KEYS_OF_TRACE);
+    // Lanes are as wide as the page.
+    $("page").hidden = false;
+    $("tracks").hidden = trace.time === null;
+    $("no-time").hidden = trace.time !== null;
+    $("clear").disabled = trace.time === null;
+    this.lanes = trace.time && new Lanes($("track"), $("overlay"), {
       onRange: (_, window) => this.set({ window }),
       onZoom: (zoom) => this.set({ zoom }),
-      onHover: (lines, event) => showTip(its("tip"), lines, event),
+      onHover: (lines, event) => showTip($("tip"), lines, event),
       onChoose: (label) => this.choose(label),
     });
-    its("query").oninput = (event) => this.set({ query: event.target.value });
-    its("clear").onclick = () => this.set({ window: null, zoom: null });
-    its("forget").onclick = () => this.set({ chosen: null });
-    its("theme").onclick = () => this.set({ theme: this.isDark() ? "light" : "dark" });
-    its("help-button").onclick = () => its("help").showModal();
-    document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("resize", () => this.update());
-    window.addEventListener("hashchange", () => {
-      if (location.hash.replace(/^#/, "") === this.fragment()) return;
-      this.read();
-      this.update();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
+    $("clear").onclick = () => this.set({ window: null, zoom: null });
+    $("forget").onclick = () => this.set({ chosen: null });
+    this.listen();
     this.update();
   }
 
-  /** Takes the state from the address, but for what it names and the trace does not have. */
-  read() {
-    const { time, labels, head } = this.trace;
-    this.state = fromFragment(location.hash);
-    if (!/(^|[#&])sort=/.test(location.hash)) this.state.sort = head.sort;
-    for (const key of ["window", "zoom"]) {
-      const range = time && this.state[key]?.map((at) => Math.min(Math.max(at, time.from_ns), time.to_ns));
-      this.state[key] = range && range[0] < range[1] ? range : null;
-    }
-    if (this.state.chosen >= labels.length) this.state.chosen = null;
-  }
-
-  /** The state as in the address, in which an order is missing if it is the client's. */
-  fragment() {
-    const { sort } = this.state;
-    const isOwn = sort === "own" && this.trace.head.sort !== "own";
-    const rest = toFragment({ ...this.state, sort: sort === this.trace.head.sort ? "own" : sort });
-    return [rest, ...(isOwn ? ["sort=own"] : [])].filter(Boolean).join("&");
-  }
-
-  isDark() {
-    return this.state.theme === null ? matchMedia("(prefers-color-scheme: dark)").matches : this.state.theme === "dark";
-  }
-
-  set(changes) {
-    Object.assign(this.state, changes);
-    this.update();
+  /** Leaves out what the address names and the trace does not have. */
+  correct() {
+    this.keepRanges(this.trace.time, ["window", "zoom"]);
+    if (this.state.chosen >= this.trace.labels.length) this.state.chosen = null;
   }
 
   choose(label) {
@@ -109,22 +75,20 @@ class TracePage {
       this.waiting = null;
       this.draw();
       delete document.documentElement.dataset.draws;
-      document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+      this.finish();
     });
   }
 
   draw() {
     const { state, trace } = this;
     const { labels } = trace;
-    document.documentElement.classList.toggle("dark", this.isDark());
-    document.documentElement.style.colorScheme = this.isDark() ? "dark" : "light";
-    if (its("query").value !== state.query) its("query").value = state.query;
+    this.showControls();
     const matches = matchesOf(state.query, labels);
     const rows = inOrder(trace.rows(state.window), state.sort, labels).filter((row) => matches === null || matches[row.label] === 1);
     const calls = grouped(rows.reduce((sum, row) => sum + row.calls, 0));
-    its("matched").textContent = state.query === "" ? "" : matches === null ? "not a regular expression"
+    $("matched").textContent = state.query === "" ? "" : matches === null ? "not a regular expression"
       : rows.length === 1 ? "1 function matches" : `${rows.length} functions match`;
-    its("shown").textContent = state.window === null
+    $("shown").textContent = state.window === null
       ? `${calls} calls${trace.head.is_part ? "" : ", as the agent counted them in the whole trace"}`
       : `${calls} calls that began from ${state.window.map((at) => moment(at, (state.window[1] - state.window[0]) / 1000)).join(" to ")}`;
     const highlights = Uint8Array.from(labels, (_, label) => (matches?.[label] === 1 ? MATCHED : label === state.chosen ? CHOSEN : 0));
@@ -133,8 +97,7 @@ class TracePage {
     this.lanes?.show(trace, state, { labels: inOrder(shown, state.sort, labels).map((row) => row.label), highlights, palette: this.palette });
     this.list(rows);
     this.detail();
-    const fragment = this.fragment();
-    if (fragment !== location.hash.replace(/^#/, "")) history.replaceState(null, "", `#${fragment}`);
+    this.keepAddress();
   }
 
   list(rows) {
@@ -148,21 +111,21 @@ class TracePage {
       return element("tr", row.label === state.chosen ? { "aria-current": "true" } : {}, ...cells.map((textContent) => element("td", { textContent })),
         element("td", { className: "name" }, button, ends.length === 0 ? "" : ` (${ends.join(", ")})`));
     });
-    replaceList(its("list"), [element("table", { className: "functions" },
+    replaceList($("list"), [element("table", { className: "functions" },
       element("thead", {}, element("tr", {}, ...headsOf(COLUMNS_OF_TRACE, state.sort, (sort) => this.set({ sort })))), element("tbody", {}, ...body))]);
   }
 
   /** The chosen function: who called it, and how long its calls took. */
   detail() {
     const { trace, state: { chosen, window: range } } = this;
-    its("detail").hidden = chosen === null;
+    $("detail").hidden = chosen === null;
     if (chosen === null) return;
     const lines = trace.histogram(chosen, range);
     const callers = trace.head.report.functions[trace.head.numbers.indexOf(chosen)]?.callers ?? [];
-    its("chosen").textContent = trace.labels[chosen].name;
-    its("called-from").textContent = callers.map(({ function: name, calls }) => `${grouped(calls)} calls from ${name}`).join(" · ");
+    $("chosen").textContent = trace.labels[chosen].name;
+    $("called-from").textContent = callers.map(({ function: name, calls }) => `${grouped(calls)} calls from ${name}`).join(" · ");
     const returned = lines.reduce((sum, line) => sum + line.calls, 0);
-    its("returned").textContent = `${grouped(returned)} calls that returned${range === null ? "" : ", of those that began in the selected range"}, by duration`;
+    $("returned").textContent = `${grouped(returned)} calls that returned${range === null ? "" : ", of those that began in the selected range"}, by duration`;
     const most = lines.reduce((largest, line) => Math.max(largest, line.calls), 1);
     const body = lines.map(({ from, to, calls }) => {
       const bar = element("i");
@@ -170,7 +133,7 @@ class TracePage {
       const texts = [`${duration(from)} - ${duration(to)}`, grouped(calls)].map((textContent) => element("td", { textContent }));
       return element("tr", {}, ...texts, element("td", { className: "name" }, bar));
     });
-    its("histogram").replaceChildren(element("table", { className: "functions" },
+    $("histogram").replaceChildren(element("table", { className: "functions" },
       element("thead", {}, element("tr", {}, ...headsOf([[null, "duration"], [null, "calls"], [null, ""]], "", null))), element("tbody", {}, ...body)));
   }
 
@@ -178,20 +141,15 @@ class TracePage {
     if (event.altKey || ((event.ctrlKey || event.metaKey) && event.key !== "Escape")) return;
     if (event.key === "Escape") this.back();
     else if (event.target.tagName === "INPUT") return;
-    else if (event.target === its("tracks") && this.lanes?.key(event)) event.preventDefault();
-    else if (event.key === "d") its("theme").click();
+    else if (event.target === $("tracks") && this.lanes?.key(event)) event.preventDefault();
     else if (event.key === "w") this.set({ window: null });
-    else if (event.key === "?") its("help").showModal();
-    else if (event.key === "/") {
-      event.preventDefault();
-      its("query").focus();
-    }
+    else this.commonKey(event);
   }
 
   /** Undoes one thing: the nearest first. */
   back() {
     const { state } = this;
-    if (its("help").open) return;
+    if ($("help").open) return;
     if (state.query !== "") this.set({ query: "" });
     else if (state.chosen !== null) this.set({ chosen: null });
     else if (state.window) this.set({ window: null });
@@ -199,17 +157,4 @@ class TracePage {
   }
 }
 
-async function startTrace() {
-  const data = its("data");
-  const bytes = await inflate(data.textContent);
-  data.remove();
-  window.unikprof = new TracePage(new Traced(decode(bytes)));
-}
-
-function failTrace(error) {
-  its("failure").hidden = false;
-  its("failure").textContent = `The page's data cannot be shown: ${error.message}. The file may be incomplete, or the browser cannot inflate data: ` +
-    "it takes Chrome 93, Firefox 113, Safari 16.4 or later. Write it again with unikprof-client report.";
-}
-
-if (typeof document !== "undefined") startTrace().catch(failTrace);
+if (typeof document !== "undefined") startPage((found) => new TracePage(new Traced(found)));

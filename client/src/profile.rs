@@ -384,34 +384,4 @@ mod tests {
         );
         assert_eq!(mapping.offset_of(0x2000), None);
     }
-
-    #[test]
-    fn special_frames_have_the_documented_names() {
-        let shown: Vec<String> = [
-            SpecialFrame::Truncated,
-            SpecialFrame::Broken,
-            SpecialFrame::UnknownCode,
-            SpecialFrame::AgentWork,
-            SpecialFrame::Blocked,
-            SpecialFrame::Late,
-            SpecialFrame::Aged,
-            SpecialFrame::Other(9),
-        ]
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-        assert_eq!(
-            shown,
-            [
-                "[truncated]",
-                "[broken]",
-                "[unknown code]",
-                "[unikprof agent]",
-                "[blocked]",
-                "[sample arrived late]",
-                "[aged]",
-                "[special 9]"
-            ]
-        );
-    }
 }

@@ -117,10 +117,12 @@ pub struct Window {
 
 impl Window {
     /// All time.
-    pub const ALL: Window = Window {
-        from_ns: 0,
-        to_ns: u64::MAX,
-    };
+    pub const ALL: Window = Window::new(0, u64::MAX);
+
+    /// From a moment to another.
+    pub const fn new(from_ns: u64, to_ns: u64) -> Window {
+        Window { from_ns, to_ns }
+    }
 
     /// Whether it holds a moment.
     pub(crate) fn contains(&self, at_ns: u64) -> bool {
@@ -136,10 +138,7 @@ impl Window {
     #[must_use]
     pub(crate) fn and(&self, other: Window) -> Window {
         let from_ns = self.from_ns.max(other.from_ns);
-        Window {
-            from_ns,
-            to_ns: self.to_ns.min(other.to_ns).max(from_ns),
-        }
+        Window::new(from_ns, self.to_ns.min(other.to_ns).max(from_ns))
     }
 }
 
@@ -289,10 +288,10 @@ impl Timeline {
         let to_ns = last.map(|record| record.at_ns.saturating_add(1)).max()?;
         let read = self.rings.iter().map(|ring| ring.read_at_ns).max();
         // A hostile file may hold any times.
-        Some(Window {
+        Some(Window::new(
             from_ns,
-            to_ns: read.map_or(to_ns, |read| read.max(to_ns)),
-        })
+            read.map_or(to_ns, |read| read.max(to_ns)),
+        ))
     }
 
     /// The records of all vCPUs within a window: vCPU by vCPU.

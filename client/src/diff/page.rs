@@ -12,14 +12,14 @@ use serde::Serialize;
 use super::Comparison;
 use super::text::{cells, lines, verdict};
 use crate::printable::Printable;
-use crate::report::page::{Columns, decoding_modules, write_data, write_page};
+use crate::report::page::{Columns, write_data, write_page};
 
-const TEMPLATE: &str = include_str!("../../page/diff.html");
+const BODY: &str = include_str!("../../page/diff.html");
 
 /// The modules beside those that every page has.
 const MODULES: [&str; 3] = [
-    include_str!("../../page/state.js"),
-    include_str!("../../page/tables.js"),
+    include_str!("../../page/tree.js"),
+    include_str!("../../page/flame.js"),
     include_str!("../../page/diff.js"),
 ];
 
@@ -46,8 +46,7 @@ struct Row<'a> {
 }
 
 pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()> {
-    let modules: Vec<&str> = decoding_modules().chain(MODULES).collect();
-    write_page(TEMPLATE, &modules, out, |out| {
+    write_page(BODY, &MODULES, out, |out| {
         let columns = columns(of);
         let functions = of.functions.iter().map(|function| Row {
             name: &function.name,

@@ -75,9 +75,8 @@ impl Input<'_> {
         let view = TimelineView::of(self.recording)?;
         let epochs = self.recording.epoch_counts.iter();
         let windows = epochs.map(|epoch| epoch.window);
-        let counted = windows.reduce(|all, next| Window {
-            from_ns: all.from_ns.min(next.from_ns),
-            to_ns: all.to_ns.max(next.to_ns),
+        let counted = windows.reduce(|all, next| {
+            Window::new(all.from_ns.min(next.from_ns), all.to_ns.max(next.to_ns))
         });
         let window = match (self.recording.asked, counted) {
             (None, Some(counted)) => view.window.and(counted),

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use thiserror::Error;
 
 /// A stack, named by its innermost step; [`NodeId::ROOT`] is the empty stack.
@@ -25,7 +26,7 @@ pub struct TooManyStacks;
 
 /// Stacks that share their callers. An item is a frame's (or a name's) number.
 ///
-/// Eight bytes a node. Finding nodes again costs four more, and up to eleven for each node that
+/// Eight bytes a node. Finding nodes again costs four more, and up to twelve for each node that
 /// is not its parent's first child; most are: below the callers that stacks share, each goes its
 /// own way.
 #[derive(Debug, Clone)]
@@ -35,7 +36,9 @@ pub struct StackTree {
     /// By node: its first child, or zero. Shorter than `nodes` after [`StackTree::shrink`].
     first_child: Vec<u32>,
     /// All other children.
-    others: Index,
+    others: HashTable<u32>,
+    /// Has secret keys, so that a hostile recording cannot choose stacks that collide.
+    hasher: RandomState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,8 @@ impl StackTree {
         StackTree {
             nodes: vec![root],
             first_child: vec![0],
-            others: Index::new(),
+            others: HashTable::new(),
+            hasher: RandomState::new(),
         }
     }
 
@@ -71,10 +75,7 @@ impl StackTree {
         if first != 0 && self.nodes[first as usize] == wanted {
             return Ok(NodeId(first));
         }
-        let next = u32::try_from(self.nodes.len())
-            .ok()
-            .filter(|at| *at != Index::FREE)
-            .ok_or(TooManyStacks)?;
+        let next = u32::try_from(self.nodes.len()).ok().ok_or(TooManyStacks)?;
         let at = self.enter(wanted, next);
         if at == next {
             self.nodes.push(wanted);
@@ -123,7 +124,7 @@ impl StackTree {
     pub(crate) fn shrink(&mut self) {
         self.nodes.shrink_to_fit();
         self.first_child = Vec::new();
-        self.others = Index::new();
+        self.others = HashTable::new();
     }
 
     fn index_again(&mut self) -> Result<(), TooManyStacks> {
@@ -142,9 +143,13 @@ impl StackTree {
             *first = next;
             return next;
         }
-        let nodes = &self.nodes;
-        self.others
-            .find_or_insert(node.key(), next, |at| nodes[at as usize].key())
+        let (nodes, hasher) = (&self.nodes, &self.hasher);
+        let hash = |node: Node| hasher.hash_one((node.parent, node.item));
+        let is_same = |at: &u32| nodes[*at as usize] == node;
+        let found = self
+            .others
+            .entry(hash(node), is_same, |at| hash(nodes[*at as usize]));
+        *found.or_insert(next).get()
     }
 }
 
@@ -157,12 +162,6 @@ impl Default for StackTree {
 impl PartialEq for StackTree {
     fn eq(&self, other: &Self) -> bool {
         self.nodes == other.nodes
-    }
-}
-
-impl Node {
-    fn key(self) -> u64 {
-        u64::from(self.parent) << 32 | u64::from(self.item)
     }
 }
 
@@ -199,66 +198,6 @@ impl ChildLists {
     /// In the order of their numbers.
     pub(crate) fn of_node(&self, node: NodeId) -> &[NodeId] {
         &self.children[self.first[node.index()] as usize..self.first[node.index() + 1] as usize]
-    }
-}
-
-/// An open-addressing table of positions in an array that somebody else keeps.
-#[derive(Debug, Clone)]
-struct Index {
-    /// A position, or [`Index::FREE`].
-    slots: Vec<u32>,
-    used: usize,
-    /// Secret, so a hostile recording cannot choose stacks that collide.
-    seed: u64,
-}
-
-impl Index {
-    const FREE: u32 = u32::MAX;
-    const FEWEST_SLOTS: usize = 64;
-
-    fn new() -> Index {
-        Index {
-            slots: Vec::new(),
-            used: 0,
-            seed: RandomState::new().hash_one(0_u8) | 1,
-        }
-    }
-
-    /// The position with this key, or `next` after it was entered for it.
-    fn find_or_insert(&mut self, key: u64, next: u32, key_at: impl Fn(u32) -> u64) -> u32 {
-        // At most three quarters full, so a search soon meets a free slot.
-        if (self.used + 1) * 4 > self.slots.len() * 3 {
-            self.grow(&key_at);
-        }
-        let mut slot = self.home(key);
-        loop {
-            match self.slots[slot] {
-                Self::FREE => break,
-                at if key_at(at) == key => return at,
-                _ => slot = (slot + 1) & (self.slots.len() - 1),
-            }
-        }
-        self.slots[slot] = next;
-        self.used += 1;
-        next
-    }
-
-    fn grow(&mut self, key_at: &impl Fn(u32) -> u64) {
-        let slots = (self.slots.len() * 2).max(Self::FEWEST_SLOTS);
-        let before = std::mem::replace(&mut self.slots, vec![Self::FREE; slots]);
-        for at in before.into_iter().filter(|at| *at != Self::FREE) {
-            let mut slot = self.home(key_at(at));
-            while self.slots[slot] != Self::FREE {
-                slot = (slot + 1) & (slots - 1);
-            }
-            self.slots[slot] = at;
-        }
-    }
-
-    fn home(&self, key: u64) -> usize {
-        // Fold the full product, so every bit of the key reaches the low bits.
-        let product = u128::from(key ^ self.seed) * u128::from(self.seed | 0x9e37_79b9_7f4a_7c15);
-        ((product >> 64) as u64 ^ product as u64) as usize & (self.slots.len() - 1)
     }
 }
 

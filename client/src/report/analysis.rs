@@ -317,10 +317,7 @@ impl Time<'_> {
         let count = self.window.length_ns() / step_ns;
         let part = |at: u64| {
             let from_ns = self.window.from_ns + at * step_ns;
-            Window {
-                from_ns,
-                to_ns: from_ns + step_ns,
-            }
+            Window::new(from_ns, from_ns + step_ns)
         };
         (0..count).map(part).collect()
     }

@@ -85,10 +85,7 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let categories = Categories::add_to(&mut profile);
     let places = Places::of(report, &mut profile);
     let moments = Moments::of(report).map_err(io::Error::other)?;
-    let window = window.unwrap_or(Window {
-        from_ns: 0,
-        to_ns: info.elapsed_ns,
-    });
+    let window = window.unwrap_or(Window::new(0, info.elapsed_ns));
     let mut tracks = Tracks::new(report, profile, categories, &places, window, &moments);
     for moment in &moments.timed {
         let since_ns = moment.at_ns.saturating_sub(window.from_ns);

@@ -14,13 +14,13 @@ mod recordings;
 mod stacks;
 mod ways;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use indexmap::IndexSet;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -34,62 +34,55 @@ use columns::zigzag;
 use recordings::{RecordingHead, Shown, shown};
 pub(super) use stacks::Stacks;
 
-const TEMPLATE: &str = include_str!("../../page/page.html");
+/// What is around the body of every page.
+const SHELL: &str = include_str!("../../page/shell.html");
+const BODY: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
 
 /// The modules of every page. A module comes after those that it imports from.
-const DECODING: [&str; 6] = [
+const COMMON: [&str; 7] = [
     include_str!("../../page/format.js"),
     include_str!("../../page/decode.js"),
-    include_str!("../../page/tree.js"),
+    include_str!("../../page/state.js"),
     include_str!("../../page/colors.js"),
     include_str!("../../page/canvas.js"),
-    include_str!("../../page/flame.js"),
+    include_str!("../../page/tables.js"),
+    include_str!("../../page/shell.js"),
 ];
 
-/// The program's modules, likewise.
-const MODULES: [&str; 16] = [
-    include_str!("../../page/format.js"),
-    include_str!("../../page/decode.js"),
+/// The modules of a report's page beside these.
+const MODULES: [&str; 10] = [
     include_str!("../../page/statistics.js"),
     include_str!("../../page/times.js"),
     include_str!("../../page/tree.js"),
     include_str!("../../page/selection.js"),
-    include_str!("../../page/state.js"),
-    include_str!("../../page/colors.js"),
-    include_str!("../../page/canvas.js"),
     include_str!("../../page/axis.js"),
     include_str!("../../page/tracks.js"),
     include_str!("../../page/flame.js"),
-    include_str!("../../page/tables.js"),
     include_str!("../../page/calls.js"),
     include_str!("../../page/analysis.js"),
     include_str!("../../page/main.js"),
 ];
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
-    write_page(TEMPLATE, &MODULES, out, |out| write_report(report, out))
+    write_page(BODY, &MODULES, out, |out| write_report(report, out))
 }
 
-/// The modules that read a page's data and draw its graph; those of a report come after them.
-pub(crate) fn decoding_modules() -> impl Iterator<Item = &'static str> {
-    DECODING.into_iter()
-}
-
-/// Writes a page: its template, the modules of its program, and the data that `write_data` writes, compressed.
+/// Writes a page: its body, the modules of its program beside the common ones, and the data that `write_data` writes,
+/// compressed.
 pub(crate) fn write_page(
-    template: &str,
+    body: &str,
     modules: &[&str],
     out: &mut impl Write,
     write_data: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let script = script(modules);
+    let script = script(COMMON.iter().chain(modules));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
         hash(&script),
         hash(STYLE)
     );
-    let mut after = template;
+    let mut after = SHELL;
     let mut until = |mark| -> io::Result<&str> {
         let parts = after.split_once(mark);
         let (before, rest) =
@@ -99,6 +92,7 @@ pub(crate) fn write_page(
     };
     write!(out, "{}{policy}", until("{policy}")?)?;
     write!(out, "{}{STYLE}", until("{style}")?)?;
+    write!(out, "{}{body}", until("{body}")?)?;
     out.write_all(until("{data}")?.as_bytes())?;
     let mut base64 = EncoderWriter::new(&mut *out, &BASE64_STANDARD);
     let mut gzip = GzEncoder::new(&mut base64, Compression::default());
@@ -128,11 +122,11 @@ pub(crate) fn write_data(
 /// inherits its policy.
 #[cfg(feature = "fleet")]
 pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
-    let (script, style) = (script(modules), format!("{STYLE}{style}"));
+    let (script, style) = (script(modules.iter()), format!("{STYLE}{style}"));
     let page = template
         .replacen("{style}", &style, 1)
         .replacen("{script}", &script, 1);
-    let recordings = self::script(&MODULES);
+    let recordings = self::script(COMMON.iter().chain(&MODULES));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}' 'sha256-{}'; style-src 'sha256-{}' 'sha256-{}'; \
          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -145,8 +139,8 @@ pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (Str
 }
 
 /// The modules as one program: names are unique across them, so imports are left out, and exports are declarations.
-fn script(modules: &[&str]) -> String {
-    let lines = modules.iter().flat_map(|module| module.lines());
+fn script<'m>(modules: impl Iterator<Item = &'m &'m str>) -> String {
+    let lines = modules.flat_map(|module| module.lines());
     let lines = lines.filter(|line| !line.starts_with("import "));
     let mut script = String::from("\"use strict\";\n(() => {\n");
     for line in lines {
@@ -209,7 +203,7 @@ struct RingHead {
 
 fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut columns = Columns::default();
-    let mut names = Names::default();
+    let mut names = IndexSet::new();
     let stacks = Stacks::of(report).map_err(io::Error::other)?;
     columns.add("node_depth", stacks.nodes().map(|(depth, ..)| depth.into()));
     columns.add(
@@ -218,7 +212,8 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     );
     columns.add("node_way", stacks.nodes().map(|(.., way)| way as u64));
     let profile = report.symbolized.profile();
-    let spans: Vec<u64> = profile.span_names().iter().map(|n| names.id(n)).collect();
+    let spans = profile.span_names().iter();
+    let spans: Vec<u64> = spans.map(|name| index(&mut names, name.clone())).collect();
     let samples = || profile.samples().iter();
     columns.add("count_node", samples().map(|s| stacks.node(s.node).into()));
     columns.add("count_vcpu", samples().map(|s| s.vcpu.into()));
@@ -235,7 +230,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
         labels,
         images,
         files,
-        names: names.all,
+        names: names.into_iter().collect(),
         vcpus: profile.vcpus().iter().map(|v| v.vcpu).collect(),
         started: recording.started_unix_ns.and_then(date),
         time,
@@ -244,28 +239,14 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     write_data(&head, &columns, out)
 }
 
-/// Ids of names.
-#[derive(Default)]
-struct Names {
-    all: Vec<String>,
-    ids: HashMap<String, u64>,
-}
-
-impl Names {
-    fn id(&mut self, name: &str) -> u64 {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let id = self.all.len() as u64;
-        self.all.push(name.to_owned());
-        self.ids.insert(name.to_owned(), id);
-        id
-    }
+/// The place of a name among all that were given before.
+fn index(names: &mut IndexSet<String>, name: String) -> u64 {
+    names.insert_full(name).0 as u64
 }
 
 fn labels<'a>(report: &'a Report<'_>) -> (Vec<Label<'a>>, Vec<&'a str>, Vec<&'a str>) {
     let symbolized = report.symbolized;
-    let (mut images, mut files) = (Indices::default(), Indices::default());
+    let (mut images, mut files) = (IndexSet::new(), IndexSet::new());
     let labels = report.labels.all().iter().zip(report.label_lines());
     let labels = labels.map(|(label, line)| {
         let function = symbolized.function(label.function);
@@ -273,28 +254,19 @@ fn labels<'a>(report: &'a Report<'_>) -> (Vec<Label<'a>>, Vec<&'a str>, Vec<&'a 
         (
             label.text.as_str(),
             json::kind(function.kind),
-            image.map_or(0, |image| images.index(image) + 1),
-            line.map_or(0, |(file, _)| files.index(symbolized.file(file)) + 1),
+            image.map_or(0, |image| images.insert_full(image).0 + 1),
+            line.map_or(0, |(file, _)| {
+                files.insert_full(symbolized.file(file)).0 + 1
+            }),
             line.map_or(0, |(_, line)| line),
         )
     });
-    (labels.collect(), images.all, files.all)
-}
-
-/// Each text once, in the order in which they come.
-#[derive(Default)]
-struct Indices<'a> {
-    all: Vec<&'a str>,
-    known: HashMap<&'a str, usize>,
-}
-
-impl<'a> Indices<'a> {
-    fn index(&mut self, text: &'a str) -> usize {
-        *self.known.entry(text).or_insert_with(|| {
-            self.all.push(text);
-            self.all.len() - 1
-        })
-    }
+    let labels = labels.collect();
+    (
+        labels,
+        images.into_iter().collect(),
+        files.into_iter().collect(),
+    )
 }
 
 /// The ticks, waits and events of the time shown.
@@ -302,7 +274,7 @@ fn add_time(
     report: &Report<'_>,
     view: &TimelineView<'_>,
     stacks: &Stacks,
-    names: &mut Names,
+    names: &mut IndexSet<String>,
     columns: &mut Columns,
 ) -> Time {
     let timeline = view.timeline;
@@ -331,7 +303,7 @@ fn add_time(
     let spans = timeline.guest_spans(window);
     let ids: Vec<u64> = spans
         .iter()
-        .map(|span| names.id(&timeline.name_or_id(span.name)))
+        .map(|span| index(names, timeline.name_or_id(span.name)))
         .collect();
     columns.add("span_name", ids.into_iter());
     columns.add("span_vcpu", spans.iter().map(|span| span.vcpu.into()));
@@ -352,15 +324,16 @@ fn add_time(
         .map(|span| span.ended.is_some_and(|(vcpu, _)| vcpu != span.vcpu));
     columns.add("span_moved", moved.map(u64::from));
 
-    let mut events = Events::default();
+    // Moment, kind, vCPU, name and value of each.
+    let mut events: Vec<[u64; 5]> = Vec::new();
     for (name, (_, value)) in timeline.counters_at(window.from_ns) {
-        let name = names.id(&timeline.name_or_id(name));
+        let name = index(names, timeline.name_or_id(name));
         events.push([since(window.from_ns), 1, 0, name, zigzag(value)]);
     }
     for event in timeline.events(window) {
         let (kind, name, value) = match event.what {
-            What::Mark { name, value } => (0, names.id(&name), value),
-            What::Counter { name, value } => (1, names.id(&name), zigzag(value)),
+            What::Mark { name, value } => (0, index(names, name), value),
+            What::Counter { name, value } => (1, index(names, name), zigzag(value)),
             What::Began { recording } => (2, recording, 0),
             What::Ended { recording } => (3, recording, 0),
             What::Resumed => (4, 0, 0),
@@ -368,7 +341,13 @@ fn add_time(
         };
         events.push([since(event.at_ns), kind, u64::from(event.vcpu), name, value]);
     }
-    events.add_to(columns);
+    columns.add_changes("event_at", events.iter().map(|event| event[0]));
+    for (name, at) in ["event_kind", "event_vcpu", "event_name", "event_value"]
+        .into_iter()
+        .zip(1..)
+    {
+        columns.add(name, events.iter().map(|event| event[at]));
+    }
     add_times(timeline, began_ns, columns);
     Time {
         from_ns: since(window.from_ns),
@@ -410,36 +389,16 @@ fn add_times(timeline: &Timeline, began_ns: u64, columns: &mut Columns) {
         "told_at",
         told.iter().map(|(at_ns, _)| at_ns.wrapping_sub(began_ns)),
     );
-    for (at, name) in [
+    for (name, at) in [
         "told_running",
         "told_runnable",
         "told_blocked",
         "told_offline",
     ]
     .into_iter()
-    .enumerate()
+    .zip(0..)
     {
         columns.add_changes(name, told.iter().map(|(_, sums)| sums[at]));
-    }
-}
-
-/// Columns of events: moment, kind, vCPU, name, value.
-#[derive(Default)]
-struct Events(Vec<[u64; 5]>);
-
-impl Events {
-    fn push(&mut self, event: [u64; 5]) {
-        self.0.push(event);
-    }
-
-    fn add_to(&self, columns: &mut Columns) {
-        columns.add_changes("event_at", self.0.iter().map(|event| event[0]));
-        for (at, name) in ["event_kind", "event_vcpu", "event_name", "event_value"]
-            .into_iter()
-            .enumerate()
-        {
-            columns.add(name, self.0.iter().map(|event| event[at + 1]));
-        }
     }
 }
 
@@ -459,6 +418,7 @@ fn code(outcome: Outcome) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::HashMap;
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;

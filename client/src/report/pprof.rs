@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use flate2::{Compression, GzBuilder, write::GzEncoder};
+use indexmap::IndexSet;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -401,8 +402,7 @@ impl<W: Write> Writer<W> {
 
 /// The table of strings; the first is empty, as the format demands.
 struct Strings {
-    all: Vec<String>,
-    ids: HashMap<String, i64>,
+    all: IndexSet<String>,
     /// What they take at most when they are written, in bytes.
     size: usize,
 }
@@ -413,20 +413,16 @@ impl Strings {
 
     fn new() -> Strings {
         Strings {
-            all: vec![String::new()],
-            ids: HashMap::from([(String::new(), 0)]),
+            all: IndexSet::from([String::new()]),
             size: Strings::HEADER,
         }
     }
 
     fn id(&mut self, text: &str) -> i64 {
-        if let Some(id) = self.ids.get(text) {
-            return *id;
+        if let Some(id) = self.all.get_index_of(text) {
+            return id as i64;
         }
-        let id = self.all.len() as i64;
-        self.all.push(text.to_owned());
         self.size += text.len() + Strings::HEADER;
-        self.ids.insert(text.to_owned(), id);
-        id
+        self.all.insert_full(text.to_owned()).0 as i64
     }
 }

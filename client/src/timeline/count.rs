@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
+use unikprof_proto::ring::{Record, kind};
 
 use super::recording_spans::RecordingSpan;
 use super::spans::{Inside, Pairs, VcpuSpan};
+use super::ticks::{Outcome, tick};
 use super::{Ring, Timeline, Window};
 use crate::profile::{Counters, Mode, NodeId, RecordingInfo};
 
@@ -128,35 +129,27 @@ impl VcpuCount<'_> {
     }
 
     fn tick(&mut self, record: &Record, counted: &mut Counted) {
-        let is_tick = matches!(record.kind, kind::SAMPLE | kind::NO_SAMPLE);
-        if !is_tick || !self.of.has(record.second, record.at_ns) {
-            return;
-        }
         let allowed = self.allowed.as_deref();
         if allowed.is_some_and(|allowed| !any_contains(allowed, record.at_ns)) {
             return;
         }
-        let c = &mut counted.counters;
-        let outcome = match (record.kind, record.first) {
-            (kind::SAMPLE, stack) => {
-                let is_late = record.second & SAMPLE_LATE != 0;
-                c.late += u64::from(is_late && stack != 0);
-                let span = self.spans.innermost(record.at_ns);
-                let stacks = &mut counted.stacks;
-                *stacks.entry((self.ring.stack(stack), span)).or_default() += 1;
-                match stack {
-                    0 => &mut c.aged,
-                    _ => &mut c.recorded,
-                }
-            }
-            (_, outcome::OVERFLOW) => &mut c.overflow,
-            (_, outcome::MASKED) => &mut c.masked,
-            (_, outcome::IDLE) => &mut c.idle,
-            // Whatever else may become of ticks: they have no stack.
-            _ => &mut c.lost,
+        let Some(tick) = tick(self.ring, self.of, record, &mut self.spans) else {
+            return;
         };
-        *outcome += 1;
+        let c = &mut counted.counters;
         c.ticks += 1;
+        c.late += u64::from(tick.outcome == Outcome::Late);
+        *match tick.outcome {
+            Outcome::Recorded | Outcome::Late => &mut c.recorded,
+            Outcome::Aged => &mut c.aged,
+            Outcome::Overflow => &mut c.overflow,
+            Outcome::Masked => &mut c.masked,
+            Outcome::Idle => &mut c.idle,
+            Outcome::Lost | Outcome::Blocked { .. } => &mut c.lost,
+        } += 1;
+        if let Some(stack) = tick.stack {
+            *counted.stacks.entry((stack, tick.span)).or_default() += 1;
+        }
     }
 
     /// Counts a wait that makes all blocked time grow from one of these to the other.
@@ -197,7 +190,7 @@ pub(super) fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
         if let Some((from_ns, stack)) = open.take() {
             let to_ns = at_ns.max(from_ns);
             waits.push(Wait {
-                window: Window { from_ns, to_ns },
+                window: Window::new(from_ns, to_ns),
                 stack,
                 span: spans.innermost(from_ns),
             });

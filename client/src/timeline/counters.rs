@@ -114,10 +114,7 @@ impl Timeline {
 
     /// What counters had been set to before a moment, by the ids of their names: when, and the value.
     pub(crate) fn counters_at(&self, at_ns: u64) -> BTreeMap<u64, (u64, i64)> {
-        let before = Window {
-            from_ns: 0,
-            to_ns: at_ns,
-        };
+        let before = Window::new(0, at_ns);
         let mut last: BTreeMap<u64, (u64, i64)> = BTreeMap::new();
         let records = self.all_records(before);
         for (_, record) in records.filter(|(_, record)| record.kind == kind::COUNTER) {
@@ -169,10 +166,7 @@ mod tests {
             values: vec![(15, -2), (30, 6), (35, 2)],
         };
         assert_eq!((series.min(), series.max(), series.last()), (-2, 6, 2));
-        let window = Window {
-            from_ns: 0,
-            to_ns: 50,
-        };
+        let window = Window::new(0, 50);
         let heights = series.heights(window, 5);
         assert_eq!(heights, [None, Some(1.0), Some(1.0), Some(7.0), Some(5.0)]);
         // One that goes up and down within each part is no line at its top.
@@ -181,10 +175,7 @@ mod tests {
             name: String::new(),
             values: swings.collect(),
         };
-        let all = Window {
-            from_ns: 0,
-            to_ns: 100,
-        };
+        let all = Window::new(0, 100);
         assert_eq!(swings.heights(all, 2), [Some(5.0), Some(5.0)]);
         let extremes = CounterSeries {
             name: String::new(),

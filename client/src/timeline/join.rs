@@ -154,10 +154,9 @@ impl Join {
         }
         let mut rings: Vec<Ring> = rings.into_values().map(|(_, ring)| ring).collect();
         for ring in &mut rings {
-            let between = windows.windows(2).map(|pair| Window {
-                from_ns: pair[0].to_ns,
-                to_ns: pair[1].from_ns,
-            });
+            let between = windows
+                .windows(2)
+                .map(|pair| Window::new(pair[0].to_ns, pair[1].from_ns));
             ring.uncovered
                 .extend(between.filter(|gap| gap.length_ns() > 0));
             ring.stacks.sort_unstable();
@@ -178,10 +177,7 @@ impl Join {
         let span = RecordingSpan {
             recording: id,
             ring_bit: RING_BIT,
-            window: Window {
-                from_ns: first,
-                to_ns: last,
-            },
+            window: Window::new(first, last),
         };
         (timeline, span)
     }
@@ -211,10 +207,10 @@ fn shifted(at_ns: u64, shift_ns: i64) -> u64 {
 }
 
 fn shifted_window(window: Window, shift_ns: i64) -> Window {
-    Window {
-        from_ns: shifted(window.from_ns, shift_ns),
-        to_ns: shifted(window.to_ns, shift_ns),
-    }
+    Window::new(
+        shifted(window.from_ns, shift_ns),
+        shifted(window.to_ns, shift_ns),
+    )
 }
 
 fn shift(ring: &mut Ring, shift_ns: i64) {
@@ -256,19 +252,18 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
         let missing = ring.positions.start.saturating_sub(joined.positions.end);
         if missing > 0 && !ring.records.is_empty() {
             joined.overwritten = joined.overwritten.saturating_add(missing);
-            joined
-                .uncovered
-                .extend(last_ns.zip(first_ns).map(|(last, first)| Window {
-                    from_ns: last,
-                    to_ns: first.max(last),
-                }));
+            joined.uncovered.extend(
+                last_ns
+                    .zip(first_ns)
+                    .map(|(last, first)| Window::new(last, first.max(last))),
+            );
         }
         joined.given_up = ring.given_up;
     } else {
-        joined.uncovered.push(Window {
-            from_ns: joined.read_at_ns,
-            to_ns: ring.held_since_ns.max(joined.read_at_ns),
-        });
+        joined.uncovered.push(Window::new(
+            joined.read_at_ns,
+            ring.held_since_ns.max(joined.read_at_ns),
+        ));
         joined.given_up = joined.given_up.saturating_add(ring.given_up);
     }
     if !ring.records.is_empty() || !same_run {
@@ -406,7 +401,7 @@ mod tests {
         );
         let ring = &timeline.rings()[0];
         assert_eq!((ring.records.len(), ring.left_out), (120, 120));
-        let holds = |from_ns, to_ns| timeline.holds(Window { from_ns, to_ns });
+        let holds = |from_ns, to_ns| timeline.holds(Window::new(from_ns, to_ns));
         assert!(holds(120, 240) && !holds(119, 240));
     }
 }

@@ -139,7 +139,7 @@ impl Extent {
         if to_ns <= self.whole.from_ns || from_ns >= self.whole.to_ns {
             return Err(MomentError::Outside { from, to, length });
         }
-        Ok(Window { from_ns, to_ns })
+        Ok(Window::new(from_ns, to_ns))
     }
 
     /// A moment in seconds since the beginning, as in `12.345 s`.
@@ -164,10 +164,7 @@ mod tests {
         let end_unix = 20_000 * DAY_NS + 60 * SECOND;
         let told = dates.then_some((200 * SECOND, end_unix));
         Extent {
-            whole: Window {
-                from_ns: 100 * SECOND,
-                to_ns: 200 * SECOND,
-            },
+            whole: Window::new(100 * SECOND, 200 * SECOND),
             clock: WallClock::new(told),
         }
     }

@@ -36,10 +36,7 @@ impl Timeline {
             let (times, held) = match inside {
                 None => {
                     let times = Times::of(ring);
-                    let held = window.and(Window {
-                        from_ns: ring.held_since_ns,
-                        to_ns: u64::MAX,
-                    });
+                    let held = window.and(Window::new(ring.held_since_ns, u64::MAX));
                     (times.of_window(window), times.of_window(held))
                 }
                 Some(_) => (None, None),
@@ -103,10 +100,7 @@ impl Timeline {
 
     /// The part of a window in which a recording ran and which the rings may cover.
     pub(crate) fn bounded(&self, of: &RecordingSpan, window: Window) -> Window {
-        let extent = self.extent().unwrap_or(Window {
-            from_ns: 0,
-            to_ns: 0,
-        });
+        let extent = self.extent().unwrap_or(Window::new(0, 0));
         // From where one ring is whole on, also before its first record: then nothing happened.
         let since = self.rings.iter().map(|ring| ring.held_since_ns);
         let extent = Window {

@@ -78,10 +78,7 @@ impl Timeline {
             let before = RecordingSpan {
                 recording: None,
                 ring_bit,
-                window: Window {
-                    from_ns: 0,
-                    to_ns: before_ns.unwrap_or(u64::MAX),
-                },
+                window: Window::new(0, before_ns.unwrap_or(u64::MAX)),
             };
             if before.window.to_ns > 0 && self.has_samples(&before) {
                 found.push(before);

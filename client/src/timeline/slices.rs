@@ -132,7 +132,7 @@ fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
         } else {
             from_ns.saturating_add(step_ns).min(window.to_ns)
         };
-        Window { from_ns, to_ns }
+        Window::new(from_ns, to_ns)
     })
 }
 
@@ -142,10 +142,7 @@ mod tests {
 
     #[test]
     fn long_windows_have_long_slices() {
-        let window = |seconds: u64| Window {
-            from_ns: 5,
-            to_ns: 5 + seconds * SECOND_NS,
-        };
+        let window = |seconds: u64| Window::new(5, 5 + seconds * SECOND_NS);
         assert_eq!(step_ns(window(30), None, 120), SECOND_NS);
         assert_eq!(step_ns(window(600), None, 120), 5 * SECOND_NS);
         assert_eq!(step_ns(window(30), Some(100), 120), SECOND_NS / 4);

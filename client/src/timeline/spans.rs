@@ -131,10 +131,7 @@ impl Pairs {
                 Some((ended_on, ended_ns)) if ended_on == vcpu => ended_ns,
                 Some(_) => return None,
             };
-            let window = Window {
-                from_ns: pair.began_ns,
-                to_ns: to_ns.max(pair.began_ns),
-            };
+            let window = Window::new(pair.began_ns, to_ns.max(pair.began_ns));
             Some(VcpuSpan {
                 name: pair.name,
                 window,
@@ -300,10 +297,7 @@ mod tests {
         );
         assert_eq!((request.moved, request.unfinished, request.cut), (1, 0, 0));
         assert_eq!((disk.unfinished, disk.cut), (1, 1));
-        let early = Window {
-            from_ns: 0,
-            to_ns: 60,
-        };
+        let early = Window::new(0, 60);
         let early = &timeline.spans(early)[0];
         assert_eq!((early.times.count(), early.unfinished), (1, 2));
     }

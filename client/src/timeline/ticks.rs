@@ -107,7 +107,13 @@ impl Timeline {
     }
 }
 
-fn tick(ring: &Ring, of: &RecordingSpan, record: &Record, inside: &mut Inside) -> Option<Tick> {
+/// The tick that a record tells of, if it is one of the recording.
+pub(super) fn tick(
+    ring: &Ring,
+    of: &RecordingSpan,
+    record: &Record,
+    inside: &mut Inside,
+) -> Option<Tick> {
     if !of.has(record.second, record.at_ns) {
         return None;
     }
@@ -118,6 +124,7 @@ fn tick(ring: &Ring, of: &RecordingSpan, record: &Record, inside: &mut Inside) -
         (kind::NO_SAMPLE, outcome::OVERFLOW) => Outcome::Overflow,
         (kind::NO_SAMPLE, outcome::MASKED) => Outcome::Masked,
         (kind::NO_SAMPLE, outcome::IDLE) => Outcome::Idle,
+        // Whatever else may become of ticks: they have no stack.
         (kind::NO_SAMPLE, _) => Outcome::Lost,
         _ => return None,
     };

@@ -67,10 +67,7 @@ impl Times {
     /// from what is about it: an agent that is not served writes none.
     pub(super) fn of_window(&self, window: Window) -> Option<Runstate> {
         let (first, last) = (self.told.first()?, self.told.last()?);
-        let reached = window.and(Window {
-            from_ns: first.at_ns,
-            to_ns: last.at_ns,
-        });
+        let reached = window.and(Window::new(first.at_ns, last.at_ns));
         let (covered, whole) = (reached.length_ns(), window.length_ns());
         if covered == 0 || covered < whole / 2 {
             return None;
@@ -147,7 +144,7 @@ mod tests {
     }
 
     fn window(from_ns: u64, to_ns: u64) -> Window {
-        Window { from_ns, to_ns }
+        Window::new(from_ns, to_ns)
     }
 
     #[test]

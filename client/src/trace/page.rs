@@ -15,20 +15,14 @@ use super::text::{facts, title};
 use super::view::{Sort, TraceView, by_reason, is_outermost};
 use crate::report::page::{Columns, write_data, write_page};
 
-const TEMPLATE: &str = include_str!("../../page/trace.html");
+const BODY: &str = include_str!("../../page/trace.html");
 
-/// The program's modules. A module comes after those that it imports from.
-const MODULES: [&str; 11] = [
-    include_str!("../../page/format.js"),
-    include_str!("../../page/decode.js"),
+/// The modules beside those that every page has. A module comes after those that it imports from.
+const MODULES: [&str; 5] = [
     include_str!("../../page/times.js"),
     include_str!("../../page/traced.js"),
-    include_str!("../../page/state.js"),
-    include_str!("../../page/colors.js"),
-    include_str!("../../page/canvas.js"),
     include_str!("../../page/axis.js"),
     include_str!("../../page/lanes.js"),
-    include_str!("../../page/tables.js"),
     include_str!("../../page/trace.js"),
 ];
 
@@ -70,7 +64,7 @@ struct Time {
 }
 
 pub(super) fn write(view: &TraceView<'_>, mut out: &mut dyn Write) -> io::Result<()> {
-    write_page(TEMPLATE, &MODULES, &mut out, |out| {
+    write_page(BODY, &MODULES, &mut out, |out| {
         let mut columns = Columns::default();
         let calls = view.calls.as_ref();
         let time = calls.map(|calls| add_calls(view, calls, &mut columns));

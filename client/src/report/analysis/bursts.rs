@@ -272,10 +272,7 @@ fn joined(time: &Time<'_>, burst: &Burst, windows: &[Window]) -> Vec<WindowOf> {
         }
     }
     let window = |(first, last): (usize, usize)| {
-        time.of(Window {
-            from_ns: windows[first].from_ns,
-            to_ns: windows[last].to_ns,
-        })
+        time.of(Window::new(windows[first].from_ns, windows[last].to_ns))
     };
     all.into_iter().map(window).collect()
 }

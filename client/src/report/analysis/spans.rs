@@ -55,10 +55,7 @@ fn tell(subject: &Subject<'_>, time: &Time<'_>, table: &SpanTable) -> Option<Fin
         let (vcpu, ended_ns) = span.ended.filter(|(_, at)| time.window.contains(*at))?;
         Some(Ended {
             vcpu: span.vcpu,
-            window: Window {
-                from_ns: span.began_ns,
-                to_ns: ended_ns.max(span.began_ns),
-            },
+            window: Window::new(span.began_ns, ended_ns.max(span.began_ns)),
             has_moved: vcpu != span.vcpu,
         })
     });

@@ -203,10 +203,7 @@ impl Guest {
         let of = RecordingSpan {
             recording: Some(1),
             ring_bit: 0,
-            window: Window {
-                from_ns: BEGAN,
-                to_ns: BEGAN + 20 * SECOND,
-            },
+            window: Window::new(BEGAN, BEGAN + 20 * SECOND),
         };
         let symbolized = symbolized(&profile, &known);
         let report = Report::new(&symbolized, ReportOptions::default());

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use fxprof_processed_profile as fx;
+use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -147,10 +148,12 @@ pub(super) fn write(
         let mut tables = Tables {
             report,
             libraries: &libraries,
-            strings: Strings::new(get(thread, "stringArray")?),
+            strings: get::<Vec<String>>(thread, "stringArray")?
+                .into_iter()
+                .collect(),
             functions: Functions::default(),
             function_ids: HashMap::new(),
-            resources: Vec::new(),
+            resources: IndexSet::new(),
             native_symbols: NativeSymbols::default(),
             native_ids: HashMap::new(),
         };
@@ -159,7 +162,8 @@ pub(super) fn write(
         set(thread, "resourceTable", &tables.resource_table())?;
         set(thread, "nativeSymbols", &tables.native_symbols)?;
         set(thread, "funcTable", &tables.functions)?;
-        set(thread, "stringArray", &tables.strings.all)?;
+        let strings: Vec<&String> = tables.strings.iter().collect();
+        set(thread, "stringArray", &strings)?;
     }
     set(&mut file, "threads", &threads)?;
     serde_json::to_writer(out, &file)?;
@@ -185,17 +189,14 @@ struct Libraries {
 
 impl Libraries {
     fn of(report: &Report<'_>) -> Libraries {
-        let mut all: Vec<fx::LibraryInfo> = Vec::new();
+        let mut all = IndexSet::new();
         let mappings = report.symbolized.profile().mappings().iter();
         let of_mapping = mappings.map(|mapping| {
             let library = library(&mapping.path, mapping.build_id.as_ref());
-            let known = all.iter().position(|known| *known == library);
-            known.unwrap_or_else(|| {
-                all.push(library);
-                all.len() - 1
-            })
+            all.insert_full(library).0
         });
         let of_mapping = of_mapping.collect();
+        let all = all.into_iter().collect();
         Libraries { all, of_mapping }
     }
 }
@@ -259,12 +260,12 @@ struct NativeSymbols {
 struct Tables<'r> {
     report: &'r Report<'r>,
     libraries: &'r Libraries,
-    strings: Strings,
+    strings: IndexSet<String>,
     functions: Functions,
     /// A function has one file in the format, but code of one may come from several.
     function_ids: HashMap<(FunctionId, Option<FileId>, Option<usize>), usize>,
     /// The place of its library, by resource.
-    resources: Vec<usize>,
+    resources: IndexSet<usize>,
     native_symbols: NativeSymbols,
     /// By library and address.
     native_ids: HashMap<(usize, u32), usize>,
@@ -333,7 +334,7 @@ impl Tables<'_> {
         let size = u32::try_from(range.end - range.start).ok();
         symbols.function_size.push(size);
         symbols.lib_index.push(library);
-        symbols.name.push(self.strings.index(&name));
+        symbols.name.push(self.strings.insert_full(name).0);
         symbols.length += 1;
         self.native_ids
             .insert((library, offset), symbols.length - 1);
@@ -351,20 +352,14 @@ impl Tables<'_> {
             .file
             .map(|file| Printable(symbolized.file(file)).to_string());
         let functions = &mut self.functions;
-        functions.name.push(self.strings.index(&name));
+        functions.name.push(self.strings.insert_full(name).0);
         functions.is_js.push(false);
         functions.relevant_for_js.push(false);
-        let resource = library.map(|library| {
-            let known = self.resources.iter().position(|known| *known == library);
-            known.unwrap_or_else(|| {
-                self.resources.push(library);
-                self.resources.len() - 1
-            })
-        });
+        let resource = library.map(|library| self.resources.insert_full(library).0);
         functions.resource.push(resource.map_or(-1, |at| at as i64));
         functions
             .file_name
-            .push(file.map(|file| self.strings.index(&file)));
+            .push(file.map(|file| self.strings.insert_full(file).0));
         functions.line_number.push(None);
         functions.column_number.push(None);
         functions.length += 1;
@@ -379,35 +374,11 @@ impl Tables<'_> {
         ResourceTable {
             length,
             name: libraries
-                .map(|library| strings.index(&library.name))
+                .map(|library| strings.insert_full(library.name.clone()).0)
                 .collect(),
-            lib: self.resources.clone(),
+            lib: self.resources.iter().copied().collect(),
             host: vec![None; length],
             r#type: vec![LIBRARY; length],
         }
-    }
-}
-
-struct Strings {
-    all: Vec<String>,
-    ids: HashMap<String, usize>,
-}
-
-impl Strings {
-    fn new(all: Vec<String>) -> Strings {
-        let ids = all.iter().cloned().zip(0..);
-        Strings {
-            ids: ids.collect(),
-            all,
-        }
-    }
-
-    fn index(&mut self, text: &str) -> usize {
-        if let Some(id) = self.ids.get(text) {
-            return *id;
-        }
-        self.all.push(text.to_owned());
-        self.ids.insert(text.to_owned(), self.all.len() - 1);
-        self.all.len() - 1
     }
 }
