@@ -91,8 +91,6 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Keygen(arguments) => keygen::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),
-        #[cfg(feature = "demo")]
-        Word::DemoGuest => crate::demo::guest(),
         Word::InstallDocs(arguments) => install_docs::run(&arguments),
         Word::Completions { shell } => print(install_docs::completions(shell)),
     };

@@ -1,14 +1,15 @@
 //! `demo`: everything at work on this machine, without a hypervisor.
 //!
-//! The guest is a process of its own: this same program under a hidden word, with the profiler's
-//! agent and a small request service in it. The client meets it as it meets any guest, over TCP.
+//! The guest runs on threads of this program: the profiler's agent, and a small request service on two vCPUs. The client
+//! meets it as it meets any guest, over TCP.
 
 mod guest;
-mod process;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use clap::Args;
 use thiserror::Error;
@@ -25,12 +26,6 @@ use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
 use crate::timeline::Window;
 use crate::units;
-use process::GuestProcess;
-
-pub(crate) use guest::run as guest;
-
-/// The hidden word that makes this program the guest.
-pub(crate) const GUEST_WORD: &str = "demo-guest";
 
 /// How many functions the table on the screen shows.
 const TOP: usize = 12;
@@ -38,7 +33,7 @@ const TOP: usize = 12;
 /// What `demo` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The guest is a process on this machine with two vCPUs that serve generated
+The guest runs in this program and has two vCPUs that serve generated
 requests, one continuously and one now and then. It ends with the demo.
 
 Example:
@@ -57,12 +52,6 @@ pub(crate) struct DemoArguments {
 pub(crate) enum DemoError {
     #[error("cannot start the demo guest: {0}")]
     Start(io::Error),
-    #[error("the demo guest ended before it listened: {0}")]
-    EndedEarly(std::process::ExitStatus),
-    #[error("the demo guest did not listen within {0} s")]
-    Silent(u64),
-    #[error("expected the demo guest's address, found {0:?}")]
-    Announcement(String),
     #[error("--duration must be above 0")]
     NoTime,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -91,12 +80,12 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     fs::create_dir_all(directory).map_err(OutputError::at(directory))?;
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;
-    let guest = GuestProcess::start()?;
+    let guest_ends = Arc::new(AtomicBool::new(false));
+    let address = guest::start(&guest_ends)?;
     let path = directory.join("demo.unikprof");
-    let mut session = Session::open(guest.address().clone(), Patience::default(), interrupt)?;
+    let mut session = Session::open(address.clone(), Patience::default(), interrupt)?;
     eprintln!(
-        "recording the demo guest at {} for {}",
-        guest.address(),
+        "recording the demo guest at {address} for {}",
         units::duration(arguments.duration_ns)
     );
     let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
@@ -112,7 +101,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let mut progress = ProgressLine::on_stderr();
     let outcome = record::record(&mut session, &settings, &path, &mut progress)?;
     progress.finish();
-    drop(guest);
+    guest_ends.store(true, Relaxed);
     if let Some(reason) = outcome.incomplete {
         return Err(Failure::Incomplete {
             path: outcome.path,

@@ -228,7 +228,6 @@ fn manual_pages_and_completions_are_installed_by_one_command() {
             "TH unikprof-client-connect-record 1  \"unikprof ",
         ],
     );
-    assert!(!share.join("man/man1/unikprof-client-demo-guest.1").exists());
     for path in [
         "bash-completion/completions/unikprof-client",
         "zsh/site-functions/_unikprof-client",

@@ -1,14 +1,11 @@
-//! The demo, from its guest process to its files.
+//! The demo, from its guest to its files.
 #![cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used)]
 
 mod peer;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use peer::program;
 use unikprof_client::recording::{Completeness, Reading, Recording};
@@ -62,32 +59,6 @@ fn where_the_demo_writes_by_default_git_looks_away() {
     let ignored = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
     let ignored = ignored.unwrap();
     assert!(ignored.lines().any(|line| line == folder), "no {folder}");
-}
-
-/// The guest must not outlive who started it, however that ended.
-#[test]
-fn the_guest_ends_when_its_stdin_closes() {
-    let mut guest = program::command(&["demo-guest"], Path::new("."))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut stdout = BufReader::new(guest.stdout.take().unwrap());
-    stdout.read_line(&mut line).unwrap();
-    assert!(line.starts_with("listening on 127.0.0.1:"), "{line:?}");
-    drop(guest.stdin.take());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match guest.try_wait().unwrap() {
-            Some(status) => break assert!(status.success(), "{status}"),
-            None if Instant::now() > deadline => {
-                guest.kill().unwrap();
-                panic!("the guest goes on");
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
 }
 
 #[test]

@@ -159,10 +159,6 @@ pub(super) enum Word {
     /// Record a demo guest on this machine and show its profile
     #[cfg(feature = "demo")]
     Demo(crate::demo::DemoArguments),
-    /// The demo's guest: a process of its own, started by `demo`
-    #[cfg(feature = "demo")]
-    #[command(name = crate::demo::GUEST_WORD, hide = true)]
-    DemoGuest,
     /// Install the manual pages and the completions for bash, zsh and fish
     #[command(after_help = super::install_docs::HELP)]
     InstallDocs(super::install_docs::InstallDocsArguments),

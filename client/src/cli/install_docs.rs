@@ -74,7 +74,7 @@ fn write_pages(command: &Command, folder: &Path) -> Result<(), Failure> {
     let page = Man::new(command.clone()).source(concat!("unikprof ", env!("CARGO_PKG_VERSION")));
     let path = folder.join(page.get_filename());
     page.generate_to(folder).map_err(OutputError::at(&path))?;
-    let mut subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
+    let mut subcommands = command.get_subcommands();
     subcommands.try_for_each(|subcommand| write_pages(subcommand, folder))
 }
 

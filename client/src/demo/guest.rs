@@ -1,19 +1,19 @@
-//! The demo's guest: an agent, and a service that has something to do.
+//! The demo's guest: an agent, and a service that has something to do, on threads of this program.
 
-use crate::cli::Failure;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(super) use linux::start;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) fn run() -> Result<(), Failure> {
-    Err(super::DemoError::Unsupported.into())
+pub(super) fn start(
+    _ends: &std::sync::Arc<std::sync::atomic::AtomicBool>,
+) -> Result<crate::connection::Address, super::DemoError> {
+    Err(super::DemoError::Unsupported)
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub(crate) use linux::run;
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod linux {
-    use std::io;
-    use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
     use std::thread;
     use std::time::Duration;
 
@@ -21,10 +21,8 @@ mod linux {
     use unikprof_agent::hosted::{self, Config, Guest};
     use unikprof_demo_service::{RequestGenerator, Service};
 
-    use super::Failure;
-    use crate::cli;
+    use crate::connection::Address;
     use crate::demo::DemoError;
-    use crate::demo::process::ANNOUNCEMENT;
 
     /// How many notes each vCPU's service keeps.
     const NOTES: usize = 128;
@@ -41,8 +39,8 @@ mod linux {
         Bursts,
     }
 
-    /// Serves until stdin closes.
-    pub(crate) fn run() -> Result<(), Failure> {
+    /// Starts the guest, whose vCPUs serve until `ends` is set; gives the address at which its agent listens.
+    pub(in crate::demo) fn start(ends: &Arc<AtomicBool>) -> Result<Address, DemoError> {
         let guest = hosted::start(Config {
             vcpus: 2,
             memory_bytes: 4 << 20,
@@ -56,24 +54,23 @@ mod linux {
         })
         .map_err(DemoError::Agent)?;
         for (seed, load) in [(1, Load::Busy), (2, Load::Bursts)] {
+            let ends = Arc::clone(ends);
             thread::Builder::new()
                 .name(format!("vcpu{seed}"))
                 .stack_size(STACK_BYTES)
                 .spawn(move || {
-                    if let Err(error) = serve(guest, seed, load) {
+                    if let Err(error) = serve(guest, seed, load, &ends) {
                         eprintln!("error: {}", DemoError::Agent(error));
                     }
                 })
                 .map_err(DemoError::Start)?;
         }
-        cli::print(format!("{ANNOUNCEMENT}{}\n", guest.address()))?;
-        // Nobody writes: this waits for the end of the one who started the guest.
-        io::copy(&mut io::stdin().lock(), &mut io::sink()).map_err(DemoError::Start)?;
-        Ok(())
+        let address = guest.address();
+        Ok(Address::new(address.ip().to_string(), address.port()))
     }
 
-    /// One vCPU's work, for ever.
-    fn serve(guest: Guest, seed: u64, load: Load) -> Result<(), hosted::Error> {
+    /// One vCPU's work.
+    fn serve(guest: Guest, seed: u64, load: Load, ends: &AtomicBool) -> Result<(), hosted::Error> {
         const BURST: usize = 100;
         const PAUSE: Duration = Duration::from_millis(20);
         /// By all vCPUs.
@@ -92,7 +89,7 @@ mod linux {
         let mut service = Service::new(seed, NOTES);
         let mut response = Vec::new();
         let mut generator = RequestGenerator::new(seed, NOTES);
-        loop {
+        while !ends.load(Relaxed) {
             let work = agent.span(span);
             for request in generator.by_ref().take(BURST) {
                 service.handle(&request, &mut response);
@@ -104,5 +101,6 @@ mod linux {
                 vcpu.block(|| thread::sleep(PAUSE));
             }
         }
+        Ok(())
     }
 }

@@ -201,15 +201,41 @@ fn heap_that_dropped(mode: Mode, overflow: u64, lost: u64) -> Profile {
     builder.finish()
 }
 
+/// The modes differ in words, and measures in numbers: the same stacks are in each.
 #[test]
 fn allocations_are_as_blessed() {
-    for (name, mode) in [("alloc", Mode::Alloc), ("live", Mode::Live)] {
-        let profile = heap(mode);
-        check_all(name, &profile);
-        check_all(
-            &format!("{name}-objects"),
-            &profile.measured_by(Measure::Objects),
-        );
+    for (name, mode, pprof) in [
+        ("alloc", Mode::Alloc, "alloc"),
+        ("live", Mode::Live, "inuse"),
+    ] {
+        for (measure, suffix, kind) in [
+            (Measure::Bytes, "", "space"),
+            (Measure::Objects, "-objects", "objects"),
+        ] {
+            let profile = heap(mode).measured_by(measure);
+            let symbolized = symbolized(&profile);
+            let report = Report::new(&symbolized, ReportOptions::default());
+            check(&format!("{name}{suffix}.txt"), &text(&report, Format::Text));
+            check(
+                &format!("alloc{suffix}.folded"),
+                &text(&report, Format::Folded),
+            );
+            let (default, of_bytes) = (
+                format!("default \"{pprof}_{kind}\""),
+                format!("default \"{pprof}_space\""),
+            );
+            let found = pprof_text(&report);
+            assert!(found.contains(&default), "{found}");
+            check(
+                &format!("{name}.pprof.txt"),
+                &found.replace(&default, &of_bytes),
+            );
+            #[cfg(feature = "svg")]
+            check(
+                &format!("alloc{suffix}.svg.txt"),
+                &svg_text(&report).replace(" live, ", " alloc, "),
+            );
+        }
     }
 }
 

@@ -143,10 +143,6 @@ mod tests {
         ring
     }
 
-    fn window(from_ns: u64, to_ns: u64) -> Window {
-        Window::new(from_ns, to_ns)
-    }
-
     #[test]
     fn a_window_has_its_part_of_what_was_told_around_it() {
         let times = Times::of(&ring(&[
@@ -154,33 +150,39 @@ mod tests {
             (2_000, [600, 110, 450, 0]),
             (3_000, [600, 110, 1_450, 0]),
         ]));
-        let half = times.of_window(window(1_500, 2_500)).unwrap();
+        let half = times.of_window(Window::new(1_500, 2_500)).unwrap();
         assert_eq!((half.running_ns, half.runnable_ns), (Some(250), Some(50)));
         assert_eq!((half.blocked_ns, half.offline_ns), (Some(700), Some(0)));
-        let beyond = times.of_window(window(2_000, 3_500)).unwrap();
+        let beyond = times.of_window(Window::new(2_000, 3_500)).unwrap();
         assert_eq!(beyond.blocked_ns, Some(1_500), "as the rest went");
-        assert_eq!(times.of_window(window(2_900, 3_500)), None);
-        assert_eq!(times.of_window(window(5_000, 6_000)), None);
+        assert_eq!(times.of_window(Window::new(2_900, 3_500)), None);
+        assert_eq!(times.of_window(Window::new(5_000, 6_000)), None);
     }
 
     #[test]
     fn what_a_platform_does_not_tell_is_unknown() {
         let times = Times::of(&ring(&[(0, [0, 0, 0, 0]), (100, [90, 0, 10, 0])]));
-        let all = times.of_window(window(0, 100)).unwrap();
+        let all = times.of_window(Window::new(0, 100)).unwrap();
         assert_eq!((all.running_ns, all.runnable_ns), (Some(90), None));
-        assert_eq!(Times::of(&Ring::default()).of_window(window(0, 1)), None);
+        assert_eq!(
+            Times::of(&Ring::default()).of_window(Window::new(0, 1)),
+            None
+        );
     }
 
     /// What epochs tell at their ends closes the gap behind the ring's last.
     #[test]
     fn times_told_outside_of_the_ring_count_as_well() {
         let mut ring = ring(&[(10, [10, 0, 0, 0]), (20, [20, 0, 0, 0])]);
-        assert_eq!(Times::of(&ring).of_window(window(20, 40)), None);
+        assert_eq!(Times::of(&ring).of_window(Window::new(20, 40)), None);
         ring.told = vec![(40, [25, 5, 10, 0]), (0, [0; 4])];
         let times = Times::of(&ring);
-        let end = times.of_window(window(20, 40)).unwrap();
+        let end = times.of_window(Window::new(20, 40)).unwrap();
         assert_eq!((end.running_ns, end.blocked_ns), (Some(5), Some(10)));
-        assert_eq!(times.of_window(window(0, 10)).unwrap().running_ns, Some(10));
+        assert_eq!(
+            times.of_window(Window::new(0, 10)).unwrap().running_ns,
+            Some(10)
+        );
     }
 
     /// While the agent's thread is not run, no times are recorded: those seconds differ from each other and are
@@ -190,15 +192,15 @@ mod tests {
         const SECOND: u64 = 1_000_000_000;
         let told = [(0, [0; 4]), (60 * SECOND, [20 * SECOND, 0, 40 * SECOND, 0])];
         let times = Times::of(&ring(&told));
-        assert_eq!(times.of_window(window(30 * SECOND, 31 * SECOND)), None);
-        let whole = times.of_window(window(0, 60 * SECOND)).unwrap();
+        assert_eq!(times.of_window(Window::new(30 * SECOND, 31 * SECOND)), None);
+        let whole = times.of_window(Window::new(0, 60 * SECOND)).unwrap();
         assert_eq!(whole.running_ns, Some(20 * SECOND));
     }
 
     #[test]
     fn hostile_times_do_not_overflow() {
         let times = Times::of(&ring(&[(0, [0; 4]), (1, [u64::MAX; 4])]));
-        let all = times.of_window(window(0, 2)).unwrap();
+        let all = times.of_window(Window::new(0, 2)).unwrap();
         assert_eq!(all.running_ns, Some(u64::MAX));
         let back = Times::of(&ring(&[(0, [9; 4]), (u64::MAX, [0; 4])]));
         assert_eq!(back.of_window(Window::ALL).unwrap().running_ns, Some(0));

@@ -1,7 +1,6 @@
 //! Markers and counters: what the guest's rings tell besides samples.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 
 use fxprof_processed_profile as fx;
 
@@ -11,102 +10,101 @@ use crate::profile::Mode;
 use crate::report::TimelineView;
 use crate::timeline::{Timeline, What, Window};
 
-/// A kind of markers, each with one field.
-trait Kind {
-    const TYPE: &'static str;
-    const LOCATIONS: fx::MarkerLocations = fx::MarkerLocations::MARKER_CHART
-        .union(fx::MarkerLocations::MARKER_TABLE)
-        .union(fx::MarkerLocations::TIMELINE_OVERVIEW);
-    const CHART_LABEL: Option<&'static str> = None;
-    const TABLE_LABEL: &'static str;
-    const FIELDS: &'static [fx::StaticSchemaMarkerField];
-    const GRAPHS: &'static [fx::StaticSchemaMarkerGraph] = &[];
+/// The kinds of markers, each with one field.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A span of the guest's; its text is the vCPU that it ended on, if that is another one.
+    Span,
+    /// A mark of the guest's, or an event of the agent's. Its value is a text: numbers in the format have 53 bits.
+    Mark,
+    /// Time in which a vCPU did not run; its number is how much of the marker's time, in ms.
+    Away,
+    /// A value of a counter of the guest's, from its moment on. The front end draws a counter's changes; from these it
+    /// draws its level.
+    Level,
 }
 
-const fn field(
-    key: &'static str,
-    label: &'static str,
-    format: fx::MarkerFieldFormat,
-) -> fx::StaticSchemaMarkerField {
-    fx::StaticSchemaMarkerField {
-        key,
-        label,
-        format,
-        flags: fx::MarkerFieldFlags::SEARCHABLE,
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Span, Kind::Mark, Kind::Away, Kind::Level];
+
+    fn schema(self) -> fx::RuntimeSchemaMarkerSchema {
+        use fx::MarkerFieldFormat as As;
+        let (type_name, table_label, key, label, format) = match self {
+            Kind::Span => (
+                "span",
+                "{marker.name} {marker.data.endedOn}",
+                "endedOn",
+                "Ended on another vCPU",
+                As::String,
+            ),
+            Kind::Mark => (
+                "mark",
+                "{marker.name} {marker.data.value}",
+                "value",
+                "Value",
+                As::String,
+            ),
+            Kind::Away => (
+                "time",
+                "{marker.name} {marker.data.length}",
+                "length",
+                "Of this time",
+                As::Duration,
+            ),
+            Kind::Level => (
+                "counter",
+                "{marker.name} = {marker.data.value}",
+                "value",
+                "Value",
+                As::Decimal,
+            ),
+        };
+        let in_chart =
+            fx::MarkerLocations::MARKER_CHART.union(fx::MarkerLocations::TIMELINE_OVERVIEW);
+        let is_level = matches!(self, Kind::Level);
+        let graph = is_level.then(|| fx::RuntimeSchemaMarkerGraph {
+            key: key.to_owned(),
+            graph_type: fx::MarkerGraphType::Line,
+            color: Some(fx::GraphColor::Green),
+        });
+        fx::RuntimeSchemaMarkerSchema {
+            type_name: format!("unikprof {type_name}"),
+            description: None,
+            locations: match self {
+                Kind::Level => fx::MarkerLocations::MARKER_TABLE,
+                _ => in_chart.union(fx::MarkerLocations::MARKER_TABLE),
+            },
+            chart_label: match self {
+                Kind::Mark => Some(table_label.to_owned()),
+                Kind::Away => Some("{marker.data.length}".to_owned()),
+                Kind::Span | Kind::Level => None,
+            },
+            tooltip_label: None,
+            table_label: Some(table_label.to_owned()),
+            fields: vec![fx::RuntimeSchemaMarkerField {
+                key: key.to_owned(),
+                label: label.to_owned(),
+                format,
+                flags: fx::MarkerFieldFlags::SEARCHABLE,
+            }],
+            graphs: graph.into_iter().collect(),
+        }
     }
 }
 
-/// A span of the guest's; its text is the vCPU that it ended on, if that is another one.
-struct Span;
-
-impl Kind for Span {
-    const TYPE: &'static str = "unikprof span";
-    const TABLE_LABEL: &'static str = "{marker.name} {marker.data.endedOn}";
-    const FIELDS: &'static [fx::StaticSchemaMarkerField] = &[field(
-        "endedOn",
-        "Ended on another vCPU",
-        fx::MarkerFieldFormat::String,
-    )];
-}
-
-/// A mark of the guest's, or an event of the agent's. Its value is a text: numbers in the format have 53 bits.
-struct Mark;
-
-impl Kind for Mark {
-    const TYPE: &'static str = "unikprof mark";
-    const CHART_LABEL: Option<&'static str> = Some(Self::TABLE_LABEL);
-    const TABLE_LABEL: &'static str = "{marker.name} {marker.data.value}";
-    const FIELDS: &'static [fx::StaticSchemaMarkerField] =
-        &[field("value", "Value", fx::MarkerFieldFormat::String)];
-}
-
-/// Time in which a vCPU did not run; its number is how much of the marker's time, in ms.
-struct Away;
-
-impl Kind for Away {
-    const TYPE: &'static str = "unikprof time";
-    const CHART_LABEL: Option<&'static str> = Some("{marker.data.length}");
-    const TABLE_LABEL: &'static str = "{marker.name} {marker.data.length}";
-    const FIELDS: &'static [fx::StaticSchemaMarkerField] = &[field(
-        "length",
-        "Of this time",
-        fx::MarkerFieldFormat::Duration,
-    )];
-}
-
-/// A value of a counter of the guest's, from its moment on. The front end draws a counter's changes; from these it
-/// draws its level.
-struct Level;
-
-impl Kind for Level {
-    const TYPE: &'static str = "unikprof counter";
-    const LOCATIONS: fx::MarkerLocations = fx::MarkerLocations::MARKER_TABLE;
-    const TABLE_LABEL: &'static str = "{marker.name} = {marker.data.value}";
-    const FIELDS: &'static [fx::StaticSchemaMarkerField] =
-        &[field("value", "Value", fx::MarkerFieldFormat::Decimal)];
-    const GRAPHS: &'static [fx::StaticSchemaMarkerGraph] = &[fx::StaticSchemaMarkerGraph {
-        key: "value",
-        graph_type: fx::MarkerGraphType::Line,
-        color: Some(fx::GraphColor::Green),
-    }];
-}
-
 /// A marker with the value of its kind's field, as a text or as a number.
-struct Marker<K> {
-    kind: PhantomData<K>,
+struct Marker {
+    kind: fx::MarkerTypeHandle,
     name: fx::StringHandle,
     category: fx::CategoryHandle,
     text: fx::StringHandle,
     number: f64,
 }
 
-impl<K: Kind> fx::StaticSchemaMarker for Marker<K> {
-    const UNIQUE_MARKER_TYPE_NAME: &'static str = K::TYPE;
-    const LOCATIONS: fx::MarkerLocations = K::LOCATIONS;
-    const CHART_LABEL: Option<&'static str> = K::CHART_LABEL;
-    const TABLE_LABEL: Option<&'static str> = Some(K::TABLE_LABEL);
-    const FIELDS: &'static [fx::StaticSchemaMarkerField] = K::FIELDS;
-    const GRAPHS: &'static [fx::StaticSchemaMarkerGraph] = K::GRAPHS;
+impl fx::Marker for Marker {
+    fn marker_type(&self, _profile: &mut fx::Profile) -> fx::MarkerTypeHandle {
+        self.kind
+    }
 
     fn name(&self, _profile: &mut fx::Profile) -> fx::StringHandle {
         self.name
@@ -128,6 +126,8 @@ impl<K: Kind> fx::StaticSchemaMarker for Marker<K> {
 /// Adds markers to the vCPUs' threads.
 pub(super) struct Markers<'p> {
     profile: &'p mut fx::Profile,
+    /// By kind.
+    types: [fx::MarkerTypeHandle; 4],
     threads: &'p BTreeMap<u32, fx::ThreadHandle>,
     categories: Categories,
     window: Window,
@@ -140,8 +140,10 @@ impl<'p> Markers<'p> {
         categories: Categories,
         window: Window,
     ) -> Markers<'p> {
+        let types = Kind::ALL.map(|kind| profile.register_marker_type(kind.schema()));
         Markers {
             profile,
+            types,
             threads,
             categories,
             window,
@@ -162,16 +164,16 @@ impl<'p> Markers<'p> {
     }
 
     /// Adds a marker with the value of its field.
-    fn push<K: Kind>(
+    fn push(
         &mut self,
-        _kind: K,
+        kind: Kind,
         thread: fx::ThreadHandle,
         timing: fx::MarkerTiming,
         (name, category): (&str, fx::CategoryHandle),
         (text, number): (&str, f64),
     ) {
-        let marker = Marker::<K> {
-            kind: PhantomData,
+        let marker = Marker {
+            kind: self.types[kind as usize],
             name: self.profile.intern_string(&Printable(name).to_string()),
             category,
             text: self.profile.intern_string(text),
@@ -207,7 +209,7 @@ impl<'p> Markers<'p> {
             let timing = self.timing(Some(span.began_ns), ended);
             let name = timeline.name_or_id(span.name);
             let of = (name.as_str(), self.categories.guest);
-            self.push(Span, thread, timing, of, (&ended_on, 0.0));
+            self.push(Kind::Span, thread, timing, of, (&ended_on, 0.0));
         }
     }
 
@@ -239,7 +241,7 @@ impl<'p> Markers<'p> {
             };
             let timing = fx::MarkerTiming::Instant(self.at(event.at_ns));
             let of = (name, self.categories.guest);
-            self.push(Mark, thread, timing, of, (&value, 0.0));
+            self.push(Kind::Mark, thread, timing, of, (&value, 0.0));
         }
         for (vcpu, since_ns) in blocked {
             if let Some(&thread) = self.threads.get(&vcpu) {
@@ -254,7 +256,7 @@ impl<'p> Markers<'p> {
         let timing = self.timing(from, to);
         let of = ("Blocked", self.categories.blocked);
         let ms = to_ns.saturating_sub(from_ns) as f64 / 1e6;
-        self.push(Away, thread, timing, of, ("", ms));
+        self.push(Kind::Away, thread, timing, of, ("", ms));
     }
 
     /// The stolen part of each time between two moments at which the guest noted its vCPUs' times.
@@ -273,7 +275,7 @@ impl<'p> Markers<'p> {
                 }
                 let timing = fx::MarkerTiming::Interval(self.at(from_ns), self.at(to_ns));
                 let of = ("Stolen", self.categories.stolen);
-                self.push(Away, thread, timing, of, ("", stolen_ns as f64 / 1e6));
+                self.push(Kind::Away, thread, timing, of, ("", stolen_ns as f64 / 1e6));
             }
         }
     }
@@ -297,7 +299,7 @@ impl<'p> Markers<'p> {
                 before = *value;
                 let timing = fx::MarkerTiming::Instant(at);
                 let of = (series.name.as_str(), self.categories.guest);
-                self.push(Level, thread, timing, of, ("", *value as f64));
+                self.push(Kind::Level, thread, timing, of, ("", *value as f64));
             }
         }
     }
