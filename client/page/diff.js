@@ -4,7 +4,7 @@ import { MATCH } from "./colors.js";
 import { Flame, textOfFolded } from "./flame.js";
 import { byName, percent } from "./format.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, legendEntry, matchesOf, replaceList, showTip, warningLine } from "./tables.js";
+import { element, legendEntry, matchesOf, replaceList, showTip, tableOf, warningLine } from "./tables.js";
 import { Tree } from "./tree.js";
 
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
@@ -18,8 +18,8 @@ export const VERDICTS = {
   moved: "hsl(42 80% 62%)",
   maybe: "hsl(42 80% 62%)",
 };
-const HEADS = [["base self", "own"], ["new self", null], ["change", "change"], ["base total", "total"], ["new total", null],
-  ["change", null], ["found from", null], ["", null]];
+const COLUMNS_OF_DIFF = [["own", "base self"], [null, "new self"], ["change", "change"], ["total", "base total"], [null, "new total"],
+  [null, "change"], [null, "found from"], [null, ""], ["name", "function"]];
 
 /** Functions in the order of a column; `change` is the order of the client, what changed most first. */
 export function ordered(functions, sort) {
@@ -122,8 +122,6 @@ class DiffPage extends Shell {
 
   list() {
     const { head, state, matches } = this;
-    const sort = (key, textContent) => element("button", { type: "button", "data-key": `sort ${key}`, textContent, onclick: () => this.set({ sort: key }) });
-    const heading = ([text, key]) => element("th", key === state.sort ? { "aria-sort": "descending" } : {}, key ? sort(key, text) : text);
     const shown = ordered(head.functions, state.sort).filter((at) => matches === null || matches[at] === 1);
     const rows = shown.slice(0, MOST_FUNCTIONS).map((at) => {
       const { name, verdict, cells } = head.functions[at];
@@ -131,9 +129,7 @@ class DiffPage extends Shell {
       const find = () => this.set({ query: `^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$`, node: 0 });
       return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", "data-key": `function ${at}`, textContent: name, onclick: find })));
     });
-    const heads = [...HEADS, ["function", "name"]].map(heading);
-    replaceList($("list"), [element("table", { className: "functions" },
-      element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))]);
+    replaceList($("list"), [tableOf(COLUMNS_OF_DIFF, state.sort, (sort) => this.set({ sort }), rows)]);
   }
 
   tip(cell, event) {

@@ -102,12 +102,12 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
     const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
     return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
   });
-  return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...headsOf(columns, sort, onSort))), element("tbody", {}, ...body));
+  return tableOf(columns, sort, onSort, body);
 }
 
-/** The heads of columns: a button over each that has a key sorts by it. */
-export function headsOf(columns, sort, onSort) {
-  return columns.map(([key, text]) => {
+/** A table of these rows; a button over each column that has a key sorts by it. */
+export function tableOf(columns, sort, onSort, rows) {
+  const heads = columns.map(([key, text]) => {
     const head = element("th", { scope: "col" });
     if (key === null) head.append(text);
     else {
@@ -116,6 +116,7 @@ export function headsOf(columns, sort, onSort) {
     }
     return head;
   });
+  return element("table", { className: "functions" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
 }
 
 /** A change of a share in points, with its sign. */

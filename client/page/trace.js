@@ -3,7 +3,7 @@ import { Palette } from "./colors.js";
 import { byName, duration, grouped, moment } from "./format.js";
 import { CHOSEN, Lanes, MATCHED } from "./lanes.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, headsOf, matchesOf, replaceList, showTip, warningLine } from "./tables.js";
+import { element, matchesOf, replaceList, showTip, tableOf, warningLine } from "./tables.js";
 import { Traced } from "./traced.js";
 
 const COLUMNS_OF_TRACE = [["calls", "calls"], ["total", "total"], ["own", "self"], ["blocked", "blocked"], ["p50", "p50"], ["p99", "p99"],
@@ -111,8 +111,7 @@ class TracePage extends Shell {
       return element("tr", row.label === state.chosen ? { "aria-current": "true" } : {}, ...cells.map((textContent) => element("td", { textContent })),
         element("td", { className: "name" }, button, ends.length === 0 ? "" : ` (${ends.join(", ")})`));
     });
-    replaceList($("list"), [element("table", { className: "functions" },
-      element("thead", {}, element("tr", {}, ...headsOf(COLUMNS_OF_TRACE, state.sort, (sort) => this.set({ sort })))), element("tbody", {}, ...body))]);
+    replaceList($("list"), [tableOf(COLUMNS_OF_TRACE, state.sort, (sort) => this.set({ sort }), body)]);
   }
 
   /** The chosen function: who called it, and how long its calls took. */
@@ -133,8 +132,7 @@ class TracePage extends Shell {
       const texts = [`${duration(from)} - ${duration(to)}`, grouped(calls)].map((textContent) => element("td", { textContent }));
       return element("tr", {}, ...texts, element("td", { className: "name" }, bar));
     });
-    $("histogram").replaceChildren(element("table", { className: "functions" },
-      element("thead", {}, element("tr", {}, ...headsOf([[null, "duration"], [null, "calls"], [null, ""]], "", null))), element("tbody", {}, ...body)));
+    $("histogram").replaceChildren(tableOf([[null, "duration"], [null, "calls"], [null, ""]], "", null, body));
   }
 
   key(event) {
