@@ -19,10 +19,11 @@
 mod direct;
 mod x86_64;
 
+use std::env;
 use std::error::Error;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::{env, fs, process};
+use std::process::{self, Command, ExitCode, Stdio};
 
 /// Flags for every crate. Functions keep frame pointers, and use neither the red zone nor SSE
 /// registers unless the code asks for them.
@@ -319,16 +320,23 @@ fn parse(
 
 fn build(folder: &Path, archive: &Archive) -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = target_folder()?;
+    // One for each set of flags: cargo would compile everything again for another.
+    let target = target_folder()?
+        .join(archive.package)
+        .join(archive.arch.name());
+    fs::create_dir_all(&target)?;
+    // Archives with other features share the dependencies, and cargo writes them to the same file: compiling and linking
+    // are one step. The lock ends with the process.
+    let lock = File::create(target.join("lock"))?;
+    lock.lock()?;
+    let work = target.join("work");
+    if work.exists() {
+        fs::remove_dir_all(&work)?;
+    }
+    fs::create_dir(&work)?;
     let compiled = compile(&package.with_file_name(archive.package), &target, archive)?;
-
-    // Private to this process, since others may build at the same time.
-    let work = target.join(format!("work-{}", process::id()));
-    fs::create_dir_all(&work)?;
-    let linked = link(package, &compiled, &work, archive);
-    let placed = linked.and_then(|from| place(package, &from, folder, archive));
-    fs::remove_dir_all(&work)?;
-    placed
+    let from = link(package, &compiled, &work, archive)?;
+    place(package, &from, folder, archive)
 }
 
 /// A folder beside cargo's own output, so that the flags above do not rebuild that.
@@ -340,9 +348,6 @@ fn target_folder() -> Result<PathBuf, Box<dyn Error>> {
 
 /// Compiles the package and its dependencies into one static library; returns its path.
 fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, Box<dyn Error>> {
-    let features = &archive.features;
-    // One for each kind and set of features, so that they do not replace each other's builds.
-    let target = target.join(archive.package).join(features.join("-"));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -355,8 +360,8 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
             "--crate-type",
             "staticlib",
         ])
-        .args(["--features", &features.join(","), "--target-dir"])
-        .arg(&target);
+        .args(["--features", &archive.features.join(","), "--target-dir"])
+        .arg(target);
     let triple = archive.arch.target();
     if let Some(triple) = &triple {
         command.args(["--target", triple]);
