@@ -3,7 +3,6 @@
 
 mod blocked;
 mod names;
-mod peers;
 mod size;
 mod ticks;
 pub(crate) mod with_keys;

@@ -30,7 +30,7 @@ pub(crate) use collector::{
 };
 pub(crate) use guest::Guest;
 pub(crate) use hosted_guest::Guest as HostedGuest;
-pub(crate) use proxy::{Proxy, Then, Way};
+pub(crate) use proxy::{Proxy, Then};
 pub(crate) use server::Fleet;
 pub(crate) use shared_lab::{Boot, on, without_lab};
 pub(crate) use time::counters_add_up;

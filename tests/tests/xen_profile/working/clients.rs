@@ -1,29 +1,7 @@
 //! Clients that come and go, several at once, and some that vanish.
 
-use unikprof_client::exit_code;
-
 use super::WORKING;
 use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, on, wait_until};
-
-#[test]
-fn fifty_recordings_leave_the_guest_as_it_was() {
-    on(&WORKING, |lab| {
-        let client = Guest::of(lab, "working").client();
-        let mut last = 0;
-        for _ in 1..=50 {
-            let started = client.connect(&["start", "--json"]).expect_json();
-            let number = started["recording"].as_u64().unwrap();
-            assert!(last == 0 || number == last + 1, "{number} after {last}");
-            last = number;
-            // Also an empty recording is one.
-            client.stop("run.unikprof");
-        }
-        let status = client.wait_for_status("the end of other sessions", |it| it["sessions"] == 1);
-        assert_eq!(status["state"], "idle");
-        assert_eq!(status["epochs"], 0, "{status:#}");
-        client.record_samples(100, &[]);
-    });
-}
 
 /// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
 pub(super) const IN_THE_MIDDLE: usize = 12_000;
@@ -63,36 +41,6 @@ fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
         counters_add_up(&report);
         assert_eq!(client.status()["epochs"], 0, "it was acknowledged");
         drop(proxy);
-    });
-}
-
-#[test]
-fn a_second_client_may_look_but_not_fetch_or_take_the_name() {
-    on(&WORKING, |lab| {
-        let guest = Guest::of(lab, "working");
-        let (first, second) = (guest.client(), guest.client());
-        // It stays connected, and records for longer than the case takes.
-        let recording = first.begin(&["record", "1h", "--name", "nightly", "-o", "a.unikprof"]);
-        let status = second.wait_for_samples(50);
-        assert_eq!(status["name"], "nightly");
-        let info = second.connect(&["info", "--json"]).expect_json();
-        assert_eq!(info["guest_name"], "working");
-        let refused = second
-            .connect(&["start", "--name", "nightly"])
-            .expect_code(exit_code::REFUSED);
-        assert!(refused.stderr.contains("`nightly`"), "{}", refused.stderr);
-        let leased = second
-            .connect(&["dump", "-o", "dump.unikprof"])
-            .expect_code(exit_code::LEASED);
-        assert!(leased.stderr.contains("`copy`"), "{}", leased.stderr);
-        let status = second.status();
-        assert_eq!(status["state"], "recording", "{status:#}");
-        recording.interrupt();
-        recording.finish().expect_success();
-        assert_eq!(
-            first.recording("a.unikprof").profile.recording().name,
-            "nightly"
-        );
     });
 }
 
