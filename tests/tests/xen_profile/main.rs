@@ -24,3 +24,24 @@ mod stuck;
 mod tracing;
 mod vcpus;
 mod working;
+
+/// So many cases run or wait at once, whatever `RUST_TEST_THREADS` says of other suites (`--test-threads` goes before it).
+/// Those that wait take no processor: [`LABS`](unikprof_tests::lab::LABS) limits how many labs there are. With few threads,
+/// the cases of one lab would occupy all of them, and the other lab would stand idle.
+const THREADS: &str = "12";
+
+/// The test harness reads the variable in `main`.
+#[cfg(target_os = "linux")]
+#[allow(
+    unsafe_code,
+    reason = "the C library calls functions of this section before `main`"
+)]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = {
+    extern "C" fn set_threads() {
+        // SAFETY: There is no other thread before `main`.
+        unsafe { std::env::set_var("RUST_TEST_THREADS", THREADS) };
+    }
+    set_threads
+};
