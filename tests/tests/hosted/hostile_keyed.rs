@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use unikprof_client::recording::Completeness;
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::message::{Check, Hello, Pending, Stop};
+use unikprof_proto::message::{Check, Pending, Stop};
 use unikprof_test_kit::frames::encoded;
 use unikprof_tests::soak::keyed;
 use unikprof_tests::soak::line::{End, Line};
@@ -409,41 +409,6 @@ fn strangers_make_room_for_each_other() {
         (peers["displaced"].as_u64() >= Some(1)).then_some(())
     });
     scene.expect_undisturbed();
-}
-
-/// Every kind of peer at once, and a client that does its work among them.
-#[test]
-fn a_client_works_among_all_of_them() {
-    let mut scene = Scene::new(19);
-    let kinds = Peer::all_for(&scene.target);
-    let quick = kinds.into_iter().filter(|peer| *peer != Peer::SlowReader);
-    let quick: Vec<Peer> = quick.collect();
-    let judge = |peer: Peer, ends: &[End]| {
-        for end in ends {
-            assert!(!peer.got_in(*end), "{peer:?} came in: {end:?}");
-        }
-    };
-    among(
-        &scene.target,
-        4,
-        |random| random.pick(&quick),
-        judge,
-        || {
-            let words = ["record", "3s", "-o", "run.unikprof"];
-            wait_until("a recording among all of them", || {
-                (scene.client.connect(&words).code == Some(0)).then_some(())
-            });
-        },
-    );
-    expect_whole(&scene.client);
-    check(&mut scene.bystander).unwrap();
-    let hello = Hello {
-        client: "test",
-        client_id: 0,
-    };
-    let welcome = scene.bystander.ask(&hello).unwrap();
-    assert_eq!(welcome.kind, message_type::WELCOME);
-    scene.guest.assert_alive();
 }
 
 /// What one reads who runs `check` after an attack.
