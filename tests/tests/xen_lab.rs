@@ -10,12 +10,13 @@ use unikprof_demo_service::{RequestGenerator, Service};
 use unikprof_tests::lab::{
     GuestConfig, GuestEnd, Lab, LabConfig, LabError, build_xen_guest, run_or_skip,
 };
+use unikprof_tests::profiled::FEATURES;
 
 /// For a machine that is busy with other things, and stands still now and then.
 const SOON: Duration = Duration::from_secs(600);
 
-fn guest(name: &str, features: &[&str], command_line: &str) -> Result<GuestConfig, LabError> {
-    let mut guest = GuestConfig::new(name, build_xen_guest(features)?);
+fn guest(name: &str, command_line: &str) -> Result<GuestConfig, LabError> {
+    let mut guest = GuestConfig::new(name, build_xen_guest(FEATURES)?);
     guest.command_line = command_line.to_owned();
     Ok(guest)
 }
@@ -26,11 +27,11 @@ fn the_ways_a_guest_ends_are_told_apart() {
     run_or_skip(|| {
         let lab = Lab::start(LabConfig {
             guests: vec![
-                guest("panics", &[], "misbehave=panic")?,
-                guest("faults", &[], "misbehave=null")?,
-                guest("triples", &[], "misbehave=triple-fault")?,
-                guest("leaves", &[], "misbehave=power-off")?,
-                guest("lives", &[], "")?,
+                guest("panics", "misbehave=panic")?,
+                guest("faults", "misbehave=null")?,
+                guest("triples", "misbehave=triple-fault")?,
+                guest("leaves", "misbehave=power-off")?,
+                guest("lives", "")?,
             ],
             ..LabConfig::default()
         })?;
@@ -98,41 +99,11 @@ fn the_ways_a_guest_ends_are_told_apart() {
     });
 }
 
-/// By the guest's own counts, whatever share of a processor it gets: it is busy until each vCPU has had its ticks, which are a
-/// hundred times as far apart as one takes.
-#[test]
-fn ticks_find_the_code_that_runs_and_leave_a_sleeping_guest_asleep() {
-    run_or_skip(|| {
-        let mut guest = guest("meter", &[], "meter=100 vcpus=2")?;
-        guest.vcpus = 2;
-        let lab = Lab::start(LabConfig::with_guest(guest))?;
-        for vcpu in 0..2 {
-            let line = lab.wait_for_console("meter", &format!("vCPU {vcpu}: "), SOON)?;
-            let [ticks, busy, right_caller, ran_ns, age_ns] = numbers(&line)[1..] else {
-                panic!("{line}")
-            };
-            assert!(ticks >= 100, "{line}");
-            assert!((1..=age_ns).contains(&ran_ns), "{line}");
-            assert!(busy * 10 >= ticks * 8, "{line}");
-            assert!(right_caller * 10 >= busy * 9, "{line}");
-        }
-        let line = lab.wait_for_console("meter", "ticks in them", SOON)?;
-        let [sleeps, ticks, upcalls] = numbers(&line)[..] else {
-            panic!("{line}")
-        };
-        assert!(sleeps >= 10, "{line}");
-        assert_eq!(ticks, 0, "{line}");
-        // Its end, and what fires while it begins; a guest that is woken for each tick has ten.
-        assert!(upcalls <= 3 * sleeps, "{line}");
-        Ok(())
-    });
-}
-
 /// Guards against an upcall that changes what it interrupts: registers, SSE state, the red zone.
 #[test]
 fn interrupted_work_computes_what_it_computes_undisturbed() {
     run_or_skip(|| {
-        let mut guest = guest("works", &["demo"], "load=100 tick=200 vcpus=2")?;
+        let mut guest = guest("works", "load=100 bare=200 vcpus=2")?;
         guest.vcpus = 2;
         let lab = Lab::start(LabConfig::with_guest(guest))?;
         for vcpu in 0..2 {
@@ -160,9 +131,9 @@ fn checksum_of(requests: u64, seed: u64) -> u64 {
 #[test]
 fn a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp() {
     run_or_skip(|| {
-        let mut by_dhcp = guest("by-dhcp", &["dhcp"], "ip=dhcp echo=7")?;
+        let mut by_dhcp = guest("by-dhcp", "ip=dhcp echo=7")?;
         by_dhcp.ports = vec![7];
-        let mut fixed = guest("fixed", &["dhcp"], "echo=7")?;
+        let mut fixed = guest("fixed", "echo=7")?;
         fixed.ports = vec![7];
         let lab = Lab::start(LabConfig {
             guests: vec![by_dhcp, fixed],

@@ -104,21 +104,3 @@ pub fn sizes(image: &Path) -> Result<Sizes> {
     }
     Ok(sizes)
 }
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    /// Guards the bound on what keys add to a guest, code and constants and data.
-    #[test]
-    fn keys_add_no_more_than_they_may() {
-        const MOST: u64 = 64 << 10;
-        let [without, with] = ["agent", "keys"].map(|feature| {
-            let sizes = sizes(&build_xen_guest(&[feature, "demo"]).unwrap()).unwrap();
-            sizes.text + sizes.data
-        });
-        assert!(with > without, "{with} bytes with keys, {without} without");
-        assert!(with - without <= MOST, "{} of {MOST}", with - without);
-    }
-}

@@ -49,14 +49,6 @@ pub(super) fn measure(turn: Duration) -> Result<String> {
         let (before, after) = rig.watch(turn * 2)?;
         Parts::between(&before, &after)?
     };
-    let (walk, count) = {
-        let rig = Rig::start_without_profiler(&format!("load=100 bare={RATE_HZ} parts=yes"))?;
-        let (before, after) = rig.watch(turn * 2)?;
-        (
-            mean(&before, &after, "walk")?,
-            mean(&before, &after, "count")?,
-        )
-    };
     let rig = Rig::start("load=100")?;
     rig.start_recording(f64::from(RATE_HZ))?;
     let (before, after) = rig.watch(turn * 2)?;
@@ -102,9 +94,7 @@ pub(super) fn measure(turn: Duration) -> Result<String> {
     }
     let _ = writeln!(
         table,
-        "\n{} and {} ticks. Of the handler, timed one by one in a third run: the walk {walk:.0}, the count \
-         {count:.0} cycles; the rest are clocks, runstate and counters. By the agent's own account p50 {}, p99 \
-         {} cycles a sample.",
+        "\n{} and {} ticks. By the agent's own account p50 {}, p99 {} cycles a sample.",
         bare.ticks, sampled.ticks, cost.cycles_p50, cost.cycles_p99
     );
     Ok(table)

@@ -1,8 +1,8 @@
 //! Guests on a bad line: frames are lost, doubled, overtaken, and damaged where no checksum finds it.
 
 use unikprof_client::recording::{Completeness, Reading, Recording};
-use unikprof_tests::lab::{GuestConfig, LabConfig, LabError, build_xen_guest};
-use unikprof_tests::profiled::{FEATURES, profiled_guest};
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest;
 
 use crate::harness::{Boot, Client, Guest, on, wait_until};
 
@@ -17,12 +17,7 @@ const MOST_TRIES: usize = 60;
 const BAD_LINE: Boot = Boot {
     name: "bad line",
     config: || {
-        let image = build_xen_guest(&[FEATURES, &["faults"]].concat())?;
-        let guest = |name, faults| -> Result<GuestConfig, LabError> {
-            let mut guest = profiled_guest(name, &format!("load=30 faults={faults}"))?;
-            guest.kernel.clone_from(&image);
-            Ok(guest)
-        };
+        let guest = |name, faults| profiled_guest(name, &format!("load=30 faults={faults}"));
         Ok(LabConfig {
             guests: vec![
                 guest(LOSSY, "loss:5,duplicate:3,reorder:5,seed:1")?,

@@ -15,6 +15,7 @@ use crate::echo::Echo;
 use crate::events;
 #[cfg(feature = "agent")]
 use crate::failing::Failing;
+use crate::faults::Line;
 use crate::load::{self, Load};
 use crate::network::Network;
 use crate::network_device::{self, NetworkDevice};
@@ -65,6 +66,7 @@ impl Guest {
                 network,
             ));
         }
+        bare::configure(command_line);
         let guest = Self {
             store,
             reconnect_at_ns: 0,
@@ -77,7 +79,7 @@ impl Guest {
             #[cfg(feature = "accuracy")]
             order: None,
         };
-        bare::start(command_line);
+        bare::start();
         #[cfg(feature = "agent")]
         events::start(command_line);
         guest
@@ -190,13 +192,9 @@ fn start_services(
     identity: Option<&Identity>,
     mut network: Network<NetworkDevice>,
 ) -> Served {
-    #[cfg(feature = "faults")]
-    {
-        network.line = crate::faults::Line::from_command_line(command_line);
-        match &network.line {
-            Some(line) => println!("xen-guest: {line:?}"),
-            None => println!("xen-guest: no faults, or none that are known"),
-        }
+    network.line = Line::from_command_line(command_line);
+    if command_line.value("faults").is_some() {
+        println!("xen-guest: the line: {:?}", network.line);
     }
     let echo = command_line.parsed("echo").map(|port| {
         println!("xen-guest: echo on port {port}");

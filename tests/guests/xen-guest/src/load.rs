@@ -18,7 +18,7 @@ use crate::hotspots;
 #[cfg(feature = "gate")]
 use crate::signals;
 use crate::vcpus::{self, FIRST};
-use crate::{idle, meter, timer};
+use crate::{idle, timer};
 
 /// The period in which work and rest alternate.
 const WINDOW_NS: u64 = 20_000_000;
@@ -87,9 +87,6 @@ pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let asked_for = |kind: Kind| Some((command_line.parsed(kind.key)?, kind));
     let (share, kind) = kinds.into_iter().find_map(asked_for)?;
     SHARE.store(u64::min(share, 100), Ordering::Relaxed);
-    if let Some(rate_hz) = command_line.parsed::<u64>("tick").filter(|&rate| rate > 0) {
-        meter::set_period(1_000_000_000 / rate_hz);
-    }
     #[cfg(target_arch = "aarch64")]
     crate::arch::offline::configure(command_line);
     vcpus::start_others(command_line.parsed("vcpus").unwrap_or(1), kind.others);

@@ -11,10 +11,9 @@
 //! | word | what it does | feature |
 //! |---|---|---|
 //! | `ip=10.0.2.50/24` `gateway=10.0.2.2` | the network; without `ip` there is none | |
-//! | `ip=dhcp` | an address from the network | `dhcp` |
+//! | `ip=dhcp` | an address from the network | |
 //! | `ip=xenstore` | the address in `vm-data/ip`, or of the `vif` in the domain's configuration | |
-//! | `ip6=fd00::50/64` `gateway6=fd00::1` | IPv6, with or without the others | `ipv6` |
-//! | `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` | a bad line, in percent of the frames | `faults` |
+//! | `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` | a bad line, in percent of the frames | |
 //! | `echo=7` | sends back the bytes received on a TCP port | |
 //! | `stats=7001` | sends each TCP client the vCPUs' statistics, a line `NAME VALUE` each: see `statistics` | |
 //! | `profiler=keys:7777` | serves the profiler to clients with a key, see `profiler_access`; without it, to none | `agent` |
@@ -35,9 +34,6 @@
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
 //! | `stuck=loop`, `panic` `stuck_after=5` | the main loop never polls again, or panics, after 5 s (0) | |
 //! | `bare=1000` | empty ticks at 1 kHz, for comparison; not together with the profiler | |
-//! | `parts=yes` | these ticks walk and count, each part timed: see `statistics` | `agent` |
-//! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and their results | |
-//! | `tick=1000` | such ticks during the load | |
 //! | `orders=7002` | executes orders, lines on a TCP port, and answers the true values: see `accuracy` | `accuracy` |
 //! | `captures=7003` | sends the samples that such an order has captured | `accuracy` |
 //! | `misbehave=panic`, `null`, `triple-fault`, `power-off` | ends the guest in this way | |
@@ -61,7 +57,6 @@ mod arch;
 mod bare;
 #[cfg(feature = "agent")]
 mod burst;
-mod busy;
 #[cfg(feature = "accuracy")]
 mod capture;
 mod channel;
@@ -77,7 +72,6 @@ mod echo;
 mod events;
 #[cfg(feature = "agent")]
 mod failing;
-#[cfg(feature = "faults")]
 mod faults;
 mod guest;
 mod heap;
@@ -88,14 +82,10 @@ mod idle;
 mod load;
 mod lock;
 mod memory_functions;
-mod meter;
-mod meter_run;
 mod misbehave;
 mod network;
 mod network_device;
 mod panic;
-#[cfg(feature = "agent")]
-mod parts;
 mod power;
 #[cfg(feature = "agent")]
 mod profiler;
@@ -153,6 +143,5 @@ extern "C" fn kernel_main(start_info_address: u64) -> ! {
     if let Some(word) = command_line.value("misbehave") {
         misbehave::misbehave(word);
     }
-    meter_run::run(command_line);
     Guest::start(command_line).run()
 }

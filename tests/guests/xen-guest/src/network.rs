@@ -5,14 +5,12 @@ use core::fmt;
 
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::Device;
-#[cfg(feature = "dhcp")]
 use smoltcp::socket::dhcpv4;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4Cidr};
-#[cfg(feature = "ipv6")]
-use smoltcp::wire::{Ipv6Address, Ipv6Cidr};
 
-use crate::addressing::{Addressing, Ipv4Addressing};
+use crate::addressing::Addressing;
+use crate::faults::Line;
 
 /// The interface with its device and sockets.
 ///
@@ -24,11 +22,9 @@ pub(crate) struct Network<D: Device> {
     pub(crate) sockets: SocketSet<'static>,
     /// The IPv4 address, if it has changed.
     news: Option<Ipv4Cidr>,
-    #[cfg(feature = "dhcp")]
     dhcp: Option<smoltcp::iface::SocketHandle>,
     /// The faults of the line, if requested.
-    #[cfg(feature = "faults")]
-    pub(crate) line: Option<crate::faults::Line>,
+    pub(crate) line: Option<Line>,
 }
 
 impl<D: Device> fmt::Debug for Network<D> {
@@ -56,20 +52,12 @@ impl<D: Device> Network<D> {
             interface,
             sockets: SocketSet::new(Vec::new()),
             news: None,
-            #[cfg(feature = "dhcp")]
             dhcp: None,
-            #[cfg(feature = "faults")]
             line: None,
         };
-        #[cfg(feature = "ipv6")]
-        if let Some((address, gateway)) = addressing.ipv6 {
-            network.set_ipv6(address, gateway);
-        }
-        match addressing.ipv4 {
-            Ipv4Addressing::None => {}
-            Ipv4Addressing::Static { address, gateway } => network.set_ipv4(address, gateway),
-            #[cfg(feature = "dhcp")]
-            Ipv4Addressing::Dhcp => {
+        match addressing {
+            Addressing::Static { address, gateway } => network.set_ipv4(address, gateway),
+            Addressing::Dhcp => {
                 network.dhcp = Some(network.sockets.add(dhcpv4::Socket::new()));
             }
         }
@@ -79,12 +67,10 @@ impl<D: Device> Network<D> {
     /// Moves packets between the device and the sockets; bounded by the size of the device's rings.
     pub(crate) fn poll(&mut self, now_ns: u64) {
         self.exchange(instant(now_ns));
-        #[cfg(feature = "dhcp")]
         self.follow_dhcp();
     }
 
     fn exchange(&mut self, now: Instant) {
-        #[cfg(feature = "faults")]
         if let Some(line) = &mut self.line {
             let mut device = line.before(&mut self.device);
             self.interface.poll(now, &mut device, &mut self.sockets);
@@ -122,19 +108,6 @@ impl<D: Device> Network<D> {
         self.news = Some(address);
     }
 
-    #[cfg(feature = "ipv6")]
-    fn set_ipv6(&mut self, address: Ipv6Cidr, gateway: Option<Ipv6Address>) {
-        self.interface.update_ip_addrs(|addresses| {
-            // The list has room for at least two.
-            let _ = addresses.push(IpCidr::Ipv6(address));
-        });
-        if let Some(gateway) = gateway {
-            // As above.
-            let _ = self.interface.routes_mut().add_default_ipv6_route(gateway);
-        }
-    }
-
-    #[cfg(feature = "dhcp")]
     fn follow_dhcp(&mut self) {
         let Some(handle) = self.dhcp else { return };
         if let Some(dhcpv4::Event::Configured(lease)) =

@@ -1,7 +1,7 @@
 //! The interface to a profiler: called at each tick and kick, before and after a sleep.
 //!
-//! The calls go to the profiler if it was started (feature `agent`), to the bare timer handler if that was requested,
-//! otherwise to the meter. A running capture of samples (feature `accuracy`) overrides all of them.
+//! The calls go to the profiler if it was started (feature `agent`), otherwise to the bare timer handler, which has no
+//! deadlines unless it was requested. A running capture of samples (feature `accuracy`) overrides all of them.
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -9,7 +9,7 @@ use xen_sys_lite::vcpu::VcpuId;
 use crate::capture;
 use crate::interrupts::Registers;
 use crate::timer::{self, Who};
-use crate::{bare, meter, vcpus};
+use crate::{bare, vcpus};
 #[cfg(feature = "agent")]
 use crate::{events, failing, profiler};
 
@@ -36,13 +36,9 @@ pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
             ticks.on_timer(Some(registers)).map(timer::from_system),
         );
     }
+    let _ = registers;
     if is_due {
-        let next_ns = if bare::is_on() {
-            bare::on_tick(vcpu, registers, now_ns)
-        } else {
-            meter::on_tick(vcpu, *registers, now_ns)
-        };
-        program(vcpu, next_ns);
+        program(vcpu, bare::on_tick(vcpu, now_ns));
     }
 }
 
@@ -57,13 +53,7 @@ pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
         return program(vcpu, ticks.on_kick(Some(registers)).map(timer::from_system));
     }
     let _ = registers;
-    let now_ns = timer::now_ns(vcpu);
-    let next_ns = if bare::is_on() {
-        bare::on_kick(vcpu, now_ns)
-    } else {
-        meter::on_kick(vcpu, now_ns)
-    };
-    program(vcpu, next_ns);
+    program(vcpu, bare::on_kick(vcpu, timer::now_ns(vcpu)));
 }
 
 /// This vCPU is about to sleep. The sampler has no deadline until it wakes.
@@ -74,9 +64,6 @@ pub(crate) fn on_block(vcpu: VcpuId) {
         ticks.on_block(Some(&Registers::here()));
         return program(vcpu, None);
     }
-    if !bare::is_on() {
-        meter::on_block(vcpu, timer::now_ns(vcpu));
-    }
     program(vcpu, None);
 }
 
@@ -86,13 +73,7 @@ pub(crate) fn on_wake(vcpu: VcpuId) {
     if let Some(ticks) = profiler::ticks() {
         return program(vcpu, ticks.on_wake().map(timer::from_system));
     }
-    let now_ns = timer::now_ns(vcpu);
-    let next_ns = if bare::is_on() {
-        bare::on_kick(vcpu, now_ns)
-    } else {
-        meter::on_wake(vcpu, now_ns)
-    };
-    program(vcpu, next_ns);
+    program(vcpu, bare::on_kick(vcpu, timer::now_ns(vcpu)));
 }
 
 /// The domain is about to be suspended.

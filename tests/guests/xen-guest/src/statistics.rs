@@ -7,7 +7,6 @@
 //! | `upcall` | after the entry has saved the general registers; before it restores the SSE state |
 //! | `sampler` | the sampler's part of it, hypercalls left out |
 //! | `calls` | the hypercalls of it: one to arm the timer anew, as a rule |
-//! | `walk`, `count` | the two parts of a sample, where `parts` is asked for; within `sampler` then |
 //!
 //! The rest of `upcall` is the entry's `fxsave`, the demultiplexing, and the guest's own accounting.
 
@@ -68,11 +67,6 @@ statistics! {
     sampler: Cost,
     /// Of these, the hypercalls'.
     calls: Cost,
-    /// Cycles of a walk, if `parts` is requested.
-    walk: Cost,
-    /// Cycles of a count, likewise.
-    count: Cost,
-    frames: Counter,
 }
 
 #[derive(Debug)]

@@ -39,6 +39,7 @@ pub(crate) fn runstate(vcpu: VcpuId) -> Option<&'static RunstateArea> {
 }
 
 /// The bounds of the stack that contains `sp`, if it is a vCPU's main stack.
+#[cfg(feature = "agent")]
 pub(crate) fn stack_bounds(sp: u64) -> Option<Range<u64>> {
     STACKS
         .iter()

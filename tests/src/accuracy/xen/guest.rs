@@ -25,9 +25,9 @@ use crate::accuracy::truth::Truth;
 use crate::lab::{
     GuestConfig, Lab, LabConfig, Processor, build_xen_guest, build_xen_guest_without_frame_pointers,
 };
-use crate::profiled::{CAPTURES_PORT, ORDERS_PORT, PROFILER_PORT, STATISTICS_PORT, address_of};
-
-const FEATURES: &[&str] = &["accuracy"];
+use crate::profiled::{
+    CAPTURES_PORT, FEATURES, ORDERS_PORT, PROFILER_PORT, STATISTICS_PORT, address_of,
+};
 
 /// Its name in the lab.
 pub(super) const GUEST: &str = "accuracy";
@@ -55,7 +55,7 @@ impl XenGuest {
     }
 
     pub fn without_frame_pointers() -> Result<XenGuest> {
-        let image = build_xen_guest_without_frame_pointers(Processor::X86_64, FEATURES)?;
+        let image = build_xen_guest_without_frame_pointers(Processor::X86_64, &["accuracy"])?;
         XenGuest::start(&image, Vec::new())
     }
 
