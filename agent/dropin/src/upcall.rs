@@ -25,10 +25,12 @@
 //! counted blocked time since it was last asked, by a tick or for a wait: a blocked vCPU continues with an interrupt, and all
 //! of them pass here.
 //!
-//! That is so with one vCPU. With several, another may end the wait by an interrupt of the local APIC, which does not pass
-//! here. If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and a return to it
-//! could last for ever. So there each interrupt in a wait lets the guest continue, as after any interrupt of no concern, and a
-//! recorded one is interrupted again every [`CHECK_NS`], to find out whether it still waits.
+//! With several vCPUs, another may end the wait by an interrupt of the local APIC. If the profiler's comes while that one is
+//! handled, it finds the guest behind the wait, too, and a return to it could last for ever. So the guest's other
+//! interrupts are counted, by entries that lead to its handlers, and each ends the wait of its vCPU. A wait is repeated if
+//! none has come, on any vCPU, since the profiler's last interrupt on this one, or none on this one since the wait was found.
+//! Otherwise the guest continues behind it, as after any interrupt of no concern, and a recorded one is looked at again
+//! after [`CHECK_NS`].
 #![allow(
     unsafe_code,
     reason = "the state is reached from interrupts, and instructions are read"
@@ -181,6 +183,13 @@ pub(crate) extern "C" fn on_interrupt(saved: &mut Saved, vcpu: u32) -> Next {
         (Some(running), Some(vcpu)) if vcpu.is_first() => running.on_interrupt(vcpu, saved),
         (Some(running), Some(vcpu)) => running.on_interrupt_elsewhere(vcpu, saved),
         _ => Next::Guest,
+    }
+}
+
+/// Another interrupt of the guest's, before its handler, while a vCPU waits.
+pub(crate) extern "C" fn on_other_interrupt(saved: &mut Saved, vcpu: u32) {
+    if let (Some(running), Some(vcpu)) = (running(), vcpus::of(vcpu)) {
+        running.on_other_interrupt(vcpu, saved);
     }
 }
 
@@ -513,6 +522,16 @@ impl Running {
         Next::Return
     }
 
+    fn on_other_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
+        if vcpu.is_waiting() && (vcpu.is_first() || self.is_sampled(vcpu)) {
+            if vcpu.is_first() {
+                // For a poll that is under way.
+                self.guests_events.fetch_add(1, Ordering::Relaxed);
+            }
+            self.pass_on(vcpu, saved, false);
+        }
+    }
+
     /// Whether another vCPU than the first is sampled. Its first event prepares it.
     fn is_sampled(&self, vcpu: &'static Vcpu) -> bool {
         if vcpu.is_ready.load(Ordering::Relaxed) {
@@ -542,6 +561,8 @@ impl Running {
         let blocked_ns = self.agent.platform().blocked_ns(number);
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
         vcpu.is_ready.store(true, Ordering::Release);
+        // A wait of the old domain: interrupts since the restore were not seen.
+        self.wake(vcpu);
         true
     }
 
@@ -577,7 +598,8 @@ impl Running {
 
     /// Takes a tick that is due, or any if the agent is to be looked at.
     fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
-        self.find_wait(vcpu, saved);
+        let may_have_ended = vcpu.may_have_ended();
+        self.find_wait(vcpu, saved, may_have_ended);
         if is_kicked || self.is_past(vcpu.tick_at_ns.load(Ordering::Relaxed)) {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
             vcpu.tick_at_ns
@@ -658,7 +680,7 @@ impl Running {
             self.has_passed.store(false, Ordering::Relaxed);
             // A poll of a guest that waits is running time, and not its idle function's.
             self.end_block(vcpu);
-            let interrupted = match vcpu.is_waiting.load(Ordering::Relaxed) {
+            let interrupted = match vcpu.is_waiting() {
                 true => [0; 3],
                 false => [saved.rip, saved.rsp, saved.rbp],
             };
@@ -733,19 +755,27 @@ impl Running {
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits, and there is none.
-    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
+    /// Begins a block of the agent if the interrupted code waits, and there is none. If another interrupt may have ended the
+    /// wait, it is doubtful until the guest waits at the next look, too.
+    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved, may_have_ended: bool) {
+        vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
+        let is_block = vcpu.is_block.load(Ordering::Relaxed);
+        let is_known = is_block && !vcpu.is_doubtful.load(Ordering::Relaxed);
         let is_in_poll = vcpu.is_first() && self.is_polling();
         // Xen is not asked where the code tells.
-        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
+        if is_in_poll || is_known || saved.wait_before().is_none() {
             return;
         }
         let platform = self.agent.platform();
         let number = vcpu.number();
         let blocked_ns = platform.blocked_ns(number);
         let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns {
-            vcpu.is_waiting.store(true, Ordering::Relaxed);
+        if blocked_ns <= before_ns {
+            return;
+        }
+        vcpu.is_doubtful.store(may_have_ended, Ordering::Relaxed);
+        vcpu.set_waiting(true);
+        if !is_block {
             vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
             platform.at_blocked_ns(number, before_ns, || {
@@ -754,15 +784,24 @@ impl Running {
         }
     }
 
-    /// Returns to the wait if the guest waits, and to the code behind it with several vCPUs. Otherwise, or where the idiom
+    /// Returns to the wait if the guest waits, and to the code behind it while that is doubtful. Otherwise, or where the idiom
     /// is another one, the guest wakes.
     fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
         let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
-        if !vcpu.is_waiting.load(Ordering::Relaxed) || waits_at != 0 && saved.rip == waits_at {
+        if !vcpu.is_waiting() || waits_at != 0 && saved.rip == waits_at {
             return;
         }
-        if !vcpus::others().is_empty() && saved.wait_before().is_some() {
-            return;
+        if saved.wait_before().is_some() {
+            // SAFETY: interrupts are off; the guest runs with this table.
+            let all_pass = vcpus::others().is_empty()
+                || unsafe { descriptors::intercept_others(self.delivery.vector) };
+            if !all_pass {
+                vcpu.see_changes();
+                vcpu.is_doubtful.store(true, Ordering::Relaxed);
+            }
+            if vcpu.is_doubtful.load(Ordering::Relaxed) {
+                return;
+            }
         }
         match saved.repeat() {
             Some(at) => vcpu.waits_at.store(at, Ordering::Relaxed),
@@ -772,7 +811,8 @@ impl Running {
 
     /// The guest continues after a wait.
     fn wake(&self, vcpu: &'static Vcpu) {
-        vcpu.is_waiting.store(false, Ordering::Relaxed);
+        vcpu.set_waiting(false);
+        vcpu.is_doubtful.store(false, Ordering::Relaxed);
         self.end_block(vcpu);
     }
 
@@ -851,9 +891,8 @@ impl Running {
             NEVER
         };
         let now_ns = self.clock.now_ns();
-        // Another vCPU may wake this one by an interrupt that does not pass here.
-        let is_watched = !vcpus::others().is_empty()
-            && vcpu.is_block.load(Ordering::Relaxed)
+        let is_watched = vcpu.is_block.load(Ordering::Relaxed)
+            && vcpu.is_doubtful.load(Ordering::Relaxed)
             && self.agent.is_recording();
         let watch_at_ns = if is_watched { now_ns + CHECK_NS } else { NEVER };
         let at_ns = match next_ns.min(tick_at_ns).min(watch_at_ns) {

@@ -28,6 +28,8 @@ const ASSERT: u32 = 1 << 14;
 const MOST_NS: u64 = 30_000_000;
 /// Other guests run on the same processor.
 const PAUSE_NS: u64 = 100_000_000;
+/// Several times what the profiler may take to find out.
+const WORK_NS: u64 = 80_000_000;
 /// A line on the console tells of so many.
 const LINE_EVERY: u32 = 20;
 
@@ -78,7 +80,18 @@ pub(crate) extern "C" fn wait_for_ever(_: VcpuId) -> ! {
     IS_READY.store(true, Ordering::Release);
     loop {
         idle::sleep_until(None, || IS_SIGNALLED.swap(false, Ordering::Acquire));
+        work_after_signal();
         ACKNOWLEDGED.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A profile shows its name.
+#[inline(never)]
+fn work_after_signal() {
+    let vcpu = vcpus::current();
+    let end_ns = timer::now_ns(vcpu) + WORK_NS;
+    while timer::now_ns(vcpu) < end_ns {
+        core::hint::spin_loop();
     }
 }
 
