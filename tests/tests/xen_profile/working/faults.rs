@@ -7,6 +7,9 @@ use super::WORKING;
 use super::clients::{IN_THE_MIDDLE, record_many_stacks};
 use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, on};
 
+/// An outage that dom0 makes lasts for longer where a machine is busy.
+const RETRY: &str = "10m";
+
 /// Asserts that the folder's recording is all that the guest has counted.
 fn is_all(client: &Client, guest: &Guest<'_>) {
     let recording = client.recording("all.unikprof");
@@ -29,7 +32,7 @@ fn a_download_outlives_an_outage_of_the_guests_network() {
         let proxy = Proxy::to(guest.address());
         proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
         let client = Client::of(proxy.address());
-        let running = client.begin(&["stop", "-o", "all.unikprof"]);
+        let running = client.begin(&["stop", "-o", "all.unikprof", "--retry", RETRY]);
         proxy.wait_for_limit();
         guest.dom0("ip link set vif$ID.0 down");
         // The client's next connection finds nobody at first.
@@ -46,7 +49,7 @@ fn a_recording_outlives_an_outage_of_the_guests_network() {
         let guest = Guest::of(lab, "working");
         let (client, watcher) = (guest.client(), guest.client());
         // It goes on until the network is back, however slow the machine is.
-        let running = client.begin(&["record", "1h", "-o", "all.unikprof"]);
+        let running = client.begin(&["record", "1h", "-o", "all.unikprof", "--retry", RETRY]);
         let before = watcher.wait_for_samples(1);
         guest.dom0("ip link set vif$ID.0 down; sleep 1; ip link set vif$ID.0 up");
         let recorded = |status: &Value| status["counters"]["recorded"].as_u64();
