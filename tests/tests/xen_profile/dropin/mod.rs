@@ -72,9 +72,9 @@ fn assert_keys_are_required(lab: &Lab, name: &str) -> [Client; 2] {
     [view, control.0.with_key(&control.1.control)]
 }
 
-/// By the report of a guest that sleeps, of its first vCPU.
-fn assert_mostly_blocked(report: &Value) {
-    let vcpu = &report["vcpus"][0];
+/// By a guest's report, of a vCPU that sleeps.
+fn assert_mostly_blocked(report: &Value, vcpu: usize) {
+    let vcpu = &report["vcpus"][vcpu];
     let blocked = vcpu["runstate"]["blocked_ns"].as_u64().unwrap();
     let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
     assert!(blocked > elapsed / 2, "{report:#}");

@@ -113,7 +113,7 @@ fn assert_not_woken(lab: &Lab, name: &str) {
     assert!(told.contains("\"nap\""), "{told}");
     client.stop("run.unikprof");
     let report = client.report("run.unikprof", &["--json"]).expect_json();
-    assert_mostly_blocked(&report);
+    assert_mostly_blocked(&report, 0);
 }
 
 /// One in C with an upcall pending, and one in Rust by a client with a key.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use unikprof_tests::guest_statistics::GuestStatistics;
-use unikprof_tests::lab::{Lab, LabConfig};
+use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::{STATISTICS_PORT, with_keys};
 
 use super::{
@@ -20,16 +20,12 @@ const RUST: &str = "rust-dropin";
 const RUST_TWO: &str = "rust-dropin-two-vcpus";
 /// Its second vCPU sleeps until the first one sends it an interrupt by the local APIC.
 const RUST_SIGNALS: &str = "rust-dropin-signals";
-/// Its second vCPU sleeps, and the first one does little.
-const RUST_TWO_ASLEEP: &str = "rust-dropin-two-asleep";
-/// It requires keys.
+/// Its second vCPU sleeps, and the first one does little. It requires keys.
 const RUST_ASLEEP: &str = "rust-dropin-asleep";
 /// It panics after twenty seconds.
 const RUST_CRASHING: &str = "rust-dropin-crashing";
 /// Where the guest that sleeps tells how often it was woken, by its own device.
 const STATISTICS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 93), STATISTICS_PORT);
-const STATISTICS_OF_TWO: SocketAddrV4 =
-    SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 94), STATISTICS_PORT);
 /// Where the guest sends back what it receives, by its own device.
 const ECHO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 90), 7);
 const RUST_GUESTS: Boot = Boot {
@@ -39,11 +35,10 @@ const RUST_GUESTS: Boot = Boot {
             (RUST, 50, 1, "hotspots=80 echo=7"),
             (RUST_TWO, 51, 2, "hotspots=80"),
             (RUST_SIGNALS, 52, 2, "signals=20"),
-            (RUST_ASLEEP, 53, 1, "stats=7001"),
-            (RUST_TWO_ASLEEP, 54, 2, "signals=0 stats=7001"),
+            (RUST_ASLEEP, 53, 2, "signals=0 stats=7001"),
             (
                 RUST_CRASHING,
-                55,
+                54,
                 1,
                 "hotspots=50 stuck=panic stuck_after=20",
             ),
@@ -63,7 +58,6 @@ const RUST_GUESTS: Boot = Boot {
                     guest = with_keys(guest, &keys());
                     guest.other_ports = vec![STATISTICS];
                 }
-                RUST_TWO_ASLEEP => guest.other_ports = vec![STATISTICS_OF_TWO],
                 _ => {}
             }
             guest.command_line = format!("{work} vcpus={vcpus} ip=10.0.2.{own}/24");
@@ -121,63 +115,37 @@ fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
         client.must(&["start", "-F", "997"]);
         let line = lab.wait_for_console(RUST_SIGNALS, "xen-guest: 20 signals beside upcalls", BOOT);
         line.unwrap();
-        // It is found awake, though no interrupt has passed by the profiler.
+        // It is found awake.
         client.wait_for_samples(300);
         client.stop("run.unikprof");
         let stacks = client.folded(&["--vcpu", "1", "--no-inlines"]);
-        let worked = stacks
-            .iter()
-            .any(|(stack, _)| stack.contains("work_after_signal"));
-        assert!(worked, "{stacks:#?}");
+        let mut stacks = stacks.iter();
+        assert!(stacks.any(|(stack, _)| stack.contains("work_after_signal")));
     });
-}
-
-/// By its own count: in ten seconds it would be 500, looked at each 20 ms.
-#[test]
-fn of_two_vcpus_one_that_sleeps_is_seldom_woken() {
-    on(&RUST_GUESTS, |lab| {
-        let client = Guest::of(lab, RUST_TWO_ASLEEP)
-            .client()
-            .with_image(rust_image());
-        client.must(&["start", "-F", "1997"]);
-        assert_seldom_woken(lab, RUST_TWO_ASLEEP, STATISTICS_OF_TWO, "vcpu1.wakes", 0);
-        client.stop("run.unikprof");
-        let report = client.report("run.unikprof", &["--json"]).expect_json();
-        let ns = |value: &serde_json::Value| value.as_u64().unwrap();
-        let vcpu = &report["vcpus"][1];
-        let blocked = ns(&vcpu["runstate"]["blocked_ns"]);
-        assert!(blocked > ns(&vcpu["elapsed_ns"]) / 2, "{report:#}");
-    });
-}
-
-/// In the quietest of some naps of ten seconds. A client that reads the count is some tens of wakes of the first vCPU, and each
-/// stall of a busy host some more.
-fn assert_seldom_woken(lab: &Lab, name: &str, at: SocketAddrV4, count: &str, least: u64) {
-    const ASLEEP: Duration = Duration::from_secs(10);
-    const NAPS: usize = 3;
-    const FEW: u64 = 200;
-    let port = lab.forwarded_from(name, at).unwrap();
-    let statistics = || GuestStatistics::read((Ipv4Addr::LOCALHOST, port).into()).unwrap();
-    let mut naps = (0..NAPS).map(|_| {
-        let before = statistics();
-        // Not a wait for something to happen: the time in which nothing may.
-        thread::sleep(ASLEEP);
-        statistics().since(&before, count)
-    });
-    assert!(naps.any(|wakes| (least..FEW).contains(&wakes)));
 }
 
 /// By its own count: at 1,997 Hz for ten seconds it would be twenty thousand, and 500 by a look each 20 ms.
 #[test]
-fn a_guest_in_rust_with_keys_that_sleeps_is_seldom_woken() {
+fn of_two_vcpus_one_that_sleeps_is_seldom_woken() {
+    const ASLEEP: Duration = Duration::from_secs(10);
+    const NAPS: usize = 3;
+    const FEW: u64 = 50;
     on(&RUST_GUESTS, |lab| {
         let [_, client] = assert_keys_are_required(lab, RUST_ASLEEP);
         client.must(&["start", "-F", "1997"]);
-        assert_seldom_woken(lab, RUST_ASLEEP, STATISTICS, "vcpu0.wakes", 1);
+        let port = lab.forwarded_from(RUST_ASLEEP, STATISTICS).unwrap();
+        let statistics = || GuestStatistics::read((Ipv4Addr::LOCALHOST, port).into()).unwrap();
+        let mut naps = (0..NAPS).map(|_| {
+            let before = statistics();
+            // Not a wait for something to happen: the time in which nothing may.
+            thread::sleep(ASLEEP);
+            statistics().since(&before, "vcpu1.wakes")
+        });
+        assert!(naps.any(|wakes| wakes < FEW));
         client.stop("run.unikprof");
         let report = client.report("run.unikprof", &["--json"]).expect_json();
         counters_add_up(&report);
-        assert_mostly_blocked(&report);
+        assert_mostly_blocked(&report, 1);
     });
 }
 
