@@ -7,8 +7,6 @@
 use std::fmt::{self, Display, Write as _};
 use std::time::UNIX_EPOCH;
 
-use unikprof_proto::message::Peers;
-
 use super::member::{Answer, Known, Member};
 use super::take;
 use crate::printable::Printable;
@@ -107,18 +105,19 @@ fn of_guest(known: &Known, out: &mut Samples<'_>) {
         "rejections",
         "Connections that the agent refused or closed, and requests it did not allow.",
     );
-    let peers = last.map(|last| &last.status.agent.peers);
-    let reasons: [(&str, fn(&Peers) -> u64); 7] = [
-        ("bad_key", |peers| peers.bad_key),
-        ("bad_record", |peers| peers.bad_record),
-        ("malformed", |peers| peers.malformed),
-        ("timed_out", |peers| peers.timed_out),
-        ("turned_away", |peers| peers.turned_away),
-        ("displaced", |peers| peers.displaced),
-        ("not_allowed", |peers| peers.not_allowed),
-    ];
-    for (reason, count) in reasons {
-        out.maybe_with(&[("reason", reason)], peers.map(count));
+    if let Some(Answer { status, .. }) = last {
+        let peers = &status.agent.peers;
+        for (reason, count) in [
+            ("bad_key", peers.bad_key),
+            ("bad_record", peers.bad_record),
+            ("malformed", peers.malformed),
+            ("timed_out", peers.timed_out),
+            ("turned_away", peers.turned_away),
+            ("displaced", peers.displaced),
+            ("not_allowed", peers.not_allowed),
+        ] {
+            out.with(&[("reason", reason)], count);
+        }
     }
     out.counter(
         "vcpu_seconds",
