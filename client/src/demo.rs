@@ -6,7 +6,6 @@
 mod guest;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -50,8 +49,9 @@ pub(crate) struct DemoArguments {
 /// Why there is no demo.
 #[derive(Debug, Error)]
 pub(crate) enum DemoError {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[error("cannot start the demo guest: {0}")]
-    Start(io::Error),
+    Start(std::io::Error),
     #[error("--duration must be above 0")]
     NoTime,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
