@@ -41,6 +41,11 @@ fn guest() -> &'static Agent<'static, FakePlatform> {
     guest_with(1 << 20, 8_000)
 }
 
+/// A client of its service.
+fn connected<'a, 'm, P: Platform>(agent: &'a Agent<'m, P>) -> Client<'a, 'm, P> {
+    Client::connect(&serve(agent))
+}
+
 fn address(number: u64) -> *const u8 {
     std::ptr::without_provenance((0x1_0000_0000 + number * 48) as usize)
 }
@@ -247,9 +252,7 @@ fn sums_of_allocations_lie_in_their_intervals() {
             agent.platform().advance(1_000);
             allocate(agent, &sites[site], address(number), size);
         }
-        let epoch = client.stop(0).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(0);
         assert_eq!(got.end.allocated_bytes - before, books.bytes, "run {run}");
         assert_eq!(got.counters.ticks, got.counters.recorded, "run {run}");
         let counts = count_of_sizes(&got);
@@ -269,17 +272,14 @@ fn sums_of_allocations_lie_in_their_intervals() {
 fn sizes_just_below_a_mean_keep_their_weight() {
     const COUNT: u64 = 2_000;
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let sites = sites(&mut Random::new(3), 1);
     for (interval, size) in [(4_096, 4_095), (4_100, 4_099), (10_000, 9_985)] {
         begin(&mut client, Start::heap("edge", mode::ALLOC, interval));
         for number in 0..COUNT {
             allocate(agent, &sites[0], address(number), size);
         }
-        let epoch = client.stop(0).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(0);
         let counts = count_of_sizes(&got);
         let samples = counts
             .iter()
@@ -328,8 +328,7 @@ fn agent_bytes(client: &mut Client<'_, '_, FakePlatform>) -> u64 {
 fn what_is_held_after_random_frees_lies_in_its_interval() {
     const INTERVAL: u64 = 4 << 10;
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let mut random = Random::new(2);
     let mut hits = Hits::default();
     let mut ratios = 0.0;
@@ -350,9 +349,7 @@ fn what_is_held_after_random_frees_lies_in_its_interval() {
             held.insert(number, (site, size, agent.platform().now_ns()));
             allocate(agent, &sites[site], address(number), size);
         }
-        let epoch = client.stop(0).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(0);
         let truth: HashMap<(Vec<u32>, u64, u64), ()> = held
             .values()
             .map(|(site, size, born_ns)| ((codes(&sites[*site]), *size, *born_ns), ()))
@@ -412,8 +409,7 @@ fn begin(client: &mut Client<'_, '_, FakePlatform>, start: Start<'_>) {
 #[test]
 fn recordings_of_several_modes_and_intervals_run_at_once() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let mut random = Random::new(3);
     let sites = sites(&mut random, 5);
     let sizes = any_sizes(&mut random);
@@ -436,9 +432,7 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
         }
     }
     for (recording, interval) in [(fine, 1 << 10), (coarse, 64 << 10)] {
-        let epoch = client.stop(recording).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(recording);
         let counts = count_of_sizes(&got);
         let mut estimate = Estimate::default();
         for ((site, size), count) in counts {
@@ -451,14 +445,10 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
             "{estimate:?} {books:?}"
         );
     }
-    let got = {
-        let epoch = client.stop(held).first_epoch;
-        client.fetch(epoch)
-    };
+    let got = client.collect_stop(held);
     assert_eq!(got.live, [], "everything was freed");
     assert!(got.end.freed_samples > 1_000 && got.counters.recorded > 1_000);
-    let epoch = client.stop(running).first_epoch;
-    let got = client.fetch(epoch);
+    let got = client.collect_stop(running);
     assert!(got.stacks.keys().all(|stack| *stack == codes(&sites[1])));
     assert!(got.samples > 300, "{}", got.samples);
 }
@@ -469,8 +459,7 @@ fn what_a_runtime_draws_is_estimated_like_the_rest() {
     const INTERVAL: u64 = 32 << 10;
     const OWN: u64 = 2 << 10;
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let mut random = Random::new(31);
     let sites = sites(&mut random, 2);
     let made = client.start(Start::heap("made", mode::ALLOC, INTERVAL));
@@ -504,9 +493,7 @@ fn what_a_runtime_draws_is_estimated_like_the_rest() {
         agent.on_sampled_alloc(key, 0, OWN, &registers);
         agent.on_sampled_alloc(key, 1 << 20, 0, &registers);
     }
-    let epoch = client.stop(made).first_epoch;
-    let got = client.fetch(epoch);
-    client.acknowledge(epoch);
+    let got = client.collect_stop(made);
     let counted = got.end.allocated_bytes - before;
     // What the runtime allocates is known from its samples.
     let deviation = (bytes as f64 / 2.0 * OWN as f64).sqrt();
@@ -538,9 +525,7 @@ fn what_a_runtime_draws_is_estimated_like_the_rest() {
 
 /// The exact count of bytes, from the head of an epoch of this recording.
 fn agent_bytes_of(client: &mut Client<'_, '_, FakePlatform>, recording: u64) -> u64 {
-    let epoch = client.dump(recording).first_epoch;
-    let got = client.fetch(epoch);
-    client.acknowledge(epoch);
+    let got = client.collect_dump(recording);
     got.end.allocated_bytes
 }
 
@@ -549,8 +534,7 @@ fn agent_bytes_of(client: &mut Client<'_, '_, FakePlatform>, recording: u64) -> 
 fn what_cannot_be_recorded_is_refused() {
     let config = fake::CONFIG;
     let agent = Agent::new(FakePlatform::new(128), config, leak(1 << 18)).unwrap();
-    let service = serve(&agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(&agent);
     let has = |client: &mut Client<'_, '_, FakePlatform>| {
         let answers = client.ask(&Hello {
             client: "test",
@@ -583,8 +567,7 @@ fn what_cannot_be_recorded_is_refused() {
 #[test]
 fn odd_calls_change_nothing_else() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     client.start(Start::heap("held", mode::LIVE, 64));
     let before = agent_bytes(&mut client);
     let null = std::ptr::null();
@@ -606,24 +589,20 @@ fn odd_calls_change_nothing_else() {
     agent.on_realloc(address(3), address(3), 200);
     agent.on_realloc(address(3), address(4), 300);
     agent.on_realloc(address(4), null, usize::MAX);
-    let epoch = client.dump(0).first_epoch;
-    let got = client.fetch(epoch);
-    client.acknowledge(epoch);
+    let got = client.collect_dump(0);
     let sizes: Vec<u64> = got.live.iter().map(|(_, size, _)| *size).collect();
     assert_eq!(sizes, [300]);
     assert_eq!(got.end.allocated_bytes - before, (1 << 60) + 600);
     assert_eq!(got.end.freed_samples, 3);
     agent.on_realloc(address(4), null, 0);
-    let epoch = client.stop(0).first_epoch;
-    assert_eq!(client.fetch(epoch).live, []);
+    assert_eq!(client.collect_stop(0).live, []);
 }
 
 /// The address is used again before the client fetches: only the new allocation is there.
 #[test]
 fn an_address_that_is_reused_at_once_is_the_new_allocation() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let sites = sites(&mut Random::new(4), 2);
     client.start(Start::heap("held", mode::LIVE, 64));
     for round in 0..1_000 {
@@ -634,8 +613,7 @@ fn an_address_that_is_reused_at_once_is_the_new_allocation() {
         agent.on_free(address(5));
     }
     allocate(agent, &sites[1], address(5), 77);
-    let epoch = client.stop(0).first_epoch;
-    let live = client.fetch(epoch).live;
+    let live = client.collect_stop(0).live;
     assert_eq!(live, [(codes(&sites[1]), 77, agent.platform().now_ns())]);
 }
 
@@ -644,8 +622,7 @@ fn an_address_that_is_reused_at_once_is_the_new_allocation() {
 #[test]
 fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let site = stack(&mut Random::new(21), 12);
     let timed = Start {
         duration_ns: SECOND,
@@ -673,9 +650,7 @@ fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {
         }
     }
     let mut held = |recording: u64| {
-        let epoch = client.stop(recording).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(recording);
         assert!(got.counters.add_up());
         let mut sizes: Vec<u64> = got.live.iter().map(|(_, size, _)| *size).collect();
         sizes.sort_unstable();
@@ -694,8 +669,7 @@ fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {
 #[test]
 fn an_answer_shows_what_is_held_while_it_is_sent() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let site = stack(&mut Random::new(22), 12);
     client.start(Start::heap("held", mode::LIVE, 64));
     look_at_the_next(agent);
@@ -714,17 +688,14 @@ fn an_answer_shows_what_is_held_while_it_is_sent() {
 #[test]
 fn a_full_table_drops_new_samples_and_counts_them() {
     let agent = guest_with(1 << 20, 100);
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let site = stack(&mut Random::new(5), 12);
     client.start(Start::heap("held", mode::LIVE, 64));
     look_at_the_next(agent);
     for number in 0..1_000 {
         allocate(agent, &site, address(number), 100);
     }
-    let epoch = client.dump(0).first_epoch;
-    let got = client.fetch(epoch);
-    client.acknowledge(epoch);
+    let got = client.collect_dump(0);
     assert_eq!(got.counters.ticks, 1_000);
     assert_eq!(got.counters.recorded + got.counters.overflow, 1_000);
     assert_eq!(got.counters.recorded, got.live.len() as u64);
@@ -738,16 +709,14 @@ fn a_full_table_drops_new_samples_and_counts_them() {
         agent.on_free(address(number));
     }
     allocate(agent, &site, address(7), 100);
-    let epoch = client.stop(0).first_epoch;
-    assert_eq!(client.fetch(epoch).live.len(), 1);
+    assert_eq!(client.collect_stop(0).live.len(), 1);
 }
 
 /// Samples of a recording that is gone must not fill the table, nor appear in the next one.
 #[test]
 fn samples_of_a_removed_recording_are_removed() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let site = stack(&mut Random::new(6), 12);
     client.start(Start::heap("first", mode::LIVE, 64));
     for number in 0..500 {
@@ -760,8 +729,7 @@ fn samples_of_a_removed_recording_are_removed() {
     agent.platform().advance(1);
     client.start(Start::heap("second", mode::LIVE, 64));
     allocate(agent, &site, address(1_000), 100);
-    let epoch = client.stop(0).first_epoch;
-    assert_eq!(client.fetch(epoch).live.len(), 1);
+    assert_eq!(client.collect_stop(0).live.len(), 1);
 }
 
 /// Guards against samples that are held for ever: until the samples of a removed recording are removed, they seem to be of
@@ -798,8 +766,7 @@ fn a_free_passes_by_samples_of_a_removed_recording() {
 fn held_allocations_keep_their_stacks_while_stacks_age() {
     // Memory for about a thousand nodes.
     let agent = guest_with(256 << 10, 700);
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let mut random = Random::new(8);
     let sites = sites(&mut random, 10);
     let held = client.start(Start::heap("held", mode::LIVE, 64));
@@ -829,8 +796,7 @@ fn held_allocations_keep_their_stacks_while_stacks_age() {
             books.retain(|_, it| *it != number);
         }
     }
-    let epoch = client.stop(held).first_epoch;
-    let got = client.fetch(epoch);
+    let got = client.collect_stop(held);
     assert_eq!(got.counters.aged, 0, "{:?}", got.counters);
     let live: HashMap<_, _> = got.live.into_iter().map(|it| (it, ())).collect();
     assert_eq!(live.len(), books.len());
@@ -855,8 +821,7 @@ fn a_vcpu_may_free_what_another_one_allocated() {
         });
     };
     on(0, 0);
-    let service = serve(&agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(&agent);
     client.start(Start::heap("held", mode::LIVE, 64));
     for vcpu in 0..2 {
         agent.platform().switch_to(vcpu);
@@ -891,8 +856,7 @@ fn a_vcpu_may_free_what_another_one_allocated() {
 #[test]
 fn arenas_become_counters() {
     let agent = guest();
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     agent.arena("heap", 5_000, 64 << 20).unwrap();
     agent.arena("heap", 6_000, 64 << 20).unwrap();
     assert!(agent.arena("", 1, 2).is_err());
@@ -975,9 +939,7 @@ fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
     heap.attach(agent);
     let fetch = || {
         let mut client = client.borrow_mut();
-        let epoch = client.dump(held).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_dump(held);
         got
     };
     let layout = Layout::from_size_align(1_000, 8).unwrap();
@@ -1006,8 +968,7 @@ fn samples_that_share_an_address_keep_their_own_stacks() {
     let agent = guest_with(1 << 20, 700);
     let heap = Sampled::new(Slow(|| {}));
     heap.attach(agent);
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     let sites = sites(&mut Random::new(23), 2);
     let all = 0..100;
     let allocate = |site: &Stack, number: u64, size: u64| {
@@ -1042,9 +1003,7 @@ fn samples_that_share_an_address_keep_their_own_stacks() {
         assert!(moved.is_null());
     }
     for (recording, site) in [(first, &sites[0]), (second, &sites[1]), (third, &sites[1])] {
-        let epoch = client.stop(recording).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_stop(recording);
         let expected = codes(site);
         let is_expected =
             |(stack, size, _): &&(Vec<u32>, u64, u64)| *stack == expected && *size == 1_000;
@@ -1062,8 +1021,7 @@ fn allocations_that_fail_are_not_counted() {
     let agent = guest();
     let heap = Sampled::new(Scarce(std::cell::Cell::new(2)));
     heap.attach(agent);
-    let service = serve(agent);
-    let mut client = Client::connect(&service);
+    let mut client = connected(agent);
     client.start(Start::heap("held", mode::LIVE, 64));
     let before = agent_bytes(&mut client);
     let layout = Layout::from_size_align(1_000, 8).unwrap();
@@ -1073,15 +1031,12 @@ fn allocations_that_fail_are_not_counted() {
         let second = heap.alloc_zeroed(layout);
         assert!(heap.alloc(layout).is_null() && heap.alloc_zeroed(layout).is_null());
         assert!(heap.realloc(first, layout, 2_000).is_null());
-        let epoch = client.dump(0).first_epoch;
-        let got = client.fetch(epoch);
-        client.acknowledge(epoch);
+        let got = client.collect_dump(0);
         assert_eq!(got.end.allocated_bytes - before, 2_000);
         assert_eq!((got.live.len(), got.end.freed_samples), (2, 0));
         heap.dealloc(first, layout);
         heap.dealloc(second, layout);
     }
-    let epoch = client.stop(0).first_epoch;
-    let got = client.fetch(epoch);
+    let got = client.collect_stop(0);
     assert_eq!((got.live.len(), got.end.freed_samples), (0, 2));
 }

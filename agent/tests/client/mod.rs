@@ -175,6 +175,24 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         pending.first_epoch
     }
 
+    /// Ends a recording, or the only one if this is 0; fetches and acknowledges what waits of the first vCPU.
+    pub fn collect_stop(&mut self, recording: u64) -> Download {
+        let epoch = self.stop(recording).first_epoch;
+        self.collect(epoch)
+    }
+
+    /// The same for the epoch of a recording that goes on.
+    pub fn collect_dump(&mut self, recording: u64) -> Download {
+        let epoch = self.dump(recording).first_epoch;
+        self.collect(epoch)
+    }
+
+    fn collect(&mut self, epoch: u64) -> Download {
+        let got = self.fetch(epoch);
+        self.acknowledge(epoch);
+        got
+    }
+
     /// Ends the only recording, and drops what it has counted.
     pub fn discard(&mut self) {
         let epoch = self.stop(0).first_epoch;
