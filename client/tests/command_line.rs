@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use peer::program::has;
 use peer::{Peer, Script, program};
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
@@ -38,7 +39,7 @@ fn refused(code: i32, line: &str, words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let (stdout, stderr) = expect(code, line, directory.path());
     assert_eq!(stdout, "", "an error belongs to stderr");
-    program::has(&stderr, words);
+    has(&stderr, words);
     program::is_empty(directory.path());
 }
 
@@ -61,33 +62,15 @@ fn greeted(mut stream: TcpStream, rest: &[u8]) {
 #[test]
 fn help_teaches() {
     let here = tempfile::tempdir().unwrap();
-    let (help, _) = expect(0, "--help", here.path());
-    program::has(
-        &help,
-        &[
-            "connect",
-            "report",
-            "doctor",
-            "keygen",
-            "--key-file",
-            "completions",
-            "Examples:",
-            "Exit codes:",
-            "130",
-        ],
-    );
-    let (help, _) = expect(0, "connect --help", here.path());
-    for word in [
-        "info",
-        "record",
-        "start",
-        "stop",
-        "dump",
-        "check",
-        "[IPV6]:PORT",
-        "7777",
+    let of_all = "connect report doctor keygen --key-file completions Examples: Exit codes: 130";
+    let of_connect = "info record start stop dump check copy [IPV6]:PORT 7777";
+    for (line, words_of_it) in [
+        ("--help", of_all),
+        ("connect --help", of_connect),
+        ("report --help", "--salvage Examples:"),
     ] {
-        assert!(help.contains(word), "no {word:?} in:\n{help}");
+        let (help, _) = expect(0, line, here.path());
+        has(&help, &words(words_of_it));
     }
     for word in ["info", "record", "start", "stop", "dump", "check", "copy"] {
         let (help, _) = expect(0, &format!("connect h {word} --help"), here.path());
@@ -96,11 +79,6 @@ fn help_teaches() {
     // Events have no beginning to count from: a time such as 12s is an error there.
     let (help, _) = expect(0, "connect h events --help", here.path());
     assert!(help.contains("-30s") && !help.contains("12s"), "{help}");
-    let (help, _) = expect(0, "report --help", here.path());
-    assert!(
-        help.contains("--salvage") && help.contains("Examples:"),
-        "{help}"
-    );
     let (version, _) = expect(0, "--version", here.path());
     assert_eq!(
         version,
@@ -220,7 +198,7 @@ fn manual_pages_and_completions_are_installed_by_one_command() {
     assert!(page("unikprof-client.1").contains("Exit codes"));
     // Pages say what the help says, options and examples alike.
     let record = page("unikprof-client-connect-record.1");
-    program::has(
+    has(
         &record,
         &[
             "\\-\\-interval",
@@ -342,7 +320,7 @@ fn info_and_check_tell_what_there_is() {
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
     let (info, stderr) = connect(0, &peer, "info", here.path());
-    program::has(
+    has(
         &info,
         &[
             "web-1",
@@ -363,9 +341,9 @@ fn info_and_check_tell_what_there_is() {
     assert_eq!(status["recordings"][0]["state"], "finished");
     assert_eq!(status["nodes_capacity"], 8192);
     let (started, _) = connect(0, &peer, "start --name n", here.path());
-    assert!(
-        started.contains("started recording 3 `n`: running time at 997 Hz"),
-        "{started}"
+    has(
+        &started,
+        &["started recording 3 `n`: running time at 997 Hz"],
     );
 }
 
@@ -520,10 +498,7 @@ fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
         "record 1s -o /dev/full --format text",
         here.path(),
     );
-    assert!(
-        stderr.contains("/dev/full") && stderr.contains("is complete, in "),
-        "{stderr}"
-    );
+    has(&stderr, &["/dev/full", "is complete, in "]);
     let kept = stderr
         .split("is complete, in ")
         .nth(1)
@@ -555,6 +530,7 @@ fn outputs_that_cannot_be_written() {
             &format!("connect {address} stop --name record-"),
         ],
     );
+    assert_eq!(peer.asked("acknowledge"), 0, "the guest keeps its counts");
 }
 
 /// Stacks of one vCPU that take many blocks of a disk.
@@ -661,85 +637,88 @@ fn a_refusal_is_told() {
         &format!("connect {address} record 1s --interval 11s"),
         &["outside the agent's limits", "0.1 Hz"],
     );
+    refused(
+        5,
+        &format!("connect {address} record 1s --depth 129"),
+        &["outside the agent's limits", "128"],
+    );
+    assert_eq!(peer.asked("refused"), 1, "the first alone was sent");
 }
 
 #[test]
 fn bad_input_files() {
     let files = tempfile::tempdir().unwrap();
     let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
-    fs::write(path("text"), "not a recording").unwrap();
-    fs::write(path("empty"), "").unwrap();
-    refused(
-        6,
-        &format!("report {}", path("none")),
-        &["cannot read", "none"],
-    );
-    refused(
-        6,
-        &format!("report {}", files.path().to_str().unwrap()),
-        &["the folder has no .unikprof file"],
-    );
-    refused(
-        6,
-        &format!("report {}", path("text")),
-        &["not a unikprof recording", "found `not a recording`"],
-    );
-    refused(
-        6,
-        &format!("report {}", path("empty")),
-        &["not a unikprof recording", "found an empty file"],
-    );
-
     let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
     connect(0, &peer, "record 1s -o r.unikprof", files.path());
-    let whole = fs::read(path("r.unikprof")).unwrap();
-    fs::write(path("begun"), &whole[..40]).unwrap();
-    refused(
-        6,
-        &format!("report {} --salvage", path("begun")),
-        &["damaged at byte", "nothing can be salvaged"],
-    );
-    fs::write(path("cut"), &whole[..whole.len() - 20]).unwrap();
-    refused(
-        6,
-        &format!("report {}", path("cut")),
-        &["damaged at byte", "--salvage"],
-    );
-    let (_, stderr) = expect(
-        0,
-        &format!("report {} --salvage", path("cut")),
-        files.path(),
-    );
-    assert!(stderr.contains("incomplete"), "{stderr}");
-    refused(
-        2,
-        &format!("report {} --vcpu 0,7", path("r.unikprof")),
-        &["has no vCPU 7", "it has 0"],
-    );
-
-    // The program itself is an ELF image, but not the guest's.
     let recording = path("r.unikprof");
-    refused(
-        6,
-        &format!("report {recording} --image {PROGRAM}"),
-        &["build-id", "abababab", "--force-image"],
-    );
-    refused(
-        6,
-        &format!("report {recording} --image {}", path("text")),
-        &["not an ELF file"],
-    );
-    refused(
-        6,
-        &format!("report {recording} --symbols {}", path("text")),
-        &["contains no functions"],
-    );
-    refused(
-        6,
-        &format!("connect {address} record 1s -o r.svg --image {PROGRAM}"),
-        &["build-id", "abababab"],
-    );
+    let whole = fs::read(&recording).unwrap();
+    let [none, text, empty, begun, cut] = ["none", "text", "empty", "begun", "cut"].map(path);
+    fs::write(&text, "not a recording").unwrap();
+    fs::write(&empty, "").unwrap();
+    fs::write(&begun, &whole[..40]).unwrap();
+    fs::write(&cut, &whole[..whole.len() - 20]).unwrap();
+    let (folder, address) = (tempfile::tempdir().unwrap(), peer.address);
+    let folder = folder.path().display();
+    // The program itself is an ELF image, but not the guest's.
+    let another = format!("--image {PROGRAM}");
+    for (code, line, words) in [
+        (6, format!("report {none}"), &["cannot read", "none"][..]),
+        (
+            6,
+            format!("report {folder}"),
+            &["the folder has no .unikprof file"],
+        ),
+        (
+            6,
+            format!("report {text}"),
+            &["not a unikprof recording", "found `not a recording`"],
+        ),
+        (
+            6,
+            format!("report {empty}"),
+            &["not a unikprof recording", "found an empty file"],
+        ),
+        (
+            6,
+            format!("report {begun} --salvage"),
+            &["damaged at byte", "nothing can be salvaged"],
+        ),
+        (
+            6,
+            format!("report {cut}"),
+            &["damaged at byte", "--salvage"],
+        ),
+        (
+            2,
+            format!("report {recording} --vcpu 0,7"),
+            &["has no vCPU 7", "it has 0"],
+        ),
+        (
+            6,
+            format!("report {recording} {another}"),
+            &["build-id", "abababab", "--force-image"],
+        ),
+        (
+            6,
+            format!("report {recording} --image {text}"),
+            &["not an ELF file"],
+        ),
+        (
+            6,
+            format!("report {recording} --symbols {text}"),
+            &["contains no functions"],
+        ),
+        (
+            6,
+            format!("connect {address} record 1s -o r.svg {another}"),
+            &["build-id", "abababab"],
+        ),
+    ] {
+        refused(code, &line, words);
+    }
+    let (_, stderr) = expect(0, &format!("report {cut} --salvage"), files.path());
+    assert!(stderr.contains("incomplete"), "{stderr}");
 }
 
 #[test]
@@ -875,14 +854,8 @@ fn doctor_asks_an_agent_without_disturbing_it() {
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
     let (stdout, _) = expect(0, &format!("doctor {address}"), here.path());
-    assert!(
-        stdout.contains(&format!("the agent at {address}")),
-        "{stdout}"
-    );
-    assert!(
-        stdout.contains("This agent's profiles can be trusted"),
-        "{stdout}"
-    );
+    has(&stdout, &[&format!("the agent at {address}")]);
+    has(&stdout, &["This agent's profiles can be trusted"]);
     assert_eq!(peer.log(), ["hello", "check"]);
 }
 
@@ -891,9 +864,9 @@ fn doctor_says_whether_it_took_a_file_or_an_address() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("web"), "").unwrap();
     let (_, stderr) = expect(6, "doctor web", here.path());
-    assert!(
-        stderr.contains("using the file web; for the agent, write `web:7777`"),
-        "{stderr}"
+    has(
+        &stderr,
+        &["using the file web; for the agent, write `web:7777`"],
     );
     refused(6, "doctor gone.unikprof", &["gone.unikprof"]);
     // A mistyped file's name could be a host's: the error says that it was looked up as one.

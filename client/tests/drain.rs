@@ -14,6 +14,7 @@ use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::message::Started;
+use unikprof_test_kit::assert_is;
 
 /// One vCPU, whose epochs have a new stack each, and whose ring holds so many records and has so many new ones at each
 /// look. The recording ends once it was dumped so often.
@@ -235,10 +236,7 @@ fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
     assert!(matches!(error, RecordError::StillRunning { .. }), "{error}");
     assert!(error.to_string().contains("stop --name"), "{error}");
     let recording = read(&path);
-    assert!(matches!(
-        recording.completeness,
-        Completeness::Incomplete(_)
-    ));
+    assert_is!(recording.completeness, Completeness::Incomplete(_));
     assert!(recording.profile.sample_count() >= samples(&script, 1));
 }
 

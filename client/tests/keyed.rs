@@ -14,6 +14,7 @@ use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{self, RecordError, Request, Session, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{refusal, role};
+use unikprof_test_kit::assert_is;
 
 /// The bytes that an agent with a key sends in the clear: its preamble and the reply to the handshake.
 const CLEAR: usize = 16 + 10 + 64;
@@ -77,27 +78,6 @@ fn a_recording_is_made_under_a_key_whatever_the_length_of_records() {
     }
 }
 
-#[test]
-fn an_agent_with_a_key_is_not_entered_without() {
-    let (error, peer) = refused(Keyed::default(), Access::Open);
-    assert!(
-        matches!(error, ConnectionError::KeyNeeded { .. }),
-        "{error}"
-    );
-    assert!(error.to_string().contains("--key-file"), "{error}");
-    assert_eq!(error.exit_code(), 10);
-    assert!(!peer.log().contains(&"hello".into()));
-}
-
-#[test]
-fn another_key_is_refused_and_named_by_its_id() {
-    let (error, _) = refused(Keyed::default(), key(OTHER_SECRET).into());
-    assert!(matches!(error, ConnectionError::BadKey { .. }), "{error}");
-    let text = error.to_string();
-    assert!(text.contains(&key(OTHER_SECRET).id().to_string()), "{text}");
-    assert_eq!(error.exit_code(), 10);
-}
-
 /// The handshake authenticates both preambles: the client's in the first message, the agent's in the second.
 #[test]
 fn an_altered_preamble_fails_the_handshake() {
@@ -114,10 +94,7 @@ fn an_altered_preamble_fails_the_handshake() {
         ..Keyed::default()
     };
     let (error, peer) = refused(altered, key(SECRET).into());
-    assert!(
-        matches!(error, ConnectionError::FalseAgent { .. }),
-        "{error}"
-    );
+    assert_is!(error, ConnectionError::FalseAgent { .. });
     assert!(!peer.log().contains(&"hello".into()));
 }
 
@@ -141,10 +118,7 @@ fn who_has_taken_the_agents_place_is_found_out() {
         ..Keyed::default()
     };
     let (error, peer) = refused(other, key(SECRET).into());
-    assert!(
-        matches!(error, ConnectionError::FalseAgent { .. }),
-        "{error}"
-    );
+    assert_is!(error, ConnectionError::FalseAgent { .. });
     assert_eq!(error.exit_code(), 10);
     assert!(!peer.log().contains(&"hello".into()));
 }
@@ -165,10 +139,7 @@ fn a_downgrade_is_refused() {
     ] {
         let peer = Peer::start(script);
         let error = open(&peer, key(SECRET).into(), PATIENT).unwrap_err();
-        assert!(
-            matches!(error, ConnectionError::OpenAgent { .. }),
-            "{error}"
-        );
+        assert_is!(error, ConnectionError::OpenAgent { .. });
         assert!(error.to_string().contains("omit --key-file"), "{error}");
         assert_eq!(error.exit_code(), 10);
         assert!(!peer.log().contains(&"hello".into()));
@@ -183,10 +154,7 @@ fn an_unknown_protection_is_refused() {
     };
     for access in [Access::Open, key(SECRET).into()] {
         let (error, _) = refused(unknown.clone(), access);
-        assert!(
-            matches!(error, ConnectionError::UnknownSecurity { found: 7, .. }),
-            "{error}"
-        );
+        assert_is!(error, ConnectionError::UnknownSecurity { found: 7, .. });
         assert_eq!(error.exit_code(), 4);
     }
 }
@@ -354,15 +322,12 @@ fn who_is_always_turned_away_hears_so_in_time() {
     // Time enough for more than one try on a busy machine.
     let connect = Duration::from_secs(3);
     let error = open(&peer, key(SECRET).into(), connect).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            ConnectionError::Refused {
-                code: refusal::BUSY,
-                ..
-            }
-        ),
-        "{error}"
+    assert_is!(
+        error,
+        ConnectionError::Refused {
+            code: refusal::BUSY,
+            ..
+        }
     );
     assert!(peer.log().len() >= 2);
 }
@@ -385,11 +350,8 @@ fn a_connection_that_comes_back_without_the_key_is_not_taken() {
     });
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session(&peer), request, &path, &mut ()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            RecordError::Connection(ConnectionError::OpenAgent { .. })
-        ),
-        "{error}"
+    assert_is!(
+        error,
+        RecordError::Connection(ConnectionError::OpenAgent { .. })
     );
 }

@@ -158,10 +158,7 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
         ],
     );
     let (info, _) = connect(0, &peer, &["info"], here.path());
-    assert!(
-        info.contains("`default`: recording, unikprof-client 0.1.0"),
-        "{info}"
-    );
+    has(&info, &["`default`: recording, unikprof-client 0.1.0"]);
     assert!(info.contains("may use up to 10 % of a CPU"), "{info}");
     for text in [&all, &one, &info] {
         assert!(!text.contains('\x1b'), "{text}");

@@ -14,11 +14,22 @@ use unikprof_proto::file::{FileEnd, FileHeader, preamble};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::Nodes;
 use unikprof_proto::nodes::{Encoder, Node};
+use unikprof_test_kit::assert_is;
 
 fn write(directory: &Path, script: &Script, epochs: &[u64], incomplete: Option<&str>) -> PathBuf {
     let path = directory.join("r.unikprof");
     peer::write_file(&path, script, epochs, &[], incomplete);
     path
+}
+
+/// The bytes of a complete file of these epochs.
+fn written(script: &Script, epochs: &[u64]) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    fs::read(write(directory.path(), script, epochs, None)).unwrap()
+}
+
+fn recorded(script: &Script, epochs: &[u64]) -> Recording {
+    read(&written(script, epochs), Reading::Strict).unwrap()
 }
 
 fn read(bytes: &[u8], reading: Reading) -> Result<Recording, RecordingError> {
@@ -27,10 +38,8 @@ fn read(bytes: &[u8], reading: Reading) -> Result<Recording, RecordingError> {
 
 #[test]
 fn what_is_written_comes_back() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script::default();
-    let path = write(directory.path(), &script, &[7], None);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let recording = recorded(&script, &[7]);
     assert_eq!(recording.completeness, Completeness::Complete);
     assert_eq!(recording.epochs, 1);
     assert_eq!(recording.created_unix_ns, 1_700_000_000_000_000_000);
@@ -88,7 +97,6 @@ fn what_is_written_comes_back() {
 /// another line or function.
 #[test]
 fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
-    let directory = tempfile::tempdir().unwrap();
     let (blocked, late) = (5, 6);
     let script = Script {
         vcpus: vec![vec![
@@ -99,8 +107,7 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
         ]],
         ..Script::default()
     };
-    let path = write(directory.path(), &script, &[7], None);
-    let profile = Recording::open(&path, Reading::Strict).unwrap().profile;
+    let profile = recorded(&script, &[7]).profile;
     let leaf = |code: u64| Frame::leaf(0x10_0000 + code - 0x100);
     let caller = |code: u64| Frame::caller(0x10_0000 + code - 0x100);
     assert_eq!(
@@ -132,13 +139,11 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
 
 #[test]
 fn blocked_time_alone_is_counted_in_nanoseconds_and_misses_nothing() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script {
         mode: 2,
         ..Script::default()
     };
-    let path = write(directory.path(), &script, &[7, 8], None);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let recording = recorded(&script, &[7, 8]);
     assert_eq!(recording.contradictions, [""; 0]);
     let profile = &recording.profile;
     assert_eq!(profile.recording().mode, Mode::OffCpu);
@@ -152,10 +157,8 @@ fn blocked_time_alone_is_counted_in_nanoseconds_and_misses_nothing() {
 
 #[test]
 fn epochs_of_a_file_are_added_up() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script::default();
-    let path = write(directory.path(), &script, &[7, 8], None);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let recording = recorded(&script, &[7, 8]);
     assert_eq!(recording.epochs, 2);
     assert_eq!(recording.profile.sample_count(), 2 * script.samples());
     assert_eq!(recording.profile.vcpus()[0].counters.ticks, 34);
@@ -181,13 +184,11 @@ fn an_incomplete_recording_says_why() {
 
 #[test]
 fn samples_that_do_not_add_up_are_told() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script {
         extra_samples: 1,
         ..Script::default()
     };
-    let path = write(directory.path(), &script, &[7], None);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let recording = recorded(&script, &[7]);
     let warnings = &recording.profile.recording().warnings;
     assert!(warnings[0].contains("do not add up"), "{warnings:?}");
     assert!(
@@ -198,10 +199,8 @@ fn samples_that_do_not_add_up_are_told() {
 
 #[test]
 fn a_file_cut_anywhere_is_refused_and_salvaged_as_far_as_it_goes() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script::default();
-    let path = write(directory.path(), &script, &[7], None);
-    let bytes = fs::read(path).unwrap();
+    let bytes = written(&script, &[7]);
     let mut best = 0;
     for cut in 0..bytes.len() {
         let strict = read(&bytes[..cut], Reading::Strict).unwrap_err();
@@ -229,9 +228,7 @@ fn a_file_cut_anywhere_is_refused_and_salvaged_as_far_as_it_goes() {
 
 #[test]
 fn every_changed_byte_is_noticed() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = write(directory.path(), &Script::default(), &[7], None);
-    let bytes = fs::read(path).unwrap();
+    let bytes = written(&Script::default(), &[7]);
     // The last four bytes of the preamble are reserved.
     for at in (0..12).chain(16..bytes.len()) {
         for flip in [1, 0x80, 0xff] {
@@ -250,9 +247,7 @@ fn every_changed_byte_is_noticed() {
 #[test]
 fn shuffled_repeated_and_missing_frames_never_pass() {
     let script = Script::default();
-    let directory = tempfile::tempdir().unwrap();
-    let path = write(directory.path(), &script, &[7], None);
-    let bytes = fs::read(path).unwrap();
+    let bytes = written(&script, &[7]);
     let mut frames = Vec::new();
     let mut rest = &bytes[16..];
     while let Some(frame) = unikprof_proto::frame::split(rest).unwrap() {
@@ -354,10 +349,7 @@ fn counts_of_stacks_that_are_missing_are_refused_in_a_complete_file() {
     frames.remove(at.unwrap());
     let error = read(&file(&script, &frames, true), Reading::Strict).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("expected") && text.contains("found"),
-        "{text}"
-    );
+    has(&text, &["expected", "found"]);
     assert!(text.contains("--salvage"), "{text}");
     for (complete, reading) in [(false, Reading::Strict), (true, Reading::Salvage)] {
         let kept = read(&file(&script, &frames, complete), reading).unwrap();
@@ -412,13 +404,11 @@ fn impossible_stack_nodes_are_refused() {
 
 #[test]
 fn what_the_agent_gave_up_is_a_frame_and_part_of_the_accounting() {
-    let directory = tempfile::tempdir().unwrap();
     let script = Script {
         aged: 4,
         ..Script::default()
     };
-    let path = write(directory.path(), &script, &[7, 8], None);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let recording = recorded(&script, &[7, 8]);
     assert_eq!(recording.contradictions, [""; 0]);
     let profile = &recording.profile;
     assert_eq!(profile.sample_count(), 2 * script.samples() + 2 * 2 * 4);
@@ -457,10 +447,7 @@ fn a_frame_code_of_no_mapping_is_refused() {
     };
     let path = write(directory.path(), &script, &[7], None);
     let error = Recording::open(&path, Reading::Strict).unwrap_err();
-    assert!(
-        error.to_string().contains("0x5000 is in no mapping"),
-        "{error}"
-    );
+    has(&error.to_string(), &["0x5000 is in no mapping"]);
 }
 
 #[test]
@@ -471,10 +458,7 @@ fn foreign_files_are_named_for_what_they_are() {
         b"unikprof\x01\0\x01\0\0\0\0\0",
     ] {
         let error = read(bytes, Reading::Salvage).unwrap_err();
-        assert!(
-            matches!(error, RecordingError::NotARecording { .. }),
-            "{error}"
-        );
+        assert_is!(error, RecordingError::NotARecording { .. });
         assert_eq!(error.exit_code(), 6);
     }
     let error = read(b"\x89unikrec\x02\0\x01\0\0\0\0\0", Reading::Strict).unwrap_err();

@@ -12,6 +12,7 @@ use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_test_kit::assert_is;
 
 fn fetch(peer: &Peer, request: Request, path: &Path) -> Result<Outcome, RecordError> {
     record::fetch(&mut peer.session(PATIENT), request, path, &mut ())
@@ -194,16 +195,10 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
     let request = Request::Stop { recording: 0 };
     let mut session = peer.session(Duration::from_millis(400));
     let outcome = record::fetch(&mut session, request, &path, &mut ()).unwrap();
-    assert!(
-        matches!(outcome.incomplete, Some(RecordError::Lost { .. })),
-        "{outcome:?}"
-    );
+    assert_is!(outcome.incomplete, Some(RecordError::Lost { .. }));
     assert_eq!(peer.asked("acknowledge"), 0);
     let recording = Recording::open(&path, Reading::Strict).unwrap();
-    assert!(matches!(
-        recording.completeness,
-        Completeness::Incomplete(_)
-    ));
+    assert_is!(recording.completeness, Completeness::Incomplete(_));
     let samples = recording.profile.sample_count();
     assert!(samples > 0 && samples < script.samples(), "{samples}");
 }
@@ -299,42 +294,6 @@ fn a_guest_that_restarted_is_not_taken_for_the_same() {
 }
 
 #[test]
-fn a_full_disk_leaves_the_counts_in_the_guest() {
-    let peer = Peer::start(Script::default());
-    let error = peer.record(Path::new("/dev/full"), PATIENT).unwrap_err();
-    assert_eq!(error.exit_code(), 7, "{error}");
-    assert!(error.to_string().contains("free some space"), "{error}");
-    assert!(
-        error.to_string().contains("fetch it with `stop`"),
-        "{error}"
-    );
-    assert_eq!(peer.asked("acknowledge"), 0);
-}
-
-#[test]
-fn settings_outside_the_agents_limits_are_not_sent() {
-    let peer = Peer::start(Script::default());
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("r.unikprof");
-    for settings in [
-        Settings {
-            period_ns: 9_999,
-            ..Settings::default()
-        },
-        Settings {
-            depth: Some(129),
-            ..Settings::default()
-        },
-    ] {
-        let mut session = peer.session(PATIENT);
-        let error = record::record(&mut session, &settings, &path, &mut ()).unwrap_err();
-        assert!(matches!(error, RecordError::Limit { .. }), "{error}");
-        assert_eq!(error.exit_code(), 5);
-    }
-    assert!(!peer.log().contains(&"start".into()));
-}
-
-#[test]
 fn two_interrupts_give_up() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
@@ -356,10 +315,7 @@ fn two_interrupts_give_up() {
     interrupt.raise();
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
-    assert!(matches!(
-        error,
-        RecordError::Connection(ConnectionError::Interrupted)
-    ));
+    assert_is!(error, RecordError::Connection(ConnectionError::Interrupted));
     assert_eq!(error.exit_code(), 130);
     assert!(names(directory.path()).is_empty());
 }

@@ -104,10 +104,7 @@ fn to_throw_away_must_be_said_and_fetches_nothing() {
     let peer = Peer::start(three());
     let words = ["stop", "--name", "nightly", "--discard"];
     let (stdout, _) = connect(0, &peer, &words, here.path());
-    assert!(
-        stdout.contains("`nightly`") && stdout.contains("its data was dropped"),
-        "{stdout}"
-    );
+    has(&stdout, &["`nightly`", "its data was dropped"]);
     assert_eq!(peer.log(), ["hello", "check", "stop 5", "acknowledge 7"]);
     is_empty(here.path());
     let both = ["stop", "--discard", "-o", "r.unikprof"];

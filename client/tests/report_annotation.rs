@@ -12,6 +12,7 @@ use unikprof_client::profile::{
 };
 use unikprof_client::report::{Annotation, AnnotationError, Format, Report, ReportOptions};
 use unikprof_client::symbols::{CodeError, Force, Images, Symbolizer};
+use unikprof_test_kit::assert_is;
 
 mod compiled;
 
@@ -266,10 +267,7 @@ fn what_has_no_code_is_an_error_that_says_why() {
 
     let nothing = Symbolizer::new(Images::new(nothing_found()));
     let no_image = fails(&nothing, &profile, "^0x[0-9a-f]*1[0-9a-f] program.elf");
-    assert!(
-        matches!(no_image, AnnotationError::Function(_)),
-        "{no_image}"
-    );
+    assert_is!(no_image, AnnotationError::Function(_));
     let at = BIAS + program.function("outer").start;
     let no_image = fails(&nothing, &profile, &format!("^{at:#x}"));
     assert!(no_image.to_string().contains("--image"), "{no_image}");

@@ -19,6 +19,7 @@ use unikprof_client::symbols::{
     Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
     Symbolized, Symbolizer,
 };
+use unikprof_test_kit::assert_is;
 
 mod compiled;
 
@@ -413,10 +414,7 @@ fn another_build_is_refused_and_can_be_forced() {
     let mut images = Images::new(nothing_found());
     images.add_image(&other.path, Force::Yes).unwrap();
     let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
-    assert!(matches!(
-        symbolized.warnings()[0],
-        SymbolWarning::Forced { .. }
-    ));
+    assert_is!(symbolized.warnings()[0], SymbolWarning::Forced { .. });
 }
 
 #[test]
@@ -437,10 +435,7 @@ fn a_recording_without_build_ids_is_named_with_a_warning() {
         .for_each(|mapping| mapping.build_id = None);
     let profile = in_outer(&program, mappings);
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert!(matches!(
-        symbolized.warnings(),
-        [SymbolWarning::NotVerified { .. }]
-    ));
+    assert_is!(symbolized.warnings(), [SymbolWarning::NotVerified { .. }]);
     assert!(first(&symbolized, &profile).starts_with("outer"));
 }
 
@@ -461,10 +456,7 @@ fn without_debug_information_the_symbol_table_names_functions() {
     );
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_eq!(first(&symbolized, &profile), "outer ?:?");
-    assert!(matches!(
-        symbolized.warnings(),
-        [SymbolWarning::NoDebugInfo { .. }]
-    ));
+    assert_is!(symbolized.warnings(), [SymbolWarning::NoDebugInfo { .. }]);
 }
 
 #[test]
@@ -475,10 +467,7 @@ fn a_stripped_image_leaves_addresses_and_says_so() {
     let mappings = program.mappings(0);
     let profile = profile(mappings.clone(), [Frame::leaf(address)]);
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert!(matches!(
-        symbolized.warnings(),
-        [SymbolWarning::Stripped { .. }]
-    ));
+    assert_is!(symbolized.warnings(), [SymbolWarning::Stripped { .. }]);
     let offset = mappings.iter().find_map(|m| m.offset_of(address)).unwrap();
     assert_eq!(
         first(&symbolized, &profile),
@@ -519,13 +508,9 @@ fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
     *bad.last_mut().unwrap() ^= 1;
     fs::write(&beside, &bad).unwrap();
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert!(
-        matches!(
-            symbolized.warnings()[0],
-            SymbolWarning::DebugFileDiffers { .. }
-        ),
-        "{:?}",
-        symbolized.warnings()
+    assert_is!(
+        symbolized.warnings()[0],
+        SymbolWarning::DebugFileDiffers { .. }
     );
 
     fs::remove_file(&beside).unwrap();
@@ -892,14 +877,14 @@ fn a_recorded_path_is_opened_only_for_the_same_build() {
         .resolve(&differs)
         .unwrap();
     assert!(shown(&symbolized, first)[0].starts_with("0x"));
-    assert!(matches!(
+    assert_is!(
         symbolized.warnings()[0],
         SymbolWarning::LocalFileDiffers { .. }
-    ));
-    assert!(matches!(
+    );
+    assert_is!(
         symbolized.warnings()[1],
         SymbolWarning::NoImage { addresses: 1, .. }
-    ));
+    );
 }
 
 #[test]
@@ -978,10 +963,7 @@ fn another_processors_image_is_refused() {
     let path = program.dir.path().join("other.elf");
     fs::write(&path, bytes).unwrap();
     let error = resolve(&profile(program.mappings(0), []), &path).unwrap_err();
-    assert!(
-        matches!(error, SymbolError::WrongArchitecture { .. }),
-        "{error}"
-    );
+    assert_is!(error, SymbolError::WrongArchitecture { .. });
 }
 
 /// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.

@@ -81,10 +81,7 @@ fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
     assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
     is_empty(here.path());
     let (check, _) = connect(0, &peer, &["check"], here.path());
-    assert!(
-        check.contains("none: no memory was given for it"),
-        "{check}"
-    );
+    has(&check, &["none: no memory was given for it"]);
     let (info, _) = connect(0, &peer, &["info"], here.path());
     assert!(info.contains("samples have no times"), "{info}");
     connect(0, &peer, &["dump", "-o", "r.unikprof"], here.path());
@@ -268,51 +265,33 @@ fn rings_that_lie_are_refused() {
             payload: &[0; 3],
         })
     };
-    let bytes = |parts: &[Vec<u8>]| parts.concat();
+    let bytes = |parts: &[&[u8]]| parts.concat();
     let start = encode(&head(0, 0, count));
     let end = ring::end(0, count);
     let whole = run_of(0, &records);
     for (what, sent) in [
-        (
-            "records before their head",
-            bytes(&[whole.clone(), start.clone(), end.clone()]),
-        ),
+        ("records before their head", bytes(&[&whole, &start, &end])),
         ("an end alone", end.clone()),
-        (
-            "two heads",
-            bytes(&[start.clone(), start.clone(), end.clone()]),
-        ),
+        ("two heads", bytes(&[&start, &start, &end])),
         (
             "another vCPU's head",
-            bytes(&[encode(&head(1, 0, count)), ring::end(1, count)]),
+            bytes(&[&encode(&head(1, 0, count)), &ring::end(1, count)]),
         ),
         (
             "another vCPU's end",
-            bytes(&[start.clone(), whole.clone(), ring::end(1, count)]),
+            bytes(&[&start, &whole, &ring::end(1, count)]),
         ),
-        (
-            "records twice",
-            bytes(&[start.clone(), whole.clone(), whole.clone(), end.clone()]),
-        ),
+        ("records twice", bytes(&[&start, &whole, &whole, &end])),
         (
             "records beyond the head's",
-            bytes(&[start.clone(), run_of(5, &records), end.clone()]),
+            bytes(&[&start, &run_of(5, &records), &end]),
         ),
-        (
-            "a count of many",
-            bytes(&[start.clone(), lying_count(9), end.clone()]),
-        ),
-        (
-            "a count of few",
-            bytes(&[start.clone(), lying_count(1), end.clone()]),
-        ),
-        (
-            "a count of none",
-            bytes(&[start.clone(), lying_count(0), end.clone()]),
-        ),
+        ("a count of many", bytes(&[&start, &lying_count(9), &end])),
+        ("a count of few", bytes(&[&start, &lying_count(1), &end])),
+        ("a count of none", bytes(&[&start, &lying_count(0), &end])),
         (
             "stacks among them",
-            bytes(&[start.clone(), ring::stacks(0, &[&[0x150]]), end.clone()]),
+            bytes(&[&start, &ring::stacks(0, &[&[0x150]]), &end]),
         ),
     ] {
         let lie = Ring {
@@ -325,18 +304,15 @@ fn rings_that_lie_are_refused() {
         (
             "a name twice",
             bytes(&[
-                encode(&EventName { id: 0, name: "b" }),
-                ring::names(&["a"], 0),
+                &encode(&EventName { id: 0, name: "b" }),
+                &ring::names(&["a"], 0),
             ]),
         ),
         (
             "an id that no name has",
             encode(&EventName { id: 256, name: "a" }),
         ),
-        (
-            "records",
-            bytes(&[start.clone(), whole.clone(), end.clone()]),
-        ),
+        ("records", bytes(&[&start, &whole, &end])),
     ] {
         let lie = Ring { names, ..honest() };
         expect_refused(what, lie, false);
@@ -346,9 +322,9 @@ fn rings_that_lie_are_refused() {
         // What follows a whole answer belongs to the next one, which it is not.
         (
             "two answers",
-            bytes(&[ring::stacks(0, &[&[0x150]]), ring::stacks(0, &[&[0x150]])]),
+            bytes(&[&ring::stacks(0, &[&[0x150]]), &ring::stacks(0, &[&[0x150]])]),
         ),
-        ("records for stacks", bytes(&[start, whole, end])),
+        ("records for stacks", bytes(&[&start, &whole, &end])),
         (
             "another vCPU's end of stacks",
             encode(&StacksEnd {

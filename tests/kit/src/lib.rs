@@ -10,3 +10,11 @@ pub mod documents;
 pub mod engines;
 pub mod frames;
 pub mod noise;
+
+/// Demands that a value matches a pattern, and shows it if it does not.
+#[macro_export]
+macro_rules! assert_is {
+    ($value:expr, $pattern:pat) => {
+        assert!(matches!($value, $pattern), "{:?}", $value)
+    };
+}
