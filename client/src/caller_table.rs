@@ -35,6 +35,9 @@ mod section;
 mod stretches;
 #[cfg(test)]
 pub(crate) mod test_elf;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod test_frames;
 
 use std::ops::Range;
 

@@ -5,6 +5,9 @@
 #[path = "../src/caller_table/test_elf.rs"]
 #[allow(dead_code)]
 mod test_elf;
+#[path = "../src/caller_table/test_frames.rs"]
+#[allow(dead_code)]
+mod test_frames;
 
 mod peer;
 
@@ -14,15 +17,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gimli::write::{
-    Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec,
-    FrameDescriptionEntry, FrameTable,
-};
-use gimli::{Encoding, Format, LittleEndian, X86_64};
+use gimli::X86_64;
+use gimli::write::CallFrameInstruction;
+use peer::program::has;
 use peer::{Asked, Peer, Script, program};
 use serde_json::Value;
 use tempfile::TempDir;
 use test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
+use test_frames::frame_table;
 use unikprof_proto::caller_table::{Row, Rule, TableFile, checksum};
 use unikprof_proto::code::{message_type as types, mode, refusal, start_flag};
 
@@ -94,34 +96,15 @@ impl Image {
 }
 
 fn eh_frame(functions: u64) -> Vec<u8> {
-    let encoding = Encoding {
-        format: Format::Dwarf32,
-        version: 1,
-        address_size: 8,
-    };
-    let mut table = FrameTable::default();
-    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
-    cie.add_instruction(CallFrameInstruction::Cfa(X86_64::RSP, 8));
-    cie.add_instruction(CallFrameInstruction::Offset(X86_64::RA, -8));
-    let cie = table.add_cie(cie);
-    for function in 0..functions {
-        let start = Address::Constant(CODE_ADDRESS + function * STRIDE);
-        let mut fde = FrameDescriptionEntry::new(start, 16);
-        for (at, instruction) in [
-            (1, CallFrameInstruction::CfaOffset(16)),
-            (1, CallFrameInstruction::Offset(X86_64::RBP, -16)),
-            (4, CallFrameInstruction::CfaRegister(X86_64::RBP)),
-            (15, CallFrameInstruction::Cfa(X86_64::RSP, 8)),
-        ] {
-            if function % 2 == 0 {
-                fde.add_instruction(at, instruction);
-            }
-        }
-        table.add_fde(cie, fde);
-    }
-    let mut section = EhFrame(EndianVec::new(LittleEndian));
-    table.write_eh_frame(&mut section).unwrap();
-    section.0.into_vec()
+    let steps = [
+        (1, CallFrameInstruction::CfaOffset(16)),
+        (1, CallFrameInstruction::Offset(X86_64::RBP, -16)),
+        (4, CallFrameInstruction::CfaRegister(X86_64::RBP)),
+        (15, CallFrameInstruction::Cfa(X86_64::RSP, 8)),
+    ];
+    let steps = |function| if function % 2 == 0 { &steps[..] } else { &[] };
+    let functions = (0..functions).map(|at| (at * STRIDE, 16, steps(at)));
+    test_frames::eh_frame(&frame_table(&functions.collect::<Vec<_>>()))
 }
 
 /// Runs, demands this exit code, and answers stdout and stderr.
@@ -219,9 +202,9 @@ fn an_upload_fails_one_timeout_after_the_agent_stops_reading() {
     let words = ["connect", &address, "--timeout", "2s", "--retry", "0s"];
     let rest = ["start", "--image", image.path()];
     let (_, stderr) = expect(3, &[&words[..], &rest].concat(), image.folder());
-    assert!(
-        stderr.contains("no response from the agent within 2 s while sending"),
-        "{stderr}"
+    has(
+        &stderr,
+        &["no response from the agent within 2 s while sending"],
     );
 }
 
@@ -339,10 +322,7 @@ fn what_the_agent_refuses_is_told_and_nothing_is_started() {
             ..image.guest(FULL_ROWS)
         });
         let stderr = start(5, &peer, &["--image", image.path()], image.folder());
-        assert!(
-            stderr.contains("the agent rejected the request") && stderr.contains(text),
-            "{stderr}"
-        );
+        has(&stderr, &["the agent rejected the request", text]);
         assert!(peer.starts().is_empty());
     }
 }
@@ -360,9 +340,9 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
         ..image.guest(FULL_ROWS)
     });
     let stderr = start(0, &peer, &["--image", image.path()], image.folder());
-    assert!(
-        stderr.contains("accepts no caller table while another recording runs"),
-        "{stderr}"
+    has(
+        &stderr,
+        &["accepts no caller table while another recording runs"],
     );
     assert_eq!(peer.starts()[0].caller_table, None);
 
@@ -411,7 +391,7 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let needed = format!("{FULL_ROWS} rows");
     let block = format!("{} bytes", block(FULL_ROWS));
     let sent = format!("sending {room},");
-    program::has(
+    has(
         &stderr,
         &[&needed, &sent, &format!("room for {room}"), &block],
     );
@@ -471,7 +451,7 @@ fn a_table_that_does_not_fit_is_an_error_where_every_frame_is_looked_up() {
     let block = format!("{} bytes", block(FULL_ROWS));
     let by_table = ["--image", image.path(), "--unwind", "table"];
     let stderr = start(5, &peer, &by_table, image.folder());
-    program::has(
+    has(
         &stderr,
         &[&needed, "error", &format!("room for {room}"), &block],
     );
@@ -521,10 +501,7 @@ fn without_an_image_callers_are_guessed_and_the_user_told_once() {
         ..Script::default()
     });
     let stderr = start(0, &peer, &[], folder.path());
-    assert!(
-        stderr.contains("guessed") && stderr.contains("--image"),
-        "{stderr}"
-    );
+    has(&stderr, &["guessed", "--image"]);
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     for quiet in ["--json", "--no-caller-table"] {
         assert_eq!(start(0, &peer, &[quiet], folder.path()), "");
@@ -544,10 +521,7 @@ fn a_wrong_image_is_refused_before_anything_is_sent() {
         ..Script::default()
     });
     let stderr = start(6, &peer, &["--image", image.path()], image.folder());
-    assert!(
-        stderr.contains("c0ffee01") && stderr.contains("abab"),
-        "{stderr}"
-    );
+    has(&stderr, &["c0ffee01", "abab"]);
     assert_eq!(peer.log(), ["hello"]);
 }
 
@@ -555,7 +529,7 @@ fn a_wrong_image_is_refused_before_anything_is_sent() {
 fn the_file_holds_the_image_and_its_rows() {
     let image = Image::new();
     let (stdout, _) = expect(0, &["caller-table", "guest.elf"], image.folder());
-    program::has(
+    has(
         &stdout,
         &[
             "guest.elf.callers",

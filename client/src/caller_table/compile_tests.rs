@@ -3,18 +3,16 @@
 
 use std::path::Path;
 
-use gimli::write::{
-    CallFrameInstruction as Cfi, CommonInformationEntry, DebugFrame, EhFrame, EndianVec,
-    Expression, FrameDescriptionEntry, FrameTable,
-};
+use gimli::write::{CallFrameInstruction as Cfi, DebugFrame, EndianVec, Expression};
 use gimli::{
-    AArch64, BaseAddresses, CfaRule, CieOrFde, Encoding, Format, LittleEndian, Register,
-    RegisterRule, UnwindContext, UnwindSection as _, X86_64,
+    AArch64, BaseAddresses, CfaRule, CieOrFde, LittleEndian, Register, RegisterRule, UnwindContext,
+    UnwindSection as _, X86_64,
 };
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
 use unikprof_proto::caller_table::{Base, Caller, Row, Rule, TableFile, machine};
 
 use super::test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
+use super::test_frames::{Function, aarch64_table, frame_table};
 use super::*;
 use crate::profile::Mapping;
 use crate::symbols::Image;
@@ -23,35 +21,8 @@ use stretches::{Detail, RowBuilder};
 const PUSHED: Rule = Rule(2 | 2 << 2 | 2 << 8);
 const TWO_WORDS: Rule = Rule(2 | 2 << 8);
 
-/// A function: where it begins in the code, its length, its instructions.
-type Function<'a> = (u64, u32, &'a [(u32, Cfi)]);
-
-fn frame_table(functions: &[Function<'_>]) -> FrameTable {
-    let encoding = Encoding {
-        format: Format::Dwarf32,
-        version: 1,
-        address_size: 8,
-    };
-    let mut table = FrameTable::default();
-    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
-    cie.add_instruction(Cfi::Cfa(X86_64::RSP, 8));
-    cie.add_instruction(Cfi::Offset(X86_64::RA, -8));
-    let cie = table.add_cie(cie);
-    for (start, length, instructions) in functions {
-        let address = gimli::write::Address::Constant(CODE_ADDRESS + start);
-        let mut fde = FrameDescriptionEntry::new(address, *length);
-        for (at, instruction) in *instructions {
-            fde.add_instruction(*at, instruction.clone());
-        }
-        table.add_fde(cie, fde);
-    }
-    table
-}
-
 fn eh_frame(functions: &[Function<'_>]) -> Vec<u8> {
-    let mut section = EhFrame(EndianVec::new(LittleEndian));
-    frame_table(functions).write_eh_frame(&mut section).unwrap();
-    section.0.into_vec()
+    test_frames::eh_frame(&frame_table(functions))
 }
 
 fn debug_frame(functions: &[Function<'_>]) -> Vec<u8> {
@@ -275,15 +246,6 @@ fn what_cannot_be_compiled_says_why() {
 /// As GCC and clang describe functions of aarch64, with signed return addresses; behind the first is padding.
 #[test]
 fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
-    let encoding = Encoding {
-        format: Format::Dwarf32,
-        version: 1,
-        address_size: 8,
-    };
-    let mut table = FrameTable::default();
-    let mut cie = CommonInformationEntry::new(encoding, 4, -8, AArch64::X30);
-    cie.add_instruction(Cfi::Cfa(AArch64::SP, 0));
-    let cie = table.add_cie(cie);
     let save = |at: u32, fp: i32, lr: i32| {
         let save = |register, offset| (at, Cfi::Offset(register, offset));
         [save(AArch64::X29, fp), save(AArch64::X30, lr)]
@@ -320,17 +282,7 @@ fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
         // A leaf function.
         (0x60, 0x10, &[]),
     ];
-    for (start, length, instructions) in functions {
-        let address = gimli::write::Address::Constant(CODE_ADDRESS + start);
-        let mut fde = FrameDescriptionEntry::new(address, length);
-        for (at, instruction) in instructions {
-            fde.add_instruction(*at, instruction.clone());
-        }
-        table.add_fde(cie, fde);
-    }
-    let mut section = EhFrame(EndianVec::new(LittleEndian));
-    table.write_eh_frame(&mut section).unwrap();
-    let section = section.0.into_vec();
+    let section = test_frames::eh_frame(&aarch64_table(&functions));
     // `ret` everywhere, and no-operations between the first two functions.
     let mut code = [0xc0, 0x03, 0x5f, 0xd6].repeat(64);
     code[0x20..0x40].copy_from_slice(&[0x1f, 0x20, 0x03, 0xd5].repeat(8));
@@ -417,17 +369,6 @@ fn instructions_shared_without_measure_are_refused() {
     let elf = TestElf::new(&[0xf4; 256], &[(".eh_frame", 0, &section)]);
     let error = compile(&elf).unwrap_err().to_string();
     assert!(error.contains("share more instructions"), "{error}");
-}
-
-#[test]
-fn the_table_file_comes_back() {
-    let section = eh_frame(&[(0, 0x10, &[]), (0x20, 0x40, &[])]);
-    let elf = TestElf::new(&[0xf4; 256], &[(".eh_frame", 0, &section)]);
-    let table = compile(&elf).unwrap();
-    let bytes = table.to_file().unwrap();
-    let file = TableFile::parse(&bytes).unwrap();
-    assert_eq!(file.build_id(), [0xc0, 0xff, 0xee, 1]);
-    assert!(file.rows().eq(table.rows().unwrap()));
 }
 
 #[test]
