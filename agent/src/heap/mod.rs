@@ -144,13 +144,17 @@ impl<'m, P: Platform> Agent<'m, P> {
         let now_ns = self.platform().now_ns();
         let mut youngest: Option<Taken> = None;
         // Entries of several recordings may have the address: each has a stack of its own.
-        let (mut stack, mut kept) = (0, 0);
-        while let Some(entry) = self.live()?.free(address.addr() as u64, &mut |entry| {
-            // While it is in the table it has its stack.
-            stack = self.number_of_stack(entry);
-            kept = ended(self.slots, entry.held, now_ns);
-            entry.held.only(kept)
-        }) {
+        loop {
+            let (mut stack, mut kept) = (0, 0);
+            let found = self.live()?.free(address.addr() as u64, &mut |entry| {
+                // While it is in the table it has its stack.
+                stack = self.number_of_stack(entry);
+                kept = ended(self.slots, entry.held, now_ns);
+                entry.held.only(kept)
+            });
+            let Some(entry) = found else {
+                return youngest;
+            };
             let held = entry.held.only(entry.held.recordings() & !kept);
             // Older ones are of a recording that was removed: see `free`.
             if youngest.is_none_or(|it| it.entry.born_ns <= entry.born_ns) {
@@ -158,7 +162,6 @@ impl<'m, P: Platform> Agent<'m, P> {
                 youngest = Some(Taken { entry, stack });
             }
         }
-        youngest
     }
 
     /// The [number](LiveEntry::stack) of a live sample's stack.
