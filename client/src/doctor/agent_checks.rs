@@ -4,7 +4,7 @@ use unikprof_proto::code::{start_flag, state};
 use unikprof_proto::live::PLACE_BYTES;
 
 use super::check::{Check, Verdict, part_of};
-use super::sampling_checks::{aged, late, lost, masked, overflow, reachable};
+use super::sampling_checks::{aged, late, lost, masked, overflow, reachable, unknown_steal};
 use super::stack_checks::{callers, cut_so_far};
 use super::{Answers, heap_checks, image_checks, peer_checks};
 use crate::printable::Printable;
@@ -74,31 +74,25 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
 fn version(answers: &Answers<'_>) -> Check {
     let ours = env!("CARGO_PKG_VERSION");
     let agent = answers.agent;
+    let took_ns = u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX);
     let finding = format!(
         "agent {} ({}, {}), protocol {}, answered in {}",
         Printable(&agent.agent_version),
         Printable(&agent.platform),
         Printable(&agent.architecture),
         answers.protocol,
-        duration(u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX))
+        duration(took_ns)
     );
-    if agent.agent_version == ours {
-        Check::new("version", Verdict::Good, finding)
-    } else {
-        Check::new(
-            "version",
-            Verdict::Look,
-            format!("{finding}; this client is {ours}"),
-        )
+    let (verdict, finding) = match agent.agent_version == ours {
+        true => (Verdict::Good, finding),
+        false => (Verdict::Look, format!("{finding}; this client is {ours}")),
+    };
+    Check::new("version", verdict, finding)
         .advise(
             "the protocol versions are compatible; features that only one of them has are not used",
         )
-    }
-    .count("protocol", answers.protocol.into())
-    .count(
-        "answered_in_ns",
-        u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX),
-    )
+        .count("protocol", answers.protocol.into())
+        .count("answered_in_ns", took_ns)
 }
 
 fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
@@ -182,48 +176,28 @@ fn clock(answers: &Answers<'_>) -> Check {
 }
 
 fn kinds_of_time(answers: &Answers<'_>) -> Check {
-    if answers.agent.tells_runstate() {
-        Check::new(
-            "steal",
-            Verdict::Good,
-            "running, stolen, blocked and offline time are measured separately",
-        )
-    } else {
-        Check::new(
-            "steal",
-            Verdict::Look,
-            "the guest's platform does not report stolen time",
-        )
-        .advise("stolen time may be counted as running time of the interrupted function: compare with the host")
+    if !answers.agent.tells_runstate() {
+        return unknown_steal();
     }
+    Check::new(
+        "steal",
+        Verdict::Good,
+        "running, stolen, blocked and offline time are measured separately",
+    )
 }
 
 fn caller_table(answers: &Answers<'_>) -> Check {
     let agent = answers.agent;
-    let check = match (agent.caller_rows, agent.caller_table) {
-        (0, _) => Check::new(
-            "caller table",
+    let room = format!("the agent has room for {} rows", grouped(agent.caller_rows));
+    let (verdict, finding) = match (agent.caller_rows, agent.caller_table) {
+        (0, _) => (
             Verdict::Look,
-            "the agent has no memory for one: callers of leaf functions may be missing",
+            "the agent has no memory for one: callers of leaf functions may be missing".into(),
         ),
-        (rows, None) => Check::new(
-            "caller table",
-            Verdict::Good,
-            format!(
-                "none is loaded; the agent has room for {} rows",
-                grouped(rows)
-            ),
-        ),
-        (rows, Some(checksum)) => Check::new(
-            "caller table",
-            Verdict::Good,
-            format!(
-                "{checksum:08x} is loaded; the agent has room for {} rows",
-                grouped(rows)
-            ),
-        ),
+        (_, None) => (Verdict::Good, format!("none is loaded; {room}")),
+        (_, Some(checksum)) => (Verdict::Good, format!("{checksum:08x} is loaded; {room}")),
     };
-    check
+    Check::new("caller table", verdict, finding)
         .advise("give the agent memory for a caller table when it starts")
         .count("rows", agent.caller_rows.into())
 }

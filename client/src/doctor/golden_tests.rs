@@ -152,6 +152,36 @@ impl Parts {
         ));
     }
 
+    /// All callers are guessed.
+    fn guess(&mut self) {
+        let counters = self.counters();
+        (counters.by_table, counters.by_bytes) = (0, 0);
+        counters.by_frame_pointer = 20_000;
+    }
+
+    /// So many more ticks gave no sample.
+    fn lose(&mut self, ticks: u64, why: fn(&mut Counters) -> &mut u64) {
+        *why(self.counters()) = ticks;
+        self.counters().ticks += ticks;
+    }
+
+    fn cost(&mut self, total_ns: u64) {
+        self.stats.cost.as_mut().unwrap().total_ns = total_ns;
+    }
+
+    /// So many samples are all there are.
+    fn only(&mut self, count: u64) {
+        self.stacks.truncate(1);
+        self.stacks[0].0 = count;
+        *self.counters() = Counters {
+            ticks: count,
+            recorded: count,
+            by_table: count,
+            missing: Some(0),
+            ..Counters::default()
+        };
+    }
+
     fn recording(self) -> Recording {
         let mut builder = ProfileBuilder::new();
         builder.add_mapping(Mapping {
@@ -188,14 +218,6 @@ impl Parts {
         let symbolized = symbolized(&recording.profile);
         judge(&recording, Some(&symbolized), None, None)
     }
-}
-
-/// Spoils a healthy recording and demands that this check alone says so, with advice and these words.
-#[track_caller]
-fn trips(name: &str, verdict: Verdict, words: &[&str], spoil: impl FnOnce(&mut Parts)) {
-    let mut parts = healthy();
-    spoil(&mut parts);
-    only(&parts.diagnose(), name, verdict, words);
 }
 
 #[track_caller]
@@ -296,39 +318,149 @@ fn off_cpu() -> Parts {
     parts
 }
 
-#[test]
-fn what_is_not_all_there_is_bad() {
-    use Verdict::{Bad, Look};
-    trips("complete", Bad, &["the line broke", "`stop`"], |p| {
-        p.completeness = Completeness::Incomplete("the line broke".into());
-    });
-    trips("complete", Bad, &["cut at byte 9"], |p| {
-        p.completeness = Completeness::Salvaged("cut at byte 9".into());
-    });
-    trips("complete", Bad, &["no counts"], |p| p.epochs = 0);
-    trips("complete", Look, &["resumed once"], |p| p.gaps = 1);
-}
+/// A fault of a recording; the check that tells of it, and no other one; its verdict, and words of it.
+type Fault = (
+    &'static str,
+    Verdict,
+    &'static [&'static str],
+    fn(&mut Parts),
+);
 
 #[test]
-fn what_contradicts_itself_is_bad() {
-    use Verdict::Bad;
-    trips("consistent", Bad, &["do not add up", "1 more"], |p| {
-        p.contradictions = vec!["the counts of epoch 3 do not add up".into(), "more".into()];
-    });
-    trips("consistent", Bad, &["20051 ticks"], |p| {
-        p.counters().ticks += 1;
-    });
-    trips("consistent", Bad, &["by table"], |p| {
-        p.counters().by_table += 1;
-    });
-    trips(
-        "consistent",
-        Bad,
-        &["stacks add up to 20,001 samples"],
-        |p| {
-            p.stacks[0].0 += 1;
-        },
-    );
+fn each_fault_trips_its_own_check() {
+    use Verdict::{Bad, Look};
+    let faults: [Fault; 32] = [
+        ("complete", Bad, &["the line broke", "`stop`"], |p| {
+            p.completeness = Completeness::Incomplete("the line broke".into());
+        }),
+        ("complete", Bad, &["cut at byte 9"], |p| {
+            p.completeness = Completeness::Salvaged("cut at byte 9".into());
+        }),
+        ("complete", Bad, &["no counts"], |p| p.epochs = 0),
+        ("complete", Look, &["resumed once"], |p| p.gaps = 1),
+        ("consistent", Bad, &["do not add up", "1 more"], |p| {
+            p.contradictions = vec!["the counts of epoch 3 do not add up".into(), "more".into()];
+        }),
+        ("consistent", Bad, &["20051 ticks"], |p| {
+            p.counters().ticks += 1;
+        }),
+        ("consistent", Bad, &["by table"], |p| {
+            p.counters().by_table += 1;
+        }),
+        (
+            "consistent",
+            Bad,
+            &["stacks add up to 20,001 samples"],
+            |p| {
+                p.stacks[0].0 += 1;
+            },
+        ),
+        // Such code has no name either, though its frame is called `[unknown code]`.
+        ("names", Look, &["in 100.0 % of", "outside of all"], |p| {
+            for (_, stack) in &mut p.stacks {
+                stack[0] = Frame::Special(SpecialFrame::UnknownCode);
+            }
+        }),
+        ("frame pointers", Look, &FLAGS, |p| {
+            p.mark(400, SpecialFrame::Broken);
+        }),
+        ("frame pointers", Bad, &["22.5 %"], |p| {
+            p.mark(4_500, SpecialFrame::Broken);
+        }),
+        ("depth", Look, &["128 frames", "--depth"], |p| {
+            p.mark(400, SpecialFrame::Truncated);
+        }),
+        ("callers", Look, &["does not cover that code"], Parts::guess),
+        ("callers", Look, &["--image"], |p| {
+            p.guess();
+            p.info.caller_table = None;
+        }),
+        ("callers", Look, &["mix the table"], |p| {
+            p.guess();
+            p.info.unwind = Unwind::Table;
+        }),
+        ("lost", Look, &["(300)", "less often"], |p| {
+            p.lose(300, |c| &mut c.lost);
+        }),
+        // 667 stacks more for each of the three that fill 4 MiB.
+        ("overflow", Bad, &["9.1 %", "2,672 MiB"], |p| {
+            p.lose(2_001, |c| &mut c.overflow);
+        }),
+        ("masked", Look, &["without registers"], |p| {
+            p.lose(300, |c| &mut c.masked);
+        }),
+        ("late", Bad, &LATE, |p| {
+            p.counters().late = 1_500;
+            p.mark(1_500, SpecialFrame::Late);
+        }),
+        ("steal", Look, &["20.0 % of the time"], |p| {
+            p.stats.runstate.runnable_ns = Some(5_000_000_000);
+        }),
+        ("steal", Look, &["does not report"], |p| {
+            p.stats.runstate.runnable_ns = None;
+        }),
+        ("rate", Look, &["2,000 fewer", "909.3 Hz of running"], |p| {
+            p.counters().missing = Some(2_000);
+        }),
+        ("rate", Bad, &["10,000 more"], |p| {
+            p.counters().missing = Some(-10_000);
+        }),
+        ("interval", Bad, &["--fixed-interval"], |p| {
+            p.info.fixed_interval = true;
+        }),
+        ("overhead", Look, &["2.00 %"], |p| p.cost(400_000_000)),
+        ("overhead", Bad, &["lower rate"], |p| p.cost(2_000_000_000)),
+        ("overhead", Look, &["its server took 2.00 %"], |p| {
+            p.info.server_ns = 600_000_000;
+        }),
+        ("overhead", Look, &["did not measure"], |p| {
+            p.stats.cost = None;
+        }),
+        (
+            "enough",
+            Look,
+            &["functions 1 and 2", "times as long"],
+            |p| {
+                p.stacks[0].0 = 9_050;
+                p.stacks[1].0 = 8_950;
+            },
+        ),
+        ("enough", Bad, &["50 samples", "±"], |p| p.only(50)),
+        ("enough", Bad, &["did not run"], |p| p.only(0)),
+        ("reachable", Look, &["not while the guest is stuck"], |p| {
+            p.agent.capabilities = capability::RUNSTATE;
+        }),
+    ];
+    for (name, verdict, words, spoil) in faults {
+        let mut parts = healthy();
+        spoil(&mut parts);
+        only(&parts.diagnose(), name, verdict, words);
+    }
+}
+
+const FLAGS: [&str; 4] = [
+    "Server::poll(int)",
+    "-C force-frame-pointers=yes",
+    "-fno-omit-frame-pointer",
+    "--unwind table",
+];
+const LATE: [&str; 3] = ["7.5 %", "Server::poll(int) (100.0 %)", "emulator"];
+
+/// A third of the samples that were due may have been of any function.
+#[test]
+fn many_missing_samples_widen_the_intervals() {
+    let mut parts = healthy();
+    parts.counters().missing = Some(10_000);
+    let diagnosis = parts.diagnose();
+    let text = diagnosis.text(1_000);
+    for (name, verdict, words) in [
+        ("rate", Verdict::Bad, "10,000 fewer"),
+        ("enough", Verdict::Look, "the widest interval is ±17."),
+    ] {
+        let check = diagnosis.checks.iter().find(|check| check.name == name);
+        assert_eq!(check.map(|check| check.verdict), Some(verdict), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[test]
@@ -360,20 +492,6 @@ fn code_without_names_is_worth_a_look() {
     assert!(names.advice.as_ref().unwrap().contains("--image"));
 }
 
-/// Code outside of all mappings has no names either, though its frame is called `[unknown code]`.
-#[test]
-fn unknown_code_has_no_name() {
-    let words = [
-        "no function name in 100.0 % of the samples",
-        "outside of all mappings",
-    ];
-    trips("names", Verdict::Look, &words, |parts| {
-        for (_, stack) in &mut parts.stacks {
-            stack[0] = Frame::Special(SpecialFrame::UnknownCode);
-        }
-    });
-}
-
 #[test]
 fn names_from_a_list_are_worth_a_look() {
     let list = tempfile::NamedTempFile::new().unwrap();
@@ -387,132 +505,6 @@ fn names_from_a_list_are_worth_a_look() {
     let recording = healthy().recording();
     let diagnosis = Diagnosis::of_recording(&recording, &Symbolizer::new(images));
     only(&diagnosis, "build-id", Verdict::Look, &["symbol list"]);
-}
-
-#[test]
-fn cut_stacks_are_told_with_their_place_and_the_flags() {
-    use Verdict::{Bad, Look};
-    let flags = [
-        "Server::poll(int)",
-        "-C force-frame-pointers=yes",
-        "-fno-omit-frame-pointer",
-        "--unwind table",
-    ];
-    trips("frame pointers", Look, &flags, |p| {
-        p.mark(400, SpecialFrame::Broken);
-    });
-    trips("frame pointers", Bad, &["22.5 %"], |p| {
-        p.mark(4_500, SpecialFrame::Broken);
-    });
-    trips("depth", Look, &["128 frames", "--depth"], |p| {
-        p.mark(400, SpecialFrame::Truncated);
-    });
-}
-
-#[test]
-fn guessed_callers_are_worth_a_look() {
-    let guess = |p: &mut Parts| {
-        p.counters().by_table = 0;
-        p.counters().by_bytes = 0;
-        p.counters().by_frame_pointer = 20_000;
-    };
-    trips(
-        "callers",
-        Verdict::Look,
-        &["does not cover that code"],
-        guess,
-    );
-    trips("callers", Verdict::Look, &["--image"], |p| {
-        guess(p);
-        p.info.caller_table = None;
-    });
-    trips("callers", Verdict::Look, &["mix the table"], |p| {
-        guess(p);
-        p.info.unwind = Unwind::Table;
-    });
-}
-
-#[test]
-fn each_kind_of_loss_is_told_with_its_remedy() {
-    use Verdict::{Bad, Look};
-    trips("lost", Look, &["(300)", "less often"], |p| {
-        p.counters().lost = 300;
-        p.counters().ticks += 300;
-    });
-    // 667 stacks more for each of the three that fill 4 MiB.
-    trips("overflow", Bad, &["9.1 %", "2,672 MiB"], |p| {
-        p.counters().overflow = 2_001;
-        p.counters().ticks += 2_001;
-    });
-    trips("masked", Look, &["without registers"], |p| {
-        p.counters().masked = 300;
-        p.counters().ticks += 300;
-    });
-    trips(
-        "late",
-        Bad,
-        &["7.5 %", "Server::poll(int) (100.0 %)", "emulator"],
-        |p| {
-            p.counters().late = 1_500;
-            p.mark(1_500, SpecialFrame::Late);
-        },
-    );
-}
-
-#[test]
-fn time_that_others_had_is_told_and_so_is_not_knowing_it() {
-    trips("steal", Verdict::Look, &["20.0 % of the time"], |p| {
-        p.stats.runstate.runnable_ns = Some(5_000_000_000);
-    });
-    trips("steal", Verdict::Look, &["does not report"], |p| {
-        p.stats.runstate.runnable_ns = None;
-    });
-}
-
-#[test]
-fn a_rate_that_was_not_kept_is_told() {
-    use Verdict::{Bad, Look};
-    trips(
-        "rate",
-        Look,
-        &["2,000 fewer", "909.3 Hz of running time"],
-        |p| {
-            p.counters().missing = Some(2_000);
-        },
-    );
-    // A third of the samples that were due may have been of any function.
-    let mut parts = healthy();
-    parts.counters().missing = Some(10_000);
-    let diagnosis = parts.diagnose();
-    let text = diagnosis.text(1_000);
-    for (name, verdict, words) in [
-        ("rate", Bad, "10,000 fewer"),
-        ("enough", Look, "the widest interval is ±17."),
-    ] {
-        let check = diagnosis.checks.iter().find(|check| check.name == name);
-        assert_eq!(check.map(|check| check.verdict), Some(verdict), "{text}");
-        assert!(text.contains(words), "{text}");
-    }
-    trips("rate", Bad, &["10,000 more"], |p| {
-        p.counters().missing = Some(-10_000);
-    });
-    trips("interval", Bad, &["--fixed-interval"], |p| {
-        p.info.fixed_interval = true;
-    });
-}
-
-#[test]
-fn a_costly_profiler_tells_on_itself() {
-    use Verdict::{Bad, Look};
-    let cost = |total_ns| move |p: &mut Parts| p.stats.cost.as_mut().unwrap().total_ns = total_ns;
-    trips("overhead", Look, &["2.00 %"], cost(400_000_000));
-    trips("overhead", Bad, &["lower rate"], cost(2_000_000_000));
-    trips("overhead", Look, &["its server took 2.00 %"], |p| {
-        p.info.server_ns = 600_000_000;
-    });
-    trips("overhead", Look, &["did not measure"], |p| {
-        p.stats.cost = None;
-    });
 }
 
 /// Guards advice to give a sampling rate, which recordings of allocations reject.
@@ -532,47 +524,6 @@ fn a_costly_recording_of_allocations_is_not_told_to_lower_its_rate() {
     for check in &diagnosis.checks {
         assert!(!check.finding.contains("ticks"), "{}", check.finding);
     }
-}
-
-#[test]
-fn too_few_samples_are_told_with_how_many_would_do() {
-    use Verdict::{Bad, Look};
-    trips(
-        "enough",
-        Look,
-        &["functions 1 and 2", "times as long"],
-        |p| {
-            p.stacks[0].0 = 9_050;
-            p.stacks[1].0 = 8_950;
-        },
-    );
-    let only_few = |count: u64| {
-        move |p: &mut Parts| {
-            p.stacks.truncate(1);
-            p.stacks[0].0 = count;
-            *p.counters() = Counters {
-                ticks: count,
-                recorded: count,
-                by_table: count,
-                missing: Some(0),
-                ..Counters::default()
-            };
-        }
-    };
-    trips("enough", Bad, &["50 samples", "±"], only_few(50));
-    trips("enough", Bad, &["did not run"], only_few(0));
-}
-
-#[test]
-fn an_agent_that_cannot_be_reached_when_busy_is_worth_a_look() {
-    trips(
-        "reachable",
-        Verdict::Look,
-        &["not while the guest is stuck"],
-        |p| {
-            p.agent.capabilities = capability::RUNSTATE;
-        },
-    );
 }
 
 #[test]

@@ -137,34 +137,32 @@ pub(super) fn peers(peers: &Peers) -> Check {
 }
 
 fn advice(peers: &Peers) -> String {
-    let mut advice = Vec::new();
-    if peers.bad_key != 0 {
-        advice.push(
+    let advice = [
+        (
+            peers.bad_key,
             "wrong keys: a client without a key, or with an outdated or another guest's key file, or an attacker",
-        );
-    }
-    if peers.bad_record != 0 {
-        advice.push("modified records: a faulty network, or an attacker on the way");
-    }
-    if peers.malformed != 0 {
-        advice.push(
+        ),
+        (
+            peers.bad_record,
+            "modified records: a faulty network, or an attacker on the way",
+        ),
+        (
+            peers.malformed,
             "protocol violations: a port scanner or a health check; restrict the port to clients",
-        );
-    }
-    if peers.timed_out != 0 {
-        advice.push(
+        ),
+        (
+            peers.timed_out,
             "timeouts: a port scanner, clients on a bad connection, or an attacker that holds connections open",
-        );
-    }
-    if peers.turned_away != 0 || peers.displaced != 0 {
-        advice.push(
+        ),
+        (
+            peers.turned_away.max(peers.displaced),
             "sessions in use: too many clients at once, or a flood; restrict the port to clients",
-        );
-    }
-    if peers.not_allowed != 0 {
-        advice.push(
+        ),
+        (
+            peers.not_allowed,
             "exceeded roles: a client with a `view` key tried something that needs the role `control`",
-        );
-    }
-    advice.join(". ")
+        ),
+    ];
+    let due = advice.into_iter().filter(|(count, _)| *count != 0);
+    due.map(|(_, text)| text).collect::<Vec<_>>().join(". ")
 }

@@ -194,20 +194,17 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
 }
 
 fn interval(fixed: bool) -> Check {
-    if fixed {
-        Check::new(
-            "interval",
+    let (verdict, finding) = match fixed {
+        true => (
             Verdict::Bad,
             "fixed: periodic work in step with it is over- or underrepresented, which the intervals do not show",
-        )
-        .advise("remove --fixed-interval")
-    } else {
-        Check::new(
-            "interval",
+        ),
+        false => (
             Verdict::Good,
             "random: no periodic work can be in step with it",
-        )
-    }
+        ),
+    };
+    Check::new("interval", verdict, finding).advise("remove --fixed-interval")
 }
 
 /// `what` the counters count, in the plural.
@@ -367,21 +364,22 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
 }
 
 fn stolen(runstate: &Runstate) -> Check {
-    match runstate.stolen_share() {
-        None => Check::new(
-            "steal",
-            Verdict::Look,
-            "the guest's platform does not report stolen time",
-        )
-        .advise("stolen time may be counted as running time of the interrupted function: compare with the host"),
-        Some(share) => Check::new(
-            "steal",
-            Verdict::of_share(share, STOLEN, f64::INFINITY),
-            stolen_words(share),
-        )
+    let Some(share) = runstate.stolen_share() else {
+        return unknown_steal();
+    };
+    let verdict = Verdict::of_share(share, STOLEN, f64::INFINITY);
+    Check::new("steal", verdict, stolen_words(share))
         .advise(format!("{STILL_CORRECT}: {LESS_STEAL}"))
-        .real("stolen_share", share),
-    }
+        .real("stolen_share", share)
+}
+
+pub(super) fn unknown_steal() -> Check {
+    Check::new(
+        "steal",
+        Verdict::Look,
+        "the guest's platform does not report stolen time",
+    )
+    .advise("stolen time may be counted as running time of the interrupted function: compare with the host")
 }
 
 pub(super) fn overhead(profile: &Profile) -> Check {
@@ -428,23 +426,20 @@ pub(super) fn overhead(profile: &Profile) -> Check {
 }
 
 pub(super) fn reachable(agent: &AgentInfo) -> Check {
-    if agent.reachable_when_busy() {
-        Check::new(
-            "reachable",
+    let (verdict, finding) = match agent.reachable_when_busy() {
+        true => (
             Verdict::Good,
             "the agent answers even while the guest is stuck in a loop",
-        )
-    } else {
-        Check::new(
-            "reachable",
+        ),
+        false => (
             Verdict::Look,
             "the agent answers only when the guest polls it, not while the guest is stuck in a loop",
-        )
-        .advise(
-            "let the agent own its network (docs/xen.md), or start recordings before the guest is busy and fetch them \
-             afterwards",
-        )
-    }
+        ),
+    };
+    Check::new("reachable", verdict, finding).advise(
+        "let the agent own its network (docs/xen.md), or start recordings before the guest is busy and fetch them \
+         afterwards",
+    )
 }
 
 #[cfg(test)]
