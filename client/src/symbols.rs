@@ -45,7 +45,7 @@ mod symbolizer;
 pub use code::CodeError;
 pub(crate) use code::{Code, MappedAddress};
 pub(crate) use debug_file::find as find_debug_file;
-pub(crate) use debug_info::DebugSections;
+pub(crate) use debug_info::{DebugSections, section_bytes};
 #[cfg(feature = "debuginfod")]
 pub use debuginfod::{Debuginfod, DownloadLimits};
 pub use demangle::demangle;

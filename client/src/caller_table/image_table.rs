@@ -16,13 +16,10 @@ use super::stretches::{
     Detail, Known, RowBuilder, RuleRange, TooManyRows, fill_gaps, resolve_overlaps,
 };
 use crate::profile::{BuildId, Mapping};
-use crate::symbols::{Image, find_debug_file};
+use crate::symbols::{Image, find_debug_file, section_bytes};
 
 /// The most rows of one table: far beyond any agent's memory, well within ours.
 pub(super) const MAX_ROWS: usize = 1 << 24;
-
-/// The largest section that is decompressed: its size is whatever the file says.
-const MAX_DECOMPRESSED: u64 = 1 << 30;
 
 /// The longest instructions that tell a rule: `endbr64` and `push %rbp`.
 const MAX_TOLD: u64 = 5;
@@ -340,14 +337,7 @@ fn section_data<'a>(
     let Some(section) = file.section_by_name(name) else {
         return Ok(None);
     };
-    let data = section.compressed_data().and_then(|data| {
-        let compressed = data.format != object::CompressionFormat::None;
-        if compressed && data.uncompressed_size > MAX_DECOMPRESSED {
-            return Ok(Cow::default());
-        }
-        data.decompress()
-    });
-    match data {
+    match section_bytes(&section) {
         Ok(data) if data.is_empty() => Ok(None),
         Ok(data) => Ok(Some(data)),
         Err(problem) => Err(CompileError::Elf {

@@ -100,7 +100,11 @@ impl ImageOptions {
 }
 
 /// The image at a path where that of a build-id should be, if it is that.
-fn open_checked(path: PathBuf, id: &BuildId, warnings: &mut Vec<SymbolWarning>) -> Option<Image> {
+pub(super) fn open_checked(
+    path: PathBuf,
+    id: &BuildId,
+    warnings: &mut Vec<SymbolWarning>,
+) -> Option<Image> {
     let image = Image::open(&path).ok()?;
     if image.build_id() != Some(id) {
         warnings.push(SymbolWarning::LocalFileDiffers {

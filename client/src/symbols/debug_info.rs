@@ -26,9 +26,6 @@ pub(crate) struct DebugSections<'a> {
 }
 
 impl<'a> DebugSections<'a> {
-    /// The largest section that is decompressed: its size is whatever the file says.
-    const MAX_DECOMPRESSED: u64 = 2 << 30;
-
     /// Reads the sections, or `None` where the file has no debug information.
     pub(crate) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
         let has = |id: SectionId| {
@@ -44,15 +41,7 @@ impl<'a> DebugSections<'a> {
             let Some(section) = file.section_by_name(id.name()) else {
                 return Ok(Cow::default());
             };
-            let read = section.compressed_data().and_then(|data| {
-                if data.uncompressed_size > Self::MAX_DECOMPRESSED
-                    && data.format != object::CompressionFormat::None
-                {
-                    return Ok(Cow::default());
-                }
-                data.decompress()
-            });
-            Ok(read.unwrap_or_else(|error| {
+            Ok(section_bytes(&section).unwrap_or_else(|error| {
                 damage.get_or_insert(error);
                 Cow::default()
             }))
@@ -88,6 +77,20 @@ impl<'a> DebugSections<'a> {
         self.sections
             .borrow(|section| EndianSlice::new(section, self.endian))
     }
+}
+
+/// The bytes of a section, decompressed; empty if that takes more memory than any compiler's sections do.
+pub(crate) fn section_bytes<'a>(
+    section: &object::Section<'a, '_>,
+) -> object::Result<Cow<'a, [u8]>> {
+    /// The size is whatever the file says.
+    const MAX_DECOMPRESSED: u64 = 2 << 30;
+    let data = section.compressed_data()?;
+    let is_compressed = data.format != object::CompressionFormat::None;
+    if is_compressed && data.uncompressed_size > MAX_DECOMPRESSED {
+        return Ok(Cow::default());
+    }
+    data.decompress()
 }
 
 /// Ready to look addresses up.

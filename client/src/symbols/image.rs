@@ -302,22 +302,6 @@ mod tests {
     }
 
     #[test]
-    fn the_file_offset_finds_the_segment() {
-        let image = image(true);
-        assert_eq!(
-            image.link_address(&mapping(0x1000), 0x7f00_0010),
-            Some(0x3010)
-        );
-        assert_eq!(image.link_address(&mapping(0), 0x7f00_1010), Some(0x3010));
-        assert_eq!(image.link_address(&mapping(0), 0x7f00_0010), Some(0x10));
-        assert_eq!(
-            image.link_address(&mapping(0), 0x6f00_0010),
-            None,
-            "outside the mapping"
-        );
-    }
-
-    #[test]
     fn an_offset_outside_the_file_falls_back_to_the_first_segment() {
         assert_eq!(
             image(true).link_address(&mapping(0x9000), 0x7f00_0010),
@@ -340,34 +324,6 @@ mod tests {
             ..mapping(0x1040)
         };
         assert_eq!(debug.link_address(&segment, 0x7f00_0050), Some(0x3050));
-    }
-
-    #[test]
-    fn a_program_at_a_fixed_place_keeps_its_addresses() {
-        assert_eq!(
-            image(false).link_address(&mapping(0x9000), 0x7f00_0010),
-            Some(0x7f00_0010)
-        );
-        assert_eq!(image(false).link_address(&mapping(0), 0x10), None);
-    }
-
-    #[test]
-    fn another_processor_is_refused() {
-        let error = image(true)
-            .check_architecture(&Architecture::Aarch64)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("expected aarch64, found x86_64"), "{error}");
-        assert!(
-            image(true)
-                .check_architecture(&Architecture::X86_64)
-                .is_ok()
-        );
-        assert!(
-            image(true)
-                .check_architecture(&Architecture::Other("riscv64".into()))
-                .is_ok()
-        );
     }
 
     #[test]

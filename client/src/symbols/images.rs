@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::by_build_id::open_checked;
 use super::error::{SymbolError, SymbolWarning};
 use super::image::Image;
 use super::symbol_file::SymbolFile;
@@ -240,14 +241,5 @@ fn open_recorded(group: &Group<'_>, warnings: &mut Vec<SymbolWarning>) -> Option
     if !path.is_absolute() {
         return None;
     }
-    let image = Image::open(path).ok()?;
-    if image.build_id() != Some(expected) {
-        warnings.push(SymbolWarning::LocalFileDiffers {
-            path: path.to_owned(),
-            expected: expected.clone(),
-            found: image.build_id().cloned(),
-        });
-        return None;
-    }
-    Some(Box::new(image))
+    open_checked(path.to_owned(), expected, warnings).map(Box::new)
 }
