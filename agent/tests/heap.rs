@@ -937,11 +937,7 @@ fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
         }
     }));
     heap.attach(agent);
-    let fetch = || {
-        let mut client = client.borrow_mut();
-        let got = client.collect_dump(held);
-        got
-    };
+    let fetch = || client.borrow_mut().collect_dump(held);
     let layout = Layout::from_size_align(1_000, 8).unwrap();
     // SAFETY: the address is used as the allocator's contract says, and freed once.
     unsafe {
