@@ -127,6 +127,7 @@ pub fn measure(
 pub fn assert_each_is_told(guest: &mut dyn Guest, effort: &Effort) {
     for chain in Chain::ALL {
         let found = measure(guest, effort, chain, Unwind::Fp).unwrap_or_else(|e| panic!("{e}"));
+        println!("{chain:?}: {found:?}");
         let told = found.adds_up && found.worker > 0 && found.counted * 10 >= found.worker * 9;
         assert!(told, "{chain:?}: {found:?}");
     }

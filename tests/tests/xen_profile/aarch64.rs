@@ -1,5 +1,6 @@
 //! Guests on Xen on Arm: the same unikernel, the same client, an emulated machine of aarch64.
 
+use serde_json::Value;
 use unikprof_client::report::Interval;
 use unikprof_tests::accuracy::xen::{XenGuest, shares};
 use unikprof_tests::accuracy::{
@@ -263,9 +264,23 @@ mod working {
     }
 
     #[test]
-    fn arm_names_files_and_lines_are_those_of_the_source() {
+    fn arm_names_files_lines_and_instructions_are_those_of_the_source() {
         on(&WORKING, |lab| {
-            hot_spots::assert_names_and_lines(&Guest::of(lab, "arm").client_with_image());
+            let guest = Guest::of(lab, "arm");
+            let client = guest.client_with_image();
+            hot_spots::assert_names_and_lines(&client);
+            let (address, image) = (guest.address().to_string(), client.image());
+            let words = ["doctor", &address, "--image", image.to_str().unwrap()];
+            client.run(&words).expect_code(0);
+            let report = client.report("run.unikprof", &["--json", "--annotate", "december"]);
+            let report = report.expect_json();
+            let instructions = report["annotation"]["instructions"].as_array().unwrap();
+            // `state ^= state << 13`, in the loop.
+            let is_hot = |at: &&Value| at["self"].as_u64() > Some(0);
+            let hot = instructions.iter().filter(is_hot);
+            let mut texts = hot.map(|at| at["text"].as_str().unwrap());
+            let is_shift = |text: &str| text.starts_with("eor ") && text.contains("lsl #13");
+            assert!(texts.any(is_shift), "{instructions:#?}");
         });
     }
 
