@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::{entry, fault};
 
@@ -17,6 +17,8 @@ const WRITE_PROTECT: u64 = 1 << 16;
 /// The table whose gates were changed last.
 static TABLE: AtomicU64 = AtomicU64::new(0);
 static CHANGES: AtomicU32 = AtomicU32::new(0);
+/// A vCPU is in [`intercept_others`].
+static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -63,23 +65,28 @@ impl Gate {
     }
 
     /// Writes it to a table that other vCPUs may be using: one of them finds the old entry or the new one, if both are in
-    /// the same 4 GiB, as the profiler and the guest's handler are, which are linked together.
+    /// the same 4 GiB, as the profiler and the guest's handler are, which are linked together. Returns `false` if the gate
+    /// is no longer `old`: the guest has written it on another vCPU, and keeps what it has written.
     ///
     /// # Safety
     /// `place` is a gate of the table in use, and can be written.
-    unsafe fn write_to(self, place: *mut Self) {
+    unsafe fn replace(self, old: Self, place: *mut Self) -> bool {
         let [first, second] = self.halves();
+        let [old, _] = old.halves();
+        let found: u64;
         // SAFETY: the caller's contract.
         unsafe {
             asm!(
                 "mov [{place} + 8], {second}",
-                "mov [{place}], {first}",
+                "lock cmpxchg [{place}], {first}",
                 place = in(reg) place,
                 first = in(reg) first,
                 second = in(reg) second,
-                options(nostack, preserves_flags),
+                inout("rax") old => found,
+                options(nostack),
             );
         }
+        found == old
     }
 
     const fn entry(self) -> u64 {
@@ -131,12 +138,10 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
     TABLE.store(gates.addr() as u64, Ordering::Relaxed);
     // SAFETY: as above; interrupts are off.
     unsafe {
-        put_before(
-            gates.add(usize::from(vector)),
-            guests,
-            ours,
-            &entry::GUESTS_HANDLER,
-        );
+        let gate = gates.add(usize::from(vector));
+        if !put_before(gate, guests, ours, &entry::GUESTS_HANDLER) {
+            return Err(NoHandler(vector));
+        }
         intercept_faults();
     }
     Ok(guests.entry() != ours.entry())
@@ -151,13 +156,16 @@ pub(crate) fn is_intercepted(vector: u8) -> bool {
 }
 
 /// Has all interrupts of the guest's but those of `vector` pass by their entries, which continue with the guest's handlers.
-/// Returns whether they did before; never, where one turns interrupts off itself, or on a vCPU with a table of its own.
+/// Returns whether they did before; never, where one turns interrupts off itself, on a vCPU with a table of its own, or while
+/// another vCPU looks.
 ///
 /// # Safety
 /// See [`intercept`].
 pub(crate) unsafe fn intercept_others(vector: u8) -> bool {
     let (gates, count) = table();
-    if gates.addr() as u64 != TABLE.load(Ordering::Relaxed) {
+    let is_known = gates.addr() as u64 == TABLE.load(Ordering::Relaxed);
+    // One vCPU must not keep a handler that another has just found replaced, nor see a changed gate before its count.
+    if !is_known || IS_CHANGING.swap(true, Ordering::Acquire) {
         return false;
     }
     let mut have_passed = true;
@@ -180,11 +188,12 @@ pub(crate) unsafe fn intercept_others(vector: u8) -> bool {
                     kind: guests.kind,
                     ..Gate::new(ours, guests.selector, guests.stack)
                 };
-                put_before(gate, guests, ours, handler);
-                CHANGES.fetch_add(1, Ordering::Relaxed);
+                let is_changed = put_before(gate, guests, ours, handler);
+                CHANGES.fetch_add(u32::from(is_changed), Ordering::Relaxed);
             }
         }
     }
+    IS_CHANGING.store(false, Ordering::Release);
     have_passed
 }
 
@@ -244,26 +253,27 @@ pub(crate) unsafe fn intercept_breakpoints(events: u8) -> bool {
         let ours = super::breakpoint::address();
         let ours = Gate::new(ours, guests.selector, guests.stack);
         // SAFETY: as above; interrupts are off.
-        unsafe { put_before(gate, guests, ours, &super::breakpoint::GUESTS_HANDLER) };
+        return unsafe { put_before(gate, guests, ours, &super::breakpoint::GUESTS_HANDLER) };
     }
-    is_usable
+    false
 }
 
-/// Changes a gate to `ours`, and keeps the address of the guest's handler.
+/// Changes a gate to `ours`, and keeps the address of the guest's handler. Returns `false` if the gate is no longer `guests`.
 ///
 /// # Safety
-/// Interrupts are off; `gate` is `guests`, a gate in the table in use.
-unsafe fn put_before(gate: *mut Gate, guests: Gate, ours: Gate, handler: &AtomicU64) {
+/// Interrupts are off; `gate` was `guests`, a gate in the table in use.
+unsafe fn put_before(gate: *mut Gate, guests: Gate, ours: Gate, handler: &AtomicU64) -> bool {
     if guests.entry() == ours.entry() {
-        return;
+        return true;
     }
     handler.store(guests.entry(), Ordering::Relaxed);
     // SAFETY: the caller's contract; the protection is as before afterwards.
     unsafe {
         let protection = super::read_cr0();
         super::write_cr0(protection & !WRITE_PROTECT);
-        ours.write_to(gate);
+        let is_changed = ours.replace(guests, gate);
         super::write_cr0(protection);
+        is_changed
     }
 }
 
@@ -296,10 +306,13 @@ mod tests {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
+                let mut old = gates[0];
                 for entry in ENTRIES.into_iter().cycle().take(2_000_000) {
                     let gate = Gate::new(black_box(entry), 8, 0);
                     // SAFETY: sixteen bytes that threads may write.
-                    unsafe { gate.write_to(place.as_ptr().cast_mut().cast()) };
+                    let is_written = unsafe { gate.replace(old, place.as_ptr().cast_mut().cast()) };
+                    assert!(is_written);
+                    old = gate;
                     black_box(&place);
                 }
                 is_over.store(true, Ordering::Release);
@@ -309,6 +322,20 @@ mod tests {
                 assert!(known.contains(&found), "a torn gate: {found:#x}");
             }
         });
+    }
+
+    /// Guards against a handler of the guest's that is lost: another vCPU writes a gate after the profiler has read it.
+    #[test]
+    fn a_gate_that_the_guest_writes_meanwhile_stays_the_guests() {
+        let [found, guests, ours] =
+            [0x0011_2233, 0x0044_5566, 0x0077_8899].map(|it| Gate::new(it, 8, 0));
+        let mut gate = guests;
+        // SAFETY: a gate of this test.
+        assert!(!unsafe { ours.replace(found, &raw mut gate) });
+        assert_eq!(gate, guests);
+        // SAFETY: as above.
+        assert!(unsafe { ours.replace(guests, &raw mut gate) });
+        assert_eq!(gate, ours);
     }
 
     #[test]
