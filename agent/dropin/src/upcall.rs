@@ -756,9 +756,10 @@ impl Running {
     }
 
     /// Begins a block of the agent if the interrupted code waits, and there is none. If another interrupt may have ended the
-    /// wait, it is doubtful until the guest waits at the next look, too.
+    /// wait, it is doubtful until the guest has waited again at the next look that asks Xen. A doubt from a look that has not
+    /// asked, as in a handler with interrupts on, concerns the blocked time until now.
     fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved, may_have_ended: bool) {
-        vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
+        let was_doubtful = vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
         let is_block = vcpu.is_block.load(Ordering::Relaxed);
         let is_known = is_block && !vcpu.is_doubtful.load(Ordering::Relaxed);
         let is_in_poll = vcpu.is_first() && self.is_polling();
@@ -773,7 +774,8 @@ impl Running {
         if blocked_ns <= before_ns {
             return;
         }
-        vcpu.is_doubtful.store(may_have_ended, Ordering::Relaxed);
+        let is_doubtful = may_have_ended || was_doubtful && !vcpu.is_waiting();
+        vcpu.is_doubtful.store(is_doubtful, Ordering::Relaxed);
         vcpu.set_waiting(true);
         if !is_block {
             vcpu.is_block.store(true, Ordering::Relaxed);
@@ -795,9 +797,11 @@ impl Running {
             // SAFETY: interrupts are off; the guest runs with this table.
             let all_pass = vcpus::others().is_empty()
                 || unsafe { descriptors::intercept_others(self.delivery.vector) };
-            if !all_pass {
-                vcpu.see_changes();
-                vcpu.is_doubtful.store(true, Ordering::Relaxed);
+            // Also those that another vCPU has changed since this interrupt was looked at.
+            let has_changed = vcpu.see_changes();
+            if (has_changed || !all_pass) && !vcpu.is_doubtful.swap(true, Ordering::Relaxed) {
+                let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
+                vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
             }
             if vcpu.is_doubtful.load(Ordering::Relaxed) {
                 return;
@@ -812,18 +816,22 @@ impl Running {
     /// The guest continues after a wait.
     fn wake(&self, vcpu: &'static Vcpu) {
         vcpu.set_waiting(false);
-        vcpu.is_doubtful.store(false, Ordering::Relaxed);
-        self.end_block(vcpu);
+        if self.end_block(vcpu) {
+            vcpu.is_doubtful.store(false, Ordering::Relaxed);
+        }
     }
 
-    fn end_block(&self, vcpu: &'static Vcpu) {
-        if vcpu.is_block.swap(false, Ordering::Relaxed) {
+    /// Returns whether there was one. Xen is asked for the blocked time then.
+    fn end_block(&self, vcpu: &'static Vcpu) -> bool {
+        let is_block = vcpu.is_block.swap(false, Ordering::Relaxed);
+        if is_block {
             let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
             vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
             let next_ns = self.agent.on_wake();
             vcpu.tick_at_ns
                 .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
+        is_block
     }
 
     /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that the guest's handler
