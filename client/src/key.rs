@@ -162,6 +162,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    #[test]
+    fn debug_shows_the_id_alone() {
+        let key = Key::parse(format!("unikprof-key-1:{}", "5e".repeat(32)).as_bytes()).unwrap();
+        assert_eq!(format!("{key:?}"), format!("Key({})", key.id()));
+    }
+
     /// Both sides must come to the same id, whoever computes it.
     #[test]
     fn the_id_is_as_the_protocol_says() {

@@ -335,6 +335,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_older_agent_is_to_be_made_newer() {
+        let error = ConnectionError::NoCommonVersion {
+            address: Address::new("guest", 1),
+            theirs: VersionRange {
+                lowest: 0,
+                highest: 0,
+            },
+        };
+        assert!(error.to_string().contains("newer agent"), "{error}");
+    }
+
+    #[test]
     fn a_refusal_cannot_move_the_cursor() {
         let error = ConnectionError::Refused {
             code: 1,

@@ -333,6 +333,20 @@ mod tests {
     }
 
     #[test]
+    fn two_writers_of_one_name_do_not_mix() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let mut files = ["first", "second"].map(|text| (AtomicFile::create(&path).unwrap(), text));
+        for (file, text) in &mut files {
+            file.write_all(text.as_bytes()).unwrap();
+        }
+        for (mut file, text) in files {
+            file.publish().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_written_is_told_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("no/such/f");

@@ -93,6 +93,12 @@ mod tests {
     }
 
     #[test]
+    fn clones_of_c_plus_plus_functions_say_so() {
+        let name = demangle("_Z3foov.cold");
+        assert_eq!(name.as_deref(), Some("foo() [clone .cold]"));
+    }
+
+    #[test]
     fn other_names_stay_raw() {
         for raw in ["main", "caml_alloc", "", "_Z", "_ZN", "_R", "é"] {
             assert_eq!(demangle(raw), None, "{raw}");
