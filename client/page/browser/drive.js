@@ -65,7 +65,13 @@ function watch(next) {
   next.on("pageerror", (error) => errors.push(error.message));
   next.on("console", (message) => isError(message) && errors.push(message.text()));
   next.on("request", (request) => mayAsk(request.url()) || errors.push(`request for ${request.url()}`));
-  next.on("response", (answer) => answer.url().endsWith("/guests") && answer.ok() && answers.push(answer.json()));
+  next.on("response", (response) => {
+    if (!response.url().endsWith("/guests") || !response.ok()) return;
+    const answer = response.json();
+    // The last one may be under way when the browser is closed.
+    answer.catch(() => null);
+    answers.push(answer);
+  });
 }
 
 /** Shows the first page, or the one that was opened so many pages later. */
