@@ -171,7 +171,11 @@ fn build_with(name: &str, features: &[&str], build: &Build<'_>) -> Result<PathBu
         .map(|feature| format!("+{feature}"))
         .collect();
     let image = target.join(format!("{name}{suffix}.elf"));
-    std::fs::copy(&built, &image).map_err(|e| LabError::setup(step, e))?;
+    // A lab may be reading the last one: the image is renamed into place.
+    let beside = target.join("image");
+    std::fs::copy(&built, &beside)
+        .and_then(|_| std::fs::rename(&beside, &image))
+        .map_err(|e| LabError::setup(step, e))?;
     Ok(image)
 }
 
