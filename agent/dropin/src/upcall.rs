@@ -314,8 +314,7 @@ impl Running {
     /// Lets the timer and the connected device interrupt, beginning with a poll.
     pub(crate) fn begin(&self) {
         let first = vcpus::first();
-        let blocked_ns = self.agent.platform().blocked_ns(0);
-        first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        self.ask_blocked_ns(first);
         vcpus::others()
             .iter()
             .for_each(|it| it.connect(&self.events));
@@ -458,8 +457,7 @@ impl Running {
         self.agent.resume();
         let first = vcpus::first();
         self.wake(first);
-        let blocked_ns = self.agent.platform().blocked_ns(0);
-        first.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        self.ask_blocked_ns(first);
         vcpus::others()
             .iter()
             .for_each(|it| it.connect(&self.events));
@@ -557,9 +555,7 @@ impl Running {
         };
         apic.enable(vector);
         vcpu.is_unusable.store(false, Ordering::Relaxed);
-        let number = vcpu.number();
-        let blocked_ns = self.agent.platform().blocked_ns(number);
-        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        self.ask_blocked_ns(vcpu);
         vcpu.is_ready.store(true, Ordering::Release);
         // A wait of the old domain: interrupts since the restore were not seen.
         self.wake(vcpu);
@@ -749,15 +745,24 @@ impl Running {
             .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
     }
 
+    /// Asks Xen for the blocked time, which the next `find_wait` compares with its own.
+    fn ask_blocked_ns(&self, vcpu: &Vcpu) {
+        let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
+        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+    }
+
     /// Keeps the blocked time for `find_wait`, where a tick or a poll has just read the vCPU's times.
     fn keep_blocked_ns(&self, vcpu: &Vcpu) {
         let blocked_ns = self.agent.platform().last_blocked_ns(vcpu.number());
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Begins a block of the agent if the interrupted code waits, and there is none. If another interrupt may have ended the
-    /// wait, it is doubtful until the guest has waited again at the next look that asks Xen. A doubt from a look that has not
-    /// asked, as in a handler with interrupts on, concerns the blocked time until now.
+    /// Finds out by Xen's count of blocked time whether the interrupted code waits, and reports the wait to the agent unless
+    /// that is done already.
+    ///
+    /// Where another interrupt may have ended the wait (`may_have_ended`), the wait is doubtful, and the guest continues behind
+    /// it. The doubt ends when a later look that asks Xen finds that the guest has waited again. A look that does not ask, as in
+    /// a handler with interrupts on, only raises the doubt: the time blocked so far may belong to the wait that has ended.
     fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved, may_have_ended: bool) {
         let was_doubtful = vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
         let is_block = vcpu.is_block.load(Ordering::Relaxed);
@@ -800,8 +805,7 @@ impl Running {
             // Also those that another vCPU has changed since this interrupt was looked at.
             let has_changed = vcpu.see_changes();
             if (has_changed || !all_pass) && !vcpu.is_doubtful.swap(true, Ordering::Relaxed) {
-                let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
-                vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+                self.ask_blocked_ns(vcpu);
             }
             if vcpu.is_doubtful.load(Ordering::Relaxed) {
                 return;
@@ -825,8 +829,7 @@ impl Running {
     fn end_block(&self, vcpu: &'static Vcpu) -> bool {
         let is_block = vcpu.is_block.swap(false, Ordering::Relaxed);
         if is_block {
-            let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
-            vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
+            self.ask_blocked_ns(vcpu);
             let next_ns = self.agent.on_wake();
             vcpu.tick_at_ns
                 .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);

@@ -25,9 +25,10 @@ mod tracing;
 mod vcpus;
 mod working;
 
-/// So many cases run or wait at once, whatever `RUST_TEST_THREADS` says of other suites (`--test-threads` goes before it).
-/// Those that wait take no processor: [`LABS`](unikprof_tests::lab::LABS) limits how many labs there are. With few threads,
-/// the cases of one lab would occupy all of them, and the other lab would stand idle.
+/// The number of cases that run or wait for a lab at once. It replaces `RUST_TEST_THREADS`, which is meant for all suites;
+/// `--test-threads` on the command line replaces it. A case that waits takes no processor, and
+/// [`LABS`](unikprof_tests::lab::LABS) limits how many labs there are. With few threads, all of them would wait for the lab of
+/// one group of cases while the other lab stands idle.
 const THREADS: &str = "12";
 
 /// The test harness reads the variable in `main`.
