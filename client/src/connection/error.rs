@@ -244,7 +244,17 @@ impl ConnectionError {
             Cryptography { .. } => exit_code::OTHER,
             Interrupted => exit_code::INTERRUPTED,
             // The other side does not say what an agent would.
-            _ => exit_code::PROTOCOL,
+            NotAnAgent { .. }
+            | ClosedAtOnce { .. }
+            | SilentAtOnce { .. }
+            | NoCommonVersion { .. }
+            | Preamble { .. }
+            | Cut { .. }
+            | Frame { .. }
+            | Unexpected { .. }
+            | UnknownSecurity { .. }
+            | Record { .. }
+            | Mapping(_) => exit_code::PROTOCOL,
         }
     }
 }

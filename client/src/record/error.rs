@@ -215,7 +215,15 @@ impl RecordError {
                 error.exit_code()
             }
             // The agent violated the protocol.
-            _ => exit_code::PROTOCOL,
+            RecordError::ShortRequests { .. }
+            | RecordError::TooManyTold { .. }
+            | RecordError::Epoch(_)
+            | RecordError::Unreadable(_)
+            | RecordError::NothingToFetch
+            | RecordError::Ring(_)
+            | RecordError::Snapshot(_)
+            | RecordError::Endless { .. }
+            | RecordError::Trace(_) => exit_code::PROTOCOL,
         }
     }
 
