@@ -5,11 +5,7 @@
 )]
 
 #[path = "kit/src/documents.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the tests of other packages use the rest"
-)]
+#[allow(dead_code, unreachable_pub, reason = "the tests of other packages use the rest")]
 mod documents;
 
 use std::path::Path;

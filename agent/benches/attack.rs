@@ -4,9 +4,9 @@
 //! cargo bench -p unikprof-agent --features noise,smoltcp --bench attack
 //! ```
 //!
-//! The agent uses its own TCP server and real time; the peers are network stacks on the same wire, in the same
-//! thread. A poll is timed from outside, by the thread's CPU time and by the clock, which includes other programs of
-//! the machine.
+//! The agent uses its own TCP server and real time; the peers are network stacks on the same wire,
+//! in the same thread. A poll is timed from outside, by the thread's CPU time and by the clock,
+//! which includes other programs of the machine.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 #[path = "../tests/fake_guest/mod.rs"]
@@ -63,7 +63,8 @@ fn main() {
         return;
     }
     println!(
-        "| peers | polls | p99 | p99.9 | p99.99 | longest | by the clock, longest | by the agent's account |"
+        "| peers | polls | p99 | p99.9 | p99.99 | longest | by the clock, longest | by the agent's \
+         account |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for (name, attack) in [
@@ -120,13 +121,8 @@ impl Bench {
     /// A guest whose recording has ended and waits to be fetched.
     fn new() -> Self {
         let world = World::with_access(keyed::access(), Medium::Ethernet, ipv4, |port| port);
-        let mut bench = Self {
-            world,
-            fetch: Vec::new(),
-            times: Vec::new(),
-            clock: Duration::ZERO,
-            random: 1,
-        };
+        let mut bench =
+            Self { world, fetch: Vec::new(), times: Vec::new(), clock: Duration::ZERO, random: 1 };
         // The recording is complete before the silent client would time out.
         let start = encoded(&Start::running_time("attack", 20_000));
         let mut client = bench.connect(CONTROL, 65_535);
@@ -198,11 +194,7 @@ impl Bench {
         let sent = preamble::encode(preamble::KEYED);
         match kind {
             Attack::Replays | Attack::UnknownKeys => {
-                let key = if kind == Attack::UnknownKeys {
-                    OTHER
-                } else {
-                    VIEW
-                };
+                let key = if kind == Attack::UnknownKeys { OTHER } else { VIEW };
                 let client = self.world.connect_silent(4096);
                 let first = first_message(client, key, sent).first;
                 self.world.peers[client].send(&sent);

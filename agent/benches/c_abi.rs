@@ -1,14 +1,15 @@
-//! Compares `on_tick` through the C ABI with the same call in Rust, on the same stacks, in turns, in one run. Also
-//! measured: saving and restoring the SSE state, which the archive avoids, ticks with a flight recorder, its events,
-//! and the calls of an allocator.
+//! Compares `on_tick` through the C ABI with the same call in Rust, on the same stacks, in turns,
+//! in one run. Also measured: saving and restoring the SSE state, which the archive avoids, ticks
+//! with a flight recorder, its events, and the calls of an allocator.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features heap --bench c_abi
 //! ```
 //!
-//! The archive is the one that guests link, built by its own command and loaded here as a library. Both agents read
-//! the same clock, which costs no time, through their guests' interfaces: C functions and a platform. Both read the
-//! processor's cycle counter twice per tick, as every guest does.
+//! The archive is the one that guests link, built by its own command and loaded here as a library.
+//! Both agents read the same clock, which costs no time, through their guests' interfaces: C
+//! functions and a platform. Both read the processor's cycle counter twice per tick, as every guest
+//! does.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod harness;
@@ -34,11 +35,7 @@ use unikprof_proto::message::Start;
 const CALLS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 const RING: usize = 1 << 20;
-const WITH_RING: Extras = Extras {
-    ring_bytes: RING,
-    live_bytes: 0,
-    more_vcpus: 0,
-};
+const WITH_RING: Extras = Extras { ring_bytes: RING, live_bytes: 0, more_vcpus: 0 };
 /// Room for live samples.
 const LIVE: usize = live_bytes(30_000);
 /// The number of events or ticks timed together.
@@ -145,7 +142,8 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
                 ring_clock.advance(2 * PERIOD_NS);
                 black_box(with_ring.on_tick(&c_registers[order[call]]));
             },
-            // SAFETY: aligned and as large as the instructions require; the restored state was saved just before.
+            // SAFETY: aligned and as large as the instructions require; the restored state was
+            // saved just before.
             &mut |_| unsafe {
                 _fxsave64(state.0.as_mut_ptr());
                 _fxrstor64(state.0.as_ptr());
@@ -155,16 +153,8 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     let name = format!("{count} stacks of {frames}");
     let [rust, c, ring, save] = timings;
     println!("{:<38} {rust}", format!("{name}: Rust"));
-    println!(
-        "{:<38} {c}  {:.2} × Rust",
-        format!("{name}: C ABI"),
-        c.p50 / rust.p50
-    );
-    println!(
-        "{:<38} {ring}  {:.2} × Rust",
-        format!("{name}: C ABI, --ring"),
-        ring.p50 / rust.p50
-    );
+    println!("{:<38} {c}  {:.2} × Rust", format!("{name}: C ABI"), c.p50 / rust.p50);
+    println!("{:<38} {ring}  {:.2} × Rust", format!("{name}: C ABI, --ring"), ring.p50 / rust.p50);
     println!("{:<38} {save}", "fxsave and fxrstor, which it needs not");
 
     let expected = (CALLS * REPETITIONS) as u64;
@@ -174,8 +164,8 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     drop((c_client, ring_client));
 }
 
-/// Ticks of one stack, [`RUN`] timed together with a fence after each, because the counter may be coarse; in Rust
-/// also with a ring. The cost of the fences and of preparing a tick is subtracted.
+/// Ticks of one stack, [`RUN`] timed together with a fence after each, because the counter may be
+/// coarse; in Rust also with a ring. The cost of the fences and of preparing a tick is subtracted.
 fn in_runs(clock: &Clock, frames: usize) {
     let mut memory = [(); 2].map(|()| vec![MaybeUninit::uninit(); 1 << 20]);
     let mut ring = vec![MaybeUninit::uninit(); RING];
@@ -253,9 +243,7 @@ fn events(clock: &Clock) {
         .collect();
     assert!(names.iter().all(|name| *name >= 0));
     let mut random = Random::new(3);
-    let order: Vec<i32> = (0..4096)
-        .map(|_| names[random.below(256) as usize])
-        .collect();
+    let order: Vec<i32> = (0..4096).map(|_| names[random.below(256) as usize]).collect();
     let each = |call: usize, work: &dyn Fn(i32)| {
         for index in 0..RUN {
             work(order[(call * RUN + index) % order.len()]);
@@ -275,19 +263,12 @@ fn events(clock: &Clock) {
             &mut |call| each(call, &|name| guest.span(name)),
         ],
     );
-    println!(
-        "{:<38} {}",
-        "C ABI: mark, 256 names",
-        mark.of_one(fences, RUN)
-    );
-    println!(
-        "{:<38} {}",
-        "C ABI: span, its begin and its end",
-        span.of_one(fences, RUN)
-    );
+    println!("{:<38} {}", "C ABI: mark, 256 names", mark.of_one(fences, RUN));
+    println!("{:<38} {}", "C ABI: span, its begin and its end", span.of_one(fences, RUN));
 }
 
-/// Calls of an allocator, without the walk: the stack is not the guest's. [`RUN`] are timed together.
+/// Calls of an allocator, without the walk: the stack is not the guest's. [`RUN`] are timed
+/// together.
 fn allocations(clock: &Clock) {
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let mut live = vec![MaybeUninit::uninit(); LIVE];
@@ -296,17 +277,8 @@ fn allocations(clock: &Clock) {
     let platforms = [(); 2].map(|()| FakePlatform::new(1));
     let code = MAPPING.start..MAPPING.end;
     let guest = |more_vcpus| {
-        let extras = Extras {
-            live_bytes: LIVE,
-            more_vcpus,
-            ..Extras::default()
-        };
-        CGuest::start(
-            &platforms[more_vcpus as usize],
-            &platforms[0],
-            code.clone(),
-            extras,
-        )
+        let extras = Extras { live_bytes: LIVE, more_vcpus, ..Extras::default() };
+        CGuest::start(&platforms[more_vcpus as usize], &platforms[0], code.clone(), extras)
     };
     let [one, two] = [guest(0), guest(1)];
     // A recording can only be of guests whose allocators call.
@@ -357,17 +329,12 @@ fn allocations(clock: &Clock) {
     );
     measure(
         "free, not recorded",
-        [
-            &|address| agent.on_free(address),
-            &|address| one.on_free(address),
-            &|address| two.on_free(address),
-        ],
+        [&|address| agent.on_free(address), &|address| one.on_free(address), &|address| {
+            two.on_free(address)
+        }],
     );
     let start = Start::heap("held", mode::LIVE, 64);
-    InProcess::connect(&agent)
-        .unwrap()
-        .start_as(&start)
-        .unwrap();
+    InProcess::connect(&agent).unwrap().start_as(&start).unwrap();
     for guest in [&one, &two] {
         let mut client = Conversation::new(guest.connect()).unwrap();
         client.start_as(&start).unwrap();

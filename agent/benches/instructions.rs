@@ -1,12 +1,13 @@
-//! Counts the instructions of one sample, which are the same in every run, so that changes show at once.
+//! Counts the instructions of one sample, which are the same in every run, so that changes show at
+//! once.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features xen --bench instructions
 //! ```
 //!
-//! The program runs itself under valgrind twice for each kind of work, with different numbers of calls; the
-//! difference is the cost of the calls. It also measures ticks through the C ABI of the archive that guests link, and
-//! with the feature `xen` through `Ticks` and `XenPlatform`.
+//! The program runs itself under valgrind twice for each kind of work, with different numbers of
+//! calls; the difference is the cost of the calls. It also measures ticks through the C ABI of the
+//! archive that guests link, and with the feature `xen` through `Ticks` and `XenPlatform`.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod harness;
@@ -129,10 +130,7 @@ fn ticks(work: &str, frames: usize, calls: usize) {
         Some("four") => 4,
         _ => 1,
     };
-    let config = Config {
-        recordings,
-        ..CONFIG
-    };
+    let config = Config { recordings, ..CONFIG };
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };
     let mut ring = vec![MaybeUninit::uninit(); ring];
@@ -141,9 +139,7 @@ fn ticks(work: &str, frames: usize, calls: usize) {
     let mut client = InProcess::connect(&agent).unwrap();
     for number in 0..recordings {
         // All of them are due to every tick.
-        client
-            .start_named(&format!("{number}"), 1_000_000 + u64::from(number))
-            .unwrap();
+        client.start_named(&format!("{number}"), 1_000_000 + u64::from(number)).unwrap();
     }
     let platform = agent.platform();
     let registers = platform.stack().lay(&stack(&mut Random::new(11), frames));
@@ -178,10 +174,7 @@ fn xen_ticks(work: &str, frames: usize, calls: usize) {
     let image = Box::leak(Box::new(StackImage::new(frames)));
     let registers = image.lay(&stack(&mut Random::new(11), frames));
     let guest = xen_guest::XenGuest::start(image);
-    InProcess::connect(guest.agent())
-        .unwrap()
-        .start_named("0", 1_000_000)
-        .unwrap();
+    InProcess::connect(guest.agent()).unwrap().start_named("0", 1_000_000).unwrap();
     for _ in 0..calls {
         guest.advance(step_ns(work));
         black_box(guest.on_timer(&registers));
@@ -190,9 +183,5 @@ fn xen_ticks(work: &str, frames: usize, calls: usize) {
 
 /// The time between two ticks, in ns.
 fn step_ns(work: &str) -> u64 {
-    if work.starts_with("early") {
-        0
-    } else {
-        1_500_000
-    }
+    if work.starts_with("early") { 0 } else { 1_500_000 }
 }

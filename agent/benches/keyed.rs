@@ -1,4 +1,5 @@
-//! The cost of keys for the guest: a handshake, and an encrypted download compared with an unencrypted one.
+//! The cost of keys for the guest: a handshake, and an encrypted download compared with an
+//! unencrypted one.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features noise --bench keyed
@@ -40,10 +41,7 @@ fn main() {
         rates[DOWNLOADS / 2]
     });
     println!("download in the clear      {plain:8.0} MB/s in the median");
-    println!(
-        "download under a key       {sealed:8.0} MB/s, {:.3} of it",
-        sealed / plain
-    );
+    println!("download under a key       {sealed:8.0} MB/s, {:.3} of it", sealed / plain);
 }
 
 fn handshakes() {
@@ -53,10 +51,7 @@ fn handshakes() {
             .map(|_| {
                 let shaking = connect(&mut service, key);
                 guest.platform().idle(5_000_000);
-                assert_eq!(
-                    service.receive(shaking.session, &shaking.first),
-                    shaking.first.len()
-                );
+                assert_eq!(service.receive(shaking.session, &shaking.first), shaking.first.len());
                 let mut buffer = [0; 512];
                 let start = Instant::now();
                 let length = service.transmit(shaking.session, &mut buffer);

@@ -4,8 +4,8 @@
 //! cargo bench -p unikprof-agent --features hosted --bench memory
 //! ```
 //!
-//! Everything is included: nodes with the counts of both epochs, their share of the index, and the slot with its
-//! path, snapshots and histograms.
+//! Everything is included: nodes with the counts of both epochs, their share of the index, and the
+//! slot with its path, snapshots and histograms.
 #![allow(clippy::unwrap_used)]
 
 mod harness;
@@ -32,7 +32,8 @@ fn main() {
     }
     println!("one vCPU; a node with its share of the index takes {NODE_BYTES} bytes");
     println!(
-        "                                 stacks  frames a stack  nodes a stack  memory a stack  wire a stack"
+        "                                 stacks  frames a stack  nodes a stack  memory a stack  \
+         wire a stack"
     );
     let (fetched, capacity) = generated(20_000, |_| 1);
     report("20,000 generated stacks", &fetched, capacity);
@@ -43,7 +44,8 @@ fn main() {
     report("demo service, 2 kHz", &fetched, capacity);
     let counters = fetched.counters;
     println!(
-        "of its {} samples {} are of a broken chain: in code without frame pointers, as the C library's",
+        "of its {} samples {} are of a broken chain: in code without frame pointers, as the C \
+         library's",
         counters.recorded, counters.broken
     );
 }

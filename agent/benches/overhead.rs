@@ -1,24 +1,26 @@
-//! The overhead of recording in a hosted guest: time per tick, and CPU time of the demo service's requests.
+//! The overhead of recording in a hosted guest: time per tick, and CPU time of the demo service's
+//! requests.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features hosted --bench overhead
 //! ```
 //!
-//! *Time per tick.* A thread reads the cycle counter in a loop, 32 calls deep. If a tick came between two reads, and
-//! no other thread ran, the gap between them is the tick's duration. The gaps with a recording are compared with
-//! those of an empty handler, driven by a periodic timer on the same clock at the same rate. The difference is the
-//! agent's: two clock reads (thread CPU time, a system call; and monotonic), the sample, and the system call that
-//! arms the timer again, which a periodic timer does not need.
+//! *Time per tick.* A thread reads the cycle counter in a loop, 32 calls deep. If a tick came
+//! between two reads, and no other thread ran, the gap between them is the tick's duration. The
+//! gaps with a recording are compared with those of an empty handler, driven by a periodic timer on
+//! the same clock at the same rate. The difference is the agent's: two clock reads (thread CPU
+//! time, a system call; and monotonic), the sample, and the system call that arms the timer again,
+//! which a periodic timer does not need.
 //!
-//! *Requests.* The demo service handles the same batch repeatedly; batches with a recording, with the empty handler
-//! and with neither take turns in random order. The report shows how much more CPU time of its thread a batch takes,
-//! with the 95 % interval of the mean over the rounds. The recording's column includes the cost of any signal on this
-//! machine; the last column does not.
+//! *Requests.* The demo service handles the same batch repeatedly; batches with a recording, with
+//! the empty handler and with neither take turns in random order. The report shows how much more
+//! CPU time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
+//! recording's column includes the cost of any signal on this machine; the last column does not.
 //!
-//! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring: longer batches with
-//! and without the recording take turns in random order. The bench reports the CPU time of a batch, whose inverse is
-//! the throughput, and the 99th percentile of a request's CPU time; neither includes the work of other programs.
-//! `-- presets` measures only these.
+//! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring:
+//! longer batches with and without the recording take turns in random order. The bench reports the
+//! CPU time of a batch, whose inverse is the throughput, and the 99th percentile of a request's CPU
+//! time; neither includes the work of other programs. `-- presets` measures only these.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod harness;
@@ -48,11 +50,7 @@ fn main() {
     let guest = hosted::start(Config::new(Access::Open)).unwrap();
     let _vcpu = guest.register_thread().unwrap();
     let client = Conversation::new(TcpStream::connect(guest.address()).unwrap()).unwrap();
-    let mut loads = Loads {
-        client,
-        empty: EmptyTimer::new(),
-        fetched: None,
-    };
+    let mut loads = Loads { client, empty: EmptyTimer::new(), fetched: None };
     let cycles_per_ns = cycles_per_ns();
     if !std::env::args().any(|argument| argument == "presets") {
         system_calls();
@@ -109,11 +107,7 @@ fn system_calls() {
     let mut arm = |_| timer.set(3_600_000_000_000);
     println!("{}\n{HEADING}", clock.describe());
     let timings = clock.series(2000, |_| (), [&mut monotonic, &mut thread_cpu, &mut arm]);
-    let names = [
-        "read the monotonic clock",
-        "read thread CPU time",
-        "arm a timer",
-    ];
+    let names = ["read the monotonic clock", "read thread CPU time", "arm a timer"];
     for (name, timing) in names.iter().zip(timings) {
         println!("{name:<38} {timing}");
     }
@@ -137,8 +131,8 @@ fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
             loads.with(Load::EmptyHandler, rate_hz, || {
                 deep_spin(32, until, &mut ticked, &mut gaps[0])
             });
-            // A tick moves the target by at least half a period of the thread's CPU time; otherwise the target stays,
-            // except for the time between reading the clocks.
+            // A tick moves the target by at least half a period of the thread's CPU time; otherwise
+            // the target stays, except for the time between reading the clocks.
             let quarter_ns = 250_000_000 / rate_hz;
             let mut target_ns = 0;
             let mut ticked = || {
@@ -148,9 +142,8 @@ fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
                 let before_ns = std::mem::replace(&mut target_ns, now_ns);
                 now_ns > before_ns + quarter_ns
             };
-            loads.with(Load::Recording, rate_hz, || {
-                deep_spin(32, until, &mut ticked, &mut gaps[1])
-            });
+            loads
+                .with(Load::Recording, rate_hz, || deep_spin(32, until, &mut ticked, &mut gaps[1]));
         }
         let quartiles = gaps.map(|mut gaps| {
             gaps.sort_unstable();
@@ -229,7 +222,8 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
         "\nrequests of the demo service, {BATCH} a batch, {ROUNDS} rounds; CPU time of a batch"
     );
     println!(
-        "   rate   recording against nothing   empty handler against nothing   recording against empty handler"
+        "   rate   recording against nothing   empty handler against nothing   recording against \
+         empty handler"
     );
     let mut random = Random::new(1);
     for rate_hz in RATES_HZ {
@@ -245,9 +239,7 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
             }
             let [nothing, empty, recording] = taken;
             for (series, difference) in
-                against
-                    .iter_mut()
-                    .zip([recording - nothing, empty - nothing, recording - empty])
+                against.iter_mut().zip([recording - nothing, empty - nothing, recording - empty])
             {
                 series.push(difference);
             }
@@ -261,7 +253,8 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
         println!("{rate_hz:5} Hz   {nothing}          {empty}              {net}");
         let quantile = |part: f64| quantile(&mut histogram.clone(), part) as f64 / cycles_per_ns;
         println!(
-            "           the agent's own account: {ticks} ticks, at least {:.0} ns (p50), {:.0} ns (p99), \
+            "           the agent's own account: {ticks} ticks, at least {:.0} ns (p50), {:.0} ns \
+             (p99), \
              {:.0} ns (mean) each, without arming",
             quantile(0.5),
             quantile(0.99),
@@ -270,7 +263,8 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
     }
 }
 
-/// The cost of the client's presets for the demo service: throughput and the 99th percentile of requests.
+/// The cost of the client's presets for the demo service: throughput and the 99th percentile of
+/// requests.
 fn presets(loads: &mut Loads, cycles_per_ns: f64) {
     const ROUNDS: usize = 150;
     const BATCH_NS: f64 = 150e6;
@@ -297,7 +291,8 @@ fn presets(loads: &mut Loads, cycles_per_ns: f64) {
     let (once_ns, p99) = handle(20);
     let repeats = (BATCH_NS / (once_ns / 20.0)).ceil() as usize;
     println!(
-        "\npresets on the demo service: {} requests a batch, {ROUNDS} rounds; a request takes {:.1} µs, its p99 {:.1} µs",
+        "\npresets on the demo service: {} requests a batch, {ROUNDS} rounds; a request takes \
+         {:.1} µs, its p99 {:.1} µs",
         repeats * requests.len(),
         once_ns / (20 * requests.len()) as f64 / 1e3,
         p99 / 1e3
@@ -325,7 +320,8 @@ fn presets(loads: &mut Loads, cycles_per_ns: f64) {
         let [time, p99] = against.map(|differences| Interval::of(&differences));
         let tick_ns = tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns;
         println!(
-            "{name:>9} {rate_hz:3} Hz   {time}       {p99}     {tick_ns:.0} ns a tick by the agent's own account: {:.4} %",
+            "{name:>9} {rate_hz:3} Hz   {time}       {p99}     {tick_ns:.0} ns a tick by the \
+             agent's own account: {:.4} %",
             tick_ns * rate_hz as f64 / 1e7
         );
     }
@@ -358,10 +354,7 @@ impl Interval {
         let mean = differences.iter().sum::<f64>() / count;
         let squares = differences.iter().map(|value| (value - mean).powi(2));
         let deviation = (squares.sum::<f64>() / (count - 1.0)).sqrt();
-        Self {
-            mean: mean.exp_m1() * 100.0,
-            half: 1.98 * deviation / count.sqrt() * 100.0,
-        }
+        Self { mean: mean.exp_m1() * 100.0, half: 1.98 * deviation / count.sqrt() * 100.0 }
     }
 }
 
@@ -374,7 +367,8 @@ impl std::fmt::Display for Interval {
 /// The number of calls of the empty handler.
 static EMPTY_TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// A periodic timer on the monotonic clock that signals this thread, with a handler that only counts.
+/// A periodic timer on the monotonic clock that signals this thread, with a handler that only
+/// counts.
 struct EmptyTimer(libc::timer_t);
 
 impl EmptyTimer {
@@ -383,16 +377,13 @@ impl EmptyTimer {
             EMPTY_TICKS.fetch_add(1, Ordering::Relaxed);
         }
         let mut timer = std::ptr::null_mut();
-        // SAFETY: zeros are valid for both structures, which have the required types; the handler has the type that
-        // SA_SIGINFO requires.
+        // SAFETY: zeros are valid for both structures, which have the required types; the handler
+        // has the type that SA_SIGINFO requires.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = nothing as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-            assert_eq!(
-                libc::sigaction(EMPTY_SIGNAL, &raw const action, std::ptr::null_mut()),
-                0
-            );
+            assert_eq!(libc::sigaction(EMPTY_SIGNAL, &raw const action, std::ptr::null_mut()), 0);
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = EMPTY_SIGNAL;
@@ -409,10 +400,7 @@ impl EmptyTimer {
             tv_sec: (period_ns / 1_000_000_000) as i64,
             tv_nsec: (period_ns % 1_000_000_000) as i64,
         };
-        let setting = libc::itimerspec {
-            it_interval: time,
-            it_value: time,
-        };
+        let setting = libc::itimerspec { it_interval: time, it_value: time };
         // SAFETY: this value owns the timer, and the structure has the required type.
         unsafe { libc::timer_settime(self.0, 0, &raw const setting, std::ptr::null_mut()) };
     }

@@ -1,7 +1,9 @@
-//! Counts the instructions of a whole tick on the processor that this program is compiled for: x86_64 or aarch64.
+//! Counts the instructions of a whole tick on the processor that this program is compiled for:
+//! x86_64 or aarch64.
 //!
-//! The program runs itself in QEMU's emulation of user programs, which logs every instruction, twice for each kind of
-//! tick; the runs differ only in their number of ticks. The commands are in docs/BENCHMARKS.md.
+//! The program runs itself in QEMU's emulation of user programs, which logs every instruction,
+//! twice for each kind of tick; the runs differ only in their number of ticks. The commands are in
+//! docs/BENCHMARKS.md.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../tests/fake/mod.rs"]
@@ -73,24 +75,16 @@ fn instructions(way: &str, frames: usize, ticks: u64) -> usize {
         .spawn()
         .unwrap();
     let log = BufReader::new(child.stderr.take().unwrap());
-    let executed = log
-        .split(b'\n')
-        .filter(|line| line.as_ref().unwrap().starts_with(b"Trace "))
-        .count();
+    let executed =
+        log.split(b'\n').filter(|line| line.as_ref().unwrap().starts_with(b"Trace ")).count();
     assert!(child.wait().unwrap().success(), "{way}, {frames} frames");
     executed
 }
 
 /// Ticks of one known stack.
 fn run(way: &str, frames: usize, ticks: u64) {
-    let mapping = Mapping {
-        build_id: &[1],
-        ..MAPPING
-    };
-    let config = Config {
-        mappings: &[mapping],
-        ..CONFIG
-    };
+    let mapping = Mapping { build_id: &[1], ..MAPPING };
+    let config = Config { mappings: &[mapping], ..CONFIG };
     let (machine, rule) = NATIVE;
     // By file offset. Functions of 512 bytes, whose last instruction has no rule.
     let rows: Vec<Row> = (0..(MAPPING.end - MAPPING.start) as u32)
@@ -99,9 +93,7 @@ fn run(way: &str, frames: usize, ticks: u64) {
             [(code, rule), (code + 508, Rule::UNKNOWN)].map(|(code, rule)| Row { code, rule })
         })
         .collect();
-    let mut file = file_head(machine, mapping.build_id, &rows)
-        .unwrap()
-        .to_vec();
+    let mut file = file_head(machine, mapping.build_id, &rows).unwrap().to_vec();
     file.extend(rows.iter().flat_map(|row| row.to_bytes()));
     let installed = rows.iter().fold(0, |sum, row| {
         let code = row.code + frame_code::FIRST_ADDRESS;
@@ -116,11 +108,7 @@ fn run(way: &str, frames: usize, ticks: u64) {
     let mut client = InProcess::connect(&agent).unwrap();
     let start = Start {
         caller_table: (way != "chain").then_some(installed),
-        flags: if way == "every frame by table" {
-            start_flag::UNWIND_TABLE
-        } else {
-            0
-        },
+        flags: if way == "every frame by table" { start_flag::UNWIND_TABLE } else { 0 },
         ..Start::running_time("counted", 1_000_000)
     };
     client.start_as(&start).unwrap();
@@ -135,9 +123,7 @@ fn run(way: &str, frames: usize, ticks: u64) {
     assert_eq!([got.samples, got.counters.by_table], [ticks, by_table]);
     assert_eq!(got.counters.mixed, 0);
     for (stack, _) in &got.counts {
-        let known = stack
-            .iter()
-            .filter(|code| **code >= frame_code::FIRST_ADDRESS);
+        let known = stack.iter().filter(|code| **code >= frame_code::FIRST_ADDRESS);
         assert_eq!(known.count(), frames);
     }
 }

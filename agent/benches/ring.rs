@@ -4,8 +4,8 @@
 //! cargo bench -p unikprof-agent --bench ring
 //! ```
 //!
-//! Calls are serialised by fences and timed in runs, because the cycle counter of some machines is coarse. The clocks
-//! cost no time.
+//! Calls are serialised by fences and timed in runs, because the cycle counter of some machines is
+//! coarse. The clocks cost no time.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../tests/client/mod.rs"]
@@ -53,13 +53,10 @@ fn with_agent<T>(ring: bool, work: impl FnOnce(&Agent<'_, FakePlatform>) -> T) -
 /// One event each of 256 names, with a fence after each; the fences' cost is subtracted.
 fn events(clock: &Clock) {
     with_agent(true, |agent| {
-        let names: Vec<EventName> = (0..256)
-            .map(|id| agent.event_name(&format!("event {id}")).unwrap())
-            .collect();
+        let names: Vec<EventName> =
+            (0..256).map(|id| agent.event_name(&format!("event {id}")).unwrap()).collect();
         let mut random = Random::new(3);
-        let order: Vec<EventName> = (0..4096)
-            .map(|_| names[random.below(256) as usize])
-            .collect();
+        let order: Vec<EventName> = (0..4096).map(|_| names[random.below(256) as usize]).collect();
         let of = |call: usize, index: usize| order[(call * RUN + index) % order.len()];
         let each = |call: usize, work: &dyn Fn(EventName, usize)| {
             for index in 0..RUN {
@@ -92,8 +89,8 @@ fn events(clock: &Clock) {
     });
 }
 
-/// The whole of `on_tick` on a known stack of 32 frames, in turns with and without a ring. Many ticks are timed
-/// together, because the counter may be coarse.
+/// The whole of `on_tick` on a known stack of 32 frames, in turns with and without a ring. Many
+/// ticks are timed together, because the counter may be coarse.
 fn ticks(clock: &Clock) {
     const PERIOD_NS: u64 = 1_000_000;
     let stack = stack(&mut Random::new(11), 32);
@@ -134,14 +131,9 @@ fn room() {
         client.start(Start::running_time("test", PERIOD_NS));
         // Longer than that span.
         for sample in 0..97 * 60 * 20 {
-            let left_ns = agent
-                .deadline()
-                .map_or(0, |at_ns| at_ns - agent.platform().now_ns());
+            let left_ns = agent.deadline().map_or(0, |at_ns| at_ns - agent.platform().now_ns());
             agent.platform().advance(left_ns + random.below(50_000));
-            let registers = agent
-                .platform()
-                .stack()
-                .lay(&stacks[random.below(2000) as usize]);
+            let registers = agent.platform().stack().lay(&stacks[random.below(2000) as usize]);
             agent.on_tick(Some(&registers));
             client.advance();
             if sample % 1000 == 0 {
@@ -149,17 +141,14 @@ fn room() {
                 client.event_names();
             }
         }
-        let bytes: usize = client
-            .ask(&RING)
-            .iter()
-            .map(|frame| HEADER + frame.body.len())
-            .sum();
+        let bytes: usize = client.ask(&RING).iter().map(|frame| HEADER + frame.body.len()).sum();
         let (head, records, _) = client.ring(&RING);
         let sent = fields(&records);
         let samples = sent.iter().filter(|one| one.0 == kind::SAMPLE).count();
         let span_ns = sent[sent.len() - 1].1 - sent[0].1;
         println!(
-            "1 MiB: {} records, of them {samples} samples, over {:.1} minutes at {:.0} Hz; {:.1} bytes of memory and \
+            "1 MiB: {} records, of them {samples} samples, over {:.1} minutes at {:.0} Hz; {:.1} \
+             bytes of memory and \
              {:.1} on the wire a record",
             head.capacity,
             span_ns as f64 / 60e9,

@@ -1,5 +1,5 @@
-//! The cost of one sample (walk, bounds, find with full comparison, count) compared with a bare chase of the same
-//! frame pointers.
+//! The cost of one sample (walk, bounds, find with full comparison, count) compared with a bare
+//! chase of the same frame pointers.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --bench sample
@@ -7,9 +7,9 @@
 //!
 //! With the feature `heap` also sampled allocations.
 //!
-//! Each call is serialised and timed alone. There are two layouts: *live*, where each stack is written to the same
-//! memory before its call, which is warm like a thread's stack; and *spread*, where every stack has its own memory,
-//! so that the chase itself waits for the second-level cache.
+//! Each call is serialised and timed alone. There are two layouts: *live*, where each stack is
+//! written to the same memory before its call, which is warm like a thread's stack; and *spread*,
+//! where every stack has its own memory, so that the chase itself waits for the second-level cache.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod harness;
@@ -37,7 +37,8 @@ const CALLS: usize = 20_000;
 const RUN: usize = 64;
 /// The number of calls in cold caches.
 const COLD_CALLS: usize = 300;
-/// The bytes read to empty the caches: twice the second-level cache of the machine whose figures are documented.
+/// The bytes read to empty the caches: twice the second-level cache of the machine whose figures
+/// are documented.
 const EVICTING: usize = 4 << 20;
 
 fn main() {
@@ -104,8 +105,8 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
     report(&format!("spread, {count} stacks of {frames}"), timings);
 }
 
-/// The same stacks with a caller table of about 10,000 rows, as a program of 2 MB has: lookups of the leaf only, and
-/// of every frame.
+/// The same stacks with a caller table of about 10,000 rows, as a program of 2 MB has: lookups of
+/// the leaf only, and of every frame.
 fn by_table(clock: &Clock) {
     const FRAMES: usize = 32;
     let load = Load::new(256, FRAMES, CALLS);
@@ -120,11 +121,8 @@ fn by_table(clock: &Clock) {
         every_frame,
         instructions: (),
     };
-    let (none, leaf, every) = (
-        guide(None, false),
-        guide(Some(&table), false),
-        guide(Some(&table), true),
-    );
+    let (none, leaf, every) =
+        (guide(None, false), guide(Some(&table), false), guide(Some(&table), true));
     let live = StackImage::new(FRAMES);
     let registers = load.registers(&live, |registers| {
         sampler.sample_by(&every, registers, &live);
@@ -138,9 +136,8 @@ fn by_table(clock: &Clock) {
             &mut |call| sampler.sample_by(&every, &registers[order[call]], &live),
         ],
     );
-    for (name, timing) in ["no table", "the leaf by table", "every frame by table"]
-        .iter()
-        .zip(timings)
+    for (name, timing) in
+        ["no table", "the leaf by table", "every frame by table"].iter().zip(timings)
     {
         println!("{:<38} {timing}", format!("live, 256 of 32, {name}"));
     }
@@ -298,7 +295,8 @@ fn cold_caches(clock: &Clock) {
     report("flushed to memory, 256 of 32", timings);
 }
 
-/// Sampled allocations and their frees, in mode live, beside the chase of the same stacks: in warm caches and in cold ones.
+/// Sampled allocations and their frees, in mode live, beside the chase of the same stacks: in warm
+/// caches and in cold ones.
 #[cfg(feature = "heap")]
 fn allocations(clock: &Clock) {
     use unikprof_proto::code::mode;
@@ -315,9 +313,7 @@ fn allocations(clock: &Clock) {
     let address = |call: usize| std::ptr::without_provenance(0x1000 + 48 * call);
     agent.on_alloc(address(0), 1);
     let mut client = InProcess::connect(&agent).unwrap();
-    client
-        .start_as(&Start::heap("held", mode::LIVE, 64))
-        .unwrap();
+    client.start_as(&Start::heap("held", mode::LIVE, 64)).unwrap();
     // Samples of other allocations fill a third of the table.
     let held = 10_000;
     for call in 0..held {
@@ -355,10 +351,7 @@ fn allocations(clock: &Clock) {
     measure("sampled, warm, 256 of 32", CALLS, false);
     measure("sampled, out of the second level", COLD_CALLS, true);
     let counters = client.stop().unwrap().counters;
-    assert_eq!(
-        counters.recorded,
-        (held + (CALLS + COLD_CALLS) * REPETITIONS) as u64
-    );
+    assert_eq!(counters.recorded, (held + (CALLS + COLD_CALLS) * REPETITIONS) as u64);
 }
 
 /// Reads all cache lines of `bytes`.

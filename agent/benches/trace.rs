@@ -1,15 +1,18 @@
-//! The cost of a traced call beside two breakpoints whose handler returns at once, and calls per second.
+//! The cost of a traced call beside two breakpoints whose handler returns at once, and calls per
+//! second.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features hosted,trace --bench trace
 //! ```
 //!
-//! *Pair.* A function is called with a probe at its entry and one at its only return. Beside it, two breakpoints are
-//! executed whose handler is an empty function of the same type and with the same flags: what Linux takes for the signals.
-//! Batches of both take turns, so that other work on the machine meets both; the medians of the batches are compared.
+//! *Pair.* A function is called with a probe at its entry and one at its only return. Beside it,
+//! two breakpoints are executed whose handler is an empty function of the same type and with the
+//! same flags: what Linux takes for the signals. Batches of both take turns, so that other work on
+//! the machine meets both; the medians of the batches are compared.
 //!
-//! *Per second.* The function is called in a loop for a second, and a client reads the ring meanwhile: how many calls there
-//! were, and how many records were overwritten before they were read.
+//! *Per second.* The function is called in a loop for a second, and a client reads the ring
+//! meanwhile: how many calls there were, and how many records were overwritten before they were
+//! read.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../tests/tracing/mod.rs"]
@@ -116,7 +119,8 @@ fn main() {
         let state = client.stop(ready.trace);
         let (traced, empty) = (median(&mut traced), median(&mut empty));
         println!(
-            "{name}: {traced:.0} ns a call, {empty:.0} ns two bare breakpoints, {:.3} times; handler {:.0} cycles",
+            "{name}: {traced:.0} ns a call, {empty:.0} ns two bare breakpoints, {:.3} times; \
+             handler {:.0} cycles",
             traced / empty,
             state.cycles as f64 / state.traps as f64
         );

@@ -7,13 +7,13 @@
 //! The stack is that of a recursion compiled with frame pointers, so that all can walk it:
 //!
 //! - *unikprof*: walk, bounds, find, count.
-//! - *backtrace*: `backtrace::trace_unsynchronized`, the unwinder of the C runtime (libgcc's, by unwind tables). It
-//!   neither symbolises nor counts.
-//! - *framehop*: its iterator over the unwind sections of all loaded images, which it has read before, with a full
-//!   rule cache and with an empty one. It does not count. Also with 256 copied stacks through 2,048 call sites in
-//!   random order, as in a program of some size.
-//! - *pprof*: the signal handler that pprof-rs has installed, called with a real context: its body, without the
-//!   delivery. Its unwinder is `backtrace`, the default.
+//! - *backtrace*: `backtrace::trace_unsynchronized`, the unwinder of the C runtime (libgcc's, by
+//!   unwind tables). It neither symbolises nor counts.
+//! - *framehop*: its iterator over the unwind sections of all loaded images, which it has read
+//!   before, with a full rule cache and with an empty one. It does not count. Also with 256 copied
+//!   stacks through 2,048 call sites in random order, as in a program of some size.
+//! - *pprof*: the signal handler that pprof-rs has installed, called with a real context: its body,
+//!   without the delivery. Its unwinder is `backtrace`, the default.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod harness;
@@ -50,21 +50,19 @@ fn main() {
     std::thread::spawn(many_stacks).join().unwrap();
 }
 
-/// The agent and framehop on distinct stacks through many call sites, each written to the same memory before.
+/// The agent and framehop on distinct stacks through many call sites, each written to the same
+/// memory before.
 fn many_stacks() {
     const STACKS: usize = 256;
     let images = Images::of_this_process();
     let code = CodeMap::new(&images.mappings()).unwrap();
     let end = images.end_of_stack(maze::registers().sp);
-    let stacks: Vec<maze::Copied> = (0..STACKS as u64)
-        .map(|seed| maze::walk_and_copy(seed, RECURSION, end, &code))
-        .collect();
+    let stacks: Vec<maze::Copied> =
+        (0..STACKS as u64).map(|seed| maze::walk_and_copy(seed, RECURSION, end, &code)).collect();
     let live = RefCell::new(maze::Live::new(&stacks));
     let order: Vec<usize> = {
         let mut random = Random::new(7);
-        (0..CALLS)
-            .map(|_| random.below(1 << 53) as usize % STACKS)
-            .collect()
+        (0..CALLS).map(|_| random.below(1 << 53) as usize % STACKS).collect()
     };
     let sampler = Sampler::of(code);
     let guide = Guide::frame_pointers(&sampler.code);
@@ -81,7 +79,8 @@ fn many_stacks() {
     };
     live.borrow_mut().lay(&stacks[order[0]]);
     println!(
-        "\n{STACKS} stacks, {} call sites in them; frames seen in the first: unikprof {}, framehop {}",
+        "\n{STACKS} stacks, {} call sites in them; frames seen in the first: unikprof {}, framehop \
+         {}",
         maze::distinct_return_addresses(&stacks),
         own(0),
         framehop(0)
@@ -97,9 +96,8 @@ fn many_stacks() {
         }],
     );
     let ours = timings[0].p50;
-    for (name, timing) in ["unikprof: walk, find, count", "framehop, its cache in use"]
-        .iter()
-        .zip(timings)
+    for (name, timing) in
+        ["unikprof: walk, find, count", "framehop, its cache in use"].iter().zip(timings)
     {
         println!("{name:<38} {timing}  {:6.1} ×", timing.p50 / ours);
     }
@@ -155,7 +153,8 @@ fn measure() {
     let pprof = PprofHandler::install();
 
     println!(
-        "frames seen: unikprof {}, backtrace {}, framehop {}; pprof-rs those of backtrace and its own",
+        "frames seen: unikprof {}, backtrace {}, framehop {}; pprof-rs those of backtrace and its \
+         own",
         own(),
         backtrace(),
         framehop(&mut warm)
@@ -174,14 +173,10 @@ fn measure() {
         ],
     );
     let ours = timings[0].p50;
-    for (name, timing) in [
-        "unikprof: walk, find, count",
-        "backtrace",
-        "framehop, warm",
-        "pprof-rs, handler body",
-    ]
-    .iter()
-    .zip(timings)
+    for (name, timing) in
+        ["unikprof: walk, find, count", "backtrace", "framehop, warm", "pprof-rs, handler body"]
+            .iter()
+            .zip(timings)
     {
         println!("{name:<38} {timing}  {:6.1} ×", timing.p50 / ours);
     }
@@ -220,11 +215,11 @@ fn unwind(
     count
 }
 
-/// The stack from the stack pointer to the end of the outermost frame with a frame pointer. The frames beyond it
-/// belong to the C library, which has no frame pointers.
+/// The stack from the stack pointer to the end of the outermost frame with a frame pointer. The
+/// frames beyond it belong to the C library, which has no frame pointers.
 fn chain_bounds(registers: &Registers, code: &CodeMap) -> Range<u64> {
-    // SAFETY: the frames from here to the thread's first one are live and all have frame pointers; reading stops at
-    // the first that has none.
+    // SAFETY: the frames from here to the thread's first one are live and all have frame pointers;
+    // reading stops at the first that has none.
     let memory = unsafe { StackMemory::new(registers.sp..registers.sp + (1 << 16)) };
     let (mut fp, mut end) = (registers.fp, registers.sp);
     while let Some([caller_fp, return_address]) = memory.frame_record(fp) {
@@ -269,9 +264,7 @@ impl Images {
                 path: words.nth(2).unwrap_or_default().to_owned(),
             })
         });
-        Self {
-            maps: maps.collect(),
-        }
+        Self { maps: maps.collect() }
     }
 
     fn mappings(&self) -> Vec<Mapping<'_>> {
@@ -287,10 +280,7 @@ impl Images {
     }
 
     fn end_of_stack(&self, sp: u64) -> u64 {
-        let stack = self
-            .maps
-            .iter()
-            .find(|map| (map.start..map.end).contains(&sp));
+        let stack = self.maps.iter().find(|map| (map.start..map.end).contains(&sp));
         stack.map_or(sp, |map| map.end)
     }
 
@@ -337,10 +327,7 @@ struct PprofHandler {
 impl PprofHandler {
     fn install() -> Self {
         // Its own signals are so rare that they do not matter.
-        let profiler = pprof::ProfilerGuardBuilder::default()
-            .frequency(1)
-            .build()
-            .unwrap();
+        let profiler = pprof::ProfilerGuardBuilder::default().frequency(1).build().unwrap();
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: reads the handler of a signal into a structure of the required type.
         let action = unsafe {
@@ -357,11 +344,7 @@ impl PprofHandler {
             libc::getcontext(context.as_mut_ptr());
             context.assume_init()
         };
-        Self {
-            profiler,
-            handler,
-            context,
-        }
+        Self { profiler, handler, context }
     }
 
     /// Calls the handler as if its signal had arrived here.

@@ -10,10 +10,8 @@ use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Listen};
 
 fn main() -> Result<(), hosted::Error> {
-    let agent = hosted::start(Config {
-        listen: Listen::Loopback(7777),
-        ..Config::new(Access::Open)
-    })?;
+    let agent =
+        hosted::start(Config { listen: Listen::Loopback(7777), ..Config::new(Access::Open) })?;
     let _vcpu = agent.register_thread()?;
     println!("listening on {}", agent.address());
     loop {
@@ -25,11 +23,7 @@ fn main() -> Result<(), hosted::Error> {
 fn collatz(mut number: u64) -> u32 {
     let mut steps = 0;
     while number > 1 {
-        number = if number.is_multiple_of(2) {
-            number / 2
-        } else {
-            3 * number + 1
-        };
+        number = if number.is_multiple_of(2) { number / 2 } else { 3 * number + 1 };
         steps += 1;
     }
     steps

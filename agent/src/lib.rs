@@ -9,8 +9,8 @@ compile_error!("the feature `trace` is for x86_64");
 #[cfg(feature = "hosted")]
 extern crate std;
 
-// Layers: a module imports from its own layer and from lower ones: guests, serve, record, agent, count and ring,
-// stack, ground. Tracing is beside record.
+// Layers: a module imports from its own layer and from lower ones: guests, serve, record, agent,
+// count and ring, stack, ground. Tracing is beside record.
 mod agent;
 mod count;
 mod ground;

@@ -1,5 +1,5 @@
-//! Aging of stacks: a guest with ever new stacks is recorded continuously in one MiB, and everything that clients
-//! fetch is compared with an oracle by whole stacks.
+//! Aging of stacks: a guest with ever new stacks is recorded continuously in one MiB, and
+//! everything that clients fetch is compared with an oracle by whole stacks.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -31,11 +31,7 @@ type TestAgent = Agent<'static, FakePlatform>;
 
 /// Guest time of each load in s: an hour if `UNIKPROF_LONG` is set.
 fn seconds() -> u64 {
-    if std::env::var_os("UNIKPROF_LONG").is_some() {
-        3600
-    } else {
-        90
-    }
+    if std::env::var_os("UNIKPROF_LONG").is_some() { 3600 } else { 90 }
 }
 
 fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
@@ -43,10 +39,7 @@ fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 }
 
 fn agent(bytes: usize, recordings: u32) -> &'static TestAgent {
-    let config = Config {
-        recordings,
-        ..fake::CONFIG
-    };
+    let config = Config { recordings, ..fake::CONFIG };
     let agent = Agent::new(FakePlatform::new(128), config, leak(bytes)).unwrap();
     Box::leak(Box::new(agent.with_ring(leak(ring_bytes(1, 20_000)))))
 }
@@ -69,10 +62,7 @@ impl Client {
     }
 
     fn start(&mut self, name: &str, period_ns: u64, flags: u32) -> u64 {
-        self.connection.start(Start {
-            flags,
-            ..Start::running_time(name, period_ns)
-        })
+        self.connection.start(Start { flags, ..Start::running_time(name, period_ns) })
     }
 
     /// Ends the current epoch of a recording, fetches and acknowledges it.
@@ -84,10 +74,7 @@ impl Client {
     fn fetch(&mut self, pending: Pending) -> Download {
         assert!(pending.complete && pending.epochs == 1);
         let epoch = pending.first_epoch;
-        let frames = self.connection.ask(&Fetch {
-            known: newest(&self.known),
-            ..whole(epoch)
-        });
+        let frames = self.connection.ask(&Fetch { known: newest(&self.known), ..whole(epoch) });
         let got = download_to(&mut self.known, &frames);
         assert!(got.end.counters.add_up(), "{:?}", got.end.counters);
         assert_eq!(got.samples, got.stacks.values().sum::<u64>());
@@ -126,7 +113,8 @@ struct Load {
     number: u64,
     /// Every sampled stack, with the time of its tick.
     ticks: Vec<(u64, Stack)>,
-    /// After this many ticks the guest waits for a millisecond, on the stack of the last one; 0 = never.
+    /// After this many ticks the guest waits for a millisecond, on the stack of the last one; 0 =
+    /// never.
     ticks_between_waits: usize,
     /// How often the service is polled.
     poll_ns: u64,
@@ -153,7 +141,8 @@ impl Load {
         self.next_new_ns += SECOND / 200;
         self.number += 1;
         let mut stack = self.hot[self.random.below(50) as usize].clone();
-        // The stack differs at the leaf and at levels 15 and 16, so at least two of its nodes are new.
+        // The stack differs at the leaf and at levels 15 and 16, so at least two of its nodes are
+        // new.
         for (level, shift) in [(0, 0), (15, 9), (16, 18)] {
             let number = self.number >> shift & 0x1ff;
             stack.0[level] = MAPPING.start + 0x10_0000 + 16 * number + 0x2000 * level as u64;
@@ -225,23 +214,12 @@ fn a_client_that_drains_has_everything() {
     let sum: u64 = of_profile.values().sum();
     assert_eq!(sum, last.recorded);
     assert_eq!(last.early, 0, "each delivery was due");
-    let wrong = truth
-        .iter()
-        .find(|(stack, count)| of_profile.get(*stack) != Some(count));
+    let wrong = truth.iter().find(|(stack, count)| of_profile.get(*stack) != Some(count));
     assert_eq!((wrong, of_profile.len()), (None, truth.len()));
     // The slower recording has a subset of the same ticks.
-    assert!(
-        of_default
-            .iter()
-            .all(|(stack, count)| truth[stack] >= *count)
-    );
+    assert!(of_default.iter().all(|(stack, count)| truth[stack] >= *count));
     let counters = client.counters();
-    assert!(
-        counters
-            .iter()
-            .all(|all| all.overflow == 0 && all.aged == 0),
-        "{counters:?}"
-    );
+    assert!(counters.iter().all(|all| all.overflow == 0 && all.aged == 0), "{counters:?}");
     assert!(load.number >= 190 * seconds());
 }
 
@@ -302,11 +280,8 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
     let hot: Vec<Vec<u32>> = load.hot.iter().map(codes).collect();
     assert!(hot.iter().all(|stack| fetched.stacks.contains_key(stack)));
     // The ring: all named stacks are right, and the newest are all named.
-    let by_time: HashMap<u64, Vec<u32>> = load
-        .ticks
-        .iter()
-        .map(|(at_ns, stack)| (*at_ns, codes(stack)))
-        .collect();
+    let by_time: HashMap<u64, Vec<u32>> =
+        load.ticks.iter().map(|(at_ns, stack)| (*at_ns, codes(stack))).collect();
     let connection = &mut client.connection;
     let (_, sent, _) = connection.ring(&RING);
     let known = newest(&client.known);
@@ -327,7 +302,8 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
     nodes.sort();
     let mut known = Known::from([(0, Vec::new())]);
     for (number, (parent, own)) in nodes {
-        // Some nodes are there only because another stack needed their block; their callers may be missing.
+        // Some nodes are there only because another stack needed their block; their callers may be
+        // missing.
         let Some(callers) = known.get(&parent) else {
             continue;
         };
@@ -350,17 +326,15 @@ fn assert_named(records: &[(u64, ring::Record)], stacks: &Known, truth: &HashMap
     let newest_ns = samples.last().unwrap().at_ns;
     for sample in samples {
         match sample.first {
-            0 => assert!(
-                sample.at_ns + 5 * SECOND < newest_ns,
-                "a new one without a name"
-            ),
+            0 => assert!(sample.at_ns + 5 * SECOND < newest_ns, "a new one without a name"),
             number => assert_eq!(stacks[&number], truth[&sample.at_ns]),
         }
     }
 }
 
-/// Memory runs short while an epoch is sent, and some of its counts are given up. The answer, which would mix two
-/// states, is refused; the repeated fetch has each sample once, in a stack or as aged.
+/// Memory runs short while an epoch is sent, and some of its counts are given up. The answer, which
+/// would mix two states, is refused; the repeated fetch has each sample once, in a stack or as
+/// aged.
 #[test]
 fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     let agent = agent(1 << 20, 1);
@@ -372,17 +346,17 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
         let until_ns = agent.platform().now_ns() + SECOND / 2;
         load.run(agent, &service, until_ns);
     };
-    // Segments are given up about every 12 s. A client that does not read its answer for 10 s is disconnected.
+    // Segments are given up about every 12 s. A client that does not read its answer for 10 s is
+    // disconnected.
     while client.counters()[0].aged == 0 {
         run();
     }
     (0..16).for_each(|_| run());
     let pending = client.connection.dump(id);
     // The client takes some of the answer, and the rest later.
-    client.connection.send_only(&Fetch {
-        known: newest(&client.known),
-        ..whole(pending.first_epoch)
-    });
+    client
+        .connection
+        .send_only(&Fetch { known: newest(&client.known), ..whole(pending.first_epoch) });
     assert_eq!(client.connection.take(1000), 1000);
     let mut other = Client::new(&service, 2);
     let aged = other.counters()[0].aged;
@@ -404,10 +378,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     // Together with the later counts, each tick is counted once.
     let later = client.drain(id);
     let counters = later.end.counters;
-    assert_eq!(
-        (counters.overflow, counters.lost, counters.early),
-        (0, 0, 0)
-    );
+    assert_eq!((counters.overflow, counters.lost, counters.early), (0, 0, 0));
     let mut fetched = share.stacks;
     add(&mut fetched, later.stacks);
     let sum: u64 = fetched.values().sum();
@@ -416,9 +387,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     for (_, stack) in &load.ticks {
         *truth.entry(codes(stack)).or_default() += 1;
     }
-    let wrong = fetched
-        .iter()
-        .find(|(stack, count)| truth.get(*stack) < Some(count));
+    let wrong = fetched.iter().find(|(stack, count)| truth.get(*stack) < Some(count));
     assert_eq!(wrong, None);
 }
 
@@ -441,11 +410,7 @@ fn a_recording_that_keeps_everything_leaves_room_for_another() {
     for second in 61..=60 + seconds() {
         load.run(agent, &service, second * SECOND);
         let counters = client.drain(drained).end.counters;
-        assert_eq!(
-            (counters.overflow, counters.aged),
-            (0, 0),
-            "second {second}"
-        );
+        assert_eq!((counters.overflow, counters.aged), (0, 0), "second {second}");
     }
     let all = client.drain(1);
     let counters = all.end.counters;
@@ -453,24 +418,18 @@ fn a_recording_that_keeps_everything_leaves_room_for_another() {
     assert_eq!(all.stacks.values().sum::<u64>(), counters.recorded);
 }
 
-/// Recordings that keep everything, each fetched from time to time by a client that does not stay, lose nothing as
-/// long as the stacks of one round fit: recurring stacks move from old segments to new ones.
+/// Recordings that keep everything, each fetched from time to time by a client that does not stay,
+/// lose nothing as long as the stacks of one round fit: recurring stacks move from old segments to
+/// new ones.
 #[test]
 fn recordings_that_keep_everything_are_fetched_in_turns() {
     let agent = agent(4 << 20, 4);
     let service = serve(agent);
     let mut starter = Client::new(&service, 0);
-    let modes = [
-        ("cpu", mode::CPU),
-        ("wall", mode::WALL),
-        ("again", mode::CPU),
-        ("off", mode::OFF_CPU),
-    ];
+    let modes =
+        [("cpu", mode::CPU), ("wall", mode::WALL), ("again", mode::CPU), ("off", mode::OFF_CPU)];
     let recordings = modes.map(|(name, mode)| {
-        let start = Start {
-            mode,
-            ..Start::running_time(name, PROFILE_NS)
-        };
+        let start = Start { mode, ..Start::running_time(name, PROFILE_NS) };
         starter.connection.start(start)
     });
     starter.connection.close();

@@ -9,14 +9,8 @@ use unikprof_agent::Platform;
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Start;
 
-const OFF_CPU: Start<'static> = Start {
-    mode: mode::OFF_CPU,
-    ..one_ms()
-};
-const WALL: Start<'static> = Start {
-    mode: mode::WALL,
-    ..one_ms()
-};
+const OFF_CPU: Start<'static> = Start { mode: mode::OFF_CPU, ..one_ms() };
+const WALL: Start<'static> = Start { mode: mode::WALL, ..one_ms() };
 const MS: u64 = 1_000_000;
 
 fn stop(client: &mut Client) -> Download {
@@ -85,14 +79,11 @@ fn a_wait_that_began_before_the_recording_is_found() {
     assert_eq!(got.stacks[&vec![5, 6]], 7 * MS);
 }
 
-/// The recording's time was over before the guest blocked, and no tick had ended it: its last epoch still ends after
-/// its start.
+/// The recording's time was over before the guest blocked, and no tick had ended it: its last epoch
+/// still ends after its start.
 #[test]
 fn a_wait_after_the_end_of_a_recording_is_none_of_its() {
-    let (agent, mut client) = started(Start {
-        duration_ns: 10 * MS,
-        ..OFF_CPU
-    });
+    let (agent, mut client) = started(Start { duration_ns: 10 * MS, ..OFF_CPU });
     agent.platform().run(12 * MS);
     let pending = client.dump(0);
     client.acknowledge(pending.first_epoch);
@@ -132,10 +123,7 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
     assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
     let blocked = got.stacks[&vec![special(frame_code::BLOCKED), 7, 2]];
     let running = got.stacks[&vec![1, 2]];
-    assert_eq!(
-        (got.counters.blocked, got.counters.recorded),
-        (blocked, running)
-    );
+    assert_eq!((got.counters.blocked, got.counters.recorded), (blocked, running));
     // At most binomial: six deviations of 2,000 at 3/4 are 116.
     assert!(blocked.abs_diff(1_500) < 116, "{blocked} of 1,500");
     assert_eq!(got.counters.idle, 0);
@@ -197,10 +185,7 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
     for finder in [Finder::Tick, Finder::Wake, Finder::Poll] {
         for wakes in [0, 5] {
             for start in [OFF_CPU, WALL] {
-                let (agent, mut client) = started(Start {
-                    duration_ns: 30 * SECOND,
-                    ..start
-                });
+                let (agent, mut client) = started(Start { duration_ns: 30 * SECOND, ..start });
                 for _ in 0..wakes {
                     block(agent, &[1, 2], 5 * SECOND);
                 }
@@ -236,10 +221,7 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
 #[test]
 fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
     let (agent, mut client) = started(OFF_CPU);
-    client.start(Start {
-        name: "ticks",
-        ..one_ms()
-    });
+    client.start(Start { name: "ticks", ..one_ms() });
     for _ in 0..3 {
         let due_ns = agent.deadline().unwrap();
         agent.platform().run(due_ns - agent.platform().now_ns());
@@ -251,15 +233,10 @@ fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
     let pending = client.stop(2);
     let got = client.fetch(pending.first_epoch);
     let counters = got.counters;
-    assert_eq!(
-        (counters.ticks, counters.lost, counters.recorded),
-        (3, 0, 3)
-    );
+    assert_eq!((counters.ticks, counters.lost, counters.recorded), (3, 0, 3));
     assert_eq!(got.stacks.values().sum::<u64>(), 3);
     assert!(
-        got.stacks
-            .keys()
-            .all(|stack| stack[..3] == [8, 1, 2] && stack.len() == 4),
+        got.stacks.keys().all(|stack| stack[..3] == [8, 1, 2] && stack.len() == 4),
         "{:?}",
         got.stacks
     );

@@ -27,10 +27,7 @@ fn the_first_client_finds_it_with_what_was_counted_before_it_came() {
     };
     let id = service.borrow_mut().start_at_boot(&asked).unwrap();
     for _ in 0..20 {
-        assert!(
-            tick(agent, &[1, 100, 200]),
-            "it samples before anybody asks"
-        );
+        assert!(tick(agent, &[1, 100, 200]), "it samples before anybody asks");
     }
     let mut client = Client::connect(&service);
     let frames = recordings(&mut client);
@@ -50,41 +47,18 @@ fn what_cannot_begin_says_why_and_the_service_goes_on() {
     let good = BootRecording::always_on("flight");
     for (bad, word) in [
         (BootRecording { name: "", ..good }, "name"),
-        (
-            BootRecording {
-                period_ns: 1,
-                ..good
-            },
-            "period",
-        ),
+        (BootRecording { period_ns: 1, ..good }, "period"),
         (BootRecording { depth: 0, ..good }, "depth"),
     ] {
-        let error = service
-            .borrow_mut()
-            .start_at_boot(&bad)
-            .unwrap_err()
-            .to_string();
+        let error = service.borrow_mut().start_at_boot(&bad).unwrap_err().to_string();
         assert!(error.contains("at boot") && error.contains(word), "{error}");
     }
     for name in ["a", "b", "c"] {
-        service
-            .borrow_mut()
-            .start_at_boot(&BootRecording { name, ..good })
-            .unwrap();
+        service.borrow_mut().start_at_boot(&BootRecording { name, ..good }).unwrap();
     }
-    let same = service
-        .borrow_mut()
-        .start_at_boot(&BootRecording { name: "a", ..good });
-    assert!(
-        same.unwrap_err()
-            .to_string()
-            .contains("`a` is being recorded")
-    );
-    let many = service
-        .borrow_mut()
-        .start_at_boot(&good)
-        .unwrap_err()
-        .to_string();
+    let same = service.borrow_mut().start_at_boot(&BootRecording { name: "a", ..good });
+    assert!(same.unwrap_err().to_string().contains("`a` is being recorded"));
+    let many = service.borrow_mut().start_at_boot(&good).unwrap_err().to_string();
     assert!(many.contains("3 recordings"), "{many}");
     let mut client = Client::connect(&service);
     assert_eq!(recordings(&mut client).len(), 3);

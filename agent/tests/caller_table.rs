@@ -14,10 +14,7 @@ use unikprof_proto::message::{
 const ENTRY: u32 = 0x40;
 
 fn row(offset: u32, rule: Rule) -> Row {
-    Row {
-        code: 16 + offset,
-        rule,
-    }
+    Row { code: 16 + offset, rule }
 }
 
 /// At [`ENTRY`] a function has no frame yet.
@@ -53,12 +50,7 @@ fn send(client: &mut Client, upload: u64, all: &[Row], range: std::ops::Range<us
     let rows = &all[range];
     rows.iter().for_each(|row| encoder.push(*row));
     let length = encoder.finish();
-    let run = TableRows {
-        upload,
-        first,
-        count: rows.len() as u32,
-        payload: &payload[..length],
-    };
+    let run = TableRows { upload, first, count: rows.len() as u32, payload: &payload[..length] };
     assert_eq!(client.ask(&run), [], "rows are not answered");
 }
 
@@ -86,10 +78,7 @@ fn welcome(client: &mut Client) -> (u32, Option<u32>) {
 }
 
 const fn with_table(checksum: u32) -> Start<'static> {
-    Start {
-        caller_table: Some(checksum),
-        ..one_ms()
-    }
+    Start { caller_table: Some(checksum), ..one_ms() }
 }
 
 /// The stack of one tick at the entry of a function, with the requested table.
@@ -105,15 +94,7 @@ fn record(agent: &FakeAgent, client: &mut Client, start: Start<'_>) -> (Vec<u32>
     let counters = got.counters;
     assert!(counters.add_up());
     let stack = got.stacks.keys().next().unwrap().clone();
-    (
-        stack,
-        [
-            counters.by_table,
-            counters.by_bytes,
-            counters.by_frame_pointer,
-            counters.mixed,
-        ],
-    )
+    (stack, [counters.by_table, counters.by_bytes, counters.by_frame_pointer, counters.mixed])
 }
 
 /// An entry's return address is in a register on aarch64.
@@ -127,35 +108,21 @@ fn a_table_is_sent_installed_and_used() {
     assert_eq!(welcome(&mut client).1, Some(checksum));
 
     let discard = start_flag::REPLACE;
-    let by_table = Start {
-        caller_table: Some(checksum),
-        flags: discard,
-        ..one_ms()
-    };
+    let by_table = Start { caller_table: Some(checksum), flags: discard, ..one_ms() };
     // The word at the stack pointer is a frame pointer and not a return address, so the rule fails
     // and the frame pointer is followed.
     let (stack, ways) = record(agent, &mut client, by_table);
     assert_eq!((stack, ways), (vec![ENTRY, 2, 0x2003], [0, 0, 1, 0]));
-    let without = Start {
-        flags: discard,
-        ..one_ms()
-    };
+    let without = Start { flags: discard, ..one_ms() };
     let (_, ways) = record(agent, &mut client, without);
     assert_eq!(ways, [0, 0, 1, 0]);
     // Between entries the table confirms the frame pointer.
-    let every = Start {
-        flags: discard | start_flag::UNWIND_TABLE,
-        ..by_table
-    };
+    let every = Start { flags: discard | start_flag::UNWIND_TABLE, ..by_table };
     client.start(every);
     tick(agent, &[1, 2, 0x2000, 0x2004]);
     let pending = client.stop(0);
     let counters = client.fetch(pending.first_epoch).counters;
-    assert_eq!(
-        [counters.by_table, counters.mixed],
-        [1, 1],
-        "0x2000 is not in the table"
-    );
+    assert_eq!([counters.by_table, counters.mixed], [1, 1], "0x2000 is not in the table");
 }
 
 #[test]
@@ -164,10 +131,7 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
     let rows = table();
     install(&mut client);
     // Another part than the installed one, which would not be sent again.
-    let another = TableBegin {
-        checksum: !sum(&rows),
-        ..announced(&rows)
-    };
+    let another = TableBegin { checksum: !sum(&rows), ..announced(&rows) };
     let mut refused = |says: &str, send_rows: &dyn Fn(&mut Client, u64)| {
         let TableReady { upload, .. } = client.answer(&another);
         send_rows(&mut client, upload);
@@ -177,12 +141,7 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
         assert_eq!(welcome(&mut client).1, None);
     };
     let encoded = |client: &mut Client, upload, count, payload: &[u8]| {
-        client.ask(&TableRows {
-            upload,
-            first: 0,
-            count,
-            payload,
-        });
+        client.ask(&TableRows { upload, first: 0, count, payload });
     };
     refused("3 of 4", &|client, upload| {
         send(client, upload, &rows, 0..3);
@@ -205,10 +164,7 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
     refused("outside its part", &|client, upload| {
         encoded(client, upload, 1, &[1, 2]);
     });
-    let large = TableBegin {
-        rows: 1 << 20,
-        ..announced(&rows)
-    };
+    let large = TableBegin { rows: 1 << 20, ..announced(&rows) };
     let (code, text) = client.refusal(&large);
     assert_eq!(code, refusal::TABLE_TOO_LARGE);
     assert!(text.contains("10485832 bytes"), "{text}");
@@ -218,11 +174,7 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
 fn a_recording_uses_the_table_that_it_asked_for() {
     let (_, service, mut client) = guest();
     for (caller_table, flags) in [(Some(1), 0), (None, start_flag::UNWIND_TABLE)] {
-        let start = Start {
-            caller_table,
-            flags,
-            ..one_ms()
-        };
+        let start = Start { caller_table, flags, ..one_ms() };
         assert_eq!(client.refusal(&start).0, refusal::NO_TABLE);
     }
     let checksum = install(&mut client);
@@ -230,31 +182,21 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     assert_eq!(code, refusal::NO_TABLE);
     assert!(text.contains("another client"), "{text}");
 
-    // It is not replaced while it is in use, and not sent again; a part for which there is no room is refused.
+    // It is not replaced while it is in use, and not sent again; a part for which there is no room
+    // is refused.
     client.start(with_table(checksum));
-    let overlapping = TableBegin {
-        checksum: 1,
-        ..announced(&table())
-    };
-    let large = TableBegin {
-        rows: welcome(&mut client).0,
-        ..overlapping
-    };
+    let overlapping = TableBegin { checksum: 1, ..announced(&table()) };
+    let large = TableBegin { rows: welcome(&mut client).0, ..overlapping };
     assert_eq!(client.refusal(&large).0, refusal::ALREADY_RECORDING);
     let held: TableReady = client.answer(&announced(&table()));
     assert_eq!(held.rows, 4);
-    let installed: TableInstalled = client.answer(&TableEnd {
-        upload: held.upload,
-    });
+    let installed: TableInstalled = client.answer(&TableEnd { upload: held.upload });
     assert_eq!(installed.caller_table, checksum);
     client.ask(&Stop { recording: 0 });
     // Only the last upload is valid.
     let mut other = Client::connect(&service);
     let TableReady { upload, .. } = client.answer(&overlapping);
-    let another = TableBegin {
-        checksum: 2,
-        ..overlapping
-    };
+    let another = TableBegin { checksum: 2, ..overlapping };
     other.answer::<TableReady>(&another);
     send(&mut client, upload, &table(), 0..4);
     let (code, text) = client.refusal(&TableEnd { upload });
@@ -292,16 +234,12 @@ fn a_table_is_extended_while_a_recording_uses_it() {
     client.start(start(both));
 }
 
-/// A client that had no room for all rows sends those of other functions later, whose codes are between the first ones.
+/// A client that had no room for all rows sends those of other functions later, whose codes are
+/// between the first ones.
 #[test]
 fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
     let (agent, _, mut client) = guest();
-    let function = |offset| {
-        [
-            row(offset, Rule::FRAME_RECORD),
-            row(offset + 0x100, Rule::UNKNOWN),
-        ]
-    };
+    let function = |offset| [row(offset, Rule::FRAME_RECORD), row(offset + 0x100, Rule::UNKNOWN)];
     let first = [function(0x1000), function(0x4000)].concat();
     let first = add(&mut client, &first);
     client.start(with_table(first));
@@ -331,15 +269,10 @@ fn an_upload_goes_on_where_it_stopped() {
     // Rows that the former connection still sends are ignored.
     send(&mut client, lost, &rows, 3..4);
     send(&mut again, ready.upload, &rows, 3..4);
-    let installed: TableInstalled = again.answer(&TableEnd {
-        upload: ready.upload,
-    });
+    let installed: TableInstalled = again.answer(&TableEnd { upload: ready.upload });
     assert_eq!((installed.rows, installed.caller_table), (4, sum(&rows)));
     // A part that was damaged is uploaded from the start.
-    let other = TableBegin {
-        checksum: 1,
-        ..announced(&rows)
-    };
+    let other = TableBegin { checksum: 1, ..announced(&rows) };
     let damaged: TableReady = again.answer(&other);
     send(&mut again, damaged.upload, &rows, 1..2);
     assert_eq!(again.answer::<TableReady>(&other).rows, 0);

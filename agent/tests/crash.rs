@@ -27,12 +27,8 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::ring::kind;
 
-const CONFIG: Config<'static> = Config {
-    vcpus: 2,
-    recordings: 2,
-    guest_name: Some("fragile"),
-    ..fake::CONFIG
-};
+const CONFIG: Config<'static> =
+    Config { vcpus: 2, recordings: 2, guest_name: Some("fragile"), ..fake::CONFIG };
 
 /// An agent with `events` marks, numbered from 0, which is never dropped.
 fn agent(events: u64) -> &'static Agent<'static, TwoVcpus> {
@@ -60,13 +56,8 @@ fn read_file(file: &[u8]) -> (Vec<u64>, String) {
     let mut order: Vec<u16> = frames.iter().map(|one| one.kind).collect();
     order.dedup();
     let vcpu = [RingHead::TYPE, RingEnd::TYPE, StacksEnd::TYPE];
-    let start = [
-        FileHeader::TYPE,
-        Welcome::TYPE,
-        Mapping::TYPE,
-        EventName::TYPE,
-        EventNamesEnd::TYPE,
-    ];
+    let start =
+        [FileHeader::TYPE, Welcome::TYPE, Mapping::TYPE, EventName::TYPE, EventNamesEnd::TYPE];
     // The epochs, if there are recordings.
     if order.get(3) == Some(&Epoch::TYPE) {
         order.remove(3);
@@ -106,10 +97,7 @@ fn a_panic_in_a_tick_leaves_a_whole_file() {
     static LEFT: Mutex<(Vec<u8>, u64)> = Mutex::new((Vec::new(), 0));
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if !info
-            .payload_as_str()
-            .is_some_and(|text| text.contains("the guest crashes"))
-        {
+        if !info.payload_as_str().is_some_and(|text| text.contains("the guest crashes")) {
             return others(info);
         }
         let mut left = LEFT.lock().unwrap();
@@ -192,11 +180,7 @@ fn the_file_names_its_recordings() {
             .collect()
     };
     assert!(recordings(&heads()).is_empty());
-    let first = client.start(Start {
-        name: "always on",
-        period_ns: 10_309_278,
-        ..one_ms()
-    });
+    let first = client.start(Start { name: "always on", period_ns: 10_309_278, ..one_ms() });
     agent.platform().fake.advance(5_000);
     let began_ns = agent.platform().fake.now_ns();
     let name = "x".repeat(64);
@@ -210,24 +194,15 @@ fn the_file_names_its_recordings() {
     agent.resume();
     agent.platform().fake.advance(2_000);
     let file = heads();
-    let both = [
-        (first, 0, "always on".to_owned()),
-        (second, 1, name.clone()),
-    ];
+    let both = [(first, 0, "always on".to_owned()), (second, 1, name.clone())];
     assert_eq!(recordings(&file), both);
     let epochs = file.iter().filter(is(Epoch::TYPE));
     let epochs: Vec<Epoch<'_>> = epochs.map(read).collect();
-    assert_eq!(
-        (epochs[0].period_ns, epochs[0].mode),
-        (10_309_278, mode::CPU)
-    );
+    assert_eq!((epochs[0].period_ns, epochs[0].mode), (10_309_278, mode::CPU));
     let head = epochs[1];
     assert_eq!((head.mode, head.depth, head.vcpus), (mode::WALL, 7, 0));
     assert_eq!(head.flags, start_flag::FIXED_INTERVAL);
-    assert_eq!(
-        (head.period_ns, head.late_threshold_ns),
-        (1_000_000, 1_000_000)
-    );
+    assert_eq!((head.period_ns, head.late_threshold_ns), (1_000_000, 1_000_000));
     assert_eq!((head.recording_started_ns, head.gaps), (began_ns, 1));
     assert_eq!(head.ended_ns - head.started_ns, 2_000);
     assert!(head.ended_wall_clock_ns.is_some());
@@ -280,10 +255,7 @@ fn a_block_that_is_half_written_is_none() {
         let mut torn = earlier.clone();
         torn[..cut].copy_from_slice(&block[..cut]);
         let torn = BlockHead::file(&torn);
-        assert!(matches!(
-            torn,
-            Err(BlockError::Checksum(..) | BlockError::Cut(_))
-        ));
+        assert!(matches!(torn, Err(BlockError::Checksum(..) | BlockError::Cut(_))));
     }
     for cut in 1..BlockHead::LENGTH {
         let mut torn = vec![0; block.len()];

@@ -23,19 +23,11 @@ struct Collector {
 
 impl Collector {
     fn new(client: Client, vcpu: u32) -> Self {
-        Self {
-            client,
-            vcpu,
-            known: Known::new(),
-        }
+        Self { client, vcpu, known: Known::new() }
     }
 
     fn request(&self, epoch: u64) -> Fetch {
-        Fetch {
-            vcpu: self.vcpu,
-            known: newest(&self.known),
-            ..whole(epoch)
-        }
+        Fetch { vcpu: self.vcpu, known: newest(&self.known), ..whole(epoch) }
     }
 
     /// Fetches its vCPU's part; returns it with the frames of the answer.
@@ -259,9 +251,7 @@ fn each_vcpu_is_fetched_on_its_own() {
         }
         first.client.send_bytes(&bytes);
         let frames = first.client.frames();
-        let shares: Vec<_> = frames
-            .split_inclusive(|frame| frame.kind == VcpuEnd::TYPE)
-            .collect();
+        let shares: Vec<_> = frames.split_inclusive(|frame| frame.kind == VcpuEnd::TYPE).collect();
         assert_eq!(shares.len(), 2);
         for ((collector, frames), truth) in collectors.iter_mut().zip(shares).zip(truth) {
             assert_eq!(read::<VcpuEnd>(frames.last().unwrap()).vcpu, collector.vcpu);
@@ -287,10 +277,7 @@ fn absurd_requests_are_answered_or_refused() {
     let epoch = collector.client.end_epoch();
     let mut hostile = collector.client.another();
     for vcpu in [1, 2, 63, 64, u32::MAX - 1, u32::MAX] {
-        let request = Fetch {
-            vcpu,
-            ..whole(epoch)
-        };
+        let request = Fetch { vcpu, ..whole(epoch) };
         let (code, text) = hostile.refusal(&request);
         assert_eq!(code, refusal::NO_VCPU);
         assert!(text.contains(&format!("no vCPU {vcpu}")), "{text}");
@@ -311,11 +298,7 @@ fn absurd_requests_are_answered_or_refused() {
     });
     for known in &numbers {
         for counted in &numbers {
-            let request = Fetch {
-                known: *known,
-                counted: *counted,
-                ..whole(epoch)
-            };
+            let request = Fetch { known: *known, counted: *counted, ..whole(epoch) };
             let frames = hostile.ask(&request);
             let end: VcpuEnd = read(frames.last().unwrap());
             assert_eq!(end.samples, 2200);
@@ -337,12 +320,7 @@ fn absurd_requests_are_answered_or_refused() {
             assert!(*counted > 0 || samples == 2200);
         }
     }
-    assert!(
-        hostile
-            .frames()
-            .iter()
-            .all(|frame| frame.kind != Refusal::TYPE)
-    );
+    assert!(hostile.frames().iter().all(|frame| frame.kind != Refusal::TYPE));
     assert_eq!(collector.fetch(epoch).0, whole_share);
     collector.client.acknowledge(epoch);
 }

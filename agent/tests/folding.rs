@@ -1,5 +1,5 @@
-//! The folding of counts into `aged`, interrupted by what else a guest and its client do: whatever comes between two of
-//! its pieces, each sample and each wait is counted once.
+//! The folding of counts into `aged`, interrupted by what else a guest and its client do: whatever
+//! comes between two of its pieces, each sample and each wait is counted once.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -25,21 +25,11 @@ struct Guest {
 impl Guest {
     fn new() -> Self {
         let (agent, _, client) = connected(1, MEMORY);
-        Self {
-            agent,
-            client,
-            known: Known::new(),
-            leaf: 100,
-        }
+        Self { agent, client, known: Known::new(), leaf: 100 }
     }
 
     fn start(&mut self, name: &str, mode: u32) {
-        let start = Start {
-            name,
-            mode,
-            flags: start_flag::KEEP_NEWEST,
-            ..one_ms()
-        };
+        let start = Start { name, mode, flags: start_flag::KEEP_NEWEST, ..one_ms() };
         self.client.start(start);
     }
 
@@ -77,10 +67,7 @@ impl Guest {
     fn fetch(&mut self, pending: Pending) -> Counters {
         assert!(pending.complete && pending.epochs == 1);
         let epoch = pending.first_epoch;
-        let frames = self.client.ask(&Fetch {
-            known: newest(&self.known),
-            ..whole(epoch)
-        });
+        let frames = self.client.ask(&Fetch { known: newest(&self.known), ..whole(epoch) });
         let got = download_to(&mut self.known, &frames);
         let counted: u64 = got.stacks.values().sum();
         assert_eq!(counted, got.samples, "what the head promises");
@@ -105,8 +92,8 @@ impl Guest {
     }
 }
 
-/// A vCPU waits on an old stack, and another one polls: the stack's segment is condemned and folded. The vCPU wakes after
-/// any number of those polls.
+/// A vCPU waits on an old stack, and another one polls: the stack's segment is condemned and
+/// folded. The vCPU wakes after any number of those polls.
 #[test]
 fn a_wait_that_ends_while_its_segment_is_folded_is_counted() {
     for polls in 0..10 {
@@ -126,8 +113,9 @@ fn a_wait_that_ends_while_its_segment_is_folded_is_counted() {
     }
 }
 
-/// A client takes the counts of a segment that is half folded. When the same segment, which has new stacks by then, is
-/// folded the next time, all of it is. One of the two numbers of fetches gives its counts the same column again.
+/// A client takes the counts of a segment that is half folded. When the same segment, which has new
+/// stacks by then, is folded the next time, all of it is. One of the two numbers of fetches gives
+/// its counts the same column again.
 #[test]
 fn a_segment_that_was_fetched_while_it_was_folded_is_folded_whole_the_next_time() {
     for drains in 4..=5 {

@@ -1,4 +1,5 @@
-//! Recordings of allocations and of what is still held, against exact books: the test notes every allocation and free.
+//! Recordings of allocations and of what is still held, against exact books: the test notes every
+//! allocation and free.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -24,14 +25,10 @@ fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 
 /// A guest with this memory for stacks and this room for live samples. One allocation was reported.
 fn guest_with(bytes: usize, live: usize) -> &'static Agent<'static, FakePlatform> {
-    let config = Config {
-        recordings: 4,
-        ..fake::CONFIG
-    };
+    let config = Config { recordings: 4, ..fake::CONFIG };
     let agent = Agent::new(FakePlatform::new(128), config, leak(bytes)).unwrap();
-    let agent = agent
-        .with_ring(leak(ring_bytes(1, 10_000)))
-        .with_live_memory(leak(live_bytes(live)));
+    let agent =
+        agent.with_ring(leak(ring_bytes(1, 10_000))).with_live_memory(leak(live_bytes(live)));
     let agent = Box::leak(Box::new(agent));
     agent.on_alloc(address(0), 1);
     agent
@@ -81,9 +78,7 @@ fn look_at_the_next<P: Platform>(agent: &Agent<'_, P>) {
 }
 
 fn allocate(agent: &Agent<'_, FakePlatform>, site: &Stack, address: *const u8, size: u64) {
-    agent.on_alloc_from(address, size as usize, || {
-        agent.platform().stack().lay(site)
-    });
+    agent.on_alloc_from(address, size as usize, || agent.platform().stack().lay(site));
 }
 
 /// The Horvitz-Thompson estimate of a sum from its samples, with its variance.
@@ -114,16 +109,12 @@ impl Estimate {
         self.exact + self.sum
     }
 
-    /// Whether the 95 % interval contains this sum: the interval of Fay and Feuer (1997) for a weighted sum of Poisson
-    /// counts. A symmetric one is too short on the upper side where few samples have great weights.
+    /// Whether the 95 % interval contains this sum: the interval of Fay and Feuer (1997) for a
+    /// weighted sum of Poisson counts. A symmetric one is too short on the upper side where few
+    /// samples have great weights.
     fn contains(&self, truth: u64) -> bool {
         let truth = truth as f64 - self.exact;
-        let Self {
-            sum,
-            variance,
-            most,
-            ..
-        } = *self;
+        let Self { sum, variance, most, .. } = *self;
         if sum == 0.0 {
             return truth.abs() < 0.5;
         }
@@ -134,8 +125,8 @@ impl Estimate {
     }
 }
 
-/// The quantile of a chi-squared distribution that is `deviations` standard deviations from the mean of a normal one, by
-/// Wilson and Hilferty.
+/// The quantile of a chi-squared distribution that is `deviations` standard deviations from the
+/// mean of a normal one, by Wilson and Hilferty.
 fn chi_squared(freedom: f64, deviations: f64) -> f64 {
     let part = 2.0 / (9.0 * freedom);
     freedom * (1.0 - part + deviations * part.sqrt()).powi(3)
@@ -166,15 +157,8 @@ impl Hits {
 
     /// 200 intervals of 95 % contain the truth in 183 runs or more with a probability of 98 %.
     fn assert_of_200(&self) {
-        let Self {
-            bytes,
-            objects,
-            first_bytes,
-        } = *self;
-        assert!(
-            bytes >= 183 && objects >= 183 && first_bytes >= 183,
-            "{self:?}"
-        );
+        let Self { bytes, objects, first_bytes } = *self;
+        assert!(bytes >= 183 && objects >= 183 && first_bytes >= 183, "{self:?}");
     }
 }
 
@@ -194,8 +178,8 @@ fn estimates<'s>(
     all
 }
 
-/// Sizes over four orders of magnitude, most of them small: 64 bytes to 512 KiB. There are not too many: each size at or
-/// above the interval makes a stack of its own.
+/// Sizes over four orders of magnitude, most of them small: 64 bytes to 512 KiB. There are not too
+/// many: each size at or above the interval makes a stack of its own.
 fn any_sizes(random: &mut Random) -> Vec<u64> {
     let size = |_| {
         let least = 64 << random.below(7) << random.below(7);
@@ -217,8 +201,9 @@ fn count_of_sizes(got: &Download) -> HashMap<(Vec<u32>, u64), u64> {
     counts
 }
 
-/// Guards the estimator: sums of bytes and of objects, of all and of one site, are in their intervals as often as the
-/// intervals say, and the sum of all is that which the agent counts exactly.
+/// Guards the estimator: sums of bytes and of objects, of all and of one site, are in their
+/// intervals as often as the intervals say, and the sum of all is that which the agent counts
+/// exactly.
 #[test]
 fn sums_of_allocations_lie_in_their_intervals() {
     const INTERVAL: u64 = 4 << 10;
@@ -237,10 +222,7 @@ fn sums_of_allocations_lie_in_their_intervals() {
         client.discard();
         let sites = sites(&mut random, 20);
         let sizes = any_sizes(&mut random);
-        begin(
-            &mut client,
-            Start::heap("allocations", mode::ALLOC, INTERVAL),
-        );
+        begin(&mut client, Start::heap("allocations", mode::ALLOC, INTERVAL));
         let before = agent_bytes(&mut client);
         let mut books = Books::default();
         for number in 0..4_000 {
@@ -256,9 +238,7 @@ fn sums_of_allocations_lie_in_their_intervals() {
         assert_eq!(got.end.allocated_bytes - before, books.bytes, "run {run}");
         assert_eq!(got.counters.ticks, got.counters.recorded, "run {run}");
         let counts = count_of_sizes(&got);
-        let samples = counts
-            .iter()
-            .map(|((site, size), count)| (&site[..], *size, *count));
+        let samples = counts.iter().map(|((site, size), count)| (&site[..], *size, *count));
         let estimates = estimates(samples, &codes(&sites[0]), INTERVAL);
         ratios += estimates[0].total() / books.bytes as f64;
         hits.judge(&estimates, &books);
@@ -267,7 +247,8 @@ fn sums_of_allocations_lie_in_their_intervals() {
     assert!((ratios / 200.0 - 1.0).abs() < 0.01, "{}", ratios / 200.0);
 }
 
-/// A size below the mean must not be rounded to one that is always sampled: the client would give it no weight.
+/// A size below the mean must not be rounded to one that is always sampled: the client would give
+/// it no weight.
 #[test]
 fn sizes_just_below_a_mean_keep_their_weight() {
     const COUNT: u64 = 2_000;
@@ -281,9 +262,7 @@ fn sizes_just_below_a_mean_keep_their_weight() {
         }
         let got = client.collect_stop(0);
         let counts = count_of_sizes(&got);
-        let samples = counts
-            .iter()
-            .map(|((site, size), count)| (&site[..], *size, *count));
+        let samples = counts.iter().map(|((site, size), count)| (&site[..], *size, *count));
         let total = estimates(samples, &codes(&sites[0]), interval)[0].total();
         // 63 % of them are sampled: the standard deviation is 1.7 %.
         let ratio = total / (COUNT * size) as f64;
@@ -291,8 +270,8 @@ fn sizes_just_below_a_mean_keep_their_weight() {
     }
 }
 
-/// A vCPU that reads the clock, is interrupted, and goes on after the answer to a fetch has begun, inserts a sample of the
-/// answer's time with a stack that the answer has not announced.
+/// A vCPU that reads the clock, is interrupted, and goes on after the answer to a fetch has begun,
+/// inserts a sample of the answer's time with a stack that the answer has not announced.
 #[test]
 fn a_sample_whose_stack_an_answer_lacks_is_left_for_the_next() {
     let mut random = Random::new(12);
@@ -322,8 +301,8 @@ fn agent_bytes(client: &mut Client<'_, '_, FakePlatform>) -> u64 {
     agent_bytes_of(client, 0)
 }
 
-/// Guards against a bias by frees: what is still held after random frees is estimated without one, with the stack, the
-/// exact size and the birth of each.
+/// Guards against a bias by frees: what is still held after random frees is estimated without one,
+/// with the stack, the exact size and the birth of each.
 #[test]
 fn what_is_held_after_random_frees_lies_in_its_interval() {
     const INTERVAL: u64 = 4 << 10;
@@ -405,7 +384,8 @@ fn begin(client: &mut Client<'_, '_, FakePlatform>, start: Start<'_>) {
     panic!("the recording does not begin");
 }
 
-/// Guards against recordings that disturb each other: both modes and running time, each with its own interval.
+/// Guards against recordings that disturb each other: both modes and running time, each with its
+/// own interval.
 #[test]
 fn recordings_of_several_modes_and_intervals_run_at_once() {
     let agent = guest();
@@ -424,10 +404,7 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
         agent.platform().advance(20_000);
         allocate(agent, &sites[0], address(number), size);
         agent.on_free(address(number));
-        if agent
-            .deadline()
-            .is_some_and(|at| at <= agent.platform().now_ns())
-        {
+        if agent.deadline().is_some_and(|at| at <= agent.platform().now_ns()) {
             agent.on_tick(Some(&agent.platform().stack().lay(&sites[1])));
         }
     }
@@ -440,10 +417,7 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
             estimate.add(size as f64, size, count, interval);
         }
         let error = (estimate.total() - books.bytes as f64).abs();
-        assert!(
-            error <= 4.0 * estimate.variance.sqrt(),
-            "{estimate:?} {books:?}"
-        );
+        assert!(error <= 4.0 * estimate.variance.sqrt(), "{estimate:?} {books:?}");
     }
     let got = client.collect_stop(held);
     assert_eq!(got.live, [], "everything was freed");
@@ -453,7 +427,8 @@ fn recordings_of_several_modes_and_intervals_run_at_once() {
     assert!(got.samples > 300, "{}", got.samples);
 }
 
-/// A runtime draws its own samples, of blocks that it moves; a recording beside it also has the allocations of the guest.
+/// A runtime draws its own samples, of blocks that it moves; a recording beside it also has the
+/// allocations of the guest.
 #[test]
 fn what_a_runtime_draws_is_estimated_like_the_rest() {
     const INTERVAL: u64 = 32 << 10;
@@ -497,10 +472,7 @@ fn what_a_runtime_draws_is_estimated_like_the_rest() {
     let counted = got.end.allocated_bytes - before;
     // What the runtime allocates is known from its samples.
     let deviation = (bytes as f64 / 2.0 * OWN as f64).sqrt();
-    assert!(
-        (counted as f64 - bytes as f64).abs() < 5.0 * deviation,
-        "{counted} of {bytes}"
-    );
+    assert!((counted as f64 - bytes as f64).abs() < 5.0 * deviation, "{counted} of {bytes}");
     let mut estimates = [Estimate::default(); 2];
     for ((site, size), count) in count_of_sizes(&got) {
         let at = usize::from(site == codes(&sites[1]));
@@ -515,10 +487,7 @@ fn what_a_runtime_draws_is_estimated_like_the_rest() {
     for (estimates, truth) in [(estimates, bytes / 2), (of_held, kept)] {
         for estimate in estimates {
             let apart = (estimate.total() - truth as f64).abs();
-            assert!(
-                apart < 4.5 * estimate.variance.sqrt(),
-                "{estimate:?} of {truth}"
-            );
+            assert!(apart < 4.5 * estimate.variance.sqrt(), "{estimate:?} of {truth}");
         }
     }
 }
@@ -536,10 +505,7 @@ fn what_cannot_be_recorded_is_refused() {
     let agent = Agent::new(FakePlatform::new(128), config, leak(1 << 18)).unwrap();
     let mut client = connected(&agent);
     let has = |client: &mut Client<'_, '_, FakePlatform>| {
-        let answers = client.ask(&Hello {
-            client: "test",
-            client_id: 0,
-        });
+        let answers = client.ask(&Hello { client: "test", client_id: 0 });
         read::<Welcome<'_>>(&answers[0]).capabilities & (capability::HEAP | capability::LIVE)
     };
     assert_eq!(has(&mut client), 0);
@@ -555,15 +521,13 @@ fn what_cannot_be_recorded_is_refused() {
         let (code, _) = client.refusal(&Start::heap("a", mode::ALLOC, interval));
         assert_eq!(code, refusal::BAD_INTERVAL);
     }
-    let (code, _) = client.refusal(&Start {
-        mode: 5,
-        ..Start::running_time("a", 1_000_000)
-    });
+    let (code, _) = client.refusal(&Start { mode: 5, ..Start::running_time("a", 1_000_000) });
     assert_eq!(code, refusal::UNSUPPORTED_MODE);
     client.start(Start::heap("a", mode::ALLOC, 1 << 40));
 }
 
-/// Every odd call is defined: NULL, sizes 0 and 2^60, frees of what was never allocated, a free twice.
+/// Every odd call is defined: NULL, sizes 0 and 2^60, frees of what was never allocated, a free
+/// twice.
 #[test]
 fn odd_calls_change_nothing_else() {
     let agent = guest();
@@ -617,17 +581,14 @@ fn an_address_that_is_reused_at_once_is_the_new_allocation() {
     assert_eq!(live, [(codes(&sites[1]), 77, agent.platform().now_ns())]);
 }
 
-/// What is held when a recording ends is what a client gets, however long it takes to fetch it: frees after the end would thin out
-/// what lives shortly. A recording that goes on sees them.
+/// What is held when a recording ends is what a client gets, however long it takes to fetch it:
+/// frees after the end would thin out what lives shortly. A recording that goes on sees them.
 #[test]
 fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {
     let agent = guest();
     let mut client = connected(agent);
     let site = stack(&mut Random::new(21), 12);
-    let timed = Start {
-        duration_ns: SECOND,
-        ..Start::heap("timed", mode::LIVE, 64)
-    };
+    let timed = Start { duration_ns: SECOND, ..Start::heap("timed", mode::LIVE, 64) };
     let timed = client.start(timed);
     let stopped = client.start(Start::heap("stopped", mode::LIVE, 64));
     let goes_on = client.start(Start::heap("goes on", mode::LIVE, 64));
@@ -701,10 +662,7 @@ fn a_full_table_drops_new_samples_and_counts_them() {
     assert_eq!(got.counters.recorded, got.live.len() as u64);
     assert!((95..=105).contains(&got.live.len()), "{}", got.live.len());
     let status: Status = read(&client.ask(&Check {})[0]);
-    assert_eq!(
-        (status.live_used, status.live_capacity),
-        (got.live.len() as u64, 105)
-    );
+    assert_eq!((status.live_used, status.live_capacity), (got.live.len() as u64, 105));
     for number in 0..1_000 {
         agent.on_free(address(number));
     }
@@ -732,8 +690,8 @@ fn samples_of_a_removed_recording_are_removed() {
     assert_eq!(client.collect_stop(0).live.len(), 1);
 }
 
-/// Guards against samples that are held for ever: until the samples of a removed recording are removed, they seem to be of
-/// the next one, which has the same index.
+/// Guards against samples that are held for ever: until the samples of a removed recording are
+/// removed, they seem to be of the next one, which has the same index.
 #[test]
 fn a_free_passes_by_samples_of_a_removed_recording() {
     // So many that polls take a while to remove them.
@@ -761,7 +719,8 @@ fn a_free_passes_by_samples_of_a_removed_recording() {
     assert_eq!((got.counters.recorded, got.live.len()), (500, 0));
 }
 
-/// Stacks that are given up move with the allocations that they hold: none is lost while there is room.
+/// Stacks that are given up move with the allocations that they hold: none is lost while there is
+/// room.
 #[test]
 fn held_allocations_keep_their_stacks_while_stacks_age() {
     // Memory for about a thousand nodes.
@@ -779,10 +738,7 @@ fn held_allocations_keep_their_stacks_while_stacks_age() {
     for number in 0..400 {
         agent.platform().advance(1_000);
         let site = &sites[number as usize % 10];
-        books.insert(
-            (codes(site), 100 + number, agent.platform().now_ns()),
-            number,
-        );
+        books.insert((codes(site), 100 + number, agent.platform().now_ns()), number);
         allocate(agent, site, address(number), 100 + number);
     }
     for round in 0..20_000 {
@@ -806,10 +762,7 @@ fn held_allocations_keep_their_stacks_while_stacks_age() {
 /// Two vCPUs: each frees what the other allocated, and each sees its own stacks.
 #[test]
 fn a_vcpu_may_free_what_another_one_allocated() {
-    let config = Config {
-        vcpus: 2,
-        ..fake::CONFIG
-    };
+    let config = Config { vcpus: 2, ..fake::CONFIG };
     let agent = Agent::new(TwoVcpus::new(128), config, leak(1 << 20))
         .unwrap()
         .with_live_memory(leak(live_bytes(1_000)));
@@ -839,10 +792,7 @@ fn a_vcpu_may_free_what_another_one_allocated() {
     }
     let epoch = client.stop(0).first_epoch;
     for vcpu in 0..2 {
-        let fetch = Fetch {
-            vcpu,
-            ..whole(epoch)
-        };
+        let fetch = Fetch { vcpu, ..whole(epoch) };
         let got = client::download_whole(&client.ask(&fetch));
         let expected = codes(&sites[vcpu as usize]);
         assert_eq!(got.live.len(), 20);
@@ -913,7 +863,8 @@ unsafe impl<F: Fn()> GlobalAlloc for Slow<F> {
     }
 }
 
-/// Stacks are given up while a realloc is under way that fails: the allocation must not return with another one's stack.
+/// Stacks are given up while a realloc is under way that fails: the allocation must not return with
+/// another one's stack.
 #[allow(unsafe_code)]
 #[test]
 fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
@@ -921,9 +872,7 @@ fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
     let service = serve(agent);
     let client = std::cell::RefCell::new(Client::connect(&service));
     let random = std::cell::RefCell::new(Random::new(9));
-    let held = client
-        .borrow_mut()
-        .start(Start::heap("held", mode::LIVE, 64));
+    let held = client.borrow_mut().start(Start::heap("held", mode::LIVE, 64));
     client.borrow_mut().start(Start {
         flags: start_flag::KEEP_NEWEST,
         ..Start::running_time("time", SECOND / 997)
@@ -956,8 +905,9 @@ fn a_failed_realloc_does_not_return_to_a_stack_that_was_given_up() {
     }
 }
 
-/// Two live samples have one address: one of a recording that has ended, and that of the allocation which got the address then.
-/// A realloc of the latter that fails must compare it with its own stack, in whatever order the table has them.
+/// Two live samples have one address: one of a recording that has ended, and that of the allocation
+/// which got the address then. A realloc of the latter that fails must compare it with its own
+/// stack, in whatever order the table has them.
 #[allow(unsafe_code)]
 #[test]
 fn samples_that_share_an_address_keep_their_own_stacks() {
@@ -980,16 +930,13 @@ fn samples_that_share_an_address_keep_their_own_stacks() {
     let first = start(&mut client, "first");
     // Others that are gone later leave room before the first sample of an address.
     (100..400).for_each(|number| allocate(&sites[0], number, 900));
-    all.clone()
-        .for_each(|number| allocate(&sites[0], number, 1_000));
+    all.clone().for_each(|number| allocate(&sites[0], number, 1_000));
     (100..400).for_each(|number| agent.on_free(address(number)));
     client.stop(first);
     agent.platform().advance(SECOND);
-    all.clone()
-        .for_each(|number| agent.on_free(address(number)));
+    all.clone().for_each(|number| agent.on_free(address(number)));
     let second = start(&mut client, "second");
-    all.clone()
-        .for_each(|number| allocate(&sites[1], number, 1_000));
+    all.clone().for_each(|number| allocate(&sites[1], number, 1_000));
     client.stop(second);
     agent.platform().advance(SECOND);
     let layout = Layout::from_size_align(1_000, 8).unwrap();
@@ -1010,7 +957,8 @@ fn samples_that_share_an_address_keep_their_own_stacks() {
     settle(&mut client);
 }
 
-/// Out of memory inside a sampled allocation: nothing is counted, and a failed realloc keeps its sample.
+/// Out of memory inside a sampled allocation: nothing is counted, and a failed realloc keeps its
+/// sample.
 #[allow(unsafe_code)]
 #[test]
 fn allocations_that_fail_are_not_counted() {

@@ -68,10 +68,7 @@ fn make_large() -> Vec<u8> {
 #[test]
 fn a_rust_guest_sees_its_allocations_and_what_it_holds() {
     const INTERVAL: u64 = 8 << 10;
-    let config = Config {
-        live_samples: 5_000,
-        ..Config::new(Access::Open)
-    };
+    let config = Config { live_samples: 5_000, ..Config::new(Access::Open) };
     let guest = hosted::start(config).unwrap();
     HEAP.attach(guest.agent());
     let address = guest.address();
@@ -101,18 +98,14 @@ fn a_rust_guest_sees_its_allocations_and_what_it_holds() {
     });
     let connect = || {
         let stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Conversation::new(stream).unwrap()
     };
     let mut client = connect();
     // Until an allocation was reported, a recording is refused.
     go.send(1).unwrap();
     work_done.recv().unwrap();
-    client
-        .start_as(&Start::heap("bytes", mode::ALLOC, INTERVAL))
-        .unwrap();
+    client.start_as(&Start::heap("bytes", mode::ALLOC, INTERVAL)).unwrap();
     go.send(8_000).unwrap();
     let truth = work_done.recv().unwrap();
     let got = client.stop().unwrap();
@@ -129,9 +122,7 @@ fn a_rust_guest_sees_its_allocations_and_what_it_holds() {
     // Small ones: 5.6 MB; the standard deviation is 210 KB.
     let error = (bytes - truth as f64).abs();
     assert!(error < 1_100_000.0, "{bytes} of {truth}");
-    client
-        .start_as(&Start::heap("held", mode::LIVE, INTERVAL))
-        .unwrap();
+    client.start_as(&Start::heap("held", mode::LIVE, INTERVAL)).unwrap();
     go.send(8_000).unwrap();
     work_done.recv().unwrap();
     let got = client.stop().unwrap();

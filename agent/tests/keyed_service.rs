@@ -98,10 +98,7 @@ fn a_recording_is_fetched_under_a_key() {
     let fetch = whole(pending.first_epoch);
     let frames = client.ask(&mut service, &fetch);
     let got = download(&frames);
-    assert_eq!(
-        (got.samples, got.stacks.values().sum::<u64>()),
-        (3000, 3000)
-    );
+    assert_eq!((got.samples, got.stacks.values().sum::<u64>()), (3000, 3000));
 }
 
 /// A difference would reveal to an attacker which ids exist.
@@ -221,11 +218,7 @@ fn a_replayed_first_message_gains_nothing() {
     let newcomer = Client::new(&mut service, VIEW);
     assert!(service.is_given_up(thieves[0]));
     // What it sends instead of a record is not one.
-    exchange(
-        &mut service,
-        thieves[1],
-        &[[40, 0].as_slice(), &[7; 40]].concat(),
-    );
+    exchange(&mut service, thieves[1], &[[40, 0].as_slice(), &[7; 40]].concat());
     assert!(service.is_given_up(thieves[1]));
     thieves.iter().for_each(|thief| service.close(*thief));
     service.close(newcomer.session);
@@ -237,7 +230,8 @@ fn a_replayed_first_message_gains_nothing() {
     assert_eq!((peers.displaced, peers.bad_record), (1, 1));
 }
 
-/// Guards against a key that still opens, or a conversation that goes on with it, after it was withdrawn.
+/// Guards against a key that still opens, or a conversation that goes on with it, after it was
+/// withdrawn.
 #[test]
 fn keys_can_be_replaced_while_it_serves() {
     let (_, mut service) = keyed::service();
@@ -373,18 +367,12 @@ fn a_flood_does_not_keep_out_a_client_with_a_key() {
         let ended: Vec<SessionId> = flood.iter().copied().filter(over).collect();
         flood.retain(|session| !ended.contains(session));
         ended.into_iter().for_each(|session| service.close(session));
-        assert!(
-            flood.len() < SESSIONS,
-            "there are no more sessions than there are"
-        );
+        assert!(flood.len() < SESSIONS, "there are no more sessions than there are");
         owner.ask(&mut service, &Check {});
     }
     assert!(got_in >= 4, "{got_in} times in 20 s");
     let peers = owner.answer::<Status>(&mut service, &Check {}).peers;
-    assert!(
-        peers.displaced > 20 && peers.turned_away > 1000,
-        "{peers:?}"
-    );
+    assert!(peers.displaced > 20 && peers.turned_away > 1000, "{peers:?}");
 }
 
 /// A client with a long round trip must get a session while unauthenticated clients take all of
@@ -451,10 +439,7 @@ fn a_long_round_trip_does_not_keep_out_a_client_with_a_key_during_a_flood() {
         }
         assert!(far.is_some(), "it has had a session");
         let expected = gets_in.then_some(1);
-        assert_eq!(
-            answered, expected,
-            "{round_trip_ms} ms, {waits_for_preamble}"
-        );
+        assert_eq!(answered, expected, "{round_trip_ms} ms, {waits_for_preamble}");
     }
 }
 
@@ -566,20 +551,11 @@ fn viewers_leave_one_session_free() {
         })
         .collect();
     let mut fourth = Client::new(&mut service, VIEW);
-    assert_eq!(
-        refusal_code(&fourth.ask(&mut service, &Check {})).0,
-        refusal::BUSY
-    );
+    assert_eq!(refusal_code(&fourth.ask(&mut service, &Check {})).0, refusal::BUSY);
     assert!(service.is_over(fourth.session));
     service.close(fourth.session);
     let mut control = Client::new(&mut service, CONTROL);
-    assert_eq!(
-        control
-            .answer::<Status>(&mut service, &Check {})
-            .peers
-            .turned_away,
-        1
-    );
+    assert_eq!(control.answer::<Status>(&mut service, &Check {}).peers.turned_away, 1);
     for viewer in &mut viewers {
         assert_eq!(viewer.ask(&mut service, &Check {}).len(), 1, "it goes on");
     }
@@ -590,14 +566,9 @@ fn viewers_leave_one_session_free() {
 fn handshakes_take_turns() {
     let (agent, mut service) = keyed::service();
     agent.platform().idle(10_000_000);
-    let mut waiting: Vec<_> = (0..SESSIONS)
-        .map(|_| connect(&mut service, CONTROL))
-        .collect();
+    let mut waiting: Vec<_> = (0..SESSIONS).map(|_| connect(&mut service, CONTROL)).collect();
     // All of them send the handshake at the same time.
-    let answers: Vec<_> = waiting
-        .iter()
-        .map(|shaking| shaking.send(&mut service))
-        .collect();
+    let answers: Vec<_> = waiting.iter().map(|shaking| shaking.send(&mut service)).collect();
     assert!(!answers[0].is_empty() && answers[1..].iter().all(Vec::is_empty));
     let mut clients = vec![waiting.remove(0).finish(&answers[0])];
     for turn in 1..SESSIONS {
@@ -606,10 +577,7 @@ fn handshakes_take_turns() {
         agent.platform().idle(5_000_000);
         // The last of them is polled first, but it is not its turn.
         for shaking in waiting.iter().rev().take(waiting.len() - 1) {
-            assert!(
-                exchange(&mut service, shaking.session, &[]).is_empty(),
-                "turn {turn}"
-            );
+            assert!(exchange(&mut service, shaking.session, &[]).is_empty(), "turn {turn}");
         }
         let shaking = waiting.remove(0);
         let answer = exchange(&mut service, shaking.session, &[]);
@@ -653,10 +621,7 @@ fn a_poll_has_a_budget() {
     assert_eq!(download(&frames).samples, 20_000);
     let status: Status = client.answer(&mut service, &Check {});
     let longest_ns = status.server_longest_ns;
-    assert!(
-        (1_000_000..=2_000_000).contains(&longest_ns),
-        "{longest_ns}"
-    );
+    assert!((1_000_000..=2_000_000).contains(&longest_ns), "{longest_ns}");
 }
 
 /// Guards the guest's CPU, and a collector, from a viewer that fetches in a loop: over three
@@ -723,20 +688,10 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     // A tenth of a CPU, and the tenth of a second in full buckets at the start.
     let share_ns = passed_ns / 10 + SECOND / 10;
     assert!(worked_ns < share_ns * 11 / 10, "{worked_ns} of {passed_ns}");
-    assert!(
-        worked_ns > share_ns / 2,
-        "the viewer is served: {worked_ns} of {passed_ns}"
-    );
-    assert!(
-        downloads >= 2 && longest_ns < SECOND / 10,
-        "{downloads}, {longest_ns}"
-    );
+    assert!(worked_ns > share_ns / 2, "the viewer is served: {worked_ns} of {passed_ns}");
+    assert!(downloads >= 2 && longest_ns < SECOND / 10, "{downloads}, {longest_ns}");
     assert_eq!(status.server_share_permille, 100);
-    assert!(
-        status.server_deferred_ns > SECOND,
-        "{}",
-        status.server_deferred_ns
-    );
+    assert!(status.server_deferred_ns > SECOND, "{}", status.server_deferred_ns);
 }
 
 /// Keys without random numbers would give a false sense of protection.
@@ -745,25 +700,16 @@ fn an_agent_with_keys_and_without_randomness_serves_nobody() {
     let agent = agent(1, 1 << 17);
     let mut keys = Keys::new();
     let none: &'static Keys = Box::leak(Box::default());
-    assert_eq!(
-        Service::new(agent, Access::Keys(none)).err(),
-        Some(ServeError::NoKeys)
-    );
+    assert_eq!(Service::new(agent, Access::Keys(none)).err(), Some(ServeError::NoKeys));
     keys.add(Role::Control, Key::from_bytes(CONTROL)).unwrap();
     let keys: &'static Keys = Box::leak(Box::new(keys));
-    agent
-        .platform()
-        .has_no_random
-        .store(true, Ordering::Relaxed);
+    agent.platform().has_no_random.store(true, Ordering::Relaxed);
     let refused = Service::new(agent, Access::Keys(keys)).err();
     assert_eq!(refused, Some(ServeError::NoRandomness));
     let logged = agent.platform().logged.lock().unwrap().clone();
     assert!(logged.last().unwrap().contains("random"), "{logged:?}");
     // Nothing was claimed: with a random source it can be served.
-    agent
-        .platform()
-        .has_no_random
-        .store(false, Ordering::Relaxed);
+    agent.platform().has_no_random.store(false, Ordering::Relaxed);
     assert!(Service::new(agent, Access::Keys(keys)).is_ok());
 }
 
@@ -776,9 +722,7 @@ fn no_key_remains_in_a_session_that_was_closed() {
         let start = std::ptr::from_ref(service).cast::<u8>();
         let length = size_of_val(service);
         // SAFETY: all of the service's bytes, read one by one; padding is readable memory too.
-        (0..length)
-            .map(|at| unsafe { start.add(at).read_volatile() })
-            .collect::<Vec<u8>>()
+        (0..length).map(|at| unsafe { start.add(at).read_volatile() }).collect::<Vec<u8>>()
     };
     let before = bytes_of(&service);
     let mut client = Client::new(&mut service, CONTROL);
@@ -795,14 +739,9 @@ fn no_key_remains_in_a_session_that_was_closed() {
     let is_random =
         |pairs: &[(&u8, &u8)]| pairs.iter().filter(|(then, now)| then != now).count() >= 28;
     let windows = pairs.windows(32).zip(during.windows(32));
-    let secrets: HashSet<_> = windows
-        .filter(|(pairs, _)| is_random(pairs))
-        .map(|(_, bytes)| bytes)
-        .collect();
-    assert!(
-        secrets.len() > 32,
-        "the scan sees keys while they are there"
-    );
+    let secrets: HashSet<_> =
+        windows.filter(|(pairs, _)| is_random(pairs)).map(|(_, bytes)| bytes).collect();
+    assert!(secrets.len() > 32, "the scan sees keys while they are there");
     let left = after.windows(32).filter(|bytes| secrets.contains(bytes));
     assert_eq!(left.count(), 0, "something is left");
     for key in [VIEW, CONTROL] {
@@ -815,12 +754,7 @@ fn no_key_remains_in_a_session_that_was_closed() {
 fn every_request_has_its_role() {
     let (_, mut service) = keyed::service();
     let mut viewer = Client::new(&mut service, VIEW);
-    let table = TableBegin {
-        first: 16,
-        end: 17,
-        rows: 1,
-        checksum: 0,
-    };
+    let table = TableBegin { first: 16, end: 17, rows: 1, checksum: 0 };
     for (request, code) in [
         (encoded(&Stop { recording: 0 }), refusal::NOT_ALLOWED),
         (encoded(&Dump { recording: 0 }), refusal::NOT_ALLOWED),
@@ -833,19 +767,7 @@ fn every_request_has_its_role() {
         let answer = exchange(&mut service, viewer.session, &record);
         assert_eq!(refusals(&viewer.open(&answer)), code);
     }
-    let snapshot = viewer.ask(
-        &mut service,
-        &TakeSnapshot {
-            vcpu: 0,
-            since_ns: 0,
-        },
-    );
+    let snapshot = viewer.ask(&mut service, &TakeSnapshot { vcpu: 0, since_ns: 0 });
     assert_eq!(read::<VcpuSnapshot<'_>>(&snapshot[0]).vcpu, 0, "it may");
-    assert_eq!(
-        viewer
-            .answer::<Status>(&mut service, &Check {})
-            .peers
-            .not_allowed,
-        4
-    );
+    assert_eq!(viewer.answer::<Status>(&mut service, &Check {}).peers.not_allowed, 4);
 }

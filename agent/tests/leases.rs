@@ -111,10 +111,7 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     let (agent, service, mut first, epoch) = leased();
     let mut second = person(&service);
     second.ask(&Stop { recording: 0 });
-    let anew = || Start {
-        flags: start_flag::REPLACE,
-        ..one_ms()
-    };
+    let anew = || Start { flags: start_flag::REPLACE, ..one_ms() };
     let (code, text) = second.refusal(&anew());
     assert_eq!(code, refusal::LEASED, "{text}");
     assert!(text.contains("collector 1.2"), "{text}");
@@ -130,7 +127,8 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     assert_eq!(second.start(anew()), 3);
 }
 
-/// If there is no room for another recording, one that no other client fetches is discarded, whichever ended first.
+/// If there is no room for another recording, one that no other client fetches is discarded,
+/// whichever ended first.
 #[test]
 fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
     let (agent, service) = served();
@@ -143,11 +141,7 @@ fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
     };
     let held = ended(&mut first, "held");
     let [own, _] = ["own", "other"].map(|name| ended(&mut second, name));
-    let anew = Start {
-        name: "new",
-        flags: start_flag::REPLACE,
-        ..one_ms()
-    };
+    let anew = Start { name: "new", flags: start_flag::REPLACE, ..one_ms() };
     assert_eq!(second.start(anew), 4);
     assert_eq!(first.fetch(held).samples, 1);
     let gone = second.refusal(&whole(own));
@@ -223,18 +217,13 @@ fn leases_are_taken_by_recording_and_by_clients_with_an_id() {
     assert_eq!(holder(&mut unknown), None);
     unknown.acknowledge(epoch);
     let mut second = person(&service);
-    let second_name = Start {
-        name: "second",
-        ..one_ms()
-    };
+    let second_name = Start { name: "second", ..one_ms() };
     second.start(second_name);
     let mut first = collector(&service);
     first.ask(&Dump { recording: 1 });
     let frames = second.ask(&Check {});
-    let holders: Vec<_> = frames[1..]
-        .iter()
-        .map(|frame| read::<RecordingStatus<'_>>(frame).holder)
-        .collect();
+    let holders: Vec<_> =
+        frames[1..].iter().map(|frame| read::<RecordingStatus<'_>>(frame).holder).collect();
     assert_eq!(holders, [Some("collector 1.2"), Some("person 3.4")]);
     for (client, recording) in [(&mut first, 2), (&mut second, 1)] {
         let refused = client.refusal(&Dump { recording });
@@ -250,10 +239,7 @@ fn a_long_name_of_a_client_is_cut() {
     let long = "ä".repeat(300);
     let mut first = Client::connect_as(&service, &long, COLLECTOR);
     let name = "x".repeat(64);
-    let start = Start {
-        name: &name,
-        ..one_ms()
-    };
+    let start = Start { name: &name, ..one_ms() };
     first.start(start);
     dump(agent, &mut first);
     let mut second = person(&service);

@@ -9,9 +9,7 @@ use fake::{distinct_stacks, sample_each};
 const STACKS: usize = 20_000;
 
 fn sample(memory_bytes: usize, times: impl Fn(usize) -> usize) -> fake::conversation::Fetched {
-    sample_each(&distinct_stacks(STACKS), memory_bytes, times)
-        .unwrap()
-        .0
+    sample_each(&distinct_stacks(STACKS), memory_bytes, times).unwrap().0
 }
 
 /// Guards the documented memory per stack: slot, nodes, index and the counts of both epochs
@@ -34,15 +32,11 @@ fn stacks_that_are_sampled_many_times_fit_128_bytes_each() {
     assert_eq!((fetched.stacks, fetched.samples), (STACKS as u64, samples));
 }
 
-/// The tests above must be able to fail: with half the memory not all stacks fit, and the others are
-/// counted as overflow.
+/// The tests above must be able to fail: with half the memory not all stacks fit, and the others
+/// are counted as overflow.
 #[test]
 fn what_does_not_fit_is_counted() {
     let fetched = sample(64 * STACKS, |_| 1);
     assert!(fetched.counters.overflow > 0);
-    assert_eq!(
-        fetched.stacks + fetched.counters.overflow,
-        STACKS as u64,
-        "held or refused"
-    );
+    assert_eq!(fetched.stacks + fetched.counters.overflow, STACKS as u64, "held or refused");
 }

@@ -23,10 +23,7 @@ use unikprof_agent::{Agent, MAX_DEPTH, Registers, minimum_bytes};
 #[test]
 fn the_allocator_counts() {
     assert_eq!(allocator_calls(|| drop(Box::new(1))), 2);
-    assert_eq!(
-        allocator_calls(|| Vec::<u8>::with_capacity(1).reserve(99)),
-        3
-    );
+    assert_eq!(allocator_calls(|| Vec::<u8>::with_capacity(1).reserve(99)), 3);
     assert_eq!(allocator_calls(|| ()), 0);
 }
 
@@ -226,11 +223,7 @@ mod hosted {
             });
             let fetched = client.join().unwrap();
             assert_eq!(calls, 0);
-            assert!(
-                fetched.counters.recorded >= WANTED,
-                "{:?}",
-                fetched.counters
-            );
+            assert!(fetched.counters.recorded >= WANTED, "{:?}", fetched.counters);
         });
         drop(vcpu);
     }

@@ -13,11 +13,7 @@ use unikprof_proto::message::{Check, RecordingStatus, Start, Status, Stop};
 const MS: u64 = 1_000_000;
 
 fn named(name: &'static str, period_ns: u64) -> Start<'static> {
-    Start {
-        name,
-        period_ns,
-        ..one_ms()
-    }
+    Start { name, period_ns, ..one_ms() }
 }
 
 /// Ends a recording and fetches its only epoch.
@@ -48,10 +44,7 @@ fn run(agent: &FakeAgent, ms: u64, leaf: u64) -> u64 {
 
 fn near(found: u64, expected: u64, percent: u64) {
     let most = expected * percent / 100;
-    assert!(
-        found.abs_diff(expected) <= most,
-        "{found}, expected {expected} within {most}"
-    );
+    assert!(found.abs_diff(expected) <= most, "{found}, expected {expected} within {most}");
 }
 
 /// Three rates, three time spans: each recording has the samples of its own period and span, and
@@ -77,11 +70,7 @@ fn each_recording_is_true_for_its_own_span() {
         let leaves = one.stacks.iter().filter(|(stack, _)| stack[0] == leaf);
         leaves.map(|(_, count)| *count).sum::<u64>()
     };
-    assert_eq!(
-        (of(&fast, 2), fast.stacks.len()),
-        (together, 1),
-        "every tick is the fastest one's"
-    );
+    assert_eq!((of(&fast, 2), fast.stacks.len()), (together, 1), "every tick is the fastest one's");
     assert_eq!(of(&equal, 2), together);
     // When it becomes the fastest, its target may have passed: then the first delivery is early.
     let early = still - of(&equal, 3);
@@ -119,10 +108,7 @@ fn a_rate_just_below_the_fastest_is_met() {
 fn modes_live_side_by_side() {
     let (agent, _, mut client) = guest();
     let start = |client: &mut Client, name, mode| {
-        let start = Start {
-            mode,
-            ..named(name, MS)
-        };
+        let start = Start { mode, ..named(name, MS) };
         client.start(start)
     };
     let cpu = start(&mut client, "cpu", mode::CPU);
@@ -155,17 +141,11 @@ fn a_dump_leaves_the_others_alone() {
     for round in 1..=5 {
         run(agent, 100, 1);
         let pending = client.dump(one);
-        assert_eq!(
-            (pending.recording, pending.epochs, pending.complete),
-            (one, 1, true)
-        );
+        assert_eq!((pending.recording, pending.epochs, pending.complete), (one, 1, true));
         sum += fetch(&mut client, pending.first_epoch).counters.ticks;
         let frames = client.ask(&Check {});
         let statuses: Vec<RecordingStatus<'_>> = frames[1..].iter().map(read).collect();
-        let epochs: Vec<_> = statuses
-            .iter()
-            .map(|status| (status.name, status.epochs))
-            .collect();
+        let epochs: Vec<_> = statuses.iter().map(|status| (status.name, status.epochs)).collect();
         assert_eq!(epochs, [("one", 0), ("two", 0)], "round {round}");
     }
     let whole = end(&mut client, two).counters.ticks;
@@ -181,10 +161,7 @@ fn names_identify_recordings() {
     assert_eq!(code, refusal::ALREADY_RECORDING, "{text}");
     let (code, text) = client.refusal(&Stop { recording: 0 });
     assert_eq!(code, refusal::WHICH_RECORDING);
-    assert!(
-        text.contains("`first`") && text.contains("`second`"),
-        "{text}"
-    );
+    assert!(text.contains("`first`") && text.contains("`second`"), "{text}");
     let third = client.start(named("third", MS));
     let (code, text) = client.refusal(&named("fourth", MS));
     assert_eq!(code, refusal::TOO_MANY_RECORDINGS, "{text}");
@@ -197,20 +174,13 @@ fn names_identify_recordings() {
         assert_eq!(code, refusal::UNFETCHED, "{text}");
         assert!(text.contains("`third`"), "{text}");
     }
-    let discarding = Start {
-        flags: start_flag::REPLACE,
-        ..named("fourth", MS)
-    };
+    let discarding = Start { flags: start_flag::REPLACE, ..named("fourth", MS) };
     let fourth = client.start(discarding);
     let (code, text) = client.refusal(&Stop { recording: third });
     assert_eq!(code, refusal::NO_RECORDING, "{text}");
     run(agent, 10, 2);
     let fourth = end(&mut client, fourth);
-    assert_eq!(
-        fourth.stacks.len(),
-        1,
-        "nothing is left of what was discarded: {fourth:?}"
-    );
+    assert_eq!(fourth.stacks.len(), 1, "nothing is left of what was discarded: {fourth:?}");
     let first = end(&mut client, first);
     assert_eq!(first.stacks.len(), 2);
     let frames = client.ask(&Check {});
@@ -225,10 +195,7 @@ fn names_identify_recordings() {
 fn one_that_ends_by_itself_leaves_the_others() {
     let (agent, service, mut client) = guest();
     let slow = client.start(named("slow", 5 * MS));
-    let brief = Start {
-        duration_ns: 1000 * MS,
-        ..named("brief", MS)
-    };
+    let brief = Start { duration_ns: 1000 * MS, ..named("brief", MS) };
     let brief = client.start(brief);
     run(agent, 10_000, 1);
     service.borrow_mut().advance();

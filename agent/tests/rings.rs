@@ -20,11 +20,7 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::message::{EventNames, Ring, RingRun, Stacks, StacksEnd, Start};
 use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
 
-const CONFIG: Config<'static> = Config {
-    vcpus: 2,
-    recordings: 2,
-    ..fake::CONFIG
-};
+const CONFIG: Config<'static> = Config { vcpus: 2, recordings: 2, ..fake::CONFIG };
 
 type Block = Vec<MaybeUninit<u8>>;
 
@@ -48,10 +44,8 @@ fn ring_of(vcpu: u32) -> Ring {
 #[test]
 fn events_are_sent_with_their_names_each_from_its_vcpu() {
     with_rings(1000, |agent| {
-        let (request, depth) = (
-            agent.event_name("request").unwrap(),
-            agent.event_name("queue depth").unwrap(),
-        );
+        let (request, depth) =
+            (agent.event_name("request").unwrap(), agent.event_name("queue depth").unwrap());
         assert_eq!(agent.event_name("request"), Ok(request));
         let at = |ns| agent.platform().fake.advance(ns);
         at(999);
@@ -95,7 +89,8 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
     });
 }
 
-/// A client that follows continues from the position that the agent sent: it must see each record once.
+/// A client that follows continues from the position that the agent sent: it must see each record
+/// once.
 #[test]
 fn a_client_that_follows_sees_each_record_once() {
     with_rings(300, |agent| {
@@ -107,10 +102,7 @@ fn a_client_that_follows_sees_each_record_once() {
                 agent.platform().fake.advance(1);
                 agent.mark(name, round * 97 + number);
             }
-            let (_, records, end) = client.ring(&Ring {
-                position,
-                ..ring_of(0)
-            });
+            let (_, records, end) = client.ring(&Ring { position, ..ring_of(0) });
             assert_eq!(end.lost, 0);
             position = end.next;
             seen.extend(fields(&records).iter().map(|record| record.3));
@@ -136,10 +128,7 @@ fn what_a_full_ring_dropped_is_reported() {
         assert!(numbers.len() as u64 + 3 >= head.capacity);
         // Those of the last second.
         let since_ns = head.now_ns - 1000;
-        let (_, records, _) = client.ring(&Ring {
-            since_ns,
-            ..ring_of(0)
-        });
+        let (_, records, _) = client.ring(&Ring { since_ns, ..ring_of(0) });
         let seen = fields(&records);
         assert!(seen.iter().all(|record| record.1 >= since_ns));
         assert_eq!(seen.len(), 101);
@@ -168,10 +157,7 @@ fn events_without_a_vcpu_are_counted_as_lost() {
 fn names_that_are_refused_are_counted() {
     with_rings(300, |agent| {
         let long = "x".repeat(MAX_EVENT_NAME + 1);
-        assert_eq!(
-            agent.event_name(&long),
-            Err(EventNameError::TooLong(MAX_EVENT_NAME + 1))
-        );
+        assert_eq!(agent.event_name(&long), Err(EventNameError::TooLong(MAX_EVENT_NAME + 1)));
         assert_eq!(agent.event_name(""), Err(EventNameError::Empty));
         for id in 0..256 {
             assert!(agent.event_name(&format!("{id}")).is_ok());
@@ -200,10 +186,7 @@ fn a_client_receives_the_nodes_that_it_lacks() {
         assert!(all.len() > 300);
         assert!(all.is_sorted_by(|one, next| one.0 < next.0));
         assert!(all.iter().all(|(number, (parent, _))| parent < number));
-        let rest = client.stacks(&Stacks {
-            vcpu: 0,
-            known: all[249].0,
-        });
+        let rest = client.stacks(&Stacks { vcpu: 0, known: all[249].0 });
         assert_eq!(rest, all[250..]);
         assert!(client.stacks(&Stacks { vcpu: 1, known: 0 }).is_empty());
         for known in [all.last().unwrap().0, u64::MAX - 1, u64::MAX] {
@@ -241,7 +224,8 @@ fn a_ring_of_an_unknown_vcpu_is_refused() {
     });
 }
 
-/// There is a record for each tick, and for the begin and end of recordings, and the counters agree.
+/// There is a record for each tick, and for the begin and end of recordings, and the counters
+/// agree.
 #[test]
 fn the_agent_records_its_recordings_ticks_and_times() {
     with_rings(1000, |agent| {
@@ -331,10 +315,7 @@ impl Samples {
     }
 
     fn request(&self) -> Stacks {
-        Stacks {
-            vcpu: 0,
-            known: self.newest,
-        }
+        Stacks { vcpu: 0, known: self.newest }
     }
 
     /// Adds the nodes of an answer; returns the number of the oldest node that the agent held.
@@ -385,10 +366,7 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
             let (_, records, _) = client.ring(&ring_of(0));
             // A client that connects now, and one that has followed.
             let answers = client.ask(&Stacks { vcpu: 0, known: 0 });
-            let mut fresh = Samples {
-                truth: samples.truth.clone(),
-                ..Samples::default()
-            };
+            let mut fresh = Samples { truth: samples.truth.clone(), ..Samples::default() };
             let oldest = fresh.add(&answers);
             let is_named = fresh.check(&records, oldest);
             assert!(is_named.len() >= 20 && is_named[is_named.len() - 20..].iter().all(|is| *is));
@@ -457,10 +435,7 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
 fn blocks_are_sent_while_blocked_time_is_recorded() {
     with_rings(300, |agent| {
         let mut client = Client::connect(&serve(agent));
-        client.start(Start {
-            mode: mode::OFF_CPU,
-            ..one_ms()
-        });
+        client.start(Start { mode: mode::OFF_CPU, ..one_ms() });
         let stack = any_stack(&mut Random::new(5));
         let registers = agent.platform().fake.stack().lay(&stack);
         for _ in 0..3 {
@@ -517,10 +492,7 @@ fn steal_is_sent_beyond_a_threshold() {
         let mut client = Client::connect(&serve(agent));
         client.start(Start::running_time("test", 1_000_000_000));
         for stolen_ns in [0, 0, 9 * MS, 30 * MS, 30 * MS] {
-            agent
-                .platform()
-                .stolen_ns
-                .store(stolen_ns, Ordering::Relaxed);
+            agent.platform().stolen_ns.store(stolen_ns, Ordering::Relaxed);
             agent.platform().fake.advance(SECOND);
             client.advance();
         }

@@ -25,10 +25,7 @@ fn a_welcome_says_who_the_agent_is() {
     let (_, _, mut client) = connected(2, 1 << 18);
     let frames = client.ask(&HELLO);
     let welcome: Welcome<'_> = read(&frames[0]);
-    assert_eq!(
-        (welcome.guest_name, welcome.vcpus, welcome.mappings),
-        (Some("fake"), 2, 1)
-    );
+    assert_eq!((welcome.guest_name, welcome.vcpus, welcome.mappings), (Some("fake"), 2, 1));
     let mapping: Mapping<'_> = read(&frames[1]);
     assert_eq!((mapping.start, mapping.code_base), (fake_guest::CODE, 16));
     assert_eq!(frames.len(), 2);
@@ -77,8 +74,8 @@ fn a_status_says_since_when_the_agent_serves() {
     assert!(status.now_ns >= began_ns + 1_000_000_000);
 }
 
-/// A guest may poll repeatedly while a client waits for its part of the CPU share: these polls must not use up that
-/// share.
+/// A guest may poll repeatedly while a client waits for its part of the CPU share: these polls must
+/// not use up that share.
 #[test]
 fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
     let (agent, service, mut client) = guest();
@@ -89,10 +86,7 @@ fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
     let mut is_answered = true;
     for _ in 0..20_000 {
         if is_answered {
-            assert_eq!(
-                service.borrow_mut().receive(session, &request),
-                request.len()
-            );
+            assert_eq!(service.borrow_mut().receive(session, &request), request.len());
         }
         let is_deferred = service.borrow().is_deferred(session);
         let work = service.borrow_mut().begin_work();
@@ -103,10 +97,7 @@ fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
         // Only answers after a wait count.
         answers += u32::from(is_answered && waits > 100);
     }
-    assert!(
-        answers > 100 && waits > 100,
-        "{answers} answers, {waits} waits"
-    );
+    assert!(answers > 100 && waits > 100, "{answers} answers, {waits} waits");
 }
 
 #[test]
@@ -123,16 +114,9 @@ fn a_recording_is_counted_exactly() {
     assert_eq!(got.stacks.len(), 10);
     assert!((0..10).all(|leaf| got.stacks[&vec![leaf, 100, 200]] == 100));
     assert!(got.counters.add_up());
-    assert_eq!(
-        (got.counters.ticks, got.counters.recorded, got.samples),
-        (1000, 1000, 1000)
-    );
+    assert_eq!((got.counters.ticks, got.counters.recorded, got.samples), (1000, 1000, 1000));
     assert_eq!(got.counters.early, 1);
-    assert_eq!(
-        got,
-        client.fetch(pending.first_epoch),
-        "fetched again, the same"
-    );
+    assert_eq!(got, client.fetch(pending.first_epoch), "fetched again, the same");
     client.acknowledge(pending.first_epoch);
     assert_eq!(client.status().0, state::IDLE);
     let gone = client.refusal(&whole(pending.first_epoch));
@@ -168,9 +152,7 @@ fn a_broken_download_goes_on_where_it_broke() {
         // The connection breaks in the middle of a frame.
         let mut cut = Client::connect(&service);
         cut.send_only(&whole(epoch));
-        let bytes = frames[..received]
-            .iter()
-            .map(|frame| frame::HEADER + frame.body.len());
+        let bytes = frames[..received].iter().map(|frame| frame::HEADER + frame.body.len());
         cut.take(bytes.sum::<usize>() + 6);
         cut.close();
         // The client need not receive again what it has received.
@@ -209,13 +191,7 @@ fn a_dump_leaves_the_recording_running() {
     (0..50).for_each(|_| assert!(tick(agent, &[2])));
     // The first epoch still waits: the second dump says so instead of making another one.
     let second = client.dump(0);
-    assert_eq!(
-        second,
-        Pending {
-            complete: false,
-            ..first
-        }
-    );
+    assert_eq!(second, Pending { complete: false, ..first });
     let got = client.fetch(first.first_epoch);
     assert_eq!(got.stacks, HashMap::from([(vec![1], 300)]));
     assert_eq!(got.counters.recorded, 300);
@@ -270,22 +246,14 @@ fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
 #[test]
 fn a_duration_ends_a_recording() {
     let (agent, service, mut client) = guest();
-    let start = Start {
-        duration_ns: 100_000_000,
-        delay_ns: 5_000_000,
-        ..one_ms()
-    };
+    let start = Start { duration_ns: 100_000_000, delay_ns: 5_000_000, ..one_ms() };
     client.start(start);
     assert_eq!(client.status().0, state::DELAYED);
     assert!(!tick(agent, &[1]), "not before the delay has passed");
     agent.platform().run(5_000_000);
     assert_eq!(service.borrow_mut().advance(), Some(105_000_000));
     while tick(agent, &[1]) {}
-    assert_eq!(
-        agent.platform().now_ns(),
-        105_000_000,
-        "the last deadline is the end"
-    );
+    assert_eq!(agent.platform().now_ns(), 105_000_000, "the last deadline is the end");
     agent.platform().run(50_000_000);
     deliver(agent, &[9]);
     service.borrow_mut().advance();
@@ -294,20 +262,14 @@ fn a_duration_ends_a_recording() {
     let got = client.fetch(pending.first_epoch);
     assert_eq!(got.stacks.len(), 1);
     assert!(got.samples.abs_diff(100) < 20, "{}", got.samples);
-    assert_eq!(
-        got.running_ns, 100_000_000,
-        "running time after the end is not the recording's"
-    );
+    assert_eq!(got.running_ns, 100_000_000, "running time after the end is not the recording's");
 }
 
 /// Every outcome of a tick has its counter, and they add up.
 #[test]
 fn every_tick_is_accounted_for() {
     let (agent, _, mut client) = guest();
-    client.start(Start {
-        depth: 3,
-        ..one_ms()
-    });
+    client.start(Start { depth: 3, ..one_ms() });
     let to_deadline = || {
         let deadline = agent.deadline().unwrap();
         agent.platform().run(deadline - agent.platform().now_ns());
@@ -316,24 +278,14 @@ fn every_tick_is_accounted_for() {
     assert!(agent.on_tick(None).is_some(), "masked");
     to_deadline();
     agent.on_block(None);
-    assert_eq!(
-        deliver(agent, &[1]),
-        None,
-        "idle, and no deadline while the guest blocks"
-    );
+    assert_eq!(deliver(agent, &[1]), None, "idle, and no deadline while the guest blocks");
     assert!(agent.on_wake().is_some());
     tick(agent, &[1, 2, 3, 4]);
     // There is no code at an address that is not canonical; on aarch64 at one that is misaligned.
-    let nowhere = if cfg!(target_arch = "aarch64") {
-        0x7fff_0000_0002
-    } else {
-        1 << 60
-    };
+    let nowhere = if cfg!(target_arch = "aarch64") { 0x7fff_0000_0002 } else { 1 << 60 };
     tick(agent, &[1, nowhere]);
     let deadline = agent.deadline().unwrap();
-    agent
-        .platform()
-        .run(deadline - agent.platform().now_ns() + 1_500_000);
+    agent.platform().run(deadline - agent.platform().now_ns() + 1_500_000);
     deliver(agent, &[1]);
     deliver(agent, &[1]);
     let (_, counters, _) = client.status();
@@ -406,16 +358,10 @@ fn refusals_say_what_was_wrong() {
     let (agent, service, mut client) = guest();
     let long = "x".repeat(65);
     let named = |name| Start { name, ..one_ms() };
-    let period = |period_ns| Start {
-        period_ns,
-        ..one_ms()
-    };
+    let period = |period_ns| Start { period_ns, ..one_ms() };
     let depth = |depth| Start { depth, ..one_ms() };
     // As of allocations: a mode that the agent does not know has no period.
-    let mode = Start {
-        mode: 9,
-        ..period(0)
-    };
+    let mode = Start { mode: 9, ..period(0) };
     for (start, code) in [
         (named(""), refusal::BAD_NAME),
         (named(&long), refusal::BAD_NAME),
@@ -440,10 +386,7 @@ fn refusals_say_what_was_wrong() {
         tick(agent, &[1]);
         second.ask(&Stop { recording: 0 });
     }
-    let discard = Start {
-        flags: start_flag::REPLACE,
-        ..named("nightly")
-    };
+    let discard = Start { flags: start_flag::REPLACE, ..named("nightly") };
     assert_eq!(second.start(discard), 2);
     assert_eq!(second.status(), (state::RECORDING, Counters::default(), 0));
 }
@@ -452,21 +395,12 @@ fn refusals_say_what_was_wrong() {
 fn no_common_version_names_both_ranges() {
     let (_, service) = served();
     let mut client = Client::silent(&service);
-    let newer = VersionRange {
-        lowest: 7,
-        highest: 9,
-    };
-    client.send_bytes(&preamble::encode(Preamble {
-        versions: newer,
-        ..preamble::OPEN
-    }));
+    let newer = VersionRange { lowest: 7, highest: 9 };
+    client.send_bytes(&preamble::encode(Preamble { versions: newer, ..preamble::OPEN }));
     client.received.drain(..preamble::LENGTH);
     let (code, text) = refusal_code(&client.frames());
     assert_eq!(code, refusal::NO_COMMON_VERSION);
-    assert!(
-        text.contains("7 to 9") && text.contains("versions 1,"),
-        "{text}"
-    );
+    assert!(text.contains("7 to 9") && text.contains("versions 1,"), "{text}");
     assert!(client.is_over());
 }
 
@@ -537,19 +471,12 @@ fn silent_and_stalled_clients_are_given_up() {
 #[test]
 fn one_client_too_many_gets_a_refusal() {
     let (_, service) = served();
-    let sessions: Vec<_> = (0..SESSIONS)
-        .map(|_| service.borrow_mut().open().unwrap())
-        .collect();
+    let sessions: Vec<_> = (0..SESSIONS).map(|_| service.borrow_mut().open().unwrap()).collect();
     assert_eq!(service.borrow_mut().open(), None);
     let mut answer = [0; 128];
     let length = service.borrow().busy_answer(&mut answer);
-    let frame = frame::split(&answer[preamble::LENGTH..length])
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        frame::decode::<Refusal<'_>>(&frame).unwrap().code,
-        refusal::BUSY
-    );
+    let frame = frame::split(&answer[preamble::LENGTH..length]).unwrap().unwrap();
+    assert_eq!(frame::decode::<Refusal<'_>>(&frame).unwrap().code, refusal::BUSY);
     service.borrow_mut().close(sessions[2]);
     let next = service.borrow_mut().open().unwrap();
     // The state of the old conversation does not apply to the new one.
@@ -572,17 +499,15 @@ fn cuts_in_the_stream_do_not_matter() {
     bytes.extend(encoded(&Check {}).repeat(200));
     for piece in [1, 7, 4096] {
         let mut client = Client::silent(&service);
-        bytes
-            .chunks(piece)
-            .for_each(|piece| client.send_bytes(piece));
+        bytes.chunks(piece).for_each(|piece| client.send_bytes(piece));
         client.received.drain(..preamble::LENGTH);
         assert_eq!(client.frames().len(), 200);
         client.close();
     }
 }
 
-/// Polls without a client use up the CPU share of unauthenticated clients. The share must recover even if no client is
-/// connected: otherwise no client could connect any more.
+/// Polls without a client use up the CPU share of unauthenticated clients. The share must recover
+/// even if no client is connected: otherwise no client could connect any more.
 #[test]
 fn an_agent_that_nobody_has_asked_for_long_lets_clients_in() {
     let (agent, service) = served();

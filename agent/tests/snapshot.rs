@@ -82,10 +82,7 @@ fn the_next_upcall_takes_it() {
     let again = ask(&mut client, &since(1_500));
     assert_eq!((again.at_ns, again.stack), (1_500, vec![7, 70, 700]));
     let later = ask(&mut client, &since(1_501));
-    assert_eq!(
-        later.at_ns, 1_500,
-        "an older one, and a new one is requested"
-    );
+    assert_eq!(later.at_ns, 1_500, "an older one, and a new one is requested");
     assert_eq!(agent.platform().kicks.load(Ordering::Relaxed), 2);
 }
 
@@ -157,10 +154,7 @@ fn a_vcpu_that_blocks_shows_where_and_since_when() {
     assert_eq!(answer.at_ns, 0);
     deliver(agent, &[6, 60]);
     let answer = ask(&mut client, &since(8_000));
-    assert_eq!(
-        (answer.blocked_since_ns, answer.stack),
-        (8_000, vec![6, 60])
-    );
+    assert_eq!((answer.blocked_since_ns, answer.stack), (8_000, vec![6, 60]));
     agent.on_wake();
     ask(&mut client, &NEW);
     deliver(agent, &[1]);
@@ -168,7 +162,8 @@ fn a_vcpu_that_blocks_shows_where_and_since_when() {
     assert_eq!(answer.blocked_since_ns, 0, "it is awake");
 }
 
-/// An upcall that was handled when events were unmasked has interrupted no code. It must not be forced again and again.
+/// An upcall that was handled when events were unmasked has interrupted no code. It must not be
+/// forced again and again.
 #[test]
 fn without_registers_there_is_none() {
     let (agent, _, mut client) = guest();
@@ -194,10 +189,7 @@ fn a_recording_counts_as_before() {
     assert!(counters.add_up());
     assert_eq!((counters.ticks, counters.recorded), (10, 10));
     // The other vCPU has its own.
-    let other = TakeSnapshot {
-        vcpu: 1,
-        since_ns: 1,
-    };
+    let other = TakeSnapshot { vcpu: 1, since_ns: 1 };
     assert_eq!(ask(&mut client, &other).at_ns, 0);
     VCPU.set(Some(1));
     deliver(agent, &[9]);

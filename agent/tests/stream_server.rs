@@ -76,8 +76,8 @@ fn what_a_poll_has_left_is_done_without_another_event() {
     }
 }
 
-/// A request may arrive when the client's part of the CPU share is used up and none of its other requests wait: the guest
-/// must wake for it, because of the stream or in time.
+/// A request may arrive when the client's part of the CPU share is used up and none of its other
+/// requests wait: the guest must wake for it, because of the stream or in time.
 #[test]
 fn a_guest_that_sleeps_wakes_for_each_request() {
     let agent = fake_guest::agent(1, 1 << 17);
@@ -103,10 +103,7 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
             continue;
         }
         let sleep_ns = next_ns.saturating_sub(agent.platform().now_ns());
-        assert!(
-            sleep_ns < SECOND,
-            "asleep for {sleep_ns} ns with request {requests}"
-        );
+        assert!(sleep_ns < SECOND, "asleep for {sleep_ns} ns with request {requests}");
         agent.platform().idle(sleep_ns);
         slept_ns += sleep_ns;
     }
@@ -119,9 +116,8 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
 fn clients_that_never_read_are_over_in_time() {
     let agent = fake_guest::agent(1, 1 << 17);
     let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut connections: Vec<_> = (0..SESSIONS)
-        .map(|_| Connection::open(&mut service, stalled(100)).unwrap())
-        .collect();
+    let mut connections: Vec<_> =
+        (0..SESSIONS).map(|_| Connection::open(&mut service, stalled(100)).unwrap()).collect();
     for connection in &mut connections {
         assert_eq!(connection.poll(&mut service), Ok(Progress::Open));
         assert!(connection.has_output());

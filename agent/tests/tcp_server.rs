@@ -44,11 +44,7 @@ fn converse<D: Device>(mut world: World<D>) {
     let epoch = world.stop(client).unwrap();
     assert_eq!(status(&mut world, client).0, state::FINISHED);
     assert_eq!(world.fetch(client, epoch).unwrap(), truth);
-    assert_eq!(
-        world.fetch(client, epoch).unwrap(),
-        truth,
-        "as often as wanted"
-    );
+    assert_eq!(world.fetch(client, epoch).unwrap(), truth, "as often as wanted");
     world.acknowledge(client, epoch).unwrap();
     assert_eq!(status(&mut world, client).0, state::IDLE);
 }
@@ -83,10 +79,7 @@ fn nothing_to_do_is_no_deadline() {
     assert_eq!(world.poll_guest(), None);
     let client = world.connect();
     status(&mut world, client);
-    assert!(
-        world.poll_guest().is_some(),
-        "keep-alive and patience are due some day"
-    );
+    assert!(world.poll_guest().is_some(), "keep-alive and patience are due some day");
     world.peers[client].close();
     assert!(world.run(30 * SECOND, |world| world.poll_guest().is_none()));
 }
@@ -99,11 +92,7 @@ fn stall<D: Device>(mut world: World<D>) {
     world.start(clients[0]).unwrap();
     for (index, client) in clients.iter().enumerate() {
         status(&mut world, *client);
-        assert_eq!(
-            status(&mut world, *client).1 as usize,
-            SESSIONS,
-            "client {index}"
-        );
+        assert_eq!(status(&mut world, *client).1 as usize, SESSIONS, "client {index}");
     }
     let truth = world.sample(4_000, 2_000);
     let epoch = world.stop(clients[1]).unwrap();
@@ -117,10 +106,7 @@ fn stall<D: Device>(mut world: World<D>) {
         let began_ns = world.now_ns();
         assert_eq!(world.fetch(*client, epoch).unwrap(), truth);
         let took_ns = world.now_ns() - began_ns;
-        assert!(
-            took_ns < 40 * LATENCY_NS,
-            "client {client} was delayed: {took_ns} ns"
-        );
+        assert!(took_ns < 40 * LATENCY_NS, "client {client} was delayed: {took_ns} ns");
     }
 
     // One more gets the reason why it is not served; the next one is reset.
@@ -133,22 +119,13 @@ fn stall<D: Device>(mut world: World<D>) {
     assert_eq!(world.frame(busy), Err(End::Closed));
 
     // The stalled client is reset, and its session is free again.
-    let closed = world.run(20 * SECOND, |world| {
-        world.peers[clients[0]].state() == State::Closed
-    });
+    let closed = world.run(20 * SECOND, |world| world.peers[clients[0]].state() == State::Closed);
     let after_ns = world.now_ns() - stalled_ns;
-    assert!(
-        closed && after_ns < 13 * SECOND,
-        "closed: {closed} after {after_ns} ns"
-    );
+    assert!(closed && after_ns < 13 * SECOND, "closed: {closed} after {after_ns} ns");
     let next = world.connect();
     assert_eq!(world.fetch(next, epoch).unwrap(), truth);
     let (_, sessions, rejected) = status(&mut world, next);
-    assert_eq!(
-        (sessions, rejected),
-        (SESSIONS as u32, 2),
-        "the busy one and the stalled one"
-    );
+    assert_eq!((sessions, rejected), (SESSIONS as u32, 2), "the busy one and the stalled one");
 }
 
 #[test]
@@ -209,10 +186,7 @@ fn a_client_that_does_not_introduce_itself_is_closed_after_two_seconds() {
     assert!(world.run(SECOND, |world| world.peers[client].received() > 0));
     let closed = world.run(10 * SECOND, |world| world.peers[client].is_over());
     let after_ms = world.now_ns() / 1_000_000;
-    assert!(
-        closed && (2000..2010).contains(&after_ms),
-        "after {after_ms} ms"
-    );
+    assert!(closed && (2000..2010).contains(&after_ms), "after {after_ms} ms");
 }
 
 #[test]
@@ -226,11 +200,7 @@ fn a_client_that_vanishes_leaves_the_epoch_whole() {
 
     let next = world.connect();
     assert_eq!(world.fetch(next, epoch).unwrap(), truth);
-    assert_eq!(
-        status(&mut world, next).1,
-        2,
-        "nobody knows yet that it is gone"
-    );
+    assert_eq!(status(&mut world, next).1, 2, "nobody knows yet that it is gone");
     world.wait(16 * SECOND);
     assert_eq!(status(&mut world, next).1, 1);
     world.acknowledge(next, epoch).unwrap();
@@ -290,11 +260,7 @@ fn a_flood_does_not_keep_the_guest() {
     (0..1000).for_each(|_| frame(&mut flood));
     world.agent.platform().idle(LATENCY_NS);
     let now_ns = world.now_ns();
-    assert_eq!(
-        world.poll_guest(),
-        Some(now_ns),
-        "there is more to do, at once"
-    );
+    assert_eq!(world.poll_guest(), Some(now_ns), "there is more to do, at once");
     assert_eq!(world.wire.waiting(0), 1000 - 64);
     assert_eq!(status(&mut world, client).1, 1);
 }
@@ -343,11 +309,7 @@ fn the_servers_own_work_is_marked() {
     let own = vec![0x77, special(frame_code::AGENT)];
     assert_eq!(stacks.len(), 2, "{stacks:?}");
     assert_eq!(stacks.get(&own), Some(&1), "{stacks:?}");
-    assert!(
-        truth
-            .iter()
-            .all(|(stack, count)| stacks.get(stack) == Some(count))
-    );
+    assert!(truth.iter().all(|(stack, count)| stacks.get(stack) == Some(count)));
 }
 
 #[test]
@@ -367,15 +329,10 @@ fn what_smoltcp_would_panic_at_is_an_error() {
     };
     assert_eq!(start(good), None);
     assert_eq!(start(TcpConfig { port: 0, ..good }), Some(TcpError::Port));
-    for hardware_address in [
-        HardwareAddress::Ip,
-        EthernetAddress::BROADCAST.into(),
-        EthernetAddress([0; 6]).into(),
-    ] {
-        let config = TcpConfig {
-            hardware_address,
-            ..good
-        };
+    for hardware_address in
+        [HardwareAddress::Ip, EthernetAddress::BROADCAST.into(), EthernetAddress([0; 6]).into()]
+    {
+        let config = TcpConfig { hardware_address, ..good };
         let error = TcpError::HardwareAddress(hardware_address);
         if hardware_address != EthernetAddress([0; 6]).into() {
             assert_eq!(start(config), Some(error));
@@ -383,30 +340,16 @@ fn what_smoltcp_would_panic_at_is_an_error() {
     }
     let many = [ipv4(1); 9];
     for addresses in [&[][..], &many[..]] {
-        assert!(matches!(
-            start(TcpConfig { addresses, ..good }),
-            Some(TcpError::Addresses(_))
-        ));
+        assert!(matches!(start(TcpConfig { addresses, ..good }), Some(TcpError::Addresses(_))));
     }
-    for address in [
-        IpAddress::v4(0, 0, 0, 0),
-        IpAddress::v4(224, 0, 0, 1),
-        IpAddress::v4(255, 255, 255, 255),
-    ] {
+    for address in
+        [IpAddress::v4(0, 0, 0, 0), IpAddress::v4(224, 0, 0, 1), IpAddress::v4(255, 255, 255, 255)]
+    {
         let addresses = &[IpCidr::new(address, 24)];
-        assert_eq!(
-            start(TcpConfig { addresses, ..good }),
-            Some(TcpError::Address(address))
-        );
+        assert_eq!(start(TcpConfig { addresses, ..good }), Some(TcpError::Address(address)));
         let gateways = &[address];
-        assert_eq!(
-            start(TcpConfig { gateways, ..good }),
-            Some(TcpError::Address(address))
-        );
+        assert_eq!(start(TcpConfig { gateways, ..good }), Some(TcpError::Address(address)));
     }
     let gateways = &[IpAddress::v4(10, 0, 0, 2), IpAddress::v4(10, 0, 0, 3)];
-    assert_eq!(
-        start(TcpConfig { gateways, ..good }),
-        Some(TcpError::Address(gateways[1]))
-    );
+    assert_eq!(start(TcpConfig { gateways, ..good }), Some(TcpError::Address(gateways[1])));
 }

@@ -32,10 +32,7 @@ fn a_leased_address_serves_and_a_lost_one_ends_its_connections() {
         !addresses(world).is_empty()
     });
     assert!(leased);
-    assert_eq!(
-        addresses(&world),
-        [IpCidr::new(IpAddress::Ipv4(LEASED), 24)]
-    );
+    assert_eq!(addresses(&world), [IpCidr::new(IpAddress::Ipv4(LEASED), 24)]);
 
     let client = world.connect();
     let mut asked = false;
@@ -74,10 +71,7 @@ fn an_ipv4_address_beside_dhcp_is_refused() {
     let mut world = World::new();
     let address = IpAddress::Ipv4(LEASED);
     let error = start(&mut world, &[IpCidr::new(address, 24)]).unwrap_err();
-    assert!(
-        matches!(error, TcpError::Address(refused) if refused == address),
-        "{error}"
-    );
+    assert!(matches!(error, TcpError::Address(refused) if refused == address), "{error}");
 }
 
 /// Gives the guest a server that uses DHCP.
@@ -97,8 +91,7 @@ fn start(world: &mut World<Port>, addresses: &[IpCidr]) -> Result<(), TcpError> 
 /// The number of clients that could be served now.
 fn free_sessions(world: &mut World<Port>) -> usize {
     let free: Vec<_> = std::iter::from_fn(|| world.service.open()).collect();
-    free.iter()
-        .for_each(|session| world.service.close(*session));
+    free.iter().for_each(|session| world.service.close(*session));
     free.len()
 }
 
@@ -166,10 +159,7 @@ fn reply(frame: &[u8]) -> Option<Vec<u8>> {
         lease_duration: Some(LEASE_SECONDS),
         ..request
     };
-    let udp = UdpRepr {
-        src_port: 67,
-        dst_port: 68,
-    };
+    let udp = UdpRepr { src_port: 67, dst_port: 68 };
     let ip = Ipv4Repr {
         src_addr: SERVER,
         dst_addr: Ipv4Address::BROADCAST,

@@ -75,12 +75,7 @@ fn bad_line(faults: Faults, seed: u64) -> World<Faulty<Port>> {
 #[test]
 fn everything_at_once_is_repaired() {
     for seed in 1..=8 {
-        let faults = Faults {
-            lost: 30,
-            doubled: 100,
-            held: 200,
-            swapped: 0,
-        };
+        let faults = Faults { lost: 30, doubled: 100, held: 200, swapped: 0 };
         record(&mut bad_line(faults, seed), 20);
     }
 }
@@ -90,15 +85,9 @@ fn everything_at_once_is_repaired() {
 fn damage_that_tcp_cannot_see_is_never_believed() {
     let mut failures = Vec::new();
     for seed in 1..=12 {
-        let faults = Faults {
-            swapped: 15,
-            ..Faults::default()
-        };
+        let faults = Faults { swapped: 15, ..Faults::default() };
         failures.extend(record(&mut bad_line(faults, seed), 60));
     }
     let checksum = |end: &End| matches!(end, End::Frame(FrameError::Checksum(_)));
-    assert!(
-        failures.iter().any(checksum),
-        "nothing was damaged: {failures:?}"
-    );
+    assert!(failures.iter().any(checksum), "nothing was damaged: {failures:?}");
 }

@@ -40,10 +40,7 @@ impl Sealed {
         let reply = shake_hands(world, CONTROL);
         let (shaking, reply) = reply.unwrap();
         let reply: HandshakeReply = read(&reply);
-        Self {
-            client: shaking.finish(&encoded(&reply)),
-            opened: Vec::new(),
-        }
+        Self { client: shaking.finish(&encoded(&reply)), opened: Vec::new() }
     }
 
     /// Sends bytes of the stream of frames in records.
@@ -73,10 +70,7 @@ impl Sealed {
 
     fn fetch<D: Device>(&mut self, world: &mut World<D>, epoch: u64) -> Stacks {
         self.send(world, &encoded(&whole(epoch)));
-        let frame = || {
-            self.frame(world, 10 * SECOND)
-                .ok_or("the answer is incomplete")
-        };
+        let frame = || self.frame(world, 10 * SECOND).ok_or("the answer is incomplete");
         receive_whole(frame).unwrap().stacks
     }
 }

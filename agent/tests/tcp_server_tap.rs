@@ -1,7 +1,7 @@
 //! A hosted guest with its own address on a TAP device, and Linux's TCP as its client.
 //!
-//! The test needs root and `/dev/net/tun`; the device is in a private network namespace. Without them the test is skipped
-//! by name; `UNIKPROF_REQUIRE_ALL=1` makes that a failure.
+//! The test needs root and `/dev/net/tun`; the device is in a private network namespace. Without
+//! them the test is skipped by name; `UNIKPROF_REQUIRE_ALL=1` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
 
 mod fake_guest;
@@ -209,10 +209,7 @@ fn ip(arguments: &[&str]) {
 }
 
 fn cpu_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure has the required type.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } != 0;
     assert!(!failed);

@@ -23,9 +23,8 @@ use unikprof_proto::message::{
 use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
-const FUNCTION: [u8; 16] = [
-    0x53, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x0f, 0x84, 0x00, 0x01, 0, 0, 0xc3,
-];
+const FUNCTION: [u8; 16] =
+    [0x53, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x0f, 0x84, 0x00, 0x01, 0, 0, 0xc3];
 const RETURN: u64 = 15;
 const FUNCTIONS: usize = 4;
 
@@ -40,12 +39,8 @@ struct Memory {
 const WORLDS: usize = 32;
 
 /// The memory of each guest, near enough to the program's text for slots.
-static mut MEMORIES: [Memory; WORLDS] = [const {
-    Memory {
-        code: [0; 1024],
-        stacks: [[0; 512]; 2],
-    }
-}; WORLDS];
+static mut MEMORIES: [Memory; WORLDS] =
+    [const { Memory { code: [0; 1024], stacks: [[0; 512]; 2] } }; WORLDS];
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 struct Guest {
@@ -59,7 +54,8 @@ struct Guest {
     is_fibre: Cell<bool>,
     /// The agent, if another vCPU crashes just before the next breakpoint is written.
     crashes: Cell<Option<NonNull<Agent<'static, Guest>>>>,
-    /// What a third vCPU then found that executed this breakpoint, and whether it continued elsewhere.
+    /// What a third vCPU then found that executed this breakpoint, and whether it continued
+    /// elsewhere.
     met_while_written: Cell<Option<(Breakpoint, bool)>>,
 }
 
@@ -82,9 +78,7 @@ unsafe impl Platform for Guest {
     }
     fn kick(&self, _: u32) {}
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
-        (0..2)
-            .map(|number| stack(self.memory, number))
-            .find(|bounds| bounds.contains(&sp))
+        (0..2).map(|number| stack(self.memory, number)).find(|bounds| bounds.contains(&sp))
     }
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
         self.stack_bounds(sp).map(|bounds| CallStack {
@@ -107,13 +101,9 @@ unsafe impl Platform for Guest {
             let agent = unsafe { agent.as_ref() };
             agent.stop_tracing();
             self.write_code(address, bytes);
-            let mut frame = TrapFrame {
-                pc: address + 1,
-                ..TrapFrame::default()
-            };
+            let mut frame = TrapFrame { pc: address + 1, ..TrapFrame::default() };
             let met = agent.on_breakpoint(&mut frame);
-            self.met_while_written
-                .set(Some((met, frame.pc != address + 1)));
+            self.met_while_written.set(Some((met, frame.pc != address + 1)));
             return true;
         }
         self.written.borrow_mut().push(address);
@@ -209,13 +199,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     };
     let now_ns = Rc::new(Cell::new(1_000_000_000));
     let start = memory.expose_provenance() as u64;
-    let mappings = [Mapping {
-        start,
-        end: start + 1024,
-        file_offset: 0,
-        build_id: &[],
-        path: "",
-    }];
+    let mappings = [Mapping { start, end: start + 1024, file_offset: 0, build_id: &[], path: "" }];
     let config = Config {
         vcpus: 1,
         recordings: 1,
@@ -236,9 +220,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
-    let agent = Agent::new(guest, config, &mut own)
-        .unwrap()
-        .with_trace(&mut block, 4);
+    let agent = Agent::new(guest, config, &mut own).unwrap().with_trace(&mut block, 4);
     assert!(agent.can_trace());
     let service = Rc::new(RefCell::new(Service::new(&agent, Access::Open).unwrap()));
     service.borrow_mut().set_cpu_share(1000);
@@ -273,9 +255,7 @@ impl<'a, 'm> World<'a, 'm> {
 
     /// The plan of all functions. Their jumps out are exits.
     fn plan(&self) -> Vec<Planned> {
-        (0..self.functions)
-            .map(|number| plan_of(self.start(number), &FUNCTION))
-            .collect()
+        (0..self.functions).map(|number| plan_of(self.start(number), &FUNCTION)).collect()
     }
 
     /// One poll, which writes at most 64 bytes of the code.
@@ -309,10 +289,7 @@ impl<'a, 'm> World<'a, 'm> {
 
     /// A breakpoint at `address`, with this distance of the stack pointer from the end of a stack.
     fn trap(&self, address: u64, number: usize, depth: u64) -> (Breakpoint, TrapFrame) {
-        let mut frame = TrapFrame {
-            pc: address + 1,
-            ..TrapFrame::default()
-        };
+        let mut frame = TrapFrame { pc: address + 1, ..TrapFrame::default() };
         frame.registers[4] = stack(self.memory, number).end - 8 * depth;
         (self.agent.on_breakpoint(&mut frame), frame)
     }
@@ -322,10 +299,7 @@ impl<'a, 'm> World<'a, 'm> {
         assert_eq!(handled, Breakpoint::Handled);
         // The copy of the push, and what is behind it.
         assert_eq!(self.agent.original_pc(frame.pc), self.start(function));
-        assert_eq!(
-            self.agent.original_pc(frame.pc + 1),
-            self.start(function) + 1
-        );
+        assert_eq!(self.agent.original_pc(frame.pc + 1), self.start(function) + 1);
     }
 
     fn leave(&self, function: usize, depth: u64) {
@@ -404,12 +378,7 @@ fn calls_that_end_in_odd_ways_are_counted_as_such() {
         let fetched = client.fetch(trace);
         let counts = |function| {
             let totals = fetched.of(function);
-            (
-                totals.calls,
-                totals.unwound,
-                totals.replaced,
-                totals.orphans,
-            )
+            (totals.calls, totals.unwound, totals.replaced, totals.orphans)
         };
         assert_eq!(counts(0), (3, 0, 1, 0));
         assert_eq!(counts(1), (3, 2, 0, 0));
@@ -422,23 +391,21 @@ fn calls_that_end_in_odd_ways_are_counted_as_such() {
     });
 }
 
-/// A handler on a stack of its own that interrupts a traced call is paired by itself, and calls on a stack that is not
-/// known are not counted.
+/// A handler on a stack of its own that interrupts a traced call is paired by itself, and calls on
+/// a stack that is not known are not counted.
 #[test]
 fn each_stack_has_its_own_calls() {
     with_world(|world| {
         let mut client = world.connect();
         let trace = client.trace(&world.plan(), trace_flag::COUNT);
         world.enter(0, 10);
-        // Deeper on its own stack than the interrupted call on its: that would close it on one stack.
+        // Deeper on its own stack than the interrupted call on its: that would close it on one
+        // stack.
         let (entered, _) = world.trap(world.start(1), 1, 3);
         let (left, _) = world.trap(world.start(1) + RETURN, 1, 3);
         assert_eq!((entered, left), (Breakpoint::Handled, Breakpoint::Handled));
         world.leave(0, 10);
-        let mut strange = TrapFrame {
-            pc: world.start(2) + 1,
-            ..TrapFrame::default()
-        };
+        let mut strange = TrapFrame { pc: world.start(2) + 1, ..TrapFrame::default() };
         let elsewhere = [0_u64; 2];
         strange.registers[4] = elsewhere.as_ptr().expose_provenance() as u64;
         assert_eq!(world.agent.on_breakpoint(&mut strange), Breakpoint::Handled);
@@ -450,7 +417,8 @@ fn each_stack_has_its_own_calls() {
     });
 }
 
-/// A fibre whose stack grows is moved within its calls: they are paired by the distance from its end.
+/// A fibre whose stack grows is moved within its calls: they are paired by the distance from its
+/// end.
 #[test]
 fn a_stack_that_moves_keeps_its_calls() {
     with_world(|world| {
@@ -496,11 +464,7 @@ fn calls_that_are_too_deep_are_counted() {
         assert_eq!(fetched.state.too_deep, 72);
         assert_eq!(totals.orphans, 72);
         let (_, histogram) = fetched.totals[&0];
-        assert_eq!(
-            histogram.iter().sum::<u64>(),
-            128,
-            "each was closed by its return"
-        );
+        assert_eq!(histogram.iter().sum::<u64>(), 128, "each was closed by its return");
     });
 }
 
@@ -527,7 +491,8 @@ fn an_open_call_of_a_removed_function_has_no_duration() {
         world.enter(1, 5);
         world.leave(1, 5);
         let after = client.fetch(ready.trace);
-        // The outermost, and the one that was entered by the breakpoint at which they were removed, stay open.
+        // The outermost, and the one that was entered by the breakpoint at which they were removed,
+        // stay open.
         assert_eq!((after.of(0).unwound, after.of(0).replaced), (0, 0));
         let returned: u64 = after.totals[&0].1.iter().sum();
         assert_eq!(after.of(0).calls, returned + 2);
@@ -536,8 +501,8 @@ fn an_open_call_of_a_removed_function_has_no_duration() {
     });
 }
 
-/// The code is as before after a stop, when the client is gone, and after a crash; and a breakpoint that comes late
-/// continues there.
+/// The code is as before after a stop, when the client is gone, and after a crash; and a breakpoint
+/// that comes late continues there.
 #[test]
 fn every_end_restores_the_code() {
     with_world(|world| {
@@ -586,8 +551,8 @@ fn every_end_restores_the_code() {
     });
 }
 
-/// However many probes there are, a poll sets or removes 64 at most. Those that are set already count nothing, and each end
-/// in the middle restores the code.
+/// However many probes there are, a poll sets or removes 64 at most. Those that are set already
+/// count nothing, and each end in the middle restores the code.
 #[test]
 fn probes_are_set_and_removed_in_steps() {
     with_functions(64, |world| {
@@ -726,7 +691,8 @@ fn a_trace_that_does_not_fit_says_what_to_do() {
     });
 }
 
-/// Only the client that has begun a trace may add to it and keeps it going; others wait, but may stop it.
+/// Only the client that has begun a trace may add to it and keeps it going; others wait, but may
+/// stop it.
 #[test]
 fn a_trace_belongs_to_its_client() {
     with_world(|world| {
@@ -772,18 +738,9 @@ fn a_trace_belongs_to_its_client() {
 fn probes_that_do_not_fit_the_code_are_refused() {
     type Change = fn(&mut Planned);
     let changes: [(Change, u32); 7] = [
-        (
-            |one| one.probes[0].bytes = vec![0x55],
-            trace_refusal::OTHER_BYTES,
-        ),
-        (
-            |one| one.probes[0].bytes = vec![0x53, 0x90],
-            trace_refusal::INSTRUCTION,
-        ),
-        (
-            |one| one.probes[0].kind = probe_kind::EXIT,
-            trace_refusal::INSTRUCTION,
-        ),
+        (|one| one.probes[0].bytes = vec![0x55], trace_refusal::OTHER_BYTES),
+        (|one| one.probes[0].bytes = vec![0x53, 0x90], trace_refusal::INSTRUCTION),
+        (|one| one.probes[0].kind = probe_kind::EXIT, trace_refusal::INSTRUCTION),
         (
             |one| {
                 one.probes[1].address += 1;
@@ -792,10 +749,7 @@ fn probes_that_do_not_fit_the_code_are_refused() {
             trace_refusal::INSTRUCTION,
         ),
         (|one| one.probes[1].displacement = 2, 0),
-        (
-            |one| one.probes.push(one.probes[0].clone()),
-            trace_refusal::OVERLAP,
-        ),
+        (|one| one.probes.push(one.probes[0].clone()), trace_refusal::OVERLAP),
         (
             |one| {
                 let mut inside = one.probes[0].clone();
@@ -822,11 +776,7 @@ fn probes_that_do_not_fit_the_code_are_refused() {
                 assert_eq!(refused, [], "{number}");
             } else {
                 assert_eq!(refused.len(), 1, "{number}");
-                assert_eq!(
-                    (refused[0].function, refused[0].reason),
-                    (1, reason),
-                    "{number}"
-                );
+                assert_eq!((refused[0].function, refused[0].reason), (1, reason), "{number}");
                 assert_eq!(world.code()[own.clone()], before[own], "{number}");
             }
             assert_ne!(world.code()[..16], before[..16], "the others are traced");
@@ -836,7 +786,8 @@ fn probes_that_do_not_fit_the_code_are_refused() {
     }
 }
 
-/// A thread that was preempted in a slot of an earlier agent may still run there when the next agent starts.
+/// A thread that was preempted in a slot of an earlier agent may still run there when the next
+/// agent starts.
 #[test]
 fn a_new_agent_writes_to_no_slot() {
     with_world(|world| {

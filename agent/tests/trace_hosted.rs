@@ -46,7 +46,8 @@ global_asm!(
     "FUNCTION traced_jumps",
     "test $1, %dil; jne traced_leaf; test $2, %dil; je traced_leaf; jmp *traced_pointer(%rip)",
     "END traced_jumps",
-    // Reads memory relative to the program counter in its first instruction, and removes its argument.
+    // Reads memory relative to the program counter in its first instruction, and removes its
+    // argument.
     "FUNCTION traced_relative",
     "mov traced_one(%rip), %rax; add 8(%rsp), %rax; ret $8",
     "END traced_relative",
@@ -55,7 +56,8 @@ global_asm!(
     "END push_and_call",
     // Jumps back to its entry, which is not another call, by way of a register.
     "FUNCTION traced_loop",
-    "inc %rdi; test $7, %dil; je 1f; lea traced_loop(%rip), %rax; jmp *%rax; 1: mov %rdi, %rax; ret",
+    "inc %rdi; test $7, %dil; je 1f; lea traced_loop(%rip), %rax; jmp *%rax; 1: mov %rdi, %rax; \
+     ret",
     "END traced_loop",
     // Its first instruction is a call.
     "FUNCTION traced_caller",
@@ -73,10 +75,7 @@ global_asm!(
     options(att_syntax)
 );
 
-global_asm!(
-    include_str!("tracing/many_functions.s"),
-    options(att_syntax)
-);
+global_asm!(include_str!("tracing/many_functions.s"), options(att_syntax));
 
 macro_rules! functions {
     ($($name:ident $end:ident)*) => {
@@ -150,7 +149,8 @@ fn call(function: unsafe extern "C" fn(u64) -> u64, number: u64) -> u64 {
 
 const ROUNDS: u64 = 500;
 
-/// Each function's calls are counted exactly, whatever way it is entered and left; the results stay right.
+/// Each function's calls are counted exactly, whatever way it is entered and left; the results stay
+/// right.
 #[test]
 fn calls_of_known_trees_are_exact() {
     let (guest, _turn) = guest();
@@ -186,18 +186,11 @@ fn calls_of_known_trees_are_exact() {
     drop(vcpu);
     let fetched = client.fetch(trace);
     assert_eq!(state.state, trace_state::STOPPED);
-    assert_eq!(
-        (state.mismatched, state.unplaced, state.too_deep),
-        (0, 0, 0)
-    );
+    assert_eq!((state.mismatched, state.unplaced, state.too_deep), (0, 0, 0));
     let calls = |name: &str| {
         let index = names.iter().position(|one| *one == name).unwrap();
         let totals = fetched.of(index as u32);
-        assert_eq!(
-            (totals.orphans, totals.unwound, totals.replaced),
-            (0, 0, 0),
-            "{name}"
-        );
+        assert_eq!((totals.orphans, totals.unwound, totals.replaced), (0, 0, 0), "{name}");
         assert!(totals.total_ns >= totals.self_ns, "{name}: {totals:?}");
         let (_, histogram) = fetched.totals[&(index as u32)];
         assert_eq!(histogram.iter().sum::<u64>(), totals.calls, "{name}");
@@ -205,12 +198,7 @@ fn calls_of_known_trees_are_exact() {
     };
     assert_eq!(calls("traced_leaf"), 4 * ROUNDS);
     assert_eq!(calls("traced_tree"), 127);
-    for name in [
-        "traced_tail",
-        "traced_jumps",
-        "traced_relative",
-        "push_and_call",
-    ] {
+    for name in ["traced_tail", "traced_jumps", "traced_relative", "push_and_call"] {
         assert_eq!(calls(name), ROUNDS, "{name}");
     }
     for name in ["traced_loop", "traced_caller", "traced_return"] {
@@ -243,7 +231,8 @@ fn a_breakpoint_of_the_program_reaches_its_handler() {
     assert_eq!(client.fetch(trace).of(0).calls, 3);
 }
 
-/// A function that the handler itself calls would trap in its own handler without end: it is found and refused.
+/// A function that the handler itself calls would trap in its own handler without end: it is found
+/// and refused.
 #[test]
 fn what_the_handler_calls_is_refused() {
     let (guest, _turn) = guest();
@@ -258,10 +247,7 @@ fn what_the_handler_calls_is_refused() {
     client.send_plan(ready.trace, &functions);
     let (armed, refused) = client.arm(ready.trace);
     assert_eq!(refused.len(), 1, "{refused:?}");
-    assert_eq!(
-        (refused[0].function, refused[0].reason),
-        (1, trace_refusal::AGENT)
-    );
+    assert_eq!((refused[0].function, refused[0].reason), (1, trace_refusal::AGENT));
     assert_eq!(armed.probes as usize, functions[0].probes.len());
     let _vcpu = guest.register_thread().unwrap();
     assert_eq!(call(traced_leaf, 1), 2);
@@ -305,13 +291,9 @@ fn what_the_handler_calls_seldom_is_refused() {
     client.send_plan(ready.trace, &plans);
     let (armed, refused) = client.arm(ready.trace);
     client.stop(ready.trace);
-    let reasons: Vec<_> = refused
-        .iter()
-        .map(|one| (one.function, one.reason))
-        .collect();
-    let expected: Vec<_> = (0..plans.len() as u32)
-        .map(|number| (number, trace_refusal::AGENT))
-        .collect();
+    let reasons: Vec<_> = refused.iter().map(|one| (one.function, one.reason)).collect();
+    let expected: Vec<_> =
+        (0..plans.len() as u32).map(|number| (number, trace_refusal::AGENT)).collect();
     assert_eq!(reasons, expected, "{armed:?}");
 }
 
@@ -331,8 +313,9 @@ impl Drop for End<'_> {
     }
 }
 
-/// A thousand probes are set and removed again and again, while two threads run through them: no result is wrong, and the
-/// code is as before. `UNIKPROF_LONG=1` does so a thousand times, which takes some minutes.
+/// A thousand probes are set and removed again and again, while two threads run through them: no
+/// result is wrong, and the code is as before. `UNIKPROF_LONG=1` does so a thousand times, which
+/// takes some minutes.
 #[test]
 fn a_thousand_probes_come_and_go_under_load() {
     let is_long = std::env::var_os("UNIKPROF_LONG").is_some();
@@ -356,9 +339,7 @@ fn a_thousand_probes_come_and_go_under_load() {
                 let _vcpu = guest.register_thread().unwrap();
                 let mut number = thread;
                 while !done.load(Ordering::Relaxed) {
-                    number = number
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
+                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let index = (number >> 33) as usize % MANY;
                     assert_eq!(call(many(index), number), number.wrapping_add(1));
                     called.fetch_add(1, Ordering::Relaxed);
@@ -384,18 +365,12 @@ fn a_thousand_probes_come_and_go_under_load() {
             for (number, (totals, histogram)) in &fetched.totals {
                 assert_eq!((totals.unwound, totals.replaced), (0, 0), "{number}");
                 let returned: u64 = histogram.iter().sum();
-                assert!(
-                    totals.calls - returned <= 2,
-                    "{number}: {totals:?}, {returned} returned"
-                );
+                assert!(totals.calls - returned <= 2, "{number}: {totals:?}, {returned} returned");
             }
             traps += state.traps + state.stale;
         }
     });
     assert_eq!(code(), before);
     let called = called.into_inner();
-    assert!(
-        called > 1_000 && traps > 1_000,
-        "{called} calls, {traps} breakpoints"
-    );
+    assert!(called > 1_000 && traps > 1_000, "{called} calls, {traps} breakpoints");
 }

@@ -58,10 +58,7 @@ fn state_of(vcpu: u32) -> Option<&'static VcpuState> {
 
 fn areas(vcpu: u32) -> Option<VcpuAreas> {
     let state = state_of(vcpu)?;
-    Some(VcpuAreas {
-        time: state.time.get(),
-        runstate: HAS_AREA.get().then_some(&state.runstate),
-    })
+    Some(VcpuAreas { time: state.time.get(), runstate: HAS_AREA.get().then_some(&state.runstate) })
 }
 
 fn stack(_: u64) -> Option<Range<u64>> {
@@ -108,13 +105,8 @@ impl Guest {
         };
         // SAFETY: no stack is returned.
         let platform = unsafe { XenPlatform::new(xen, shared.get(), hooks) };
-        let mapping = Mapping {
-            start: CODE,
-            end: 2 * CODE,
-            file_offset: 0,
-            build_id: &[],
-            path: "guest",
-        };
+        let mapping =
+            Mapping { start: CODE, end: 2 * CODE, file_offset: 0, build_id: &[], path: "guest" };
         let config = Config {
             vcpus: vcpus.iter().map(|(id, _)| id + 1).max().unwrap(),
             recordings: 1,
@@ -157,8 +149,7 @@ impl Guest {
 
     /// Whether the vCPU has been kicked; clears the kick.
     fn is_kicked(&self, vcpu: VcpuId) -> bool {
-        self.events
-            .take_pending(state_of(vcpu.0).unwrap().kick.get())
+        self.events.take_pending(state_of(vcpu.0).unwrap().kick.get())
     }
 
     /// Starts a recording at 1 kHz, and each vCPU handles its kick; returns the last one's
@@ -222,10 +213,7 @@ fn an_owned_timer_is_armed_for_each_target() {
         assert_eq!(guest.fire(), None, "the guest has nothing to program");
     }
     let counters = guest.counters();
-    assert_eq!(
-        (counters.ticks, counters.recorded, counters.early),
-        (100, 100, 1)
-    );
+    assert_eq!((counters.ticks, counters.recorded, counters.early), (100, 100, 1));
 }
 
 #[test]
@@ -257,18 +245,12 @@ fn owned_blocks_cost_less_than_a_hypercall_each() {
         guest.ticks.on_block(None);
         guest.ticks.on_wake();
         guest.xen.advance(50_000);
-        if guest
-            .armed()
-            .is_none_or(|deadline| deadline <= guest.xen.now_ns())
-        {
+        if guest.armed().is_none_or(|deadline| deadline <= guest.xen.now_ns()) {
             guest.ticks.on_timer(Some(&REGISTERS));
         }
     }
     let calls = guest.xen.hypercalls() - calls;
-    assert!(
-        calls < 2_100,
-        "{calls} hypercalls for 20,000 blocks and 1,000 ticks"
-    );
+    assert!(calls < 2_100, "{calls} hypercalls for 20,000 blocks and 1,000 ticks");
     let ticks = guest.counters().ticks;
     assert!(ticks.abs_diff(1000) < 100, "{ticks}");
 }
@@ -277,18 +259,11 @@ fn owned_blocks_cost_less_than_a_hypercall_each() {
 fn an_idle_owned_guest_is_woken_once_at_most() {
     let mut guest = Guest::new(TickSource::Owned);
     guest.record();
-    guest
-        .ticks
-        .set_guest_deadline(Some(guest.xen.now_ns() + 10_000_000_000));
+    guest.ticks.set_guest_deadline(Some(guest.xen.now_ns() + 10_000_000_000));
     guest.ticks.on_block(None);
     let mut wakes = 0;
-    while let Some(deadline) = guest
-        .armed()
-        .filter(|at| *at < guest.xen.now_ns() + 9_000_000_000)
-    {
-        guest
-            .xen
-            .advance(deadline.saturating_sub(guest.xen.now_ns()));
+    while let Some(deadline) = guest.armed().filter(|at| *at < guest.xen.now_ns() + 9_000_000_000) {
+        guest.xen.advance(deadline.saturating_sub(guest.xen.now_ns()));
         guest.ticks.on_timer(Some(&REGISTERS));
         wakes += 1;
         assert!(wakes <= 1);
@@ -309,8 +284,8 @@ fn a_guest_deadline_fires_once() {
     assert_eq!(guest.armed(), None);
 }
 
-/// Stolen time is not running time: the target remains in the future, and the delivery is early. Xen is asked where the
-/// runstate area is the guest's.
+/// Stolen time is not running time: the target remains in the future, and the delivery is early.
+/// Xen is asked where the runstate area is the guest's.
 #[test]
 fn steal_does_not_advance_the_sampler() {
     for has_area in [true, false] {
@@ -337,11 +312,7 @@ fn clocks_are_read_where_the_vcpu_has_registered_them() {
         guest.run_as(vcpu);
         let now_ns = guest.xen.now_ns();
         let mut deadline = guest.ticks.on_kick(None).unwrap();
-        assert!(
-            deadline > now_ns,
-            "{deadline} on vCPU {} at {now_ns}",
-            vcpu.0
-        );
+        assert!(deadline > now_ns, "{deadline} on vCPU {} at {now_ns}", vcpu.0);
         for _ in 0..10 {
             guest.xen.advance(deadline - guest.xen.now_ns());
             deadline = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
@@ -395,9 +366,7 @@ fn a_restore_leaves_no_hole_in_running_time() {
             guest.run_as(vcpu);
             // A timer that has fired while another vCPU ran is due now.
             let deadline = deadline.or(guest.armed()).unwrap_or(0);
-            guest
-                .xen
-                .advance(deadline.saturating_sub(guest.xen.now_ns()));
+            guest.xen.advance(deadline.saturating_sub(guest.xen.now_ns()));
             guest.ticks.on_timer(Some(&REGISTERS))
         };
         for vcpu in vcpus {
@@ -422,17 +391,11 @@ fn a_restore_leaves_no_hole_in_running_time() {
             }
             let now_ns = guest.xen.now_ns();
             let first = next.or(guest.armed()).unwrap_or(now_ns);
-            assert!(
-                first.saturating_sub(now_ns) < 3_000_000,
-                "{first} at {now_ns}"
-            );
+            assert!(first.saturating_sub(now_ns) < 3_000_000, "{first} at {now_ns}");
             (0..10).for_each(|_| next = tick(&guest, vcpu, next));
         }
         let counters = guest.counters();
-        assert!(
-            counters.ticks >= ticks + 18 && counters.add_up(),
-            "{counters:?}"
-        );
+        assert!(counters.ticks >= ticks + 18 && counters.add_up(), "{counters:?}");
     }
 }
 
@@ -466,28 +429,16 @@ fn deadlines_of_the_guest_survive_a_restore() {
                     guest.ticks.on_kick(None);
                 }
                 let armed = guest.armed();
-                assert!(
-                    armed.is_some_and(|at| at > restored_ns),
-                    "{armed:?} at {restored_ns}"
-                );
-                assert!(
-                    armed.is_some_and(|at| at <= restored_ns + left_ns),
-                    "{armed:?}"
-                );
+                assert!(armed.is_some_and(|at| at > restored_ns), "{armed:?} at {restored_ns}");
+                assert!(armed.is_some_and(|at| at <= restored_ns + left_ns), "{armed:?}");
                 if !is_recording {
                     assert_eq!(armed, Some(restored_ns + left_ns));
                 }
             }
-            assert_eq!(
-                guest.is_kicked(VcpuId(2)),
-                is_recording,
-                "it has no deadline"
-            );
+            assert_eq!(guest.is_kicked(VcpuId(2)), is_recording, "it has no deadline");
             for (vcpu, left_ns) in vcpus {
                 guest.run_as(vcpu);
-                guest
-                    .xen
-                    .advance((restored_ns + left_ns).saturating_sub(guest.xen.now_ns()));
+                guest.xen.advance((restored_ns + left_ns).saturating_sub(guest.xen.now_ns()));
                 guest.ticks.on_timer(Some(&REGISTERS));
                 if !is_recording {
                     assert_eq!(guest.armed(), None, "it fires once");

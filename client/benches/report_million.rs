@@ -17,16 +17,12 @@ use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Cargo adds `--bench`.
-    let format = env::args()
-        .skip(1)
-        .find(|argument| !argument.starts_with('-'));
+    let format = env::args().skip(1).find(|argument| !argument.starts_with('-'));
     match format {
         Some(name) => measure(name.parse()?),
         None => {
             for format in Format::all() {
-                let status = Command::new(env::current_exe()?)
-                    .arg(format.name())
-                    .status()?;
+                let status = Command::new(env::current_exe()?).arg(format.name()).status()?;
                 if !status.success() {
                     return Err(format!("{format}: {status}").into());
                 }

@@ -22,9 +22,7 @@ const ROUNDS: usize = 3;
 type AnyError = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), AnyError> {
-    let named = env::args()
-        .skip(1)
-        .find(|argument| !argument.starts_with('-'));
+    let named = env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let path = named.map_or_else(env::current_exe, |path| Ok(PathBuf::from(path)))?;
     let addresses = code_addresses(&path)?;
     let mut ours = Vec::new();
@@ -80,20 +78,12 @@ fn code_addresses(path: &Path) -> Result<Vec<u64>, AnyError> {
 fn resolve(path: &Path, addresses: &[u64]) -> Result<(Duration, usize), AnyError> {
     let profile = recorded(path, addresses)?;
     let start = Instant::now();
-    let mut images = Images::new(ImageOptions {
-        open_recorded_paths: false,
-        ..ImageOptions::default()
-    });
+    let mut images =
+        Images::new(ImageOptions { open_recorded_paths: false, ..ImageOptions::default() });
     images.add_image(path, Force::No)?;
     let symbolized = Symbolizer::new(images).resolve(&profile)?;
     let time = start.elapsed();
-    Ok((
-        time,
-        profile
-            .frame_ids()
-            .map(|frame| symbolized.frame(frame).len())
-            .sum(),
-    ))
+    Ok((time, profile.frame_ids().map(|frame| symbolized.frame(frame).len()).sum()))
 }
 
 /// A recording of the file with these link addresses, loaded where it was linked.
@@ -119,10 +109,7 @@ fn recorded(path: &Path, addresses: &[u64]) -> Result<Profile, AnyError> {
 }
 
 fn binutils(path: &Path, addresses: &[u64]) -> Result<Duration, AnyError> {
-    let input: String = addresses
-        .iter()
-        .map(|address| format!("{address:#x}\n"))
-        .collect();
+    let input: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
     let start = Instant::now();
     let mut child = Command::new("addr2line")
         .args(["-i", "-f", "-C", "-e"])

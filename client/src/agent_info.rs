@@ -50,7 +50,8 @@ pub struct AgentInfo {
     pub(crate) caller_table: Option<u32>,
     /// What this client may do; see [`unikprof_proto::code::role`].
     pub role: u32,
-    /// The agent's instance id; the numbers of recordings, epochs and stacks are unique only within one.
+    /// The agent's instance id; the numbers of recordings, epochs and stacks are unique only within
+    /// one.
     pub(crate) instance: u64,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
@@ -119,7 +120,8 @@ impl AgentInfo {
         u64::from(self.segments) * u64::from(self.segment_nodes)
     }
 
-    /// Whether this may be the same guest at a later moment of the same life, and was not suspended meanwhile.
+    /// Whether this may be the same guest at a later moment of the same life, and was not suspended
+    /// meanwhile.
     pub(crate) fn continues(&self, earlier: &AgentInfo) -> bool {
         self.guest_id == earlier.guest_id
             && self.instance == earlier.instance
@@ -160,15 +162,8 @@ pub enum MappingError {
     #[error(
         "the frame codes of the mapping of `{path}` begin at {code_base}; expected at least {free}"
     )]
-    Codes {
-        path: String,
-        code_base: u32,
-        free: u64,
-    },
-    #[error(
-        "the build-id of `{path}` has {length} bytes; the limit is {}",
-        BuildId::MAX_BYTES
-    )]
+    Codes { path: String, code_base: u32, free: u64 },
+    #[error("the build-id of `{path}` has {length} bytes; the limit is {}", BuildId::MAX_BYTES)]
     BuildId { path: String, length: usize },
     #[error("the guest has {0} mappings; the limit is {MAX_MAPPINGS}")]
     TooMany(u32),
@@ -212,18 +207,14 @@ impl CodeMap {
         }
         let free = self.first_free_code();
         if u64::from(mapping.code_base) < free {
-            return Err(MappingError::Codes {
-                path: path(),
-                code_base: mapping.code_base,
-                free,
-            });
+            return Err(MappingError::Codes { path: path(), code_base: mapping.code_base, free });
         }
         let build_id = match mapping.build_id {
             [] => None,
-            bytes => Some(BuildId::new(bytes).map_err(|_| MappingError::BuildId {
-                path: path(),
-                length: bytes.len(),
-            })?),
+            bytes => Some(
+                BuildId::new(bytes)
+                    .map_err(|_| MappingError::BuildId { path: path(), length: bytes.len() })?,
+            ),
         };
         self.stretches.push(CodeMapping {
             code_base: mapping.code_base,
@@ -238,7 +229,8 @@ impl CodeMap {
         Ok(())
     }
 
-    /// The same codes where another run of the same program has its mappings: its addresses may differ.
+    /// The same codes where another run of the same program has its mappings: its addresses may
+    /// differ.
     pub(crate) fn placed_as(&self, other: &CodeMap) -> Result<CodeMap, String> {
         let what = |mapping: &Mapping| Mapping {
             start: 0,
@@ -252,7 +244,8 @@ impl CodeMap {
             let found = left.iter().position(|mapping| what(mapping) == wanted);
             let Some(found) = found else {
                 return Err(format!(
-                    "`{}` is not in the first as it is in the other: another build, or mapped differently",
+                    "`{}` is not in the first as it is in the other: another build, or mapped \
+                     differently",
                     Printable(&wanted.path)
                 ));
             };
@@ -260,10 +253,9 @@ impl CodeMap {
         }
         match left.first() {
             None => Ok(placed),
-            Some(missing) => Err(format!(
-                "`{}` is mapped in the first only",
-                Printable(&missing.path)
-            )),
+            Some(missing) => {
+                Err(format!("`{}` is mapped in the first only", Printable(&missing.path)))
+            }
         }
     }
 
@@ -281,11 +273,7 @@ impl CodeMap {
             code if code >= frame_code::FIRST_SIZE => return Err(UnknownCode(code)),
             code => {
                 let address = self.address(code).ok_or(UnknownCode(code))?;
-                return Ok(if leaf {
-                    Frame::leaf(address)
-                } else {
-                    Frame::caller(address)
-                });
+                return Ok(if leaf { Frame::leaf(address) } else { Frame::caller(address) });
             }
         }))
     }
@@ -295,10 +283,7 @@ impl CodeMap {
     fn address(&self, code: u32) -> Option<u64> {
         let after = self.stretches.partition_point(|s| s.code_base <= code);
         let stretch = self.stretches.get(after.checked_sub(1)?)?;
-        let address = stretch
-            .mapping
-            .start
-            .checked_add(u64::from(code - stretch.code_base))?;
+        let address = stretch.mapping.start.checked_add(u64::from(code - stretch.code_base))?;
         (address <= stretch.mapping.end).then_some(address)
     }
 
@@ -331,59 +316,30 @@ mod tests {
     fn codes_become_addresses_of_their_mapping() {
         let mut map = CodeMap::default();
         map.add(&mapping(0x10_0000, 0x10_1000, 16)).unwrap();
-        map.add(&mapping(0x7f00_0000_0000, 0x7f00_0000_0010, 0x1011))
-            .unwrap();
+        map.add(&mapping(0x7f00_0000_0000, 0x7f00_0000_0010, 0x1011)).unwrap();
         assert_eq!(map.frame(16, true), Ok(Frame::leaf(0x10_0000)));
         assert_eq!(map.frame(0x1010, false), Ok(Frame::caller(0x10_1000)));
-        assert_eq!(
-            map.frame(0x1012, false),
-            Ok(Frame::caller(0x7f00_0000_0001))
-        );
+        assert_eq!(map.frame(0x1012, false), Ok(Frame::caller(0x7f00_0000_0001)));
         assert_eq!(map.frame(0x1022, true), Err(UnknownCode(0x1022)));
-        assert_eq!(
-            map.frame(frame_code::AGENT, true),
-            Ok(Frame::Special(SpecialFrame::AgentWork))
-        );
-        assert_eq!(
-            map.frame(15, true),
-            Ok(Frame::Special(SpecialFrame::Other(15)))
-        );
-        assert_eq!(
-            CodeMap::default().frame(16, true),
-            Err(UnknownCode(16)),
-            "no mapping at all"
-        );
+        assert_eq!(map.frame(frame_code::AGENT, true), Ok(Frame::Special(SpecialFrame::AgentWork)));
+        assert_eq!(map.frame(15, true), Ok(Frame::Special(SpecialFrame::Other(15))));
+        assert_eq!(CodeMap::default().frame(16, true), Err(UnknownCode(16)), "no mapping at all");
     }
 
     #[test]
     fn impossible_mappings_are_refused() {
         let mut map = CodeMap::default();
-        assert!(matches!(
-            map.add(&mapping(5, 5, 16)),
-            Err(MappingError::Empty { .. })
-        ));
-        assert!(matches!(
-            map.add(&mapping(0, 5, 15)),
-            Err(MappingError::Codes { .. })
-        ));
+        assert!(matches!(map.add(&mapping(5, 5, 16)), Err(MappingError::Empty { .. })));
+        assert!(matches!(map.add(&mapping(0, 5, 15)), Err(MappingError::Codes { .. })));
         map.add(&mapping(0, 0x100, 16)).unwrap();
         assert!(
-            matches!(
-                map.add(&mapping(0, 5, 0x10f)),
-                Err(MappingError::Codes { free: 0x110, .. })
-            ),
+            matches!(map.add(&mapping(0, 5, 0x10f)), Err(MappingError::Codes { free: 0x110, .. })),
             "overlapping codes would make an address of two"
         );
         map.add(&mapping(0, u64::MAX, 0x110)).unwrap();
-        assert!(matches!(
-            map.add(&mapping(0, 5, u32::MAX)),
-            Err(MappingError::Codes { .. })
-        ));
+        assert!(matches!(map.add(&mapping(0, 5, u32::MAX)), Err(MappingError::Codes { .. })));
         let long = [0; 65];
-        let bad = message::Mapping {
-            build_id: &long,
-            ..mapping(0, 5, 16)
-        };
+        let bad = message::Mapping { build_id: &long, ..mapping(0, 5, 16) };
         assert!(matches!(
             CodeMap::default().add(&bad),
             Err(MappingError::BuildId { length: 65, .. })

@@ -53,10 +53,7 @@ pub(crate) use partial::{Interrupted, PartialTable, Reserve};
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even
 /// number of rows, and a little beside them for the ends of the parts.
 pub(crate) fn block_bytes(rows: usize) -> u64 {
-    (rows as u64)
-        .div_ceil(2)
-        .saturating_mul(20)
-        .saturating_add(72)
+    (rows as u64).div_ceil(2).saturating_mul(20).saturating_add(72)
 }
 
 /// A table for one agent: rows keyed by its frame codes.
@@ -74,8 +71,8 @@ pub(crate) struct TablePart {
 }
 
 impl CallerTable {
-    /// Takes rows that are in order, and divides them among these ranges of codes, which are in order, too. An agent
-    /// holds a part for each of the first ranges; the last takes what is left.
+    /// Takes rows that are in order, and divides them among these ranges of codes, which are in
+    /// order, too. An agent holds a part for each of the first ranges; the last takes what is left.
     fn new(rows: Vec<Row>, ranges: &[Range<u32>]) -> CallerTable {
         let mut joined: Vec<Range<u32>> = Vec::new();
         for range in ranges {
@@ -115,23 +112,15 @@ impl CallerTable {
 /// The rows that hold in `range`, and one behind them that ends them.
 fn part_of(rows: &[Row], range: Range<u32>) -> TablePart {
     let begun = rows.partition_point(|row| row.code <= range.start);
-    let before = begun
-        .checked_sub(1)
-        .map_or(Rule::UNKNOWN, |at| rows[at].rule);
-    let first = Row {
-        code: range.start,
-        rule: before,
-    };
+    let before = begun.checked_sub(1).map_or(Rule::UNKNOWN, |at| rows[at].rule);
+    let first = Row { code: range.start, rule: before };
     let inside = rows[begun..].iter().take_while(|row| row.code < range.end);
     let mut part: Vec<Row> = std::iter::once(first)
         .filter(|row| row.rule != Rule::UNKNOWN)
         .chain(inside.copied())
         .collect();
     if part.last().is_some_and(|row| row.rule != Rule::UNKNOWN) {
-        part.push(Row {
-            code: range.end,
-            rule: Rule::UNKNOWN,
-        });
+        part.push(Row { code: range.end, rule: Rule::UNKNOWN });
     }
     TablePart {
         part: Part {

@@ -64,11 +64,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => {
             // Help that nobody reads to its end is no failure.
             let _ = error.print();
-            return if error.use_stderr() {
-                exit_code::USAGE
-            } else {
-                exit_code::SUCCESS
-            };
+            return if error.use_stderr() { exit_code::USAGE } else { exit_code::SUCCESS };
         }
     };
     let done = match arguments.word {

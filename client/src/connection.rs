@@ -36,8 +36,8 @@ pub(crate) const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERS
 
 static CLIENT_ID: OnceLock<u64> = OnceLock::new();
 
-/// The random number by which agents recognise this process on each of its connections: a lease on a recording belongs
-/// to it.
+/// The random number by which agents recognise this process on each of its connections: a lease on
+/// a recording belongs to it.
 fn client_id() -> u64 {
     *CLIENT_ID.get_or_init(new_client_id)
 }
@@ -47,8 +47,8 @@ pub(crate) fn new_client_id() -> u64 {
     getrandom::u64().map_or(0, |id| id.max(1))
 }
 
-/// Makes agents take this process for an earlier one that has ended, whose leases it needs. Has no effect after the first
-/// connection.
+/// Makes agents take this process for an earlier one that has ended, whose leases it needs. Has no
+/// effect after the first connection.
 #[cfg(feature = "fleet")]
 pub(crate) fn set_client_id(id: u64) {
     let _ = CLIENT_ID.set(id);
@@ -66,15 +66,12 @@ pub struct Timeouts {
 impl Default for Timeouts {
     /// Five seconds to connect, ten for each frame.
     fn default() -> Self {
-        Timeouts {
-            connect: Duration::from_secs(5),
-            answer: Duration::from_secs(10),
-        }
+        Timeouts { connect: Duration::from_secs(5), answer: Duration::from_secs(10) }
     }
 }
 
-/// What the client has to show, and what it demands: with a key it talks to nobody who does not hold
-/// the same, and nothing travels in the clear.
+/// What the client has to show, and what it demands: with a key it talks to nobody who does not
+/// hold the same, and nothing travels in the clear.
 #[derive(Debug, Clone, Default)]
 pub enum Access {
     /// Nothing: for an agent that is open.
@@ -134,10 +131,7 @@ impl Connection {
     ) -> Result<Connection, ConnectionError> {
         let deadline = deadline::after(timeouts.connect);
         let stream = dial::connect(address, timeouts.connect, interrupt)?;
-        let lost = |source| ConnectionError::Connect {
-            address: address.clone(),
-            source,
-        };
+        let lost = |source| ConnectionError::Connect { address: address.clone(), source };
         stream.set_nodelay(true).map_err(lost)?;
         let mut stream = PatientStream::new(stream, interrupt.clone()).map_err(lost)?;
         stream.wait_until(deadline);
@@ -154,10 +148,7 @@ impl Connection {
         let (theirs, said) = preambles::read(&mut stream, address, timeouts.connect)?;
         sent.map_err(lost)?;
         let version = preamble::VERSIONS.common(said.versions).ok_or_else(|| {
-            ConnectionError::NoCommonVersion {
-                address: address.clone(),
-                theirs: said.versions,
-            }
+            ConnectionError::NoCommonVersion { address: address.clone(), theirs: said.versions }
         })?;
         let line = match (said.security, begun) {
             (security::OPEN, None) => Line::Clear(stream),
@@ -166,22 +157,14 @@ impl Connection {
                 Line::Sealed(handshake::finish(stream, begun, &theirs, address, waited)?)
             }
             (security::NOISE, None) => {
-                return Err(ConnectionError::KeyNeeded {
-                    address: address.clone(),
-                });
+                return Err(ConnectionError::KeyNeeded { address: address.clone() });
             }
             // To go on without the key is what an impostor in the agent's place would want.
             (security::OPEN, Some((_, key))) => {
-                return Err(ConnectionError::OpenAgent {
-                    address: address.clone(),
-                    key: key.id(),
-                });
+                return Err(ConnectionError::OpenAgent { address: address.clone(), key: key.id() });
             }
             (found, _) => {
-                return Err(ConnectionError::UnknownSecurity {
-                    address: address.clone(),
-                    found,
-                });
+                return Err(ConnectionError::UnknownSecurity { address: address.clone(), found });
             }
         };
         Ok(Connection {
@@ -200,19 +183,13 @@ impl Connection {
 
     /// Sets what ends the waits to come early.
     pub(crate) fn set_interrupt(&mut self, interrupt: Interrupt) {
-        self.reader
-            .source_mut()
-            .stream_mut()
-            .set_interrupt(interrupt);
+        self.reader.source_mut().stream_mut().set_interrupt(interrupt);
     }
 
     /// Asks who the agent is.
     pub(crate) fn hello(&mut self) -> Result<Greeting, ConnectionError> {
         const DOING: &str = "exchanging hello messages";
-        let hello = Hello {
-            client: CLIENT,
-            client_id: client_id(),
-        };
+        let hello = Hello { client: CLIENT, client_id: client_id() };
         let welcome: Welcome<'_> = self.ask(&hello, "a welcome", DOING)?;
         let count = welcome.mappings;
         let mut info = AgentInfo::new(&welcome);
@@ -254,8 +231,9 @@ impl Connection {
         self.send_frames(&frame, doing)
     }
 
-    /// Sends frames that are encoded already, within one timeout. What the system took may still be on its way, so
-    /// the caller sends no more than the agent takes within one timeout before it asks for an answer.
+    /// Sends frames that are encoded already, within one timeout. What the system took may still be
+    /// on its way, so the caller sends no more than the agent takes within one timeout before it
+    /// asks for an answer.
     pub(crate) fn send_frames(
         &mut self,
         frames: &[u8],
@@ -300,11 +278,7 @@ impl Connection {
                 break;
             }
             if is_known(found) {
-                return Err(ConnectionError::Unexpected {
-                    doing,
-                    expected,
-                    found,
-                });
+                return Err(ConnectionError::Unexpected { doing, expected, found });
             }
         }
         frame::decode(&self.reader.frame()).map_err(ConnectionError::in_frame(doing))
@@ -312,11 +286,9 @@ impl Connection {
 
     fn refusal(&self, doing: &'static str) -> ConnectionError {
         match frame::decode::<Refusal<'_>>(&self.reader.frame()) {
-            Ok(refusal) if refusal.code == refusal::NOT_ALLOWED => ConnectionError::NotAllowed {
-                doing,
-                key: self.key,
-                role: self.role,
-            },
+            Ok(refusal) if refusal.code == refusal::NOT_ALLOWED => {
+                ConnectionError::NotAllowed { doing, key: self.key, role: self.role }
+            }
             Ok(refusal) => refused(&refusal),
             Err(source) => ConnectionError::Frame { doing, source },
         }
@@ -324,10 +296,7 @@ impl Connection {
 }
 
 fn refused(refusal: &Refusal<'_>) -> ConnectionError {
-    ConnectionError::Refused {
-        code: refusal.code,
-        text: refusal.text.into(),
-    }
+    ConnectionError::Refused { code: refusal.code, text: refusal.text.into() }
 }
 
 fn broken(doing: &'static str, waited: Duration, source: io::Error) -> ConnectionError {

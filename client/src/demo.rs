@@ -1,7 +1,7 @@
 //! `demo`: everything at work on this machine, without a hypervisor.
 //!
-//! The guest runs on threads of this program: the profiler's agent, and a small request service on two vCPUs. The client
-//! meets it as it meets any guest, over TCP.
+//! The guest runs on threads of this program: the profiler's agent, and a small request service on
+//! two vCPUs. The client meets it as it meets any guest, over TCP.
 
 mod guest;
 
@@ -39,7 +39,10 @@ Example:
   unikprof-client demo --duration 10s --output /tmp/demo")]
 pub(crate) struct DemoArguments {
     /// How long to record
-    #[arg(long = "duration", value_name = "TIME", default_value = "5s", value_parser = cli::nanoseconds)]
+    #[arg(
+        long = "duration", value_name = "TIME", default_value = "5s",
+        value_parser = cli::nanoseconds
+    )]
     duration_ns: u64,
     /// The directory for the recording and its reports; created if missing
     #[arg(short = 'o', long, value_name = "DIR", default_value = "unikprof-demo")]
@@ -103,10 +106,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     progress.finish();
     guest_ends.store(true, Relaxed);
     if let Some(reason) = outcome.incomplete {
-        return Err(Failure::Incomplete {
-            path: outcome.path,
-            reason: reason.to_string(),
-        });
+        return Err(Failure::Incomplete { path: outcome.path, reason: reason.to_string() });
     }
     show(&path, &symbolizer, directory)
 }
@@ -115,19 +115,13 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
 fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Failure> {
     let recording = Recording::open(path, Reading::Strict)?;
     let symbolized = symbolizer.resolve(&recording.profile)?;
-    let brief = ReportOptions {
-        top: TOP,
-        columns: Some(cli::columns()),
-        ..ReportOptions::default()
-    };
+    let brief =
+        ReportOptions { top: TOP, columns: Some(cli::columns()), ..ReportOptions::default() };
     let mut screen = Vec::new();
     Report::new(&symbolized, brief)
         .with_timeline(TimelineView::of(&recording))
         .write(Format::Text, &mut screen)
-        .map_err(|source| Failure::Report {
-            path: "-".into(),
-            source,
-        })?;
+        .map_err(|source| Failure::Report { path: "-".into(), source })?;
     cli::print(screen)?;
 
     let report = Report::new(&symbolized, ReportOptions::default())
@@ -141,11 +135,7 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
             "the recording over time, as flame graph and table; open it in a browser",
         ),
         ("demo.svg", Format::Svg, "flame graph as one picture"),
-        (
-            "demo.folded",
-            Format::Folded,
-            "folded stacks for other flame graph tools",
-        ),
+        ("demo.folded", Format::Folded, "folded stacks for other flame graph tools"),
         ("demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
         ("demo.txt", Format::Text, "the tables in full"),
     ] {
@@ -178,21 +168,18 @@ fn next_steps(
     let width = width.unwrap_or(0);
     let mut text = String::from("\nWritten:\n");
     for (path, what) in written {
-        text.push_str(&format!(
-            "  {:width$}  {what}\n",
-            path.display().to_string()
-        ));
+        text.push_str(&format!("  {:width$}  {what}\n", path.display().to_string()));
     }
     let recording = recording.display();
-    let in_span = span.map_or(String::new(), |name| {
-        format!("  {program} report {recording} --in-span {name}\n")
-    });
+    let in_span = span
+        .map_or(String::new(), |name| format!("  {program} report {recording} --in-span {name}\n"));
     text.push_str(&format!(
         "\nTry next:\n\
          \x20 {program} report {recording} --lines --top 20\n\
          \x20 {program} report {recording} --timeline --step 250ms\n\
          {in_span}\
-         \x20 {program} report {recording} --focus is_spam -o spam.svg     the mistake that takes half of the guest's time\n\
+         \x20 {program} report {recording} --focus is_spam -o spam.svg     the mistake that takes \
+         half of the guest's time\n\
          \x20 {program} connect ADDR record 30s     record your own guest\n"
     ));
     text

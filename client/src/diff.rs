@@ -1,12 +1,14 @@
 //! What changed between two recordings, and whether the change is real.
 //!
-//! A [`Comparison`] has each function's time in both recordings with the change and its 95 % interval, says which
-//! changes are more than chance, and names the cause: the functions without which the rest is as it was. Functions are
-//! matched by name, so that the recordings may be of different builds.
+//! A [`Comparison`] has each function's time in both recordings with the change and its 95 %
+//! interval, says which changes are more than chance, and names the cause: the functions without
+//! which the rest is as it was. Functions are matched by name, so that the recordings may be of
+//! different builds.
 //!
-//! The samples of a running second are always the same number. Without a measure of work, recordings can only be
-//! compared by shares, where one function that becomes slower makes all others look faster; the cause is found in
-//! spite of that. With one (calls of a span, or a counter that grows) they are compared by the time for each unit of it.
+//! The samples of a running second are always the same number. Without a measure of work,
+//! recordings can only be compared by shares, where one function that becomes slower makes all
+//! others look faster; the cause is found in spite of that. With one (calls of a span, or a counter
+//! that grows) they are compared by the time for each unit of it.
 
 mod cause;
 mod json;
@@ -72,11 +74,7 @@ struct Change {
 
 impl Change {
     fn of([base, new]: [Rate; 2]) -> Change {
-        Change {
-            base: base.rate(),
-            new: new.rate(),
-            factor: statistics::factor(&base, &new),
-        }
+        Change { base: base.rate(), new: new.rate(), factor: statistics::factor(&base, &new) }
     }
 
     fn difference(&self) -> f64 {
@@ -91,7 +89,8 @@ struct Function {
     own: Change,
     /// With its callees.
     total: Change,
-    /// The chance of such a difference of its own time if nothing changed; `None` if it occurs too seldom to tell.
+    /// The chance of such a difference of its own time if nothing changed; `None` if it occurs too
+    /// seldom to tell.
     chance: Option<f64>,
     /// The least share of wrong ones among the functions shown as changed if this is one of them.
     false_discoveries: Option<f64>,
@@ -111,7 +110,8 @@ impl Function {
 #[derive(Debug, Error)]
 pub(crate) enum DiffError {
     #[error(
-        "the recordings are of guests with different names: `{base}` and `{new}`; compare recordings of one guest, or \
+        "the recordings are of guests with different names: `{base}` and `{new}`; compare \
+         recordings of one guest, or \
          give --force"
     )]
     OtherGuest { base: String, new: String },
@@ -120,19 +120,22 @@ pub(crate) enum DiffError {
     )]
     OtherMode { base: Mode, new: Mode },
     #[error(
-        "diff compares time, and these recordings are of mode {mode}; `leaks` shows what grows between two recordings of \
+        "diff compares time, and these recordings are of mode {mode}; `leaks` shows what grows \
+         between two recordings of \
          mode live, `go tool pprof -base` what differs between two .pb.gz files"
     )]
     Heap { mode: Mode },
     #[error("{file} has no samples to compare")]
     Empty { file: String },
     #[error(
-        "--per and --fail-on significant need samples with times in both recordings, at least 30 blocks of them; give \
+        "--per and --fail-on significant need samples with times in both recordings, at least 30 \
+         blocks of them; give \
          the agent memory for a ring, or record longer"
     )]
     NoTimes,
     #[error(
-        "{file} has no call of a span `{name}` and no counter `{name}` that grows, in the time compared; `report` lists both"
+        "{file} has no call of a span `{name}` and no counter `{name}` that grows, in the time \
+         compared; `report` lists both"
     )]
     NoWork { file: String, name: String },
     #[error(
@@ -236,31 +239,16 @@ impl<'a> Comparison<'a> {
         let mut functions: Vec<Function> = functions.collect();
         functions.sort_by(|a, b| {
             let key = |f: &Function| {
-                (
-                    f.is_changed(),
-                    f.own.difference().abs(),
-                    f.total.base + f.total.new,
-                )
+                (f.is_changed(), f.own.difference().abs(), f.total.base + f.total.new)
             };
             let (a_key, b_key) = (key(a), key(b));
-            let of_size = b_key
-                .1
-                .total_cmp(&a_key.1)
-                .then(b_key.2.total_cmp(&a_key.2));
-            b_key
-                .0
-                .cmp(&a_key.0)
-                .then(of_size)
-                .then_with(|| a.name.cmp(&b.name))
+            let of_size = b_key.1.total_cmp(&a_key.1).then(b_key.2.total_cmp(&a_key.2));
+            b_key.0.cmp(&a_key.0).then(of_size).then_with(|| a.name.cmp(&b.name))
         });
         let all = options.per.as_ref().map(|_| {
             let every = [0, 1].map(|at| {
                 let stacks = sides.sides[at].stacks.iter();
-                merged(
-                    stacks
-                        .flat_map(|stack| stack.hits.iter().copied())
-                        .collect(),
-                )
+                merged(stacks.flat_map(|stack| stack.hits.iter().copied()).collect())
             });
             Change::of(measure.rates(&every))
         });
@@ -268,14 +256,9 @@ impl<'a> Comparison<'a> {
             warnings: warnings(&base, &new, &sides),
             inputs: [base, new],
             per: options.per.clone(),
-            blocks: sides
-                .has_blocks
-                .then(|| [0, 1].map(|at| sides.sides[at].of.len())),
+            blocks: sides.has_blocks.then(|| [0, 1].map(|at| sides.sides[at].of.len())),
             counted: [0, 1].map(|at| sides.sides[at].counted),
-            work: options
-                .per
-                .as_ref()
-                .map(|_| [0, 1].map(|at| measure.of[at].iter().sum())),
+            work: options.per.as_ref().map(|_| [0, 1].map(|at| measure.of[at].iter().sum())),
             total: all,
             functions,
             tested,
@@ -283,7 +266,8 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// On what significance is based: `blocks` of time, or `counts` of samples that are taken as independent.
+    /// On what significance is based: `blocks` of time, or `counts` of samples that are taken as
+    /// independent.
     pub(crate) fn basis(&self) -> &'static str {
         match self.blocks {
             Some(_) => "blocks",
@@ -291,11 +275,11 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Functions of the cause that take more time, beyond what moved to them from others, and by how much of the base's
-    /// whole time. At least by this much.
+    /// Functions of the cause that take more time, beyond what moved to them from others, and by
+    /// how much of the base's whole time. At least by this much.
     ///
-    /// Of shares, the functions outside of the cause are the reference: a function of one half that takes twice as long
-    /// has two thirds of the new time, and one half of the base's time more.
+    /// Of shares, the functions outside of the cause are the reference: a function of one half that
+    /// takes twice as long has two thirds of the new time, and one half of the base's time more.
     pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64)> {
         let whole = self.total.map_or(1.0, |total| total.base);
         let scale = self.base_time_of_new();
@@ -308,8 +292,8 @@ impl<'a> Comparison<'a> {
         grown.collect()
     }
 
-    /// How long the new recording's time is in the base's, by the functions outside of the cause: they are unchanged. 1
-    /// if there are none, and if times are compared by work.
+    /// How long the new recording's time is in the base's, by the functions outside of the cause:
+    /// they are unchanged. 1 if there are none, and if times are compared by work.
     fn base_time_of_new(&self) -> f64 {
         let is_outside = |function: &&Function| {
             !matches!(function.role, Some(Role::Cause(_) | Role::Moved { .. }))
@@ -350,15 +334,13 @@ fn check(base: &Input<'_>, new: &Input<'_>, force: bool) -> Result<(), DiffError
         return Err(DiffError::Heap { mode: base.mode });
     }
     if base.mode != new.mode {
-        return Err(DiffError::OtherMode {
-            base: base.mode,
-            new: new.mode,
-        });
+        return Err(DiffError::OtherMode { base: base.mode, new: new.mode });
     }
     Ok(())
 }
 
-/// Gives functions of the base the names that they have in the new recording. A name may contain `=`.
+/// Gives functions of the base the names that they have in the new recording. A name may contain
+/// `=`.
 fn rename(sides: &mut Sides, renames: &[String]) -> Result<(), DiffError> {
     for rename in renames {
         let mut splits = rename.match_indices('=').map(|(at, _)| rename.split_at(at));
@@ -419,14 +401,12 @@ fn merged(mut hits: Vec<Hits>) -> Vec<Hits> {
     hits
 }
 
-/// For each function the chance of such a difference if nothing changed: by blocks, or if there are none as if each
-/// sample were independent.
+/// For each function the chance of such a difference if nothing changed: by blocks, or if there are
+/// none as if each sample were independent.
 fn chances(measure: &Measure, functions: &[&[Vec<Hits>; 2]]) -> Vec<Option<f64>> {
     if measure.has_blocks {
-        let pairs: Vec<[&[Hits]; 2]> = functions
-            .iter()
-            .map(|[base, new]| [base.as_slice(), new.as_slice()])
-            .collect();
+        let pairs: Vec<[&[Hits]; 2]> =
+            functions.iter().map(|[base, new]| [base.as_slice(), new.as_slice()]).collect();
         return statistics::permuted(&measure.of, &pairs);
     }
     let chance = |hits: &&[Vec<Hits>; 2]| {
@@ -451,7 +431,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
         }
         if let Some(unplaced) = crate::report::uncertainty::Unplaced::of(profile) {
             all.push(format!(
-                "{title}: {} samples are not counted in the function that ran when they were due ({}); intervals do not \
+                "{title}: {} samples are not counted in the function that ran when they were due \
+                 ({}); intervals do not \
                  include what they could change",
                 crate::units::grouped(unplaced.count()),
                 unplaced.kinds()
@@ -468,8 +449,10 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     }
     if !sides.has_blocks {
         all.push(
-            "the recordings have counts without times, from fewer than 30 fetches, or too few samples for 30 blocks of \
-             time: samples are taken as independent. If they come in bursts, intervals are too narrow and changes shown \
+            "the recordings have counts without times, from fewer than 30 fetches, or too few \
+             samples for 30 blocks of \
+             time: samples are taken as independent. If they come in bursts, intervals are too \
+             narrow and changes shown \
              as possible may be chance; give the agent memory for a ring"
                 .to_owned(),
         );

@@ -1,8 +1,8 @@
 //! Checks whether a profile can be trusted.
 //!
 //! [`Diagnosis::of_recording`] judges a recording, `Diagnosis::of_agent` an agent that answers: one
-//! `Check` for each thing that can be wrong, with a `Verdict`, the figure it comes from, and what to
-//! do about it. [`Diagnosis::text`] is for people, [`Diagnosis::json`] for programs.
+//! `Check` for each thing that can be wrong, with a `Verdict`, the figure it comes from, and what
+//! to do about it. [`Diagnosis::text`] is for people, [`Diagnosis::json`] for programs.
 //!
 //! | verdict | meaning |
 //! |---|---|
@@ -90,33 +90,23 @@ pub(crate) struct Answers<'a> {
 }
 
 impl Diagnosis {
-    /// Judges a recording. Images that are not the recorded ones are a finding, not a failure; names
-    /// are then those that other files give.
+    /// Judges a recording. Images that are not the recorded ones are a finding, not a failure;
+    /// names are then those that other files give.
     pub fn of_recording(recording: &Recording, symbolizer: &Symbolizer) -> Diagnosis {
         let profile = &recording.profile;
         let without_files = Symbolizer::default();
         let (symbolizer, symbolized, wrong_image) = match symbolizer.resolve(profile) {
             Ok(symbolized) => (symbolizer, Some(symbolized), None),
             // Without the user's files none of them can be wrong.
-            Err(wrong) => (
-                &without_files,
-                without_files.resolve(profile).ok(),
-                Some(wrong),
-            ),
+            Err(wrong) => (&without_files, without_files.resolve(profile).ok(), Some(wrong)),
         };
-        let passed_over = symbolized
-            .as_ref()
-            .and_then(|symbolized| PassedOver::of(symbolized, symbolizer));
-        judge(
-            recording,
-            symbolized.as_ref(),
-            wrong_image.as_ref(),
-            passed_over.as_ref(),
-        )
+        let passed_over =
+            symbolized.as_ref().and_then(|symbolized| PassedOver::of(symbolized, symbolizer));
+        judge(recording, symbolized.as_ref(), wrong_image.as_ref(), passed_over.as_ref())
     }
 
-    /// Judges an agent by what it has said; `wrong_image` is what is wrong with the images that the user
-    /// named for it, and `None` in it where they are right. The agent is not asked anything.
+    /// Judges an agent by what it has said; `wrong_image` is what is wrong with the images that the
+    /// user named for it, and `None` in it where they are right. The agent is not asked anything.
     pub(crate) fn of_agent(
         answers: &Answers<'_>,
         wrong_image: Option<Option<&SymbolError>>,
@@ -136,11 +126,7 @@ impl Diagnosis {
 
     /// The worst verdict of all checks.
     pub(crate) fn verdict(&self) -> Verdict {
-        self.checks
-            .iter()
-            .map(|check| check.verdict)
-            .max()
-            .unwrap_or(Verdict::Good)
+        self.checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Good)
     }
 }
 
@@ -180,11 +166,7 @@ fn judge(
     };
     Diagnosis {
         subject: Subject::Recording,
-        what: format!(
-            "{} of {guest}, mode {}",
-            crate::units::duration(info.elapsed_ns),
-            info.mode
-        ),
+        what: format!("{} of {guest}, mode {}", crate::units::duration(info.elapsed_ns), info.mode),
         checks,
     }
 }

@@ -38,8 +38,8 @@ pub const OUTPUT: u8 = 7;
 pub const INCOMPLETE: u8 = 8;
 /// `doctor` found something bad: the profile is not trustworthy.
 pub(crate) const UNTRUSTWORTHY: u8 = 9;
-/// The agent requires a key, rejects the given key, or does not permit the request with it; or it is
-/// not the agent that the key is for.
+/// The agent requires a key, rejects the given key, or does not permit the request with it; or it
+/// is not the agent that the key is for.
 pub const KEY: u8 = 10;
 /// No recording in the guest has the given name, or there are several and no name was given.
 pub const NO_SUCH_RECORDING: u8 = 11;

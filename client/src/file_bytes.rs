@@ -8,7 +8,8 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
-/// Files up to this length are read. They are the logs, which others write on and cut off meanwhile.
+/// Files up to this length are read. They are the logs, which others write on and cut off
+/// meanwhile.
 const MOST_READ: u64 = 64 << 20;
 
 /// A whole file: mapped if it is large.
@@ -25,9 +26,10 @@ impl FileBytes {
         if !metadata.is_file() || metadata.len() <= MOST_READ {
             return FileBytes::read(&mut file);
         }
-        // SAFETY: nobody may change the file while it is mapped, which is its owner's to uphold, as with any file that
-        // is mapped. It is mapped without leave to write, so this program does not. If the owner does, the bytes
-        // are still bytes; if the owner cuts it off, this program ends with SIGBUS and has changed nothing.
+        // SAFETY: nobody may change the file while it is mapped, which is its owner's to uphold, as
+        // with any file that is mapped. It is mapped without leave to write, so this program does
+        // not. If the owner does, the bytes are still bytes; if the owner cuts it off, this program
+        // ends with SIGBUS and has changed nothing.
         let mapped = unsafe { Mmap::map(&file) }?;
         Ok(FileBytes::Mapped(mapped))
     }

@@ -1,4 +1,5 @@
-//! Findings of `doctor` and of `report --analyze`: the figures that they come from, and how they are written for people.
+//! Findings of `doctor` and of `report --analyze`: the figures that they come from, and how they
+//! are written for people.
 
 use std::fmt::Write as _;
 
@@ -51,23 +52,9 @@ mod tests {
         let mut out = String::new();
         paragraph(&mut out, "head: ", "one two three four five six seven", 40);
         paragraph(&mut out, "", &"x".repeat(90), 40);
-        assert_eq!(
-            out,
-            format!(
-                "head: one two three four five six seven\n{}\n",
-                "x".repeat(90)
-            )
-        );
+        assert_eq!(out, format!("head: one two three four five six seven\n{}\n", "x".repeat(90)));
         let mut out = String::new();
-        paragraph(
-            &mut out,
-            "head: ",
-            "one two three four five six seven eight",
-            10,
-        );
-        assert_eq!(
-            out,
-            "head: one two three four five six\n      seven eight\n"
-        );
+        paragraph(&mut out, "head: ", "one two three four five six seven eight", 10);
+        assert_eq!(out, "head: one two three four five six\n      seven eight\n");
     }
 }

@@ -1,5 +1,5 @@
-//! Many guests: `serve` answers for each of them what the engines that keep profiles ask for, and [`collect`] brings them
-//! everything.
+//! Many guests: `serve` answers for each of them what the engines that keep profiles ask for, and
+//! [`collect`] brings them everything.
 //!
 //! ```text
 //! fleet.toml, target files, URLs ─► config, targets ─► roster: who belongs to the fleet now
@@ -8,7 +8,8 @@
 //! agent ◄─ take (a recording of N seconds) ◄─ http ◄──── Alloy, Parca, collectors, Prometheus, people
 //! ```
 //!
-//! `serve` has no state that could be lost: a recording belongs to the request that asked for it, and ends with it.
+//! `serve` has no state that could be lost: a recording belongs to the request that asked for it,
+//! and ends with it.
 
 mod collect;
 mod config;

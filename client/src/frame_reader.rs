@@ -149,12 +149,7 @@ mod tests {
         let payload = vec![7; MAX_BODY - 16];
         let mut bytes = vec![0; 2 * (HEADER + MAX_BODY)];
         let first = frame::encode(&Acknowledge { epoch: 300 }, &mut bytes).unwrap();
-        let nodes = Nodes {
-            vcpu: 2,
-            first: 3,
-            count: 4,
-            payload: &payload,
-        };
+        let nodes = Nodes { vcpu: 2, first: 3, count: 4, payload: &payload };
         let second = frame::encode(&nodes, &mut bytes[first..]).unwrap();
         bytes.truncate(first + second);
         bytes
@@ -167,10 +162,7 @@ mod tests {
         assert_eq!(reader.frame().body, b"");
         reader.advance().unwrap().unwrap();
         let first = reader.encoded().to_vec();
-        assert_eq!(
-            frame::decode::<Acknowledge>(&reader.frame()).unwrap().epoch,
-            300
-        );
+        assert_eq!(frame::decode::<Acknowledge>(&reader.frame()).unwrap().epoch, 300);
         reader.advance().unwrap().unwrap();
         assert_eq!(reader.offset(), first.len() as u64);
         assert_eq!([first, reader.encoded().to_vec()].concat(), bytes);

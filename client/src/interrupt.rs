@@ -24,28 +24,19 @@ pub struct Interrupt {
 impl Default for Interrupt {
     /// Nobody asked yet, and the second time gives up.
     fn default() -> Self {
-        Interrupt {
-            count: Arc::default(),
-            quits_after: 2,
-        }
+        Interrupt { count: Arc::default(), quits_after: 2 }
     }
 }
 
 impl Interrupt {
     /// One that gives up the first time: for what cannot be ended early in good order.
     pub(crate) fn quitting_at_once() -> Interrupt {
-        Interrupt {
-            quits_after: 1,
-            ..Interrupt::default()
-        }
+        Interrupt { quits_after: 1, ..Interrupt::default() }
     }
 
     /// The same count, for what gives up the first time.
     pub(crate) fn quitting_at_first(&self) -> Interrupt {
-        Interrupt {
-            quits_after: 1,
-            ..self.clone()
-        }
+        Interrupt { quits_after: 1, ..self.clone() }
     }
 
     /// Counts SIGINT and SIGTERM from now on, instead of dying of them; the one after giving up
@@ -57,7 +48,8 @@ impl Interrupt {
         self.listen_to(&[], || ())
     }
 
-    /// [`listen`](Self::listen) to these signals as well; `restore` is called before the process is ended.
+    /// [`listen`](Self::listen) to these signals as well; `restore` is called before the process is
+    /// ended.
     pub(crate) fn listen_to(
         &self,
         more: &[c_int],
@@ -65,16 +57,14 @@ impl Interrupt {
     ) -> io::Result<()> {
         let counted = self.clone();
         let mut signals = Signals::new([SIGINT, SIGTERM].iter().chain(more))?;
-        thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || {
-                for _ in signals.forever() {
-                    if counted.raise() > counted.quits_after {
-                        restore();
-                        std::process::exit(crate::exit_code::INTERRUPTED.into());
-                    }
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for _ in signals.forever() {
+                if counted.raise() > counted.quits_after {
+                    restore();
+                    std::process::exit(crate::exit_code::INTERRUPTED.into());
                 }
-            })?;
+            }
+        })?;
         Ok(())
     }
 
@@ -86,9 +76,7 @@ impl Interrupt {
     /// Asks to stop, if nobody did.
     #[cfg(feature = "fleet")]
     pub(crate) fn raise_once(&self) {
-        let _ = self
-            .count
-            .compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Whether the other one is a clone of this.

@@ -1,7 +1,8 @@
 //! The key that a client and an agent share: its text, its id, and the files it is kept in.
 //!
-//! A key is 32 random bytes. As text it is `unikprof-key-1:` and 64 hexadecimal digits in lower case, on
-//! both sides. What a key allows is the guest's matter: its configuration names the role of each.
+//! A key is 32 random bytes. As text it is `unikprof-key-1:` and 64 hexadecimal digits in lower
+//! case, on both sides. What a key allows is the guest's matter: its configuration names the role
+//! of each.
 //!
 //! A [`Key`] is erased from memory when it is dropped, and neither [`Debug`](fmt::Debug) nor any
 //! error shows a part of it.
@@ -92,15 +93,12 @@ impl Key {
             });
         };
         if digits.len() != 2 * KEY {
-            return Err(KeyFormatError::Length {
-                found: digits.len(),
-            });
+            return Err(KeyFormatError::Length { found: digits.len() });
         }
         let mut secret = Box::new(Zeroizing::new([0; KEY]));
         for (at, digit) in digits.iter().enumerate() {
-            let value = nibble(*digit).ok_or(KeyFormatError::Digit {
-                at: PREFIX.len() + at + 1,
-            })?;
+            let value =
+                nibble(*digit).ok_or(KeyFormatError::Digit { at: PREFIX.len() + at + 1 })?;
             secret[at / 2] = secret[at / 2] << 4 | value;
         }
         Ok(Key::new(secret))
@@ -113,10 +111,7 @@ impl Key {
             .finalize();
         let mut id = [0; KEY_ID];
         id.copy_from_slice(&digest[..KEY_ID]);
-        Key {
-            secret,
-            id: KeyId(id),
-        }
+        Key { secret, id: KeyId(id) }
     }
 
     /// Its id.

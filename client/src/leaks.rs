@@ -1,33 +1,41 @@
 //! What grows: allocations that are made again and again and stay.
 //!
-//! The evidence is what recordings of mode `live` tell: each sampled allocation's stack, size and birth, and whether it was
-//! still held at several times. Let A be the first of these times and B the last. A stack's *survivors* were allocated after
-//! A, are held at B, and are older than a given age. Honest memory dies: what was allocated early is gone, and for
-//! everything new something old went. So a stack grows, and is shown, if
+//! The evidence is what recordings of mode `live` tell: each sampled allocation's stack, size and
+//! birth, and whether it was still held at several times. Let A be the first of these times and B
+//! the last. A stack's *survivors* were allocated after A, are held at B, and are older than a
+//! given age. Honest memory dies: what was allocated early is gone, and for everything new
+//! something old went. So a stack grows, and is shown, if
 //!
-//! 1. **its survivors do not thin out with age.** The time of their births is cut in half; if the older half has less than
-//!    [`THINNED`] of the younger half's, and less than as many by more than chance explains (binomial, [`THIN`]), the age is
-//!    raised to that of the older half, and so on: what is left does not die out, or is too little to tell. Of memory with a mean
-//!    life of half the time, which the next rule judges, the older half has 0.37. Chance alone would cut a leak, with enough
-//!    samples, in a guest that runs a little faster at the end. If the next rule rejects what is left, chance alone cuts: a leak
-//!    may be a small part of what its stack allocates, most of which lives for a short time;
-//! 2. **more came than went.** Against the survivors stand the allocations that were seen at that age at any time from A on
-//!    and are gone at B. Where memory only fluctuates, each is as likely to be the one as the other: a sign test
-//!    (binomial). Its chance times twice the number of stacks that were looked at (Bonferroni) must be below [`CHANCE`];
-//!    And those that were seen at that age at one of the times in between lived on: with a mean life of half the time from A
-//!    to B, counted from that age, so few would go (Poisson) with a chance below [`CHANCE`] in the same way. A recording begins
-//!    with an empty table, so memory that lives for a while always grows at first, and less of it has gone than came;
-//! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance makes it (occupancy,
-//!    [`UNEVEN`]): what was allocated at a few moments is a load, an initialization or a cache that was filled, not a leak;
-//! 4. **it goes on.** Neither in the younger half of the time nor in the last of the eight parts are there fewer births than
-//!    chance explains (binomial, [`STOPPED`]) at [`KEPT`] of the rate before, or none at all where chance does not explain that
-//!    at the rate before. A leak that slows down goes on.
+//! 1. **its survivors do not thin out with age.** The time of their births is cut in half; if the
+//!    older half has less than [`THINNED`] of the younger half's, and less than as many by more
+//!    than chance explains (binomial, [`THIN`]), the age is raised to that of the older half, and
+//!    so on: what is left does not die out, or is too little to tell. Of memory with a mean life of
+//!    half the time, which the next rule judges, the older half has 0.37. Chance alone would cut a
+//!    leak, with enough samples, in a guest that runs a little faster at the end. If the next rule
+//!    rejects what is left, chance alone cuts: a leak may be a small part of what its stack
+//!    allocates, most of which lives for a short time;
+//! 2. **more came than went.** Against the survivors stand the allocations that were seen at that
+//!    age at any time from A on and are gone at B. Where memory only fluctuates, each is as likely
+//!    to be the one as the other: a sign test (binomial). Its chance times twice the number of
+//!    stacks that were looked at (Bonferroni) must be below [`CHANCE`]; And those that were seen at
+//!    that age at one of the times in between lived on: with a mean life of half the time from A to
+//!    B, counted from that age, so few would go (Poisson) with a chance below [`CHANCE`] in the
+//!    same way. A recording begins with an empty table, so memory that lives for a while always
+//!    grows at first, and less of it has gone than came;
+//! 3. **it came all the time.** Of eight equal parts of the time as many have births as chance
+//!    makes it (occupancy, [`UNEVEN`]): what was allocated at a few moments is a load, an
+//!    initialization or a cache that was filled, not a leak;
+//! 4. **it goes on.** Neither in the younger half of the time nor in the last of the eight parts
+//!    are there fewer births than chance explains (binomial, [`STOPPED`]) at [`KEPT`] of the rate
+//!    before, or none at all where chance does not explain that at the rate before. A leak that
+//!    slows down goes on.
 //!
 //! Each stack that has survivors and is not shown has the [`Rule`] that rejected it.
 //!
-//! What lives longer than half the time from A to B, and was not there before A, may not be told from a leak: that takes a
-//! longer time. Growth is estimated from the survivors that the first step leaves, with the interval of
-//! [`heap`](crate::profile) estimates: it is about the sampling, the tests above are about what the guest does.
+//! What lives longer than half the time from A to B, and was not there before A, may not be told
+//! from a leak: that takes a longer time. Growth is estimated from the survivors that the first
+//! step leaves, with the interval of [`heap`](crate::profile) estimates: it is about the sampling,
+//! the tests above are about what the guest does.
 
 use std::collections::HashMap;
 
@@ -43,7 +51,8 @@ pub(crate) use text::{json, write};
 /// How often a look at honest memory, whose allocations die independently, may show something.
 const CHANCE: f64 = 0.001;
 
-/// How often the survivors of a leak are taken to thin out, to come at a few moments, or to have stopped.
+/// How often the survivors of a leak are taken to thin out, to come at a few moments, or to have
+/// stopped.
 const THIN: f64 = 0.01;
 const UNEVEN: f64 = 0.001;
 const STOPPED: f64 = 0.001;
@@ -57,13 +66,15 @@ const KEPT: f64 = 0.5;
 /// Fewer survivors than this show nothing, whatever else there is.
 const LEAST: usize = 10;
 
-/// Memory that lives on average for more than this part of the time from A to B is not told from a leak.
+/// Memory that lives on average for more than this part of the time from A to B is not told from a
+/// leak.
 const LIFE: f64 = 0.5;
 
 /// Into how many parts the time of births is cut.
 const PARTS: usize = 8;
 
-/// The age from which on an allocation counts, unless it is given: this part of the time from A to B.
+/// The age from which on an allocation counts, unless it is given: this part of the time from A to
+/// B.
 const OLDER_PART: u64 = 16;
 
 /// What a look at a guest's memory came to.
@@ -158,8 +169,8 @@ fn amounts_of(samples: &[LiveSample], at_ns: u64, interval_bytes: u64) -> Amount
     amounts
 }
 
-/// Compares what was held at several times, the oldest first; `from` is the place of A. The age is `older_ns`, or if it is
-/// `None` a sixteenth of the time. `None` if there are not two times.
+/// Compares what was held at several times, the oldest first; `from` is the place of A. The age is
+/// `older_ns`, or if it is `None` a sixteenth of the time. `None` if there are not two times.
 pub(crate) fn find(
     times: &[Held],
     from: usize,
@@ -196,11 +207,7 @@ pub(crate) fn find(
         let amounts = amounts_of(&samples, last.at_ns, interval_bytes);
         match judge(node, &samples, gone, &seen_at, &growth, interval_bytes) {
             Ok(growing) => growth.growing.push(growing),
-            Err(rule) => growth.rejected.push(Rejected {
-                node,
-                amounts,
-                rule,
-            }),
+            Err(rule) => growth.rejected.push(Rejected { node, amounts, rule }),
         }
     }
     let by_evidence = |a: &Growing, b: &Growing| {
@@ -244,10 +251,7 @@ fn gone_by_stack(times: &[Held]) -> HashMap<NodeId, Vec<Gone>> {
         for (sample, count) in here {
             let known = left.get(&sample).copied().unwrap_or(0);
             let told = told.entry(sample).or_insert(known);
-            let one = Gone {
-                born_ns: sample.born_ns,
-                seen_ns: held.at_ns,
-            };
+            let one = Gone { born_ns: sample.born_ns, seen_ns: held.at_ns };
             for _ in *told..count {
                 gone.entry(sample.node).or_default().push(one);
             }
@@ -276,7 +280,8 @@ fn judge(
     })
 }
 
-/// The same; survivors whose older half has at least the part `thinned` of the younger half's do not thin out.
+/// The same; survivors whose older half has at least the part `thinned` of the younger half's do
+/// not thin out.
 fn judge_cut(
     node: NodeId,
     mut survivors: Vec<LiveSample>,
@@ -291,9 +296,7 @@ fn judge_cut(
     let mut end_ns = of.to_ns.saturating_sub(of.older_ns);
     let halves = |survivors: &[LiveSample], end_ns: u64| {
         let middle_ns = u64::midpoint(from_ns, end_ns);
-        let old = survivors
-            .iter()
-            .filter(|sample| sample.born_ns <= middle_ns);
+        let old = survivors.iter().filter(|sample| sample.born_ns <= middle_ns);
         (middle_ns, old.count())
     };
     // What thins out with age is cut off.
@@ -326,9 +329,7 @@ fn judge_cut(
     let mut rule = Rule::ComesAndGoes;
     // Without a time in between nothing new is seen twice.
     if seen_at.len() > 2 {
-        let of_survivors = survivors
-            .iter()
-            .filter_map(|it| watched(it.born_ns, of.to_ns));
+        let of_survivors = survivors.iter().filter_map(|it| watched(it.born_ns, of.to_ns));
         let watched_ns = of_survivors.sum::<f64>() + went_ns;
         let life_ns = LIFE * of.to_ns.saturating_sub(of.from_ns) as f64;
         let lives = so_few(went, watched_ns / life_ns);
@@ -402,7 +403,8 @@ fn so_few(events: usize, mean: f64) -> f64 {
     gamma_ur(events as f64 + 1.0, mean)
 }
 
-/// The probability that so many births, each in any part of the time alike, fall into at most so many of the parts.
+/// The probability that so many births, each in any part of the time alike, fall into at most so
+/// many of the parts.
 fn occupied_at_most(filled: usize, births: usize) -> f64 {
     // With more, all parts are filled as good as certainly.
     const MANY: usize = 500;

@@ -52,18 +52,9 @@ mod tests {
 
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {
-        assert_eq!(
-            Printable("web\x1b[2J\n\u{202e}é").to_string(),
-            "web\\u{1b}[2J\\u{a}\\u{202e}é"
-        );
+        assert_eq!(Printable("web\x1b[2J\n\u{202e}é").to_string(), "web\\u{1b}[2J\\u{a}\\u{202e}é");
         assert_eq!(Printable("\u{ffff}").to_string(), "\\u{ffff}");
-        assert_eq!(
-            PrintableBytes(b"HTTP\r\n\x00").to_string(),
-            "`HTTP\\r\\n\\x00`"
-        );
-        assert_eq!(
-            PrintableBytes(&[b'a'; 40]).to_string().matches('a').count(),
-            32
-        );
+        assert_eq!(PrintableBytes(b"HTTP\r\n\x00").to_string(), "`HTTP\\r\\n\\x00`");
+        assert_eq!(PrintableBytes(&[b'a'; 40]).to_string().matches('a').count(), 32);
     }
 }

@@ -1,7 +1,7 @@
 //! A profile: the contents of a recording, with everything that a report needs.
 //!
-//! Addresses are raw here; [`crate::symbols`] adds names later. Stacks are a tree of parent-pointer nodes, so a
-//! million stacks that share their callers share their memory.
+//! Addresses are raw here; [`crate::symbols`] adds names later. Stacks are a tree of parent-pointer
+//! nodes, so a million stacks that share their callers share their memory.
 //!
 //! ```
 //! use unikprof_client::profile::{Frame, ProfileBuilder};
@@ -42,8 +42,8 @@ use std::fmt;
 
 /// A whole recording in memory.
 ///
-/// Built by [`ProfileBuilder`], which guarantees what the readers rely on: every id is in range, a node comes after
-/// its parent, and there is one sample for each node, vCPU and span.
+/// Built by [`ProfileBuilder`], which guarantees what the readers rely on: every id is in range, a
+/// node comes after its parent, and there is one sample for each node, vCPU and span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub(crate) mappings: Vec<Mapping>,
@@ -115,9 +115,7 @@ impl Profile {
 
     /// The total count of all stacks on all vCPUs, in the recording's [unit](RecordingInfo::unit).
     pub fn sample_count(&self) -> u64 {
-        self.samples
-            .iter()
-            .fold(0, |sum: u64, s| sum.saturating_add(s.count))
+        self.samples.iter().fold(0, |sum: u64, s| sum.saturating_add(s.count))
     }
 
     /// The same of allocations in another measure; the profile itself where time was recorded.
@@ -142,20 +140,14 @@ impl Profile {
             // What was freed since is not held.
             (_, Mode::Live) => return None,
             (Some(heap), _) => (counters.recorded, heap.total().samples, Unit::Samples),
-            (None, _) => (
-                counters.counted(),
-                self.sample_count(),
-                self.recording.unit(),
-            ),
+            (None, _) => (counters.counted(), self.sample_count(), self.recording.unit()),
         };
         (counted != found).then_some((counted, found, unit))
     }
 
     /// The counters of all vCPUs together.
     pub fn counters(&self) -> Counters {
-        self.vcpus
-            .iter()
-            .fold(Counters::default(), |sum, v| sum.plus(&v.counters))
+        self.vcpus.iter().fold(Counters::default(), |sum, v| sum.plus(&v.counters))
     }
 
     /// The time of all vCPUs together; `None` if it is unknown for one of them.
@@ -188,10 +180,7 @@ impl Profile {
 
     /// The mapping that holds an address.
     pub fn mapping_of(&self, address: u64) -> Option<(usize, &Mapping)> {
-        self.mappings
-            .iter()
-            .enumerate()
-            .find(|(_, m)| m.contains(address))
+        self.mappings.iter().enumerate().find(|(_, m)| m.contains(address))
     }
 }
 
@@ -224,8 +213,7 @@ impl Mapping {
 
     /// The file offset of an address, or `None` if the address is outside the mapping.
     pub fn offset_of(&self, address: u64) -> Option<u64> {
-        self.contains(address)
-            .then(|| (address - self.start).checked_add(self.file_offset))?
+        self.contains(address).then(|| (address - self.start).checked_add(self.file_offset))?
     }
 }
 
@@ -257,34 +245,22 @@ pub enum Frame {
 impl Frame {
     /// The interrupted instruction.
     pub fn leaf(pc: u64) -> Frame {
-        Frame::Address {
-            address: pc,
-            kind: AddressKind::Leaf,
-        }
+        Frame::Address { address: pc, kind: AddressKind::Leaf }
     }
 
     /// A return address found on the stack.
     pub fn caller(return_address: u64) -> Frame {
-        Frame::Address {
-            address: return_address,
-            kind: AddressKind::Caller,
-        }
+        Frame::Address { address: return_address, kind: AddressKind::Caller }
     }
 
     /// The address to look up: the pc itself for a leaf, one less for a caller.
     ///
-    /// A return address points after its call, which may already be another line or, after a call that never
-    /// returns, another function.
+    /// A return address points after its call, which may already be another line or, after a call
+    /// that never returns, another function.
     pub fn lookup_address(self) -> Option<u64> {
         match self {
-            Frame::Address {
-                address,
-                kind: AddressKind::Leaf,
-            } => Some(address),
-            Frame::Address {
-                address,
-                kind: AddressKind::Caller,
-            } => Some(address.wrapping_sub(1)),
+            Frame::Address { address, kind: AddressKind::Leaf } => Some(address),
+            Frame::Address { address, kind: AddressKind::Caller } => Some(address.wrapping_sub(1)),
             Frame::Special(_) => None,
         }
     }
@@ -312,11 +288,11 @@ pub enum SpecialFrame {
     AgentWork,
     /// The guest was blocked: the leaf of blocked time in a wall-clock recording.
     Blocked,
-    /// The sample arrived late: the leaf of a stack whose next frame is the code that ran when it arrived, not the code
-    /// that ran when it was due.
+    /// The sample arrived late: the leaf of a stack whose next frame is the code that ran when it
+    /// arrived, not the code that ran when it was due.
     Late,
-    /// Samples and blocked time whose stacks the agent gave up before they were fetched, the oldest first, because
-    /// memory ran short.
+    /// Samples and blocked time whose stacks the agent gave up before they were fetched, the oldest
+    /// first, because memory ran short.
     Aged,
     /// A code this client does not know.
     Other(u32),
@@ -344,10 +320,11 @@ pub struct Sample {
     pub node: NodeId,
     /// The vCPU that was sampled.
     pub vcpu: u32,
-    /// The innermost open span of the guest, as an index into [`Profile::span_names`]; `None` also if spans are
-    /// unknown.
+    /// The innermost open span of the guest, as an index into [`Profile::span_names`]; `None` also
+    /// if spans are unknown.
     pub span: Option<u32>,
-    /// The number of samples or nanoseconds, bytes or objects: of the recording's [unit](RecordingInfo::unit).
+    /// The number of samples or nanoseconds, bytes or objects: of the recording's
+    /// [unit](RecordingInfo::unit).
     pub count: u64,
 }
 
@@ -377,11 +354,7 @@ mod tests {
         assert_eq!(mapping.file_name(), "libc.so.6");
         assert!(mapping.contains(0x1000) && !mapping.contains(0x2000));
         assert_eq!(mapping.offset_of(0x1010), Some(u64::MAX));
-        assert_eq!(
-            mapping.offset_of(0x1011),
-            None,
-            "an offset past the end of all files"
-        );
+        assert_eq!(mapping.offset_of(0x1011), None, "an offset past the end of all files");
         assert_eq!(mapping.offset_of(0x2000), None);
     }
 }

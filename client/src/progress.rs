@@ -21,19 +21,23 @@ pub struct ProgressLine {
     is_terminal: bool,
     /// Whether the user was told that the recording is being stopped.
     stopping: bool,
-    /// Whether the user was told that the recording does not end by itself; on a terminal the line does.
+    /// Whether the user was told that the recording does not end by itself; on a terminal the line
+    /// does.
     endless: bool,
     /// Whether it follows a trace.
     is_trace: bool,
 }
 
-/// The warning that the agent did not take a recording's caller table, and used the one that it has, or none.
+/// The warning that the agent did not take a recording's caller table, and used the one that it
+/// has, or none.
 pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
     if uses_held {
-        "the agent replaces no caller table while another recording runs, and has no room for a second one: callers \
+        "the agent replaces no caller table while another recording runs, and has no room for a \
+         second one: callers \
          are looked up in the one that it has. For both, give the agent a larger caller-table block"
     } else {
-        "the agent accepts no caller table while another recording runs, so callers of leaf functions are guessed. \
+        "the agent accepts no caller table while another recording runs, so callers of leaf \
+         functions are guessed. \
          Start the first recording with --image, or link a table into the image (`caller-table`)"
     }
 }
@@ -47,23 +51,13 @@ impl ProgressLine {
         let is_terminal = io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
             None,
-            if is_terminal {
-                ProgressDrawTarget::stderr()
-            } else {
-                ProgressDrawTarget::hidden()
-            },
+            if is_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
         );
         bar.set_style(style("{spinner} {msg}"));
         if is_terminal {
             bar.enable_steady_tick(TICK);
         }
-        ProgressLine {
-            bar,
-            is_terminal,
-            stopping: false,
-            endless: false,
-            is_trace: false,
-        }
+        ProgressLine { bar, is_terminal, stopping: false, endless: false, is_trace: false }
     }
 
     /// Takes the line away.
@@ -81,8 +75,7 @@ impl ProgressLine {
             self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
         }
         let elapsed = status.elapsed();
-        self.bar
-            .set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         self.bar.set_message(message(status, recorder));
     }
 
@@ -127,15 +120,8 @@ impl ProgressLine {
 impl Observer for ProgressLine {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::Running {
-                recording,
-                recorder,
-            } => self.running(recording, recorder),
-            Event::Tracing {
-                state,
-                calls,
-                duration_ns,
-            } => self.tracing(state, calls, duration_ns),
+            Event::Running { recording, recorder } => self.running(recording, recorder),
+            Event::Tracing { state, calls, duration_ns } => self.tracing(state, calls, duration_ns),
             Event::SettingUp { functions, probes } => {
                 self.is_trace = true;
                 self.prepare(format!(
@@ -146,7 +132,8 @@ impl Observer for ProgressLine {
             }
             Event::Abandoned { is_restored: true } => self.say("all probes are removed"),
             Event::Abandoned { is_restored: false } => self.say(
-                "it is not known whether the probes are removed: the agent removes them itself, 30 s after it last heard from this client",
+                "it is not known whether the probes are removed: the agent removes them itself, 30 \
+                 s after it last heard from this client",
             ),
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
@@ -192,11 +179,7 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
         0 => format!("{elapsed:.0} s, Ctrl-C stops"),
         total => format!("{:.0}/{:.0} s", elapsed, total as f64 / 1e9),
     };
-    let rate = if elapsed > 0.0 {
-        counters.recorded as f64 / elapsed
-    } else {
-        0.0
-    };
+    let rate = if elapsed > 0.0 { counters.recorded as f64 / elapsed } else { 0.0 };
     let mut text = format!("{time}  {} samples, {rate:.0}/s", counters.recorded);
     for (what, count) in [
         ("lost", counters.lost),

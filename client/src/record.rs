@@ -14,12 +14,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! While a recording runs, [`record`] drains it: it fetches counts, records and stacks before the guest's memory is full,
-//! so that a recording of any length is complete.
+//! While a recording runs, [`record`] drains it: it fetches counts, records and stacks before the
+//! guest's memory is full, so that a recording of any length is complete.
 //!
-//! No data is lost in transfer: if the connection breaks, the epoch is fetched again from that point. It is cleared
-//! in the guest only once it is stored on the client's disk. If the connection does not come back, the data that
-//! arrived is kept in a recording that is marked as incomplete.
+//! No data is lost in transfer: if the connection breaks, the epoch is fetched again from that
+//! point. It is cleared in the guest only once it is stored on the client's disk. If the connection
+//! does not come back, the data that arrived is kept in a recording that is marked as incomplete.
 
 mod approach;
 mod collect;
@@ -79,8 +79,8 @@ use crate::profile;
 /// How often a running recording is looked at, at least.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a recording runs before it is drained for the first time, and the shortest and the longest time between
-/// two drains.
+/// How long a recording runs before it is drained for the first time, and the shortest and the
+/// longest time between two drains.
 const FIRST_DRAIN: Duration = Duration::from_millis(250);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -130,8 +130,8 @@ pub enum Event<'a> {
     },
     /// Another recording prevents the agent from accepting this recording's caller table.
     CallerTableNotTaken {
-        /// Whether the recording uses the table that the agent has; otherwise callers of functions without a frame
-        /// will be guessed.
+        /// Whether the recording uses the table that the agent has; otherwise callers of functions
+        /// without a frame will be guessed.
         uses_held: bool,
     },
     /// The connection broke; the client reconnects.
@@ -157,17 +157,19 @@ pub struct Outcome {
     pub path: PathBuf,
     /// Why the recording is incomplete; `None` if it is complete.
     pub incomplete: Option<RecordError>,
-    /// The first epoch that the agent still holds although the file contains it, and the reason. The next recording
-    /// may have to discard it, unless [another client](RecordError::Leased) fetches it.
+    /// The first epoch that the agent still holds although the file contains it, and the reason.
+    /// The next recording may have to discard it, unless [another client](RecordError::Leased)
+    /// fetches it.
     pub unacknowledged: Option<(u64, RecordError)>,
-    /// If the agent had no room for the whole caller table: the share of samples whose callers its rows covered.
+    /// If the agent had no room for the whole caller table: the share of samples whose callers its
+    /// rows covered.
     pub(crate) coverage: Option<Coverage>,
 }
 
 /// Records according to `settings` and writes the recording to `path`.
 ///
-/// The guest ends the recording when its duration has passed. An [`Interrupt`](crate::interrupt::Interrupt) ends it
-/// earlier; a second one aborts.
+/// The guest ends the recording when its duration has passed. An
+/// [`Interrupt`](crate::interrupt::Interrupt) ends it earlier; a second one aborts.
 pub fn record(
     session: &mut Session,
     settings: &Settings,
@@ -192,8 +194,8 @@ pub fn record(
     collector.finish(collected, request)
 }
 
-/// Stops a recording, or fetches its counts so far and leaves it running, and writes them to `path`, together with
-/// the rings' records if the agent has rings.
+/// Stops a recording, or fetches its counts so far and leaves it running, and writes them to
+/// `path`, together with the rings' records if the agent has rings.
 pub fn fetch(
     session: &mut Session,
     request: Request,
@@ -219,9 +221,9 @@ pub(crate) fn fetch_part(
 const FIRST_SECOND: &str = "first-second";
 
 /// The functions that one second of samples interrupts, from which the [first
-/// rows](crate::caller_table::PartialTable::first) of a caller table too large for the agent are chosen. Makes a
-/// separate recording without a caller table. Empty if the agent rejects that recording, for example because it has
-/// as many as it can hold.
+/// rows](crate::caller_table::PartialTable::first) of a caller table too large for the agent are
+/// chosen. Makes a separate recording without a caller table. Empty if the agent rejects that
+/// recording, for example because it has as many as it can hold.
 pub(crate) fn first_second(
     session: &mut Session,
     settings: &Settings,
@@ -257,7 +259,8 @@ pub(crate) fn first_second(
     Ok(growth.map(Growth::into_interrupted).unwrap_or_default())
 }
 
-/// Discards recordings of a first second whose clients did not live to fetch them: each takes a place in the agent.
+/// Discards recordings of a first second whose clients did not live to fetch them: each takes a
+/// place in the agent.
 fn discard_first_seconds(session: &mut Session) -> Result<(), RecordError> {
     let observer = &mut ();
     let recorder = session.check(observer)?;
@@ -286,15 +289,14 @@ pub(crate) fn own_name(what: &str) -> String {
 
 /// Whether a name is one that [`own_name`] makes, and not a person's.
 pub(crate) fn is_own_name(what: &str, name: &str) -> bool {
-    let number = name
-        .strip_prefix(what)
-        .and_then(|rest| rest.strip_prefix('-'));
+    let number = name.strip_prefix(what).and_then(|rest| rest.strip_prefix('-'));
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     number.is_some_and(|number| number.len() == 8 && number.bytes().all(is_digit))
 }
 
-/// Fetches what a recording has counted, and the records of the rings, before the guest's memory is full, until the
-/// recording has ended or the user wants it to. Returns whether all of it has been fetched.
+/// Fetches what a recording has counted, and the records of the rings, before the guest's memory is
+/// full, until the recording has ended or the user wants it to. Returns whether all of it has been
+/// fetched.
 fn drain_until_end(
     collector: &mut Collector<'_>,
     recording: u64,
@@ -309,10 +311,7 @@ fn drain_until_end(
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
         };
-        observer.event(Event::Running {
-            recording: status,
-            recorder: &recorder,
-        });
+        observer.event(Event::Running { recording: status, recorder: &recorder });
         if status.state == state::FINISHED {
             return Ok(false);
         }
@@ -347,8 +346,8 @@ fn drain_until_end(
     }
 }
 
-/// How long the guest's memory may fill up between two drains: a quarter of what it holds at the present rate. No longer
-/// at all where it waits for a fetch, as when the rate has risen since.
+/// How long the guest's memory may fill up between two drains: a quarter of what it holds at the
+/// present rate. No longer at all where it waits for a fetch, as when the rate has risen since.
 fn between_drains(status: &RecordingStatus) -> Duration {
     if status.wants_fetch {
         return SHORTEST_PAUSE;

@@ -1,7 +1,7 @@
 //! Recording files: raw, lossless, and treated as untrusted input.
 //!
-//! A file contains the frames exactly as the agent sent them, so that they can be evaluated later, also with images
-//! and clients that did not exist when it was made:
+//! A file contains the frames exactly as the agent sent them, so that they can be evaluated later,
+//! also with images and clients that did not exist when it was made:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -14,19 +14,20 @@
 //! | a frame | `FileWindow`, where a window of time was asked for |
 //! | a frame | [`FileEnd`]: whether everything is there, and if not, why |
 //!
-//! Frames are those of [`unikprof_proto::frame`], each with its checksum. Epochs and rings may repeat, in any
-//! order: a client that drains a recording writes an epoch and the new records of each ring every few seconds. All
-//! epochs of a file belong to one recording; a reader adds them up. Node numbers are unique within a vCPU for the
-//! whole file, and each node occurs once, before or after the counts and records that refer to it. If a connection
-//! was lost permanently, the last epoch is truncated and the file's end says so. A file without an end was itself
-//! truncated: a reader reports that, and [salvages](Reading::Salvage) the intact frames on request. Unknown frame
-//! types are skipped.
+//! Frames are those of [`unikprof_proto::frame`], each with its checksum. Epochs and rings may
+//! repeat, in any order: a client that drains a recording writes an epoch and the new records of
+//! each ring every few seconds. All epochs of a file belong to one recording; a reader adds them
+//! up. Node numbers are unique within a vCPU for the whole file, and each node occurs once, before
+//! or after the counts and records that refer to it. If a connection was lost permanently, the last
+//! epoch is truncated and the file's end says so. A file without an end was itself truncated: a
+//! reader reports that, and [salvages](Reading::Salvage) the intact frames on request. Unknown
+//! frame types are skipped.
 //!
-//! A crashed guest's data is such a file too, but without counts: an `Epoch` without vCPUs, followed by no data,
-//! describes a recording. In the guest's memory it is wrapped in a [block](unikprof_proto::file::BlockHead), which
-//! is read like the file in it. It has the newest records of a ring first, in runs, each preceded by the stacks
-//! that it refers to, and a `RingEnd` and a `StacksEnd` after all of them: a truncated file still contains
-//! the last moments.
+//! A crashed guest's data is such a file too, but without counts: an `Epoch` without vCPUs,
+//! followed by no data, describes a recording. In the guest's memory it is wrapped in a
+//! [block](unikprof_proto::file::BlockHead), which is read like the file in it. It has the newest
+//! records of a ring first, in runs, each preceded by the stacks that it refers to, and a `RingEnd`
+//! and a `StacksEnd` after all of them: a truncated file still contains the last moments.
 
 mod block;
 mod completeness;

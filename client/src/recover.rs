@@ -1,7 +1,9 @@
-//! Finding what crashed guests left: recording files, in the log of a console or in a dump of memory.
+//! Finding what crashed guests left: recording files, in the log of a console or in a dump of
+//! memory.
 //!
-//! A log holds them as [lines of text](unikprof_proto::console), memory as [blocks](unikprof_proto::file::BlockHead).
-//! Both may hold anything else beside them, in any place.
+//! A log holds them as [lines of text](unikprof_proto::console), memory as
+//! [blocks](unikprof_proto::file::BlockHead). Both may hold anything else beside them, in any
+//! place.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,7 +37,8 @@ pub(crate) enum FoundAt {
 pub enum Missing {
     /// The log lacks its beginning: the number of the first line that is there.
     Beginning(u32),
-    /// The log lacks lines: the number of the first of them, and how many it should have, where that is known.
+    /// The log lacks lines: the number of the first of them, and how many it should have, where
+    /// that is known.
     Lines(u32, Option<u64>),
     /// The block of memory is not whole.
     Block(BlockError),
@@ -55,7 +58,8 @@ impl fmt::Display for Missing {
         match self {
             Self::Beginning(first) => write!(
                 f,
-                "the beginning of the dump is missing from the log: expected the line `{MARK}00000`, found \
+                "the beginning of the dump is missing from the log: expected the line \
+                 `{MARK}00000`, found \
                  `{MARK}{first:05x}`"
             ),
             Self::Lines(first, of) => {
@@ -88,8 +92,8 @@ pub enum Holder {
     Core,
 }
 
-/// Looks whether [`find`] would find something, in the first 256 MiB; `None` where not, and it is no dump of memory
-/// either. It needs little memory.
+/// Looks whether [`find`] would find something, in the first 256 MiB; `None` where not, and it is
+/// no dump of memory either. It needs little memory.
 pub(crate) fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
     const MOST: usize = 256 << 20;
     const CHUNK: usize = 64 << 10;
@@ -99,10 +103,7 @@ pub(crate) fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
     let mut is_core = false;
     loop {
         let held = window.len();
-        let read = source
-            .by_ref()
-            .take(CHUNK as u64)
-            .read_to_end(&mut window)?;
+        let read = source.by_ref().take(CHUNK as u64).read_to_end(&mut window)?;
         if looked == 0 {
             is_core = is_core_file(&window);
         }
@@ -131,7 +132,8 @@ fn has_block(bytes: &[u8]) -> bool {
     block_heads(bytes).next().is_some()
 }
 
-/// Where blocks begin. A program that writes such blocks has their magic as well, without the rest of a head.
+/// Where blocks begin. A program that writes such blocks has their magic as well, without the rest
+/// of a head.
 fn block_heads(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let magic = memmem::find_iter(bytes, &BlockHead::MAGIC);
     magic.filter(|at| {
@@ -170,11 +172,7 @@ fn of_block(memory: &[u8], place: FoundAt) -> Remains<'_> {
             (file.unwrap_or(rest), Some(Missing::Block(error)))
         }
     };
-    Remains {
-        place,
-        file: file.into(),
-        missing,
-    }
+    Remains { place, file: file.into(), missing }
 }
 
 /// The lines that hold the mark, with their numbers, counted from 1.
@@ -224,12 +222,7 @@ struct Block {
 
 impl Block {
     fn begin(line: usize, piece: &Piece) -> Self {
-        let mut block = Self {
-            line,
-            memory: Vec::new(),
-            next: 0,
-            missing: None,
-        };
+        let mut block = Self { line, memory: Vec::new(), next: 0, missing: None };
         if piece.number > 0 {
             block.missing = Some(Missing::Beginning(piece.number));
         }
@@ -270,11 +263,7 @@ impl Block {
             (Some(Missing::Lines(..)), None) => None,
             (known, found) => known.or(found),
         };
-        Remains {
-            place,
-            file: remains.file.into_owned().into(),
-            missing,
-        }
+        Remains { place, file: remains.file.into_owned().into(), missing }
     }
 }
 
@@ -293,10 +282,7 @@ mod tests {
     fn log(file: &[u8], number: usize) -> Vec<String> {
         let block = block(file);
         let lines = Lines::of(&block).flat_map(|line| {
-            [
-                format!("(d{number}) {line}\r"),
-                "netfront: unikprof: a word".to_owned(),
-            ]
+            [format!("(d{number}) {line}\r"), "netfront: unikprof: a word".to_owned()]
         });
         let first = "xen-guest: panicked".to_owned();
         std::iter::once(first).chain(lines).collect()
@@ -306,8 +292,8 @@ mod tests {
         (0..length).map(|index| (index * 31 + seed) as u8).collect()
     }
 
-    /// Guards against a part taken for the whole: of the log there is the end alone, the beginning, or not all
-    /// between.
+    /// Guards against a part taken for the whole: of the log there is the end alone, the beginning,
+    /// or not all between.
     #[test]
     fn what_is_missing_is_told() {
         let whole = file(500, 1);
@@ -340,9 +326,8 @@ mod tests {
     #[test]
     fn a_mixture_is_no_file() {
         let lines = [log(&file(500, 1), 1), log(&file(500, 2), 2)];
-        let mixed: Vec<_> = (0..lines[0].len())
-            .map(|index| lines[index / 2 % 2][index].clone())
-            .collect();
+        let mixed: Vec<_> =
+            (0..lines[0].len()).map(|index| lines[index / 2 % 2][index].clone()).collect();
         let mixed = mixed.join("\n");
         let found = find(mixed.as_bytes());
         assert!(found.iter().all(|one| one.missing.is_some()), "{found:?}");
@@ -372,15 +357,13 @@ mod tests {
         assert_eq!(*cut[1].file, second[..69]);
         memory[at + 300] ^= 1;
         let altered = find(&memory);
-        assert!(matches!(
-            altered[0].missing,
-            Some(Missing::Block(BlockError::Checksum(..)))
-        ));
+        assert!(matches!(altered[0].missing, Some(Missing::Block(BlockError::Checksum(..)))));
         assert_eq!(altered[0].file.len(), 500);
         assert_eq!(altered[1].missing, None);
     }
 
-    /// Guards an error that leaves whom a guest has crashed alone with its log: wherever in it the lines are.
+    /// Guards an error that leaves whom a guest has crashed alone with its log: wherever in it the
+    /// lines are.
     #[test]
     fn what_would_be_found_is_seen_wherever_it_lies() {
         let holder = |bytes: &[u8]| holder(bytes).unwrap();
@@ -393,11 +376,7 @@ mod tests {
             let memory = [&vec![0x89; before][..], &block(&left), &[0; 99]].concat();
             assert_eq!(holder(&memory), Some(Holder::Memory), "{before}");
         }
-        let core = [
-            b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0",
-            &[0; 3000][..],
-        ]
-        .concat();
+        let core = [b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0", &[0; 3000][..]].concat();
         assert_eq!(holder(&core), Some(Holder::Core));
         let mut program = core.clone();
         program[16] = 2;
@@ -408,26 +387,14 @@ mod tests {
 
     #[test]
     fn other_bytes_hold_nothing() {
-        for bytes in [
-            &b""[..],
-            b"\n\n",
-            b"unikprof:",
-            &[0x89; 3000],
-            &BlockHead::MAGIC,
-        ] {
+        for bytes in [&b""[..], b"\n\n", b"unikprof:", &[0x89; 3000], &BlockHead::MAGIC] {
             assert_eq!(find(bytes), []);
         }
         // A head that tells of more than there can be.
-        let head = BlockHead {
-            length: u64::MAX,
-            checksum: 0,
-        };
+        let head = BlockHead { length: u64::MAX, checksum: 0 };
         let head = head.encode();
         let found = find(&head);
-        assert_eq!(
-            found[0].missing,
-            Some(Missing::Block(BlockError::Cut(u64::MAX)))
-        );
+        assert_eq!(found[0].missing, Some(Missing::Block(BlockError::Cut(u64::MAX))));
         assert!(found[0].file.is_empty());
     }
 }

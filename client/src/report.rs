@@ -16,9 +16,9 @@
 //! | [`Format::Json`] | programs; the schema is in `json` |
 //!
 //! Counts are samples, or nanoseconds where blocked time was measured
-//! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares refer to everything that was recorded, even if a filter
-//! shows only a part; shares of samples have 95 % intervals. A function counts once per stack, however often it
-//! recurs in it.
+//! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares refer to everything that was recorded,
+//! even if a filter shows only a part; shares of samples have 95 % intervals. A function counts
+//! once per stack, however often it recurs in it.
 //!
 //! ```no_run
 //! use unikprof_client::report::{Format, Report, ReportOptions};
@@ -126,7 +126,8 @@ pub struct ReportOptions {
     pub top: usize,
     /// Whether folded stacks begin with their labels: recording, vCPU and span.
     pub labels: bool,
-    /// Labels of each of pprof's samples, in place of the recording's name: what tells guests of a fleet apart.
+    /// Labels of each of pprof's samples, in place of the recording's name: what tells guests of a
+    /// fleet apart.
     pub guest_labels: Option<Vec<(String, String)>>,
     /// How wide the text's tables are, in columns: longer names are shortened to fit. `None`: as
     /// wide as the names.
@@ -165,8 +166,8 @@ pub struct TimelineView<'a> {
 }
 
 impl<'a> TimelineView<'a> {
-    /// A recording file's time data, without the seconds: all of it, or the window that the file was made for;
-    /// `None` if it contains only counts.
+    /// A recording file's time data, without the seconds: all of it, or the window that the file
+    /// was made for; `None` if it contains only counts.
     pub(crate) fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
         let (timeline, of) = recording.timeline.as_ref().zip(recording.span)?;
         Some(TimelineView {
@@ -221,30 +222,32 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Shows the calls to or from a function: in text instead of the functions, in JSON in addition to them.
+    /// Shows the calls to or from a function: in text instead of the functions, in JSON in addition
+    /// to them.
     #[must_use]
     pub fn with_calls(mut self, calls: Calls) -> Report<'a> {
         self.calls = Some(calls);
         self
     }
 
-    /// Shows a function's lines and instructions: in text instead of the functions, in JSON in addition to them.
+    /// Shows a function's lines and instructions: in text instead of the functions, in JSON in
+    /// addition to them.
     #[must_use]
     pub fn with_annotation(mut self, annotation: Annotation) -> Report<'a> {
         self.annotation = Some(annotation);
         self
     }
 
-    /// Shows what rules find about the guest: in text instead of the functions, in JSON in addition to them. Pages have it
-    /// in any case.
+    /// Shows what rules find about the guest: in text instead of the functions, in JSON in addition
+    /// to them. Pages have it in any case.
     #[must_use]
     pub fn with_analysis(mut self) -> Report<'a> {
         self.is_analyzed = true;
         self
     }
 
-    /// Says in the Firefox profile which code is whose, so that the front end can ask for a function's instructions.
-    /// `symbolizer` is the one that named the report's functions.
+    /// Says in the Firefox profile which code is whose, so that the front end can ask for a
+    /// function's instructions. `symbolizer` is the one that named the report's functions.
     pub(crate) fn with_function_ranges(
         mut self,
         symbolizer: &Symbolizer,
@@ -260,19 +263,17 @@ impl<'a> Report<'a> {
         Ok(self)
     }
 
-    /// Adds how each frame's caller was found, which the page can show. `symbolizer` must be the one that named the
-    /// report's functions.
+    /// Adds how each frame's caller was found, which the page can show. `symbolizer` must be the
+    /// one that named the report's functions.
     #[must_use]
     pub(crate) fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
         let rules = rules_of_frames(self.symbolized, symbolizer, |_| true);
-        self.callers = rules
-            .into_iter()
-            .map(|rule| rule.map(Rule::caller))
-            .collect();
+        self.callers = rules.into_iter().map(|rule| rule.map(Rule::caller)).collect();
         self
     }
 
-    /// Shows time data as well, if there is any: the guest's own events, and the seconds if requested.
+    /// Shows time data as well, if there is any: the guest's own events, and the seconds if
+    /// requested.
     #[must_use]
     pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
         let view = view.into();
@@ -311,9 +312,9 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// pprof files that keep within the limits and have all samples together, none if there is no sample. Each begins
-    /// 1 ms after the one before, so that engines do not take one for another's copy. Unlike [`Format::Pprof`], without
-    /// the accounting in comments.
+    /// pprof files that keep within the limits and have all samples together, none if there is no
+    /// sample. Each begins 1 ms after the one before, so that engines do not take one for another's
+    /// copy. Unlike [`Format::Pprof`], without the accounting in comments.
     #[cfg(feature = "fleet")]
     pub(crate) fn pprof_pieces(
         &self,
@@ -333,10 +334,10 @@ impl<'a> Report<'a> {
         otlp::request(self, attributes, unix_ns)
     }
 
-    /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in chronological order;
-    /// nothing if none is shown. In [columns](ScriptFormat::Columns), separated by tabs and named by the first
-    /// line: the time, the vCPU, the outcome, how long a wait took in ns, the innermost span, and the stack, root
-    /// first.
+    /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in
+    /// chronological order; nothing if none is shown. In [columns](ScriptFormat::Columns),
+    /// separated by tabs and named by the first line: the time, the vCPU, the outcome, how long a
+    /// wait took in ns, the innermost span, and the stack, root first.
     pub(crate) fn write_script(
         &self,
         format: ScriptFormat,
@@ -389,7 +390,8 @@ pub enum ReportError {
     #[error("cannot write the report: {0}")]
     Write(#[from] io::Error),
     /// There is nothing to draw.
-    #[error("no samples to draw: {}; see `-o report.txt` for what was counted", why_empty(*recorded))]
+    #[error("no samples to draw: {}; see `-o report.txt` for what was \
+             counted", why_empty(*recorded))]
     Empty {
         /// The samples in the recording.
         recorded: u64,

@@ -17,8 +17,8 @@ impl Runs {
         self.next
     }
 
-    /// Adds the numbers from `first` up to `after`, exclusive. Returns false and adds nothing if the run is empty or
-    /// one of its numbers is in the set already.
+    /// Adds the numbers from `first` up to `after`, exclusive. Returns false and adds nothing if
+    /// the run is empty or one of its numbers is in the set already.
     pub(crate) fn add(&mut self, first: u64, after: u64) -> bool {
         let before = self.runs.range(..after).next_back();
         let before = before.map(|(first, after)| (*first, *after));

@@ -1,9 +1,9 @@
 //! Resolves addresses to names, files and lines.
 //!
-//! [`Images`] collects symbol sources for the guest's programs: ELF files with DWARF or a symbol table, their
-//! separate debug files, folders and debuginfod servers with files by build-id, and `nm` listings.
-//! [`Symbolizer::resolve`] matches them with a profile's mappings by build-id, and resolves every distinct address
-//! once, including inlined functions.
+//! [`Images`] collects symbol sources for the guest's programs: ELF files with DWARF or a symbol
+//! table, their separate debug files, folders and debuginfod servers with files by build-id, and
+//! `nm` listings. [`Symbolizer::resolve`] matches them with a profile's mappings by build-id, and
+//! resolves every distinct address once, including inlined functions.
 //!
 //! ```no_run
 //! use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
@@ -18,7 +18,8 @@
 //! # Ok::<(), unikprof_client::symbols::SymbolError>(())
 //! ```
 //!
-//! All input is untrusted: a damaged file gives an error or a warning and hexadecimal addresses, never a panic.
+//! All input is untrusted: a damaged file gives an error or a warning and hexadecimal addresses,
+//! never a panic.
 
 mod by_build_id;
 mod by_mapping;

@@ -1,17 +1,18 @@
 //! Timelines: the timed records of a guest's rings.
 //!
-//! Counts have no times. If an agent has rings, a recording file contains, besides the counts, the records still in
-//! the rings: each tick and its stack, the guest's own marks, spans and counters, blocked time and stolen time. A
-//! [`Timeline`] contains all of these and answers
+//! Counts have no times. If an agent has rings, a recording file contains, besides the counts, the
+//! records still in the rings: each tick and its stack, the guest's own marks, spans and counters,
+//! blocked time and stolen time. A [`Timeline`] contains all of these and answers
 //!
 //! - which [recordings](Timeline::recordings) the samples belong to,
 //! - what a [`Window`] of time held, as a [profile](Timeline::profile) like any other,
 //! - how the [seconds](Timeline::slices) differ,
-//! - how long the guest's [spans](Timeline::spans) took and which values its [counters](Timeline::counters) had.
+//! - how long the guest's [spans](Timeline::spans) took and which values its
+//!   [counters](Timeline::counters) had.
 //!
-//! Times are on the guest's monotonic clock, in ns; [`WallClock`] converts them to dates if the guest knows the
-//! date. A ring drops its oldest records: [`Timeline::held_since`] gives the time from which the records are
-//! complete.
+//! Times are on the guest's monotonic clock, in ns; [`WallClock`] converts them to dates if the
+//! guest knows the date. A ring drops its oldest records: [`Timeline::held_since`] gives the time
+//! from which the records are complete.
 
 mod blocks;
 mod clock;
@@ -64,7 +65,8 @@ pub struct Timeline {
     refused_names: u64,
     /// Recordings that are known otherwise than by the ring, with their settings.
     known: Vec<(RecordingSpan, RecordingInfo)>,
-    /// Whether it was joined from those of several files. Then `known` are their recordings, which share a ring bit.
+    /// Whether it was joined from those of several files. Then `known` are their recordings, which
+    /// share a ring bit.
     is_joined: bool,
 }
 
@@ -76,7 +78,8 @@ pub struct Ring {
     pub(crate) capacity: u64,
     /// How many records were dropped for newer ones since the agent started.
     pub evicted: u64,
-    /// How many were evicted before they could be fetched: while the ring was read, or between two fetches.
+    /// How many were evicted before they could be fetched: while the ring was read, or between two
+    /// fetches.
     pub overwritten: u64,
     /// Where these lie: from the record before to the record after.
     pub(crate) gaps: Vec<Window>,
@@ -96,7 +99,8 @@ pub struct Ring {
     pub(crate) records: Vec<Record>,
     /// The positions of these, from the first to the one after the last.
     pub(crate) positions: Range<u64>,
-    /// The vCPU's time so far at moments recorded outside the ring: running, runnable, blocked and offline, in ns.
+    /// The vCPU's time so far at moments recorded outside the ring: running, runnable, blocked and
+    /// offline, in ns.
     pub(crate) told: Vec<(u64, [u64; 4])>,
     /// The stacks that records name, by their numbers.
     pub(crate) stacks: Vec<(u64, NodeId)>,
@@ -147,19 +151,15 @@ impl Ring {
         &self.records[self.places(window)]
     }
 
-    /// What is recorded of the vCPU's time so far: moments, and its running, runnable, blocked and offline time until
-    /// then; and whether the platform measures runnable and offline time.
+    /// What is recorded of the vCPU's time so far: moments, and its running, runnable, blocked and
+    /// offline time until then; and whether the platform measures runnable and offline time.
     pub(crate) fn times_told(&self) -> (Vec<(u64, [u64; 4])>, bool) {
         Times::of(self).into_parts()
     }
 
     fn places(&self, window: Window) -> Range<usize> {
-        let from = self
-            .records
-            .partition_point(|record| record.at_ns < window.from_ns);
-        let to = self
-            .records
-            .partition_point(|record| record.at_ns < window.to_ns);
+        let from = self.records.partition_point(|record| record.at_ns < window.from_ns);
+        let to = self.records.partition_point(|record| record.at_ns < window.to_ns);
         from..to.max(from)
     }
 
@@ -168,16 +168,14 @@ impl Ring {
         if number == 0 {
             return self.aged_stack;
         }
-        let known = self
-            .stacks
-            .binary_search_by_key(&number, |(known, _)| *known);
+        let known = self.stacks.binary_search_by_key(&number, |(known, _)| *known);
         known.map_or(self.unknown_stack, |at| self.stacks[at].1)
     }
 }
 
 impl Timeline {
-    /// A timeline of these rings, with the names of their events. The records of each are brought into the
-    /// order of their times.
+    /// A timeline of these rings, with the names of their events. The records of each are brought
+    /// into the order of their times.
     pub(crate) fn new(
         mut rings: Vec<Ring>,
         names: BTreeMap<u32, String>,
@@ -187,13 +185,7 @@ impl Timeline {
         for ring in &mut rings {
             ring.records.sort_by_key(|record| record.at_ns);
         }
-        Timeline {
-            rings,
-            names,
-            refused_names,
-            known: Vec::new(),
-            is_joined: false,
-        }
+        Timeline { rings, names, refused_names, known: Vec::new(), is_joined: false }
     }
 
     /// Says what is known of a recording otherwise.
@@ -201,8 +193,8 @@ impl Timeline {
         self.known.push((recording, info));
     }
 
-    /// Adds a vCPU's time so far at a moment recorded outside its ring: running, runnable, blocked and offline, in
-    /// ns.
+    /// Adds a vCPU's time so far at a moment recorded outside its ring: running, runnable, blocked
+    /// and offline, in ns.
     pub(crate) fn know_times(&mut self, vcpu: u32, at_ns: u64, sums: [u64; 4]) {
         let ring = self.rings.iter_mut().find(|ring| ring.vcpu == vcpu);
         if let Some(ring) = ring {
@@ -263,7 +255,8 @@ impl Timeline {
         uncovered.all(|gap| gap.and(window).length_ns() == 0)
     }
 
-    /// From when on no record of any vCPU is missing, but for those that were evicted before they could be fetched.
+    /// From when on no record of any vCPU is missing, but for those that were evicted before they
+    /// could be fetched.
     pub fn held_since(&self) -> u64 {
         let since = self.rings.iter().map(|ring| ring.held_since_ns);
         since.max().unwrap_or(0)
@@ -280,7 +273,8 @@ impl Timeline {
         self.rings.iter().map(|ring| ring.read_at_ns).min()
     }
 
-    /// From the first record to the time at which the rings were read; `None` if there is no record.
+    /// From the first record to the time at which the rings were read; `None` if there is no
+    /// record.
     pub fn extent(&self) -> Option<Window> {
         let first = self.rings.iter().filter_map(|ring| ring.records.first());
         let last = self.rings.iter().filter_map(|ring| ring.records.last());
@@ -288,10 +282,7 @@ impl Timeline {
         let to_ns = last.map(|record| record.at_ns.saturating_add(1)).max()?;
         let read = self.rings.iter().map(|ring| ring.read_at_ns).max();
         // A hostile file may hold any times.
-        Some(Window::new(
-            from_ns,
-            read.map_or(to_ns, |read| read.max(to_ns)),
-        ))
+        Some(Window::new(from_ns, read.map_or(to_ns, |read| read.max(to_ns))))
     }
 
     /// The records of all vCPUs within a window: vCPU by vCPU.

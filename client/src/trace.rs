@@ -1,8 +1,8 @@
 //! Traces: every call of chosen functions, with its duration.
 //!
-//! [`pattern`] says which functions are meant, `plan` finds where their probes go, and `order` puts both together for the
-//! guest that runs. `data` is what came of it, `calls` the calls in the rings, `tree` what of them is drawn, and `view`
-//! both together; `text` and the others show it.
+//! [`pattern`] says which functions are meant, `plan` finds where their probes go, and `order` puts
+//! both together for the guest that runs. `data` is what came of it, `calls` the calls in the
+//! rings, `tree` what of them is drawn, and `view` both together; `text` and the others show it.
 
 mod calls;
 mod data;
@@ -41,7 +41,8 @@ fn caller_name(caller: &CallsFrom) -> String {
     }
 }
 
-/// Rejects a format that traces cannot be written in, or none that `keeps_calls` says to have no calls.
+/// Rejects a format that traces cannot be written in, or none that `keeps_calls` says to have no
+/// calls.
 pub(crate) fn check_format(format: Format, keeps_calls: bool) -> io::Result<()> {
     let unsupported = |text| Err(io::Error::new(io::ErrorKind::Unsupported, text));
     match format {
@@ -51,7 +52,8 @@ pub(crate) fn check_format(format: Format, keeps_calls: bool) -> io::Result<()> 
             "the trace keeps no calls (--count), and {format} shows nothing else"
         )),
         other => unsupported(format!(
-            "a trace cannot be written as {other}: expected text, html, json, chrome, firefox, folded or svg"
+            "a trace cannot be written as {other}: expected text, html, json, chrome, firefox, \
+             folded or svg"
         )),
     }
 }

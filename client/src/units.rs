@@ -33,15 +33,11 @@ pub(crate) fn two_digits(number: u64) -> u64 {
     number.div_ceil(unit).saturating_mul(unit)
 }
 
-/// Nanoseconds in the largest unit that leaves at least one digit before the point: `1.2 ms`, `3.18 s`,
-/// `1 h 02 min 03 s`. A whole number of the unit has no digits behind the point.
+/// Nanoseconds in the largest unit that leaves at least one digit before the point: `1.2 ms`,
+/// `3.18 s`, `1 h 02 min 03 s`. A whole number of the unit has no digits behind the point.
 pub(crate) fn duration(ns: u64) -> String {
     let in_unit = |unit_ns: u64, digits: usize, unit: &str| {
-        let digits = if ns.is_multiple_of(unit_ns) {
-            0
-        } else {
-            digits
-        };
+        let digits = if ns.is_multiple_of(unit_ns) { 0 } else { digits };
         format!("{:.digits$} {unit}", ns as f64 / unit_ns as f64)
     };
     // What would be rounded to 1000 of a unit is in the next one.
@@ -129,11 +125,7 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
         return "-".to_owned();
     }
     let share = part as f64 / whole as f64;
-    if part != 0 && share < 0.000_5 {
-        "<0.1 %".to_owned()
-    } else {
-        percent(share)
-    }
+    if part != 0 && share < 0.000_5 { "<0.1 %".to_owned() } else { percent(share) }
 }
 
 /// Nanoseconds since 1970 as a date in UTC, or `None` where no calendar reaches.
@@ -148,54 +140,26 @@ mod tests {
 
     #[test]
     fn two_digits_are_rounded_up() {
-        assert_eq!(
-            [0, 99, 100, 101, 10_239].map(two_digits),
-            [0, 99, 100, 110, 11_000]
-        );
+        assert_eq!([0, 99, 100, 101, 10_239].map(two_digits), [0, 99, 100, 110, 11_000]);
         assert_eq!(two_digits(u64::MAX), u64::MAX, "it stops at the largest");
     }
 
     #[test]
     fn numbers_are_grouped_from_the_right() {
-        let shown: Vec<String> = [0_i64, 999, 1_000, -1_234_567, i64::MIN]
-            .map(grouped)
-            .into();
-        assert_eq!(
-            shown,
-            [
-                "0",
-                "999",
-                "1,000",
-                "-1,234,567",
-                "-9,223,372,036,854,775,808"
-            ]
-        );
+        let shown: Vec<String> = [0_i64, 999, 1_000, -1_234_567, i64::MIN].map(grouped).into();
+        assert_eq!(shown, ["0", "999", "1,000", "-1,234,567", "-9,223,372,036,854,775,808"]);
         assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
     }
 
     #[test]
     fn durations_choose_their_unit() {
-        let shown: Vec<String> = [0, 999, 1_500, 2_000_000, 30_000_000_000, 3_723_000_000_000]
-            .map(duration)
-            .into();
-        assert_eq!(
-            shown,
-            [
-                "0 ns",
-                "999 ns",
-                "1.5 µs",
-                "2 ms",
-                "30 s",
-                "1 h 02 min 03 s"
-            ]
-        );
+        let shown: Vec<String> =
+            [0, 999, 1_500, 2_000_000, 30_000_000_000, 3_723_000_000_000].map(duration).into();
+        assert_eq!(shown, ["0 ns", "999 ns", "1.5 µs", "2 ms", "30 s", "1 h 02 min 03 s"]);
         let seconds = |seconds| std_duration(Duration::from_secs(seconds));
         assert_eq!(seconds(61), "1 min 01 s");
         assert_eq!(seconds(5 * 60), "5 min");
-        assert_eq!(
-            (seconds(8 * 3600), seconds(3601)),
-            ("8 h".into(), "1 h 00 min 01 s".into())
-        );
+        assert_eq!((seconds(8 * 3600), seconds(3601)), ("8 h".into(), "1 h 00 min 01 s".into()));
         assert_eq!(duration(3_181_000_000), "3.18 s");
         assert_eq!(seconds(u64::MAX), "5,124,095 h 34 min 33 s");
     }
@@ -231,10 +195,7 @@ mod tests {
 
     #[test]
     fn dates_are_in_utc() {
-        assert_eq!(
-            date(1_700_000_000_000_000_000).as_deref(),
-            Some("2023-11-14 22:13:20 UTC")
-        );
+        assert_eq!(date(1_700_000_000_000_000_000).as_deref(), Some("2023-11-14 22:13:20 UTC"));
         assert!(date(u64::MAX).is_some_and(|text| text.starts_with("2554-")));
     }
 }

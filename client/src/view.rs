@@ -1,5 +1,5 @@
-//! A recording for the Firefox profiler's hosted front end: a server on this machine that the front end's page asks for
-//! the profile, symbols, source and code.
+//! A recording for the Firefox profiler's hosted front end: a server on this machine that the front
+//! end's page asks for the profile, symbols, source and code.
 //!
 //! | below the token | answer |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | `POST source/v1` | the source file of an address: only one that the debug information names for it |
 //! | `POST asm/v1` | a function's instructions |
 //!
-//! The server listens on 127.0.0.1 alone. A request needs the random token in its path and this address as its host, so
-//! that no name that leads here is enough. A request of a page is answered only if the page is the front end's or the
-//! server's own; other pages may not read the answers, as the CORS headers say, and get none.
+//! The server listens on 127.0.0.1 alone. A request needs the random token in its path and this
+//! address as its host, so that no name that leads here is enough. A request of a page is answered
+//! only if the page is the front end's or the server's own; other pages may not read the answers,
+//! as the CORS headers say, and get none.
 
 mod access;
 mod modules;
@@ -72,11 +73,7 @@ struct Answer {
 impl Answer {
     fn json(body: &impl serde::Serialize) -> Answer {
         match serde_json::to_vec(body) {
-            Ok(body) => Answer {
-                status: 200,
-                kind: "application/json",
-                body: body.into(),
-            },
+            Ok(body) => Answer { status: 200, kind: "application/json", body: body.into() },
             Err(error) => Answer::error(500, &error.to_string()),
         }
     }
@@ -91,8 +88,9 @@ impl Answer {
 }
 
 impl<'a> View<'a> {
-    /// Makes the files that are served. `symbolizer` is the one that named the report's functions; source files are
-    /// read at the paths in the debug information, or below one of `source_folders`.
+    /// Makes the files that are served. `symbolizer` is the one that named the report's functions;
+    /// source files are read at the paths in the debug information, or below one of
+    /// `source_folders`.
     pub(crate) fn of(
         report: Report<'_>,
         profile: &'a Profile,
@@ -115,11 +113,7 @@ impl<'a> View<'a> {
 
     /// The answer to a request that may be answered.
     fn answer(&self, is_post: bool, path: &str, body: &[u8]) -> Answer {
-        let file = |kind, body: &Bytes| Answer {
-            status: 200,
-            kind,
-            body: body.clone(),
-        };
+        let file = |kind, body: &Bytes| Answer { status: 200, kind, body: body.clone() };
         match (is_post, path) {
             (false, "profile.json") => file("application/gzip", &self.firefox),
             (false, "page.html") => file("text/html; charset=utf-8", &self.page),
@@ -139,10 +133,7 @@ pub(crate) enum ViewError {
     #[error(transparent)]
     Code(#[from] CodeError),
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     #[error("no connection can be accepted any more: {0}")]
     Accept(io::Error),
 }
@@ -186,9 +177,7 @@ impl Server {
 
     /// Answers requests until no connection can be accepted any more.
     pub(crate) fn serve(self, view: &View<'_>) -> ViewError {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let served = runtime.and_then(|runtime| runtime.block_on(self.accept(view)));
         match served {
             Ok(never) => match never {},
@@ -202,7 +191,8 @@ impl Server {
         let mut connections = FuturesUnordered::new();
         loop {
             tokio::select! {
-                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS =>
+                match accepted {
                     Ok((stream, _)) => connections.push(talk(&access, view, stream)),
                     // Of one connection, not of the listener.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -274,11 +264,7 @@ async fn read(request: Request<Incoming>, view: &View<'_>, path: &str) -> Answer
         Method::POST => true,
         // What browsers ask first; the headers are the answer.
         Method::OPTIONS => {
-            return Answer {
-                status: 204,
-                kind: "text/plain",
-                body: Bytes::new(),
-            };
+            return Answer { status: 204, kind: "text/plain", body: Bytes::new() };
         }
         _ => return Answer::error(405, "expected GET or POST"),
     };

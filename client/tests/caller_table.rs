@@ -37,8 +37,8 @@ const STRIDE: u64 = 32;
 /// Of a function with a frame: entry, pushed, frame record, return, and the unknown code behind; of
 /// a leaf: entry, and the code behind.
 const FULL_ROWS: u32 = (5 + 2) * FUNCTIONS as u32 / 2;
-/// The leaves: the others are told by the frame pointer and their instructions, but for the very first
-/// of them, since agents look at the byte before as well.
+/// The leaves: the others are told by the frame pointer and their instructions, but for the very
+/// first of them, since agents look at the byte before as well.
 const SMALL_ROWS: u32 = 2 + 2 * FUNCTIONS as u32 / 2;
 
 /// What an agent needs for so many rows, an even number.
@@ -69,11 +69,7 @@ impl Image {
         }
         let elf = TestElf::new(&code, &[(".eh_frame", 0, &eh_frame(functions))]).bytes();
         fs::write(&path, elf).unwrap();
-        Image {
-            folder,
-            path,
-            functions,
-        }
+        Image { folder, path, functions }
     }
 
     fn path(&self) -> &str {
@@ -112,9 +108,7 @@ fn eh_frame(functions: u64) -> Vec<u8> {
 fn expect(code: i32, arguments: &[&str], directory: &Path) -> (String, String) {
     let (stdout, stderr) = program::run(code, arguments, directory);
     // These agents have no key, which is not the subject here.
-    let lines = stderr
-        .lines()
-        .filter(|line| !line.contains("requires no key"));
+    let lines = stderr.lines().filter(|line| !line.contains("requires no key"));
     let stderr = lines.map(|line| format!("{line}\n")).collect();
     (stdout, stderr)
 }
@@ -184,17 +178,16 @@ fn record_sends_it_as_start_does() {
 /// Several times what a socket's buffers and an agent hold of it.
 const MANY_FUNCTIONS: u64 = 40_000;
 
-/// An agent that has stopped reading after some of the rows, and the image whose table it does not take.
+/// An agent that has stopped reading after some of the rows, and the image whose table it does not
+/// take.
 fn stalled() -> (Image, Peer) {
     let image = Image::with_functions(MANY_FUNCTIONS);
-    let peer = Peer::start(Script {
-        stalls_after_rows: Some(100),
-        ..image.guest(u32::MAX)
-    });
+    let peer = Peer::start(Script { stalls_after_rows: Some(100), ..image.guest(u32::MAX) });
     (image, peer)
 }
 
-/// Guards a timeout that grew with the table: what the system takes off the client's hands the agent has not read.
+/// Guards a timeout that grew with the table: what the system takes off the client's hands the
+/// agent has not read.
 #[test]
 fn an_upload_fails_one_timeout_after_the_agent_stops_reading() {
     let (image, peer) = stalled();
@@ -202,10 +195,7 @@ fn an_upload_fails_one_timeout_after_the_agent_stops_reading() {
     let words = ["connect", &address, "--timeout", "2s", "--retry", "0s"];
     let rest = ["start", "--image", image.path()];
     let (_, stderr) = expect(3, &[&words[..], &rest].concat(), image.folder());
-    has(
-        &stderr,
-        &["no response from the agent within 2 s while sending"],
-    );
+    has(&stderr, &["no response from the agent within 2 s while sending"]);
 }
 
 #[test]
@@ -221,9 +211,7 @@ fn a_signal_ends_an_upload() {
             .spawn()
             .unwrap();
         peer.wait_for("stalled");
-        let killed = Command::new("kill")
-            .args(["-s", signal, &client.id().to_string()])
-            .status();
+        let killed = Command::new("kill").args(["-s", signal, &client.id().to_string()]).status();
         assert!(killed.unwrap().success());
         let code = wait(&mut client);
         assert_eq!(code, Some(130), "SIG{signal}");
@@ -251,10 +239,7 @@ fn wait(client: &mut Child) -> Option<i32> {
 fn the_summary_tells_for_how_many_samples_the_table_knew_the_caller() {
     let folder = tempfile::tempdir().unwrap();
     let record = |caller_table| {
-        let peer = Peer::start(Script {
-            caller_table,
-            ..Script::default()
-        });
+        let peer = Peer::start(Script { caller_table, ..Script::default() });
         let address = peer.address.to_string();
         let words = ["connect", &address, "record", "1s", "--no-caller-table"];
         expect(0, &words, folder.path()).0
@@ -268,11 +253,7 @@ fn the_summary_tells_for_how_many_samples_the_table_knew_the_caller() {
 fn modes_and_the_way_of_unwinding_are_sent() {
     let image = Image::new();
     let peer = Peer::start(image.guest(FULL_ROWS));
-    for (name, code) in [
-        ("cpu", mode::CPU),
-        ("wall", mode::WALL),
-        ("off-cpu", mode::OFF_CPU),
-    ] {
+    for (name, code) in [("cpu", mode::CPU), ("wall", mode::WALL), ("off-cpu", mode::OFF_CPU)] {
         let arguments = ["--image", image.path(), "--unwind", "table", "--mode", name];
         start(0, &peer, &arguments, image.folder());
         let asked = peer.starts().last().unwrap().clone();
@@ -284,18 +265,11 @@ fn modes_and_the_way_of_unwinding_are_sent() {
 #[test]
 fn a_table_that_another_client_replaced_is_sent_again() {
     let image = Image::new();
-    let peer = Peer::start(Script {
-        table_replaced: true,
-        ..image.guest(FULL_ROWS)
-    });
+    let peer = Peer::start(Script { table_replaced: true, ..image.guest(FULL_ROWS) });
     start(0, &peer, &["--image", image.path()], image.folder());
     let log = peer.log();
     let again = log.iter().skip_while(|word| *word != "no table").nth(2);
-    assert_eq!(
-        again.map(String::as_str),
-        Some("table installed"),
-        "{log:?}"
-    );
+    assert_eq!(again.map(String::as_str), Some("table installed"), "{log:?}");
     assert_eq!(peer.starts().len(), 1);
 }
 
@@ -303,18 +277,8 @@ fn a_table_that_another_client_replaced_is_sent_again() {
 fn what_the_agent_refuses_is_told_and_nothing_is_started() {
     let image = Image::new();
     for (request, code, text, hangs_up) in [
-        (
-            types::TABLE_END,
-            refusal::BAD_TABLE,
-            "another client has begun to send one",
-            false,
-        ),
-        (
-            types::TABLE_ROWS,
-            refusal::MALFORMED,
-            "a row too many",
-            true,
-        ),
+        (types::TABLE_END, refusal::BAD_TABLE, "another client has begun to send one", false),
+        (types::TABLE_ROWS, refusal::MALFORMED, "a row too many", true),
     ] {
         let peer = Peer::start(Script {
             refuses: Some((request, code, text)),
@@ -340,10 +304,7 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
         ..image.guest(FULL_ROWS)
     });
     let stderr = start(0, &peer, &["--image", image.path()], image.folder());
-    has(
-        &stderr,
-        &["accepts no caller table while another recording runs"],
-    );
+    has(&stderr, &["accepts no caller table while another recording runs"]);
     assert_eq!(peer.starts()[0].caller_table, None);
 
     // A recording that cannot do without is none.
@@ -353,7 +314,8 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
     assert_eq!(peer.starts().len(), 1);
 }
 
-/// Such a table may be linked into the guest: it is better than none, also where every frame is looked up.
+/// Such a table may be linked into the guest: it is better than none, also where every frame is
+/// looked up.
 #[test]
 fn beside_a_recording_the_agents_own_table_serves() {
     const HELD: u32 = 7;
@@ -391,10 +353,7 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let needed = format!("{FULL_ROWS} rows");
     let block = format!("{} bytes", block(FULL_ROWS));
     let sent = format!("sending {room},");
-    has(
-        &stderr,
-        &[&needed, &sent, &format!("room for {room}"), &block],
-    );
+    has(&stderr, &[&needed, &sent, &format!("room for {room}"), &block]);
     let [rows] = &peer.tables()[..] else {
         panic!("one table");
     };
@@ -416,15 +375,13 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     assert_eq!(started.caller_table, Some(checksum_of(rows)));
 }
 
-/// Those of clients that were killed before they could fetch them: nobody else would, and each takes a place in the agent.
+/// Those of clients that were killed before they could fetch them: nobody else would, and each
+/// takes a place in the agent.
 #[test]
 fn first_seconds_that_nobody_fetches_any_more_are_discarded() {
     let image = Image::new();
     let left = vec![(5, "first-second-0badcafe"), (6, "first-seconds")];
-    let script = Script {
-        others: left,
-        ..image.guest(SMALL_ROWS / 2 - 1)
-    };
+    let script = Script { others: left, ..image.guest(SMALL_ROWS / 2 - 1) };
     let peer = Peer::start(script.clone());
     let arguments = ["--image", image.path()];
     start(0, &peer, &arguments, image.folder());
@@ -433,10 +390,7 @@ fn first_seconds_that_nobody_fetches_any_more_are_discarded() {
     assert!(!log.contains(&"stop 6".into()), "{log:?}");
 
     // Somebody is about to fetch it.
-    let peer = Peer::start(Script {
-        holder: Some("unikprof-client 0.1.0"),
-        ..script
-    });
+    let peer = Peer::start(Script { holder: Some("unikprof-client 0.1.0"), ..script });
     start(0, &peer, &arguments, image.folder());
     let log = peer.log();
     assert!(!log.contains(&"stop 5".into()), "{log:?}");
@@ -451,10 +405,7 @@ fn a_table_that_does_not_fit_is_an_error_where_every_frame_is_looked_up() {
     let block = format!("{} bytes", block(FULL_ROWS));
     let by_table = ["--image", image.path(), "--unwind", "table"];
     let stderr = start(5, &peer, &by_table, image.folder());
-    has(
-        &stderr,
-        &[&needed, "error", &format!("room for {room}"), &block],
-    );
+    has(&stderr, &[&needed, "error", &format!("room for {room}"), &block]);
     assert!(peer.starts().is_empty(), "nothing was started");
     assert!(peer.tables().is_empty());
 }
@@ -496,10 +447,7 @@ fn an_agent_with_little_room_gets_what_serves_the_interrupted_function() {
 #[test]
 fn without_an_image_callers_are_guessed_and_the_user_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    let peer = Peer::start(Script {
-        caller_rows: 1000,
-        ..Script::default()
-    });
+    let peer = Peer::start(Script { caller_rows: 1000, ..Script::default() });
     let stderr = start(0, &peer, &[], folder.path());
     has(&stderr, &["guessed", "--image"]);
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -516,10 +464,7 @@ fn without_an_image_callers_are_guessed_and_the_user_told_once() {
 #[test]
 fn a_wrong_image_is_refused_before_anything_is_sent() {
     let image = Image::new();
-    let peer = Peer::start(Script {
-        caller_rows: FULL_ROWS,
-        ..Script::default()
-    });
+    let peer = Peer::start(Script { caller_rows: FULL_ROWS, ..Script::default() });
     let stderr = start(6, &peer, &["--image", image.path()], image.folder());
     has(&stderr, &["c0ffee01", "abab"]);
     assert_eq!(peer.log(), ["hello"]);
@@ -529,15 +474,7 @@ fn a_wrong_image_is_refused_before_anything_is_sent() {
 fn the_file_holds_the_image_and_its_rows() {
     let image = Image::new();
     let (stdout, _) = expect(0, &["caller-table", "guest.elf"], image.folder());
-    has(
-        &stdout,
-        &[
-            "guest.elf.callers",
-            "c0ffee01",
-            "1750 in 14088 bytes",
-            "17592",
-        ],
-    );
+    has(&stdout, &["guest.elf.callers", "c0ffee01", "1750 in 14088 bytes", "17592"]);
     let bytes = fs::read(image.folder().join("guest.elf.callers")).unwrap();
     let file = TableFile::parse(&bytes).unwrap();
     assert_eq!(file.build_id(), BUILD_ID);
@@ -550,10 +487,8 @@ fn the_file_holds_the_image_and_its_rows() {
     assert_eq!(json["rows"], FULL_ROWS);
     assert_eq!(json["block_bytes"], block(FULL_ROWS + 2));
     assert_eq!(fs::read(image.folder().join("t")).unwrap(), bytes);
-    let piped = Command::new(PROGRAM)
-        .args(["caller-table", image.path(), "-o", "-"])
-        .output()
-        .unwrap();
+    let piped =
+        Command::new(PROGRAM).args(["caller-table", image.path(), "-o", "-"]).output().unwrap();
     assert_eq!(piped.stdout, bytes);
 }
 
@@ -565,11 +500,7 @@ fn what_yields_no_file_says_why() {
     let mut no_id = TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, &section)]);
     no_id.sections.truncate(1);
     fs::write(here.join("no-id"), no_id.bytes()).unwrap();
-    fs::write(
-        here.join("no-calls"),
-        TestElf::new(&[0xf4; 64], &[]).bytes(),
-    )
-    .unwrap();
+    fs::write(here.join("no-calls"), TestElf::new(&[0xf4; 64], &[]).bytes()).unwrap();
     fs::write(here.join("text"), "no ELF").unwrap();
     for (file, words) in [
         ("no-id", "--build-id"),
@@ -581,25 +512,18 @@ fn what_yields_no_file_says_why() {
         assert!(stderr.contains(words), "{file}: {stderr}");
         assert_eq!(stdout, "");
     }
-    assert_eq!(
-        fs::read_dir(here).unwrap().count(),
-        3,
-        "no file was written"
-    );
+    assert_eq!(fs::read_dir(here).unwrap().count(), 3, "no file was written");
 }
 
 /// The frame code of the first byte of the mapping.
 const CODE_BASE: u32 = 0x100;
 
-/// A recording of two functions, the first with a frame record and the second without, both as callers
-/// of a third; answers what `doctor` says of the frame pointers.
+/// A recording of two functions, the first with a frame record and the second without, both as
+/// callers of a third; answers what `doctor` says of the frame pointers.
 fn doctor_of_callers(image: &Image, epoch_flags: u32, kept: u64, without: u64) -> Value {
     // Return addresses; the calls before them lie where the frame record is complete.
     let (with_record, no_record) = (CODE_BASE + 9, CODE_BASE + STRIDE as u32 + 9);
-    let (leaf, outermost) = (
-        CODE_BASE + 2 * STRIDE as u32,
-        CODE_BASE + 4 * STRIDE as u32 + 9,
-    );
+    let (leaf, outermost) = (CODE_BASE + 2 * STRIDE as u32, CODE_BASE + 4 * STRIDE as u32 + 9);
     let peer = Peer::start(Script {
         epoch_flags,
         vcpus: vec![vec![
@@ -621,7 +545,8 @@ fn doctor_of_callers(image: &Image, epoch_flags: u32, kept: u64, without: u64) -
     check.unwrap().clone()
 }
 
-/// A chain of frame pointers passes over the callers of such a function, and the agent cannot see it.
+/// A chain of frame pointers passes over the callers of such a function, and the agent cannot see
+/// it.
 #[test]
 fn doctor_tells_of_callers_that_the_chain_passed_over() {
     let image = Image::new();

@@ -16,8 +16,8 @@ use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
 
-/// Runs the program with the words of this line, which single spaces separate, demands this exit code, and answers
-/// stdout and stderr.
+/// Runs the program with the words of this line, which single spaces separate, demands this exit
+/// code, and answers stdout and stderr.
 #[track_caller]
 fn expect(code: i32, line: &str, directory: &Path) -> (String, String) {
     program::run(code, &words(line), directory)
@@ -43,8 +43,8 @@ fn refused(code: i32, line: &str, words: &[&str]) {
     program::is_empty(directory.path());
 }
 
-/// A peer that is no agent, and the answer to `info` asked of it. The time is what a busy machine needs to bring them
-/// together; some are waited for so long, or tried again.
+/// A peer that is no agent, and the answer to `info` asked of it. The time is what a busy machine
+/// needs to bring them together; some are waited for so long, or tried again.
 #[track_caller]
 fn foreign(code: i32, words: &[&str], speak: impl Fn(TcpStream) + Send + 'static) {
     let peer = Peer::foreign(speak);
@@ -80,10 +80,7 @@ fn help_teaches() {
     let (help, _) = expect(0, "connect h events --help", here.path());
     assert!(help.contains("-30s") && !help.contains("12s"), "{help}");
     let (version, _) = expect(0, "--version", here.path());
-    assert_eq!(
-        version,
-        format!("unikprof-client {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(version, format!("unikprof-client {}\n", env!("CARGO_PKG_VERSION")));
     for shell in ["bash", "zsh", "fish"] {
         let (script, _) = expect(0, &format!("completions {shell}"), here.path());
         assert!(script.contains("unikprof-client"));
@@ -129,19 +126,13 @@ fn a_wrong_command_line_is_usage() {
     for (line, words) in [
         ("connect", &["Usage"][..]),
         ("connect h", &["Usage"]),
-        (
-            "connect info",
-            &["no address", "connect ADDR", "UNIKPROF_ADDR"],
-        ),
+        ("connect info", &["no address", "connect ADDR", "UNIKPROF_ADDR"]),
         ("connect h:0 info", &["port", "1 to 65535"]),
         ("connect http://h info", &["without a scheme"]),
         ("connect h record -F 0", &["above 0"]),
         ("connect h record -F 99999999", &["at most 1000000"]),
         ("connect h record --interval 0s", &["at least 1us"]),
-        (
-            "connect h record -F 9 --interval 1ms",
-            &["cannot be used with"],
-        ),
+        ("connect h record -F 9 --interval 1ms", &["cannot be used with"]),
         ("connect h record 30", &["`30s`"]),
         ("connect h record --name ", &["1 to 64 bytes"]),
         ("connect h record -o %x.svg", &["unknown placeholder", "%t"]),
@@ -179,10 +170,7 @@ fn the_address_may_be_in_the_environment() {
     let found = connect(&address, &["info"]);
     assert!(found.status.success(), "{found:?}");
     let found = connect("192.0.2.1:1", &[&address, "info"]);
-    assert!(
-        found.status.success(),
-        "the argument overrides it: {found:?}"
-    );
+    assert!(found.status.success(), "the argument overrides it: {found:?}");
     let wrong = connect("http://h", &["info"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let told = String::from_utf8(wrong.stderr).unwrap();
@@ -200,11 +188,7 @@ fn manual_pages_and_completions_are_installed_by_one_command() {
     let record = page("unikprof-client-connect-record.1");
     has(
         &record,
-        &[
-            "\\-\\-interval",
-            "record 30s",
-            "TH unikprof-client-connect-record 1  \"unikprof ",
-        ],
+        &["\\-\\-interval", "record 30s", "TH unikprof-client-connect-record 1  \"unikprof "],
     );
     for path in [
         "bash-completion/completions/unikprof-client",
@@ -226,11 +210,7 @@ const NOBODY: &str = "127.0.0.1:1";
 
 #[test]
 fn where_nothing_listens_there_is_no_connection() {
-    refused(
-        3,
-        &format!("connect {NOBODY} info"),
-        &["cannot connect", NOBODY, "refused"],
-    );
+    refused(3, &format!("connect {NOBODY} info"), &["cannot connect", NOBODY, "refused"]);
     refused(
         3,
         "connect no-such-host.invalid info",
@@ -253,13 +233,9 @@ fn other_servers_are_told_from_agents() {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     foreign(4, &["closed it without sending anything"], drop);
-    foreign(
-        4,
-        &["sent nothing within 4 s", "--timeout"],
-        |mut stream| {
-            let _ = std::io::copy(&mut stream, &mut std::io::sink());
-        },
-    );
+    foreign(4, &["sent nothing within 4 s", "--timeout"], |mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
     foreign(4, &["found `unik`"], |mut stream| {
         let _ = stream.write_all(b"unik");
     });
@@ -267,20 +243,11 @@ fn other_servers_are_told_from_agents() {
 
 #[test]
 fn agents_that_break_the_protocol_are_told_so() {
-    let theirs = VersionRange {
-        lowest: 7,
-        highest: 9,
-    };
-    foreign(
-        4,
-        &["version 7 to 9", "this client 1", "newer client"],
-        move |mut stream| {
-            let _ = stream.write_all(&preamble::encode(Preamble {
-                versions: theirs,
-                ..preamble::OPEN
-            }));
-        },
-    );
+    let theirs = VersionRange { lowest: 7, highest: 9 };
+    foreign(4, &["version 7 to 9", "this client 1", "newer client"], move |mut stream| {
+        let _ =
+            stream.write_all(&preamble::encode(Preamble { versions: theirs, ..preamble::OPEN }));
+    });
     foreign(4, &["1000000 bytes", "the limit is 16384"], |stream| {
         let mut header = [0x01, 0x80, 0, 0, 0, 0, 0, 0, 0, 0];
         header[2..6].copy_from_slice(&1_000_000_u32.to_le_bytes());
@@ -305,13 +272,9 @@ fn agents_that_break_the_protocol_are_told_so() {
     });
     // Stops in the middle of its mappings and says nothing more.
     let only_welcome = peer::welcome(&Script::default(), 1)[0].clone();
-    foreign(
-        3,
-        &["no response from the agent within 4 s", "hello messages"],
-        move |stream| {
-            greeted(stream, &only_welcome);
-        },
-    );
+    foreign(3, &["no response from the agent within 4 s", "hello messages"], move |stream| {
+        greeted(stream, &only_welcome);
+    });
 }
 
 #[test]
@@ -320,16 +283,7 @@ fn info_and_check_tell_what_there_is() {
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
     let (info, stderr) = connect(0, &peer, "info", here.path());
-    has(
-        &info,
-        &[
-            "web-1",
-            "2 vCPUs",
-            "abababab",
-            "/boot/guest.elf",
-            "100000 Hz",
-        ],
-    );
+    has(&info, &["web-1", "2 vCPUs", "abababab", "/boot/guest.elf", "100000 Hz"]);
     let warned = stderr.lines().count() == 1 && stderr.contains("requires no key");
     assert!(warned, "{stderr}");
     let (info, _) = connect(0, &peer, "info --json", here.path());
@@ -341,19 +295,13 @@ fn info_and_check_tell_what_there_is() {
     assert_eq!(status["recordings"][0]["state"], "finished");
     assert_eq!(status["nodes_capacity"], 8192);
     let (started, _) = connect(0, &peer, "start --name n", here.path());
-    has(
-        &started,
-        &["started recording 3 `n`: running time at 997 Hz"],
-    );
+    has(&started, &["started recording 3 `n`: running time at 997 Hz"]);
 }
 
 #[test]
 fn a_guests_name_cannot_move_the_cursor() {
     let here = tempfile::tempdir().unwrap();
-    let peer = Peer::start(Script {
-        guest_name: "web\x1b[2J/../x",
-        ..Script::default()
-    });
+    let peer = Peer::start(Script { guest_name: "web\x1b[2J/../x", ..Script::default() });
     let (info, _) = connect(0, &peer, "info", here.path());
     assert!(!info.contains('\x1b'), "{info:?}");
     let (out, _) = connect(0, &peer, "record 1s -o %n.unikprof", here.path());
@@ -372,31 +320,19 @@ fn a_recording_becomes_every_format() {
         here.path(),
     );
     assert!(out.contains("18 samples of web-1"), "{out}");
-    assert!(
-        !stderr.contains('\r') && !stderr.contains('\x1b'),
-        "no progress here: {stderr:?}"
-    );
+    assert!(!stderr.contains('\r') && !stderr.contains('\x1b'), "no progress here: {stderr:?}");
     for name in ["r.unikprof", "r.folded", "r.pb.gz", "r.json", "r.txt"] {
-        assert!(
-            out.contains(name) && here.path().join(name).exists(),
-            "{name}: {out}"
-        );
+        assert!(out.contains(name) && here.path().join(name).exists(), "{name}: {out}");
     }
     let (text, _) = expect(0, "report r.unikprof", here.path());
     assert!(text.contains("recorded"), "{text}");
     let (json, _) = expect(0, "report r.unikprof --json", here.path());
     let _ = program::json(&json);
     let (folded, _) = expect(0, "report r.unikprof --format folded", here.path());
-    assert_eq!(
-        folded,
-        fs::read_to_string(here.path().join("r.folded")).unwrap()
-    );
+    assert_eq!(folded, fs::read_to_string(here.path().join("r.folded")).unwrap());
     refused(
         2,
-        &format!(
-            "report {} -o again.unikprof",
-            here.path().join("r.unikprof").to_str().unwrap()
-        ),
+        &format!("report {} -o again.unikprof", here.path().join("r.unikprof").to_str().unwrap()),
         &["cannot write a .unikprof file"],
     );
 }
@@ -406,19 +342,14 @@ fn a_report_alone_leaves_no_recording_behind() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     connect(0, &peer, "record 1s -o %n.folded", here.path());
-    let left: Vec<_> = fs::read_dir(here.path())
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
+    let left: Vec<_> = fs::read_dir(here.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["web-1.folded"]);
     let (out, _) = connect(0, &peer, "dump -o - --format folded", here.path());
-    assert_eq!(
-        out,
-        fs::read_to_string(here.path().join("web-1.folded")).unwrap()
-    );
+    assert_eq!(out, fs::read_to_string(here.path().join("web-1.folded")).unwrap());
 }
 
-/// Runs the program after a line of shell in the same process, so that `$$` is the program's own id.
+/// Runs the program after a line of shell in the same process, so that `$$` is the program's own
+/// id.
 #[cfg(unix)]
 fn run_after(shell: &str, line: &str, directory: &Path) -> Output {
     Command::new("sh")
@@ -434,7 +365,8 @@ fn run_after(shell: &str, line: &str, directory: &Path) -> Output {
         .unwrap()
 }
 
-/// Whoever guesses the name of the recording behind a report could have another file replaced and deleted.
+/// Whoever guesses the name of the recording behind a report could have another file replaced and
+/// deleted.
 #[cfg(unix)]
 #[test]
 fn a_temporary_recording_follows_no_link_that_waits_for_it() {
@@ -449,10 +381,7 @@ fn a_temporary_recording_follows_no_link_that_waits_for_it() {
         let output = run_after(links, &dump, here.path());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{stderr}");
-        assert_eq!(
-            fs::read_to_string(&victim).ok().as_deref(),
-            Some("precious")
-        );
+        assert_eq!(fs::read_to_string(&victim).ok().as_deref(), Some("precious"));
         let mut left = fs::read_dir(here.path()).unwrap();
         let stray = left.find(|entry| {
             let entry = entry.as_ref().unwrap();
@@ -492,20 +421,9 @@ fn recordings_are_their_owners_alone() {
 fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
-    let (_, stderr) = connect(
-        7,
-        &peer,
-        "record 1s -o /dev/full --format text",
-        here.path(),
-    );
+    let (_, stderr) = connect(7, &peer, "record 1s -o /dev/full --format text", here.path());
     has(&stderr, &["/dev/full", "is complete, in "]);
-    let kept = stderr
-        .split("is complete, in ")
-        .nth(1)
-        .unwrap()
-        .split(';')
-        .next()
-        .unwrap();
+    let kept = stderr.split("is complete, in ").nth(1).unwrap().split(';').next().unwrap();
     expect(0, &format!("report {kept}"), here.path());
     fs::remove_file(kept).unwrap();
 }
@@ -539,28 +457,20 @@ fn many_stacks() -> Vec<(u32, Vec<u32>, u64)> {
     (0..2_000).map(stack).collect()
 }
 
-/// An older epoch is safe on disk, and cleared in the guest, when there is no more room: it is kept whole, and
-/// no half of the newer one.
+/// An older epoch is safe on disk, and cleared in the guest, when there is no more room: it is kept
+/// whole, and no half of the newer one.
 #[test]
 fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     let here = tempfile::tempdir().unwrap();
-    let script = Script {
-        vcpus: vec![many_stacks()],
-        older_epoch: true,
-        ..Script::default()
-    };
+    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
     let roomy = Peer::start(script.clone());
     connect(0, &roomy, "dump -o whole.unikprof", here.path());
-    let length = fs::metadata(here.path().join("whole.unikprof"))
-        .unwrap()
-        .len();
+    let length = fs::metadata(here.path().join("whole.unikprof")).unwrap().len();
 
     let peer = Peer::start(script.clone());
-    // The limit stands for a full disk: three quarters of what would be written, in blocks of 512 bytes.
-    let limited = format!(
-        "trap '' XFSZ; ulimit -f {}; exec \"$@\"",
-        length * 3 / 4 / 512
-    );
+    // The limit stands for a full disk: three quarters of what would be written, in blocks of 512
+    // bytes.
+    let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", length * 3 / 4 / 512);
     let output = Command::new("sh")
         .args(["-c", &limited, "sh", PROGRAM])
         .args(["connect", &peer.address.to_string(), "dump"])
@@ -578,17 +488,14 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     assert!(out.contains("the recording is incomplete"), "{out}");
 }
 
-/// An older epoch is safe on disk, and cleared in the guest, when the line breaks within the next one and the disk has
-/// no room to say so: the file is kept, and what is told is that it is incomplete.
+/// An older epoch is safe on disk, and cleared in the guest, when the line breaks within the next
+/// one and the disk has no room to say so: the file is kept, and what is told is that it is
+/// incomplete.
 #[cfg(unix)]
 #[test]
 fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     let here = tempfile::tempdir().unwrap();
-    let script = Script {
-        vcpus: vec![many_stacks()],
-        older_epoch: true,
-        ..Script::default()
-    };
+    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
     let peer = Peer::start(script.clone());
     connect(0, &peer, "dump -o whole.unikprof", here.path());
     let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
@@ -619,11 +526,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
 #[test]
 fn a_refusal_is_told() {
     let peer = Peer::start(Script {
-        refuses: Some((
-            types::START,
-            refusal::UNFETCHED,
-            "`nightly` waits to be fetched",
-        )),
+        refuses: Some((types::START, refusal::UNFETCHED, "`nightly` waits to be fetched")),
         ..Script::default()
     });
     let address = peer.address.to_string();
@@ -664,56 +567,16 @@ fn bad_input_files() {
     let another = format!("--image {PROGRAM}");
     for (code, line, words) in [
         (6, format!("report {none}"), &["cannot read", "none"][..]),
-        (
-            6,
-            format!("report {folder}"),
-            &["the folder has no .unikprof file"],
-        ),
-        (
-            6,
-            format!("report {text}"),
-            &["not a unikprof recording", "found `not a recording`"],
-        ),
-        (
-            6,
-            format!("report {empty}"),
-            &["not a unikprof recording", "found an empty file"],
-        ),
-        (
-            6,
-            format!("report {begun} --salvage"),
-            &["damaged at byte", "nothing can be salvaged"],
-        ),
-        (
-            6,
-            format!("report {cut}"),
-            &["damaged at byte", "--salvage"],
-        ),
-        (
-            2,
-            format!("report {recording} --vcpu 0,7"),
-            &["has no vCPU 7", "it has 0"],
-        ),
-        (
-            6,
-            format!("report {recording} {another}"),
-            &["build-id", "abababab", "--force-image"],
-        ),
-        (
-            6,
-            format!("report {recording} --image {text}"),
-            &["not an ELF file"],
-        ),
-        (
-            6,
-            format!("report {recording} --symbols {text}"),
-            &["contains no functions"],
-        ),
-        (
-            6,
-            format!("connect {address} record 1s -o r.svg {another}"),
-            &["build-id", "abababab"],
-        ),
+        (6, format!("report {folder}"), &["the folder has no .unikprof file"]),
+        (6, format!("report {text}"), &["not a unikprof recording", "found `not a recording`"]),
+        (6, format!("report {empty}"), &["not a unikprof recording", "found an empty file"]),
+        (6, format!("report {begun} --salvage"), &["damaged at byte", "nothing can be salvaged"]),
+        (6, format!("report {cut}"), &["damaged at byte", "--salvage"]),
+        (2, format!("report {recording} --vcpu 0,7"), &["has no vCPU 7", "it has 0"]),
+        (6, format!("report {recording} {another}"), &["build-id", "abababab", "--force-image"]),
+        (6, format!("report {recording} --image {text}"), &["not an ELF file"]),
+        (6, format!("report {recording} --symbols {text}"), &["contains no functions"]),
+        (6, format!("connect {address} record 1s -o r.svg {another}"), &["build-id", "abababab"]),
     ] {
         refused(code, &line, words);
     }
@@ -741,10 +604,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 #[test]
 fn ctrl_c_keeps_what_was_sampled() {
     let here = tempfile::tempdir().unwrap();
-    let peer = Peer::start(Script {
-        ends_by_itself: false,
-        ..Script::default()
-    });
+    let peer = Peer::start(Script { ends_by_itself: false, ..Script::default() });
     let child = Command::new(PROGRAM)
         .args(["connect", &peer.address.to_string(), "record"])
         .args(["-o", "r.unikprof"])
@@ -754,17 +614,11 @@ fn ctrl_c_keeps_what_was_sampled() {
         .spawn()
         .unwrap();
     peer.wait_for("check");
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
-    assert!(
-        String::from_utf8(output.stderr)
-            .unwrap()
-            .contains("the samples so far are kept")
-    );
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the samples so far are kept"));
     assert_eq!(peer.asked("stop"), 1);
     expect(0, "report r.unikprof", here.path());
 }
@@ -780,16 +634,10 @@ fn recorded(script: Script, directory: &Path) -> String {
 #[test]
 fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     let here = tempfile::tempdir().unwrap();
-    let blocked = Script {
-        mode: 2,
-        ..Script::default()
-    };
+    let blocked = Script { mode: 2, ..Script::default() };
     let file = recorded(blocked, here.path());
     let (stdout, stderr) = expect(0, &format!("doctor {file}"), here.path());
-    assert!(
-        stdout.starts_with("source                the file run.unikprof"),
-        "{stdout}"
-    );
+    assert!(stdout.starts_with("source                the file run.unikprof"), "{stdout}");
     assert!(stdout.contains("This profile can be trusted"), "{stdout}");
     assert_eq!(stderr, "");
 
@@ -800,10 +648,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     assert_eq!(document["trustworthy"], false);
     assert_eq!(document["source"], "the file run.unikprof");
     let checks = document["checks"].as_array().unwrap();
-    let enough = checks
-        .iter()
-        .find(|check| check["name"] == "enough")
-        .unwrap();
+    let enough = checks.iter().find(|check| check["name"] == "enough").unwrap();
     assert_eq!(enough["verdict"], "bad");
     assert_eq!(enough["figures"]["samples"], 18);
     assert_eq!(stderr, "", "the verdict is the result, not an error");
@@ -864,10 +709,7 @@ fn doctor_says_whether_it_took_a_file_or_an_address() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("web"), "").unwrap();
     let (_, stderr) = expect(6, "doctor web", here.path());
-    has(
-        &stderr,
-        &["using the file web; for the agent, write `web:7777`"],
-    );
+    has(&stderr, &["using the file web; for the agent, write `web:7777`"]);
     refused(6, "doctor gone.unikprof", &["gone.unikprof"]);
     // A mistyped file's name could be a host's: the error says that it was looked up as one.
     refused(

@@ -76,20 +76,9 @@ fn settings_replace_those_before_and_nothing_else() {
     let written = folder.must(&["--key", "guest.key", "--dhcp", "--record", "flight"]);
     assert!(written.contains(&guests.id().to_string()), "{written}");
     let digits = guests.to_text();
-    assert!(
-        !written.contains(digits.trim_start_matches("unikprof-key-1:")),
-        "{written}"
-    );
+    assert!(!written.contains(digits.trim_start_matches("unikprof-key-1:")), "{written}");
 
-    folder.must(&[
-        "--open",
-        "--address",
-        "10.0.0.5/24",
-        "--gateway",
-        "10.0.0.1",
-        "--port",
-        "7000",
-    ]);
+    folder.must(&["--open", "--address", "10.0.0.5/24", "--gateway", "10.0.0.1", "--port", "7000"]);
     let bytes = fs::read(folder.path("guest.elf")).unwrap();
     let place = AT + MAGIC.len()..AT + MAGIC.len() + CAPACITY;
     let expected = "access=open\naddress=10.0.0.5/24\ngateway=10.0.0.1\nport=7000\n";
@@ -108,10 +97,7 @@ fn traces_are_allowed_in_the_image() {
     let place = AT + MAGIC.len()..AT + MAGIC.len() + CAPACITY;
     let tracer = key(&folder.path("t.key"), Role::Control);
     let shown = folder.must(&["--trace", "t.key", "--dhcp"]);
-    assert!(
-        shown.contains(&format!("trace        key {}", tracer.id())),
-        "{shown}"
-    );
+    assert!(shown.contains(&format!("trace        key {}", tracer.id())), "{shown}");
     let bytes = fs::read(folder.path("guest.elf")).unwrap();
     let expected = format!("trace={}\naddress=dhcp\n", tracer.to_text().trim());
     assert_eq!(text(&bytes[place.clone()]), Ok(&*expected));
@@ -128,10 +114,7 @@ fn the_settings_are_shown_without_secrets() {
     let view = key(&folder.path("view.key"), Role::View);
     folder.must(&["--view", "view.key", "--dhcp"]);
     let shown = folder.must(&[]);
-    assert!(
-        shown.contains(&format!("view         key {}", view.id())),
-        "{shown}"
-    );
+    assert!(shown.contains(&format!("view         key {}", view.id())), "{shown}");
     assert!(!shown.contains("unikprof-key-1:"), "{shown}");
     folder.must(&["--dhcp"]);
     assert!(folder.must(&[]).contains("nobody can connect"));
@@ -153,11 +136,7 @@ fn what_cannot_be_done_leaves_the_image_alone() {
     let broadcast = ["--address", "10.0.0.5/24", "--gateway", "255.255.255.255"];
     folder.fails(&broadcast, exit_code::USAGE, "unicast");
     folder.fails(&["--port", "0"], exit_code::USAGE, "1..=65535");
-    folder.fails(
-        &["--record", "two\nlines"],
-        exit_code::USAGE,
-        "control characters",
-    );
+    folder.fails(&["--record", "two\nlines"], exit_code::USAGE, "control characters");
     folder.fails(&["--key", "none.key"], exit_code::INPUT, "none.key");
     folder.fails(&["-o", "other.elf"], exit_code::USAGE, "name a setting");
 

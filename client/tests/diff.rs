@@ -1,4 +1,5 @@
-//! `diff` as its users meet it: what changed between two recordings, what it refuses, and its exit codes.
+//! `diff` as its users meet it: what changed between two recordings, what it refuses, and its exit
+//! codes.
 #![allow(clippy::unwrap_used)]
 
 mod peer;
@@ -31,14 +32,12 @@ const SYMBOLS: &str = "\
 /// The stacks below `main`, by the numbers of [`ring::stack`] from 1 on.
 const STACKS: [&[u32]; 3] = [&[0x120, 0x110], &[0x130, 0x110], &[0x140, 0x110]];
 
-/// A recording of 40 s in which each span `request` takes the samples of so many of each stack, in shuffled order. The
-/// counter `bytes` grows by 7 in each, `level` rises and falls.
+/// A recording of 40 s in which each span `request` takes the samples of so many of each stack, in
+/// shuffled order. The counter `bytes` grows by 7 in each, `level` rises and falls.
 fn recording(guest: &'static str, requests: u64, hits: [u64; 3], seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut random = move |below: u64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below.max(1)
     };
     let step_ns = (ENDED - BEGAN) / (requests * (hits.iter().sum::<u64>() + 6));
@@ -99,30 +98,21 @@ fn file(guest: &'static str, rings: &[u8]) -> Vec<u8> {
         vcpus: 0,
         caller_table: None,
     };
-    let script = Script {
-        guest_name: guest,
-        ..Script::default()
-    };
+    let script = Script { guest_name: guest, ..Script::default() };
     [
         preamble(1).to_vec(),
-        encode(&FileHeader {
-            client: "agent",
-            created_unix_ns: 1,
-        }),
+        encode(&FileHeader { client: "agent", created_unix_ns: 1 }),
         peer::welcome(&script, 1_000).concat(),
         encode(&head),
         ring::names(&["request", "bytes", "level"], 0),
         rings.to_vec(),
-        encode(&FileEnd {
-            complete: true,
-            reason: "",
-        }),
+        encode(&FileEnd { complete: true, reason: "" }),
     ]
     .concat()
 }
 
-/// A folder with `old.unikprof` and others: `same`, one whose `hash` is slower by half, one in which `copy` is called
-/// `words`, and one of another guest.
+/// A folder with `old.unikprof` and others: `same`, one whose `hash` is slower by half, one in
+/// which `copy` is called `words`, and one of another guest.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in [
@@ -161,10 +151,7 @@ fn function<'j>(json: &'j Value, name: &str) -> &'j Value {
 #[track_caller]
 fn holds(interval: &Value, truth: f64) {
     let end = |at: usize| interval[at].as_f64().unwrap();
-    assert!(
-        end(0) <= truth && truth <= end(1),
-        "{interval} lacks {truth}"
-    );
+    assert!(end(0) <= truth && truth <= end(1), "{interval} lacks {truth}");
     assert!(end(1) - end(0) < 0.2, "{interval} tells nothing");
 }
 
@@ -177,10 +164,7 @@ fn the_function_that_became_slower_is_the_cause() {
     assert_eq!(function(&by_share, "hash")["verdict"], "slower");
     assert_eq!(function(&by_share, "copy")["verdict"], "share");
     holds(&function(&by_share, "hash")["cause"]["interval"], 1.5);
-    holds(
-        &function(&by_share, "hash")["self"]["interval"],
-        6.0 / 16.0 / (4.0 / 14.0),
-    );
+    holds(&function(&by_share, "hash")["self"]["interval"], 6.0 / 16.0 / (4.0 / 14.0));
     let by_call = json("slow", &["--per", "request"], folder.path());
     assert_eq!(function(&by_call, "copy")["verdict"], "");
     holds(&function(&by_call, "hash")["self"]["interval"], 1.5);
@@ -216,7 +200,8 @@ fn equal_work_in_a_longer_recording_is_no_change() {
     }
 }
 
-/// A function that vanished and one that appeared stay in the table; as a pair that has equal time they are moved.
+/// A function that vanished and one that appeared stay in the table; as a pair that has equal time
+/// they are moved.
 #[test]
 fn a_renamed_function_is_moved_until_its_name_is_given() {
     let folder = folder();
@@ -252,17 +237,12 @@ fn the_flame_graph_names_both_recordings_and_every_function() {
     let [copy, words] = ["copy [moved", "words [moved"];
     program::has(
         &svg,
-        &[
-            "base old.unikprof",
-            "new renamed.unikprof",
-            copy,
-            words,
-            "rgb(227,194,107)",
-        ],
+        &["base old.unikprof", "new renamed.unikprof", copy, words, "rgb(227,194,107)"],
     );
 }
 
-/// Whatever a function calls itself is in the data alone, which is base64; and the page asks nobody for anything.
+/// Whatever a function calls itself is in the data alone, which is base64; and the page asks nobody
+/// for anything.
 #[test]
 fn the_page_has_its_names_in_its_data_alone() {
     let folder = folder();
@@ -286,10 +266,7 @@ fn the_page_has_its_names_in_its_data_alone() {
     ] {
         assert!(!program.contains(word), "{word}");
     }
-    assert!(
-        program.contains("default-src 'none'; script-src 'sha256-"),
-        "{before}"
-    );
+    assert!(program.contains("default-src 'none'; script-src 'sha256-"), "{before}");
 }
 
 /// The exit code and the last line on stderr say whether the new recording is slower.
@@ -301,31 +278,19 @@ fn a_slower_recording_fails_if_asked() {
         program::json(stderr.lines().last().unwrap())
     };
     let slower = line(13, "slow", &["--fail-on", "significant"]);
-    assert_eq!(
-        (&slower["diff"], &slower["basis"]),
-        (&"slower".into(), &"blocks".into())
-    );
+    assert_eq!((&slower["diff"], &slower["basis"]), (&"slower".into(), &"blocks".into()));
     assert_eq!(slower["slower"][0]["function"], "hash");
-    assert_eq!(
-        line(13, "slow", &["--fail-on", "5%"])["slower"][0]["function"],
-        "hash"
-    );
+    assert_eq!(line(13, "slow", &["--fail-on", "5%"])["slower"][0]["function"], "hash");
     // `hash` takes a seventh of all time more, though its share grows by an eleventh only.
     let by_share = line(13, "slow", &["--fail-on", "10%"]);
     let growth = by_share["slower"][0]["growth"].as_f64().unwrap();
     assert!((growth - 1.0 / 7.0).abs() < 0.02, "{by_share}");
-    assert_eq!(
-        line(0, "slow", &["--fail-on", "18%"])["slower"],
-        Value::Array(vec![])
-    );
+    assert_eq!(line(0, "slow", &["--fail-on", "18%"])["slower"], Value::Array(vec![]));
     // All of a request takes a seventh more.
     let by_call = line(13, "slow", &["--fail-on", "10%", "--per", "request"]);
     assert!(by_call["total"].as_f64().unwrap() > 0.1, "{by_call}");
     line(0, "slow", &["--fail-on", "20%", "--per", "request"]);
-    assert_eq!(
-        line(0, "same", &["--fail-on", "significant"])["diff"],
-        "passed"
-    );
+    assert_eq!(line(0, "same", &["--fail-on", "significant"])["diff"], "passed");
     for wrong in ["5", "-5%", "0%", "much"] {
         let (_, stderr) = diff(2, "same", &[&format!("--fail-on={wrong}")], folder.path());
         program::has(&stderr, &["expected `significant`, or a percentage"]);
@@ -348,16 +313,13 @@ fn what_cannot_be_compared_is_refused() {
     program::has(&stderr, &["`level` falls in old.unikprof"]);
     let (_, stderr) = diff(2, "same", &["-o", "out.pdf"], folder.path());
     program::has(&stderr, &["out.pdf", ".json"]);
-    fs::write(
-        folder.path().join("empty.unikprof"),
-        file("web", &rings(&[])),
-    )
-    .unwrap();
+    fs::write(folder.path().join("empty.unikprof"), file("web", &rings(&[]))).unwrap();
     let (_, stderr) = diff(6, "empty", &[], folder.path());
     program::has(&stderr, &["empty.unikprof", "no samples"]);
 }
 
-/// Programs without a common function, and too few samples of it: figures that nobody can use are none.
+/// Programs without a common function, and too few samples of it: figures that nobody can use are
+/// none.
 #[test]
 fn what_recordings_could_show_is_said_in_any_case() {
     let folder = folder();
@@ -367,20 +329,11 @@ fn what_recordings_could_show_is_said_in_any_case() {
     }
     let power = |new: &str| {
         let (text, _) = diff(0, new, &[], folder.path());
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("power "))
-            .unwrap();
+        let line = text.lines().find(|line| line.starts_with("power ")).unwrap();
         line.to_owned()
     };
-    program::has(
-        &power("same"),
-        &["the smallest slow-down", "; to find 1 %, record "],
-    );
-    program::has(
-        &power("few"),
-        &["twice as long", "less than 80 %", " h and "],
-    );
+    program::has(&power("same"), &["the smallest slow-down", "; to find 1 %, record "]);
+    program::has(&power("few"), &["twice as long", "less than 80 %", " h and "]);
     program::has(&power("apart"), &["no slow-down would be found"]);
 }
 
@@ -405,7 +358,8 @@ fn parts_of_the_time_are_compared() {
     program::has(&stderr, &["`nothing`", "`request`"]);
 }
 
-/// The rings of a dump go back to before the dump before it: compared is the time of what each of them counted.
+/// The rings of a dump go back to before the dump before it: compared is the time of what each of
+/// them counted.
 #[test]
 fn a_dump_is_compared_without_the_time_before_it() {
     let folder = folder();
@@ -417,18 +371,11 @@ fn a_dump_is_compared_without_the_time_before_it() {
             record(kind::SAMPLE, from + at * step, ring::stack(stack), 1)
         })
     };
-    let first = || {
-        [record(kind::BEGAN, began, 3, 0)]
-            .into_iter()
-            .chain(samples(began, 1))
-    };
+    let first = || [record(kind::BEGAN, began, 3, 0)].into_iter().chain(samples(began, 1));
     let write = |name: &str, epochs: &[u64], hash: u64, records: &[Record]| {
         let script = Script {
             guest_name: "web",
-            vcpus: vec![vec![
-                (0, vec![0x120], hash * 100),
-                (0, vec![0x130], 400 - hash * 100),
-            ]],
+            vcpus: vec![vec![(0, vec![0x120], hash * 100), (0, vec![0x130], 400 - hash * 100)]],
             ..Script::default()
         };
         let rings = [ring::names(&[], 0), rings(records)].concat();
@@ -449,8 +396,8 @@ fn a_dump_is_compared_without_the_time_before_it() {
     assert_eq!((&hash["base"], &hash["new"]), (&0.25.into(), &0.75.into()));
 }
 
-/// What was fetched again and again has its times by the fetches: a file of a long recording, and a folder of dumps. A
-/// burst in one of them is no change.
+/// What was fetched again and again has its times by the fetches: a file of a long recording, and a
+/// folder of dumps. A burst in one of them is no change.
 #[test]
 fn counts_of_many_fetches_are_compared_by_these() {
     let folder = folder();
@@ -473,9 +420,7 @@ fn counts_of_many_fetches_are_compared_by_these() {
     write("old", 1..=40, &usual);
     write("same", 1..=50, &usual);
     write("slow", 1..=40, &|fetch| 2 * usual(fetch));
-    write("burst", 1..=40, &|fetch| {
-        usual(fetch) + if fetch == 9 { 900 } else { 0 }
-    });
+    write("burst", 1..=40, &|fetch| usual(fetch) + if fetch == 9 { 900 } else { 0 });
     write("few", 1..=29, &|fetch| 2 * usual(fetch));
 
     let slow = json("slow", &[], folder.path());
@@ -521,27 +466,13 @@ fn counts_without_times_claim_less() {
         peer::write_file(&path, &script, &[1], &[], None);
     }
     let found = json("slow", &[], folder.path());
-    assert_eq!(
-        (&found["basis"], &found["base"]["blocks"]),
-        (&"counts".into(), &0.into())
-    );
-    let verdicts: Vec<&Value> = found["functions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|f| &f["verdict"])
-        .collect();
+    assert_eq!((&found["basis"], &found["base"]["blocks"]), (&"counts".into(), &0.into()));
+    let verdicts: Vec<&Value> =
+        found["functions"].as_array().unwrap().iter().map(|f| &f["verdict"]).collect();
     assert!(verdicts.contains(&&"maybe".into()), "{found:#}");
     assert!(!verdicts.contains(&&"slower".into()), "{found:#}");
     let (text, stderr) = diff(0, "slow", &[], folder.path());
-    program::has(
-        &text,
-        &[
-            "from counts without times",
-            "possibly changed",
-            "as independent",
-        ],
-    );
+    program::has(&text, &["from counts without times", "possibly changed", "as independent"]);
     assert_eq!(stderr, "");
     for more in [&["--fail-on", "significant"][..], &["--per", "request"]] {
         let (stdout, stderr) = diff(6, "slow", more, folder.path());

@@ -64,17 +64,12 @@ fn all_formats_count_the_same_and_keep_hostile_names_as_text() {
         period_ns: 1_000,
         ..RecordingInfo::default()
     });
-    let frames: Vec<Frame> = (0..128)
-        .map(|at| Frame::leaf(0x1000 + at * 0x100))
-        .collect();
+    let frames: Vec<Frame> = (0..128).map(|at| Frame::leaf(0x1000 + at * 0x100)).collect();
     let mut counted = 0;
     for vcpu in 0..64 {
         let count = 1 + u64::from(vcpu);
         builder.add_stack(vcpu, count, &frames).unwrap();
-        builder.add_vcpu(VcpuStats {
-            vcpu,
-            ..VcpuStats::default()
-        });
+        builder.add_vcpu(VcpuStats { vcpu, ..VcpuStats::default() });
         counted += count;
     }
     for (format, written) in written(&builder.finish(), &symbols) {

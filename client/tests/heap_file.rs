@@ -42,11 +42,7 @@ fn live(held: Vec<live::Sample>) -> Script {
         mode: mode::LIVE,
         interval_bytes: INTERVAL,
         period_ns: 0,
-        vcpus: vec![vec![
-            (0, vec![0x130, 0x110], 0),
-            (1, vec![0x150], 0),
-            (1, vec![0x170], 0),
-        ]],
+        vcpus: vec![vec![(0, vec![0x130, 0x110], 0), (1, vec![0x150], 0), (1, vec![0x170], 0)]],
         held: vec![held],
         allocated_bytes: 1 << 20,
         freed_samples: 40,
@@ -55,11 +51,7 @@ fn live(held: Vec<live::Sample>) -> Script {
 }
 
 fn held(node: u64, size: u64, born_ns: u64) -> live::Sample {
-    live::Sample {
-        node,
-        size,
-        born_ns,
-    }
+    live::Sample { node, size, born_ns }
 }
 
 fn write(directory: &Path, name: &str, script: &Script, epochs: &[u64]) -> PathBuf {
@@ -71,16 +63,9 @@ fn write(directory: &Path, name: &str, script: &Script, epochs: &[u64]) -> PathB
 fn stacks(recording: &Recording) -> Vec<(Vec<Frame>, u64)> {
     let profile = &recording.profile;
     let frames = |sample: &unikprof_client::profile::Sample| {
-        profile
-            .stack(sample.node)
-            .map(|id| profile.frame(id))
-            .collect()
+        profile.stack(sample.node).map(|id| profile.frame(id)).collect()
     };
-    let mut stacks: Vec<_> = profile
-        .samples()
-        .iter()
-        .map(|s| (frames(s), s.count))
-        .collect();
+    let mut stacks: Vec<_> = profile.samples().iter().map(|s| (frames(s), s.count)).collect();
     stacks.sort();
     stacks
 }
@@ -101,19 +86,13 @@ fn sizes_become_bytes_and_not_functions() {
     let path = write(directory.path(), "a.unikprof", &alloc(), &[7]);
     let recording = Recording::open(&path, Reading::Strict).unwrap();
     let info = recording.profile.recording();
-    assert_eq!(
-        (info.mode, info.unit(), info.interval_bytes),
-        (Mode::Alloc, Unit::Bytes, INTERVAL)
-    );
+    assert_eq!((info.mode, info.unit(), info.interval_bytes), (Mode::Alloc, Unit::Bytes, INTERVAL));
     assert_eq!(info.warnings, Vec::<String>::new());
     assert_eq!(
         stacks(&recording),
         [
             (vec![caller(0x130), caller(0x110)], 5 * 4096),
-            (
-                vec![caller(0x150), caller(0x130), caller(0x110)],
-                estimated().0.round() as u64
-            ),
+            (vec![caller(0x150), caller(0x130), caller(0x110)], estimated().0.round() as u64),
         ]
     );
 }
@@ -155,24 +134,18 @@ fn reports_show_bytes_or_objects_with_their_intervals() {
         .collect();
     let share = bytes / all;
     assert!(interval[0] < share && share < interval[1], "{sampled}");
-    let (text, _) = run(
-        0,
-        &["report", "a.unikprof", "--by", "objects", "--json"],
-        directory.path(),
-    );
+    let (text, _) =
+        run(0, &["report", "a.unikprof", "--by", "objects", "--json"], directory.path());
     let report = json(&text);
     assert_eq!(report["recording"]["unit"], "objects");
     assert_eq!(report["samples"]["recorded"], 5 + objects.round() as u64);
-    let (folded, _) = run(
-        0,
-        &["report", "a.unikprof", "-o", "-", "--format", "folded"],
-        directory.path(),
-    );
+    let (folded, _) =
+        run(0, &["report", "a.unikprof", "-o", "-", "--format", "folded"], directory.path());
     has(&folded, &[" 20480\n"]);
 }
 
-/// Guards a refusal that names a sampling period of 0 ns, or a request's number, which is all that an agent without the
-/// feature can say.
+/// Guards a refusal that names a sampling period of 0 ns, or a request's number, which is all that
+/// an agent without the feature can say.
 #[test]
 fn a_guest_without_the_feature_is_told_what_to_build() {
     let here = tempfile::tempdir().unwrap();
@@ -201,11 +174,7 @@ fn a_guest_without_the_feature_is_told_what_to_build() {
             "traces       not allowed by the guest",
         ],
     );
-    assert!(
-        !peer.log().contains(&"start".to_owned()),
-        "{:?}",
-        peer.log()
-    );
+    assert!(!peer.log().contains(&"start".to_owned()), "{:?}", peer.log());
 }
 
 #[test]
@@ -214,23 +183,11 @@ fn what_is_about_time_is_refused() {
     write(directory.path(), "a.unikprof", &alloc(), &[7]);
     write(directory.path(), "t.unikprof", &Script::default(), &[7]);
     for (words, expected) in [
-        (
-            &["report", "a.unikprof", "--last", "1s"][..],
-            "is shown as a whole",
-        ),
-        (
-            &["report", "a.unikprof", "--timeline"],
-            "lists samples of time",
-        ),
-        (
-            &["report", "t.unikprof", "--by", "bytes"],
-            "the recording is of mode cpu",
-        ),
+        (&["report", "a.unikprof", "--last", "1s"][..], "is shown as a whole"),
+        (&["report", "a.unikprof", "--timeline"], "lists samples of time"),
+        (&["report", "t.unikprof", "--by", "bytes"], "the recording is of mode cpu"),
         (&["script", "a.unikprof"], "prints samples of time"),
-        (
-            &["leaks", "a.unikprof"],
-            "is of mode alloc; leaks are found in recordings of mode live",
-        ),
+        (&["leaks", "a.unikprof"], "is of mode alloc; leaks are found in recordings of mode live"),
         (&["leaks", "t.unikprof"], "is of mode cpu"),
     ] {
         let (_, error) = run(2, words, directory.path());
@@ -253,10 +210,7 @@ fn what_is_held_is_that_of_the_last_epoch_with_its_age() {
         stacks(&profile),
         [
             (vec![caller(0x150), caller(0x130), caller(0x110)], 5_000),
-            (
-                vec![caller(0x170), caller(0x130), caller(0x110)],
-                (64.0 / p).round() as u64
-            ),
+            (vec![caller(0x170), caller(0x130), caller(0x110)], (64.0 / p).round() as u64),
         ]
     );
     let (text, _) = run(0, &["report", "l.unikprof", "--json"], directory.path());
@@ -272,18 +226,13 @@ fn what_is_held_is_that_of_the_last_epoch_with_its_age() {
 /// The line breaks after every possible number of bytes: what is held is never counted twice.
 #[test]
 fn a_fetch_broken_anywhere_holds_everything_once() {
-    let samples = (0..7)
-        .map(|at| held(2 + at % 2, 2_000, 1_000 + at))
-        .collect();
+    let samples = (0..7).map(|at| held(2 + at % 2, 2_000, 1_000 + at)).collect();
     let script = live(samples);
     let directory = tempfile::tempdir().unwrap();
     let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
     let epoch = peer::share(&script, 7, 0, 0, 0).concat().len();
     for cut in (0..epoch).step_by(7) {
-        let peer = Peer::start(Script {
-            cuts: vec![greeting + 16 + cut],
-            ..script.clone()
-        });
+        let peer = Peer::start(Script { cuts: vec![greeting + 16 + cut], ..script.clone() });
         let path = directory.path().join("r.unikprof");
         let request = Request::Stop { recording: 0 };
         let outcome = record::fetch(&mut peer.session(PATIENT), request, &path, &mut ()).unwrap();
@@ -299,28 +248,17 @@ fn a_fetch_broken_anywhere_holds_everything_once() {
 fn go_tool_pprof_shows_them_as_it_shows_gos_own() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a.unikprof", &alloc(), &[7]);
-    write(
-        directory.path(),
-        "l.unikprof",
-        &live(vec![held(2, 5_000, 2_000)]),
-        &[7],
-    );
+    write(directory.path(), "l.unikprof", &live(vec![held(2, 5_000, 2_000)]), &[7]);
     for (file, types) in [
         ("a", ["alloc_objects/count", "alloc_space/bytes[dflt]"]),
         ("l", ["inuse_objects/count", "inuse_space/bytes[dflt]"]),
     ] {
         let pprof = format!("{file}.pb.gz");
-        run(
-            0,
-            &["report", &format!("{file}.unikprof"), "-o", &pprof],
-            directory.path(),
-        );
+        run(0, &["report", &format!("{file}.unikprof"), "-o", &pprof], directory.path());
         let go = |words: &[&str]| {
             let mut command = Command::new("go");
             command.args(["tool", "pprof"]).args(words).arg(&pprof);
-            command
-                .current_dir(directory.path())
-                .env("HOME", directory.path());
+            command.current_dir(directory.path()).env("HOME", directory.path());
             command.output()
         };
         let Ok(raw) = go(&["-raw"]) else {
@@ -329,19 +267,13 @@ fn go_tool_pprof_shows_them_as_it_shows_gos_own() {
             return;
         };
         let raw = String::from_utf8(raw.stdout).unwrap();
-        has(
-            &raw,
-            &[&types.join(" "), "PeriodType: space bytes", "Period: 1024"],
-        );
+        has(&raw, &[&types.join(" "), "PeriodType: space bytes", "Period: 1024"]);
         let top = String::from_utf8(go(&["-top", "-unit=B"]).unwrap().stdout).unwrap();
         let expected = match file {
             "a" => "Type: alloc_space",
             _ => "Type: inuse_space",
         };
-        has(
-            &top,
-            &[expected, if file == "a" { "20480B" } else { "5000B" }],
-        );
+        has(&top, &[expected, if file == "a" { "20480B" } else { "5000B" }]);
         let objects = types[0].split('/').next().unwrap();
         let index = format!("-sample_index={objects}");
         let top = String::from_utf8(go(&["-top", &index]).unwrap().stdout).unwrap();
@@ -355,41 +287,16 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     // A ends at 51,000 ns, B at 1,051,000 ns.
     let fluctuates = |from: u64| (0..30).map(move |at| held(3, 2_000, from + at * 1_600));
-    write(
-        directory.path(),
-        "a.unikprof",
-        &live(fluctuates(1_000).collect()),
-        &[7],
-    );
+    write(directory.path(), "a.unikprof", &live(fluctuates(1_000).collect()), &[7]);
     let stays = (0..40).map(|at| held(2, 3_000, 60_000 + at * 24_000));
     let both = stays.chain(fluctuates(900_000)).collect();
     write(directory.path(), "b.unikprof", &live(both), &[27]);
     let (text, _) = run(0, &["leaks", "a.unikprof", "b.unikprof"], directory.path());
-    has(
-        &text,
-        &[
-            "1. grows by",
-            "in 39 objects of 2.9 KiB",
-            "39 samples",
-            "0x10004f",
-        ],
-    );
+    has(&text, &["1. grows by", "in 39 objects of 2.9 KiB", "39 samples", "0x10004f"]);
     assert!(!text.contains("2. grows"), "{text}");
-    let (_, rejected) = text
-        .split_once("\nrejected, by what is held of them\n")
-        .unwrap();
-    has(
-        rejected,
-        &["58.6 KiB  thins out with age ", "0x10006f", " < 0x10002f"],
-    );
-    let words = [
-        "leaks",
-        "a.unikprof",
-        "b.unikprof",
-        "--json",
-        "--older",
-        "100us",
-    ];
+    let (_, rejected) = text.split_once("\nrejected, by what is held of them\n").unwrap();
+    has(rejected, &["58.6 KiB  thins out with age ", "0x10006f", " < 0x10002f"]);
+    let words = ["leaks", "a.unikprof", "b.unikprof", "--json", "--older", "100us"];
     let found = json(&run(0, &words, directory.path()).0);
     assert_eq!(found["stacks"], 2);
     let growing = found["growing"].as_array().unwrap();
@@ -400,19 +307,13 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     // Every allocation is known: there is nothing to estimate, but for what smaller ones could add.
     let per_minute = growing[0]["bytes_per_minute"]["value"].as_f64().unwrap();
     let expected = growing[0]["objects"].as_f64().unwrap() * 3_000.0 / 900_000.0 * 60e9;
-    assert!(
-        (per_minute / expected - 1.0).abs() < 1e-9,
-        "{per_minute}, {expected}"
-    );
+    assert!((per_minute / expected - 1.0).abs() < 1e-9, "{per_minute}, {expected}");
 
     let (_, error) = run(2, &["leaks", "b.unikprof", "a.unikprof"], directory.path());
     has(&error, &["not later than the first file"]);
     let (_, error) = run(2, &["leaks", "a.unikprof"], directory.path());
     has(&error, &["only once what was held"]);
-    let other = Script {
-        recording: 4,
-        ..live(Vec::new())
-    };
+    let other = Script { recording: 4, ..live(Vec::new()) };
     write(directory.path(), "c.unikprof", &other, &[28]);
     let (_, error) = run(2, &["leaks", "a.unikprof", "c.unikprof"], directory.path());
     has(&error, &["not of the same recording"]);
@@ -426,54 +327,29 @@ fn leaks_counts_all_that_was_held_at_its_beginning() {
     let goes = (0..30).map(|at| held(3, 2_000, 1_000 + at * 1_600));
     let before = live(stays().chain(goes).collect());
     write(directory.path(), "a.unikprof", &before, &[7]);
-    write(
-        directory.path(),
-        "b.unikprof",
-        &live(stays().collect()),
-        &[27],
-    );
+    write(directory.path(), "b.unikprof", &live(stays().collect()), &[27]);
     let words = ["leaks", "a.unikprof", "b.unikprof", "--json"];
     let found = json(&run(0, &words, directory.path()).0);
-    assert_eq!(
-        found["held_bytes"],
-        serde_json::json!([20 * 3_000 + 30 * 2_000, 20 * 3_000])
-    );
+    assert_eq!(found["held_bytes"], serde_json::json!([20 * 3_000 + 30 * 2_000, 20 * 3_000]));
 }
 
-/// A guest without `on_free`, and one whose table is full: doctor and --analyze say so, and say nothing of a good one.
+/// A guest without `on_free`, and one whose table is full: doctor and --analyze say so, and say
+/// nothing of a good one.
 #[test]
 fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
     let directory = tempfile::tempdir().unwrap();
-    let many = || {
-        (0..200)
-            .map(|at| held(2, 2_000, 1_000 + at * 200))
-            .collect()
-    };
+    let many = || (0..200).map(|at| held(2, 2_000, 1_000 + at * 200)).collect();
     write(directory.path(), "good.unikprof", &live(many()), &[7]);
-    let no_frees = Script {
-        freed_samples: 0,
-        ..live(many())
-    };
+    let no_frees = Script { freed_samples: 0, ..live(many()) };
     write(directory.path(), "no-frees.unikprof", &no_frees, &[7]);
-    let full = Script {
-        overflow: 30,
-        ..live(many())
-    };
+    let full = Script { overflow: 30, ..live(many()) };
     write(directory.path(), "full.unikprof", &full, &[7]);
     for (file, check, rule) in [
         ("good.unikprof", None, None),
-        (
-            "no-frees.unikprof",
-            Some("frees"),
-            Some("frees not reported"),
-        ),
+        ("no-frees.unikprof", Some("frees"), Some("frees not reported")),
         ("full.unikprof", Some("overflow"), Some("live table full")),
     ] {
-        let (report, _) = run(
-            0,
-            &["report", file, "--analyze", "--json"],
-            directory.path(),
-        );
+        let (report, _) = run(0, &["report", file, "--analyze", "--json"], directory.path());
         let report = json(&report);
         let findings = report["analysis"]["findings"].as_array().unwrap().iter();
         let rules: Vec<&str> = findings.map(|f| f["rule"].as_str().unwrap()).collect();
@@ -488,21 +364,14 @@ fn a_full_table_and_frees_that_are_not_reported_are_recognised() {
     }
 }
 
-/// Samples that were dropped seem few beside all samples, and many beside what is held: then `held` has no upper end.
+/// Samples that were dropped seem few beside all samples, and many beside what is held: then `held`
+/// has no upper end.
 #[test]
 fn what_was_dropped_is_judged_against_what_is_held() {
     let directory = tempfile::tempdir().unwrap();
-    let many = || {
-        (0..200)
-            .map(|at| held(2, 2_000, 1_000 + at * 200))
-            .collect()
-    };
+    let many = || (0..200).map(|at| held(2, 2_000, 1_000 + at * 200)).collect();
     for (dropped, is_lower_bound) in [(1, false), (30, true)] {
-        let full = Script {
-            overflow: dropped,
-            freed_samples: 100_000,
-            ..live(many())
-        };
+        let full = Script { overflow: dropped, freed_samples: 100_000, ..live(many()) };
         write(directory.path(), "a.unikprof", &full, &[7]);
         write(directory.path(), "b.unikprof", &full, &[27]);
         let show = |words: &[&str]| run(0, words, directory.path());
@@ -532,14 +401,12 @@ fn what_was_dropped_is_judged_against_what_is_held() {
     }
 }
 
-/// Guards advice to give a mean that samples more often than the recording did, where it samples too often.
+/// Guards advice to give a mean that samples more often than the recording did, where it samples
+/// too often.
 #[test]
 fn doctor_advises_in_terms_of_the_interval_of_bytes() {
     let directory = tempfile::tempdir().unwrap();
-    let full = Script {
-        overflow: 30,
-        ..live(Vec::new())
-    };
+    let full = Script { overflow: 30, ..live(Vec::new()) };
     write(directory.path(), "full.unikprof", &full, &[7]);
     let (doctor, _) = run(9, &["doctor", "full.unikprof", "--json"], directory.path());
     let doctor = json(&doctor);
@@ -551,8 +418,5 @@ fn doctor_advises_in_terms_of_the_interval_of_bytes() {
     has(advice("enough"), &["--every below 1 KiB"]);
     has(advice("overflow"), &["--every above 1 KiB"]);
     let words = ["report", "full.unikprof", "--analyze"];
-    has(
-        &run(0, &words, directory.path()).0,
-        &["--every above 1 KiB"],
-    );
+    has(&run(0, &words, directory.path()).0, &["--every above 1 KiB"]);
 }

@@ -15,8 +15,8 @@ use unikprof_client::key::{Key, Role};
 use unikprof_proto::code::role;
 use unikprof_proto::message::Peers;
 
-/// Runs the program, demands this exit code, and that nothing of a secret is shown; answers stdout and
-/// stderr.
+/// Runs the program, demands this exit code, and that nothing of a secret is shown; answers stdout
+/// and stderr.
 #[track_caller]
 fn run(code: i32, arguments: &[&str], directory: &Path, variable: Option<&str>) -> [String; 2] {
     let mut command = program::command(arguments, directory);
@@ -46,12 +46,7 @@ fn agent(keyed: Option<Keyed>) -> (Peer, String) {
     let peer = Peer::start(Script {
         keyed,
         waiting: 1,
-        peers: Peers {
-            bad_key: 3,
-            displaced: 40,
-            not_allowed: 1,
-            ..Peers::default()
-        },
+        peers: Peers { bad_key: 3, displaced: 40, not_allowed: 1, ..Peers::default() },
         ..Script::default()
     });
     let address = peer.address.to_string();
@@ -69,15 +64,9 @@ fn keygen_makes_a_file_for_its_owner_alone_and_never_writes_over_one() {
     assert_eq!(mode & 0o7777, 0o600);
     let text = fs::read_to_string(&path).unwrap();
     let made = Key::read(&path).unwrap();
-    has(
-        &stdout,
-        &[&made.id().to_string(), "g.key", "role view", "--key-file"],
-    );
+    has(&stdout, &[&made.id().to_string(), "g.key", "role view", "--key-file"]);
     assert!(!stdout.contains(text.lines().nth(1).unwrap()), "{stdout}");
-    has(
-        &text,
-        &[&format!("# unikprof key {}, role view", made.id())],
-    );
+    has(&text, &[&format!("# unikprof key {}, role view", made.id())]);
 
     let [_, stderr] = run(7, &arguments, here.path(), None);
     has(&stderr, &["g.key", "already exists", "not overwritten"]);
@@ -113,12 +102,7 @@ fn keygen_says_what_it_made_to_programs() {
     assert_eq!(stdout, "");
     has(&stderr, &["-o FILE", "terminal"]);
     run(2, &["keygen", "-o", "-", "--json"], here.path(), None);
-    run(
-        2,
-        &["keygen", "-o", "x", "--role", "root"],
-        here.path(),
-        None,
-    );
+    run(2, &["keygen", "-o", "x", "--role", "root"], here.path(), None);
 }
 
 #[test]
@@ -152,10 +136,7 @@ fn what_is_no_key_file_is_told_without_showing_it() {
     let upper = line(&SECRET.to_uppercase());
     let newer = line(SECRET).replace("key-1", "key-2");
     for (text, words) in [
-        (
-            bare.as_str(),
-            &["line 1", "begins with `unikprof-key-1:`"][..],
-        ),
+        (bare.as_str(), &["line 1", "begins with `unikprof-key-1:`"][..]),
         (&two, &["second key in line 2"]),
         (&long, &["longer than 4096 bytes"]),
         (&short, &["64 hexadecimal digits", "found 63"]),
@@ -170,11 +151,9 @@ fn what_is_no_key_file_is_told_without_showing_it() {
         has(&stderr, &["g.key"]);
         has(&stderr, words);
     }
-    for (path, word) in [
-        ("none.key", "none.key"),
-        (".", "not a regular file"),
-        ("/dev/zero", "not a regular file"),
-    ] {
+    for (path, word) in
+        [("none.key", "none.key"), (".", "not a regular file"), ("/dev/zero", "not a regular file")]
+    {
         let arguments = ["doctor", "127.0.0.1:9", "--key-file", path];
         let [_, stderr] = run(6, &arguments, here.path(), None);
         has(&stderr, &["key file", word]);
@@ -193,18 +172,12 @@ fn the_variable_names_the_file_and_the_argument_goes_before_it() {
     let info = ["connect", address.as_str(), "info"];
     run(0, &info, here.path(), Some("right.key"));
     let [_, stderr] = run(10, &info, here.path(), Some("wrong.key"));
-    has(
-        &stderr,
-        &["rejected key", &key(OTHER_SECRET).id().to_string()],
-    );
+    has(&stderr, &["rejected key", &key(OTHER_SECRET).id().to_string()]);
     let named = ["connect", &address, "info", "--key-file", "right.key"];
     run(0, &named, here.path(), Some("wrong.key"));
     // An empty one names none.
     let [_, stderr] = run(10, &info, here.path(), Some(""));
-    has(
-        &stderr,
-        &["requires a key", "--key-file", "UNIKPROF_KEY_FILE"],
-    );
+    has(&stderr, &["requires a key", "--key-file", "UNIKPROF_KEY_FILE"]);
 }
 
 #[test]
@@ -231,10 +204,7 @@ fn an_open_agent_is_warned_of_once_and_never_spoken_to_with_a_key() {
 fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
     let here = tempfile::tempdir().unwrap();
     write(here.path(), "g.key", &line(SECRET), 0o600);
-    let (_peer, address) = agent(Some(Keyed {
-        role: role::VIEW,
-        ..Keyed::default()
-    }));
+    let (_peer, address) = agent(Some(Keyed { role: role::VIEW, ..Keyed::default() }));
     let id = key(SECRET).id().to_string();
     let connect = |word, more: &[&str]| {
         let arguments = [&["connect", &address, "--key-file", "g.key", word], more].concat();
@@ -270,23 +240,12 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
 
     let arguments = ["doctor", &address, "--key-file", "g.key"];
     let [doctor, stderr] = run(0, &arguments, here.path(), None);
-    has(
-        &doctor,
-        &[
-            "good  access",
-            "role view",
-            "look  rejected",
-            "3 with a wrong key",
-        ],
-    );
+    has(&doctor, &["good  access", "role view", "look  rejected", "3 with a wrong key"]);
     assert_eq!(stderr, "");
 
     let arguments = ["connect", &address, "--key-file", "g.key", "stop"];
     let [_, stderr] = run(10, &arguments, here.path(), None);
-    has(
-        &stderr,
-        &["permission denied for stopping", "`view`", "`control`", &id],
-    );
+    has(&stderr, &["permission denied for stopping", "`view`", "`control`", &id]);
 }
 
 /// The role in a file is a comment: the guest says what a key allows.

@@ -16,7 +16,8 @@ use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{refusal, role};
 use unikprof_test_kit::assert_is;
 
-/// The bytes that an agent with a key sends in the clear: its preamble and the reply to the handshake.
+/// The bytes that an agent with a key sends in the clear: its preamble and the reply to the
+/// handshake.
 const CLEAR: usize = 16 + 10 + 64;
 
 fn open(peer: &Peer, access: Access, connect: Duration) -> Result<Session, ConnectionError> {
@@ -28,10 +29,7 @@ fn session(peer: &Peer) -> Session {
 }
 
 fn refused(keyed: Keyed, access: Access) -> (ConnectionError, Peer) {
-    let peer = Peer::start(Script {
-        keyed: Some(keyed),
-        ..Script::default()
-    });
+    let peer = Peer::start(Script { keyed: Some(keyed), ..Script::default() });
     let error = open(&peer, access, Duration::from_secs(5)).unwrap_err();
     let text = format!("{error} {error:?}");
     for secret in [SECRET, OTHER_SECRET] {
@@ -41,10 +39,7 @@ fn refused(keyed: Keyed, access: Access) -> (ConnectionError, Peer) {
 }
 
 fn keyed(keyed: Keyed) -> Script {
-    Script {
-        keyed: Some(keyed),
-        ..Script::default()
-    }
+    Script { keyed: Some(keyed), ..Script::default() }
 }
 
 fn whole(path: &Path, script: &Script) {
@@ -57,10 +52,7 @@ fn whole(path: &Path, script: &Script) {
 fn a_recording_is_made_under_a_key_whatever_the_length_of_records() {
     let directory = tempfile::tempdir().unwrap();
     for record in [1, 33, 4096] {
-        let script = keyed(Keyed {
-            record,
-            ..Keyed::default()
-        });
+        let script = keyed(Keyed { record, ..Keyed::default() });
         let peer = Peer::start(script.clone());
         let mut session = session(&peer);
         assert_eq!(session.key(), Some(key(SECRET).id()));
@@ -71,41 +63,32 @@ fn a_recording_is_made_under_a_key_whatever_the_length_of_records() {
         whole(&path, &script);
         assert_eq!(peer.log()[..2], ["handshake", "hello"]);
         let bytes = std::fs::read(&path).unwrap();
-        let secret: Vec<u8> = (0..32)
-            .map(|at| u8::from_str_radix(&SECRET[2 * at..][..2], 16).unwrap())
-            .collect();
+        let secret: Vec<u8> =
+            (0..32).map(|at| u8::from_str_radix(&SECRET[2 * at..][..2], 16).unwrap()).collect();
         assert!(!bytes.windows(8).any(|part| part == &secret[..8]));
     }
 }
 
-/// The handshake authenticates both preambles: the client's in the first message, the agent's in the second.
+/// The handshake authenticates both preambles: the client's in the first message, the agent's in
+/// the second.
 #[test]
 fn an_altered_preamble_fails_the_handshake() {
-    let altered = Keyed {
-        altered_client_preamble: true,
-        ..Keyed::default()
-    };
+    let altered = Keyed { altered_client_preamble: true, ..Keyed::default() };
     let (error, _) = refused(altered, key(SECRET).into());
     assert!(matches!(error, ConnectionError::BadKey { .. }), "{error}");
     assert!(error.to_string().contains("modified on the way"), "{error}");
 
-    let altered = Keyed {
-        altered_preamble: true,
-        ..Keyed::default()
-    };
+    let altered = Keyed { altered_preamble: true, ..Keyed::default() };
     let (error, peer) = refused(altered, key(SECRET).into());
     assert_is!(error, ConnectionError::FalseAgent { .. });
     assert!(!peer.log().contains(&"hello".into()));
 }
 
-/// Guards clients with a long round trip: an agent that is flooded keeps a stranger for a fifth of a second only, so
-/// the handshake must not wait for the agent's preamble.
+/// Guards clients with a long round trip: an agent that is flooded keeps a stranger for a fifth of
+/// a second only, so the handshake must not wait for the agent's preamble.
 #[test]
 fn preamble_and_handshake_are_sent_before_the_agent_has_sent_anything() {
-    let script = keyed(Keyed {
-        is_silent_first: true,
-        ..Keyed::default()
-    });
+    let script = keyed(Keyed { is_silent_first: true, ..Keyed::default() });
     let peer = Peer::start(script);
     let opened = open(&peer, key(SECRET).into(), PATIENT).unwrap();
     assert_eq!(opened.key(), Some(key(SECRET).id()));
@@ -113,10 +96,7 @@ fn preamble_and_handshake_are_sent_before_the_agent_has_sent_anything() {
 
 #[test]
 fn who_has_taken_the_agents_place_is_found_out() {
-    let other = Keyed {
-        is_false: true,
-        ..Keyed::default()
-    };
+    let other = Keyed { is_false: true, ..Keyed::default() };
     let (error, peer) = refused(other, key(SECRET).into());
     assert_is!(error, ConnectionError::FalseAgent { .. });
     assert_eq!(error.exit_code(), 10);
@@ -128,14 +108,8 @@ fn who_has_taken_the_agents_place_is_found_out() {
 fn a_downgrade_is_refused() {
     for script in [
         Script::default(),
-        keyed(Keyed {
-            says: 0,
-            ..Keyed::default()
-        }),
-        keyed(Keyed {
-            refuses: Some(refusal::NOT_KEYED),
-            ..Keyed::default()
-        }),
+        keyed(Keyed { says: 0, ..Keyed::default() }),
+        keyed(Keyed { refuses: Some(refusal::NOT_KEYED), ..Keyed::default() }),
     ] {
         let peer = Peer::start(script);
         let error = open(&peer, key(SECRET).into(), PATIENT).unwrap_err();
@@ -148,10 +122,7 @@ fn a_downgrade_is_refused() {
 
 #[test]
 fn an_unknown_protection_is_refused() {
-    let unknown = Keyed {
-        says: 7,
-        ..Keyed::default()
-    };
+    let unknown = Keyed { says: 7, ..Keyed::default() };
     for access in [Access::Open, key(SECRET).into()] {
         let (error, _) = refused(unknown.clone(), access);
         assert_is!(error, ConnectionError::UnknownSecurity { found: 7, .. });
@@ -161,13 +132,7 @@ fn an_unknown_protection_is_refused() {
 
 #[test]
 fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
-    let script = Script {
-        waiting: 1,
-        ..keyed(Keyed {
-            role: role::VIEW,
-            ..Keyed::default()
-        })
-    };
+    let script = Script { waiting: 1, ..keyed(Keyed { role: role::VIEW, ..Keyed::default() }) };
     let peer = Peer::start(script.clone());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
@@ -182,15 +147,7 @@ fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
     let text = error.to_string();
-    has(
-        &text,
-        &[
-            "stopping the recording",
-            "`view`",
-            "`control`",
-            &key(SECRET).id().to_string(),
-        ],
-    );
+    has(&text, &["stopping the recording", "`view`", "`control`", &key(SECRET).id().to_string()]);
     assert_eq!(error.exit_code(), 10);
     // The conversation goes on.
     session.check(&mut ()).unwrap();
@@ -200,10 +157,7 @@ fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
 fn where_nothing_waits_there_is_nothing_to_copy() {
     let directory = tempfile::tempdir().unwrap();
     for ends_by_itself in [true, false] {
-        let peer = Peer::start(Script {
-            ends_by_itself,
-            ..keyed(Keyed::default())
-        });
+        let peer = Peer::start(Script { ends_by_itself, ..keyed(Keyed::default()) });
         let path = directory.path().join("r.unikprof");
         let mut session = session(&peer);
         let error = record::fetch(&mut session, Request::Copy { recording: 0 }, &path, &mut ())
@@ -217,10 +171,7 @@ fn where_nothing_waits_there_is_nothing_to_copy() {
 #[test]
 fn records_cut_anywhere_are_taken_up_under_a_new_handshake() {
     let directory = tempfile::tempdir().unwrap();
-    let script = keyed(Keyed {
-        record: 64,
-        ..Keyed::default()
-    });
+    let script = keyed(Keyed { record: 64, ..Keyed::default() });
     let sealed = |frames: &[Vec<u8>]| -> usize {
         let records: usize = frames.iter().map(|frame| frame.len().div_ceil(64)).sum();
         frames.concat().len() + 18 * records
@@ -231,10 +182,7 @@ fn records_cut_anywhere_are_taken_up_under_a_new_handshake() {
     let epoch: usize = epoch.sum();
     for cut in (0..epoch).step_by(11) {
         // The list of pending epochs is a record of a frame of its own.
-        let peer = Peer::start(Script {
-            cuts: vec![greeting + 34 + cut],
-            ..script.clone()
-        });
+        let peer = Peer::start(Script { cuts: vec![greeting + 34 + cut], ..script.clone() });
         let path = directory.path().join(format!("{cut}.unikprof"));
         let request = Request::Dump { recording: 0 };
         let outcome = record::fetch(&mut session(&peer), request, &path, &mut ()).unwrap();
@@ -248,17 +196,10 @@ fn records_cut_anywhere_are_taken_up_under_a_new_handshake() {
 #[test]
 fn touched_records_cost_a_connection_and_no_count() {
     let directory = tempfile::tempdir().unwrap();
-    let script = keyed(Keyed {
-        record: 64,
-        ..Keyed::default()
-    });
-    for tamper in [
-        Tamper::Alter,
-        Tamper::Repeat,
-        Tamper::Drop,
-        Tamper::Lengthen,
-        Tamper::InTheClear,
-    ] {
+    let script = keyed(Keyed { record: 64, ..Keyed::default() });
+    for tamper in
+        [Tamper::Alter, Tamper::Repeat, Tamper::Drop, Tamper::Lengthen, Tamper::InTheClear]
+    {
         // Beyond the greeting, in the midst of the epoch.
         for at in [7, 9, 12] {
             let peer = Peer::start(keyed(Keyed {
@@ -280,10 +221,7 @@ fn touched_records_cost_a_connection_and_no_count() {
 #[test]
 fn a_record_altered_in_the_greeting_is_told() {
     let (error, _) = refused(
-        Keyed {
-            tampers: Some((0, Tamper::Alter)),
-            ..Keyed::default()
-        },
+        Keyed { tampers: Some((0, Tamper::Alter)), ..Keyed::default() },
         key(SECRET).into(),
     );
     assert!(matches!(error, ConnectionError::Record { .. }), "{error}");
@@ -298,37 +236,20 @@ fn who_is_turned_away_or_displaced_tries_again_and_gets_in() {
             None => Access::Open,
             Some(_) => key(SECRET).into(),
         };
-        let peer = Peer::start(Script {
-            keyed,
-            turned_away: 3,
-            displaced: 3,
-            ..Script::default()
-        });
+        let peer = Peer::start(Script { keyed, turned_away: 3, displaced: 3, ..Script::default() });
         let session = open(&peer, access, PATIENT).unwrap();
         assert_eq!(session.agent().guest_name.as_deref(), Some("web-1"));
-        assert_eq!(
-            peer.log()[..6],
-            [["turned away"; 3], ["displaced"; 3]].concat()
-        );
+        assert_eq!(peer.log()[..6], [["turned away"; 3], ["displaced"; 3]].concat());
     }
 }
 
 #[test]
 fn who_is_always_turned_away_hears_so_in_time() {
-    let peer = Peer::start(Script {
-        turned_away: usize::MAX,
-        ..keyed(Keyed::default())
-    });
+    let peer = Peer::start(Script { turned_away: usize::MAX, ..keyed(Keyed::default()) });
     // Time enough for more than one try on a busy machine.
     let connect = Duration::from_secs(3);
     let error = open(&peer, key(SECRET).into(), connect).unwrap_err();
-    assert_is!(
-        error,
-        ConnectionError::Refused {
-            code: refusal::BUSY,
-            ..
-        }
-    );
+    assert_is!(error, ConnectionError::Refused { code: refusal::BUSY, .. });
     assert!(peer.log().len() >= 2);
 }
 
@@ -338,20 +259,10 @@ fn a_connection_that_comes_back_without_the_key_is_not_taken() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
     let script = keyed(Keyed::default());
-    let greeting = CLEAR
-        + peer::welcome(&script, 1_000)
-            .iter()
-            .map(|frame| frame.len() + 18)
-            .sum::<usize>();
-    let peer = Peer::start(Script {
-        cuts: vec![greeting],
-        second_is_open: true,
-        ..script
-    });
+    let greeting =
+        CLEAR + peer::welcome(&script, 1_000).iter().map(|frame| frame.len() + 18).sum::<usize>();
+    let peer = Peer::start(Script { cuts: vec![greeting], second_is_open: true, ..script });
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session(&peer), request, &path, &mut ()).unwrap_err();
-    assert_is!(
-        error,
-        RecordError::Connection(ConnectionError::OpenAgent { .. })
-    );
+    assert_is!(error, RecordError::Connection(ConnectionError::OpenAgent { .. }));
 }

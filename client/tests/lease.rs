@@ -29,11 +29,7 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
             ..Script::default()
         });
         // A file with everything that waited is a success.
-        let code = if word == ["stop"] && request == types::ACKNOWLEDGE {
-            0
-        } else {
-            12
-        };
+        let code = if word == ["stop"] && request == types::ACKNOWLEDGE { 0 } else { 12 };
         let (_, stderr) = connect(code, &peer, word, here.path());
         assert!(stderr.contains(HELD), "{word:?}: {stderr}");
         assert!(!stderr.contains("--discard"), "{word:?}: {stderr}");
@@ -55,11 +51,7 @@ fn copy_takes_what_waits_and_changes_nothing() {
     });
     let (text, _) = connect(0, &peer, &["copy", "-o", "r.unikprof"], here.path());
     assert!(text.contains("18 samples"), "{text}");
-    let changes = |word: &str| {
-        ["stop", "dump", "acknowledge"]
-            .iter()
-            .any(|w| word.starts_with(w))
-    };
+    let changes = |word: &str| ["stop", "dump", "acknowledge"].iter().any(|w| word.starts_with(w));
     let log = peer.log();
     assert!(!log.iter().any(|word| changes(word)), "{log:?}");
 }
@@ -95,23 +87,18 @@ fn copy_of_a_recording_that_goes_on_holds_what_the_rings_hold() {
     assert_eq!((info.name.as_str(), info.period_ns), ("default", 1_003_009));
     // A sample whose stack was given up is one that aged.
     let counters = kept.profile.counters();
-    assert_eq!(
-        (counters.ticks, counters.recorded, counters.aged),
-        (3, 2, 1)
-    );
+    assert_eq!((counters.ticks, counters.recorded, counters.aged), (3, 2, 1));
     assert_eq!(kept.profile.sample_count(), 3);
     let warnings = info.warnings.join("\n");
     assert!(warnings.contains("no counts"), "{warnings}");
 }
 
-/// The client that holds the lease acknowledges the epoch before the copy has it: the rings are copied all the same.
+/// The client that holds the lease acknowledges the epoch before the copy has it: the rings are
+/// copied all the same.
 #[test]
 fn copy_beside_a_client_that_drains_is_no_error() {
     let here = tempfile::tempdir().unwrap();
-    let records = [
-        ring::record(kind::BEGAN, 1_000, 3, 0),
-        ring::record(kind::SAMPLE, 1_100, 0, 1),
-    ];
+    let records = [ring::record(kind::BEGAN, 1_000, 3, 0), ring::record(kind::SAMPLE, 1_100, 0, 1)];
     let peer = Peer::start(Script {
         refuses: Some((types::FETCH, refusal::NO_EPOCH, "it was acknowledged")),
         waiting: 1,
@@ -143,20 +130,10 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
     let (all, _) = connect(0, &peer, &["check"], here.path());
     has(
         &all,
-        &[
-            "HOLDS",
-            "samples 1 min 02 s",
-            "unikprof-client 0.1.0\\u{1b}[2J has been fetching for",
-        ],
+        &["HOLDS", "samples 1 min 02 s", "unikprof-client 0.1.0\\u{1b}[2J has been fetching for"],
     );
     let (one, _) = connect(0, &peer, &["check", "--name", "default"], here.path());
-    has(
-        &one,
-        &[
-            "enough for 1 min 02 s of samples and an unknown time of new stacks",
-            "for 1 µs",
-        ],
-    );
+    has(&one, &["enough for 1 min 02 s of samples and an unknown time of new stacks", "for 1 µs"]);
     let (info, _) = connect(0, &peer, &["info"], here.path());
     has(&info, &["`default`: recording, unikprof-client 0.1.0"]);
     assert!(info.contains("may use up to 10 % of a CPU"), "{info}");
@@ -185,10 +162,7 @@ fn a_preset_or_an_option_says_what_is_kept_where_memory_runs_short() {
         (&["start", "--preset", "default"], true),
         (&["start", "--preset", "default", "--keep", "all"], false),
         (&["start", "--keep", "newest"], true),
-        (
-            &["record", "1s", "--keep", "newest", "-o", "r.unikprof"],
-            true,
-        ),
+        (&["record", "1s", "--keep", "newest", "-o", "r.unikprof"], true),
         (&["record", "1s", "-o", "r.unikprof"], false),
     ] {
         connect(0, &peer, words, here.path());

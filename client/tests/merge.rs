@@ -1,5 +1,5 @@
-//! Several recording files as one profile: what each of them holds counts once, and files that do not belong together
-//! are refused.
+//! Several recording files as one profile: what each of them holds counts once, and files that do
+//! not belong together are refused.
 #![allow(clippy::unwrap_used)]
 
 mod peer;
@@ -57,22 +57,14 @@ fn dumps_add_up_whatever_their_order_and_their_gap_is_told() {
     assert_eq!(all.epochs, 3);
     assert_eq!(profile.sample_count(), 3 * script.samples());
     let three = one.counters().plus(&one.counters()).plus(&one.counters());
-    let sums = |counters: Counters| Counters {
-        missing: None,
-        ..counters
-    };
+    let sums = |counters: Counters| Counters { missing: None, ..counters };
     assert_eq!(sums(profile.counters()), sums(three), "every tick adds up");
     let missing = one.counters().missing.map(|missing| 3 * missing);
     assert_eq!(profile.counters().missing, missing);
     assert_eq!(profile.samples().len(), one.samples().len());
-    assert_eq!(
-        profile.recording().elapsed_ns,
-        3 * one.recording().elapsed_ns
-    );
+    assert_eq!(profile.recording().elapsed_ns, 3 * one.recording().elapsed_ns);
     let lateness = |profile: &unikprof_client::profile::Profile| {
-        profile
-            .lateness_ns()
-            .map(|distribution| distribution.count())
+        profile.lateness_ns().map(|distribution| distribution.count())
     };
     assert_eq!(lateness(profile), lateness(&one).map(|count| 3 * count));
     let merged = profile.recording().merged.as_ref().unwrap();
@@ -87,20 +79,8 @@ fn dumps_add_up_whatever_their_order_and_their_gap_is_told() {
 fn an_epoch_in_two_files_counts_once() {
     let folder = tempfile::tempdir().unwrap();
     let script = Script::default();
-    let first = write(
-        folder.path(),
-        "1.unikprof",
-        &script,
-        &[FIRST, FIRST + 1],
-        &[],
-    );
-    let next = write(
-        folder.path(),
-        "2.unikprof",
-        &script,
-        &[FIRST + 1, FIRST + 2],
-        &[],
-    );
+    let first = write(folder.path(), "1.unikprof", &script, &[FIRST, FIRST + 1], &[]);
+    let next = write(folder.path(), "2.unikprof", &script, &[FIRST + 1, FIRST + 2], &[]);
     let copy = folder.path().join("copy.unikprof");
     fs::copy(&first, &copy).unwrap();
     let all = merge(&[&copy, &first, &next]).unwrap().profile;
@@ -116,13 +96,7 @@ fn an_epoch_in_two_files_counts_once() {
 #[test]
 fn an_epoch_that_was_cut_does_not_count_beside_the_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = write(
-        folder.path(),
-        "2.unikprof",
-        &Script::default(),
-        &[FIRST, FIRST + 1],
-        &[],
-    );
+    let whole = write(folder.path(), "2.unikprof", &Script::default(), &[FIRST, FIRST + 1], &[]);
     let bytes = fs::read(&whole).unwrap();
     let cut = folder.path().join("1.unikprof");
     // Within the last frames, far behind the first counts of the last epoch.
@@ -138,35 +112,16 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file =
         |name: &str, script: &Script, epoch| write(folder.path(), name, script, &[epoch], &[]);
-    let script = || Script {
-        instance: 0xbeef,
-        ..Script::default()
-    };
+    let script = || Script { instance: 0xbeef, ..Script::default() };
     let first = file("a.unikprof", &Script::default(), FIRST);
-    let wall = Script {
-        mode: mode::WALL,
-        ..script()
-    };
-    let slow = Script {
-        period_ns: 4_000,
-        ..script()
-    };
+    let wall = Script { mode: mode::WALL, ..script() };
+    let slow = Script { period_ns: 4_000, ..script() };
     let (start, end, offset, _) = Script::default().mapping;
-    let other = Script {
-        mapping: (start, end, offset, &[0xcd; 20]),
-        ..script()
-    };
-    let nameless = Script {
-        mapping: (start, end, offset, &[]),
-        ..script()
-    };
+    let other = Script { mapping: (start, end, offset, &[0xcd; 20]), ..script() };
+    let nameless = Script { mapping: (start, end, offset, &[]), ..script() };
     for (name, script, why) in [
         ("wall.unikprof", wall, "mode cpu, the other of mode wall"),
-        (
-            "slow.unikprof",
-            slow,
-            "the first was sampled at 1000000.0 Hz, the other at 250000.0 Hz",
-        ),
+        ("slow.unikprof", slow, "the first was sampled at 1000000.0 Hz, the other at 250000.0 Hz"),
         ("other.unikprof", other, "its build-id is abab"),
         ("nameless.unikprof", nameless, "has no build-id"),
     ] {
@@ -177,15 +132,13 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     assert!(refused(&[&first, &missing]).contains("missing.unikprof"));
 }
 
-/// One recording after the other is a profile; two that ran at once would count the same time twice.
+/// One recording after the other is a profile; two that ran at once would count the same time
+/// twice.
 #[test]
 fn recordings_that_ran_at_once_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let of = |name: &str, recording, epochs: std::ops::Range<u64>| {
-        let script = Script {
-            recording,
-            ..Script::default()
-        };
+        let script = Script { recording, ..Script::default() };
         let epochs: Vec<u64> = epochs.collect();
         write(folder.path(), name, &script, &epochs, &[])
     };
@@ -209,27 +162,21 @@ fn recordings_that_ran_at_once_are_refused() {
     );
 }
 
-/// Every format of the merged files has what the files have one by one; in numbers of samples that no float of 32 bits
-/// and no integer of 24 can tell from their neighbours.
+/// Every format of the merged files has what the files have one by one; in numbers of samples that
+/// no float of 32 bits and no integer of 24 can tell from their neighbours.
 #[test]
 fn every_format_of_merged_files_adds_up_what_the_files_have() {
     const MANY: u64 = 1 << 24;
     let folder = tempfile::tempdir().unwrap();
     let file = |epoch: u64, counts: [u64; 2]| {
         let script = Script {
-            vcpus: vec![vec![
-                (0, vec![0x130, 0x110], counts[0]),
-                (1, vec![0x150], counts[1]),
-            ]],
+            vcpus: vec![vec![(0, vec![0x130, 0x110], counts[0]), (1, vec![0x150], counts[1])]],
             ..Script::default()
         };
         let name = format!("{epoch}.unikprof");
         write(folder.path(), &name, &script, &[epoch], &[])
     };
-    let files = [
-        file(FIRST, [MANY + 1, 5]),
-        file(FIRST + 1, [MANY, 2 * MANY + 3]),
-    ];
+    let files = [file(FIRST, [MANY + 1, 5]), file(FIRST + 1, [MANY, 2 * MANY + 3])];
     let folded = |file: &str| {
         let words = ["report", file, "--format", "folded"];
         let (text, _) = program::run(0, &words, folder.path());
@@ -257,9 +204,7 @@ fn every_format_of_merged_files_adds_up_what_the_files_have() {
     let json: serde_json::Value = serde_json::from_slice(&report("all.json")).unwrap();
     assert_eq!(json["samples"]["recorded"], 4 * MANY + 9);
     let functions = json["functions"].as_array().unwrap();
-    let own = functions
-        .iter()
-        .map(|function| function["self"].as_u64().unwrap());
+    let own = functions.iter().map(|function| function["self"].as_u64().unwrap());
     assert_eq!(own.sum::<u64>(), 4 * MANY + 9);
     let svg = String::from_utf8(report("all.svg")).unwrap();
     has(&svg, &["67,108,873", "33,554,433"]);
@@ -325,12 +270,7 @@ fn ring_of(records: &[Record], oldest: usize, now_ns: u64) -> Vec<u8> {
         ..ring::head(0, oldest as u64, records.len() as u64)
     };
     let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-    [
-        ring::names(&["batch"], 0),
-        ring::records(&head, records),
-        stacks,
-    ]
-    .concat()
+    [ring::names(&["batch"], 0), ring::records(&head, records), stacks].concat()
 }
 
 /// A sample every 100 µs of each kind of stack by turns, and a span about the middle ones.
@@ -349,7 +289,8 @@ fn samples(from_ns: u64, count: u64) -> Vec<Record> {
     records
 }
 
-/// Each dump's ring still holds what the one before told: a record counts once, and a window may reach over the files.
+/// Each dump's ring still holds what the one before told: a record counts once, and a window may
+/// reach over the files.
 #[test]
 fn the_timeline_goes_on_from_file_to_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -388,10 +329,7 @@ fn the_timeline_goes_on_from_file_to_file() {
     let (json, _) = program::run(0, &[&words[..], &["--json"]].concat(), folder.path());
     let json = program::json(&json);
     let seconds = json["seconds"].as_array().unwrap();
-    assert_eq!(
-        (&seconds[0]["held"], &seconds[0]["covered"]),
-        (&true.into(), &true.into())
-    );
+    assert_eq!((&seconds[0]["held"], &seconds[0]["covered"]), (&true.into(), &true.into()));
     let uncovered = seconds.iter().filter(|second| second["covered"] == false);
     assert_eq!(uncovered.count(), text.matches(" no recording  ").count());
 }
@@ -401,26 +339,11 @@ fn the_timeline_goes_on_from_file_to_file() {
 fn the_timeline_goes_on_in_the_next_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, instance, epoch, records: &[Record], now_ns| {
-        let script = Script {
-            instance,
-            ..Script::default()
-        };
-        write(
-            folder.path(),
-            name,
-            &script,
-            &[epoch],
-            &ring_of(records, 0, now_ns),
-        )
+        let script = Script { instance, ..Script::default() };
+        write(folder.path(), name, &script, &[epoch], &ring_of(records, 0, now_ns))
     };
     let first = file("1.unikprof", 1, FIRST, &samples(2_000, 100), 11 * MS);
-    let second = file(
-        "2.unikprof",
-        2,
-        FIRST + 400,
-        &samples(20 * MS, 100),
-        31 * MS,
-    );
+    let second = file("2.unikprof", 2, FIRST + 400, &samples(20 * MS, 100), 31 * MS);
     let all = merge(&[&second, &first]).unwrap();
     let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
     let part = timeline.profile(&all.profile, &of, Window::ALL, None);
@@ -435,13 +358,7 @@ fn the_timeline_goes_on_in_the_next_run() {
 #[test]
 fn a_script_of_counts_alone_is_an_error_that_says_what_lacks() {
     let folder = tempfile::tempdir().unwrap();
-    write(
-        folder.path(),
-        "a.unikprof",
-        &Script::default(),
-        &[FIRST],
-        &[],
-    );
+    write(folder.path(), "a.unikprof", &Script::default(), &[FIRST], &[]);
     for more in [&[][..], &["--in-span", "batch"], &["--last", "1s"]] {
         let words = [&["script", "a.unikprof"], more].concat();
         let (out, error) = program::run(2, &words, folder.path());

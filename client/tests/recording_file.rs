@@ -47,10 +47,7 @@ fn what_is_written_comes_back() {
     assert_eq!(profile.recording().warnings, Vec::<String>::new());
     assert_eq!(profile.sample_count(), script.samples());
     assert_eq!(profile.mappings()[0].path, "/boot/guest.elf");
-    assert_eq!(
-        profile.recording().started_unix_ns,
-        Some(1_700_000_000_000_001_000)
-    );
+    assert_eq!(profile.recording().started_unix_ns, Some(1_700_000_000_000_001_000));
 
     let (leaf, caller) = (
         |code: u64| Frame::leaf(0x10_0000 + code - 0x100),
@@ -58,11 +55,7 @@ fn what_is_written_comes_back() {
     );
     let mut expected = vec![
         (0, 5, vec![leaf(0x150), caller(0x130), caller(0x110)]),
-        (
-            0,
-            7,
-            vec![leaf(0x170), caller(0x160), caller(0x130), caller(0x110)],
-        ),
+        (0, 7, vec![leaf(0x170), caller(0x160), caller(0x130), caller(0x110)]),
         (
             0,
             1,
@@ -74,11 +67,7 @@ fn what_is_written_comes_back() {
                 caller(0x110),
             ],
         ),
-        (
-            0,
-            2,
-            vec![leaf(0x110), Frame::Special(SpecialFrame::Truncated)],
-        ),
+        (0, 2, vec![leaf(0x110), Frame::Special(SpecialFrame::Truncated)]),
         (1, 3, vec![leaf(0x190)]),
     ];
     expected.sort();
@@ -93,8 +82,8 @@ fn what_is_written_comes_back() {
     assert_eq!(vcpu.cost.unwrap().cycles_max, 12);
 }
 
-/// Below these marks stands an interrupted place, not a return address: one byte further on, it may be
-/// another line or function.
+/// Below these marks stands an interrupted place, not a return address: one byte further on, it may
+/// be another line or function.
 #[test]
 fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
     let (blocked, late) = (5, 6);
@@ -114,24 +103,8 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
         stacks_of(&profile),
         [
             (0, 1, vec![leaf(0x150), caller(0x110)]),
-            (
-                0,
-                2,
-                vec![
-                    Frame::Special(SpecialFrame::Late),
-                    leaf(0x150),
-                    caller(0x110)
-                ]
-            ),
-            (
-                0,
-                4,
-                vec![
-                    Frame::Special(SpecialFrame::Blocked),
-                    leaf(0x170),
-                    caller(0x110)
-                ]
-            ),
+            (0, 2, vec![Frame::Special(SpecialFrame::Late), leaf(0x150), caller(0x110)]),
+            (0, 4, vec![Frame::Special(SpecialFrame::Blocked), leaf(0x170), caller(0x110)]),
             (0, 8, vec![leaf(0x160), caller(0x150), caller(0x110)]),
         ]
     );
@@ -139,10 +112,7 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
 
 #[test]
 fn blocked_time_alone_is_counted_in_nanoseconds_and_misses_nothing() {
-    let script = Script {
-        mode: 2,
-        ..Script::default()
-    };
+    let script = Script { mode: 2, ..Script::default() };
     let recording = recorded(&script, &[7, 8]);
     assert_eq!(recording.contradictions, [""; 0]);
     let profile = &recording.profile;
@@ -168,33 +138,19 @@ fn epochs_of_a_file_are_added_up() {
 #[test]
 fn an_incomplete_recording_says_why() {
     let directory = tempfile::tempdir().unwrap();
-    let path = write(
-        directory.path(),
-        &Script::default(),
-        &[7],
-        Some("the line broke"),
-    );
+    let path = write(directory.path(), &Script::default(), &[7], Some("the line broke"));
     let recording = Recording::open(&path, Reading::Strict).unwrap();
-    assert_eq!(
-        recording.completeness,
-        Completeness::Incomplete("the line broke".into())
-    );
+    assert_eq!(recording.completeness, Completeness::Incomplete("the line broke".into()));
     assert!(recording.profile.recording().warnings[0].contains("the line broke"));
 }
 
 #[test]
 fn samples_that_do_not_add_up_are_told() {
-    let script = Script {
-        extra_samples: 1,
-        ..Script::default()
-    };
+    let script = Script { extra_samples: 1, ..Script::default() };
     let recording = recorded(&script, &[7]);
     let warnings = &recording.profile.recording().warnings;
     assert!(warnings[0].contains("do not add up"), "{warnings:?}");
-    assert!(
-        warnings[0].contains("15") && warnings[0].contains("16"),
-        "{warnings:?}"
-    );
+    assert!(warnings[0].contains("15") && warnings[0].contains("16"), "{warnings:?}");
 }
 
 #[test]
@@ -205,15 +161,9 @@ fn a_file_cut_anywhere_is_refused_and_salvaged_as_far_as_it_goes() {
     for cut in 0..bytes.len() {
         let strict = read(&bytes[..cut], Reading::Strict).unwrap_err();
         if cut < 16 {
-            assert!(
-                matches!(strict, RecordingError::NotARecording { .. }),
-                "{cut}: {strict}"
-            );
+            assert!(matches!(strict, RecordingError::NotARecording { .. }), "{cut}: {strict}");
         } else {
-            assert!(
-                matches!(strict, RecordingError::Damaged { .. }),
-                "{cut}: {strict}"
-            );
+            assert!(matches!(strict, RecordingError::Damaged { .. }), "{cut}: {strict}");
         }
         if let Ok(salvaged) = read(&bytes[..cut], Reading::Salvage) {
             let samples = salvaged.profile.sample_count();
@@ -234,10 +184,7 @@ fn every_changed_byte_is_noticed() {
         for flip in [1, 0x80, 0xff] {
             let mut damaged = bytes.clone();
             damaged[at] ^= flip;
-            assert!(
-                read(&damaged, Reading::Strict).is_err(),
-                "byte {at} ^ {flip:#x}"
-            );
+            assert!(read(&damaged, Reading::Strict).is_err(), "byte {at} ^ {flip:#x}");
             let _ = read(&damaged, Reading::Salvage);
         }
     }
@@ -270,17 +217,10 @@ fn shuffled_repeated_and_missing_frames_never_pass() {
         let is_histogram = frame[..2] == [0x08, 0x80];
         let read_without = read(&build(&missing), Reading::Strict);
         let is_whole = |read: Recording| read.contradictions.is_empty();
-        assert_eq!(
-            read_without.is_ok_and(is_whole),
-            is_histogram,
-            "without frame {at}"
-        );
+        assert_eq!(read_without.is_ok_and(is_whole), is_histogram, "without frame {at}");
         let mut twice = whole.clone();
         twice.insert(at, at);
-        assert!(
-            read(&build(&twice), Reading::Strict).is_err(),
-            "frame {at} twice"
-        );
+        assert!(read(&build(&twice), Reading::Strict).is_err(), "frame {at} twice");
         for other in 0..at {
             let mut swapped = whole.clone();
             swapped.swap(at, other);
@@ -297,16 +237,10 @@ fn shuffled_repeated_and_missing_frames_never_pass() {
 fn file(script: &Script, frames: &[Vec<u8>], complete: bool) -> Vec<u8> {
     [
         preamble(1).to_vec(),
-        encode(&FileHeader {
-            client: "test",
-            created_unix_ns: 1,
-        }),
+        encode(&FileHeader { client: "test", created_unix_ns: 1 }),
         peer::welcome(script, 1_000).concat(),
         frames.concat(),
-        encode(&FileEnd {
-            complete,
-            reason: "",
-        }),
+        encode(&FileEnd { complete, reason: "" }),
     ]
     .concat()
 }
@@ -320,9 +254,8 @@ fn stacks_may_follow_the_counts_that_name_them() {
     let script = Script::default();
     let frames = peer::epoch(&script, 7);
     let whole = read(&file(&script, &frames, true), Reading::Strict).unwrap();
-    let (nodes, others): (Vec<_>, Vec<_>) = frames
-        .into_iter()
-        .partition(|frame| is_of::<Nodes<'_>>(frame));
+    let (nodes, others): (Vec<_>, Vec<_>) =
+        frames.into_iter().partition(|frame| is_of::<Nodes<'_>>(frame));
     let newest_first: Vec<_> = others.into_iter().chain(nodes.into_iter().rev()).collect();
     let found = read(&file(&script, &newest_first, true), Reading::Strict).unwrap();
     assert_eq!(found.profile.sample_count(), whole.profile.sample_count());
@@ -357,9 +290,7 @@ fn counts_of_stacks_that_are_missing_are_refused_in_a_complete_file() {
         let unknown = Frame::Special(SpecialFrame::UnknownCode);
         let stacks = stacks_of(&kept.profile);
         assert!(
-            stacks
-                .iter()
-                .any(|(_, count, stack)| *stack == [unknown] && *count == 13),
+            stacks.iter().any(|(_, count, stack)| *stack == [unknown] && *count == 13),
             "{stacks:?}"
         );
     }
@@ -371,27 +302,15 @@ fn impossible_stack_nodes_are_refused() {
     let nodes = |first: u64, parent: u64| {
         let mut payload = [0; 64];
         let mut encoder = Encoder::new(first, &mut payload);
-        encoder.push(Node {
-            parent,
-            frames: &[0x110],
-        });
+        encoder.push(Node { parent, frames: &[0x110] });
         let length = encoder.finish();
-        encode(&Nodes {
-            vcpu: 0,
-            first,
-            count: 1,
-            payload: &payload[..length],
-        })
+        encode(&Nodes { vcpu: 0, first, count: 1, payload: &payload[..length] })
     };
     let (segment, first) = (peer::SEGMENT, peer::number(1));
     for (what, sent, said) in [
         ("a node twice", nodes(first, 0), "once"),
         ("a node of no segment", nodes(segment - 1, 0), "segment"),
-        (
-            "a parent in another segment",
-            nodes(2 * segment, first),
-            "in the same segment",
-        ),
+        ("a parent in another segment", nodes(2 * segment, first), "in the same segment"),
     ] {
         let frames = [peer::epoch(&script, 7), vec![sent]].concat();
         let error = read(&file(&script, &frames, true), Reading::Strict).unwrap_err();
@@ -404,18 +323,12 @@ fn impossible_stack_nodes_are_refused() {
 
 #[test]
 fn what_the_agent_gave_up_is_a_frame_and_part_of_the_accounting() {
-    let script = Script {
-        aged: 4,
-        ..Script::default()
-    };
+    let script = Script { aged: 4, ..Script::default() };
     let recording = recorded(&script, &[7, 8]);
     assert_eq!(recording.contradictions, [""; 0]);
     let profile = &recording.profile;
     assert_eq!(profile.sample_count(), 2 * script.samples() + 2 * 2 * 4);
-    assert_eq!(
-        (profile.counters().aged, profile.counters().check()),
-        (16, Ok(()))
-    );
+    assert_eq!((profile.counters().aged, profile.counters().check()), (16, Ok(())));
     let aged = Frame::Special(SpecialFrame::Aged);
     let stacks = stacks_of(profile);
     for vcpu in [0, 1] {
@@ -428,11 +341,7 @@ fn what_the_agent_gave_up_is_a_frame_and_part_of_the_accounting() {
 fn a_stack_without_end_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let deep = (1..=5_000).map(|id| (id - 1, vec![0x110], 1)).collect();
-    let script = Script {
-        vcpus: vec![deep],
-        nodes_per_frame: 1_000,
-        ..Script::default()
-    };
+    let script = Script { vcpus: vec![deep], nodes_per_frame: 1_000, ..Script::default() };
     let path = write(directory.path(), &script, &[7], None);
     let error = Recording::open(&path, Reading::Strict).unwrap_err();
     assert!(error.to_string().contains("the limit is 4096"), "{error}");
@@ -441,10 +350,7 @@ fn a_stack_without_end_is_refused() {
 #[test]
 fn a_frame_code_of_no_mapping_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let script = Script {
-        vcpus: vec![vec![(0, vec![0x5000], 1)]],
-        ..Script::default()
-    };
+    let script = Script { vcpus: vec![vec![(0, vec![0x5000], 1)]], ..Script::default() };
     let path = write(directory.path(), &script, &[7], None);
     let error = Recording::open(&path, Reading::Strict).unwrap_err();
     has(&error.to_string(), &["0x5000 is in no mapping"]);
@@ -452,11 +358,9 @@ fn a_frame_code_of_no_mapping_is_refused() {
 
 #[test]
 fn foreign_files_are_named_for_what_they_are() {
-    for bytes in [
-        &b""[..],
-        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0",
-        b"unikprof\x01\0\x01\0\0\0\0\0",
-    ] {
+    for bytes in
+        [&b""[..], b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", b"unikprof\x01\0\x01\0\0\0\0\0"]
+    {
         let error = read(bytes, Reading::Salvage).unwrap_err();
         assert_is!(error, RecordingError::NotARecording { .. });
         assert_eq!(error.exit_code(), 6);

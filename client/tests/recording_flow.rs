@@ -20,9 +20,7 @@ fn fetch(peer: &Peer, request: Request, path: &Path) -> Result<Outcome, RecordEr
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
-    entries
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect()
+    entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 /// The greeting's length in bytes, preamble and all.
@@ -33,9 +31,7 @@ fn greeting(script: &Script) -> usize {
 /// The length of an epoch's answers in bytes.
 fn epoch_bytes(script: &Script) -> usize {
     let vcpus = 0..script.vcpus.len() as u32;
-    vcpus
-        .map(|vcpu| peer::share(script, 7, vcpu, 0, 0).concat().len())
-        .sum()
+    vcpus.map(|vcpu| peer::share(script, 7, vcpu, 0, 0).concat().len()).sum()
 }
 
 #[test]
@@ -48,15 +44,7 @@ fn a_recording_is_made_in_the_order_that_loses_nothing() {
     assert!(outcome.incomplete.is_none() && outcome.unacknowledged.is_none());
     assert_eq!(
         peer.log(),
-        [
-            "hello",
-            "start",
-            "check",
-            "stop",
-            "fetch 7 0",
-            "fetch 7 1",
-            "acknowledge 7"
-        ]
+        ["hello", "start", "check", "stop", "fetch 7 0", "fetch 7 1", "acknowledge 7"]
     );
     let recording = Recording::open(&path, Reading::Strict).unwrap();
     assert_eq!(recording.completeness, Completeness::Complete);
@@ -73,20 +61,12 @@ fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
     let directory = tempfile::tempdir().unwrap();
     let whole_path = directory.path().join("whole.unikprof");
     let peer = Peer::start(script.clone());
-    record::fetch(
-        &mut peer.session(PATIENT),
-        Request::Dump { recording: 0 },
-        &whole_path,
-        &mut (),
-    )
-    .unwrap();
+    record::fetch(&mut peer.session(PATIENT), Request::Dump { recording: 0 }, &whole_path, &mut ())
+        .unwrap();
     let whole = Recording::open(&whole_path, Reading::Strict).unwrap();
     // Every seventh byte meets each frame, and the pauses before a new connection add up.
     for cut in (0..epoch).step_by(7) {
-        let peer = Peer::start(Script {
-            cuts: vec![greeting + 16 + cut],
-            ..script.clone()
-        });
+        let peer = Peer::start(Script { cuts: vec![greeting + 16 + cut], ..script.clone() });
         let path = directory.path().join(format!("{cut}.unikprof"));
         let request = Request::Dump { recording: 0 };
         let outcome = fetch(&peer, request, &path).unwrap();
@@ -96,8 +76,8 @@ fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
     }
 }
 
-/// The agent gives up some of an epoch's counts while the epoch is sent: what the file holds of it must be of one moment,
-/// with nothing lost or counted twice.
+/// The agent gives up some of an epoch's counts while the epoch is sent: what the file holds of it
+/// must be of one moment, with nothing lost or counted twice.
 #[test]
 fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
     let script = Script::default();
@@ -114,14 +94,8 @@ fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
     assert_ne!(folded.profile, fetch(script.clone(), "whole").profile);
     for after_frames in 0..peer::share(&script, 7, 0, 0, 0).len() {
         for is_told in [true, false] {
-            let fold = Fold {
-                after_frames,
-                is_told,
-            };
-            let broken = Script {
-                fold: Some(fold),
-                ..script.clone()
-            };
+            let fold = Fold { after_frames, is_told };
+            let broken = Script { fold: Some(fold), ..script.clone() };
             let name = format!("{after_frames} {is_told}");
             let recording = fetch(broken, &name);
             assert_eq!(recording.profile, folded.profile, "{name}");
@@ -129,7 +103,8 @@ fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
     }
 }
 
-/// Guards a refusal that is final against being taken for a change, and an agent that says so without end.
+/// Guards a refusal that is final against being taken for a change, and an agent that says so
+/// without end.
 #[test]
 fn an_epoch_is_not_asked_for_without_end() {
     for (code, connections) in [(refusal::NO_EPOCH, 1), (refusal::EPOCH_CHANGED, 17)] {
@@ -163,14 +138,10 @@ fn the_recording_goes_on_while_the_line_is_down() {
     let path = directory.path().join("r.unikprof");
     let script = Script::default();
     // The start's answer still arrives; the first check's does not.
-    let started = peer::encode(&unikprof_proto::message::Started {
-        recording: 3,
-        started_ns: 1_000,
-    });
-    let peer = Peer::start(Script {
-        cuts: vec![greeting(&script) + started.len()],
-        ..script.clone()
-    });
+    let started =
+        peer::encode(&unikprof_proto::message::Started { recording: 3, started_ns: 1_000 });
+    let peer =
+        Peer::start(Script { cuts: vec![greeting(&script) + started.len()], ..script.clone() });
     let mut told = Told(Vec::new());
     let settings = Settings::default();
     let outcome = record::record(&mut peer.session(PATIENT), &settings, &path, &mut told).unwrap();
@@ -186,10 +157,7 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
     let script = Script::default();
     let cut = greeting(&script) + 16 + epoch_bytes(&script) / 2;
     // Every later connection ends within its greeting.
-    let peer = Peer::start(Script {
-        cuts: [vec![cut], vec![20; 1000]].concat(),
-        ..script.clone()
-    });
+    let peer = Peer::start(Script { cuts: [vec![cut], vec![20; 1000]].concat(), ..script.clone() });
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
     let request = Request::Stop { recording: 0 };
@@ -206,10 +174,8 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
 #[test]
 fn nothing_is_written_where_nothing_arrived() {
     let script = Script::default();
-    let peer = Peer::start(Script {
-        cuts: [vec![greeting(&script)], vec![20; 1000]].concat(),
-        ..script
-    });
+    let peer =
+        Peer::start(Script { cuts: [vec![greeting(&script)], vec![20; 1000]].concat(), ..script });
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
     std::fs::write(&path, "an older recording").unwrap();
@@ -229,10 +195,7 @@ fn nothing_is_written_where_nothing_arrived() {
 fn an_older_epoch_in_the_way_is_fetched_first() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
-    let script = Script {
-        older_epoch: true,
-        ..Script::default()
-    };
+    let script = Script { older_epoch: true, ..Script::default() };
     let peer = Peer::start(script.clone());
     let request = Request::Stop { recording: 0 };
     fetch(&peer, request, &path).unwrap();
@@ -267,10 +230,8 @@ fn an_acknowledgement_whose_answer_is_lost_is_given_again() {
         complete: true,
     });
     let epoch = epoch_bytes(&script);
-    let peer = Peer::start(Script {
-        cuts: vec![greeting(&script) + pending.len() + epoch],
-        ..script
-    });
+    let peer =
+        Peer::start(Script { cuts: vec![greeting(&script) + pending.len() + epoch], ..script });
     let request = Request::Dump { recording: 0 };
     let outcome = fetch(&peer, request, &path).unwrap();
     assert!(outcome.unacknowledged.is_none());
@@ -300,17 +261,13 @@ fn two_interrupts_give_up() {
     let silent = Peer::foreign(|stream| {
         use std::io::Write as _;
         let mut stream = stream;
-        let _ = stream.write_all(&unikprof_proto::preamble::encode(
-            unikprof_proto::preamble::OPEN,
-        ));
+        let _ = stream.write_all(&unikprof_proto::preamble::encode(unikprof_proto::preamble::OPEN));
         let _ = stream.write_all(&peer::welcome(&Script::default(), 1_000).concat());
         // Never answers the stop.
         std::thread::sleep(Duration::from_secs(60));
     });
     let interrupt = Interrupt::default();
-    let mut session = silent
-        .open(Access::Open, PATIENT, PATIENT, &interrupt)
-        .unwrap();
+    let mut session = silent.open(Access::Open, PATIENT, PATIENT, &interrupt).unwrap();
     interrupt.raise();
     interrupt.raise();
     let request = Request::Stop { recording: 0 };

@@ -63,39 +63,24 @@ fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
     let mut piped = program::command(&["recover", "-", "-o", "-"], directory);
     let piped = piped.stdin(log).output().unwrap();
     assert_eq!(piped.stdout, files[1]);
-    expect(
-        exit_code::INPUT,
-        directory,
-        &["console.log", "--crash", "3"],
-    );
+    expect(exit_code::INPUT, directory, &["console.log", "--crash", "3"]);
     expect(exit_code::USAGE, directory, &["-"]);
 
-    fs::write(
-        directory.join("core"),
-        [&[0x7f; 999][..], &block(files[0])].concat(),
-    )
-    .unwrap();
+    fs::write(directory.join("core"), [&[0x7f; 999][..], &block(files[0])].concat()).unwrap();
     expect(exit_code::SUCCESS, directory, &["core"]);
     assert_eq!(written("core.unikprof"), files[0]);
 }
 
-/// Guards a dead end: who has a log or a dump of a guest that crashed, and asks for a report of it, is told of `recover`.
+/// Guards a dead end: who has a log or a dump of a guest that crashed, and asks for a report of it,
+/// is told of `recover`.
 #[test]
 fn a_report_of_what_a_crash_left_points_to_recover() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let left = [1; 500];
     fs::write(directory.join("console.log"), log([&left, &left])).unwrap();
-    fs::write(
-        directory.join("memory"),
-        [&[7; 99][..], &block(&left)].concat(),
-    )
-    .unwrap();
-    fs::write(
-        directory.join("core"),
-        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0",
-    )
-    .unwrap();
+    fs::write(directory.join("memory"), [&[7; 99][..], &block(&left)].concat()).unwrap();
+    fs::write(directory.join("core"), b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0").unwrap();
     fs::write(directory.join("other"), "guest: up\n").unwrap();
     for word in ["report", "doctor"] {
         for (file, said) in [
@@ -135,7 +120,8 @@ fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
     assert!(!directory.join("other.log.unikprof").exists());
 }
 
-/// Guards a client that reads a core into memory: cores are as large as their guests, and larger than this machine.
+/// Guards a client that reads a core into memory: cores are as large as their guests, and larger
+/// than this machine.
 #[test]
 fn a_core_larger_than_memory_is_searched() {
     const CORE: u64 = 512 << 20;
@@ -148,10 +134,7 @@ fn a_core_larger_than_memory_is_searched() {
     core.write_all(&block(&left)).unwrap();
     core.set_len(CORE).unwrap();
     let output = Command::new("sh")
-        .args([
-            "-c",
-            &format!("ulimit -d {MEMORY_KIB} && exec \"$0\" \"$@\""),
-        ])
+        .args(["-c", &format!("ulimit -d {MEMORY_KIB} && exec \"$0\" \"$@\"")])
         .args([env!("CARGO_BIN_EXE_unikprof-client"), "recover", "core"])
         .current_dir(directory.path())
         .output()

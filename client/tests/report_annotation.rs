@@ -1,4 +1,5 @@
-//! Functions with their lines and instructions, of programs that the host's compilers made, beside what binutils says.
+//! Functions with their lines and instructions, of programs that the host's compilers made, beside
+//! what binutils says.
 
 #![allow(clippy::unwrap_used)]
 
@@ -63,10 +64,7 @@ fn annotate(
 }
 
 fn wide() -> ReportOptions {
-    ReportOptions {
-        columns: None,
-        ..ReportOptions::default()
-    }
+    ReportOptions { columns: None, ..ReportOptions::default() }
 }
 
 /// The addresses of a function's instructions, as `objdump` finds them, with their operations.
@@ -98,9 +96,7 @@ fn addr2line(program: &Program, addresses: &[u64]) -> Vec<u64> {
 }
 
 fn number(value: &Value, key: &str) -> u64 {
-    value[key]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no {key} in {value:#}"))
+    value[key].as_u64().unwrap_or_else(|| panic!("no {key} in {value:#}"))
 }
 
 fn rows<'j>(json: &'j Value, key: &str) -> &'j [Value] {
@@ -137,10 +133,7 @@ fn instructions_and_lines_have_the_samples_of_their_addresses() {
     let (json, text) = annotate(&profile, &symbolizer, "outer", wide()).unwrap();
     let instructions = rows(&json, "instructions");
     let addresses: Vec<u64> = expected.iter().map(|(at, _)| *at).collect();
-    let found: Vec<u64> = instructions
-        .iter()
-        .map(|row| number(row, "address"))
-        .collect();
+    let found: Vec<u64> = instructions.iter().map(|row| number(row, "address")).collect();
     assert_eq!(found, addresses);
     let lines = addr2line(&program, &addresses);
     let mut by_line: BTreeMap<u64, u64> = BTreeMap::new();
@@ -156,16 +149,11 @@ fn instructions_and_lines_have_the_samples_of_their_addresses() {
         *by_line.entry(line).or_default() += count;
     }
     let lines = rows(&json, "lines");
-    let counts = lines
-        .iter()
-        .map(|row| (number(row, "line"), number(row, "self")));
+    let counts = lines.iter().map(|row| (number(row, "line"), number(row, "self")));
     assert_eq!(counts.collect::<BTreeMap<_, _>>(), by_line);
     assert!(lines.is_sorted_by_key(|row| std::cmp::Reverse(number(row, "self"))));
     for row in lines {
-        let source = C_SOURCE
-            .lines()
-            .nth(number(row, "line") as usize - 1)
-            .unwrap();
+        let source = C_SOURCE.lines().nth(number(row, "line") as usize - 1).unwrap();
         assert_eq!(row["text"], source);
         assert!(text.contains(source.trim()), "{source}: {text}");
     }
@@ -179,16 +167,10 @@ fn instructions_and_lines_have_the_samples_of_their_addresses() {
     let own = instructions.iter().filter(|row| row["function"] == "outer");
     assert_eq!(own.map(|row| number(row, "self")).sum::<u64>(), itself);
     assert!(0 < itself && itself < all, "{itself} of {all}");
-    let inlined = format!(
-        "of its own and {} samples of functions inlined",
-        all - itself
-    );
+    let inlined = format!("of its own and {} samples of functions inlined", all - itself);
     assert!(text.contains(&inlined), "{inlined}: {text}");
 
-    let options = ReportOptions {
-        no_inlines: true,
-        ..wide()
-    };
+    let options = ReportOptions { no_inlines: true, ..wide() };
     let (json, _) = annotate(&profile, &symbolizer, "outer", options).unwrap();
     assert_eq!(number(&json["annotation"], "own_without_inlined"), all);
     assert_eq!(number(function(&json, "outer"), "self"), all);
@@ -202,14 +184,8 @@ fn an_inlined_function_has_its_part_of_the_code_around_it() {
     let (json, _) = annotate(&profile, &symbolizer(&program.path), "middle", wide()).unwrap();
     let instructions = rows(&json, "instructions");
     assert!(!instructions.is_empty() && instructions.len() < expected.len());
-    let names: Vec<_> = instructions
-        .iter()
-        .map(|row| row["function"].as_str().unwrap())
-        .collect();
-    assert!(
-        names.contains(&"middle") && names.contains(&"innermost"),
-        "{names:?}"
-    );
+    let names: Vec<_> = instructions.iter().map(|row| row["function"].as_str().unwrap()).collect();
+    assert!(names.contains(&"middle") && names.contains(&"innermost"), "{names:?}");
     assert!(!names.contains(&"outer"), "{names:?}");
     let own =
         number(function(&json, "middle"), "self") + number(function(&json, "innermost"), "self");
@@ -221,10 +197,7 @@ fn an_inlined_function_has_its_part_of_the_code_around_it() {
 fn a_call_has_the_samples_of_what_it_calls_as_its_total() {
     let program = program();
     let main = objdump(&program, "main");
-    let call = main
-        .iter()
-        .position(|(_, operation)| operation.starts_with("call"))
-        .unwrap();
+    let call = main.iter().position(|(_, operation)| operation.starts_with("call")).unwrap();
     let returns_to = Frame::caller(BIAS + main[call + 1].0);
     let outer = Frame::leaf(BIAS + program.function("outer").start);
     let stacks = [
@@ -237,21 +210,12 @@ fn a_call_has_the_samples_of_what_it_calls_as_its_total() {
     let row = &rows(&json, "instructions")[call];
     assert_eq!((number(row, "self"), number(row, "total")), (0, 8));
     let shown = row["text"].as_str().unwrap();
-    assert!(
-        shown.starts_with("call") && shown.ends_with("<outer>"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("call") && shown.ends_with("<outer>"), "{shown}");
     let annotation = &json["annotation"];
-    assert_eq!(
-        (number(annotation, "self"), number(annotation, "total")),
-        (2, 10)
-    );
+    assert_eq!((number(annotation, "self"), number(annotation, "total")), (2, 10));
     assert!(text.contains(shown), "{text}");
     let blank = format!("\n{:72}{:x}  ", "", main[call + 1].0);
-    assert!(
-        text.contains(&blank),
-        "instructions without samples have no numbers: {text}"
-    );
+    assert!(text.contains(&blank), "instructions without samples have no numbers: {text}");
 }
 
 #[test]
@@ -275,43 +239,26 @@ fn what_has_no_code_is_an_error_that_says_why() {
     let stripped = program.dir.path().join("stripped");
     let debug = program.dir.path().join("debug");
     let path = program.path.to_str().unwrap();
-    run(
-        "objcopy",
-        &["--strip-all", path, stripped.to_str().unwrap()],
-    );
-    run(
-        "objcopy",
-        &["--only-keep-debug", path, debug.to_str().unwrap()],
-    );
+    run("objcopy", &["--strip-all", path, stripped.to_str().unwrap()]);
+    run("objcopy", &["--only-keep-debug", path, debug.to_str().unwrap()]);
     let no_function = fails(&symbolizer(&stripped), &profile, &format!("^{at:#x}"));
     let source = |error: &AnnotationError| match error {
         AnnotationError::Code { source, .. } => source.to_string(),
         other => panic!("{other}"),
     };
-    assert!(
-        source(&no_function).contains("in no function of"),
-        "{no_function}"
-    );
+    assert!(source(&no_function).contains("in no function of"), "{no_function}");
     let no_bytes = fails(&symbolizer(&debug), &profile, "outer");
     assert!(source(&no_bytes).contains("holds no code"), "{no_bytes}");
 
-    let marked = [(
-        1,
-        vec![Frame::Special(SpecialFrame::Blocked), Frame::leaf(at)],
-    )];
+    let marked = [(1, vec![Frame::Special(SpecialFrame::Blocked), Frame::leaf(at)])];
     let marked = self::profile(&program, &marked);
     let mark = fails(&with_image, &marked, "[blocked]");
     assert!(matches!(mark, AnnotationError::NotCode(_)), "{mark}");
 
     let outside = self::profile(&program, &[(1, vec![Frame::leaf(0x10)])]);
     let outside = fails(&with_image, &outside, "0x10");
-    let is_outside = matches!(
-        &outside,
-        AnnotationError::Code {
-            source: CodeError::NotMapped { .. },
-            ..
-        }
-    );
+    let is_outside =
+        matches!(&outside, AnnotationError::Code { source: CodeError::NotMapped { .. }, .. });
     assert!(is_outside, "{outside}");
 }
 
@@ -321,10 +268,7 @@ fn without_debug_information_there_are_instructions_and_a_warning() {
     let (profile, expected) = everywhere(&program);
     let (json, text) = annotate(&profile, &symbolizer(&program.path), "outer", wide()).unwrap();
     assert_eq!(rows(&json, "instructions").len(), expected.len());
-    assert_eq!(
-        sum(rows(&json, "instructions"), "self"),
-        profile.sample_count()
-    );
+    assert_eq!(sum(rows(&json, "instructions"), "self"), profile.sample_count());
     assert!(text.contains("(no source line)"), "{text}");
     assert!(text.contains("has no debug information"), "{text}");
 }
@@ -346,10 +290,7 @@ fn functions_of_an_unknown_processor_are_refused() {
     });
     let profile = builder.finish();
     let error = annotate(&profile, &symbolizer(&program.path), "outer", wide()).unwrap_err();
-    assert!(
-        error.to_string().ends_with("the recording is of riscv64"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("the recording is of riscv64"), "{error}");
 }
 
 /// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.

@@ -14,12 +14,8 @@ const G: u64 = 0x4001;
 /// `main` calls `f`, which calls `g` and, through it, itself; and `other` calls `f`, too.
 fn profile() -> Profile {
     let mut builder = ProfileBuilder::new();
-    let stacks: [(u64, &[u64]); 4] = [
-        (10, &[G, F, MAIN]),
-        (20, &[F, G, F, MAIN]),
-        (30, &[F, OTHER]),
-        (40, &[OTHER]),
-    ];
+    let stacks: [(u64, &[u64]); 4] =
+        [(10, &[G, F, MAIN]), (20, &[F, G, F, MAIN]), (30, &[F, OTHER]), (40, &[OTHER])];
     for (count, addresses) in stacks {
         // As if all were callers, so that a function has one address.
         let frames: Vec<Frame> = addresses.iter().map(|at| Frame::caller(*at)).collect();
@@ -55,12 +51,7 @@ fn tree(direction: Direction) -> Vec<(u64, u64, u64, u64)> {
             let name = row["name"].as_str().unwrap();
             assert!(text.contains(name), "{text}");
             let number = |key: &str| row[key].as_u64().unwrap();
-            (
-                number("depth"),
-                address(name),
-                number("self"),
-                number("total"),
-            )
+            (number("depth"), address(name), number("self"), number("total"))
         })
         .collect()
 }
@@ -82,8 +73,5 @@ fn callers_are_those_of_the_innermost_call() {
 
 #[test]
 fn callees_are_those_of_the_outermost_call() {
-    assert_eq!(
-        tree(Direction::Callees),
-        [(0, F, 30, 60), (1, G, 10, 30), (2, F, 20, 20)]
-    );
+    assert_eq!(tree(Direction::Callees), [(0, F, 30, 60), (1, G, 10, 30), (2, F, 20, 20)]);
 }

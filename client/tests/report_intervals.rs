@@ -23,12 +23,7 @@ fn profile(counters: Counters, late: u64) -> Profile {
         builder.add_stack(0, late, &arrived).unwrap();
     }
     builder.add_vcpu(VcpuStats {
-        counters: Counters {
-            recorded: 1_000,
-            by_frame_pointer: 1_000,
-            late,
-            ..counters
-        },
+        counters: Counters { recorded: 1_000, by_frame_pointer: 1_000, late, ..counters },
         ..VcpuStats::default()
     });
     builder.finish()
@@ -46,47 +41,19 @@ fn report(profile: &Profile) -> (FunctionRow, String, String) {
     (hot, text, report.warnings().join("\n"))
 }
 
-/// Guards an interval of ±3 points where a third of the ticks is missing: all of them may have been hot, or none.
+/// Guards an interval of ±3 points where a third of the ticks is missing: all of them may have been
+/// hot, or none.
 #[test]
 fn an_interval_holds_the_truth_whatever_the_missing_ticks_were() {
-    let (without, text, warnings) = report(&profile(
-        Counters {
-            ticks: 1_000,
-            missing: Some(20),
-            ..Counters::default()
-        },
-        0,
-    ));
+    let (without, text, warnings) =
+        report(&profile(Counters { ticks: 1_000, missing: Some(20), ..Counters::default() }, 0));
     assert!(without.own_share.low > 0.27 && without.own_share.high < 0.33);
     assert!(!warnings.contains("worst-case"), "noise: {warnings}");
     assert!(text.contains("; 95 % intervals\n"), "{text}");
     for (ticks, counters, late) in [
-        (
-            1_000,
-            Counters {
-                missing: Some(500),
-                ..Counters::default()
-            },
-            0,
-        ),
-        (
-            1_500,
-            Counters {
-                lost: 200,
-                overflow: 200,
-                masked: 100,
-                ..Counters::default()
-            },
-            0,
-        ),
-        (
-            1_000,
-            Counters {
-                missing: Some(250),
-                ..Counters::default()
-            },
-            250,
-        ),
+        (1_000, Counters { missing: Some(500), ..Counters::default() }, 0),
+        (1_500, Counters { lost: 200, overflow: 200, masked: 100, ..Counters::default() }, 0),
+        (1_000, Counters { missing: Some(250), ..Counters::default() }, 250),
     ] {
         let unplaced = 500;
         let outside = unplaced - late;
@@ -96,14 +63,8 @@ fn an_interval_holds_the_truth_whatever_the_missing_ticks_were() {
         for interval in [hot.own_share, hot.total_share] {
             assert!(interval.low < least, "{interval:?}, at least {least}");
             assert!(interval.high > most, "{interval:?}, at most {most}");
-            assert!(
-                interval.low > least - 0.05,
-                "no more than that: {interval:?}"
-            );
-            assert!(
-                interval.high < most + 0.05,
-                "no more than that: {interval:?}"
-            );
+            assert!(interval.low > least - 0.05, "no more than that: {interval:?}");
+            assert!(interval.high < most + 0.05, "no more than that: {interval:?}");
         }
         assert_eq!(hot.own_share.share, 0.3);
         assert!(

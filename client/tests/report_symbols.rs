@@ -61,15 +61,10 @@ fn shown(symbolized: &Symbolized<'_>, frame: FrameId) -> Vec<String> {
         .frame(frame)
         .iter()
         .map(|s| {
-            let file = s.file.map_or("?", |file| {
-                symbolized.file(file).rsplit('/').next().unwrap()
-            });
+            let file = s.file.map_or("?", |file| symbolized.file(file).rsplit('/').next().unwrap());
             let line = s.line.map_or("?".to_owned(), |line| line.to_string());
             let inlined = if s.inlined { " +" } else { "" };
-            format!(
-                "{} {file}:{line}{inlined}",
-                symbolized.function(s.function).name
-            )
+            format!("{} {file}:{line}{inlined}", symbolized.function(s.function).name)
         })
         .collect()
 }
@@ -111,24 +106,13 @@ fn binutils(image: &Path, addresses: &[u64]) -> Vec<Vec<String>> {
 /// Every address of a function, beside binutils.
 fn compare_with_binutils(program: &Program, bias: u64, function: &str) -> Vec<Vec<String>> {
     let linked: Vec<u64> = program.function(function).collect();
-    let profile = profile(
-        program.mappings(bias),
-        linked.iter().map(|a| Frame::leaf(bias + a)),
-    );
+    let profile = profile(program.mappings(bias), linked.iter().map(|a| Frame::leaf(bias + a)));
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert!(
-        symbolized.warnings().is_empty(),
-        "{:?}",
-        symbolized.warnings()
-    );
-    let found: Vec<Vec<String>> = profile
-        .frame_ids()
-        .map(|frame| shown(&symbolized, frame))
-        .collect();
-    for ((address, found), expected) in linked
-        .iter()
-        .zip(&found)
-        .zip(binutils(&program.path, &linked))
+    assert!(symbolized.warnings().is_empty(), "{:?}", symbolized.warnings());
+    let found: Vec<Vec<String>> =
+        profile.frame_ids().map(|frame| shown(&symbolized, frame)).collect();
+    for ((address, found), expected) in
+        linked.iter().zip(&found).zip(binutils(&program.path, &linked))
     {
         assert_eq!(*found, expected, "at {address:#x}");
     }
@@ -142,14 +126,8 @@ fn inlined_c_functions_at_a_fixed_place_are_as_binutils_says() {
     let found = compare_with_binutils(&program, 0, "outer");
     let deepest = found.iter().max_by_key(|frames| frames.len()).unwrap();
     assert_eq!(deepest.len(), 3, "{deepest:?}");
-    assert!(
-        deepest[0].starts_with("innermost program.c:"),
-        "{deepest:?}"
-    );
-    assert!(
-        deepest[1].starts_with("middle program.c:8 +"),
-        "{deepest:?}"
-    );
+    assert!(deepest[0].starts_with("innermost program.c:"), "{deepest:?}");
+    assert!(deepest[1].starts_with("middle program.c:8 +"), "{deepest:?}");
     assert!(deepest[2].starts_with("outer program.c:14"), "{deepest:?}");
 }
 
@@ -182,23 +160,17 @@ fn rust_names_are_demangled_without_their_hash() {
     let program = Program::build(&rustc, "rs", RUST_SOURCE, &options);
     let bytes = fs::read(&program.path).unwrap();
     let file = object::File::parse(bytes.as_slice()).unwrap();
-    let turn = file
-        .symbols()
-        .find(|s| s.name().unwrap().contains("Engine4turn"))
-        .unwrap();
+    let turn = file.symbols().find(|s| s.name().unwrap().contains("Engine4turn")).unwrap();
     let profile = profile(program.mappings(0), [Frame::leaf(turn.address())]);
     let symbolized = resolve(&profile, &program.path).unwrap();
     let frames = shown(&symbolized, profile.frame_ids().next().unwrap());
     let name = frames.last().unwrap();
-    assert!(
-        name.starts_with("program::engine::Engine::turn program.rs:"),
-        "{name}"
-    );
+    assert!(name.starts_with("program::engine::Engine::turn program.rs:"), "{name}");
     assert!(!name.contains("::h"), "{name}");
 }
 
-/// Two functions without a name; the first instruction of the one on line 7 is that of a function that was inlined. The
-/// other is the argument on line 9.
+/// Two functions without a name; the first instruction of the one on line 7 is that of a function
+/// that was inlined. The other is the argument on line 9.
 const OCAML_SOURCE: &str = "
 let[@inline] doubled x = x * 2
 let apply = (fun f -> fun x -> f (f x)) [@inline never]
@@ -210,7 +182,8 @@ let () =
   print_int (apply succ count)
 ";
 
-/// Compiler, version and build determine the stamp in the name; the place in the source tells what function it is.
+/// Compiler, version and build determine the stamp in the name; the place in the source tells what
+/// function it is.
 #[test]
 fn ocaml_functions_without_a_name_have_their_place() {
     if Command::new("ocamlopt").arg("-version").output().is_err() {
@@ -227,9 +200,8 @@ fn ocaml_functions_without_a_name_have_their_place() {
         let program = Program::build("ocamlopt", "ml", OCAML_SOURCE, &all);
         let bytes = fs::read(&program.path).unwrap();
         let file = object::File::parse(bytes.as_slice()).unwrap();
-        let anonymous = file
-            .symbols()
-            .filter(|symbol| symbol.name().unwrap().starts_with("camlProgram__fun_"));
+        let anonymous =
+            file.symbols().filter(|symbol| symbol.name().unwrap().starts_with("camlProgram__fun_"));
         let anonymous = anonymous.map(|symbol| Frame::leaf(symbol.address() + 4));
         let profile = profile(program.mappings(0), anonymous);
         let symbolized = resolve(&profile, &program.path).unwrap();
@@ -241,10 +213,7 @@ fn ocaml_functions_without_a_name_have_their_place() {
         });
         frames.collect::<BTreeSet<String>>()
     };
-    let expected = [
-        "Program.(fun program.ml:7,4)",
-        "Program.(fun program.ml:9,19)",
-    ];
+    let expected = ["Program.(fun program.ml:7,4)", "Program.(fun program.ml:9,19)"];
     assert_eq!(names(&["-g"]), expected.map(String::from).into());
     // Without debug information the stamp has to tell them apart.
     let stamped = names(&[]);
@@ -292,19 +261,12 @@ fn inlined_rust_functions_have_their_paths_whatever_the_debug_information() {
             .frame_ids()
             .map(|frame| symbolized.frame(frame))
             .map(|symbols| {
-                symbols
-                    .iter()
-                    .map(|s| symbolized.function(s.function).name.as_str())
-                    .collect()
+                symbols.iter().map(|s| symbolized.function(s.function).name.as_str()).collect()
             })
             .collect();
         names.sort_by_key(Vec::len);
         let deepest = names.last().unwrap();
-        assert_eq!(
-            *deepest,
-            [black_box, spin, "program::engine::Engine::turn"],
-            "{level}"
-        );
+        assert_eq!(*deepest, [black_box, spin, "program::engine::Engine::turn"], "{level}");
     }
 }
 
@@ -336,7 +298,8 @@ int main(int argc, char **argv)
 }
 ";
 
-/// Guards names that could be anybody's: functions that were only inlined have no mangled name to tell their scopes.
+/// Guards names that could be anybody's: functions that were only inlined have no mangled name to
+/// tell their scopes.
 #[test]
 fn inlined_cpp_functions_are_named_with_their_scopes() {
     let options = ["-O2", "-g", "-Wl,--build-id"];
@@ -362,10 +325,7 @@ fn inlined_cpp_functions_are_named_with_their_scopes() {
     assert_eq!(found.iter().collect::<Vec<_>>(), expected);
     let found = names_in("main");
     for start in ["std::__sort<", "std::sort<"] {
-        assert!(
-            found.iter().any(|name| name.starts_with(start)),
-            "{start} in {found:#?}"
-        );
+        assert!(found.iter().any(|name| name.starts_with(start)), "{start} in {found:#?}");
     }
 }
 
@@ -394,20 +354,11 @@ fn another_build_is_refused_and_can_be_forced() {
     let other = Program::c(&["-g", "-no-pie", "-O1"]);
     let profile = in_outer(&program, program.mappings(0));
     let error = resolve(&profile, &other.path).unwrap_err();
-    let SymbolError::WrongBuildId {
-        expected, found, ..
-    } = &error
-    else {
-        panic!("{error}")
-    };
+    let SymbolError::WrongBuildId { expected, found, .. } = &error else { panic!("{error}") };
     assert_eq!(*expected, program.build_id());
     assert_eq!(*found, Some(other.build_id()));
     let text = error.to_string();
-    for part in [
-        expected.to_string(),
-        other.build_id().to_string(),
-        "--force-image".into(),
-    ] {
+    for part in [expected.to_string(), other.build_id().to_string(), "--force-image".into()] {
         assert!(text.contains(&part), "{text}");
     }
 
@@ -430,9 +381,7 @@ fn an_image_without_a_build_id_is_refused_where_one_was_recorded() {
 fn a_recording_without_build_ids_is_named_with_a_warning() {
     let program = Program::c(&["-g", "-no-pie"]);
     let mut mappings = program.mappings(0);
-    mappings
-        .iter_mut()
-        .for_each(|mapping| mapping.build_id = None);
+    mappings.iter_mut().for_each(|mapping| mapping.build_id = None);
     let profile = in_outer(&program, mappings);
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_is!(symbolized.warnings(), [SymbolWarning::NotVerified { .. }]);
@@ -450,10 +399,7 @@ fn a_recording_without_mappings_is_named_as_it_was_linked() {
 #[test]
 fn without_debug_information_the_symbol_table_names_functions() {
     let program = Program::c(&["-no-pie"]);
-    let profile = profile(
-        program.mappings(0),
-        [Frame::leaf(program.function("outer").start + 1)],
-    );
+    let profile = profile(program.mappings(0), [Frame::leaf(program.function("outer").start + 1)]);
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_eq!(first(&symbolized, &profile), "outer ?:?");
     assert_is!(symbolized.warnings(), [SymbolWarning::NoDebugInfo { .. }]);
@@ -469,10 +415,7 @@ fn a_stripped_image_leaves_addresses_and_says_so() {
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_is!(symbolized.warnings(), [SymbolWarning::Stripped { .. }]);
     let offset = mappings.iter().find_map(|m| m.offset_of(address)).unwrap();
-    assert_eq!(
-        first(&symbolized, &profile),
-        format!("{address:#x} program.elf+{offset:#x} ?:?")
-    );
+    assert_eq!(first(&symbolized, &profile), format!("{address:#x} program.elf+{offset:#x} ?:?"));
 }
 
 #[test]
@@ -483,24 +426,14 @@ fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
     let id = program.build_id().to_string();
     let path = program.path.to_str().unwrap();
     let beside = program.dir.path().join("program.debug");
-    run(
-        "objcopy",
-        &["--only-keep-debug", path, beside.to_str().unwrap()],
-    );
+    run("objcopy", &["--only-keep-debug", path, beside.to_str().unwrap()]);
     run("strip", &[path]);
-    run(
-        "objcopy",
-        &[&format!("--add-gnu-debuglink={}", beside.display()), path],
-    );
+    run("objcopy", &[&format!("--add-gnu-debuglink={}", beside.display()), path]);
     let profile = profile(mappings, [Frame::leaf(address)]);
     let first = profile.frame_ids().next().unwrap();
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
-    assert!(
-        symbolized.warnings().is_empty(),
-        "{:?}",
-        symbolized.warnings()
-    );
+    assert!(symbolized.warnings().is_empty(), "{:?}", symbolized.warnings());
 
     // Damaged, it is left aside.
     let good = fs::read(&beside).unwrap();
@@ -508,28 +441,22 @@ fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
     *bad.last_mut().unwrap() ^= 1;
     fs::write(&beside, &bad).unwrap();
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert_is!(
-        symbolized.warnings()[0],
-        SymbolWarning::DebugFileDiffers { .. }
-    );
+    assert_is!(symbolized.warnings()[0], SymbolWarning::DebugFileDiffers { .. });
 
     fs::remove_file(&beside).unwrap();
     let debug = TempDir::new().unwrap();
     let folder = debug.path().join(".build-id").join(&id[..2]);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join(format!("{}.debug", &id[2..])), &good).unwrap();
-    let options = ImageOptions {
-        debug_dirs: vec![debug.path().to_owned()],
-        ..nothing_found()
-    };
+    let options = ImageOptions { debug_dirs: vec![debug.path().to_owned()], ..nothing_found() };
     let mut images = Images::new(options);
     images.add_image(&program.path, Force::No).unwrap();
     let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
     assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
 }
 
-/// A separate debug file keeps the sections of the code without their bytes. Functions without debug information, as those
-/// of assembly or the C library's start, have their names there.
+/// A separate debug file keeps the sections of the code without their bytes. Functions without
+/// debug information, as those of assembly or the C library's start, have their names there.
 #[test]
 fn a_separate_debug_file_names_functions_by_its_symbol_table() {
     let program = Program::c(&["-no-pie"]);
@@ -598,10 +525,7 @@ fn a_folder_gives_files_by_build_id_in_every_layout() {
         vec![(format!("{below}.debug"), &debug[..])],
         vec![(format!("{id}.debug"), &debug[..])],
         vec![(format!("{id}/debuginfo"), &debug[..])],
-        vec![
-            (below.clone(), &stripped[..]),
-            (format!("{below}.debug"), &debug[..]),
-        ],
+        vec![(below.clone(), &stripped[..]), (format!("{below}.debug"), &debug[..])],
     ] {
         let (name, warnings) = named(&files);
         let names: Vec<_> = files.iter().map(|(name, _)| name).collect();
@@ -651,14 +575,8 @@ fn with_limits(
         debuginfod: Debuginfod::new(urls, cache.to_owned(), limits),
         ..nothing_found()
     };
-    let symbolized = Symbolizer::new(Images::new(options))
-        .resolve(recorded)
-        .unwrap();
-    let warnings: Vec<_> = symbolized
-        .warnings()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let symbolized = Symbolizer::new(Images::new(options)).resolve(recorded).unwrap();
+    let warnings: Vec<_> = symbolized.warnings().iter().map(ToString::to_string).collect();
     (shown(&symbolized, frame).remove(0), warnings.join("\n"))
 }
 
@@ -669,20 +587,14 @@ fn a_debuginfod_server_is_asked_once_for_what_is_missing() {
     let id = program.build_id().to_string();
     let recorded = one_sample(&program);
     let cache = TempDir::new().unwrap();
-    let (executable, debuginfo) = (
-        format!("/buildid/{id}/executable"),
-        format!("/buildid/{id}/debuginfo"),
-    );
+    let (executable, debuginfo) =
+        (format!("/buildid/{id}/executable"), format!("/buildid/{id}/debuginfo"));
 
     let (lacking, asked_first) = http_server(|_| http(404, 0, b""));
     let (url, asked) = http_server({
         let executable = executable.clone();
         move |path| {
-            let body = if *path == executable {
-                &stripped
-            } else {
-                &debug
-            };
+            let body = if *path == executable { &stripped } else { &debug };
             http(200, body.len() as u64, body)
         }
     });
@@ -692,11 +604,7 @@ fn a_debuginfod_server_is_asked_once_for_what_is_missing() {
         assert!(name.starts_with("outer program.c:"), "{round}: {name}");
         assert_eq!(warnings, "", "{round}");
         for log in [&asked, &asked_first] {
-            assert_eq!(
-                *log.lock().unwrap(),
-                [executable.clone(), debuginfo.clone()],
-                "{round}"
-            );
+            assert_eq!(*log.lock().unwrap(), [executable.clone(), debuginfo.clone()], "{round}");
         }
     }
 
@@ -719,20 +627,11 @@ fn what_a_server_sends_is_used_only_if_it_is_the_file() {
     let other = fs::read(&other.path).unwrap();
     let length = |bytes: &[u8]| bytes.len() as u64;
     for (answer, said) in [
-        (
-            http(200, length(&other), &other),
-            "it sent a file with build-id",
-        ),
+        (http(200, length(&other), &other), "it sent a file with build-id"),
         (http(200, 7, b"#!/bin/"), "it sent no usable file"),
         (http(200, 0, b""), "it sent no usable file"),
-        (
-            http(200, length(&whole), &whole[..1000]),
-            "the download ended early",
-        ),
-        (
-            http(200, 5 << 30, &whole),
-            "the file has more than 4294967296 bytes",
-        ),
+        (http(200, length(&whole), &whole[..1000]), "the download ended early"),
+        (http(200, 5 << 30, &whole), "the file has more than 4294967296 bytes"),
         (http(503, 0, b""), "it answered with status 503"),
         (b"SSH-2.0-a\r\n\r\n".to_vec(), "gave no file"),
         (
@@ -753,8 +652,8 @@ fn what_a_server_sends_is_used_only_if_it_is_the_file() {
     }
 }
 
-/// Servers that take a connection and say nothing, or too little, or too much: each is named with its reason, and the next
-/// one gives the file.
+/// Servers that take a connection and say nothing, or too little, or too much: each is named with
+/// its reason, and the next one gives the file.
 #[test]
 fn a_server_that_takes_too_long_is_passed_over() {
     let program = Program::c(&["-g", "-pie", "-fPIE"]);
@@ -763,10 +662,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
     let usual = DownloadLimits::default();
     // Long enough for the good server on a busy machine.
     let soon = Some(Duration::from_secs(10));
-    let impatient = DownloadLimits {
-        timeout: soon,
-        ..usual
-    };
+    let impatient = DownloadLimits { timeout: soon, ..usual };
     // The file is there, but its bytes come one by one.
     let trickle = |pause: Duration| {
         let whole = whole.clone();
@@ -789,10 +685,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
         let whole = whole.clone();
         move |_| http(200, whole.len() as u64, &whole)
     });
-    let hurried = DownloadLimits {
-        max_time: soon,
-        ..usual
-    };
+    let hurried = DownloadLimits { max_time: soon, ..usual };
     let too_little = "it sent less than 100 KiB within 10 s";
     let too_late = "the file did not arrive within 10 s, the DEBUGINFOD_MAXTIME";
     let cases = [
@@ -805,10 +698,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
         let urls = format!("{server} {good}");
         let (name, warnings) = with_limits(&recorded, &urls, cache.path(), limits);
         assert!(name.starts_with("outer program.c:"), "{why}: {name}");
-        assert!(
-            warnings.contains(why) && warnings.contains(server),
-            "{why}: {warnings}"
-        );
+        assert!(warnings.contains(why) && warnings.contains(server), "{why}: {warnings}");
         let (name, warnings) =
             with_limits(&recorded, server, TempDir::new().unwrap().path(), limits);
         assert!(name.starts_with("0x5555"), "{why}: {name}");
@@ -821,19 +711,14 @@ fn a_server_that_takes_too_long_is_passed_over() {
             scope.spawn(move || passed_over(case));
         }
     });
-    let small = DownloadLimits {
-        max_bytes: 1_000,
-        ..usual
-    };
+    let small = DownloadLimits { max_bytes: 1_000, ..usual };
     let (name, warnings) = with_limits(&recorded, &good, TempDir::new().unwrap().path(), small);
     assert!(name.starts_with("0x5555"), "{name}");
-    assert!(
-        warnings.contains("the file has more than 1000 bytes"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("the file has more than 1000 bytes"), "{warnings}");
 }
 
-/// A server on this machine that reads each request and then does what `answer` does, which has its path.
+/// A server on this machine that reads each request and then does what `answer` does, which has its
+/// path.
 fn server(answer: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -863,9 +748,7 @@ fn a_recorded_path_is_opened_only_for_the_same_build() {
         open_recorded_paths: true,
         ..ImageOptions::default()
     };
-    let symbolized = Symbolizer::new(Images::new(options()))
-        .resolve(&recorded)
-        .unwrap();
+    let symbolized = Symbolizer::new(Images::new(options())).resolve(&recorded).unwrap();
     assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
 
     let mut mappings = program.mappings(0);
@@ -873,18 +756,10 @@ fn a_recorded_path_is_opened_only_for_the_same_build() {
         mapping.build_id = Some("00".repeat(20).parse().unwrap());
     }
     let differs = profile(mappings, [Frame::leaf(address)]);
-    let symbolized = Symbolizer::new(Images::new(options()))
-        .resolve(&differs)
-        .unwrap();
+    let symbolized = Symbolizer::new(Images::new(options())).resolve(&differs).unwrap();
     assert!(shown(&symbolized, first)[0].starts_with("0x"));
-    assert_is!(
-        symbolized.warnings()[0],
-        SymbolWarning::LocalFileDiffers { .. }
-    );
-    assert_is!(
-        symbolized.warnings()[1],
-        SymbolWarning::NoImage { addresses: 1, .. }
-    );
+    assert_is!(symbolized.warnings()[0], SymbolWarning::LocalFileDiffers { .. });
+    assert_is!(symbolized.warnings()[1], SymbolWarning::NoImage { addresses: 1, .. });
 }
 
 #[test]
@@ -909,28 +784,16 @@ fn programs_and_libraries_are_told_apart_by_build_id() {
     images.add_image(&library.path, Force::No).unwrap();
     images.add_image(&program.path, Force::No).unwrap();
     let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
-    let names: Vec<Vec<String>> = profile
-        .frame_ids()
-        .map(|frame| shown(&symbolized, frame))
-        .collect();
+    let names: Vec<Vec<String>> =
+        profile.frame_ids().map(|frame| shown(&symbolized, frame)).collect();
     assert!(names[0][0].starts_with("outer program.c:"), "{names:?}");
-    assert!(
-        names[1][0].starts_with("from_library program.c:1"),
-        "{names:?}"
-    );
-    assert!(
-        symbolized.warnings().is_empty(),
-        "{:?}",
-        symbolized.warnings()
-    );
+    assert!(names[1][0].starts_with("from_library program.c:1"), "{names:?}");
+    assert!(symbolized.warnings().is_empty(), "{:?}", symbolized.warnings());
 }
 
 #[test]
 fn a_list_from_nm_names_a_stripped_program_wherever_it_was_loaded() {
-    for (options, bias) in [
-        (["-no-pie", "-fno-PIE"], 0),
-        (["-pie", "-fPIE"], 0x5555_5000_0000),
-    ] {
+    for (options, bias) in [(["-no-pie", "-fno-PIE"], 0), (["-pie", "-fPIE"], 0x5555_5000_0000)] {
         let program = Program::c(&options);
         let list = program.dir.path().join("symbols");
         fs::write(&list, run("nm", &[program.path.to_str().unwrap()])).unwrap();
@@ -945,11 +808,7 @@ fn a_list_from_nm_names_a_stripped_program_wherever_it_was_loaded() {
             }
             let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
             let first = profile.frame_ids().next().unwrap();
-            assert_eq!(
-                shown(&symbolized, first),
-                ["outer ?:?"],
-                "{options:?} {with_image}"
-            );
+            assert_eq!(shown(&symbolized, first), ["outer ?:?"], "{options:?} {with_image}");
         }
     }
 }
@@ -972,14 +831,9 @@ fn damaged_files_never_panic() {
     for options in [["-g", "-no-pie"], ["-g", "-gz=zlib"]] {
         let program = Program::c(&options);
         let good = fs::read(&program.path).unwrap();
-        let addresses: Vec<u64> = program
-            .function("outer")
-            .chain(program.function("main"))
-            .collect();
-        let profile = profile(
-            program.mappings(0),
-            addresses.iter().map(|a| Frame::leaf(*a)),
-        );
+        let addresses: Vec<u64> =
+            program.function("outer").chain(program.function("main")).collect();
+        let profile = profile(program.mappings(0), addresses.iter().map(|a| Frame::leaf(*a)));
         let path = program.dir.path().join("damaged.elf");
         let (mut resolved, mut warned) = (0, 0);
         for bad in damaged_copies(&good) {
@@ -990,16 +844,9 @@ fn damaged_files_never_panic() {
             {
                 resolved += 1;
                 warned += usize::from(!symbolized.warnings().is_empty());
-                assert!(
-                    profile
-                        .frame_ids()
-                        .all(|frame| !symbolized.frame(frame).is_empty())
-                );
+                assert!(profile.frame_ids().all(|frame| !symbolized.frame(frame).is_empty()));
             }
         }
-        assert!(
-            resolved > 50 && warned > 0,
-            "{resolved} resolved, {warned} warned"
-        );
+        assert!(resolved > 50 && warned > 0, "{resolved} resolved, {warned} warned");
     }
 }

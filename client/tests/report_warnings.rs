@@ -1,4 +1,5 @@
-//! Warnings reach the user whatever format a report has: those without room for text say nothing themselves.
+//! Warnings reach the user whatever format a report has: those without room for text say nothing
+//! themselves.
 #![allow(clippy::unwrap_used)]
 
 mod peer;
@@ -37,7 +38,8 @@ fn every_format_tells_of_missing_symbols_on_stderr() {
     assert!(text.contains(NO_IMAGE), "the text holds them as well");
 }
 
-/// Guards a claim that nobody can make: a host that stalls delays samples of code that masks nothing.
+/// Guards a claim that nobody can make: a host that stalls delays samples of code that masks
+/// nothing.
 #[test]
 fn a_late_sample_is_said_to_be_late_and_no_more() {
     const LATE: u32 = 6;
@@ -46,12 +48,7 @@ fn a_late_sample_is_said_to_be_late_and_no_more() {
         vcpus: vec![vec![(0, vec![0x150, 0x110], 3), (1, vec![LATE], 2)]],
         ..Script::default()
     });
-    program::connect(
-        0,
-        &peer,
-        &["record", "1s", "-o", "run.unikprof"],
-        folder.path(),
-    );
+    program::connect(0, &peer, &["record", "1s", "-o", "run.unikprof"], folder.path());
     let words = ["report", "run.unikprof", "--format", "folded"];
     let (folded, _) = program::run(0, &words, folder.path());
     assert!(folded.contains(";[sample arrived late] 2"), "{folded}");

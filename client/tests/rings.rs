@@ -1,4 +1,5 @@
-//! What happened when, over the wire: what is asked for, agents without rings, and agents that lie about theirs.
+//! What happened when, over the wire: what is asked for, agents without rings, and agents that lie
+//! about theirs.
 #![allow(clippy::unwrap_used)]
 
 mod peer;
@@ -17,12 +18,7 @@ use unikprof_proto::ring::{Record, kind};
 /// One vCPU, whose samples are those of `Script::default`.
 fn script(ring: Ring) -> Script {
     let usual = Script::default();
-    Script {
-        vcpus: usual.vcpus[..1].to_vec(),
-        ends_by_itself: false,
-        ring: Some(ring),
-        ..usual
-    }
+    Script { vcpus: usual.vcpus[..1].to_vec(), ends_by_itself: false, ring: Some(ring), ..usual }
 }
 
 /// Eight samples, a span around the fourth to sixth of them, and a counter.
@@ -61,10 +57,7 @@ fn honest() -> Ring {
 #[test]
 fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
     let here = tempfile::tempdir().unwrap();
-    let without = Script {
-        ends_by_itself: false,
-        ..Script::default()
-    };
+    let without = Script { ends_by_itself: false, ..Script::default() };
     let peer = Peer::start(without);
     for words in [
         &["events"][..],
@@ -73,10 +66,7 @@ fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
         &["dump", "--from", "1s", "--to", "2s"],
     ] {
         let (_, stderr) = connect(5, &peer, words, here.path());
-        assert!(
-            stderr.contains("because it has no ring"),
-            "{words:?}: {stderr}"
-        );
+        assert!(stderr.contains("because it has no ring"), "{words:?}: {stderr}");
     }
     assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
     is_empty(here.path());
@@ -143,25 +133,15 @@ fn every_subcommand_reads_a_window_alike() {
         assert!(stderr.contains(said), "{words:?}: {stderr}");
     }
 
-    let words = [
-        "copy",
-        "--from",
-        "300ns",
-        "--to",
-        "600ns",
-        "-o",
-        "c.unikprof",
-    ];
+    let words = ["copy", "--from", "300ns", "--to", "600ns", "-o", "c.unikprof"];
     connect(0, &peer, &words, here.path());
     let copied = Recording::open(&here.path().join("c.unikprof"), Reading::Strict).unwrap();
-    let expected = Window {
-        from_ns: 1_300,
-        to_ns: 1_600,
-    };
+    let expected = Window { from_ns: 1_300, to_ns: 1_600 };
     assert_eq!(copied.asked, Some(expected));
 }
 
-/// Names that the agent refused, what is sampled in spans, and the values of counters reach the reports.
+/// Names that the agent refused, what is sampled in spans, and the values of counters reach the
+/// reports.
 #[test]
 fn a_dump_holds_what_happened_when() {
     let here = tempfile::tempdir().unwrap();
@@ -188,10 +168,7 @@ fn a_dump_holds_what_happened_when() {
 fn the_bounds_of_a_recording_bound_what_is_fetched() {
     let here = tempfile::tempdir().unwrap();
     let asked = |keeps, words: &[&str]| {
-        let peer = Peer::start(Script {
-            keeps,
-            ..script(honest())
-        });
+        let peer = Peer::start(Script { keeps, ..script(honest()) });
         let words = [&["dump", "-o", "r.unikprof"], words].concat();
         connect(0, &peer, &words, here.path());
         let last = *peer.asked_rings().last().unwrap();
@@ -206,7 +183,8 @@ fn the_bounds_of_a_recording_bound_what_is_fetched() {
     assert_eq!(asked((400, 5 * 16), &["--last", "100ns"]), (0, 0));
 }
 
-/// Guards that the end of a recording which has ended is looked for before now, where it may hold nothing.
+/// Guards that the end of a recording which has ended is looked for before now, where it may hold
+/// nothing.
 #[test]
 fn the_last_seconds_of_a_recording_that_has_ended_are_before_its_end() {
     let here = tempfile::tempdir().unwrap();
@@ -220,10 +198,7 @@ fn the_last_seconds_of_a_recording_that_has_ended_are_before_its_end() {
     let recording = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
     // The last epoch's end.
     let to_ns = 51_000;
-    let expected = Window {
-        from_ns: to_ns - 10_000,
-        to_ns,
-    };
+    let expected = Window { from_ns: to_ns - 10_000, to_ns };
     assert_eq!(recording.asked, Some(expected));
 }
 
@@ -236,13 +211,7 @@ fn check_tells_how_full_rings_are_and_what_was_asked_for() {
         ..script(answers(&head(0, 4_321, records.len() as u64), &records))
     });
     let (text, _) = connect(0, &peer, &["check"], here.path());
-    has(
-        &text,
-        &[
-            "5 min, 512 KiB",
-            "vCPU 0 holds 12 (1.2 %), 4,321 older ones evicted",
-        ],
-    );
+    has(&text, &["5 min, 512 KiB", "vCPU 0 holds 12 (1.2 %), 4,321 older ones evicted"]);
     let (told, _) = connect(0, &peer, &["check", "--json"], here.path());
     let told = json(&told);
     assert_eq!(told["rings"][0]["evicted"], 4_321);
@@ -250,21 +219,15 @@ fn check_tells_how_full_rings_are_and_what_was_asked_for() {
     assert_eq!(told["recordings"][0]["max_bytes"], 512 << 10);
 }
 
-/// What breaks the protocol ends `events`, and leaves a dump with its counts, which stay in the guest.
+/// What breaks the protocol ends `events`, and leaves a dump with its counts, which stay in the
+/// guest.
 #[test]
 fn rings_that_lie_are_refused() {
     let records = eight();
     let count = records.len() as u64;
     let run_of = |first, records: &[Record]| ring::run(0, first, records);
-    let lying_count = |count| {
-        encode(&RingRun {
-            vcpu: 0,
-            first: 0,
-            count,
-            base_ns: 0,
-            payload: &[0; 3],
-        })
-    };
+    let lying_count =
+        |count| encode(&RingRun { vcpu: 0, first: 0, count, base_ns: 0, payload: &[0; 3] });
     let bytes = |parts: &[&[u8]]| parts.concat();
     let start = encode(&head(0, 0, count));
     let end = ring::end(0, count);
@@ -273,45 +236,24 @@ fn rings_that_lie_are_refused() {
         ("records before their head", bytes(&[&whole, &start, &end])),
         ("an end alone", end.clone()),
         ("two heads", bytes(&[&start, &start, &end])),
-        (
-            "another vCPU's head",
-            bytes(&[&encode(&head(1, 0, count)), &ring::end(1, count)]),
-        ),
-        (
-            "another vCPU's end",
-            bytes(&[&start, &whole, &ring::end(1, count)]),
-        ),
+        ("another vCPU's head", bytes(&[&encode(&head(1, 0, count)), &ring::end(1, count)])),
+        ("another vCPU's end", bytes(&[&start, &whole, &ring::end(1, count)])),
         ("records twice", bytes(&[&start, &whole, &whole, &end])),
-        (
-            "records beyond the head's",
-            bytes(&[&start, &run_of(5, &records), &end]),
-        ),
+        ("records beyond the head's", bytes(&[&start, &run_of(5, &records), &end])),
         ("a count of many", bytes(&[&start, &lying_count(9), &end])),
         ("a count of few", bytes(&[&start, &lying_count(1), &end])),
         ("a count of none", bytes(&[&start, &lying_count(0), &end])),
-        (
-            "stacks among them",
-            bytes(&[&start, &ring::stacks(0, &[&[0x150]]), &end]),
-        ),
+        ("stacks among them", bytes(&[&start, &ring::stacks(0, &[&[0x150]]), &end])),
     ] {
-        let lie = Ring {
-            records: vec![sent],
-            ..honest()
-        };
+        let lie = Ring { records: vec![sent], ..honest() };
         expect_refused(what, lie, true);
     }
     for (what, names) in [
         (
             "a name twice",
-            bytes(&[
-                &encode(&EventName { id: 0, name: "b" }),
-                &ring::names(&["a"], 0),
-            ]),
+            bytes(&[&encode(&EventName { id: 0, name: "b" }), &ring::names(&["a"], 0)]),
         ),
-        (
-            "an id that no name has",
-            encode(&EventName { id: 256, name: "a" }),
-        ),
+        ("an id that no name has", encode(&EventName { id: 256, name: "a" })),
         ("records", bytes(&[&start, &whole, &end])),
     ] {
         let lie = Ring { names, ..honest() };
@@ -320,24 +262,11 @@ fn rings_that_lie_are_refused() {
     for (what, stacks) in [
         ("another vCPU's stacks", ring::stacks(1, &[&[0x150]])),
         // What follows a whole answer belongs to the next one, which it is not.
-        (
-            "two answers",
-            bytes(&[&ring::stacks(0, &[&[0x150]]), &ring::stacks(0, &[&[0x150]])]),
-        ),
+        ("two answers", bytes(&[&ring::stacks(0, &[&[0x150]]), &ring::stacks(0, &[&[0x150]])])),
         ("records for stacks", bytes(&[&start, &whole, &end])),
-        (
-            "another vCPU's end of stacks",
-            encode(&StacksEnd {
-                vcpu: 1,
-                oldest: 0,
-                known: 0,
-            }),
-        ),
+        ("another vCPU's end of stacks", encode(&StacksEnd { vcpu: 1, oldest: 0, known: 0 })),
     ] {
-        let lie = Ring {
-            stacks: vec![stacks],
-            ..honest()
-        };
+        let lie = Ring { stacks: vec![stacks], ..honest() };
         // Events need no stacks.
         expect_refused(what, lie, false);
     }
@@ -355,16 +284,13 @@ fn expect_refused(what: &str, lie: Ring, events_too: bool) {
         stderr.contains("violated the protocol") || stderr.contains("expected"),
         "{what}: {stderr}"
     );
-    assert_eq!(
-        peer.asked("acknowledge"),
-        0,
-        "{what}: the guest keeps its counts"
-    );
+    assert_eq!(peer.asked("acknowledge"), 0, "{what}: the guest keeps its counts");
     let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
     assert_eq!(kept.profile.sample_count(), 15, "{what}");
 }
 
-/// Numbers that are allowed and make no sense are shown, and neither end the program nor fill the screen.
+/// Numbers that are allowed and make no sense are shown, and neither end the program nor fill the
+/// screen.
 #[test]
 fn absurd_rings_are_survived() {
     let last = u64::MAX;
@@ -399,12 +325,7 @@ fn absurd_rings_are_survived() {
     let usual = head(0, 0, count);
     for head in [
         usual,
-        RingHead {
-            capacity: 0,
-            now_ns: last,
-            wall_clock_ns: Some(last),
-            ..usual
-        },
+        RingHead { capacity: 0, now_ns: last, wall_clock_ns: Some(last), ..usual },
         RingHead {
             capacity: last,
             oldest: last - count,
@@ -415,10 +336,8 @@ fn absurd_rings_are_survived() {
         },
     ] {
         let here = tempfile::tempdir().unwrap();
-        let ring = Ring {
-            names: ring::names(&["\x1b[2J\nname", ""], last),
-            ..answers(&head, &absurd)
-        };
+        let ring =
+            Ring { names: ring::names(&["\x1b[2J\nname", ""], last), ..answers(&head, &absurd) };
         let peer = Peer::start(script(ring));
         connect(0, &peer, &["check"], here.path());
         let (text, _) = connect(0, &peer, &["events"], here.path());
@@ -448,10 +367,7 @@ fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
     let here = tempfile::tempdir().unwrap();
     let length = honest().records[0].len();
     for closes_after in [0, 1, length / 2, length - 1] {
-        let peer = Peer::start(script(Ring {
-            closes_after: Some(closes_after),
-            ..honest()
-        }));
+        let peer = Peer::start(script(Ring { closes_after: Some(closes_after), ..honest() }));
         let words = ["--retry", "0s", "dump", "-o", "r.unikprof"];
         let (_, stderr) = connect(8, &peer, &words, here.path());
         assert!(stderr.contains("incomplete"), "{stderr}");
@@ -468,24 +384,20 @@ fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
 #[test]
 fn following_ends_well_while_an_answer_is_on_its_way() {
     let here = tempfile::tempdir().unwrap();
-    let peer = Peer::start(script(Ring {
-        records: vec![Vec::new()],
-        ..honest()
-    }));
+    let peer = Peer::start(script(Ring { records: vec![Vec::new()], ..honest() }));
     let child = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
         .args(["connect", &peer.address.to_string(), "events", "--follow"])
         .current_dir(here.path())
         .spawn()
         .unwrap();
     peer.wait_for("ring 0");
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
 }
 
-/// Guards that events are missing without a word: a ring that laps a slow answer evicts what lies between two runs.
+/// Guards that events are missing without a word: a ring that laps a slow answer evicts what lies
+/// between two runs.
 #[test]
 fn events_tell_of_records_that_were_evicted_while_they_were_fetched() {
     let here = tempfile::tempdir().unwrap();
@@ -497,10 +409,7 @@ fn events_tell_of_records_that_were_evicted_while_they_were_fetched() {
         ring::run(0, 17, &[mark(400, 8)]),
         ring::end(0, 18),
     ];
-    let ring = Ring {
-        records: vec![records.concat()],
-        ..honest()
-    };
+    let ring = Ring { records: vec![records.concat()], ..honest() };
     let peer = Peer::start(script(ring));
     let (lines, stderr) = connect(0, &peer, &["events"], here.path());
     assert_eq!(lines.lines().count(), 4, "{lines}");
@@ -528,10 +437,8 @@ fn events_of_some_kinds_alone() {
     let ring = answers(&head(0, 0, records.len() as u64), &records);
     let peer = Peer::start(script(ring.clone()));
     let (all, _) = connect(0, &peer, &["events"], here.path());
-    let words: Vec<&str> = all
-        .lines()
-        .map(|line| line.split_once("vcpu 0").unwrap().1.trim())
-        .collect();
+    let words: Vec<&str> =
+        all.lines().map(|line| line.split_once("vcpu 0").unwrap().1.trim()).collect();
     assert_eq!(
         words,
         [
@@ -557,17 +464,10 @@ fn events_of_some_kinds_alone() {
     // The one recording there is samples running time alone.
     let (_, stderr) = connect(0, &peer, &["events", "--only", "block"], here.path());
     assert!(stderr.contains("--mode off-cpu"), "{stderr}");
-    let waits = Peer::start(Script {
-        mode: mode::OFF_CPU,
-        ends_by_itself: false,
-        ..script(ring)
-    });
+    let waits = Peer::start(Script { mode: mode::OFF_CPU, ends_by_itself: false, ..script(ring) });
     let (_, stderr) = connect(0, &waits, &["events", "--only", "block"], here.path());
     assert!(!stderr.contains("off-cpu"), "{stderr}");
-    assert_eq!(
-        kinds("resumed,stolen,bad-key"),
-        ["stolen", "resumed", "bad_key"]
-    );
+    assert_eq!(kinds("resumed,stolen,bad-key"), ["stolen", "resumed", "bad_key"]);
     assert_eq!(kinds("recording"), ["recording_began", "recording_ended"]);
     let (_, stderr) = connect(2, &peer, &["events", "--only", "all"], here.path());
     assert!(stderr.contains("stolen"), "{stderr}");

@@ -1,5 +1,5 @@
-//! Recording files with rings: what happened when comes back, a window of it is a profile, and what a crashed
-//! guest left is read.
+//! Recording files with rings: what happened when comes back, a window of it is a profile, and what
+//! a crashed guest left is read.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../src/golden.rs"]
@@ -22,8 +22,8 @@ use unikprof_proto::ring::{Record, kind, outcome};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Three seconds on vCPU 0 from position `oldest` on: ten samples a second, in the second second of another
-/// stack and inside a span.
+/// Three seconds on vCPU 0 from position `oldest` on: ten samples a second, in the second second of
+/// another stack and inside a span.
 fn rings(oldest: u64) -> Vec<u8> {
     let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
     for tick in 0..30 {
@@ -44,8 +44,8 @@ fn rings(oldest: u64) -> Vec<u8> {
     ring_since(oldest, Some(1_700_000_013 * SECOND), &records)
 }
 
-/// The ring of vCPU 0 up to 13 s, whose samples name the stacks at 0x1050 and 0x1070 of the image by `ring::stack(1)` and
-/// `ring::stack(2)`.
+/// The ring of vCPU 0 up to 13 s, whose samples name the stacks at 0x1050 and 0x1070 of the image
+/// by `ring::stack(1)` and `ring::stack(2)`.
 fn one_ring(records: &[Record]) -> Vec<u8> {
     ring_since(0, None, records)
 }
@@ -93,18 +93,12 @@ fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
     };
     [
         preamble(1).to_vec(),
-        encode(&FileHeader {
-            client: "agent",
-            created_unix_ns: 1,
-        }),
+        encode(&FileHeader { client: "agent", created_unix_ns: 1 }),
         peer::welcome(&Script::default(), 1_000).concat(),
         if heads { encode(&head) } else { Vec::new() },
         ring::names(&["batch", "depth"], 0),
         rings.to_vec(),
-        encode(&FileEnd {
-            complete: true,
-            reason: "",
-        }),
+        encode(&FileEnd { complete: true, reason: "" }),
     ]
     .concat()
 }
@@ -114,10 +108,7 @@ fn read(bytes: &[u8], reading: Reading) -> Result<Recording, RecordingError> {
 }
 
 fn window(from: u64, to: u64) -> Window {
-    Window {
-        from_ns: from * SECOND,
-        to_ns: to * SECOND,
-    }
+    Window { from_ns: from * SECOND, to_ns: to * SECOND }
 }
 
 #[test]
@@ -130,10 +121,7 @@ fn a_window_of_what_a_crashed_guest_left_is_a_profile() {
     let warnings = info.warnings.join("\n");
     assert!(!warnings.contains("other recordings"), "{warnings}");
     let counters = recording.profile.counters();
-    assert_eq!(
-        (counters.ticks, counters.recorded, counters.lost),
-        (31, 30, 1)
-    );
+    assert_eq!((counters.ticks, counters.recorded, counters.lost), (31, 30, 1));
     let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
     let cut = |window, span| timeline.profile(&recording.profile, &of, window, span);
     let second = cut(window(11, 12), None);
@@ -198,17 +186,15 @@ fn what_was_evicted_is_told() {
     let found = slices(window(9, 11));
     assert_eq!([found[0].is_held, found[1].is_held], [false, true]);
     // A crumb at the end is no second of its own.
-    let crumb = Window {
-        from_ns: 10 * SECOND,
-        to_ns: 12 * SECOND + SECOND / 20,
-    };
+    let crumb = Window { from_ns: 10 * SECOND, to_ns: 12 * SECOND + SECOND / 20 };
     let found = slices(crumb);
     let ticks: Vec<u64> = found.iter().map(|slice| slice.counters.ticks).collect();
     assert_eq!(ticks, [10, 12], "with the lost one");
     assert_eq!(found[1].window.to_ns, crumb.to_ns);
 }
 
-/// Guards that the time before a vCPU's ring begins counts as missing samples, where another's ring reaches further back.
+/// Guards that the time before a vCPU's ring begins counts as missing samples, where another's ring
+/// reaches further back.
 #[test]
 fn the_time_before_a_ring_begins_lacks_no_samples() {
     let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
@@ -218,20 +204,15 @@ fn the_time_before_a_ring_begins_lacks_no_samples() {
             record(kind::WAITED, at(tenths), blocked_ns, 0),
         ]
     };
-    // vCPU 0 runs all the time at ten samples a second; its ring begins in the second second. vCPU 1 is blocked.
+    // vCPU 0 runs all the time at ten samples a second; its ring begins in the second second. vCPU
+    // 1 is blocked.
     let running = |tenths| times(tenths, tenths * SECOND / 10, 0);
     let samples = (10..30).map(|tenths| record(kind::SAMPLE, at(tenths) + 1, ring::stack(1), 1));
-    let late: Vec<Record> = running(10)
-        .into_iter()
-        .chain(samples)
-        .chain(running(30))
-        .collect();
+    let late: Vec<Record> = running(10).into_iter().chain(samples).chain(running(30)).collect();
     let blocked = [times(0, 0, 0), times(30, 0, 3 * SECOND)].concat();
     let ring = |vcpu, oldest, records: &[Record]| {
-        let head = RingHead {
-            now_ns: 13 * SECOND,
-            ..ring::head(vcpu, oldest, records.len() as u64)
-        };
+        let head =
+            RingHead { now_ns: 13 * SECOND, ..ring::head(vcpu, oldest, records.len() as u64) };
         let stacks = ring::stacks(vcpu, &[&[0x150, 0x110]]);
         [ring::records(&head, records), stacks].concat()
     };
@@ -249,10 +230,7 @@ fn rings_alone_tell_recordings_apart() {
     let spans: Vec<_> = spans.iter().map(|r| (r.recording, r.ring_bit)).collect();
     assert_eq!(spans, [(Some(4), 0), (None, 1)]);
     let warnings = &recording.profile.recording().warnings;
-    assert!(
-        warnings.iter().any(|w| w.contains("no counts")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|w| w.contains("no counts")), "{warnings:?}");
 }
 
 #[test]
@@ -266,19 +244,9 @@ fn a_block_of_memory_is_read_whole_or_salvaged() {
     let cut = &block[..block.len() - 150];
     let error = read(cut, Reading::Strict).unwrap_err();
     assert!(matches!(error, RecordingError::Block { .. }), "{error}");
-    assert_eq!(
-        read(cut, Reading::Salvage)
-            .unwrap()
-            .profile
-            .recording()
-            .name,
-        "night"
-    );
+    assert_eq!(read(cut, Reading::Salvage).unwrap().profile.recording().name, "night");
     for length in 0..40 {
-        assert!(
-            read(&block[..length], Reading::Salvage).is_err(),
-            "{length}"
-        );
+        assert!(read(&block[..length], Reading::Salvage).is_err(), "{length}");
     }
 }
 
@@ -318,7 +286,8 @@ fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
     program::json(&run(0, file, "report", &[&["--json"], more].concat()).0)
 }
 
-/// Ten bursts of a hundred samples: which of them, by burst and sample, are of the second of two functions.
+/// Ten bursts of a hundred samples: which of them, by burst and sample, are of the second of two
+/// functions.
 fn bursts(is_second: fn(u64, u64) -> bool) -> Vec<u8> {
     const BURSTS: u64 = 10;
     const EACH: u64 = 100;
@@ -328,10 +297,8 @@ fn bursts(is_second: fn(u64, u64) -> bool) -> Vec<u8> {
         let stack = 1 + u64::from(is_second(burst, sample));
         records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
     }
-    let head = RingHead {
-        now_ns: 13 * SECOND + SECOND / 3,
-        ..ring::head(0, 0, records.len() as u64)
-    };
+    let head =
+        RingHead { now_ns: 13 * SECOND + SECOND / 3, ..ring::head(0, 0, records.len() as u64) };
     let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
     file(&[ring::records(&head, &records), stacks].concat(), true)
 }
@@ -341,11 +308,7 @@ fn bursts(is_second: fn(u64, u64) -> bool) -> Vec<u8> {
 fn bursts_rank_functions_as_so_many_samples_would() {
     let warnings = |file: &[u8]| report(file, &[])["warnings"].to_string();
     let alike = bursts(|burst, _| burst >= 6);
-    assert!(
-        warnings(&alike).contains("too few to rank"),
-        "{}",
-        warnings(&alike)
-    );
+    assert!(warnings(&alike).contains("too few to rank"), "{}", warnings(&alike));
     // As many samples of either, spread evenly.
     let spread = bursts(|_, sample| sample % 10 >= 6);
     assert!(!warnings(&spread).contains("rank"), "{}", warnings(&spread));
@@ -368,7 +331,8 @@ fn doctor_calls_no_recording_good_whose_intervals_are_wide() {
     assert_eq!(found["verdict"], "good", "{found:#}");
 }
 
-/// In each of ten bursts all samples are of one function, so that they tell as much as ten samples do.
+/// In each of ten bursts all samples are of one function, so that they tell as much as ten samples
+/// do.
 #[test]
 fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
     let interval = |is_second: fn(u64, u64) -> bool| -> (f64, f64, String) {
@@ -387,8 +351,8 @@ fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
     assert!(!warnings.contains("come in bursts"), "{warnings}");
 }
 
-/// The guest's date is set while it is recorded: samples keep their places, each second has the date that the
-/// guest had then, and dates find the time at which they were true.
+/// The guest's date is set while it is recorded: samples keep their places, each second has the
+/// date that the guest had then, and dates find the time at which they were true.
 #[test]
 fn a_clock_that_steps_moves_dates_and_no_samples() {
     // 2023-11-14T22:13:20Z at 10 s.
@@ -439,8 +403,8 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
 }
 
-/// What a report of such a file tells of the seconds: how many samples each has, how many are shown, and the first
-/// function with its share.
+/// What a report of such a file tells of the seconds: how many samples each has, how many are
+/// shown, and the first function with its share.
 fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option<f64>)> {
     let told = report(file, &[&["--timeline", "--step", "1s"], words].concat());
     let second = |second: &serde_json::Value| {
@@ -451,19 +415,14 @@ fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option
             second["top_share"].as_f64(),
         )
     };
-    told["seconds"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(second)
-        .collect()
+    told["seconds"].as_array().unwrap().iter().map(second).collect()
 }
 
 const FIRST: &str = "0x100050 guest.elf+0x1050";
 const SECOND_FUNCTION: &str = "0x100070 guest.elf+0x1070";
 
-/// Three seconds of ten samples each, three of them of the second function; a span holds the first half of the second
-/// second.
+/// Three seconds of ten samples each, three of them of the second function; a span holds the first
+/// half of the second second.
 #[test]
 fn the_seconds_show_what_the_filters_leave() {
     let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
@@ -501,8 +460,8 @@ fn the_seconds_show_what_the_filters_leave() {
     );
 }
 
-/// In each second the guest waits for 0.8 s in the second function, and in one of running and blocked time is sampled
-/// once in the first.
+/// In each second the guest waits for 0.8 s in the second function, and in one of running and
+/// blocked time is sampled once in the first.
 #[test]
 fn the_seconds_show_blocked_time() {
     let file = |mode| {
@@ -526,26 +485,17 @@ fn the_seconds_show_blocked_time() {
     assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
     let (told, _) = run(0, &off_cpu, "report", &["--timeline", "--step", "1s"]);
     assert!(!told.contains("/s  "), "nothing has a rate: {told}");
-    program::has(
-        &told,
-        &[
-            "max 800 ms",
-            "    800 ms           -           -   100.0 %  0x100070",
-        ],
-    );
+    program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  0x100070"]);
 }
 
-/// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first seconds is the first
-/// vCPU's, and so is the time that it is a share of.
+/// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first
+/// seconds is the first vCPU's, and so is the time that it is a share of.
 #[test]
 fn shares_of_time_are_of_the_vcpus_that_tell() {
     let told = |second: u64, stolen: u64, blocked: u64| {
         let at_ns = (10 + second) * SECOND;
         let running = second * SECOND - stolen - blocked;
-        [
-            record(kind::RAN, at_ns, running, stolen),
-            record(kind::WAITED, at_ns, blocked, 0),
-        ]
+        [record(kind::RAN, at_ns, running, stolen), record(kind::WAITED, at_ns, blocked, 0)]
     };
     let half = |second| told(second, second * SECOND / 2, second * SECOND / 4);
     let began = record(kind::BEGAN, 10 * SECOND, 4, 0);
@@ -554,15 +504,9 @@ fn shares_of_time_are_of_the_vcpus_that_tell() {
     let rings: Vec<u8> = [(0, 0, &all), (1, 5, &late)]
         .into_iter()
         .flat_map(|(vcpu, oldest, records)| {
-            let head = RingHead {
-                now_ns: 13 * SECOND,
-                ..ring::head(vcpu, oldest, records.len() as u64)
-            };
-            [
-                ring::records(&head, records),
-                ring::stacks(vcpu, &[&[0x110]]),
-            ]
-            .concat()
+            let head =
+                RingHead { now_ns: 13 * SECOND, ..ring::head(vcpu, oldest, records.len() as u64) };
+            [ring::records(&head, records), ring::stacks(vcpu, &[&[0x110]])].concat()
         })
         .collect();
     let told = report(&file(&rings, true), &["--timeline", "--step", "1s"]);
@@ -577,7 +521,8 @@ fn shares_of_time_are_of_the_vcpus_that_tell() {
     }
 }
 
-/// Spans within one another, across one another, without an end, without a beginning, and cut by the window.
+/// Spans within one another, across one another, without an end, without a beginning, and cut by
+/// the window.
 #[test]
 fn spans_of_a_window_are_counted_as_they_lie() {
     let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
@@ -601,21 +546,13 @@ fn spans_of_a_window_are_counted_as_they_lie() {
         panic!("{told:#}");
     };
     assert_eq!(across["name"], "depth");
-    assert_eq!(
-        [&across["count"], &across["unfinished"], &across["cut"]],
-        [2, 1, 1]
-    );
+    assert_eq!([&across["count"], &across["unfinished"], &across["cut"]], [2, 1, 1]);
     assert_eq!(across["total_ns"], SECOND / 2);
-    assert_eq!(
-        [&across["p50_ns"], &across["max_ns"]],
-        [SECOND / 5, 3 * SECOND / 10]
-    );
+    assert_eq!([&across["p50_ns"], &across["max_ns"]], [SECOND / 5, 3 * SECOND / 10]);
     assert_eq!([&around["count"], &around["unfinished"]], [0, 1]);
     let inside = |name, words: &[&str]| {
         let words = [&["--in-span", name], words].concat();
-        report(&file, &words)["samples"]["recorded"]
-            .as_u64()
-            .unwrap()
+        report(&file, &words)["samples"]["recorded"].as_u64().unwrap()
     };
     // 1.1 to 1.5 s and 1.8 s to the end; two that overlap count a sample once.
     assert_eq!(inside("depth", &[]), 4 + 12);
@@ -623,8 +560,8 @@ fn spans_of_a_window_are_counted_as_they_lie() {
     assert_eq!(inside("batch", &["--from", "1s", "--to", "2s"]), 10);
 }
 
-/// What a crashed guest left cannot be recorded again, and holds few samples and no counts: that is told, and condemns
-/// nothing. What rings do not tell is not judged.
+/// What a crashed guest left cannot be recorded again, and holds few samples and no counts: that is
+/// told, and condemns nothing. What rings do not tell is not judged.
 #[test]
 fn doctor_of_a_crash_judges_what_there_is() {
     let whole = crash(0, true);
@@ -632,19 +569,14 @@ fn doctor_of_a_crash_judges_what_there_is() {
     program::has(
         &told,
         &[
-            "look  complete        no counts: the file has only the contents of the guest's rings, the last 3 s of the recording",
+            "look  complete        no counts: the file has only the contents of the guest's rings, \
+             the last 3 s of the recording",
             "look  rate            unknown: the rings do not contain the vCPUs' running times",
             "look  enough          30 samples",
             "give the agent a larger ring",
         ],
     );
-    for words in [
-        "record again",
-        "record for longer",
-        "callers",
-        "overhead",
-        "reachable",
-    ] {
+    for words in ["record again", "record for longer", "callers", "overhead", "reachable"] {
         assert!(!told.contains(words), "{words:?} in:\n{told}");
     }
     // The beginning of its last line is all that arrived.
@@ -657,10 +589,7 @@ fn doctor_of_a_crash_judges_what_there_is() {
 #[test]
 fn the_seconds_are_as_blessed() {
     let recording = read(&crash(0, true), Reading::Strict).unwrap();
-    let (timeline, of) = (
-        recording.timeline.as_ref().unwrap(),
-        recording.span.unwrap(),
-    );
+    let (timeline, of) = (recording.timeline.as_ref().unwrap(), recording.span.unwrap());
     let symbolized = Symbolizer::default().resolve(&recording.profile).unwrap();
     let report = Report::new(&symbolized, ReportOptions::default());
     let report = report.with_timeline(TimelineView {
@@ -672,8 +601,5 @@ fn the_seconds_are_as_blessed() {
     });
     let mut found = Vec::new();
     report.write(Format::Text, &mut found).unwrap();
-    golden::check(
-        "report_golden/timeline.txt",
-        &String::from_utf8(found).unwrap(),
-    );
+    golden::check("report_golden/timeline.txt", &String::from_utf8(found).unwrap());
 }

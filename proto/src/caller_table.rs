@@ -42,7 +42,8 @@ use crate::varint::{Output, take_varint};
 /// | 8 to 23 | kinds 2 and 3: the CFA's distance above the register, in words of 8 bytes; kind 1: see below |
 /// | 24 to 31 | how many words below the CFA the return address is saved; 0: the architecture's usual place |
 ///
-/// The usual place of the return address is the word just below the CFA on x86_64, and the link register on aarch64.
+/// The usual place of the return address is the word just below the CFA on x86_64, and the link
+/// register on aarch64.
 ///
 /// Kind 1, with all other bits 0, is the outermost function. With bit 8 set, the CFA is *loaded
 /// from memory*, for code that switches to another stack after saving the former stack pointer
@@ -73,7 +74,8 @@ pub enum Caller {
         base: Base,
         /// The CFA's distance above the register, in words of 8 bytes.
         words: u16,
-        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
+        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in
+        /// its register.
         saved_fp: Option<u8>,
     },
     /// The canonical frame address is computed from a word in memory.
@@ -84,7 +86,8 @@ pub enum Caller {
         at: u8,
         /// The addend, in words; at most [`Rule::MAX_LOADED`].
         plus: u8,
-        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
+        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in
+        /// its register.
         saved_fp: Option<u8>,
     },
 }
@@ -119,17 +122,8 @@ impl Rule {
         let (kind, fields, saved_fp) = match caller {
             Caller::Unknown => return Self::UNKNOWN,
             Caller::Outermost => return Self::OUTERMOST,
-            Caller::Cfa {
-                base,
-                words,
-                saved_fp,
-            } => (2 | base.bit(), words as u32, saved_fp),
-            Caller::LoadedCfa {
-                base,
-                at,
-                plus,
-                saved_fp,
-            } => {
+            Caller::Cfa { base, words, saved_fp } => (2 | base.bit(), words as u32, saved_fp),
+            Caller::LoadedCfa { base, at, plus, saved_fp } => {
                 if at > Self::MAX_LOADED || plus > Self::MAX_LOADED {
                     return Self::UNKNOWN;
                 }
@@ -145,13 +139,15 @@ impl Rule {
         Self(kind | saved << 2 | fields << 8)
     }
 
-    /// The same rule with the return address saved this many words below the CFA; 0: at its usual place.
+    /// The same rule with the return address saved this many words below the CFA; 0: at its usual
+    /// place.
     #[must_use]
     pub const fn with_return_address(self, words: u8) -> Self {
         Self(self.0 & 0x00ff_ffff | (words as u32) << 24)
     }
 
-    /// How many words below the CFA the return address is saved; 0: at the architecture's usual place.
+    /// How many words below the CFA the return address is saved; 0: at the architecture's usual
+    /// place.
     #[inline]
     pub const fn return_address(self) -> u8 {
         (self.0 >> 24) as u8
@@ -166,11 +162,7 @@ impl Rule {
             saved => Some(saved),
         };
         match self.0 & 3 {
-            2 | 3 => Caller::Cfa {
-                base: Base::of_bit(self.0 & 1),
-                words: fields as u16,
-                saved_fp,
-            },
+            2 | 3 => Caller::Cfa { base: Base::of_bit(self.0 & 1), words: fields as u16, saved_fp },
             1 if self.0 == Self::OUTERMOST.0 => Caller::Outermost,
             1 if fields & 1 == 1 => Caller::LoadedCfa {
                 base: Base::of_bit(fields >> 1 & 1),
@@ -216,10 +208,7 @@ impl Row {
 
     fn from_bytes(bytes: [u8; 8]) -> Self {
         let word = u64::from_le_bytes(bytes);
-        Self {
-            code: word as u32,
-            rule: Rule((word >> 32) as u32),
-        }
+        Self { code: word as u32, rule: Rule((word >> 32) as u32) }
     }
 }
 
@@ -232,8 +221,8 @@ pub fn checksum(before: u32, row: Row) -> u32 {
 /// The maximum number of table parts in an agent.
 pub const MAX_PARTS: usize = 8;
 
-/// A part of a table: rows of one range of codes. Parts are sorted by their ranges. If parts overlap, the first one that
-/// has a rule for a code is used.
+/// A part of a table: rows of one range of codes. Parts are sorted by their ranges. If parts
+/// overlap, the first one that has a rule for a code is used.
 ///
 /// The codes of its rows are in `first..=end`. A row at `end` applies after the part, and must be
 /// [`Rule::UNKNOWN`], so that parts of the same image are equal whatever follows them.
@@ -276,10 +265,7 @@ pub struct RunEncoder<'a> {
 impl<'a> RunEncoder<'a> {
     /// Begins a run.
     pub fn new(after: u32, buffer: &'a mut [u8]) -> Self {
-        Self {
-            after,
-            output: Output::new(buffer),
-        }
+        Self { after, output: Output::new(buffer) }
     }
 
     /// Whether another row certainly fits.
@@ -287,7 +273,8 @@ impl<'a> RunEncoder<'a> {
         self.output.room() >= MAX_ROW_BYTES
     }
 
-    /// Adds a row. Call it only while there [is room](Self::has_room), with a code above that of the previous row.
+    /// Adds a row. Call it only while there [is room](Self::has_room), with a code above that of
+    /// the previous row.
     pub fn push(&mut self, row: Row) {
         for value in [row.code.wrapping_sub(self.after), row.rule.0] {
             self.output.varint(u64::from(value));
@@ -306,7 +293,8 @@ impl<'a> RunEncoder<'a> {
 pub enum RunError {
     /// The bytes end within a row, or a varint does not end.
     Cut,
-    /// A row whose code is not above that of the row before, or beyond 32 bits; or a rule beyond 32 bits.
+    /// A row whose code is not above that of the row before, or beyond 32 bits; or a rule beyond 32
+    /// bits.
     Impossible,
     /// Bytes follow the last row: how many.
     LeftOver(usize),
@@ -342,10 +330,7 @@ pub fn decode_run(
         let (step, rule) = (number()?, number()?);
         let code = after.checked_add(step).filter(|_| step > 0);
         after = code.ok_or(RunError::Impossible)?;
-        visit(Row {
-            code: after,
-            rule: Rule(rule),
-        });
+        visit(Row { code: after, rule: Rule(rule) });
     }
     match bytes.len() {
         0 => Ok(()),
@@ -452,11 +437,7 @@ impl<'a> TableFile<'a> {
         if Some(crc32c(0, rows)) != number(84) {
             return Err(TableFileError::Checksum);
         }
-        let file = Self {
-            machine,
-            build_id,
-            rows,
-        };
+        let file = Self { machine, build_id, rows };
         let mut floor = None;
         for (number, row) in (0..).zip(file.rows()) {
             if floor >= Some(row.code) {
@@ -484,8 +465,8 @@ impl<'a> TableFile<'a> {
     }
 }
 
-/// The head of the table file of these rows for an [architecture](machine); the rows' bytes follow it. `None` if the
-/// build-id is empty or longer than [`MAX_BUILD_ID`], or there are too many rows.
+/// The head of the table file of these rows for an [architecture](machine); the rows' bytes follow
+/// it. `None` if the build-id is empty or longer than [`MAX_BUILD_ID`], or there are too many rows.
 pub fn file_head(machine: u16, build_id: &[u8], rows: &[Row]) -> Option<[u8; HEAD]> {
     let mut head = [0; HEAD];
     let id = head.get_mut(16..16 + MAX_BUILD_ID)?;
@@ -516,20 +497,11 @@ mod tests {
     use super::*;
 
     fn cfa(base: Base, words: u16, saved_fp: Option<u8>) -> Caller {
-        Caller::Cfa {
-            base,
-            words,
-            saved_fp,
-        }
+        Caller::Cfa { base, words, saved_fp }
     }
 
     fn loaded(base: Base, at: u8, plus: u8, saved_fp: Option<u8>) -> Caller {
-        Caller::LoadedCfa {
-            base,
-            at,
-            plus,
-            saved_fp,
-        }
+        Caller::LoadedCfa { base, at, plus, saved_fp }
     }
 
     #[test]
@@ -641,12 +613,7 @@ mod tests {
 
     #[test]
     fn a_table_of_several_parts_has_a_checksum_of_its_own() {
-        let part = |first, end, checksum| Part {
-            first,
-            end,
-            rows: 2,
-            checksum,
-        };
+        let part = |first, end, checksum| Part { first, end, rows: 2, checksum };
         let (a, b) = (part(16, 32, 7), part(32, 64, 8));
         assert_eq!(table_checksum([].into_iter()), None);
         assert_eq!(table_checksum([a].into_iter()), Some(7));
@@ -662,9 +629,6 @@ mod tests {
         let rows = [ROWS[1], ROWS[0]];
         let mut file = Vec::from(file_head(machine::X86_64, &[1], &rows).unwrap());
         file.extend(rows.iter().flat_map(|row| row.to_bytes()));
-        assert_eq!(
-            TableFile::parse(&file).err(),
-            Some(TableFileError::Order(1))
-        );
+        assert_eq!(TableFile::parse(&file).err(), Some(TableFileError::Order(1)));
     }
 }

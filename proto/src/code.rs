@@ -48,8 +48,8 @@ pub mod refusal {
     pub const BAD_NAME: u32 = 6;
     /// The agent does not sample in this mode.
     pub const UNSUPPORTED_MODE: u32 = 7;
-    /// A recording with this name is running, or a running recording prevents the upload of a caller
-    /// table.
+    /// A recording with this name is running, or a running recording prevents the upload of a
+    /// caller table.
     pub const ALREADY_RECORDING: u32 = 8;
     /// A finished recording that has not been fetched prevents the request; the text names it.
     pub const UNFETCHED: u32 = 9;
@@ -94,7 +94,8 @@ pub mod refusal {
     pub const TRACING: u32 = 28;
     /// The trace is malformed, or does not fit in the agent's memory; the text says what.
     pub const BAD_TRACE: u32 = 29;
-    /// No such trace: it was replaced by another one, or its client was gone too long before it was armed.
+    /// No such trace: it was replaced by another one, or its client was gone too long before it was
+    /// armed.
     pub const NO_TRACE: u32 = 30;
 }
 
@@ -102,16 +103,16 @@ pub mod refusal {
 pub mod mode {
     /// Running time: where CPU time is spent.
     pub const CPU: u32 = 0;
-    /// Running and blocked time: as [`CPU`], and blocked time is counted under the stack that blocked,
-    /// with [`frame_code::BLOCKED`](super::frame_code::BLOCKED) as its leaf.
+    /// Running and blocked time: as [`CPU`], and blocked time is counted under the stack that
+    /// blocked, with [`frame_code::BLOCKED`](super::frame_code::BLOCKED) as its leaf.
     pub const WALL: u32 = 1;
     /// Blocked time alone, measured and not sampled: counts are nanoseconds.
     pub const OFF_CPU: u32 = 2;
-    /// Allocations, sampled by bytes. A count is a number of samples; each stack has the size of its
-    /// allocations as its leaf, a [`frame_code::size`](super::frame_code::size).
+    /// Allocations, sampled by bytes. A count is a number of samples; each stack has the size of
+    /// its allocations as its leaf, a [`frame_code::size`](super::frame_code::size).
     pub const ALLOC: u32 = 3;
-    /// Allocations that are still held, sampled as in [`ALLOC`]. Counts are zero; the samples are sent
-    /// as [`LiveSamples`](crate::message::LiveSamples).
+    /// Allocations that are still held, sampled as in [`ALLOC`]. Counts are zero; the samples are
+    /// sent as [`LiveSamples`](crate::message::LiveSamples).
     pub const LIVE: u32 = 4;
 
     /// Whether a mode samples allocations instead of time.
@@ -230,8 +231,8 @@ pub mod frame_code {
     pub const AGENT: u32 = 4;
     /// The vCPU was blocked: the leaf of blocked time's stacks in a wall-clock recording.
     pub const BLOCKED: u32 = 5;
-    /// The leaf of a sample that arrived late. The code below ran when it arrived, not when it was due: it unmasked
-    /// events, or was the first to run after the host had stalled the guest.
+    /// The leaf of a sample that arrived late. The code below ran when it arrived, not when it was
+    /// due: it unmasked events, or was the first to run after the host had stalled the guest.
     pub const LATE: u32 = 6;
     /// Samples whose stacks were discarded, oldest first, because memory ran short. Clients make it
     /// from [`Counters::aged`](crate::message::Counters::aged); an agent never sends it.
@@ -278,7 +279,8 @@ pub mod frame_code {
 mod tests {
     use super::frame_code::{FIRST_SIZE, size, size_of};
 
-    /// Sums of bytes are computed from these codes: small sizes must be exact, large ones almost, and all in order.
+    /// Sums of bytes are computed from these codes: small sizes must be exact, large ones almost,
+    /// and all in order.
     #[test]
     fn sizes_survive_their_code() {
         for bytes in (0..1 << 23).step_by(977).chain((1 << 23) - 9..1 << 23) {
@@ -290,10 +292,7 @@ mod tests {
                 let Some(back) = size_of(size(bytes)) else {
                     panic!("{bytes} has no size");
                 };
-                assert!(
-                    back <= bytes && bytes - back <= bytes >> 22,
-                    "{bytes}: {back}"
-                );
+                assert!(back <= bytes && bytes - back <= bytes >> 22, "{bytes}: {back}");
             }
             assert!(size(1 << shift) > last);
             last = size(1 << shift);

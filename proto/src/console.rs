@@ -55,10 +55,7 @@ pub struct Lines<'b> {
 impl<'b> Lines<'b> {
     /// The lines of this block.
     pub fn of(block: &'b [u8]) -> Self {
-        Self {
-            number: 0,
-            rest: block.get(..MAX_BYTES).unwrap_or(block),
-        }
+        Self { number: 0, rest: block.get(..MAX_BYTES).unwrap_or(block) }
     }
 }
 
@@ -86,10 +83,7 @@ pub struct Line {
 
 impl Line {
     fn new(number: u32, bytes: &[u8]) -> Self {
-        let mut line = Self {
-            text: [0; LONGEST],
-            length: 0,
-        };
+        let mut line = Self { text: [0; LONGEST], length: 0 };
         line.push(MARK.as_bytes());
         line.push_hexadecimal(number, DIGITS);
         line.push(b":");
@@ -99,11 +93,7 @@ impl Line {
             for index in 0..4 {
                 let six = bits >> (18 - 6 * index) & 63;
                 let is_padding = index > three.len();
-                line.push(&[if is_padding {
-                    b'='
-                } else {
-                    ALPHABET[six as usize]
-                }]);
+                line.push(&[if is_padding { b'=' } else { ALPHABET[six as usize] }]);
             }
         }
         line.push(b":");
@@ -181,11 +171,7 @@ fn parse(text: &[u8]) -> Option<Piece> {
 
     let mut bytes = [0; BYTES];
     let length = decode(code, &mut bytes)?;
-    let piece = Piece {
-        number,
-        bytes,
-        length,
-    };
+    let piece = Piece { number, bytes, length };
     (checksum(number, piece.bytes()) == expected).then_some(piece)
 }
 
@@ -251,9 +237,7 @@ mod tests {
     #[test]
     fn what_goes_out_comes_back() {
         for length in 0..4 * BYTES {
-            let block: Vec<u8> = (0..length)
-                .map(|index| (index * 37 + length) as u8)
-                .collect();
+            let block: Vec<u8> = (0..length).map(|index| (index * 37 + length) as u8).collect();
             let mut back = Vec::new();
             for (number, line) in (0..).zip(Lines::of(&block)) {
                 assert!(line.as_str().len() <= LONGEST);

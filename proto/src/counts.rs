@@ -22,10 +22,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a run whose first distance is counted from the number `after`.
     pub fn new(after: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            after,
-            output: Output::new(buffer),
-        }
+        Self { after, output: Output::new(buffer) }
     }
 
     /// Whether another pair certainly fits.
@@ -33,8 +30,8 @@ impl<'a> Encoder<'a> {
         self.output.room() >= MAX_PAIR_BYTES
     }
 
-    /// Adds the next pair. Call it only while there [is room](Self::has_room), with a number above the previous one
-    /// and a nonzero count.
+    /// Adds the next pair. Call it only while there [is room](Self::has_room), with a number above
+    /// the previous one and a nonzero count.
     pub fn push(&mut self, number: u64, count: u64) {
         self.output.varint(number.wrapping_sub(self.after));
         self.output.varint(count);
@@ -47,8 +44,8 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Decodes a run of `count` pairs whose first distance is counted from `after`, and passes each number with its count
-/// to `visit`.
+/// Decodes a run of `count` pairs whose first distance is counted from `after`, and passes each
+/// number with its count to `visit`.
 ///
 /// # Errors
 /// [`InvalidRun`] at the first invalid pair, after `visit` has seen those before it.

@@ -105,10 +105,7 @@ impl BlockHead {
 
     /// The head for this file.
     pub fn of(file: &[u8]) -> Self {
-        Self {
-            length: file.len() as u64,
-            checksum: crc32c(0, file),
-        }
+        Self { length: file.len() as u64, checksum: crc32c(0, file) }
     }
 
     /// The head's bytes.
@@ -144,9 +141,7 @@ impl BlockHead {
         let file = usize::try_from(head.length).ok();
         let file = file
             .and_then(|length| rest.get(..length))
-            .ok_or(BlockError::Cut(
-                head.length.saturating_add(Self::LENGTH as u64),
-            ))?;
+            .ok_or(BlockError::Cut(head.length.saturating_add(Self::LENGTH as u64)))?;
         match crc32c(0, file) {
             found if found == head.checksum => Ok(file),
             found => Err(BlockError::Checksum(head.checksum, found)),
@@ -161,7 +156,8 @@ impl core::fmt::Display for BlockError {
             Self::Cut(bytes) => write!(f, "the block has {bytes} bytes, but the memory is shorter"),
             Self::Checksum(expected, found) => write!(
                 f,
-                "the recording in the block was altered: its checksum is {found:#010x}, the head says \
+                "the recording in the block was altered: its checksum is {found:#010x}, the head \
+                 says \
                  {expected:#010x}"
             ),
         }
@@ -181,17 +177,11 @@ mod tests {
         let file = b"123456789";
         block[..BlockHead::LENGTH].copy_from_slice(&BlockHead::of(file).encode());
         block[BlockHead::LENGTH..].copy_from_slice(file);
-        assert_eq!(
-            block[..20],
-            *b"\x89unikmem\x09\0\0\0\0\0\0\0\x83\x92\x06\xe3"
-        );
+        assert_eq!(block[..20], *b"\x89unikmem\x09\0\0\0\0\0\0\0\x83\x92\x06\xe3");
         assert_eq!(BlockHead::file(&block), Ok(&file[..]));
         for length in 0..block.len() {
-            let expected = if length < BlockHead::LENGTH {
-                BlockError::NoBlock
-            } else {
-                BlockError::Cut(33)
-            };
+            let expected =
+                if length < BlockHead::LENGTH { BlockError::NoBlock } else { BlockError::Cut(33) };
             assert_eq!(BlockHead::file(&block[..length]), Err(expected));
         }
         for index in 0..block.len() {

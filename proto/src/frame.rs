@@ -7,9 +7,9 @@
 //! | 6 | 4 | CRC-32C over the type, the length and the body, little endian |
 //! | 10 | length | the body |
 //!
-//! A reader skips a frame of an unknown type by its length. The frame has a checksum because
-//! TCP's 16-bit checksum misses one damaged segment in 65,536, and because recording files consist of
-//! the same frames.
+//! A reader skips a frame of an unknown type by its length. The frame has a checksum because TCP's
+//! 16-bit checksum misses one damaged segment in 65,536, and because recording files consist of the
+//! same frames.
 
 use core::fmt;
 
@@ -47,7 +47,8 @@ impl Frame<'_> {
 /// Why bytes are not a frame, or a frame is not the expected message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// The header announces a body longer than [`MAX_BODY`]: the frame's type and the length in bytes.
+    /// The header announces a body longer than [`MAX_BODY`]: the frame's type and the length in
+    /// bytes.
     TooLong(u16, u32),
     /// The checksum does not match the bytes: the frame's type.
     Checksum(u16),
@@ -71,11 +72,7 @@ impl fmt::Display for FrameError {
                 u64::from(*length)
             ),
             Self::Checksum(kind) => {
-                write!(
-                    f,
-                    "the checksum of a frame of type {:#06x} is wrong",
-                    word(kind)
-                )
+                write!(f, "the checksum of a frame of type {:#06x} is wrong", word(kind))
             }
             Self::Type(want, found) => write!(
                 f,
@@ -83,11 +80,9 @@ impl fmt::Display for FrameError {
                 word(want),
                 word(found)
             ),
-            Self::Body(kind) => write!(
-                f,
-                "the body of a message of type {:#06x} is malformed",
-                word(kind)
-            ),
+            Self::Body(kind) => {
+                write!(f, "the body of a message of type {:#06x} is malformed", word(kind))
+            }
             Self::Buffer => f.write_str("the message does not fit the buffer"),
         }
     }
@@ -98,7 +93,8 @@ impl core::error::Error for FrameError {}
 /// Writes `message` as one frame at the start of `buffer`; returns the frame's length in bytes.
 ///
 /// # Errors
-/// [`FrameError::Buffer`] if it does not fit into `buffer`, or its body is longer than [`MAX_BODY`].
+/// [`FrameError::Buffer`] if it does not fit into `buffer`, or its body is longer than
+/// [`MAX_BODY`].
 pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usize, FrameError> {
     let length = postcard::serialize_with_flavor(message, Body::of(buffer))
         .map_err(|_| FrameError::Buffer)?;
@@ -116,10 +112,7 @@ impl<'b> Body<'b> {
     /// The body of the frame in `buffer`.
     #[inline(never)]
     fn of(buffer: &'b mut [u8]) -> Self {
-        Self {
-            room: buffer.get_mut(HEADER..).unwrap_or_default(),
-            length: 0,
-        }
+        Self { room: buffer.get_mut(HEADER..).unwrap_or_default(), length: 0 }
     }
 }
 
@@ -149,9 +142,7 @@ impl postcard::ser_flavors::Flavor for Body<'_> {
 /// frame's length. Out of line, so that all message types share one copy.
 #[inline(never)]
 fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, FrameError> {
-    let (header, body) = frame
-        .split_first_chunk_mut::<HEADER>()
-        .ok_or(FrameError::Buffer)?;
+    let (header, body) = frame.split_first_chunk_mut::<HEADER>().ok_or(FrameError::Buffer)?;
     let body = body.get(..length).filter(|body| body.len() <= MAX_BODY);
     let body = body.ok_or(FrameError::Buffer)?;
     header[..2].copy_from_slice(&kind.to_le_bytes());
@@ -230,18 +221,11 @@ mod tests {
         let mut buffer = [0; 64];
         let length = encode(&Acknowledge { epoch: 300 }, &mut buffer).unwrap();
         for cut in 0..length {
-            assert_eq!(
-                split(&buffer[..cut]),
-                Ok(None),
-                "{cut} bytes are not a frame yet"
-            );
+            assert_eq!(split(&buffer[..cut]), Ok(None), "{cut} bytes are not a frame yet");
         }
         let frame = split(&buffer).unwrap().unwrap();
         assert_eq!(frame.length(), length);
-        assert_eq!(
-            decode::<Acknowledge>(&frame),
-            Ok(Acknowledge { epoch: 300 })
-        );
+        assert_eq!(decode::<Acknowledge>(&frame), Ok(Acknowledge { epoch: 300 }));
     }
 
     #[test]
@@ -260,27 +244,18 @@ mod tests {
     fn a_body_over_the_limit_is_refused_by_its_header() {
         let mut header = [0; HEADER];
         header[2..6].copy_from_slice(&(MAX_BODY as u32 + 1).to_le_bytes());
-        assert_eq!(
-            split(&header),
-            Err(FrameError::TooLong(0, MAX_BODY as u32 + 1))
-        );
+        assert_eq!(split(&header), Err(FrameError::TooLong(0, MAX_BODY as u32 + 1)));
     }
 
     #[test]
     fn bytes_left_over_are_an_error() {
         let body = [5, 0];
         assert_eq!(
-            decode::<Acknowledge>(&Frame {
-                kind: Acknowledge::TYPE,
-                body: &body
-            }),
+            decode::<Acknowledge>(&Frame { kind: Acknowledge::TYPE, body: &body }),
             Err(FrameError::Body(Acknowledge::TYPE))
         );
         assert_eq!(
-            decode::<Acknowledge>(&Frame {
-                kind: Check::TYPE,
-                body: &body
-            }),
+            decode::<Acknowledge>(&Frame { kind: Check::TYPE, body: &body }),
             Err(FrameError::Type(Acknowledge::TYPE, Check::TYPE))
         );
     }

@@ -1,8 +1,9 @@
 //! Settings of a guest's profiler inside its image: for tenants who cannot write to xenstore.
 //!
-//! The drop-in has a block of [`MAGIC`] and [`CAPACITY`] zeros among its constants. The client finds it in the linked
-//! file by its magic, wherever a linker script has put it, and writes text there: lines of `NAME=VALUE`, with the names
-//! and values of the nodes below `data/unikprof` in xenstore.
+//! The drop-in has a block of [`MAGIC`] and [`CAPACITY`] zeros among its constants. The client
+//! finds it in the linked file by its magic, wherever a linker script has put it, and writes text
+//! there: lines of `NAME=VALUE`, with the names and values of the nodes below `data/unikprof` in
+//! xenstore.
 
 /// What the block begins with; nowhere else in an image.
 pub const MAGIC: [u8; 16] = *b"\xffunikprof image\xff";

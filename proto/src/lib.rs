@@ -7,7 +7,8 @@
 //! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
 //! 5. [`ring`]: the encoding of the flight recorder's records, inside a [`message::RingRun`] body.
-//! 6. [`live`](mod@live): the encoding of sampled allocations, inside a [`message::LiveSamples`] body.
+//! 6. [`live`](mod@live): the encoding of sampled allocations, inside a [`message::LiveSamples`]
+//!    body.
 //! 7. [`trace`](mod@trace): the encoding of functions, probes and totals of a trace.
 //! 8. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
 //! 9. [`secure`]: encryption with a key, between the preambles and the frames.
@@ -18,8 +19,8 @@
 //! a new message type. Codes are raw integers, so that unknown ones survive a round trip.
 //!
 //! A recording file has the same frames after a different magic: see [`file`](mod@file).
-//! [`console`] carries such a file as text lines out of a guest that has crashed. [`image_settings`] are
-//! the settings that a client writes into a guest's image.
+//! [`console`] carries such a file as text lines out of a guest that has crashed.
+//! [`image_settings`] are the settings that a client writes into a guest's image.
 //!
 //! ```
 //! use unikprof_proto::{frame, message};

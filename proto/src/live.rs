@@ -1,7 +1,8 @@
 //! Live allocations: the compact encoding of sampled allocations that are still held.
 //!
-//! Each sample is three varints: the distance of its stack's [node number](crate::nodes) from that of the previous
-//! sample, zigzag-encoded, the first one's from 0; its size in bytes; and its birth, in ns after the run's base.
+//! Each sample is three varints: the distance of its stack's [node number](crate::nodes) from that
+//! of the previous sample, zigzag-encoded, the first one's from 0; its size in bytes; and its
+//! birth, in ns after the run's base.
 
 use crate::run::{self, InvalidRun};
 use crate::varint::{Output, take_varint, unzigzag, zigzag};
@@ -37,11 +38,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a run whose births are counted from `base_ns`.
     pub fn new(base_ns: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            base_ns,
-            node: 0,
-            output: Output::new(buffer),
-        }
+        Self { base_ns, node: 0, output: Output::new(buffer) }
     }
 
     /// Whether this number of samples certainly fits.
@@ -49,13 +46,13 @@ impl<'a> Encoder<'a> {
         self.output.room() >= samples * MAX_SAMPLE_BYTES
     }
 
-    /// Adds a sample, born at the base or later. Call it only while there [is room](Self::has_room_for).
+    /// Adds a sample, born at the base or later. Call it only while there [is
+    /// room](Self::has_room_for).
     pub fn push(&mut self, sample: &Sample) {
         let distance = sample.node.wrapping_sub(self.node).cast_signed();
         self.output.varint(zigzag(distance));
         self.output.varint(sample.size);
-        self.output
-            .varint(sample.born_ns.saturating_sub(self.base_ns));
+        self.output.varint(sample.born_ns.saturating_sub(self.base_ns));
         self.node = sample.node;
     }
 
@@ -65,10 +62,12 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Decodes a run of `count` samples whose births are counted from `base_ns`, and passes each one to `visit`.
+/// Decodes a run of `count` samples whose births are counted from `base_ns`, and passes each one to
+/// `visit`.
 ///
 /// # Errors
-/// [`InvalidRun`] at the first invalid sample, after `visit` has seen those before it. Node number 0 is invalid.
+/// [`InvalidRun`] at the first invalid sample, after `visit` has seen those before it. Node number
+/// 0 is invalid.
 pub fn decode(
     base_ns: u64,
     count: u32,
@@ -81,11 +80,7 @@ pub fn decode(
         let (distance, size, age) = (value()?, value()?, value()?);
         node = node.wrapping_add(unzigzag(distance).cast_unsigned());
         let born_ns = base_ns.checked_add(age).filter(|_| node != 0);
-        visit(Sample {
-            node,
-            size,
-            born_ns: born_ns.ok_or(InvalidRun::Impossible(ITEM, index))?,
-        });
+        visit(Sample { node, size, born_ns: born_ns.ok_or(InvalidRun::Impossible(ITEM, index))? });
     }
     run::end(ITEM, payload)
 }
@@ -101,11 +96,7 @@ mod tests {
 
     #[test]
     fn samples_come_back_in_their_order() {
-        let sample = |node, size, born_ns| Sample {
-            node,
-            size,
-            born_ns,
-        };
+        let sample = |node, size, born_ns| Sample { node, size, born_ns };
         let samples = [
             sample(1001, 64, 5_000),
             sample(990, 0, 5_001),
@@ -131,10 +122,9 @@ mod tests {
         for cut in [&[][..], &[2], &[2, 1]] {
             assert_eq!(decode(0, cut), Err(InvalidRun::Cut(ITEM, 0)));
         }
-        for (base_ns, bytes, why) in [
-            (0, [0, 1, 1], "node 0"),
-            (u64::MAX, [2, 1, 1], "born beyond 64 bits"),
-        ] {
+        for (base_ns, bytes, why) in
+            [(0, [0, 1, 1], "node 0"), (u64::MAX, [2, 1, 1], "born beyond 64 bits")]
+        {
             let expected = Err(InvalidRun::Impossible(ITEM, 0));
             assert_eq!(decode(base_ns, &bytes), expected, "{why}");
         }

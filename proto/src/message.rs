@@ -40,7 +40,9 @@ macro_rules! messages {
     })*) => {
         /// The type of each message.
         pub(crate) mod types {$(
-            #[doc = concat!("The type of [`", stringify!($name), "`](crate::message::", stringify!($name), ").")]
+            #[doc = concat!(
+                "The type of [`", stringify!($name), "`](crate::message::", stringify!($name), ")."
+            )]
             pub const $kind: u16 = $code;
         )*}
         $(
@@ -128,7 +130,8 @@ messages! {
 
     /// Requests one vCPU's part of a waiting epoch. Answered by [`Epoch`], [`VcpuEpoch`], its
     /// [`Histogram`]s, the [`Nodes`] that the client does not have, the nonzero [`Counts`], the
-    /// [`LiveSamples`] of a recording of what is still held, and [`VcpuEnd`]. Needs no lease. Several requests may be sent without waiting for their answers.
+    /// [`LiveSamples`] of a recording of what is still held, and [`VcpuEnd`]. Needs no lease.
+    /// Several requests may be sent without waiting for their answers.
     Fetch = FETCH 0x0006 {
         /// The epoch's id.
         epoch: u64,
@@ -211,9 +214,9 @@ messages! {
         first: u32,
     }
 
-    /// Requests a snapshot of one vCPU: its registers and its stack. No recording is needed. The agent
-    /// interrupts the vCPU and answers without waiting for it, so the client repeats the request until
-    /// the snapshot is new enough. Answered by [`VcpuSnapshot`].
+    /// Requests a snapshot of one vCPU: its registers and its stack. No recording is needed. The
+    /// agent interrupts the vCPU and answers without waiting for it, so the client repeats the
+    /// request until the snapshot is new enough. Answered by [`VcpuSnapshot`].
     TakeSnapshot = TAKE_SNAPSHOT 0x000f {
         /// The vCPU.
         vcpu: u32,
@@ -222,9 +225,9 @@ messages! {
         since_ns: u64,
     }
 
-    /// Begins a trace: functions and their probes follow, and nothing is traced yet. A trace that this client began
-    /// before is ended. Requires the role [`TRACE`](crate::code::role::TRACE) or an open agent. Answered by
-    /// [`TraceReady`].
+    /// Begins a trace: functions and their probes follow, and nothing is traced yet. A trace that
+    /// this client began before is ended. Requires the role [`TRACE`](crate::code::role::TRACE) or
+    /// an open agent. Answered by [`TraceReady`].
     TraceBegin = TRACE_BEGIN 0x0010 {
         /// The number of its functions, 1 to [`MAX_FUNCTIONS`](crate::trace::MAX_FUNCTIONS).
         functions: u32,
@@ -232,16 +235,16 @@ messages! {
         probes: u32,
         /// See [`code::trace_flag`](crate::code::trace_flag).
         flags: u32,
-        /// The share of one CPU that the trace may cost, in thousandths: the agent removes the probes of the functions
-        /// that are called most until it costs less. 0: no limit.
+        /// The share of one CPU that the trace may cost, in thousandths: the agent removes the
+        /// probes of the functions that are called most until it costs less. 0: no limit.
         max_cost_permille: u32,
-        /// Keep only calls of root functions that took so long, in ns, and what they called; 0: keep all calls. See
-        /// [`function_flag::ROOT`](crate::trace::function_flag::ROOT).
+        /// Keep only calls of root functions that took so long, in ns, and what they called; 0:
+        /// keep all calls. See [`function_flag::ROOT`](crate::trace::function_flag::ROOT).
         slow_ns: u64,
     }
 
-    /// Functions of a trace, in the order of their indices. Has no answer: errors are reported after
-    /// [`TraceArm`].
+    /// Functions of a trace, in the order of their indices. Has no answer: errors are reported
+    /// after [`TraceArm`].
     TraceFunctions<'a> = TRACE_FUNCTIONS 0x0011 {
         /// The trace's id, from [`TraceReady`].
         trace: u64,
@@ -254,7 +257,8 @@ messages! {
         payload: &'a [u8],
     }
 
-    /// Probes of a trace; their functions were sent before. Has no answer: errors are reported after [`TraceArm`].
+    /// Probes of a trace; their functions were sent before. Has no answer: errors are reported
+    /// after [`TraceArm`].
     TraceProbes<'a> = TRACE_PROBES 0x0012 {
         /// The trace's id.
         trace: u64,
@@ -267,17 +271,18 @@ messages! {
         payload: &'a [u8],
     }
 
-    /// All functions and probes were sent: begin to trace. The agent compares each instruction with its memory before
-    /// it writes a breakpoint there. Answered by [`TraceArmed`] and its [`TraceRefused`]s. Repeats the answer for a
-    /// trace that is armed already.
+    /// All functions and probes were sent: begin to trace. The agent compares each instruction with
+    /// its memory before it writes a breakpoint there. Answered by [`TraceArmed`] and its
+    /// [`TraceRefused`]s. Repeats the answer for a trace that is armed already.
     TraceArm = TRACE_ARM 0x0013 {
         /// The trace's id.
         trace: u64,
     }
 
-    /// Requests what was counted so far. It is not cleared. Answered by [`TraceState`], [`TraceTotals`],
-    /// [`TraceCallers`] and [`TraceEnd`]. The calls themselves are in the [rings](crate::ring), from
-    /// [`kind::ENTER`](crate::ring::kind::ENTER) and [`kind::LEAVE`](crate::ring::kind::LEAVE) on.
+    /// Requests what was counted so far. It is not cleared. Answered by [`TraceState`],
+    /// [`TraceTotals`], [`TraceCallers`] and [`TraceEnd`]. The calls themselves are in the
+    /// [rings](crate::ring), from [`kind::ENTER`](crate::ring::kind::ENTER) and
+    /// [`kind::LEAVE`](crate::ring::kind::LEAVE) on.
     ///
     /// A trace ends by itself [`TraceReady::patience_ns`] after the last request about it.
     TraceFetch = TRACE_FETCH 0x0014 {
@@ -285,8 +290,8 @@ messages! {
         trace: u64,
     }
 
-    /// Ends a trace: removes its probes. What was counted can be fetched until another trace begins. Answered by
-    /// [`TraceState`].
+    /// Ends a trace: removes its probes. What was counted can be fetched until another trace
+    /// begins. Answered by [`TraceState`].
     TraceStop = TRACE_STOP 0x0015 {
         /// The trace's id.
         trace: u64,
@@ -358,8 +363,9 @@ messages! {
         caller_table: Option<u32>,
         /// This client's permissions; see [`code::role`](crate::code::role).
         role: u32,
-        /// The agent's instance id: random, never 0, renewed when the guest resumes after a suspension. Recordings,
-        /// epochs and stacks are identified by their numbers only within one instance.
+        /// The agent's instance id: random, never 0, renewed when the guest resumes after a
+        /// suspension. Recordings, epochs and stacks are identified by their numbers only within
+        /// one instance.
         instance: u64,
     }
 
@@ -453,7 +459,8 @@ messages! {
         /// The time for which the memory holds stacks at the present rate of new ones, in ns: the
         /// minimum over all vCPUs. `None` if there are no new stacks.
         stacks_window_ns: Option<u64>,
-        /// Whether the memory of its oldest stacks cannot be freed until its counts there have been fetched.
+        /// Whether the memory of its oldest stacks cannot be freed until its counts there have been
+        /// fetched.
         wants_fetch: bool,
         /// The name and version of the client that holds the lease on it.
         holder: Option<&'a str>,
@@ -725,12 +732,13 @@ messages! {
     VcpuSnapshot<'a> = VCPU_SNAPSHOT 0x8017 {
         /// The vCPU.
         vcpu: u32,
-        /// The vCPU's clocks and times now, without counters: `running_ns` does not advance while it is not running.
+        /// The vCPU's clocks and times now, without counters: `running_ns` does not advance while
+        /// it is not running.
         now: Snapshot,
         /// The snapshot as little-endian u64: when it was taken; when the vCPU blocked, 0 if it was
         /// running; the program counter, the stack pointer, the frame pointer and the link register
-        /// (on x86-64 `rip`, `rsp`, `rbp` and 0; on aarch64 `pc`, `sp`, `x29` and `x30`); and the stack's
-        /// [frame codes](crate::code::frame_code), leaf first.
+        /// (on x86-64 `rip`, `rsp`, `rbp` and 0; on aarch64 `pc`, `sp`, `x29` and `x30`); and the
+        /// stack's [frame codes](crate::code::frame_code), leaf first.
         ///
         /// Empty if there is no snapshot, or if the next one is requested and not taken yet.
         #[serde(borrow)]
@@ -743,8 +751,8 @@ messages! {
         trace: u64,
         /// Its number in ring records: the lowest 16 bits of its id.
         number: u32,
-        /// The cost of one probe on this machine, in cycles of the [`Snapshot`]'s counter: measured by the agent on a
-        /// function of its own. 0 if it is not known.
+        /// The cost of one probe on this machine, in cycles of the [`Snapshot`]'s counter: measured
+        /// by the agent on a function of its own. 0 if it is not known.
         probe_cycles: u64,
         /// The trace ends after so much time without a request about it, in ns.
         patience_ns: u64,
@@ -786,12 +794,14 @@ messages! {
         probes: u32,
         /// Breakpoints that were handled.
         traps: u64,
-        /// Breakpoints that counted nothing, because probes were being removed, or theirs was removed already.
+        /// Breakpoints that counted nothing, because probes were being removed, or theirs was
+        /// removed already.
         stale: u64,
-        /// Breakpoints on a vCPU, thread or stack that the agent does not know: their instructions ran, and nothing
-        /// was counted.
+        /// Breakpoints on a vCPU, thread or stack that the agent does not know: their instructions
+        /// ran, and nothing was counted.
         unplaced: u64,
-        /// Entries that found the stack of open calls full, or no room for another stack: not measured.
+        /// Entries that found the stack of open calls full, or no room for another stack: not
+        /// measured.
         too_deep: u64,
         /// Exits of another function than the innermost open call.
         mismatched: u64,
@@ -801,8 +811,9 @@ messages! {
         callers_lost: u64,
         /// The processor's cycles from the entry of the handler to its end.
         cycles: u64,
-        /// The estimated cost, in thousandths of one CPU, over the last tenth of a second with breakpoints, or of the whole
-        /// trace when it has ended: of the handler, and of the exceptions themselves at the measured cost.
+        /// The estimated cost, in thousandths of one CPU, over the last tenth of a second with
+        /// breakpoints, or of the whole trace when it has ended: of the handler, and of the
+        /// exceptions themselves at the measured cost.
         cost_permille: u32,
     }
 
@@ -866,14 +877,10 @@ impl<'m> Start<'m> {
         }
     }
 
-    /// A request for allocations (mode [`ALLOC`](crate::code::mode::ALLOC)) or for what is still held
-    /// (mode [`LIVE`](crate::code::mode::LIVE)), with this mean sampling interval, and otherwise as
-    /// [`running_time`](Self::running_time).
+    /// A request for allocations (mode [`ALLOC`](crate::code::mode::ALLOC)) or for what is still
+    /// held (mode [`LIVE`](crate::code::mode::LIVE)), with this mean sampling interval, and
+    /// otherwise as [`running_time`](Self::running_time).
     pub const fn heap(name: &'m str, mode: u32, interval_bytes: u64) -> Self {
-        Self {
-            mode,
-            interval_bytes,
-            ..Self::running_time(name, 0)
-        }
+        Self { mode, interval_bytes, ..Self::running_time(name, 0) }
     }
 }

@@ -1,15 +1,17 @@
 //! Stack nodes: the compact encoding of call stacks.
 //!
-//! A guest keeps the stacks of each vCPU as trees. A node holds a run of frames and refers to its parent, which
-//! continues towards the root; a stack is a node with all its ancestors.
+//! A guest keeps the stacks of each vCPU as trees. A node holds a run of frames and refers to its
+//! parent, which continues towards the root; a stack is a node with all its ancestors.
 //!
-//! The nodes of a vCPU are stored in *segments*, which are filled one after the other, and discarded as a whole. A
-//! node's **number** is `birth × segment_nodes + index`: the birth counts the segments that were begun on this vCPU,
-//! from 1; the index is that of the node in its segment, from 0. Numbers are never reused within one
-//! [instance](crate::message::Welcome::instance) of the agent. A node and its ancestors are in the same segment, and a
-//! parent's number is smaller than its children's. A client that has all nodes up to a number lacks only those above it.
+//! The nodes of a vCPU are stored in *segments*, which are filled one after the other, and
+//! discarded as a whole. A node's **number** is `birth × segment_nodes + index`: the birth counts
+//! the segments that were begun on this vCPU, from 1; the index is that of the node in its segment,
+//! from 0. Numbers are never reused within one [instance](crate::message::Welcome::instance) of the
+//! agent. A node and its ancestors are in the same segment, and a parent's number is smaller than
+//! its children's. A client that has all nodes up to a number lacks only those above it.
 //!
-//! A run of nodes with consecutive numbers is encoded as follows, each node depending on those before it:
+//! A run of nodes with consecutive numbers is encoded as follows, each node depending on those
+//! before it:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -17,10 +19,11 @@
 //! | varint | number − parent's number, 0 for a root, unless bit 4 is set |
 //! | varint each | the frames, root-most first: 0 = as predicted, else 1 + zigzag(code − the caller's code) |
 //!
-//! The prediction is the last frame that had the same caller, from a table of 256 entries indexed by a hash of the
-//! caller. A program calls the same functions again and again, so most frames take one byte. For the root-most frame of
-//! a node, the low half of the parent's number, negated, takes the place of the caller. Every run begins with an empty
-//! table, so that runs can be decoded independently.
+//! The prediction is the last frame that had the same caller, from a table of 256 entries indexed
+//! by a hash of the caller. A program calls the same functions again and again, so most frames take
+//! one byte. For the root-most frame of a node, the low half of the parent's number, negated, takes
+//! the place of the caller. Every run begins with an empty table, so that runs can be decoded
+//! independently.
 //!
 //! Varints are LEB128, as in postcard.
 
@@ -56,12 +59,7 @@ struct Memory {
 
 impl Memory {
     fn new(first: u64) -> Self {
-        Self {
-            number: first,
-            parent: 0,
-            root: 0,
-            followed: [0; 256],
-        }
+        Self { number: first, parent: 0, root: 0, followed: [0; 256] }
     }
 
     /// Used as the caller of a node's root-most frame.
@@ -83,10 +81,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a run whose first node has the number `first`.
     pub fn new(first: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            memory: Memory::new(first),
-            output: Output::new(buffer),
-        }
+        Self { memory: Memory::new(first), output: Output::new(buffer) }
     }
 
     /// Whether another node certainly fits.
@@ -128,7 +123,8 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Decodes a run of `count` nodes whose first has the number `first`, and passes each with its number to `visit`.
+/// Decodes a run of `count` nodes whose first has the number `first`, and passes each with its
+/// number to `visit`.
 ///
 /// # Errors
 /// [`InvalidRun`] at the first invalid node, after `visit` has seen those before it.
@@ -165,9 +161,7 @@ pub fn decode(
             let token = input.varint().ok_or(cut)?;
             let predicted = memory.prediction(caller);
             if token > 0 {
-                let code = i64::from(base)
-                    .checked_add(unzigzag(token - 1))
-                    .ok_or(impossible)?;
+                let code = i64::from(base).checked_add(unzigzag(token - 1)).ok_or(impossible)?;
                 *predicted = u32::try_from(code).map_err(|_| impossible)?;
             }
             if *predicted == 0 {
@@ -177,13 +171,7 @@ pub fn decode(
             (caller, base) = (*predicted, *predicted);
         }
         memory.root = frames[length - 1];
-        visit(
-            number,
-            Node {
-                parent: memory.parent,
-                frames: &frames[..length],
-            },
-        );
+        visit(number, Node { parent: memory.parent, frames: &frames[..length] });
         memory.number = number.checked_add(1).ok_or(impossible)?;
     }
     run::end(ITEM, input.bytes)
@@ -205,10 +193,7 @@ mod tests {
         let mut encoder = Encoder::new(first, &mut buffer);
         for (parent, frames) in nodes {
             assert!(encoder.has_room());
-            encoder.push(Node {
-                parent: *parent,
-                frames,
-            });
+            encoder.push(Node { parent: *parent, frames });
         }
         let length = encoder.finish();
         let mut back = Vec::new();
@@ -274,14 +259,8 @@ mod tests {
     fn golden() {
         let mut buffer = [0; 256];
         let mut encoder = Encoder::new(1000, &mut buffer);
-        encoder.push(Node {
-            parent: 0,
-            frames: &[300, 20, 16],
-        });
-        encoder.push(Node {
-            parent: 1000,
-            frames: &[21, 300],
-        });
+        encoder.push(Node { parent: 0, frames: &[300, 20, 16] });
+        encoder.push(Node { parent: 1000, frames: &[21, 300] });
         let length = encoder.finish();
         let expected = [
             0x13, 33, 9, 0xb1, 0x04, // three frames, a root as what comes before a run is

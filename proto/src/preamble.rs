@@ -25,10 +25,7 @@ pub const MAGIC: [u8; 8] = *b"unikprof";
 pub const LENGTH: usize = 16;
 
 /// The versions this crate speaks.
-pub const VERSIONS: VersionRange = VersionRange {
-    lowest: 1,
-    highest: 1,
-};
+pub const VERSIONS: VersionRange = VersionRange { lowest: 1, highest: 1 };
 
 /// The contents of a preamble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +37,10 @@ pub struct Preamble {
 }
 
 /// This crate's preamble without a key.
-pub const OPEN: Preamble = Preamble {
-    versions: VERSIONS,
-    security: security::OPEN,
-};
+pub const OPEN: Preamble = Preamble { versions: VERSIONS, security: security::OPEN };
 
 /// This crate's preamble with a key.
-pub const KEYED: Preamble = Preamble {
-    versions: VERSIONS,
-    security: security::NOISE,
-};
+pub const KEYED: Preamble = Preamble { versions: VERSIONS, security: security::NOISE };
 
 /// An inclusive range of protocol versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +72,7 @@ impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Formatted as u64, because an agent has that code anyway.
         let (lowest, highest) = (u64::from(self.lowest), u64::from(self.highest));
-        if lowest == highest {
-            write!(f, "{lowest}")
-        } else {
-            write!(f, "{lowest} to {highest}")
-        }
+        if lowest == highest { write!(f, "{lowest}") } else { write!(f, "{lowest} to {highest}") }
     }
 }
 
@@ -103,11 +90,7 @@ impl fmt::Display for PreambleError {
         match self {
             Self::Magic => f.write_str("the magic is not `unikprof`"),
             Self::EmptyRange(range) => {
-                write!(
-                    f,
-                    "the version range is empty ({} to {})",
-                    range.lowest, range.highest
-                )
+                write!(f, "the version range is empty ({} to {})", range.lowest, range.highest)
             }
         }
     }
@@ -141,10 +124,7 @@ pub fn decode(bytes: &[u8; LENGTH]) -> Result<Preamble, PreambleError> {
     if versions.lowest > versions.highest {
         return Err(PreambleError::EmptyRange(versions));
     }
-    Ok(Preamble {
-        versions,
-        security: bytes[12],
-    })
+    Ok(Preamble { versions, security: bytes[12] })
 }
 
 /// Whether `bytes`, an incomplete preamble, may be the beginning of a valid one.
@@ -160,10 +140,7 @@ mod tests {
     /// The preamble is the same in all versions: its bytes may never change.
     #[test]
     fn golden() {
-        let versions = VersionRange {
-            lowest: 1,
-            highest: 0x0203,
-        };
+        let versions = VersionRange { lowest: 1, highest: 0x0203 };
         let open = encode(Preamble { versions, ..OPEN });
         assert_eq!(&open, b"unikprof\x01\x00\x03\x02\0\0\0\0");
         let keyed = encode(Preamble { versions, ..KEYED });
@@ -177,18 +154,9 @@ mod tests {
         assert_eq!(decode(b"HTTP/1.1 400 Bad"), Err(PreambleError::Magic));
         assert!(!is_prefix(b"HTTP"));
         assert!(is_prefix(b"unik") && is_prefix(b""));
-        let empty = VersionRange {
-            lowest: 2,
-            highest: 1,
-        };
-        let inverted = encode(Preamble {
-            versions: empty,
-            ..OPEN
-        });
-        assert!(matches!(
-            decode(&inverted),
-            Err(PreambleError::EmptyRange(_))
-        ));
+        let empty = VersionRange { lowest: 2, highest: 1 };
+        let inverted = encode(Preamble { versions: empty, ..OPEN });
+        assert!(matches!(decode(&inverted), Err(PreambleError::EmptyRange(_))));
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub mod kind {
     pub const BAD_KEY: u8 = 11;
     /// The time of day in ns since 1970-01-01 UTC.
     pub const CLOCK: u8 = 12;
-    /// A traced function was entered: an [`Enter`](super::Enter), and the number of the stack that it runs on.
+    /// A traced function was entered: an [`Enter`](super::Enter), and the number of the stack that
+    /// it runs on.
     pub const ENTER: u8 = 13;
     /// A traced call ended: a [`Leave`](super::Leave), and the number of the stack.
     pub const LEAVE: u8 = 14;
@@ -87,8 +88,8 @@ pub const SAMPLE_LATE: u64 = 1 << 8;
 
 /// The first number of [`kind::ENTER`].
 ///
-/// Calls on one stack are nested, so each [`Leave`] ends the innermost open call of its stack. A stack that has no open
-/// call loses its number, which another one may get.
+/// Calls on one stack are nested, so each [`Leave`] ends the innermost open call of its stack. A
+/// stack that has no open call loses its number, which another one may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enter {
     /// The function's index in its trace.
@@ -108,8 +109,8 @@ pub struct Leave {
     pub trace: u16,
     /// See [`how`].
     pub how: u8,
-    /// The time within the call, without that of traced calls inside it, during which the vCPU was blocked, in ns:
-    /// rounded down to multiples of 256 ns, at most 275 s.
+    /// The time within the call, without that of traced calls inside it, during which the vCPU was
+    /// blocked, in ns: rounded down to multiples of 256 ns, at most 275 s.
     pub blocked_ns: u64,
 }
 
@@ -117,8 +118,8 @@ pub struct Leave {
 pub mod how {
     /// By a return, or by a jump to another function.
     pub const RETURNED: u8 = 0;
-    /// It was found to have ended when a caller of it was next seen: by an exception, for example. The time of the
-    /// record is too late.
+    /// It was found to have ended when a caller of it was next seen: by an exception, for example.
+    /// The time of the record is too late.
     pub const UNWOUND: u8 = 1;
     /// By an unseen jump to another traced function, whose entry has the same time.
     pub const REPLACED: u8 = 2;
@@ -149,11 +150,7 @@ impl Leave {
     /// The number.
     pub const fn to_number(self) -> u64 {
         let blocked = self.blocked_ns >> Self::BLOCKED_UNIT_SHIFT;
-        let blocked = if blocked < Self::MOST_BLOCKED {
-            blocked
-        } else {
-            Self::MOST_BLOCKED
-        };
+        let blocked = if blocked < Self::MOST_BLOCKED { blocked } else { Self::MOST_BLOCKED };
         self.function as u64
             | (self.trace as u64) << 16
             | (self.how as u64 & 3) << 32
@@ -203,10 +200,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a run whose first time is counted from `base_ns`.
     pub fn new(base_ns: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            before_ns: base_ns,
-            output: Output::new(buffer),
-        }
+        Self { before_ns: base_ns, output: Output::new(buffer) }
     }
 
     /// Whether another record certainly fits.
@@ -222,8 +216,7 @@ impl<'a> Encoder<'a> {
             head |= if number == 0 { 0 } else { bit };
         }
         self.output.byte(head);
-        self.output
-            .varint(zigzag(record.at_ns.wrapping_sub(self.before_ns) as i64));
+        self.output.varint(zigzag(record.at_ns.wrapping_sub(self.before_ns) as i64));
         self.before_ns = record.at_ns;
         for number in numbers {
             if number != 0 {
@@ -261,18 +254,9 @@ pub fn decode(
         let step = unzigzag(take_varint(&mut input).ok_or(cut)?);
         at_ns = at_ns.wrapping_add(step as u64);
         let mut number = |bit| {
-            if head & bit == 0 {
-                Ok(0)
-            } else {
-                take_varint(&mut input).ok_or(cut)
-            }
+            if head & bit == 0 { Ok(0) } else { take_varint(&mut input).ok_or(cut) }
         };
-        visit(Record {
-            kind: head & 0x1f,
-            at_ns,
-            first: number(0x20)?,
-            second: number(0x40)?,
-        });
+        visit(Record { kind: head & 0x1f, at_ns, first: number(0x20)?, second: number(0x40)? });
     }
     run::end(ITEM, input)
 }
@@ -308,12 +292,7 @@ mod tests {
 
     #[test]
     fn records_come_back_whatever_their_numbers() {
-        let record = |kind, at_ns, first, second| Record {
-            kind,
-            at_ns,
-            first,
-            second,
-        };
+        let record = |kind, at_ns, first, second| Record { kind, at_ns, first, second };
         let records = [
             record(kind::SAMPLE, 1_000, 7, 1),
             record(kind::SAMPLE, 999, 0, 0),
@@ -337,18 +316,9 @@ mod tests {
 
     #[test]
     fn calls_survive_their_numbers() {
-        let enter = Enter {
-            function: 999,
-            trace: u16::MAX,
-            caller: u32::MAX,
-        };
+        let enter = Enter { function: 999, trace: u16::MAX, caller: u32::MAX };
         assert_eq!(Enter::from_number(enter.to_number()), enter);
-        let leave = |blocked_ns| Leave {
-            function: u16::MAX,
-            trace: 7,
-            how: how::OPEN,
-            blocked_ns,
-        };
+        let leave = |blocked_ns| Leave { function: u16::MAX, trace: 7, how: how::OPEN, blocked_ns };
         let back = |blocked_ns| Leave::from_number(leave(blocked_ns).to_number());
         assert_eq!(back(256_000), leave(256_000));
         assert_eq!(back(256_255), leave(256_000));
@@ -360,12 +330,7 @@ mod tests {
     fn a_sample_is_short() {
         let mut buffer = [0; 64];
         let mut encoder = Encoder::new(0, &mut buffer);
-        encoder.push(Record {
-            kind: kind::SAMPLE,
-            at_ns: 10_300_000,
-            first: 300,
-            second: 1,
-        });
+        encoder.push(Record { kind: kind::SAMPLE, at_ns: 10_300_000, first: 300, second: 1 });
         assert!(encoder.finish() <= 8);
     }
 }

@@ -3,12 +3,13 @@
 //! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` with a 32-byte key that both sides have:
 //!
 //! 1. The client sends its preamble, with [`security::NOISE`](crate::code::security::NOISE), and a
-//!    [`Handshake`](crate::message::Handshake) frame at once, without waiting for the agent's preamble. Both travel
-//!    in the clear. The payload is empty; the [`prologue`] binds the client's preamble and the key's id.
-//! 2. The agent sends its preamble in the clear when the connection opens, and answers the handshake with a
-//!    [`HandshakeReply`](crate::message::HandshakeReply). Its payload is the agent's preamble, sealed. The client
-//!    compares it with the one that it received in the clear and closes the connection if they differ, before it
-//!    sends anything else.
+//!    [`Handshake`](crate::message::Handshake) frame at once, without waiting for the agent's
+//!    preamble. Both travel in the clear. The payload is empty; the [`prologue`] binds the client's
+//!    preamble and the key's id.
+//! 2. The agent sends its preamble in the clear when the connection opens, and answers the
+//!    handshake with a [`HandshakeReply`](crate::message::HandshakeReply). Its payload is the
+//!    agent's preamble, sealed. The client compares it with the one that it received in the clear
+//!    and closes the connection if they differ, before it sends anything else.
 //! 3. After that both sides send only records: a length in bytes (u16, little endian), and that
 //!    many bytes of ciphertext including its [`TAG`]. The concatenated plaintexts are the stream of
 //!    frames; a frame may span records.

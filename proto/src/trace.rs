@@ -1,15 +1,19 @@
-//! Tracing: the compact encodings of the functions and probes that a client sends, and of the totals that an agent
-//! answers with.
+//! Tracing: the compact encodings of the functions and probes that a client sends, and of the
+//! totals that an agent answers with.
 //!
-//! A *probe* is a breakpoint at an instruction of a traced function. Each of these is a run of items, one after the
-//! other, in which numbers are varints and addresses are [frame codes](crate::code::frame_code):
+//! A *probe* is a breakpoint at an instruction of a traced function. Each of these is a run of
+//! items, one after the other, in which numbers are varints and addresses are [frame
+//! codes](crate::code::frame_code):
 //!
-//! - A function: its [flags](function_flag), the number of its parts, and the first code and the length in bytes of
-//!   each part. The first part begins with the entry; others are code that the compiler has moved elsewhere.
-//! - A probe: the function's index, its [kind](probe_kind), its code, then as bytes: the length of its instruction, the
-//!   offset in it of a 32-bit displacement from the program counter (0: there is none), and the instruction.
-//! - Totals of a function: see [`FunctionTotals`] for their order; then the number of nonzero buckets of the histogram
-//!   of its durations, and the index (see [`bucket`](crate::message::bucket)) and the count of each.
+//! - A function: its [flags](function_flag), the number of its parts, and the first code and the
+//!   length in bytes of each part. The first part begins with the entry; others are code that the
+//!   compiler has moved elsewhere.
+//! - A probe: the function's index, its [kind](probe_kind), its code, then as bytes: the length of
+//!   its instruction, the offset in it of a 32-bit displacement from the program counter (0: there
+//!   is none), and the instruction.
+//! - Totals of a function: see [`FunctionTotals`] for their order; then the number of nonzero
+//!   buckets of the histogram of its durations, and the index (see
+//!   [`bucket`](crate::message::bucket)) and the count of each.
 //! - A caller: the function's index, the code of the return address, and the number of calls.
 
 use crate::message::BUCKETS;
@@ -34,11 +38,11 @@ pub const MAX_CALLER_BYTES: usize = 5 + 5 + 10;
 
 /// [`Function::flags`].
 pub mod function_flag {
-    /// In a trace that keeps slow calls only: calls of this function are measured, and the calls inside them are kept
-    /// with them.
+    /// In a trace that keeps slow calls only: calls of this function are measured, and the calls
+    /// inside them are kept with them.
     pub const ROOT: u32 = 1;
-    /// The function may jump back to its entry, so that another entry at the same stack pointer is no call. Without this
-    /// flag it is one: the call before it ended by an exception.
+    /// The function may jump back to its entry, so that another entry at the same stack pointer is
+    /// no call. Without this flag it is one: the call before it ended by an exception.
     pub const LOOPS: u32 = 2;
 }
 
@@ -46,8 +50,8 @@ pub mod function_flag {
 pub mod probe_kind {
     /// The function's first instruction, or the one after an `endbr64`.
     pub const ENTRY: u8 = 1;
-    /// A return, or a jump that may leave the function: the agent decides each time by the target, which is inside or
-    /// outside the function's parts.
+    /// A return, or a jump that may leave the function: the agent decides each time by the target,
+    /// which is inside or outside the function's parts.
     pub const EXIT: u8 = 2;
 }
 
@@ -69,7 +73,8 @@ pub struct Probe<'a> {
     pub kind: u8,
     /// The code of its instruction.
     pub code: u32,
-    /// The offset in the instruction of a 32-bit displacement from the program counter; 0: there is none.
+    /// The offset in the instruction of a 32-bit displacement from the program counter; 0: there is
+    /// none.
     pub displacement: u8,
     /// The instruction, 1 to [`MAX_INSTRUCTION`] bytes.
     pub instruction: &'a [u8],
@@ -89,14 +94,16 @@ pub struct FunctionTotals {
     pub flags: u32,
     /// Calls. A jump back to the entry within a call is not a call.
     pub calls: u64,
-    /// Calls that ended without their exit: by an exception or a `longjmp`. They are closed when a caller's frame is
-    /// next seen, so their durations are too long.
+    /// Calls that ended without their exit: by an exception or a `longjmp`. They are closed when a
+    /// caller's frame is next seen, so their durations are too long.
     pub unwound: u64,
     /// Calls that ended by an unseen jump to another traced function.
     pub replaced: u64,
-    /// Returns whose call was not seen, since it began before the trace or was too deep: they are part of nothing else.
+    /// Returns whose call was not seen, since it began before the trace or was too deep: they are
+    /// part of nothing else.
     pub orphans: u64,
-    /// The duration of ended calls in ns, from entry to exit; of recursive calls, the outermost alone.
+    /// The duration of ended calls in ns, from entry to exit; of recursive calls, the outermost
+    /// alone.
     pub total_ns: u64,
     /// `total_ns` without that of traced functions called, in ns.
     pub self_ns: u64,
@@ -119,7 +126,8 @@ pub mod totals_flag {
 pub struct Caller {
     /// The function's index.
     pub function: u32,
-    /// The code of the return address; a special [frame code](crate::code::frame_code) if it lies in no mapping.
+    /// The code of the return address; a special [frame code](crate::code::frame_code) if it lies
+    /// in no mapping.
     pub code: u32,
     /// The number of calls.
     pub calls: u64,
@@ -134,9 +142,7 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a run.
     pub fn new(buffer: &'a mut [u8]) -> Self {
-        Self {
-            output: Output::new(buffer),
-        }
+        Self { output: Output::new(buffer) }
     }
 
     /// Whether an item of at most `bytes` certainly fits.
@@ -166,7 +172,8 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Adds the totals of a function, of at most [`MAX_TOTALS_BYTES`]; `histogram` gives the count of each bucket.
+    /// Adds the totals of a function, of at most [`MAX_TOTALS_BYTES`]; `histogram` gives the count
+    /// of each bucket.
     pub fn totals(&mut self, totals: &FunctionTotals, histogram: impl Fn(usize) -> u64) {
         let FunctionTotals {
             function,
@@ -223,7 +230,8 @@ impl<'a> Encoder<'a> {
 /// Decodes `count` functions and passes each one to `visit`.
 ///
 /// # Errors
-/// [`InvalidRun`] at the first invalid function: without parts, with too many, or with an empty or endless one.
+/// [`InvalidRun`] at the first invalid function: without parts, with too many, or with an empty or
+/// endless one.
 pub fn decode_functions(
     count: u32,
     payload: &[u8],
@@ -248,10 +256,7 @@ pub fn decode_functions(
             Some(is_valid.then_some((flags, parts, count)))
         },
         |(flags, parts, count)| {
-            visit(Function {
-                flags,
-                parts: &parts[..count],
-            });
+            visit(Function { flags, parts: &parts[..count] });
         },
     )
 }
@@ -259,7 +264,8 @@ pub fn decode_functions(
 /// Decodes `count` probes and passes each one to `visit`.
 ///
 /// # Errors
-/// [`InvalidRun`] at the first invalid probe: the displacement or the instruction's length are impossible.
+/// [`InvalidRun`] at the first invalid probe: the displacement or the instruction's length are
+/// impossible.
 pub fn decode_probes<'a>(
     count: u32,
     payload: &'a [u8],
@@ -279,13 +285,7 @@ pub fn decode_probes<'a>(
             input.bytes = rest;
             let valid = (1..=MAX_INSTRUCTION).contains(&length)
                 && (displacement == 0 || usize::from(displacement) + 4 <= length);
-            Some(valid.then_some(Probe {
-                function,
-                kind,
-                code,
-                displacement,
-                instruction,
-            }))
+            Some(valid.then_some(Probe { function, kind, code, displacement, instruction }))
         },
         visit,
     )
@@ -358,7 +358,8 @@ pub fn decode_callers(
     )
 }
 
-/// Decodes `count` items: `take` returns `None` if the bytes end within one, and `Some(None)` if it is invalid.
+/// Decodes `count` items: `take` returns `None` if the bytes end within one, and `Some(None)` if it
+/// is invalid.
 fn decode<'a, T>(
     item: &'static str,
     count: u32,
@@ -401,10 +402,7 @@ mod tests {
     #[test]
     fn the_longest_items_come_back_and_fit() {
         let parts = [(u32::MAX - 9, 9); MAX_PARTS];
-        let function = Function {
-            flags: u32::MAX,
-            parts: &parts,
-        };
+        let function = Function { flags: u32::MAX, parts: &parts };
         let bytes = encoded(MAX_FUNCTION_BYTES, |encoder| encoder.function(&function));
         let mut found = 0;
         decode_functions(1, &bytes, |back| {
@@ -453,11 +451,7 @@ mod tests {
         .unwrap();
         assert_eq!(found, 1);
 
-        let caller = Caller {
-            function: u32::MAX,
-            code: u32::MAX,
-            calls: u64::MAX,
-        };
+        let caller = Caller { function: u32::MAX, code: u32::MAX, calls: u64::MAX };
         let bytes = encoded(MAX_CALLER_BYTES, |encoder| encoder.caller(&caller));
         let mut back = Vec::new();
         decode_callers(1, &bytes, |one| back.push(one)).unwrap();
@@ -471,10 +465,7 @@ mod tests {
         });
         for cut in 0..bytes.len() {
             let found = decode_totals(1, &bytes[..cut], |_, _| ());
-            assert!(
-                matches!(found, Err(InvalidRun::Cut(..))),
-                "{cut}: {found:?}"
-            );
+            assert!(matches!(found, Err(InvalidRun::Cut(..))), "{cut}: {found:?}");
         }
         let longer = [&bytes[..], &[0]].concat();
         let found = decode_totals(1, &longer, |_, _| ());

@@ -4,11 +4,7 @@
 pub fn put_varint(value: u64, buffer: &mut [u8]) -> usize {
     let mut output = Output::new(buffer);
     output.varint(value);
-    if output.length <= output.buffer.len() {
-        output.length
-    } else {
-        0
-    }
+    if output.length <= output.buffer.len() { output.length } else { 0 }
 }
 
 /// Takes a varint from the front of `bytes`; `None` if it is truncated or longer than 64 bits.
@@ -101,7 +97,8 @@ impl Input<'_> {
 mod tests {
     use super::*;
 
-    /// Lengths come from a peer: neither a varint without an end nor one that does not fit may be accepted.
+    /// Lengths come from a peer: neither a varint without an end nor one that does not fit may be
+    /// accepted.
     #[test]
     fn truncated_and_oversized_varints_are_rejected() {
         let mut buffer = [0; 10];

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A recording file holds the agent's frames as they came, behind a head of its own, so its size is
-//! that of the wire. The wire has no names; one pprof file has none either, the other has functions,
-//! files and lines. All pprof files are in gzip, the wire is not.
+//! that of the wire. The wire has no names; one pprof file has none either, the other has
+//! functions, files and lines. All pprof files are in gzip, the wire is not.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -47,11 +47,8 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     })?;
     let recording = Recording::read(&*bytes, "wire".as_ref(), Reading::Strict)?;
     let profile = &recording.profile;
-    let stacks: HashSet<Vec<FrameId>> = profile
-        .samples()
-        .iter()
-        .map(|sample| profile.stack(sample.node).collect())
-        .collect();
+    let stacks: HashSet<Vec<FrameId>> =
+        profile.samples().iter().map(|sample| profile.stack(sample.node).collect()).collect();
     println!(
         "demo service at {RATE_HZ} Hz for {} s: {} samples, {} distinct stacks",
         DURATION.as_secs(),
@@ -94,12 +91,8 @@ fn recorded(guest: Guest) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
         ..Settings::default()
     };
     let directory = tempfile::tempdir()?;
-    let outcome = record(
-        &mut session,
-        &settings,
-        &directory.path().join("wire.unikprof"),
-        &mut (),
-    )?;
+    let outcome =
+        record(&mut session, &settings, &directory.path().join("wire.unikprof"), &mut ())?;
     if let Some(error) = outcome.incomplete {
         return Err(error.into());
     }
@@ -107,10 +100,8 @@ fn recorded(guest: Guest) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
 }
 
 fn pprof(profile: &Profile, names: bool) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-    let images = Images::new(ImageOptions {
-        open_recorded_paths: names,
-        ..ImageOptions::default()
-    });
+    let images =
+        Images::new(ImageOptions { open_recorded_paths: names, ..ImageOptions::default() });
     let symbolized = Symbolizer::new(images).resolve(profile)?;
     let mut file = Vec::new();
     Report::new(&symbolized, ReportOptions::default()).write(Format::Pprof, &mut file)?;

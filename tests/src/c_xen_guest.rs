@@ -38,7 +38,8 @@ pub const LINK_FLAGS: &[&str] = &[
 ];
 
 const STEP: &str = "building the kernel in C";
-/// The function of the kernel before which the drop-in starts: events work then, and xenstore is not used yet.
+/// The function of the kernel before which the drop-in starts: events work then, and xenstore is
+/// not used yet.
 const DROPIN_ENTRY: &str = "xenstore_start";
 
 /// The function by which the kernel ends.
@@ -53,42 +54,29 @@ pub enum Agent {
     Streams,
     /// The archive with the agent's own TCP over the kernel's frames.
     Frames,
-    /// That with keys, the flight recorder, samples of allocations, traces and a linked caller table.
+    /// That with keys, the flight recorder, samples of allocations, traces and a linked caller
+    /// table.
     Full,
     /// The drop-in, linked with the kernel as it was before.
     DropIn,
 }
 
-/// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own. [`Agent::Full`] also has a
-/// caller table linked in, and a [stripped] copy to boot.
+/// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own.
+/// [`Agent::Full`] also has a caller table linked in, and a [stripped] copy to boot.
 pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/c-xen");
     let (name, option) = match agent {
         Agent::Without => ("without", None),
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
-        Agent::Full => (
-            "full",
-            Some(&["--smoltcp", "--noise", "--ring", "--heap", "--trace"][..]),
-        ),
+        Agent::Full => ("full", Some(&["--smoltcp", "--noise", "--ring", "--heap", "--trace"][..])),
         Agent::DropIn => {
-            let words = &[
-                "--dropin",
-                "--trace",
-                "--entry",
-                DROPIN_ENTRY,
-                "--abort",
-                DROPIN_ABORT,
-            ];
+            let words = &["--dropin", "--trace", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
             ("dropin", Some(&words[..]))
         }
     };
     let is_dropin = agent == Agent::DropIn;
-    let archive = if is_dropin {
-        "libunikprof-dropin.a"
-    } else {
-        "libunikprof.a"
-    };
+    let archive = if is_dropin { "libunikprof-dropin.a" } else { "libunikprof.a" };
     // The archive's header is written in place.
     let (folder, _lock) = locked_folder(Path::new("c-xen").join(name))?;
     if let Some(options) = option {
@@ -167,10 +155,7 @@ fn units(sources: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut units = Vec::new();
     for entry in fs::read_dir(sources)? {
         let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|ending| ending == "c" || ending == "S")
-        {
+        if path.extension().is_some_and(|ending| ending == "c" || ending == "S") {
             units.extend(path.file_name().map(PathBuf::from));
         }
     }

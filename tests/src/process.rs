@@ -25,8 +25,6 @@ pub fn peak_resident_kib(process: &str) -> Option<u64> {
 /// What it has written to disks.
 pub fn written_bytes(process: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("write_bytes: "))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?;
     line.parse().ok()
 }

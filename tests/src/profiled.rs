@@ -16,10 +16,12 @@ pub const STATISTICS_PORT: u16 = 7001;
 /// Where a guest with `orders=7002` on its command line takes the orders of the accuracy suite.
 pub const ORDERS_PORT: u16 = 7002;
 
-/// Where a guest with `captures=7003` on its command line sends the samples that an order has captured.
+/// Where a guest with `captures=7003` on its command line sends the samples that an order has
+/// captured.
 pub const CAPTURES_PORT: u16 = 7003;
 
-/// The features of the guest that nearly all cases boot: built once, it does what its command line says.
+/// The features of the guest that nearly all cases boot: built once, it does what its command line
+/// says.
 pub const FEATURES: &[&str] = &["accuracy", "demo", "heap", "keys", "trace"];
 
 /// The same on a processor. Functions are traced on x86-64 only.

@@ -27,9 +27,8 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(
-        expected = "UNIKPROF_REQUIRE_ALL is set; requirement::tests::what_is_required_is_not_skipped: no tool"
-    )]
+    #[should_panic(expected = "UNIKPROF_REQUIRE_ALL is set; \
+                    requirement::tests::what_is_required_is_not_skipped: no tool")]
     fn what_is_required_is_not_skipped() {
         skip_unless(false, "no tool");
         skip_unless(true, "no tool");

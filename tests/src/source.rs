@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-/// The lines, counted from 1, of the function `name`, from its head to the brace that ends it: both begin in the
-/// first column, in C as in Rust. `None` where `source` has none of that name.
+/// The lines, counted from 1, of the function `name`, from its head to the brace that ends it: both
+/// begin in the first column, in C as in Rust. `None` where `source` has none of that name.
 pub fn lines_of(name: &str, source: &str) -> Option<RangeInclusive<usize>> {
     let call = format!(" {name}(");
     let is_head = |line: &&str| {
@@ -25,13 +25,11 @@ mod tests {
 
     #[test]
     fn a_head_is_told_from_a_declaration_and_a_call() {
-        let source = "int work(int a);\nint other(void)\n{\n    work(1);\n}\n\nint work(int a)\n{\n    {\n    }\n}\n";
+        let source = "int work(int a);\nint other(void)\n{\n    work(1);\n}\n\nint work(int a)\n\
+                      {\n    {\n    }\n}\n";
         assert_eq!(lines_of("work", source), Some(7..=11));
         assert_eq!(lines_of("wor", source), None);
-        assert_eq!(
-            lines_of("f", "pub fn f(a: u8) {\n    g();\n}\n"),
-            Some(1..=3)
-        );
+        assert_eq!(lines_of("f", "pub fn f(a: u8) {\n    g();\n}\n"), Some(1..=3));
         assert_eq!(lines_of("f", "fn f(a: u8) {\n    g();\n"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! `xen-bench`: what sampling costs a guest on a real Xen, beside xenctx in dom0.
 //!
-//! Everything runs in an emulated machine: figures of one run are ratios to each other, not those of hardware.
+//! Everything runs in an emulated machine: figures of one run are ratios to each other, not those
+//! of hardware.
 
 mod beside_xenctx;
 mod download;
@@ -15,7 +16,8 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// Measures what sampling costs a unikernel on a real Xen in an emulated machine, beside xenctx in dom0.
+/// Measures what sampling costs a unikernel on a real Xen in an emulated machine, beside xenctx in
+/// dom0.
 ///
 /// Prints tables in Markdown. Without a section it does all of them, in some five minutes.
 #[derive(Debug, Parser)]
@@ -71,10 +73,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         print!("{}", timers::measure(arguments.rounds, arguments.turn)?);
     }
     if wanted(Section::Xenctx) {
-        print!(
-            "{}",
-            beside_xenctx::measure(arguments.rounds, arguments.turn)?
-        );
+        print!("{}", beside_xenctx::measure(arguments.rounds, arguments.turn)?);
     }
     if wanted(Section::Download) {
         print!("{}", download::measure()?);

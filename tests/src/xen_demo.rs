@@ -35,10 +35,12 @@ const ECHO_PORT: u16 = 7;
 /// How many functions the table on the screen shows.
 const TOP: usize = 12;
 
-/// Boots a unikernel on a real Xen in an emulated machine, records it and shows where its time goes.
+/// Boots a unikernel on a real Xen in an emulated machine, records it and shows where its time
+/// goes.
 ///
-/// The first run downloads Xen, a Linux dom0 and QEMU as Debian packages (about 170 MB, and for aarch64
-/// another 250 MB with a Rust compiler) into the target directory. No root is needed and nothing is installed.
+/// The first run downloads Xen, a Linux dom0 and QEMU as Debian packages (about 170 MB, and for
+/// aarch64 another 250 MB with a Rust compiler) into the target directory. No root is needed and
+/// nothing is installed.
 #[derive(Debug, Parser)]
 #[command(
     name = "xen-demo",
@@ -54,16 +56,25 @@ struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::parse_duration)]
     duration: Duration,
     /// Samples a second of running time, on each vCPU
-    #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long, value_name = "HZ", default_value_t = 997,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     rate: u32,
     /// The emulated machine's processor
     #[arg(long, value_name = "ARCH", value_enum, default_value_t)]
     arch: Processor,
     /// The guest's vCPUs; they share one emulated processor. On aarch64 the demo's guest has one
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(
+        long, value_name = "COUNT", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=8)
+    )]
     vcpus: u32,
     /// How much of its time each vCPU works, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(
+        long, value_name = "PERCENT", default_value_t = 70,
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
     load: u32,
     /// The directory for the recording and its reports; made if it is not there
     #[arg(short = 'o', long, value_name = "DIR", default_value = ".")]
@@ -143,10 +154,8 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
         return Err(DemoError::TooManyVcpus);
     }
     let directory = &arguments.output;
-    std::fs::create_dir_all(directory).map_err(|source| OutputError {
-        path: directory.clone(),
-        source,
-    })?;
+    std::fs::create_dir_all(directory)
+        .map_err(|source| OutputError { path: directory.clone(), source })?;
     let image = build(arguments.arch, directory)?;
     let lab = boot(arguments)?;
     let address = profiler_address(&lab, GUEST)?;
@@ -171,10 +180,7 @@ fn build(processor: Processor, directory: &Path) -> Result<PathBuf, DemoError> {
     eprintln!("building the guest, a unikernel in Rust with the profiler's agent");
     let built = build_xen_guest_for(processor, features(processor))?;
     let image = directory.join("xen-demo.elf");
-    std::fs::copy(built, &image).map_err(|source| OutputError {
-        path: image.clone(),
-        source,
-    })?;
+    std::fs::copy(built, &image).map_err(|source| OutputError { path: image.clone(), source })?;
     Ok(image)
 }
 
@@ -195,9 +201,7 @@ fn fill_cache(processor: Processor) -> Result<(), LabError> {
 
 fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
     eprintln!("booting Xen and dom0 in QEMU, then the guest: a quarter of a minute");
-    let Arguments {
-        arch, vcpus, load, ..
-    } = arguments;
+    let Arguments { arch, vcpus, load, .. } = arguments;
     let command_line = format!("vcpus={vcpus} load={load} echo={ECHO_PORT}");
     let mut guest = profiled_guest_on(*arch, GUEST, &command_line)?;
     guest.vcpus = *vcpus;
@@ -250,46 +254,25 @@ fn record(
     let outcome = outcome?;
     match outcome.incomplete {
         None => Ok(outcome.path),
-        Some(reason) => Err(DemoError::Incomplete {
-            path: outcome.path,
-            reason,
-        }),
+        Some(reason) => Err(DemoError::Incomplete { path: outcome.path, reason }),
     }
 }
 
 /// Writes every report and prints the shortest.
 fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), DemoError> {
     const FORMATS: [(&str, Format, &str); 4] = [
-        (
-            "xen-demo.svg",
-            Format::Svg,
-            "flame graph; open it in a browser",
-        ),
+        ("xen-demo.svg", Format::Svg, "flame graph; open it in a browser"),
         ("xen-demo.txt", Format::Text, "the tables in full"),
-        (
-            "xen-demo.pb.gz",
-            Format::Pprof,
-            "for `go tool pprof -http :`",
-        ),
-        (
-            "xen-demo.folded",
-            Format::Folded,
-            "folded stacks for other flame graph tools",
-        ),
+        ("xen-demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
+        ("xen-demo.folded", Format::Folded, "folded stacks for other flame graph tools"),
     ];
     let recording = Recording::open(path, Reading::Strict)?;
     let symbolized = symbolizer.resolve(&recording.profile)?;
-    let brief = ReportOptions {
-        top: TOP,
-        ..ReportOptions::default()
-    };
+    let brief = ReportOptions { top: TOP, ..ReportOptions::default() };
     let mut screen = Vec::new();
     Report::new(&symbolized, brief)
         .write(Format::Text, &mut screen)
-        .map_err(|source| DemoError::Report {
-            path: "-".into(),
-            source,
-        })?;
+        .map_err(|source| DemoError::Report { path: "-".into(), source })?;
     print(&screen)?;
 
     let report = Report::new(&symbolized, ReportOptions::default());
@@ -315,10 +298,7 @@ fn write_report(report: &Report<'_>, format: Format, path: &Path) -> Result<(), 
     let mut file = AtomicFile::create(path)?;
     report
         .write(format, &mut file)
-        .map_err(|source| DemoError::Report {
-            path: path.into(),
-            source,
-        })?;
+        .map_err(|source| DemoError::Report { path: path.into(), source })?;
     Ok(file.publish()?)
 }
 

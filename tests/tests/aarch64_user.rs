@@ -1,5 +1,6 @@
-//! The tests of the protocol, of `xen-sys-lite` beside its fake of Xen, of the agent's portable parts and of the archive for C,
-//! compiled for aarch64 and executed by QEMU's emulation of user programs.
+//! The tests of the protocol, of `xen-sys-lite` beside its fake of Xen, of the agent's portable
+//! parts and of the archive for C, compiled for aarch64 and executed by QEMU's emulation of user
+//! programs.
 #![allow(clippy::unwrap_used)]
 
 use std::env;
@@ -14,8 +15,9 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const RUNNER: &str = "qemu-aarch64";
 
-/// The agent's tests that take seconds in emulation. `UNIKPROF_LONG` executes all, for minutes. Those of the feature `xen` are
-/// not among them: they arm the virtual timer, which a user program cannot.
+/// The agent's tests that take seconds in emulation. `UNIKPROF_LONG` executes all, for minutes.
+/// Those of the feature `xen` are not among them: they arm the virtual timer, which a user program
+/// cannot.
 const TESTS: [&str; 10] = [
     "blocked_time",
     "boot",
@@ -29,8 +31,8 @@ const TESTS: [&str; 10] = [
     "snapshot",
 ];
 
-/// Tests of the archive that are about x86-64: code on a stack that is not aligned, the red zone, single steps by a flag,
-/// breakpoints, the drop-in; and one that needs the sanitizers' libraries.
+/// Tests of the archive that are about x86-64: code on a stack that is not aligned, the red zone,
+/// single steps by a flag, breakpoints, the drop-in; and one that needs the sanitizers' libraries.
 const X86_64: [&str; 6] = [
     "the_dropin_has",
     "the_search_finds_a_red_zone",
@@ -48,7 +50,8 @@ fn has(program: &str) -> bool {
 fn compiler() -> Option<PathBuf> {
     if !has(LINKER) || !has(RUNNER) {
         skip(format!(
-            "{LINKER} and {RUNNER} are needed: install gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
+            "{LINKER} and {RUNNER} are needed: install gcc-aarch64-linux-gnu, \
+             libc6-dev-arm64-cross and qemu-user"
         ));
         return None;
     }
@@ -78,9 +81,7 @@ fn passed(command: &mut Command) -> usize {
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{errors}");
-    let results = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("test result: ok. "));
+    let results = said.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let counts = results.filter_map(|result| result.split(' ').next()?.parse::<usize>().ok());
     counts.sum()
 }
@@ -88,12 +89,8 @@ fn passed(command: &mut Command) -> usize {
 /// Executes tests that are compiled for aarch64 themselves.
 fn passed_on_aarch64(compiler: &Path, words: &[&str]) -> usize {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("aarch64-user");
-    let variable = |name| {
-        format!(
-            "CARGO_TARGET_{}_{name}",
-            TARGET.to_uppercase().replace('-', "_")
-        )
-    };
+    let variable =
+        |name| format!("CARGO_TARGET_{}_{name}", TARGET.to_uppercase().replace('-', "_"));
     let runner = format!("{RUNNER} -L /usr/aarch64-linux-gnu");
     passed(
         cargo_test()
@@ -124,8 +121,8 @@ fn the_portable_tests_pass_on_aarch64() {
     assert!(passed > 340, "{passed} tests were executed");
 }
 
-/// The archive for aarch64 has neither vector instructions nor symbols of its own to ask for, and guests in C run with it.
-/// What builds and examines it runs on the host.
+/// The archive for aarch64 has neither vector instructions nor symbols of its own to ask for, and
+/// guests in C run with it. What builds and examines it runs on the host.
 #[test]
 fn the_archive_for_aarch64_is_fit_for_kernels() {
     let Some(compiler) = compiler() else {

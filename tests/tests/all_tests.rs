@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Cargo leaves out, without a word, a test whose `required-features` nobody in the workspace asks for.
+/// Cargo leaves out, without a word, a test whose `required-features` nobody in the workspace asks
+/// for.
 #[test]
 fn no_test_is_left_out_of_a_run_over_the_workspace() {
     let output = Command::new(env!("CARGO"))
@@ -43,8 +44,5 @@ fn no_test_is_left_out_of_a_run_over_the_workspace() {
             }
         }
     }
-    assert!(
-        gated > 0,
-        "no test has required features: the query is wrong"
-    );
+    assert!(gated > 0, "no test has required features: the query is wrong");
 }

@@ -1,4 +1,5 @@
-//! The log of a console that lost its end after a crash: what is left tells the last moments, with their stacks.
+//! The log of a console that lost its end after a crash: what is left tells the last moments, with
+//! their stacks.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../../agent/tests/fake/mod.rs"]
@@ -51,23 +52,17 @@ fn stacks(profile: &Profile) -> Stacks {
     stacks
 }
 
-/// A guest of two vCPUs crashes on the second. Its log is cut behind every line: what is told then is what happened
-/// last, each sample with its own stack, and a line more never tells less.
+/// A guest of two vCPUs crashes on the second. Its log is cut behind every line: what is told then
+/// is what happened last, each sample with its own stack, and a line more never tells less.
 #[test]
 fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
-    let config = Config {
-        vcpus: 2,
-        ..fake::CONFIG
-    };
+    let config = Config { vcpus: 2, ..fake::CONFIG };
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 1) + 500_000];
     let mut ring = vec![MaybeUninit::uninit(); ring_bytes(2, RECORDS)];
     let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), config, &mut memory).unwrap();
     let agent = agent.with_ring(&mut ring);
     let name = agent.event_name("request").unwrap();
-    InProcess::connect(&agent)
-        .unwrap()
-        .start(PERIOD_NS)
-        .unwrap();
+    InProcess::connect(&agent).unwrap().start(PERIOD_NS).unwrap();
     let (platform, mut random) = (agent.platform(), Random::new(3));
     let mut all = Vec::new();
     for number in 0..2 * TICKS {
@@ -81,9 +76,7 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
     }
     let mut block = vec![0; 1 << 20];
     let length = agent.crash_dump_into(&mut block).unwrap();
-    let lines: Vec<String> = Lines::of(&block[..length])
-        .map(|line| line.to_string())
-        .collect();
+    let lines: Vec<String> = Lines::of(&block[..length]).map(|line| line.to_string()).collect();
 
     let mut told = [0; 2];
     let mut first_sample = None;
@@ -96,10 +89,7 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
             assert_eq!(told, [0; 2], "what was read with fewer lines");
             continue;
         };
-        assert_eq!(
-            recording.completeness == Completeness::Complete,
-            end == lines.len()
-        );
+        assert_eq!(recording.completeness == Completeness::Complete, end == lines.len());
         let (Some(timeline), Some(span)) = (&recording.timeline, recording.span) else {
             assert_eq!(told, [0; 2]);
             continue;
@@ -116,10 +106,7 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
             assert!(count >= told[vcpu as usize], "vCPU {vcpu}, {end} lines");
             told[vcpu as usize] = count;
             // Marks lie between the samples: as many are told, or one more or less.
-            let marks = timeline
-                .events(Window::ALL)
-                .into_iter()
-                .filter(|event| event.vcpu == vcpu);
+            let marks = timeline.events(Window::ALL).into_iter().filter(|event| event.vcpu == vcpu);
             let marks = marks.filter_map(|event| match event.what {
                 What::Mark { value, .. } => Some(value),
                 _ => None,
@@ -127,13 +114,7 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
             let marks: Vec<u64> = marks.collect();
             assert!(marks.len().abs_diff(count) <= 1, "{} {count}", marks.len());
             let last = (2 * TICKS) as u64 - 2 + u64::from(vcpu);
-            assert!(
-                marks
-                    .iter()
-                    .rev()
-                    .zip(0..)
-                    .all(|(mark, back)| *mark == last - 2 * back)
-            );
+            assert!(marks.iter().rev().zip(0..).all(|(mark, back)| *mark == last - 2 * back));
         }
         // The vCPU that the guest crashed on comes first.
         assert!(told[0] == 0 || told[1] == TICKS, "{told:?}");
@@ -143,9 +124,5 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
     }
     assert_eq!(told, [TICKS; 2]);
     let first_sample = first_sample.unwrap();
-    assert!(
-        first_sample < lines.len() / 8,
-        "{first_sample} of {}",
-        lines.len()
-    );
+    assert!(first_sample < lines.len() / 8, "{first_sample} of {}", lines.len());
 }

@@ -16,12 +16,7 @@ const C_GUIDE: &str = include_str!("../../docs/embedding/c.md");
 const DROPIN_GUIDE: &str = include_str!("../../docs/embedding/dropin.md");
 
 /// The Rust of the pages, in what surrounds it in a guest. It is compiled, not run.
-#[allow(
-    unused,
-    unsafe_code,
-    clippy::all,
-    reason = "it stands as readers see it"
-)]
+#[allow(unused, unsafe_code, clippy::all, reason = "it stands as readers see it")]
 mod guides {
     mod readme {
         include!(concat!(env!("OUT_DIR"), "/readme.rs"));
@@ -31,7 +26,8 @@ mod guides {
     }
 }
 
-/// The files with one of these extensions below `folder`, except build output, packages and folders with a leading dot.
+/// The files with one of these extensions below `folder`, except build output, packages and folders
+/// with a leading dot.
 fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name());
@@ -50,20 +46,13 @@ fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
 /// The anchor that Markdown renderers give a heading.
 fn anchor(heading: &str) -> String {
     let kept = |letter: &char| letter.is_alphanumeric() || "-_ ".contains(*letter);
-    heading
-        .to_lowercase()
-        .chars()
-        .filter(kept)
-        .collect::<String>()
-        .replace(' ', "-")
+    heading.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
 }
 
 fn anchors(document: &Path) -> HashSet<String> {
     let text = fs::read_to_string(document).unwrap_or_default();
     let headings = text.lines().filter(|line| line.starts_with('#'));
-    headings
-        .map(|line| anchor(line.trim_start_matches('#').trim()))
-        .collect()
+    headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
 #[test]
@@ -84,27 +73,17 @@ fn every_reference_to_a_heading_leads_to_one() {
             );
             (document, found[2].to_owned())
         });
-        let mentions = mention
-            .captures_iter(&text)
-            .map(|found| (root.join(&found[1]), found[2].to_owned()));
+        let mentions =
+            mention.captures_iter(&text).map(|found| (root.join(&found[1]), found[2].to_owned()));
         for (document, wanted) in links.chain(mentions) {
             checked += 1;
-            let headings = known
-                .entry(document.clone())
-                .or_insert_with(|| anchors(&document));
+            let headings = known.entry(document.clone()).or_insert_with(|| anchors(&document));
             if !headings.contains(&wanted) {
-                broken.push(format!(
-                    "{}: {}#{wanted}",
-                    source.display(),
-                    document.display()
-                ));
+                broken.push(format!("{}: {}#{wanted}", source.display(), document.display()));
             }
         }
     }
-    assert!(
-        checked > 50,
-        "{checked} references are too few: they were not found"
-    );
+    assert!(checked > 50, "{checked} references are too few: they were not found");
     assert_eq!(broken, [""; 0]);
 }
 
@@ -124,15 +103,10 @@ fn lines_that_the_c_guide_quotes_are_lines_of_the_kernel() {
     let mut quoted = 0;
     for block in C_GUIDE.split("```").skip(1).step_by(2) {
         let (head, lines) = block.split_once('\n').unwrap();
-        let (_, file) = head
-            .split_once(' ')
-            .expect("a block of the guide names its file");
+        let (_, file) = head.split_once(' ').expect("a block of the guide names its file");
         let source = fs::read_to_string(Path::new("guests/c-xen").join(file)).unwrap();
         for line in lines.lines().filter(|line| !line.is_empty()) {
-            assert!(
-                source.lines().any(|other| other == line),
-                "{file} has no line {line:?}"
-            );
+            assert!(source.lines().any(|other| other == line), "{file} has no line {line:?}");
             quoted += 1;
         }
     }
@@ -143,16 +117,10 @@ fn lines_that_the_c_guide_quotes_are_lines_of_the_kernel() {
 fn flags_of_the_guides_are_those_of_the_build() {
     for flag in FLAGS.iter().chain(LINK_FLAGS) {
         let is_warning = flag.starts_with("-W") && !flag.starts_with("-Wl,");
-        assert!(
-            is_warning || DROPIN_GUIDE.contains(flag),
-            "the drop-in's guide lacks {flag}"
-        );
+        assert!(is_warning || DROPIN_GUIDE.contains(flag), "the drop-in's guide lacks {flag}");
         // How strict the compiler is, and where the linker puts pages, is nothing to the profiler.
         let is_of_no_matter =
             flag.starts_with("-W") && !flag.contains("build-id") || flag.starts_with("-std");
-        assert!(
-            is_of_no_matter || C_GUIDE.contains(flag),
-            "the guide lacks {flag}"
-        );
+        assert!(is_of_no_matter || C_GUIDE.contains(flag), "the guide lacks {flag}");
     }
 }

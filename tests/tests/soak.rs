@@ -42,8 +42,8 @@ fn soak(keyed: bool) {
     assert!(last.peers.connections() > 0, "\n{outcome}");
 }
 
-/// Guards all of it together: whatever is lost uncounted, a peer that gets in, a client kept out, a guest
-/// that ends.
+/// Guards all of it together: whatever is lost uncounted, a peer that gets in, a client kept out, a
+/// guest that ends.
 #[test]
 fn a_guest_with_keys_among_faults_and_hostile_peers() {
     soak(true);

@@ -38,19 +38,13 @@ fn the_ways_a_guest_ends_are_told_apart() {
         let never = |guest: &str, within| lab.wait_for_console(guest, "no such line", within);
 
         let error = never("panics", SOON).unwrap_err();
-        assert!(
-            matches!(&error, LabError::GuestCrashed { how, .. } if how == "crash"),
-            "{error}"
-        );
+        assert!(matches!(&error, LabError::GuestCrashed { how, .. } if how == "crash"), "{error}");
         assert!(error.to_string().contains("asked to panic"), "{error}");
 
         let error = never("faults", SOON).unwrap_err();
         assert!(matches!(error, LabError::GuestCrashed { .. }), "{error}");
         // Page fault, read of an absent page, at the address that was read.
-        assert!(
-            error.to_string().contains("exception 14 error 0x0 at 0x2"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("exception 14 error 0x0 at 0x2"), "{error}");
         assert!(error.to_string().contains("address 0x8,"), "{error}");
 
         let error = never("triples", SOON).unwrap_err();
@@ -64,10 +58,7 @@ fn the_ways_a_guest_ends_are_told_apart() {
             matches!(&error, LabError::GuestEnded { reason, .. } if reason == "power off"),
             "{error}"
         );
-        assert_eq!(
-            lab.wait_for_end("leaves", SOON)?,
-            GuestEnd::InOrder("power off".to_owned())
-        );
+        assert_eq!(lab.wait_for_end("leaves", SOON)?, GuestEnd::InOrder("power off".to_owned()));
 
         let line = lab.wait_for_console("lives", "up on Xen", SOON)?;
         assert_eq!(line, "xen-guest: up on Xen 4.17");
@@ -76,25 +67,13 @@ fn the_ways_a_guest_ends_are_told_apart() {
 
         let list = lab.dom0("xl list", SOON)?;
         assert_eq!(list.status, 0, "{}", list.text);
-        assert!(
-            list.text.contains("Domain-0") && list.text.contains("lives"),
-            "{}",
-            list.text
-        );
-        assert_eq!(
-            lab.dom0("echo one\necho two >&2; exit 3", SOON)?.text,
-            "one\ntwo\n"
-        );
+        assert!(list.text.contains("Domain-0") && list.text.contains("lives"), "{}", list.text);
+        assert_eq!(lab.dom0("echo one\necho two >&2; exit 3", SOON)?.text, "one\ntwo\n");
         assert_eq!(lab.dom0("exit 3", SOON)?.status, 3);
-        let error = lab
-            .dom0("sleep 60", Duration::from_millis(300))
-            .unwrap_err();
+        let error = lab.dom0("sleep 60", Duration::from_millis(300)).unwrap_err();
         assert!(matches!(error, LabError::TimedOut { .. }), "{error}");
         assert_eq!(lab.dom0("xl shutdown lives", SOON)?.status, 0);
-        assert_eq!(
-            lab.wait_for_end("lives", SOON)?,
-            GuestEnd::InOrder("power off".to_owned())
-        );
+        assert_eq!(lab.wait_for_end("lives", SOON)?, GuestEnd::InOrder("power off".to_owned()));
         Ok(())
     });
 }
@@ -108,9 +87,7 @@ fn interrupted_work_computes_what_it_computes_undisturbed() {
         let lab = Lab::start(LabConfig::with_guest(guest))?;
         for vcpu in 0..2 {
             let line = lab.wait_for_console("works", &format!("load {vcpu}: "), 2 * SOON)?;
-            let [requests, ..] = numbers(&line)[1..] else {
-                panic!("{line}")
-            };
+            let [requests, ..] = numbers(&line)[1..] else { panic!("{line}") };
             let expected = format!("checksum {:#x},", checksum_of(requests, 1 + vcpu));
             assert!(line.contains(&expected), "{line}, not {expected}");
             assert!(!line.contains(" 0 ticks"), "nothing interrupted it: {line}");
@@ -135,10 +112,7 @@ fn a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp() {
         by_dhcp.ports = vec![7];
         let mut fixed = guest("fixed", "echo=7")?;
         fixed.ports = vec![7];
-        let lab = Lab::start(LabConfig {
-            guests: vec![by_dhcp, fixed],
-            ..LabConfig::default()
-        })?;
+        let lab = Lab::start(LabConfig { guests: vec![by_dhcp, fixed], ..LabConfig::default() })?;
         lab.wait_for_console("by-dhcp", "address 10.0.2.50/24", SOON)?;
         lab.wait_for_console("fixed", "address 10.0.2.51/24", SOON)?;
         for guest in ["by-dhcp", "fixed"] {
@@ -151,12 +125,7 @@ fn a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp() {
                 assert_eq!(echo(port, &sent[..40]).unwrap(), &sent[..40], "{guest}");
             }
             let received = echo(port, &sent).unwrap();
-            assert!(
-                received == sent,
-                "{guest}: {} of {} bytes",
-                received.len(),
-                sent.len()
-            );
+            assert!(received == sent, "{guest}: {} of {} bytes", received.len(), sent.len());
             for _ in 0..4 {
                 assert_eq!(echo(port, b"again").unwrap(), b"again", "{guest}");
             }
@@ -186,7 +155,5 @@ fn echo(port: u16, data: &[u8]) -> std::io::Result<Vec<u8>> {
 
 /// The numbers among the words of a line.
 fn numbers(line: &str) -> Vec<u64> {
-    line.split(|c: char| !c.is_ascii_digit())
-        .filter_map(|word| word.parse().ok())
-        .collect()
+    line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }

@@ -1,5 +1,5 @@
-//! What belongs to aarch64: the way into Xen, the virtual counter and its timer, and the interrupt controller that Xen
-//! presents.
+//! What belongs to aarch64: the way into Xen, the virtual counter and its timer, and the interrupt
+//! controller that Xen presents.
 //!
 //! The modules that all architectures share re-export these items at their public paths (`clock`).
 

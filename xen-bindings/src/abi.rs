@@ -1,9 +1,10 @@
 //! Layouts and numbers of the Xen ABI, one module for each public header or topic.
 //!
-//! This module has no behaviour: structures are `repr(C)` with const size and offset assertions, and each module
-//! names the header that it is taken from (paths are relative to `xen/include/public`). Structures that Xen or a
-//! backend may write while the guest reads them contain atomics. Codes are raw integers; the modules above convert
-//! them and preserve unknown codes.
+//! This module has no behaviour: structures are `repr(C)` with const size and offset assertions,
+//! and each module names the header that it is taken from (paths are relative to
+//! `xen/include/public`). Structures that Xen or a backend may write while the guest reads them
+//! contain atomics. Codes are raw integers; the modules above convert them and preserve unknown
+//! codes.
 
 pub mod console;
 pub mod elfnote;
@@ -20,8 +21,8 @@ pub mod xen;
 pub mod xenbus;
 pub mod xs_wire;
 
-// What differs between processor architectures: `LEGACY_MAX_VCPUS`, the architecture's parts of the shared
-// structures, and headers that only one architecture has.
+// What differs between processor architectures: `LEGACY_MAX_VCPUS`, the architecture's parts of the
+// shared structures, and headers that only one architecture has.
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]

@@ -37,35 +37,21 @@ pub(crate) struct Consumer {
 impl Producer {
     /// Goes on where the ring stands.
     pub(crate) fn attach(page: &SharedPage, layout: ByteRingLayout) -> Self {
-        Self {
-            layout,
-            position: page.load_index(layout.producer),
-        }
+        Self { layout, position: page.load_index(layout.producer) }
     }
 
     /// Writes as many of `bytes` as fit, and returns how many.
     pub(crate) fn write(&mut self, page: &SharedPage, bytes: &[u8]) -> Result<usize, IndexJumped> {
-        let ByteRingLayout {
-            data,
-            len,
-            consumer,
-            producer,
-        } = self.layout;
+        let ByteRingLayout { data, len, consumer, producer } = self.layout;
         let used = self.position.wrapping_sub(page.load_index(consumer));
-        let free = len
-            .checked_sub(used)
-            .ok_or(IndexJumped { distance: used })?;
+        let free = len.checked_sub(used).ok_or(IndexJumped { distance: used })?;
         let count = bytes.len().min(free as usize);
         let start = (self.position & (len - 1)) as usize;
         let first = count.min(len as usize - start);
         let copied = page
             .write_bytes(data + start, &bytes[..first])
             .and_then(|()| page.write_bytes(data, &bytes[first..count]));
-        debug_assert_eq!(
-            copied,
-            Ok::<_, OutOfPage>(()),
-            "the layout lies in the page"
-        );
+        debug_assert_eq!(copied, Ok::<_, OutOfPage>(()), "the layout lies in the page");
         self.position = self.position.wrapping_add(count as u32);
         page.store_index(producer, self.position);
         Ok(count)
@@ -80,10 +66,7 @@ impl Producer {
 impl Consumer {
     /// Goes on where the ring stands.
     pub(crate) fn attach(page: &SharedPage, layout: ByteRingLayout) -> Self {
-        Self {
-            layout,
-            position: page.load_index(layout.consumer),
-        }
+        Self { layout, position: page.load_index(layout.consumer) }
     }
 
     /// Fills as much of `into` as there are bytes, and returns how many.
@@ -92,12 +75,7 @@ impl Consumer {
         page: &SharedPage,
         into: &mut [u8],
     ) -> Result<usize, IndexJumped> {
-        let ByteRingLayout {
-            data,
-            len,
-            consumer,
-            producer,
-        } = self.layout;
+        let ByteRingLayout { data, len, consumer, producer } = self.layout;
         let waiting = page.load_index(producer).wrapping_sub(self.position);
         if waiting > len {
             return Err(IndexJumped { distance: waiting });
@@ -106,14 +84,8 @@ impl Consumer {
         let start = (self.position & (len - 1)) as usize;
         let first = count.min(len as usize - start);
         let (head, tail) = into[..count].split_at_mut(first);
-        let copied = page
-            .read_bytes(data + start, head)
-            .and_then(|()| page.read_bytes(data, tail));
-        debug_assert_eq!(
-            copied,
-            Ok::<_, OutOfPage>(()),
-            "the layout lies in the page"
-        );
+        let copied = page.read_bytes(data + start, head).and_then(|()| page.read_bytes(data, tail));
+        debug_assert_eq!(copied, Ok::<_, OutOfPage>(()), "the layout lies in the page");
         self.position = self.position.wrapping_add(count as u32);
         page.store_index(consumer, self.position);
         Ok(count)

@@ -8,8 +8,8 @@ use crate::sched;
 
 /// An event channel with a way to wait for it, as blocking calls need.
 ///
-/// [`PolledChannel`] waits by hypercall. A guest with a scheduler of its own implements this to run other
-/// threads meanwhile.
+/// [`PolledChannel`] waits by hypercall. A guest with a scheduler of its own implements this to run
+/// other threads meanwhile.
 pub trait Channel {
     /// Notifies the other side.
     ///
@@ -20,21 +20,22 @@ pub trait Channel {
     /// System time, ns.
     fn now_ns(&self) -> u64;
 
-    /// Forgets the notifications so far. Called before looking at what they may stand for, so that the next
-    /// one is not missed.
+    /// Forgets the notifications so far. Called before looking at what they may stand for, so that
+    /// the next one is not missed.
     fn acknowledge(&self) {}
 
-    /// Returns once the other side has notified this one since the last call or [`acknowledge`](Self::acknowledge),
-    /// or at `deadline_ns`; may also return spuriously.
+    /// Returns once the other side has notified this one since the last call or
+    /// [`acknowledge`](Self::acknowledge), or at `deadline_ns`; may also return spuriously.
     fn wait_until(&self, deadline_ns: u64);
 }
 
 /// A channel whose port is polled with `SCHEDOP_poll`: needs no interrupt.
 ///
-/// The port is masked. A guest that sleeps by `hlt` or [`sched::block`](crate::sched::block) and wants to be
-/// woken by it unmasks it with [`EventChannels::unmask`] and calls
-/// [`acknowledge`](Channel::acknowledge) (as [`Store::take_fired`](crate::xenstore::Store::take_fired) does)
-/// when awake; no upcall owns the port.
+/// The port is masked. A guest that sleeps by `hlt` or [`sched::block`](crate::sched::block) and
+/// wants to be woken by it unmasks it with [`EventChannels::unmask`] and calls
+/// [`acknowledge`](Channel::acknowledge) (as
+/// [`Store::take_fired`](crate::xenstore::Store::take_fired) does) when awake; no upcall owns the
+/// port.
 #[derive(Clone, Copy, Debug)]
 pub struct PolledChannel<'a, H> {
     events: EventChannels<H>,
@@ -46,11 +47,7 @@ impl<'a, H: Hypercall> PolledChannel<'a, H> {
     /// A channel over `port`, which no [`Upcall`](crate::events::Upcall) owns.
     pub fn new(events: EventChannels<H>, clock: Clock<'a>, port: Port) -> Self {
         events.mask(port);
-        Self {
-            events,
-            clock,
-            port,
-        }
+        Self { events, clock, port }
     }
 
     /// The port.

@@ -1,8 +1,8 @@
 //! The paravirtual clock: system time in nanoseconds since the host booted, and the wall clock.
 //!
-//! The parameters in [`VcpuTimeInfo`] turn the processor's counter (the time stamp counter of x86-64, the virtual counter of
-//! aarch64) into system time. On x86-64 Xen keeps them; on aarch64 it does not, and the guest does: see
-//! [`set_counter_hz`] and [`catch_up`].
+//! The parameters in [`VcpuTimeInfo`] turn the processor's counter (the time stamp counter of
+//! x86-64, the virtual counter of aarch64) into system time. On x86-64 Xen keeps them; on aarch64
+//! it does not, and the guest does: see [`set_counter_hz`] and [`catch_up`].
 //!
 //! One read takes no hypercall and no lock, so the upcall may use it.
 //!
@@ -30,8 +30,8 @@ pub use crate::arch::clock::*;
 
 /// A vCPU's clock.
 ///
-/// The origin is the boot of the host, so after a migration it is another one. Clocks of different vCPUs
-/// agree without going backwards only where [`is_stable`](Self::is_stable).
+/// The origin is the boot of the host, so after a migration it is another one. Clocks of different
+/// vCPUs agree without going backwards only where [`is_stable`](Self::is_stable).
 #[derive(Clone, Copy, Debug)]
 pub struct Clock<'a> {
     time: &'a VcpuTimeInfo,
@@ -84,8 +84,8 @@ impl TimeSnapshot {
 
     /// System time when the counter reads `counter`, ns.
     ///
-    /// system_time + ((counter − tsc_timestamp) shifted by tsc_shift) × multiplier ÷ 2³². A `counter` before the
-    /// last update counts as that update.
+    /// system_time + ((counter − tsc_timestamp) shifted by tsc_shift) × multiplier ÷ 2³². A
+    /// `counter` before the last update counts as that update.
     #[must_use]
     #[inline]
     pub fn system_time_at(&self, counter: u64) -> u64 {
@@ -100,9 +100,10 @@ impl TimeSnapshot {
         self.system_time_ns.wrapping_add(elapsed as u64)
     }
 
-    /// The first value of the counter at which system time is `system_time_ns`, for a timer that compares counters;
-    /// `u64::MAX` if the counter never gets there, or has no frequency yet. Times from 2⁶² ns on (146 years) count as that: when
-    /// a vCPU sleeps, Xen converts the counter back to ns, and a result of 64 bits would be a time that has passed.
+    /// The first value of the counter at which system time is `system_time_ns`, for a timer that
+    /// compares counters; `u64::MAX` if the counter never gets there, or has no frequency yet.
+    /// Times from 2⁶² ns on (146 years) count as that: when a vCPU sleeps, Xen converts the counter
+    /// back to ns, and a result of 64 bits would be a time that has passed.
     #[must_use]
     #[inline]
     pub fn counter_at(&self, system_time_ns: u64) -> u64 {
@@ -117,9 +118,7 @@ impl TimeSnapshot {
         let places = u32::from(self.shift.unsigned_abs());
         let delta = if self.shift < 0 {
             // Beyond 2⁶⁴ for all but the shortest of times.
-            shifted
-                .checked_shl(places)
-                .filter(|it| it >> places == shifted)
+            shifted.checked_shl(places).filter(|it| it >> places == shifted)
         } else {
             shifted
                 .checked_add((1_u128 << places.min(127)) - 1)
@@ -134,11 +133,7 @@ impl TimeSnapshot {
     pub fn counter_hz(&self) -> Option<u64> {
         let base = (1_000_000_000_u128 << 32).checked_div(u128::from(self.multiplier))?;
         let places = u32::from(self.shift.unsigned_abs());
-        let hz = if self.shift < 0 {
-            base.checked_shl(places)?
-        } else {
-            base.checked_shr(places)?
-        };
+        let hz = if self.shift < 0 { base.checked_shl(places)? } else { base.checked_shr(places)? };
         u64::try_from(hz).ok()
     }
 }
@@ -148,10 +143,7 @@ impl<'a> Clock<'a> {
     #[must_use]
     pub fn new(shared: &'a SharedInfo, vcpu: impl Into<VcpuId>) -> Option<Self> {
         let vcpu = vcpu.into();
-        Some(Self {
-            time: &shared.vcpu_info.get(vcpu.0 as usize)?.time,
-            shared,
-        })
+        Some(Self { time: &shared.vcpu_info.get(vcpu.0 as usize)?.time, shared })
     }
 
     /// The clock of a vCPU whose information was registered elsewhere.
@@ -172,16 +164,14 @@ impl<'a> Clock<'a> {
     #[inline]
     pub fn read(&self) -> Reading {
         loop {
-            // The counter is read between two reads of the version, so that both belong to one update.
+            // The counter is read between two reads of the version, so that both belong to one
+            // update.
             let version = self.time.version.load(Ordering::Acquire);
             let snapshot = TimeSnapshot::load(self.time);
             let counter = read_counter();
             fence(Ordering::Acquire);
             if version & 1 == 0 && self.time.version.load(Ordering::Relaxed) == version {
-                return Reading {
-                    system_time_ns: snapshot.system_time_at(counter),
-                    counter,
-                };
+                return Reading { system_time_ns: snapshot.system_time_at(counter), counter };
             }
             core::hint::spin_loop();
         }
@@ -226,9 +216,9 @@ pub struct WallTime {
     pub nanoseconds: u32,
 }
 
-/// Makes `time` the clock of a counter with this frequency, whose system time is 0 when the counter is. For aarch64, where
-/// Xen gives no parameters: the guest calls it once for each vCPU, before others read the clock, and then [`catch_up`]. A
-/// frequency of 0 is ignored.
+/// Makes `time` the clock of a counter with this frequency, whose system time is 0 when the counter
+/// is. For aarch64, where Xen gives no parameters: the guest calls it once for each vCPU, before
+/// others read the clock, and then [`catch_up`]. A frequency of 0 is ignored.
 pub fn set_counter_hz(time: &VcpuTimeInfo, hz: u64) {
     const NS: u128 = 1_000_000_000;
     if hz == 0 {
@@ -239,12 +229,9 @@ pub fn set_counter_hz(time: &VcpuTimeInfo, hz: u64) {
         0.. => (NS << 32 >> shift) / u128::from(hz),
         _ => (NS << 32 << -shift) / u128::from(hz),
     };
-    let shift = (-32..=30)
-        .find(|shift| scaled(*shift) < 1 << 32)
-        .unwrap_or(30);
+    let shift = (-32..=30).find(|shift| scaled(*shift) < 1 << 32).unwrap_or(30);
     update(time, |time| {
-        time.tsc_to_system_mul
-            .store(scaled(shift) as u32, Ordering::Relaxed);
+        time.tsc_to_system_mul.store(scaled(shift) as u32, Ordering::Relaxed);
         time.tsc_shift.store(shift, Ordering::Relaxed);
         time.tsc_timestamp.store(0, Ordering::Relaxed);
         time.system_time.store(0, Ordering::Relaxed);
@@ -252,17 +239,16 @@ pub fn set_counter_hz(time: &VcpuTimeInfo, hz: u64) {
     });
 }
 
-/// Sets the clock of `time` forward if a vCPU's runstate was entered later than the clock's time when the counter reads
-/// `counter`; returns by how much, in ns.
+/// Sets the clock of `time` forward if a vCPU's runstate was entered later than the clock's time
+/// when the counter reads `counter`; returns by how much, in ns.
 ///
-/// On aarch64 this is how a guest learns Xen's system time: it sleeps for a moment, reads its runstate, whose state Xen has
-/// entered on waking it, and calls this function with the counter at that time. The clock is then late by the time between,
-/// at the most. Some repetitions at boot find a short one. Call it from one vCPU at a time.
+/// On aarch64 this is how a guest learns Xen's system time: it sleeps for a moment, reads its
+/// runstate, whose state Xen has entered on waking it, and calls this function with the counter at
+/// that time. The clock is then late by the time between, at the most. Some repetitions at boot
+/// find a short one. Call it from one vCPU at a time.
 pub fn catch_up(time: &VcpuTimeInfo, runstate: &Runstate, counter: u64) -> u64 {
     let snapshot = TimeSnapshot::load(time);
-    let late_ns = runstate
-        .entered_ns
-        .saturating_sub(snapshot.system_time_at(counter));
+    let late_ns = runstate.entered_ns.saturating_sub(snapshot.system_time_at(counter));
     if late_ns > 0 {
         update(time, |time| {
             let system_time_ns = snapshot.system_time_ns.wrapping_add(late_ns);
@@ -279,13 +265,14 @@ fn update(time: &VcpuTimeInfo, write: impl FnOnce(&VcpuTimeInfo)) {
     // The odd version is visible before any of the fields, and all of them before the even one.
     fence(Ordering::Release);
     write(time);
-    time.version
-        .store((version | 1).wrapping_add(1), Ordering::Release);
+    time.version.store((version | 1).wrapping_add(1), Ordering::Release);
 }
 
-/// Has Xen keep a second copy of `vcpu`'s clock in `area`, beside the one in its `vcpu_info`; `None` ends it.
+/// Has Xen keep a second copy of `vcpu`'s clock in `area`, beside the one in its `vcpu_info`;
+/// `None` ends it.
 ///
-/// Code that does not know where the guest has mapped the shared information page finds it by this copy.
+/// Code that does not know where the guest has mapped the shared information page finds it by this
+/// copy.
 ///
 /// # Errors
 /// `ENOENT` for a vCPU that does not exist, `ENOSYS` from a Xen without this command.
@@ -349,10 +336,7 @@ mod tests {
         let snapshot = TimeSnapshot::try_read(&info(2)).unwrap();
         // 100 cycles, doubled by the shift, halved by the multiplier.
         assert_eq!(snapshot.system_time_at(1_100), 5_100);
-        let halved = TimeSnapshot {
-            shift: -1,
-            ..snapshot
-        };
+        let halved = TimeSnapshot { shift: -1, ..snapshot };
         assert_eq!(halved.system_time_at(1_100), 5_025);
     }
 
@@ -381,35 +365,14 @@ mod tests {
     fn the_frequency_is_the_inverse_of_the_scale() {
         let snapshot = TimeSnapshot::try_read(&info(2)).unwrap();
         assert_eq!(snapshot.counter_hz(), Some(1_000_000_000));
-        assert_eq!(
-            TimeSnapshot {
-                shift: 0,
-                ..snapshot
-            }
-            .counter_hz(),
-            Some(2_000_000_000)
-        );
-        assert_eq!(
-            TimeSnapshot {
-                multiplier: 0,
-                ..snapshot
-            }
-            .counter_hz(),
-            None
-        );
+        assert_eq!(TimeSnapshot { shift: 0, ..snapshot }.counter_hz(), Some(2_000_000_000));
+        assert_eq!(TimeSnapshot { multiplier: 0, ..snapshot }.counter_hz(), None);
     }
 
     /// Guards against a timer that fires before its deadline, or much later.
     #[test]
     fn a_deadline_is_the_first_count_at_which_its_time_has_come() {
-        for hz in [
-            1,
-            1_000_000,
-            24_000_000,
-            62_500_000,
-            999_999_937,
-            3_000_000_000,
-        ] {
+        for hz in [1, 1_000_000, 24_000_000, 62_500_000, 999_999_937, 3_000_000_000] {
             let time = VcpuTimeInfo::default();
             set_counter_hz(&time, hz);
             let snapshot = TimeSnapshot::try_read(&time).unwrap();
@@ -417,15 +380,13 @@ mod tests {
                 let counter = snapshot.counter_at(deadline_ns);
                 assert!(snapshot.system_time_at(counter) >= deadline_ns);
                 let before = counter.checked_sub(1).map(|it| snapshot.system_time_at(it));
-                assert!(
-                    before.is_none_or(|at| at < deadline_ns),
-                    "{hz} {deadline_ns}"
-                );
+                assert!(before.is_none_or(|at| at < deadline_ns), "{hz} {deadline_ns}");
             }
         }
     }
 
-    /// Guards against a vCPU that sleeps for ever and is woken at once, over and over: Xen's time is a signed number.
+    /// Guards against a vCPU that sleeps for ever and is woken at once, over and over: Xen's time
+    /// is a signed number.
     #[test]
     fn the_farthest_deadline_is_a_time_of_xen() {
         for hz in [1_000_000, 24_000_000, 62_500_000, 1_000_000_000] {
@@ -464,11 +425,7 @@ mod tests {
             blocked_ns: 0,
             offline_ns: 0,
         };
-        let now = |counter| {
-            TimeSnapshot::try_read(&time)
-                .unwrap()
-                .system_time_at(counter)
-        };
+        let now = |counter| TimeSnapshot::try_read(&time).unwrap().system_time_at(counter);
         assert_eq!(catch_up(&time, &entered(5_000), 1_000), 4_000);
         assert_eq!(now(1_000), 5_000);
         assert_eq!(catch_up(&time, &entered(5_900), 2_000), 0);

@@ -71,9 +71,7 @@ pub enum ConsoleError {
 
 impl From<IndexJumped> for ConsoleError {
     fn from(jump: IndexJumped) -> Self {
-        Self::IndexJumped {
-            distance: jump.distance,
-        }
+        Self::IndexJumped { distance: jump.distance }
     }
 }
 
@@ -96,13 +94,7 @@ impl<C: Channel> Console<C> {
     pub fn new(page: SharedPage, channel: C) -> Self {
         let output = Producer::attach(&page, OUTPUT);
         let input = Consumer::attach(&page, INPUT);
-        Self {
-            page,
-            channel,
-            output,
-            input,
-            dropped: 0,
-        }
+        Self { page, channel, output, input, dropped: 0 }
     }
 
     /// Writes as many of `bytes` as fit without waiting, and returns how many.
@@ -117,8 +109,9 @@ impl<C: Channel> Console<C> {
         Ok(count)
     }
 
-    /// Writes `bytes`. If the reader makes no progress for 100 ms, or the whole write takes more than a second, the
-    /// rest is dropped and [counted](Self::dropped), so that the console cannot block the guest.
+    /// Writes `bytes`. If the reader makes no progress for 100 ms, or the whole write takes more
+    /// than a second, the rest is dropped and [counted](Self::dropped), so that the console cannot
+    /// block the guest.
     ///
     /// # Errors
     /// See [`ConsoleError`].
@@ -233,10 +226,7 @@ mod tests {
         xen.attach(port, move |xen| {
             let mut buffer = vec![0; 2048];
             let count = reader.read(&page, &mut buffer).unwrap();
-            shown_here
-                .lock()
-                .unwrap()
-                .push_str(core::str::from_utf8(&buffer[..count]).unwrap());
+            shown_here.lock().unwrap().push_str(core::str::from_utf8(&buffer[..count]).unwrap());
             xen.raise(port);
         });
         shown
@@ -279,11 +269,7 @@ mod tests {
         });
         console.write_bytes(&[b'x'; 3000]).unwrap();
         assert!(console.dropped() > 900, "{}", console.dropped());
-        assert!(
-            xen.now_ns() <= WRITE_LIMIT_NS + 100_000_000,
-            "{}",
-            xen.now_ns()
-        );
+        assert!(xen.now_ns() <= WRITE_LIMIT_NS + 100_000_000, "{}", xen.now_ns());
     }
 
     #[test]
@@ -304,9 +290,7 @@ mod tests {
         let xen = FakeXen::new();
         let (mut console, page, _port) = console(&xen);
         page.store_index(OUTPUT.consumer, 77);
-        let expected = ConsoleError::IndexJumped {
-            distance: 77_u32.wrapping_neg(),
-        };
+        let expected = ConsoleError::IndexJumped { distance: 77_u32.wrapping_neg() };
         assert_eq!(console.write_some(b"x"), Err(expected));
         page.store_index(INPUT.producer, 1025);
         let expected = ConsoleError::IndexJumped { distance: 1025 };

@@ -1,6 +1,7 @@
 //! The device tree that Xen's tools give a guest on aarch64: its address is in x0 at the entry.
 //!
-//! The tree is checked as a whole before anything of it is used: no bytes cause a panic or a read outside of it.
+//! The tree is checked as a whole before anything of it is used: no bytes cause a panic or a read
+//! outside of it.
 
 #![allow(unsafe_code, reason = "the tree lies at an address that Xen names")]
 
@@ -65,14 +66,15 @@ impl<'a> DeviceTree<'a> {
     /// The tree at `address`, which memory maps one to one.
     ///
     /// # Safety
-    /// `address` is the value of x0 at the entry: memory that holds a tree, or begins otherwise. It is not written while the
-    /// result is used.
+    /// `address` is the value of x0 at the entry: memory that holds a tree, or begins otherwise. It
+    /// is not written while the result is used.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
     pub unsafe fn read(address: u64) -> Result<Self, DeviceTreeError> {
         let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
-        // SAFETY: the caller's contract: two words are there, and behind the first word of a tree its size.
+        // SAFETY: the caller's contract: two words are there, and behind the first word of a tree
+        // its size.
         let [magic, size] = unsafe { start.cast::<[u32; 2]>().read_unaligned() }.map(u32::from_be);
         if magic != MAGIC || size > MAX_SIZE {
             return Err(DeviceTreeError::None);
@@ -87,9 +89,7 @@ impl<'a> DeviceTree<'a> {
     /// If the bytes are not one well-formed tree, or it is not a guest's of Xen.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DeviceTreeError> {
         let tree = Self(Fdt::new(bytes).map_err(DeviceTreeError::Malformed)?);
-        tree.compatible(&["xen,xen"])
-            .map(|_| tree)
-            .ok_or(DeviceTreeError::Missing("Xen"))
+        tree.compatible(&["xen,xen"]).map(|_| tree).ok_or(DeviceTreeError::Missing("Xen"))
     }
 
     /// The command line; empty if there is none.
@@ -109,9 +109,7 @@ impl<'a> DeviceTree<'a> {
     pub fn memory(&self) -> impl Iterator<Item = Range<u64>> + use<'a> {
         let nodes = self.0.root().children();
         let nodes = nodes.filter(|node| node.name_without_address() == "memory");
-        nodes
-            .flat_map(regions)
-            .map(|[start, size]| start..start.saturating_add(size))
+        nodes.flat_map(regions).map(|[start, size]| start..start.saturating_add(size))
     }
 
     /// The interrupt controller.
@@ -125,18 +123,12 @@ impl<'a> DeviceTree<'a> {
             Some((next()?, next()?))
         };
         if let Some((distributor, redistributors)) = addresses(&["arm,gic-v3"]) {
-            return Ok(Registers::V3 {
-                distributor,
-                redistributors,
-            });
+            return Ok(Registers::V3 { distributor, redistributors });
         }
         let version_2 = addresses(&["arm,cortex-a15-gic", "arm,gic-400"]);
         let (distributor, interface) =
             version_2.ok_or(DeviceTreeError::Missing("interrupt controller"))?;
-        Ok(Registers::V2 {
-            distributor,
-            interface,
-        })
+        Ok(Registers::V2 { distributor, interface })
     }
 
     /// The first node below the root that is compatible with one of `names`.
@@ -195,14 +187,9 @@ mod tests {
                 "interrupt-controller@3001000",
                 &[("compatible", controller), ("reg", &registers)],
             ),
-            node(
-                "hypervisor",
-                &[("compatible", b"xen,xen-4.17\0xen,xen\0"), ("reg", &memory)],
-            ),
+            node("hypervisor", &[("compatible", b"xen,xen-4.17\0xen,xen\0"), ("reg", &memory)]),
         ];
-        children
-            .into_iter()
-            .for_each(|child| model.root.add_child(child));
+        children.into_iter().for_each(|child| model.root.add_child(child));
         model.to_dtb()
     }
 
@@ -215,15 +202,9 @@ mod tests {
         assert_eq!(memory.next(), Some(0x4000_0000..0x4400_0000));
         assert_eq!(memory.next(), None);
         let [distributor, other] = [0x300_1000, 0x300_2000];
-        let version_3 = Registers::V3 {
-            distributor,
-            redistributors: other,
-        };
+        let version_3 = Registers::V3 { distributor, redistributors: other };
         assert_eq!(tree_3.interrupt_controller().unwrap(), version_3);
-        let version_2 = Registers::V2 {
-            distributor,
-            interface: other,
-        };
+        let version_2 = Registers::V2 { distributor, interface: other };
         let bytes = tree(2);
         let tree_2 = DeviceTree::parse(&bytes).unwrap();
         assert_eq!(tree_2.interrupt_controller().unwrap(), version_2);
@@ -242,14 +223,16 @@ mod tests {
         bytes[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
         for first in [0xd0, 0] {
             bytes[0] = first;
-            // SAFETY: the bytes are longer than two words, and no more is read if the size is too large.
+            // SAFETY: the bytes are longer than two words, and no more is read if the size is too
+            // large.
             let read = unsafe { DeviceTree::read(bytes.as_ptr().expose_provenance() as u64) };
             assert_eq!(read.unwrap_err(), DeviceTreeError::None);
         }
     }
 
-    /// Guards against a panic, and a read outside of the bytes, for any of them: cut trees, and trees with some words or
-    /// bytes replaced, those of lengths, offsets, tokens and cells among them.
+    /// Guards against a panic, and a read outside of the bytes, for any of them: cut trees, and
+    /// trees with some words or bytes replaced, those of lengths, offsets, tokens and cells among
+    /// them.
     #[test]
     fn no_bytes_panic() {
         let whole = tree(3);

@@ -67,11 +67,7 @@ impl Errno {
             Ok(value.unsigned_abs())
         } else {
             let number = value.unsigned_abs();
-            Err(Self(if number > u32::MAX as u64 {
-                u32::MAX
-            } else {
-                number as u32
-            }))
+            Err(Self(if number > u32::MAX as u64 { u32::MAX } else { number as u32 }))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Event channels: binding, sending, and the demultiplexer of the upcall (two-level ABI).
 //!
-//! A [`Port`] is one bit: pending or not. [`EventChannels`] makes and uses ports; [`Upcall`] is one vCPU's
-//! receiving end, called from its interrupt.
+//! A [`Port`] is one bit: pending or not. [`EventChannels`] makes and uses ports; [`Upcall`] is one
+//! vCPU's receiving end, called from its interrupt.
 //!
 //! ```
 //! use xen_sys_lite::events::{EventChannels, Upcall, Virq};
@@ -114,11 +114,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EEXIST` if the interrupt is already bound, `ENOENT` for a vCPU that does not exist.
     pub fn bind_virq(&self, virq: Virq, vcpu: VcpuId) -> Result<Port, Errno> {
-        let mut argument = abi::BindVirq {
-            virq: virq.0,
-            vcpu: vcpu.0,
-            port: 0,
-        };
+        let mut argument = abi::BindVirq { virq: virq.0, vcpu: vcpu.0, port: 0 };
         issue::<EvtchnBindVirq>(&self.hypercall, &mut argument)?;
         Ok(Port(argument.port))
     }
@@ -128,10 +124,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `ENOENT` for a vCPU that does not exist, `ENOSPC` if no port is free.
     pub fn bind_ipi(&self, vcpu: VcpuId) -> Result<Port, Errno> {
-        let mut argument = abi::BindIpi {
-            vcpu: vcpu.0,
-            port: 0,
-        };
+        let mut argument = abi::BindIpi { vcpu: vcpu.0, port: 0 };
         issue::<EvtchnBindIpi>(&self.hypercall, &mut argument)?;
         Ok(Port(argument.port))
     }
@@ -141,11 +134,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `ENOSPC` if no port is free; `ESRCH` for a domain that does not exist.
     pub fn alloc_unbound(&self, remote_domain: u16) -> Result<Port, Errno> {
-        let mut argument = abi::AllocUnbound {
-            domain: DOMID_SELF,
-            remote_domain,
-            port: 0,
-        };
+        let mut argument = abi::AllocUnbound { domain: DOMID_SELF, remote_domain, port: 0 };
         issue::<EvtchnAllocUnbound>(&self.hypercall, &mut argument)?;
         Ok(Port(argument.port))
     }
@@ -155,11 +144,8 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EINVAL` if that port is not offered to this domain.
     pub fn bind_interdomain(&self, remote_domain: u16, remote_port: u32) -> Result<Port, Errno> {
-        let mut argument = abi::BindInterdomain {
-            remote_domain,
-            remote_port,
-            ..Default::default()
-        };
+        let mut argument =
+            abi::BindInterdomain { remote_domain, remote_port, ..Default::default() };
         issue::<EvtchnBindInterdomain>(&self.hypercall, &mut argument)?;
         Ok(Port(argument.local_port))
     }
@@ -169,10 +155,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EINVAL` for a port that cannot move.
     pub fn bind_vcpu(&self, port: Port, vcpu: VcpuId) -> Result<(), Errno> {
-        let mut argument = abi::BindVcpu {
-            port: port.0,
-            vcpu: vcpu.0,
-        };
+        let mut argument = abi::BindVcpu { port: port.0, vcpu: vcpu.0 };
         issue::<EvtchnBindVcpu>(&self.hypercall, &mut argument).map(drop)
     }
 
@@ -181,7 +164,8 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EINVAL` for a port that is not connected.
     pub fn send(&self, port: Port) -> Result<(), Errno> {
-        // Xen marks the port by a store of its own, and the instruction that calls it orders nothing.
+        // Xen marks the port by a store of its own, and the instruction that calls it orders
+        // nothing.
         fence(Ordering::Release);
         issue::<EvtchnSend>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
@@ -200,20 +184,13 @@ impl<H: Hypercall> EventChannels<H> {
     /// # Errors
     /// `EINVAL` for a number that is not a port.
     pub fn status(&self, port: Port) -> Result<(Binding, VcpuId), Errno> {
-        let mut answer = abi::Status {
-            domain: DOMID_SELF,
-            port: port.0,
-            ..abi::Status::default()
-        };
+        let mut answer = abi::Status { domain: DOMID_SELF, port: port.0, ..abi::Status::default() };
         issue::<EvtchnStatus>(&self.hypercall, &mut answer)?;
         let domain = answer.detail[0] as u16;
         let binding = match answer.status {
             abi::status::CLOSED => Binding::Closed,
             abi::status::UNBOUND => Binding::Unbound { domain },
-            abi::status::INTERDOMAIN => Binding::Interdomain {
-                domain,
-                port: answer.detail[1],
-            },
+            abi::status::INTERDOMAIN => Binding::Interdomain { domain, port: answer.detail[1] },
             abi::status::PIRQ => Binding::Pirq(answer.detail[0]),
             abi::status::VIRQ => Binding::Virq(Virq(answer.detail[0])),
             abi::status::IPI => Binding::Ipi,
@@ -246,7 +223,8 @@ impl<H: Hypercall> EventChannels<H> {
         if self.shared.evtchn_pending[word].load(Ordering::SeqCst) & bit == 0 {
             return Ok(());
         }
-        // The event came while masked: only Xen can find its vCPU, and it acts on masked ports only.
+        // The event came while masked: only Xen can find its vCPU, and it acts on masked ports
+        // only.
         self.shared.evtchn_mask[word].fetch_or(bit, Ordering::SeqCst);
         issue::<EvtchnUnmask>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
@@ -267,7 +245,8 @@ impl<H: Hypercall> EventChannels<H> {
         })
     }
 
-    /// Clears a port's pending bit and returns whether it was set: for ports that are polled, not handled.
+    /// Clears a port's pending bit and returns whether it was set: for ports that are polled, not
+    /// handled.
     pub fn take_pending(&self, port: Port) -> bool {
         port.place().is_some_and(|(word, bit)| {
             self.shared.evtchn_pending[word].fetch_and(!bit, Ordering::SeqCst) & bit != 0
@@ -282,11 +261,12 @@ impl<H: Hypercall> EventChannels<H> {
 
 /// One vCPU's receiving end.
 ///
-/// All pending bits of a domain are in one bitmap, and the ports of two vCPUs may share a word. Each vCPU therefore
-/// keeps a set of the ports that it [owns](Self::own) and leaves the others alone.
+/// All pending bits of a domain are in one bitmap, and the ports of two vCPUs may share a word.
+/// Each vCPU therefore keeps a set of the ports that it [owns](Self::own) and leaves the others
+/// alone.
 ///
-/// Every method takes `&self`, and none locks, allocates or panics: a static of this type can serve the interrupt
-/// and the rest of the guest at the same time.
+/// Every method takes `&self`, and none locks, allocates or panics: a static of this type can serve
+/// the interrupt and the rest of the guest at the same time.
 #[derive(Debug)]
 pub struct Upcall<'a> {
     shared: &'a SharedInfo,
@@ -295,15 +275,11 @@ pub struct Upcall<'a> {
 }
 
 impl<'a> Upcall<'a> {
-    /// The receiving end of the vCPU whose information is `vcpu`: an entry of the shared page, or the place
-    /// registered with [`register_vcpu_info`](crate::vcpu::register_vcpu_info).
+    /// The receiving end of the vCPU whose information is `vcpu`: an entry of the shared page, or
+    /// the place registered with [`register_vcpu_info`](crate::vcpu::register_vcpu_info).
     #[must_use]
     pub const fn new(shared: &'a SharedInfo, vcpu: &'a VcpuInfo) -> Self {
-        Self {
-            shared,
-            vcpu,
-            owned: [const { AtomicU64::new(0) }; 64],
-        }
+        Self { shared, vcpu, owned: [const { AtomicU64::new(0) }; 64] }
     }
 
     /// The receiving end of one of the first 32 vCPUs, with its information in the shared page.
@@ -312,8 +288,8 @@ impl<'a> Upcall<'a> {
         Some(Self::new(shared, shared.vcpu_info.get(vcpu.0 as usize)?))
     }
 
-    /// Adds a port to those that this vCPU handles. Do so before unmasking it: an event on a port without an owner
-    /// stays pending and is not handled.
+    /// Adds a port to those that this vCPU handles. Do so before unmasking it: an event on a port
+    /// without an owner stays pending and is not handled.
     pub fn own(&self, port: Port) {
         if let Some((word, bit)) = port.place() {
             self.owned[word].fetch_or(bit, Ordering::Release);
@@ -330,8 +306,7 @@ impl<'a> Upcall<'a> {
     /// Does this vCPU handle `port`?
     #[must_use]
     pub fn owns(&self, port: Port) -> bool {
-        port.place()
-            .is_some_and(|(word, bit)| self.owned[word].load(Ordering::Acquire) & bit != 0)
+        port.place().is_some_and(|(word, bit)| self.owned[word].load(Ordering::Acquire) & bit != 0)
     }
 
     /// Does an event wait for this vCPU?
@@ -342,10 +317,10 @@ impl<'a> Upcall<'a> {
 
     /// Calls `handler` for each pending, unmasked port that this vCPU owns, and returns how many.
     ///
-    /// The order is the ABI's: the upcall flag is cleared, the selector is taken with an exchange, and each
-    /// pending bit is cleared *before* its handler runs. An event that arrives in the meantime raises the
-    /// flag again, and Xen makes another upcall after this one; so one pass is enough, and its length is
-    /// bounded by the number of ports.
+    /// The order is the ABI's: the upcall flag is cleared, the selector is taken with an exchange,
+    /// and each pending bit is cleared *before* its handler runs. An event that arrives in the
+    /// meantime raises the flag again, and Xen makes another upcall after this one; so one pass is
+    /// enough, and its length is bounded by the number of ports.
     pub fn demux(&self, mut handler: impl FnMut(Port)) -> u32 {
         self.vcpu.evtchn_upcall_pending.store(0, Ordering::SeqCst);
         let mut words = self.vcpu.evtchn_pending_sel.swap(0, Ordering::SeqCst);
@@ -404,7 +379,8 @@ mod tests {
         ports
     }
 
-    /// Guards against losing an event that comes while its handler runs: the bit must be clear by then.
+    /// Guards against losing an event that comes while its handler runs: the bit must be clear by
+    /// then.
     #[test]
     fn the_bit_is_clear_before_its_handler_runs() {
         let (xen, shared, events) = machine();
@@ -417,24 +393,18 @@ mod tests {
         let mut runs = 0;
         let count = upcall.demux(|port| {
             assert!(!events.is_pending(port), "pending inside its own handler");
-            assert!(
-                !upcall.is_pending(),
-                "the flag stands: Xen would make no further upcall"
-            );
+            assert!(!upcall.is_pending(), "the flag stands: Xen would make no further upcall");
             runs += 1;
             xen.raise_virq(Virq::TIMER, BOOT); // again, while handled
         });
         assert_eq!((count, runs), (1, 1));
-        assert!(
-            upcall.is_pending(),
-            "the second event asks for another upcall"
-        );
+        assert!(upcall.is_pending(), "the second event asks for another upcall");
         assert_eq!(handled(&upcall), [port]);
         assert_eq!(handled(&upcall), []);
     }
 
-    /// Guards against a lost wake-up: the flag is cleared before the selector is taken, the selector
-    /// before the bits are looked at.
+    /// Guards against a lost wake-up: the flag is cleared before the selector is taken, the
+    /// selector before the bits are looked at.
     #[test]
     fn an_event_of_another_word_during_the_pass_asks_for_another_upcall() {
         let (_, shared, events) = machine();
@@ -540,15 +510,8 @@ mod tests {
     fn an_interdomain_port_reaches_its_backend() {
         let (xen, _, events) = machine();
         let port = events.alloc_unbound(3).unwrap();
-        assert_eq!(
-            events.status(port).unwrap().0,
-            Binding::Unbound { domain: 3 }
-        );
-        assert_eq!(
-            xen.bind(port, 4),
-            Err(Errno::EINVAL),
-            "offered to another domain"
-        );
+        assert_eq!(events.status(port).unwrap().0, Binding::Unbound { domain: 3 });
+        assert_eq!(xen.bind(port, 4), Err(Errno::EINVAL), "offered to another domain");
         xen.bind(port, 3).unwrap();
         xen.attach(port, move |xen| xen.raise(port));
         events.send(port).unwrap();
@@ -569,7 +532,8 @@ mod tests {
         assert!(Upcall::for_legacy_vcpu(shared, VcpuId(32)).is_none());
     }
 
-    /// The timer upcall as the sampler uses it: handler re-arms the single shot, through shared references.
+    /// The timer upcall as the sampler uses it: handler re-arms the single shot, through shared
+    /// references.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_timer_handler_can_arm_the_next_shot() {

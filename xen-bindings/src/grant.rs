@@ -1,7 +1,7 @@
 //! Grants other domains access to pages: grant table version 1.
 //!
-//! A [`Grant`] is move-only and owns its page: [`GrantTable::end`] returns the page, or returns the grant if the
-//! other domain still has the page mapped.
+//! A [`Grant`] is move-only and owns its page: [`GrantTable::end`] returns the page, or returns the
+//! grant if the other domain still has the page mapped.
 //!
 //! ```
 //! use xen_sys_lite::fake::{FakeXen, leak_page};
@@ -48,7 +48,8 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A granted page. Dropping it leaves the grant in place permanently; [`GrantTable::end`] revokes it.
+/// A granted page. Dropping it leaves the grant in place permanently; [`GrantTable::end`] revokes
+/// it.
 #[must_use = "a dropped grant leaves its page lent for ever"]
 #[derive(Debug)]
 pub struct Grant {
@@ -81,11 +82,7 @@ pub struct StillInUse {
 
 impl fmt::Display for StillInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "grant {} is in use by the other domain",
-            self.grant.reference.0
-        )
+        write!(f, "grant {} is in use by the other domain", self.grant.reference.0)
     }
 }
 
@@ -193,8 +190,8 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         Self::map_from(hypercall, pages, |_| 0)
     }
 
-    /// Maps the last frames that the domain may have, for a user of the table beside the guest's own, which maps the
-    /// first ones.
+    /// Maps the last frames that the domain may have, for a user of the table beside the guest's
+    /// own, which maps the first ones.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -211,10 +208,7 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         pages: [SharedPage; FRAMES],
         first: impl FnOnce(u32) -> u32,
     ) -> Result<Self, GrantTableError> {
-        let mut size = QuerySize {
-            domain: DOMID_SELF,
-            ..QuerySize::default()
-        };
+        let mut size = QuerySize { domain: DOMID_SELF, ..QuerySize::default() };
         issue::<GrantQuerySize>(hypercall, &mut size)?;
         if size.status != 0 {
             return Err(GrantTableError::Status(size.status));
@@ -230,11 +224,8 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         for (index, page) in (first..).zip(&pages) {
             map_grant_frame(hypercall, index, page.frame())?;
         }
-        let table = Self {
-            frames: pages.map(TableFrame::from_mapped),
-            first,
-            life: AtomicU32::new(0),
-        };
+        let table =
+            Self { frames: pages.map(TableFrame::from_mapped), first, life: AtomicU32::new(0) };
         table.take_reserved();
         Ok(table)
     }
@@ -269,27 +260,14 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         };
         let life = self.life.load(Ordering::Acquire);
         let Some((reference, entry)) = self.take_free() else {
-            return Err(NotLent {
-                page,
-                reason: NotLentReason::TableFull,
-            });
+            return Err(NotLent { page, reason: NotLentReason::TableFull });
         };
-        let readonly = if access == Access::ReadOnly {
-            GTF_READONLY
-        } else {
-            0
-        };
+        let readonly = if access == Access::ReadOnly { GTF_READONLY } else { 0 };
         entry.domain.store(domain, Ordering::Relaxed);
         entry.frame.store(frame, Ordering::Relaxed);
         // The flags come last: with them the entry takes effect.
-        entry
-            .flags
-            .store(GTF_PERMIT_ACCESS | readonly, Ordering::Release);
-        Ok(Grant {
-            reference,
-            page,
-            life,
-        })
+        entry.flags.store(GTF_PERMIT_ACCESS | readonly, Ordering::Release);
+        Ok(Grant { reference, page, life })
     }
 
     /// Takes a page back.
@@ -301,7 +279,8 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
             return Ok(grant.page);
         }
         let Some((table, index)) = self.find(grant.reference) else {
-            // Only this table makes grants, so this one belongs to another table: leave its page lent.
+            // Only this table makes grants, so this one belongs to another table: leave its page
+            // lent.
             return Err(StillInUse { grant });
         };
         let flags = &table.entries.entries[index].flags;
@@ -323,9 +302,7 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
     #[must_use]
     pub fn free(&self) -> usize {
         let words = self.frames.iter().flat_map(|table| &table.taken);
-        words
-            .map(|word| word.load(Ordering::Relaxed).count_zeros() as usize)
-            .sum()
+        words.map(|word| word.load(Ordering::Relaxed).count_zeros() as usize).sum()
     }
 
     fn take_free(&self) -> Option<(GrantRef, &'static GrantEntryV1)> {
@@ -353,10 +330,7 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
     fn find(&self, reference: GrantRef) -> Option<(&TableFrame, usize)> {
         let first = self.first as usize * ENTRIES_PER_PAGE;
         let index = (reference.0 as usize).checked_sub(first)?;
-        Some((
-            self.frames.get(index / ENTRIES_PER_PAGE)?,
-            index % ENTRIES_PER_PAGE,
-        ))
+        Some((self.frames.get(index / ENTRIES_PER_PAGE)?, index % ENTRIES_PER_PAGE))
     }
 
     /// The tools may have filled the first entries, for the console and xenstore.
@@ -371,14 +345,10 @@ impl TableFrame {
     /// Wraps a page at which Xen has put its frame of the table.
     fn from_mapped(page: SharedPage) -> Self {
         let frame = page.frame();
-        // SAFETY: `SharedPage` promises a page that is mapped for ever, aligned and reached by nobody else,
-        // and it has just been consumed. All fields of the structure are atomics.
+        // SAFETY: `SharedPage` promises a page that is mapped for ever, aligned and reached by
+        // nobody else, and it has just been consumed. All fields of the structure are atomics.
         let entries = unsafe { page.base().cast::<GrantFrameV1>().as_ref() };
-        Self {
-            entries,
-            frame,
-            taken: [const { AtomicU64::new(0) }; ENTRIES_PER_PAGE / 64],
-        }
+        Self { entries, frame, taken: [const { AtomicU64::new(0) }; ENTRIES_PER_PAGE / 64] }
     }
 }
 
@@ -405,23 +375,11 @@ mod tests {
         let grant = table.lend(5, leak_page(), Access::ReadOnly).unwrap();
         grant.page().write(0, 42_u32).unwrap();
         let reference = grant.reference().0;
-        assert_eq!(
-            xen.granted(5, reference, false).unwrap().read::<u32>(0),
-            Ok(42)
-        );
-        assert_eq!(
-            xen.granted(5, reference, true).unwrap_err(),
-            GrantFault::ReadOnly
-        );
-        assert_eq!(
-            xen.granted(6, reference, false).unwrap_err(),
-            GrantFault::NotPermitted
-        );
+        assert_eq!(xen.granted(5, reference, false).unwrap().read::<u32>(0), Ok(42));
+        assert_eq!(xen.granted(5, reference, true).unwrap_err(), GrantFault::ReadOnly);
+        assert_eq!(xen.granted(6, reference, false).unwrap_err(), GrantFault::NotPermitted);
         table.end(grant).unwrap();
-        assert_eq!(
-            xen.granted(5, reference, false).unwrap_err(),
-            GrantFault::NotPermitted
-        );
+        assert_eq!(xen.granted(5, reference, false).unwrap_err(), GrantFault::NotPermitted);
     }
 
     /// Guards against granting through another user's frames.
@@ -462,9 +420,8 @@ mod tests {
     fn the_reserved_entries_are_never_lent_and_the_table_can_fill() {
         let xen = FakeXen::new();
         let table = GrantTable::map(&xen, [leak_page(), leak_page()]).unwrap();
-        let grants: Vec<Grant> = (0..1016)
-            .map(|_| table.lend(0, leak_page(), Access::ReadOnly).unwrap())
-            .collect();
+        let grants: Vec<Grant> =
+            (0..1016).map(|_| table.lend(0, leak_page(), Access::ReadOnly).unwrap()).collect();
         assert_eq!(grants.first().unwrap().reference(), GrantRef(8));
         assert_eq!(grants.last().unwrap().reference(), GrantRef(1023));
         let refused = table.lend(0, leak_page(), Access::ReadOnly).unwrap_err();
@@ -481,7 +438,8 @@ mod tests {
         let xen = FakeXen::new();
         let table = GrantTable::map(&xen, [leak_page()]).unwrap();
         let frame = Frame(1 << 32 | 5);
-        // SAFETY: the base is a fresh page; the false frame reaches nobody, as the test is that it is refused.
+        // SAFETY: the base is a fresh page; the false frame reaches nobody, as the test is that it
+        // is refused.
         let page = unsafe { SharedPage::new(leak_page().base(), frame) };
         let refused = table.lend(0, page, Access::ReadOnly).unwrap_err();
         assert_eq!(refused.reason, NotLentReason::FrameTooHigh(frame));

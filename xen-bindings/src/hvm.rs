@@ -42,12 +42,7 @@ pub struct ToolRing {
 /// # Errors
 /// `EINVAL` for a number Xen does not know, `EPERM` for one the guest may not read.
 pub fn param(hypercall: &impl Hypercall, index: Param) -> Result<u64, Errno> {
-    let mut argument = abi::Param {
-        domain: DOMID_SELF,
-        pad: 0,
-        index: index.0,
-        value: 0,
-    };
+    let mut argument = abi::Param { domain: DOMID_SELF, pad: 0, index: index.0, value: 0 };
     issue::<HvmGetParam>(hypercall, &mut argument)?;
     Ok(argument.value)
 }
@@ -57,12 +52,7 @@ pub fn param(hypercall: &impl Hypercall, index: Param) -> Result<u64, Errno> {
 /// # Errors
 /// `EINVAL` for a number or value Xen does not know, `EPERM` for one the guest may not set.
 pub fn set_param(hypercall: &impl Hypercall, index: Param, value: u64) -> Result<(), Errno> {
-    let mut argument = abi::Param {
-        domain: DOMID_SELF,
-        pad: 0,
-        index: index.0,
-        value,
-    };
+    let mut argument = abi::Param { domain: DOMID_SELF, pad: 0, index: index.0, value };
     issue::<HvmSetParam>(hypercall, &mut argument).map(drop)
 }
 
@@ -89,10 +79,7 @@ fn tool_ring(hypercall: &impl Hypercall, frame: Param, port: Param) -> Result<To
     if frame == 0 || frame == u64::MAX || port == 0 {
         return Err(Errno::ENODEV);
     }
-    Ok(ToolRing {
-        frame: Frame(frame),
-        port: Port(port),
-    })
+    Ok(ToolRing { frame: Frame(frame), port: Port(port) })
 }
 
 #[cfg(test)]
@@ -101,7 +88,8 @@ mod tests {
     use super::*;
     use crate::fake::FakeXen;
 
-    /// Guards against using frame zero, or a frame of all ones, as a ring: the tools made none then.
+    /// Guards against using frame zero, or a frame of all ones, as a ring: the tools made none
+    /// then.
     #[test]
     fn a_ring_that_was_not_made_is_no_device() {
         let xen = FakeXen::new();
@@ -112,13 +100,7 @@ mod tests {
         }
         xen.set_tool_param(Param::CONSOLE_FRAME, 5);
         xen.set_tool_param(Param::CONSOLE_PORT, 3);
-        assert_eq!(
-            console_ring(&xen),
-            Ok(ToolRing {
-                frame: Frame(5),
-                port: Port(3)
-            })
-        );
+        assert_eq!(console_ring(&xen), Ok(ToolRing { frame: Frame(5), port: Port(3) }));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How indices that two sides of a ring share are accessed.
 //!
-//! Why each order suffices: docs/decisions.md#memory-order. `tests/rings_model.rs` checks it with the code of the rings.
+//! Why each order suffices: docs/decisions.md#memory-order. `tests/rings_model.rs` checks it with
+//! the code of the rings.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -16,8 +17,9 @@ pub(crate) fn store(index: &AtomicU32, value: u32) {
     index.store(value, Ordering::Release);
 }
 
-/// Makes what was stored before visible before anything is loaded after it: between publishing and looking whether the
-/// other side sleeps, and between asking for a notification and looking once more.
+/// Makes what was stored before visible before anything is loaded after it: between publishing and
+/// looking whether the other side sleeps, and between asking for a notification and looking once
+/// more.
 #[inline]
 pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);

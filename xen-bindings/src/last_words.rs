@@ -1,7 +1,8 @@
 //! The console's output of a guest that ends, which must arrive even if its reader is slow.
 //!
-//! xenconsoled reads a guest's output at most 30 times in 200 ms, and may wait for a processor. The ring holds 2 KiB, so
-//! the guest waits for the reader, but not for ever. A [`Console`] drops output much sooner.
+//! xenconsoled reads a guest's output at most 30 times in 200 ms, and may wait for a processor. The
+//! ring holds 2 KiB, so the guest waits for the reader, but not for ever. A [`Console`] drops
+//! output much sooner.
 
 use core::fmt;
 
@@ -16,7 +17,8 @@ const LIMIT_NS: u64 = 30_000_000_000;
 /// The interval of checks without a notification, ns.
 const LOOK_NS: u64 = 50_000_000;
 
-/// The console of a guest that ends: waits up to 5 s for the reader's next read, and up to 30 s for all output.
+/// The console of a guest that ends: waits up to 5 s for the reader's next read, and up to 30 s for
+/// all output.
 ///
 /// Use it with interrupts off. What other vCPUs write meanwhile may be mixed in.
 #[derive(Debug)]
@@ -32,7 +34,8 @@ pub struct LastWords<C> {
 }
 
 impl<C: Channel + Copy> LastWords<C> {
-    /// Continues at the current position of the console's ring in `page`, whoever has written before.
+    /// Continues at the current position of the console's ring in `page`, whoever has written
+    /// before.
     #[must_use]
     pub fn new(page: SharedPage, channel: C) -> Self {
         Self {
@@ -156,14 +159,9 @@ mod tests {
         fn wait_until(&self, deadline_ns: u64) {
             self.now_ns.set(deadline_ns);
             if deadline_ns >= self.read_at_ns.get() {
-                self.read_at_ns
-                    .set(deadline_ns.saturating_add(self.interval_ns));
+                self.read_at_ns.set(deadline_ns.saturating_add(self.interval_ns));
                 let mut buffer = [0; OUTPUT_LEN as usize];
-                let count = self
-                    .ring
-                    .borrow_mut()
-                    .read(&self.page, &mut buffer)
-                    .unwrap();
+                let count = self.ring.borrow_mut().read(&self.page, &mut buffer).unwrap();
                 let text = core::str::from_utf8(&buffer[..count]).unwrap();
                 self.shown.borrow_mut().push_str(text);
             }
@@ -193,10 +191,7 @@ mod tests {
     #[test]
     fn a_reader_that_comes_never_or_too_seldom_is_given_up() {
         let (waited_ns, _) = write_all(u64::MAX);
-        assert!(
-            (PATIENCE_NS..2 * PATIENCE_NS).contains(&waited_ns),
-            "{waited_ns}"
-        );
+        assert!((PATIENCE_NS..2 * PATIENCE_NS).contains(&waited_ns), "{waited_ns}");
         let (waited_ns, _) = write_all(PATIENCE_NS + LOOK_NS);
         assert!(waited_ns < LIMIT_NS + PATIENCE_NS, "{waited_ns}");
     }

@@ -36,8 +36,8 @@ impl SharedInfoPage {
     pub fn map(hypercall: &impl Hypercall, page: SharedPage) -> Result<Self, Errno> {
         let frame = page.frame();
         add_to_physmap(hypercall, space::SHARED_INFO, 0, frame)?;
-        // SAFETY: `SharedPage` promises a page that is mapped for ever, aligned and reached by nobody else,
-        // and it has just been consumed. All fields of the structure are atomics.
+        // SAFETY: `SharedPage` promises a page that is mapped for ever, aligned and reached by
+        // nobody else, and it has just been consumed. All fields of the structure are atomics.
         let shared = unsafe { page.base().cast::<SharedInfo>().as_ref() };
         Ok(Self { shared, frame })
     }
@@ -69,8 +69,9 @@ pub fn current_pages(hypercall: &impl Hypercall) -> Result<u64, Errno> {
     Errno::from_result(unsafe { hypercall.call(number::MEMORY_OP, arguments) })
 }
 
-/// Copies `length` bytes of this domain's memory inside Xen, between physical addresses: for memory that the page
-/// tables do not map. False if Xen rejects it, as for places that are no memory of the domain or cross a page.
+/// Copies `length` bytes of this domain's memory inside Xen, between physical addresses: for memory
+/// that the page tables do not map. False if Xen rejects it, as for places that are no memory of
+/// the domain or cross a page.
 ///
 /// # Safety
 /// The bytes at the physical address `to` are the caller's to write.
@@ -80,13 +81,8 @@ pub unsafe fn copy(hypercall: &impl Hypercall, from: u64, to: u64, length: u16) 
         domain: DOMID_SELF,
         offset: (address % PAGE_SIZE as u64) as u16,
     };
-    let mut argument = Copy {
-        source: place(from),
-        destination: place(to),
-        length,
-        flags: 0,
-        status: 0,
-    };
+    let mut argument =
+        Copy { source: place(from), destination: place(to), length, flags: 0, status: 0 };
     let address = core::ptr::from_mut(&mut argument).expose_provenance() as u64;
     let arguments = [u64::from(COPY), address, 1, 0, 0];
     // SAFETY: Xen reads and writes the argument, and the caller's bytes.
@@ -121,7 +117,8 @@ fn add_to_physmap(
     };
     let address = core::ptr::from_mut(&mut argument).expose_provenance() as u64;
     let arguments = [u64::from(ADD_TO_PHYSMAP), address, 0, 0, 0];
-    // SAFETY: Xen reads the argument. It replaces the page at `frame`, which the callers take from a
-    // `SharedPage`: memory that nobody holds a reference into, but for the atomics of `SharedInfo`.
+    // SAFETY: Xen reads the argument. It replaces the page at `frame`, which the callers take from
+    // a `SharedPage`: memory that nobody holds a reference into, but for the atomics of
+    // `SharedInfo`.
     Errno::from_result(unsafe { hypercall.call(number::MEMORY_OP, arguments) }).map(drop)
 }

@@ -1,9 +1,10 @@
 //! The network device of a guest: netfront.
 //!
-//! [`Netfront`] keeps several frames in flight in each direction, in pages that are granted to the backend once and
-//! copied from and to: the backend can change a page at any time, but never the data that the guest parses. Every
-//! index, id, offset and length from the backend is checked; a violation disconnects the backend with a
-//! [`NetError`], and [`reconnect`](Netfront::reconnect) starts again.
+//! [`Netfront`] keeps several frames in flight in each direction, in pages that are granted to the
+//! backend once and copied from and to: the backend can change a page at any time, but never the
+//! data that the guest parses. Every index, id, offset and length from the backend is checked; a
+//! violation disconnects the backend with a [`NetError`], and [`reconnect`](Netfront::reconnect)
+//! starts again.
 //!
 //! ```
 //! use xen_sys_lite::fake::{FakeXen, leak_page, netback::FakeNetback, store::FakeStore};
@@ -74,10 +75,7 @@ impl<const TX: usize, const RX: usize> NetPages<TX, RX> {
 
     /// Takes [`COUNT`](Self::COUNT) pages from `page`.
     pub fn new(mut page: impl FnMut() -> SharedPage) -> Self {
-        Self {
-            tx: LentRing::new(&mut page),
-            rx: LentRing::new(&mut page),
-        }
+        Self { tx: LentRing::new(&mut page), rx: LentRing::new(&mut page) }
     }
 }
 
@@ -149,7 +147,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self
     }
 
-    /// Connects to the backend, and waits until it is connected too. Connected already, this does nothing.
+    /// Connects to the backend, and waits until it is connected too. Connected already, this does
+    /// nothing.
     ///
     /// # Errors
     /// See [`NetError`]; the device is not connected then, and this may be tried again.
@@ -164,8 +163,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         result
     }
 
-    /// Closes the connection, if there is one, waits for the backend to do the same, and takes the pages back. Pages the
-    /// backend keeps mapped stay lent, to be used again when it connects.
+    /// Closes the connection, if there is one, waits for the backend to do the same, and takes the
+    /// pages back. Pages the backend keeps mapped stay lent, to be used again when it connects.
     ///
     /// # Errors
     /// See [`NetError`]; the device counts as closed anyway.
@@ -187,8 +186,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.connect(store)
     }
 
-    /// Connects after a restore or migration: the old port and grants do not exist any more, and are not
-    /// touched. Before: [`GrantTable::resume`], and a new `store`.
+    /// Connects after a restore or migration: the old port and grants do not exist any more, and
+    /// are not touched. Before: [`GrantTable::resume`], and a new `store`.
     ///
     /// # Errors
     /// See [`NetError`].
@@ -200,12 +199,14 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     /// Sends a frame (Ethernet header first, complete checksums) without waiting.
     ///
     /// # Errors
-    /// [`NetError::Full`] if all buffers are in flight: the backend's next notification may free some.
+    /// [`NetError::Full`] if all buffers are in flight: the backend's next notification may free
+    /// some.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), NetError> {
         self.send_with_flags(frame, 0)
     }
 
-    /// Copies the next frame into `into`, without waiting. Frames longer than it are dropped and counted.
+    /// Copies the next frame into `into`, without waiting. Frames longer than it are dropped and
+    /// counted.
     ///
     /// # Errors
     /// [`NetError::NotConnected`], and errors of a backend that violates the protocol.
@@ -213,9 +214,7 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
         let (received, notify) = self.receiver.receive(into, &mut self.statistics)?;
         if notify {
-            self.events
-                .send(connection.port)
-                .map_err(NetError::Hypercall)?;
+            self.events.send(connection.port).map_err(NetError::Hypercall)?;
         }
         Ok(received)
     }
@@ -231,14 +230,15 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.transmitter.has_room(&mut self.statistics)
     }
 
-    /// Whether a frame waits to be received: for a user of the device whose notifications somebody else may have taken.
+    /// Whether a frame waits to be received: for a user of the device whose notifications somebody
+    /// else may have taken.
     #[must_use]
     pub fn has_received(&self) -> bool {
         self.receiver.has_received()
     }
 
-    /// The port for the backend's notifications: handle it in an [`Upcall`](crate::events::Upcall) and unmask it, to be
-    /// woken. It changes with each connection.
+    /// The port for the backend's notifications: handle it in an [`Upcall`](crate::events::Upcall)
+    /// and unmask it, to be woken. It changes with each connection.
     #[must_use]
     pub fn port(&self) -> Option<Port> {
         self.connection.as_ref().map(|connection| connection.port)
@@ -265,15 +265,13 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     fn send_with_flags(&mut self, frame: &[u8], flags: u16) -> Result<(), NetError> {
         let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
         if self.transmitter.send(frame, flags, &mut self.statistics)? {
-            self.events
-                .send(connection.port)
-                .map_err(NetError::Hypercall)?;
+            self.events.send(connection.port).map_err(NetError::Hypercall)?;
         }
         Ok(())
     }
 
-    /// Releases port and grants. After a migration the port's number may belong to another channel: `port_is_ours` is then
-    /// false, and the port is not closed.
+    /// Releases port and grants. After a migration the port's number may belong to another channel:
+    /// `port_is_ours` is then false, and the port is not closed.
     fn release(&mut self, port_is_ours: bool) {
         if let Some(connection) = self.connection.take()
             && port_is_ours

@@ -3,10 +3,7 @@
 //! The other side may write at any time, so nothing here makes a reference to such memory: a
 //! [`SharedPage`] copies values in and out, of plain types, at offsets it checks.
 
-#![allow(
-    unsafe_code,
-    reason = "shared memory is reached through raw pointers here"
-)]
+#![allow(unsafe_code, reason = "shared memory is reached through raw pointers here")]
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -35,7 +32,8 @@ impl Frame {
     }
 }
 
-/// One page of zeros for a static: to hold the hypercalls, the shared information, a ring, a buffer.
+/// One page of zeros for a static: to hold the hypercalls, the shared information, a ring, a
+/// buffer.
 ///
 /// ```
 /// use xen_sys_lite::PageMemory;
@@ -45,7 +43,8 @@ impl Frame {
 #[repr(C, align(4096))]
 pub struct PageMemory(UnsafeCell<[u8; PAGE_SIZE]>);
 
-// SAFETY: the only access is through the raw pointer of `base`, whose users state their own contract.
+// SAFETY: the only access is through the raw pointer of `base`, whose users state their own
+// contract.
 unsafe impl Sync for PageMemory {}
 
 impl PageMemory {
@@ -77,8 +76,8 @@ impl fmt::Debug for PageMemory {
 
 /// A page that another domain or Xen may read and write.
 ///
-/// Move-only, so that a page has one purpose at a time. It is not freed when dropped: the memory belongs to its
-/// creator.
+/// Move-only, so that a page has one purpose at a time. It is not freed when dropped: the memory
+/// belongs to its creator.
 #[derive(Debug)]
 pub struct SharedPage {
     base: NonNull<u8>,
@@ -87,7 +86,8 @@ pub struct SharedPage {
 
 // SAFETY: the page is reached by volatile and atomic accesses only, from any vCPU.
 unsafe impl Send for SharedPage {}
-// SAFETY: as above; a race between two vCPUs of the guest yields mixed data, as one with the other side.
+// SAFETY: as above; a race between two vCPUs of the guest yields mixed data, as one with the other
+// side.
 unsafe impl Sync for SharedPage {}
 
 /// An access that would leave the page, or is not aligned.
@@ -101,11 +101,7 @@ pub struct OutOfPage {
 
 impl fmt::Display for OutOfPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} bytes at offset {} leave the page",
-            self.len, self.offset
-        )
+        write!(f, "{} bytes at offset {} leave the page", self.len, self.offset)
     }
 }
 
@@ -136,15 +132,17 @@ impl SharedPage {
     /// Takes ownership of a page.
     ///
     /// # Safety
-    /// `base` is the virtual address of a page, aligned to 4,096 bytes and mapped for reading and writing
-    /// for as long as the guest runs; `frame` is where it lies in guest-physical memory; nothing else in the
-    /// guest reaches the page while the `SharedPage` exists (but for the other side's own accesses).
+    /// `base` is the virtual address of a page, aligned to 4,096 bytes and mapped for reading and
+    /// writing for as long as the guest runs; `frame` is where it lies in guest-physical memory;
+    /// nothing else in the guest reaches the page while the `SharedPage` exists (but for the other
+    /// side's own accesses).
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, frame: Frame) -> Self {
         Self { base, frame }
     }
 
-    /// Takes ownership of a page in an identity-mapped guest, where virtual and physical addresses are equal.
+    /// Takes ownership of a page in an identity-mapped guest, where virtual and physical addresses
+    /// are equal.
     ///
     /// # Safety
     /// As [`SharedPage::new`], and the page is identity-mapped.
@@ -269,18 +267,15 @@ impl SharedPage {
     }
 
     fn index(&self, offset: PageIndex) -> &AtomicU32 {
-        // SAFETY: a `PageIndex` is aligned and inside the page, which stays mapped; a `u32` that both sides
-        // change is an atomic to us.
+        // SAFETY: a `PageIndex` is aligned and inside the page, which stays mapped; a `u32` that
+        // both sides change is an atomic to us.
         unsafe { AtomicU32::from_ptr(self.base.add(offset.0).cast().as_ptr()) }
     }
 
     fn place<T>(&self, offset: usize) -> Result<NonNull<T>, OutOfPage> {
         check(offset, size_of::<T>())?;
         if !offset.is_multiple_of(align_of::<T>()) {
-            return Err(OutOfPage {
-                offset,
-                len: size_of::<T>(),
-            });
+            return Err(OutOfPage { offset, len: size_of::<T>() });
         }
         // SAFETY: checked to be inside the page.
         Ok(unsafe { self.base.add(offset) }.cast())

@@ -1,10 +1,11 @@
-//! The numbers of PSCI (Arm DEN 0022), by which a guest on aarch64 starts and stops its vCPUs, without the call: see
-//! [`vcpu`](crate::vcpu).
+//! The numbers of PSCI (Arm DEN 0022), by which a guest on aarch64 starts and stops its vCPUs,
+//! without the call: see [`vcpu`](crate::vcpu).
 
 use crate::errno::Errno;
 use crate::vcpu::VcpuId;
 
-/// The affinity fields of `MPIDR_EL1` that Xen gives a vCPU: sixteen vCPUs differ in Aff0, the others by Aff1.
+/// The affinity fields of `MPIDR_EL1` that Xen gives a vCPU: sixteen vCPUs differ in Aff0, the
+/// others by Aff1.
 pub(crate) const fn affinity(vcpu: VcpuId) -> u64 {
     let number = vcpu.0 as u64;
     number >> 4 << 8 | number & 0xf
@@ -58,12 +59,9 @@ mod tests {
     /// Guards against a stack that is used again while its vCPU may still run.
     #[test]
     fn only_a_vcpu_that_is_off_is_not_up() {
-        for (value, expected) in [
-            (0, Ok(true)),
-            (1, Ok(false)),
-            (2, Ok(true)),
-            (-2, Err(Errno::EINVAL)),
-        ] {
+        for (value, expected) in
+            [(0, Ok(true)), (1, Ok(false)), (2, Ok(true)), (-2, Err(Errno::EINVAL))]
+        {
             assert_eq!(is_up(value), expected);
         }
     }

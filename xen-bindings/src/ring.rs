@@ -1,8 +1,8 @@
 //! The frontend's half of a shared ring; the backend is not trusted.
 //!
-//! Indices are private; data from the backend is read once, checked, and then used. A producer index that jumps is
-//! an error, after which the ring is not used again. Only the frontend's own indices select slots, so no value from
-//! the backend can lead out of the page.
+//! Indices are private; data from the backend is read once, checked, and then used. A producer
+//! index that jumps is an error, after which the ring is not used again. Only the frontend's own
+//! indices select slots, so no value from the backend can lead out of the page.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -51,14 +51,8 @@ pub enum RingError {
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ProducerJumped {
-                claimed,
-                outstanding,
-            } => {
-                write!(
-                    f,
-                    "the backend claims {claimed} responses to {outstanding} requests"
-                )
+            Self::ProducerJumped { claimed, outstanding } => {
+                write!(f, "the backend claims {claimed} responses to {outstanding} requests")
             }
             Self::Broken => f.write_str("the ring is not used after an earlier error"),
         }
@@ -151,8 +145,7 @@ impl<P: Protocol> FrontRing<P> {
         if self.free() == 0 || self.broken {
             return Err(RingFull);
         }
-        page.write(Self::offset(self.next_request_slot()), request)
-            .map_err(|_| RingFull)?;
+        page.write(Self::offset(self.next_request_slot()), request).map_err(|_| RingFull)?;
         self.request_producer = self.request_producer.wrapping_add(1);
         Ok(())
     }
@@ -186,8 +179,8 @@ impl<P: Protocol> FrontRing<P> {
         }
     }
 
-    /// Requests a notification with the next response, and returns whether a response arrived meanwhile: if so,
-    /// check the ring again instead of sleeping.
+    /// Requests a notification with the next response, and returns whether a response arrived
+    /// meanwhile: if so, check the ring again instead of sleeping.
     ///
     /// # Errors
     /// As [`response`](Self::response).
@@ -197,7 +190,8 @@ impl<P: Protocol> FrontRing<P> {
         Ok(self.claimed(page)? != 0)
     }
 
-    /// Whether a response waits, or the backend has written an index that [`response`](Self::response) rejects.
+    /// Whether a response waits, or the backend has written an index that
+    /// [`response`](Self::response) rejects.
     #[must_use]
     pub fn has_response(&self, page: &SharedPage) -> bool {
         !self.broken && page.load_index(RESPONSE_PRODUCER) != self.response_consumer
@@ -213,15 +207,10 @@ impl<P: Protocol> FrontRing<P> {
         if self.broken {
             return Err(RingError::Broken);
         }
-        let claimed = page
-            .load_index(RESPONSE_PRODUCER)
-            .wrapping_sub(self.response_consumer);
+        let claimed = page.load_index(RESPONSE_PRODUCER).wrapping_sub(self.response_consumer);
         let outstanding = self.outstanding();
         if claimed > outstanding {
-            return Err(self.fail(RingError::ProducerJumped {
-                claimed,
-                outstanding,
-            }));
+            return Err(self.fail(RingError::ProducerJumped { claimed, outstanding }));
         }
         Ok(claimed)
     }
@@ -267,11 +256,7 @@ mod tests {
         let mut ring = FrontRing::<Numbers>::init(&page);
         // Shortly before the 32-bit indices wrap.
         let start = u32::MAX - 700;
-        (
-            ring.request_producer,
-            ring.published,
-            ring.response_consumer,
-        ) = (start, start, start);
+        (ring.request_producer, ring.published, ring.response_consumer) = (start, start, start);
         page.store_index(RESPONSE_PRODUCER, start);
         page.store_index(REQUEST_PRODUCER, start);
         let mut consumer = start;
@@ -303,10 +288,7 @@ mod tests {
             ring.request(&page, 1).unwrap();
             let _ = ring.push(&page);
             page.store_index(RESPONSE_PRODUCER, jump);
-            let expected = RingError::ProducerJumped {
-                claimed: jump,
-                outstanding: 1,
-            };
+            let expected = RingError::ProducerJumped { claimed: jump, outstanding: 1 };
             assert_eq!(ring.response(&page), Err(expected));
             page.store_index(RESPONSE_PRODUCER, 1);
             assert_eq!(ring.response(&page), Err(RingError::Broken));
@@ -319,10 +301,7 @@ mod tests {
         let page = leak_page();
         let mut ring = FrontRing::<Numbers>::init(&page);
         page.store_index(RESPONSE_PRODUCER, 1);
-        let expected = RingError::ProducerJumped {
-            claimed: 1,
-            outstanding: 0,
-        };
+        let expected = RingError::ProducerJumped { claimed: 1, outstanding: 0 };
         assert_eq!(ring.ask_for_notification(&page), Err(expected));
     }
 

@@ -1,8 +1,8 @@
 //! How a vCPU's time was spent: running, stolen, blocked, offline.
 //!
-//! Xen keeps the figures in an area the guest [registers](register); reading takes no hypercall, so the
-//! upcall may do it, and another vCPU too. A vCPU has one area: one that is registered later replaces it, and Xen no longer
-//! updates the former. [`times_now`] needs none.
+//! Xen keeps the figures in an area the guest [registers](register); reading takes no hypercall, so
+//! the upcall may do it, and another vCPU too. A vCPU has one area: one that is registered later
+//! replaces it, and Xen no longer updates the former. [`times_now`] needs none.
 //!
 //! ```
 //! use xen_sys_lite::fake::FakeXen;
@@ -30,8 +30,8 @@ use crate::vcpu::VcpuId;
 
 /// Where Xen keeps one vCPU's runstate: a static of the guest.
 ///
-/// Xen writes to its *virtual* address when the vCPU is scheduled, so every page table used by that vCPU must map
-/// it.
+/// Xen writes to its *virtual* address when the vCPU is scheduled, so every page table used by that
+/// vCPU must map it.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct RunstateArea(RunstateInfo);
@@ -69,13 +69,14 @@ pub struct Runstate {
 }
 
 impl Runstate {
-    /// Running time at system time `now_ns`: the total, plus the time since a running vCPU was scheduled.
+    /// Running time at system time `now_ns`: the total, plus the time since a running vCPU was
+    /// scheduled.
     #[must_use]
     pub const fn running_at(&self, now_ns: u64) -> u64 {
         match self.state {
-            State::Running => self
-                .running_ns
-                .saturating_add(now_ns.saturating_sub(self.entered_ns)),
+            State::Running => {
+                self.running_ns.saturating_add(now_ns.saturating_sub(self.entered_ns))
+            }
             _ => self.running_ns,
         }
     }
@@ -107,11 +108,8 @@ impl RunstateArea {
     pub fn try_read(&self) -> Option<Runstate> {
         let entered = self.0.state_entry_time.load(Ordering::Acquire);
         let state = self.0.state.load(Ordering::Relaxed);
-        let [running, runnable, blocked, offline] = self
-            .0
-            .time
-            .each_ref()
-            .map(|time| time.load(Ordering::Relaxed));
+        let [running, runnable, blocked, offline] =
+            self.0.time.each_ref().map(|time| time.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let unchanged = self.0.state_entry_time.load(Ordering::Relaxed) == entered;
         (entered & RUNSTATE_UPDATE == 0 && unchanged).then_some(Runstate {
@@ -155,8 +153,9 @@ pub fn register(
     operations::register_runstate(hypercall, vcpu, area)
 }
 
-/// Time that `vcpu` has spent running, runnable, blocked and offline until now, ns since it was made: by a hypercall, for a
-/// guest whose area is another's. Any vCPU may be named. Xen has the call on x86 only.
+/// Time that `vcpu` has spent running, runnable, blocked and offline until now, ns since it was
+/// made: by a hypercall, for a guest whose area is another's. Any vCPU may be named. Xen has the
+/// call on x86 only.
 ///
 /// # Errors
 /// `ENOENT` for a vCPU that does not exist, `ENOSYS` or `EINVAL` on Arm.
@@ -166,10 +165,12 @@ pub fn times_now(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<[u64; 4], E
     Ok(info.time.map(AtomicU64::into_inner))
 }
 
-/// Has Xen mark updates under way, so that areas of other vCPUs can be read consistently. Once per domain.
+/// Has Xen mark updates under way, so that areas of other vCPUs can be read consistently. Once per
+/// domain.
 ///
 /// # Errors
-/// `ENOSYS` or `EINVAL` from a Xen that does not know the flag; the vCPU's own area is consistent still.
+/// `ENOSYS` or `EINVAL` from a Xen that does not know the flag; the vCPU's own area is consistent
+/// still.
 pub fn enable_update_flag(hypercall: &impl Hypercall) -> Result<(), Errno> {
     operations::vm_assist_enable(hypercall, VMASST_TYPE_RUNSTATE_UPDATE_FLAG)
 }
@@ -184,9 +185,7 @@ mod tests {
     fn an_update_under_way_is_not_read() {
         let area = RunstateArea::new();
         area.0.time[1].store(7, Ordering::Relaxed);
-        area.0
-            .state_entry_time
-            .store(RUNSTATE_UPDATE | 5, Ordering::Relaxed);
+        area.0.state_entry_time.store(RUNSTATE_UPDATE | 5, Ordering::Relaxed);
         assert_eq!(area.try_read(), None);
         area.0.state_entry_time.store(5, Ordering::Relaxed);
         assert_eq!(area.try_read().unwrap().stolen_ns, 7);
@@ -205,10 +204,7 @@ mod tests {
         xen.steal(VcpuId(0), 700);
         let later = LATER.read();
         assert_eq!(AREA.read().stolen_ns, 0);
-        assert_eq!(
-            times_now(&xen, VcpuId(0)),
-            Ok([later.running_ns, 700, 0, 0])
-        );
+        assert_eq!(times_now(&xen, VcpuId(0)), Ok([later.running_ns, 700, 0, 0]));
         assert_eq!(times_now(&xen, VcpuId(9)), Err(Errno::ENOENT));
     }
 

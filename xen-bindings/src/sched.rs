@@ -21,8 +21,8 @@ pub enum ShutdownReason {
 /// How a [`suspend`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// In a new domain, restored or migrated: event channels, grants, registered areas, the shared page and
-    /// the base of the clock are to be set up again.
+    /// In a new domain, restored or migrated: event channels, grants, registered areas, the shared
+    /// page and the base of the clock are to be set up again.
     InNewDomain,
     /// In the same domain: the suspend was cancelled, or was a checkpoint. Nothing has changed.
     InSameDomain,
@@ -38,8 +38,8 @@ pub fn yield_now(hypercall: &impl Hypercall) -> Result<(), Errno> {
 
 /// Sleeps until an event is to be delivered to this vCPU.
 ///
-/// Xen looks for pending events once more after marking the vCPU blocked, so none is slept through. A PVH
-/// guest may as well use `sti; hlt`.
+/// Xen looks for pending events once more after marking the vCPU blocked, so none is slept through.
+/// A PVH guest may as well use `sti; hlt`.
 ///
 /// # Errors
 /// None is known; the hypercall's error is passed on.
@@ -50,8 +50,8 @@ pub fn block(hypercall: &impl Hypercall) -> Result<(), Errno> {
 /// Sleeps until one of `ports` is pending, or system time reaches `deadline_ns`.
 ///
 /// The ports may be masked, and stay pending: clear them with
-/// [`take_pending`](crate::events::EventChannels::take_pending) before handling their events. The sleep also ends
-/// when an interrupt is to be delivered.
+/// [`take_pending`](crate::events::EventChannels::take_pending) before handling their events. The
+/// sleep also ends when an interrupt is to be delivered.
 ///
 /// # Errors
 /// `EINVAL` for more than 128 ports or an invalid port.
@@ -61,11 +61,7 @@ pub fn poll(
     deadline_ns: Option<u64>,
 ) -> Result<(), Errno> {
     // Zero means no deadline to Xen; a deadline of zero has passed, as one of 1 ns has.
-    operations::poll(
-        hypercall,
-        ports,
-        deadline_ns.map_or(0, |deadline| deadline.max(1)),
-    )
+    operations::poll(hypercall, ports, deadline_ns.map_or(0, |deadline| deadline.max(1)))
 }
 
 /// Ends the domain. Returns only if Xen refused.
@@ -86,15 +82,14 @@ pub fn shutdown(hypercall: &impl Hypercall, reason: ShutdownReason) -> Errno {
 
 /// Suspends the domain for a save or migration, and returns when it runs again.
 ///
-/// Before: devices closed or ready to reconnect, the other vCPUs stopped, interrupts off. The tools ask for
-/// it by writing `suspend` to `control/shutdown` in xenstore; the guest answers by clearing that node.
+/// Before: devices closed or ready to reconnect, the other vCPUs stopped, interrupts off. The tools
+/// ask for it by writing `suspend` to `control/shutdown` in xenstore; the guest answers by clearing
+/// that node.
 ///
 /// # Errors
 /// The hypercall's.
 pub fn suspend(hypercall: &impl Hypercall) -> Result<Woken, Errno> {
-    let mut argument = abi::Shutdown {
-        reason: shutdown::SUSPEND,
-    };
+    let mut argument = abi::Shutdown { reason: shutdown::SUSPEND };
     match issue::<SchedShutdown>(hypercall, &mut argument)? {
         0 => Ok(Woken::InNewDomain),
         _ => Ok(Woken::InSameDomain),

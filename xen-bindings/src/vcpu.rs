@@ -21,18 +21,19 @@ impl From<u32> for VcpuId {
     }
 }
 
-/// Moves `vcpu`'s information out of the shared page to `place`. The shared page has that of the first
-/// [`LEGACY_MAX_VCPUS`](crate::abi::LEGACY_MAX_VCPUS) only: 32 on x86-64, one on aarch64.
+/// Moves `vcpu`'s information out of the shared page to `place`. The shared page has that of the
+/// first [`LEGACY_MAX_VCPUS`](crate::abi::LEGACY_MAX_VCPUS) only: 32 on x86-64, one on aarch64.
 ///
-/// Once per vCPU and life of the domain; after a restore or migration it must be done again. Events that
-/// were pending stay so.
+/// Once per vCPU and life of the domain; after a restore or migration it must be done again. Events
+/// that were pending stay so.
 ///
 /// # Safety
-/// `physical_address` is the guest-physical address of `place`. (That both have the same offset in their page
-/// is checked, and that the place does not cross a page.)
+/// `physical_address` is the guest-physical address of `place`. (That both have the same offset in
+/// their page is checked, and that the place does not cross a page.)
 ///
 /// # Errors
-/// `EINVAL` for a place that crosses a page; `EINVAL` (`EBUSY` from newer versions) if it was done before; `ENOENT` for a vCPU that does not exist.
+/// `EINVAL` for a place that crosses a page; `EINVAL` (`EBUSY` from newer versions) if it was done
+/// before; `ENOENT` for a vCPU that does not exist.
 pub unsafe fn register_vcpu_info(
     hypercall: &impl Hypercall,
     vcpu: VcpuId,
@@ -56,7 +57,7 @@ pub unsafe fn register_vcpu_info(
         0,
         0,
     ];
-    // SAFETY: Xen reads the argument and writes the place from now on. By the caller's contract the address
-    // is that of `place`, which lives for ever and whose fields are atomics.
+    // SAFETY: Xen reads the argument and writes the place from now on. By the caller's contract the
+    // address is that of `place`, which lives for ever and whose fields are atomics.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }

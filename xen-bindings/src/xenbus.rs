@@ -83,11 +83,7 @@ impl fmt::Display for XenbusState {
 /// See [`StoreError`]; an end that is not there is [`XenbusState::Absent`], no error.
 pub fn state(tree: &mut impl Tree, end: &str) -> Result<XenbusState, StoreError> {
     let number = tree.read_number_or(Path::join(end, "state"), 0)?;
-    Ok(if number == 0 {
-        XenbusState::Absent
-    } else {
-        XenbusState::from_number(number)
-    })
+    Ok(if number == 0 { XenbusState::Absent } else { XenbusState::from_number(number) })
 }
 
 /// Writes the state of the end whose directory is `end`.
@@ -98,8 +94,8 @@ pub fn set_state(tree: &mut impl Tree, end: &str, state: XenbusState) -> Result<
     tree.write_number(Path::join(end, "state"), state.number())
 }
 
-/// Waits until `done` accepts the state of `end`, or system time reaches `deadline_ns`; returns the last observed
-/// state in both cases. Uses `watch` for this.
+/// Waits until `done` accepts the state of `end`, or system time reaches `deadline_ns`; returns the
+/// last observed state in both cases. Uses `watch` for this.
 ///
 /// # Errors
 /// See [`StoreError`].
@@ -150,10 +146,7 @@ mod tests {
             assert_eq!(state.number(), number);
         }
         for number in [9, u64::from(u32::MAX) + 2] {
-            assert_eq!(
-                XenbusState::from_number(number),
-                XenbusState::Unsupported(number)
-            );
+            assert_eq!(XenbusState::from_number(number), XenbusState::Unsupported(number));
         }
     }
 
@@ -175,9 +168,8 @@ mod tests {
         let daemon = FakeStore::new(&xen);
         let mut store = daemon.connect(&xen);
         let deadline = xen.now_ns() + 1_000;
-        let found = wait_state(&mut store, END, WATCH, deadline, |state| {
-            state == XenbusState::Connected
-        });
+        let found =
+            wait_state(&mut store, END, WATCH, deadline, |state| state == XenbusState::Connected);
         assert_eq!(found, Ok(XenbusState::Absent));
         assert_eq!(xen.now_ns(), deadline);
         daemon.set("/local/domain/0/backend/vif/1/0/state", "1");
@@ -188,9 +180,8 @@ mod tests {
                 daemon.set("/local/domain/0/backend/vif/1/0/state", "4");
             }
         });
-        let found = wait_state(&mut store, END, WATCH, u64::MAX, |state| {
-            state == XenbusState::Connected
-        });
+        let found =
+            wait_state(&mut store, END, WATCH, u64::MAX, |state| state == XenbusState::Connected);
         assert_eq!(found, Ok(XenbusState::Connected));
     }
 }

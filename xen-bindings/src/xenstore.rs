@@ -1,7 +1,8 @@
 //! A client of xenstore, the host's tree of small strings, over its shared ring.
 //!
-//! Nothing is allocated: answers are copied into the caller's buffers. Xenstore is not trusted with more
-//! than that: an answer that does not fit its request is a [`ProtocolError`], and ends the use of the ring.
+//! Nothing is allocated: answers are copied into the caller's buffers. Xenstore is not trusted with
+//! more than that: an answer that does not fit its request is a [`ProtocolError`], and ends the use
+//! of the ring.
 //!
 //! ```
 //! use xen_sys_lite::fake::{FakeXen, store::FakeStore};
@@ -118,7 +119,8 @@ impl<C: Channel> Store<C> {
     /// Reports changes at and below `path` under `id`. The first report arrives at once.
     ///
     /// # Errors
-    /// [`Errno::EEXIST`](crate::Errno::EEXIST) as a refusal if the same path already has the same id.
+    /// [`Errno::EEXIST`](crate::Errno::EEXIST) as a refusal if the same path already has the same
+    /// id.
     pub fn watch<'p>(&mut self, path: impl Into<Path<'p>>, id: WatchId) -> Result<(), StoreError> {
         self.change_watch(message::WATCH, path.into(), id)
     }
@@ -149,7 +151,8 @@ impl<C: Channel> Store<C> {
         Ok(core::mem::take(&mut self.fired))
     }
 
-    /// Waits until a watch fires or system time reaches `deadline_ns`; then as [`take_fired`](Self::take_fired).
+    /// Waits until a watch fires or system time reaches `deadline_ns`; then as
+    /// [`take_fired`](Self::take_fired).
     ///
     /// # Errors
     /// As [`take_fired`](Self::take_fired).
@@ -163,7 +166,8 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// Begins a transaction: its changes appear together at its [commit](Transaction::commit), or not at all.
+    /// Begins a transaction: its changes appear together at its [commit](Transaction::commit), or
+    /// not at all.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -185,8 +189,8 @@ impl<C: Channel> Store<C> {
     /// Runs `changes` in a transaction, and repeats it while concurrent changes interfere.
     ///
     /// # Errors
-    /// The error of `changes`, which cancels the transaction; or [`Errno::EAGAIN`](crate::Errno::EAGAIN) as a
-    /// refusal after 64 attempts.
+    /// The error of `changes`, which cancels the transaction; or
+    /// [`Errno::EAGAIN`](crate::Errno::EAGAIN) as a refusal after 64 attempts.
     pub fn in_transaction<T>(
         &mut self,
         mut changes: impl FnMut(&mut Transaction<'_, C>) -> Result<T, StoreError>,
@@ -224,27 +228,16 @@ impl<C: Channel> Store<C> {
         reply: &mut [u8],
     ) -> Result<usize, StoreError> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let len = u32::try_from(len)
-            .ok()
-            .filter(|len| *len <= abi::PAYLOAD_MAX);
+        let len = u32::try_from(len).ok().filter(|len| *len <= abi::PAYLOAD_MAX);
         let len = len.ok_or(StoreError::RequestTooLong)?;
         if self.broken {
             return Err(StoreError::Broken);
         }
         self.last_request = self.last_request.wrapping_add(1).max(1);
-        let expected = Expected {
-            kind,
-            request_id: self.last_request,
-            transaction_id,
-        };
+        let expected = Expected { kind, request_id: self.last_request, transaction_id };
         let deadline = self.channel.now_ns().saturating_add(self.timeout_ns);
 
-        let header = Header {
-            kind,
-            request_id: expected.request_id,
-            transaction_id,
-            len,
-        };
+        let header = Header { kind, request_id: expected.request_id, transaction_id, len };
         self.send(&incoming::encode(header), deadline)?;
         for piece in pieces {
             self.send(piece, deadline)?;
@@ -282,8 +275,8 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// Writes all of `bytes`. A request that a timeout cuts short cannot be taken back: the ring is not used
-    /// again then.
+    /// Writes all of `bytes`. A request that a timeout cuts short cannot be taken back: the ring is
+    /// not used again then.
     fn send(&mut self, mut bytes: &[u8], deadline: u64) -> Result<(), StoreError> {
         while !bytes.is_empty() {
             let count = match self.requests.write(&self.page, bytes) {
@@ -337,8 +330,8 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// Notifies xenstore. If that fails, a message may be in the ring in part, or read in part; the ring is not
-    /// used again then.
+    /// Notifies xenstore. If that fails, a message may be in the ring in part, or read in part; the
+    /// ring is not used again then.
     fn notify(&mut self) -> Result<(), StoreError> {
         self.channel.notify().map_err(|errno| {
             self.broken = true;
@@ -414,29 +407,22 @@ mod tests {
         }
     }
 
-    /// Guards against a second request in the middle of the first: a request longer than the ring, a whole one,
-    /// or an answer that is half read when a notification fails.
+    /// Guards against a second request in the middle of the first: a request longer than the ring,
+    /// a whole one, or an answer that is half read when a notification fails.
     #[test]
     fn a_failed_notification_ends_the_use_of_the_ring() {
         let value = [b'x'; 3000];
         for fails_at in 1..=8 {
             let (_, daemon, mut store) = connected();
             store.write("long", &value).unwrap();
-            let channel = Unreliable {
-                channel: *store.channel(),
-                notifications: Cell::new(0),
-                fails_at,
-            };
+            let channel =
+                Unreliable { channel: *store.channel(), notifications: Cell::new(0), fails_at };
             let mut store = Store::new(store.into_page(), channel);
             let mut buffer = [0; 4096];
             let written = store.write("a", &value);
             let result = written.and_then(|()| store.read("long", &mut buffer).map(|_| ()));
             assert_eq!(result, Err(StoreError::Notify(Errno::EINVAL)), "{fails_at}");
-            assert_eq!(
-                store.write("b", b"y"),
-                Err(StoreError::Broken),
-                "{fails_at}"
-            );
+            assert_eq!(store.write("b", b"y"), Err(StoreError::Broken), "{fails_at}");
             assert_eq!(store.take_fired(), Err(StoreError::Broken), "{fails_at}");
             assert_eq!(daemon.get("/local/domain/1/b"), None, "{fails_at}");
         }
@@ -450,15 +436,9 @@ mod tests {
         assert_eq!(store.read("data/x", &mut buffer), Ok(&b"with\0zero"[..]));
         store.write_number("data/n", u64::MAX).unwrap();
         assert_eq!(store.read_number("data/n"), Ok(u64::MAX));
-        assert_eq!(
-            daemon.get("/local/domain/1/data/n").unwrap(),
-            "18446744073709551615"
-        );
+        assert_eq!(daemon.get("/local/domain/1/data/n").unwrap(), "18446744073709551615");
         store.remove("data").unwrap();
-        assert_eq!(
-            store.read_number("data/n"),
-            Err(StoreError::Refused(Errno::ENOENT))
-        );
+        assert_eq!(store.read_number("data/n"), Err(StoreError::Refused(Errno::ENOENT)));
         assert_eq!(store.read_number_or("data/n", 7), Ok(7));
     }
 
@@ -470,10 +450,7 @@ mod tests {
         store.write("a", &value).unwrap();
         let mut buffer = vec![0; 4096];
         assert_eq!(store.read("a", &mut buffer), Ok(&value[..]));
-        assert_eq!(
-            store.write("a", &[0; 4096]),
-            Err(StoreError::RequestTooLong)
-        );
+        assert_eq!(store.write("a", &[0; 4096]), Err(StoreError::RequestTooLong));
     }
 
     #[test]
@@ -493,10 +470,7 @@ mod tests {
         let (_, _, mut store) = connected();
         assert_eq!(store.make(""), Err(StoreError::BadPath));
         assert_eq!(store.make("a\0b"), Err(StoreError::BadPath));
-        assert_eq!(
-            store.write("/local/domain/0/x", b""),
-            Err(StoreError::Refused(Errno::EACCES))
-        );
+        assert_eq!(store.write("/local/domain/0/x", b""), Err(StoreError::Refused(Errno::EACCES)));
         store.write("a", b"12x").unwrap();
         assert_eq!(store.read_number("a"), Err(StoreError::BadValue));
         store.write("a", b"99999999999999999999999999").unwrap();
@@ -515,11 +489,7 @@ mod tests {
         store.unwatch("control/shutdown", WATCH).unwrap();
         daemon.set("/local/domain/1/control/shutdown", "");
         assert!(store.wait_fired(deadline).unwrap().is_empty());
-        assert_eq!(
-            xen.now_ns(),
-            deadline,
-            "waited until the deadline, not longer"
-        );
+        assert_eq!(xen.now_ns(), deadline, "waited until the deadline, not longer");
     }
 
     /// Guards against losing an event that comes between a request and its answer.
@@ -564,7 +534,8 @@ mod tests {
         assert_eq!(result, Err(StoreError::Refused(Errno::EAGAIN)));
     }
 
-    /// Guards against a guest that hangs with its xenstore, and against taking a late answer for another's.
+    /// Guards against a guest that hangs with its xenstore, and against taking a late answer for
+    /// another's.
     #[test]
     fn silence_times_out_and_a_late_answer_is_thrown_away() {
         let (xen, daemon, mut store) = connected();
@@ -583,11 +554,7 @@ mod tests {
     #[test]
     fn a_flood_of_events_does_not_hold_the_guest() {
         let (xen, daemon, mut store) = connected();
-        let header = Header {
-            kind: message::WATCH_EVENT,
-            len: 5,
-            ..Header::default()
-        };
+        let header = Header { kind: message::WATCH_EVENT, len: 5, ..Header::default() };
         let flood = [&encode(header)[..], b"a\x0063\0"].concat().repeat(40);
         daemon.be_silent(true);
         let ring = daemon.ring();
@@ -605,10 +572,7 @@ mod tests {
         let before = xen.now_ns();
         assert_eq!(store.make("a"), Err(StoreError::TimedOut));
         assert!(xen.now_ns() - before <= DEFAULT_TIMEOUT_NS + 10_000_000);
-        assert!(
-            store.take_fired().unwrap().contains(WATCH),
-            "returns, flood or not"
-        );
+        assert!(store.take_fired().unwrap().contains(WATCH), "returns, flood or not");
     }
 
     /// A daemon that lies: each lie is its own error, and the ring is not used again.
@@ -616,29 +580,11 @@ mod tests {
     fn answers_that_lie_are_errors() {
         type Lie = fn(&mut Header, &mut Vec<u8>);
         let lies: [(Lie, ProtocolError); 5] = [
-            (
-                |header, _| header.request_id = 99,
-                ProtocolError::UnexpectedReply { request_id: 99 },
-            ),
-            (
-                |header, _| header.len = 4097,
-                ProtocolError::TooLong { len: 4097 },
-            ),
-            (
-                |header, _| header.len = u32::MAX,
-                ProtocolError::TooLong { len: u32::MAX },
-            ),
-            (
-                |header, _| header.kind = 11,
-                ProtocolError::WrongType {
-                    expected: 2,
-                    got: 11,
-                },
-            ),
-            (
-                |header, _| header.transaction_id = 5,
-                ProtocolError::WrongTransaction { got: 5 },
-            ),
+            (|header, _| header.request_id = 99, ProtocolError::UnexpectedReply { request_id: 99 }),
+            (|header, _| header.len = 4097, ProtocolError::TooLong { len: 4097 }),
+            (|header, _| header.len = u32::MAX, ProtocolError::TooLong { len: u32::MAX }),
+            (|header, _| header.kind = 11, ProtocolError::WrongType { expected: 2, got: 11 }),
+            (|header, _| header.transaction_id = 5, ProtocolError::WrongTransaction { got: 5 }),
         ];
         for (lie, expected) in lies {
             let (_, daemon, mut store) = connected();
@@ -666,12 +612,7 @@ mod tests {
     #[test]
     fn an_answer_nobody_asked_for_is_an_error() {
         let (xen, daemon, mut store) = connected();
-        daemon.inject(&encode(Header {
-            kind: 2,
-            request_id: 1,
-            transaction_id: 0,
-            len: 0,
-        }));
+        daemon.inject(&encode(Header { kind: 2, request_id: 1, transaction_id: 0, len: 0 }));
         daemon.run(xen);
         let expected = ProtocolError::UnexpectedReply { request_id: 1 };
         assert_eq!(store.take_fired(), Err(StoreError::Protocol(expected)));
@@ -679,47 +620,26 @@ mod tests {
 
     #[test]
     fn a_transaction_id_that_is_no_number_is_an_error() {
-        for id in [
-            "",
-            "x",
-            "0",
-            "4294967296",
-            "-1",
-            "+1",
-            "11111111111111111111",
-        ] {
+        for id in ["", "x", "0", "4294967296", "-1", "+1", "11111111111111111111"] {
             let (_, daemon, mut store) = connected();
             daemon.tamper(move |header, body| {
                 *body = id.as_bytes().to_vec();
                 header.len = body.len() as u32;
             });
             let error = store.transaction().map(|_| ()).unwrap_err();
-            assert_eq!(
-                error,
-                StoreError::Protocol(ProtocolError::BadPayload),
-                "{id:?}"
-            );
+            assert_eq!(error, StoreError::Protocol(ProtocolError::BadPayload), "{id:?}");
         }
     }
 
     /// Watch events carry free text: any of it is survived, and only our tokens count.
     #[test]
     fn watch_events_that_lie_are_left_out() {
-        for body in [
-            &b""[..],
-            b"\0",
-            b"\0\0",
-            b"path\0",
-            b"path\x0064\0",
-            b"path\0x\0",
-            b"path\x00999\0",
-        ] {
+        for body in
+            [&b""[..], b"\0", b"\0\0", b"path\0", b"path\x0064\0", b"path\0x\0", b"path\x00999\0"]
+        {
             let (xen, daemon, mut store) = connected();
-            let header = Header {
-                kind: message::WATCH_EVENT,
-                len: body.len() as u32,
-                ..Header::default()
-            };
+            let header =
+                Header { kind: message::WATCH_EVENT, len: body.len() as u32, ..Header::default() };
             daemon.inject(&[&encode(header)[..], body].concat());
             daemon.run(xen);
             assert_eq!(store.take_fired(), Ok(Fired::NONE));

@@ -1,5 +1,6 @@
-//! The code of the rings under the model checker, with a page of loom's cells and a backend that does what Xen's macros do
-//! (`io/ring.h`). A side sleeps until it is notified, so a notification that is lost is a deadlock.
+//! The code of the rings under the model checker, with a page of loom's cells and a backend that
+//! does what Xen's macros do (`io/ring.h`). A side sleeps until it is notified, so a notification
+//! that is lost is a deadlock.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -31,7 +32,8 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
 
-/// What the rings use of a page: four indices, and the first bytes of its entries, whose races the checker reports.
+/// What the rings use of a page: four indices, and the first bytes of its entries, whose races the
+/// checker reports.
 mod page {
     use loom::cell::UnsafeCell;
 
@@ -202,7 +204,8 @@ fn backend(shared: &Shared) {
     }
 }
 
-/// Guards against a slot that is read before it is written or written while it is read, and against both sides asleep.
+/// Guards against a slot that is read before it is written or written while it is read, and against
+/// both sides asleep.
 #[test]
 fn requests_and_responses_pass_one_slot() {
     check(frontend, backend);

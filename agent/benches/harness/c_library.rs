@@ -61,11 +61,7 @@ impl<'p> CGuest<'p> {
         clock: &'p FakePlatform,
         stack: &'p FakePlatform,
         code: Range<u64>,
-        Extras {
-            ring_bytes,
-            live_bytes,
-            more_vcpus,
-        }: Extras,
+        Extras { ring_bytes, live_bytes, more_vcpus }: Extras,
     ) -> Self {
         let library = match (ring_bytes, live_bytes, more_vcpus) {
             (0, 0, _) => load("c-archive", &[]),
@@ -105,11 +101,7 @@ impl<'p> CGuest<'p> {
         };
         // SAFETY: zeros are valid for all three: no option, a null pointer, no function.
         let (mapping, config, ops) = unsafe { std::mem::zeroed() };
-        let mapping = abi::Mapping {
-            start: code.start,
-            end: code.end,
-            ..mapping
-        };
+        let mapping = abi::Mapping { start: code.start, end: code.end, ..mapping };
         let config = abi::Config {
             version: abi::UNIKPROF_ABI_VERSION,
             vcpus: 1 + more_vcpus,
@@ -134,22 +126,10 @@ impl<'p> CGuest<'p> {
         };
         // SAFETY: as the header requires, the context and the memory live as long as the agent.
         let code = unsafe {
-            init(
-                &raw const config,
-                &raw const ops,
-                memory.as_mut_ptr().cast(),
-                memory.len(),
-            )
+            init(&raw const config, &raw const ops, memory.as_mut_ptr().cast(), memory.len())
         };
         assert_eq!(code, 0, "unikprof_init");
-        Self {
-            calls,
-            clock,
-            _context: context,
-            _memory: memory,
-            _ring: ring,
-            _live: live,
-        }
+        Self { calls, clock, _context: context, _memory: memory, _ring: ring, _live: live }
     }
 
     pub(crate) fn event_name(&self, text: &CStr) -> i32 {
@@ -195,10 +175,7 @@ impl<'p> CGuest<'p> {
         // SAFETY: the agent was started.
         let connection = unsafe { (self.calls.open)() };
         assert!(connection >= 0);
-        Stream {
-            guest: self,
-            connection,
-        }
+        Stream { guest: self, connection }
     }
 }
 
@@ -212,12 +189,7 @@ impl Drop for CGuest<'_> {
 
 /// The registers in the C layout.
 pub(crate) fn registers(from: &Registers) -> abi::Registers {
-    abi::Registers {
-        pc: from.pc,
-        sp: from.sp,
-        fp: from.fp,
-        lr: from.lr,
-    }
+    abi::Registers { pc: from.pc, sp: from.sp, fp: from.fp, lr: from.lr }
 }
 
 /// A connection as a byte stream.
@@ -315,15 +287,7 @@ fn load(name: &str, options: &[&str]) -> Library {
     let shared = folder.join("libunikprof.so");
     let mut build = Command::new(env!("CARGO"));
     build
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "unikprof-capi",
-            "--bin",
-            "build-archive",
-            "--",
-        ])
+        .args(["run", "--quiet", "--package", "unikprof-capi", "--bin", "build-archive", "--"])
         .arg(&folder)
         .args(options)
         .current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -28,10 +28,7 @@ pub(crate) const REPETITIONS: usize = 9;
 impl Clock {
     /// Measures the counter's rate against the system's clock, and the empty call.
     pub(crate) fn calibrate() -> Self {
-        let mut clock = Self {
-            cycles_per_ns: cycles_per_ns(),
-            empty_cycles: 0,
-        };
+        let mut clock = Self { cycles_per_ns: cycles_per_ns(), empty_cycles: 0 };
         let mut empty: Vec<u64> = (0..100_000).map(|_| clock.time(|| ())).collect();
         empty.sort_unstable();
         clock.empty_cycles = empty[empty.len() / 2];
@@ -48,22 +45,20 @@ impl Clock {
             family => family,
         };
         let model = leaf.eax >> 4 & 15 | leaf.eax >> 12 & 0xf0;
-        let virtualised = if leaf.ecx >> 31 == 1 {
-            ", virtualised"
-        } else {
-            ""
-        };
+        let virtualised = if leaf.ecx >> 31 == 1 { ", virtualised" } else { "" };
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         format!(
-            "x86-64 family {family} model {model}, {processors} processors{virtualised}; cycle counter {:.3} GHz; \
+            "x86-64 family {family} model {model}, {processors} processors{virtualised}; cycle \
+             counter {:.3} GHz; \
              the empty call ({:.1} ns) is taken off",
             self.cycles_per_ns,
             self.empty_cycles as f64 / self.cycles_per_ns
         )
     }
 
-    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are distinguished by their
-    /// index and take turns, so that other work on the machine affects all equally.
+    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are
+    /// distinguished by their index and take turns, so that other work on the machine affects all
+    /// equally.
     pub(crate) fn series<const N: usize>(
         &self,
         calls: usize,
@@ -82,8 +77,8 @@ impl Clock {
         all.map(|all| self.timing(all, calls))
     }
 
-    /// The same for works without preparation, which take turns call by call: other work on the machine, which comes
-    /// and goes, affects all equally.
+    /// The same for works without preparation, which take turns call by call: other work on the
+    /// machine, which comes and goes, affects all equally.
     pub(crate) fn in_turns<const N: usize>(
         &self,
         calls: usize,
@@ -116,8 +111,8 @@ impl Clock {
         }
     }
 
-    /// Times one call, with fences: earlier instructions are complete when the clock is first read, and the call is
-    /// complete when it is read again.
+    /// Times one call, with fences: earlier instructions are complete when the clock is first read,
+    /// and the call is complete when it is read again.
     #[inline(always)]
     fn time<T>(&self, work: impl FnOnce() -> T) -> u64 {
         fence();
@@ -146,12 +141,7 @@ impl Timing {
 
 impl std::fmt::Display for Timing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            p50,
-            p99,
-            max,
-            noise,
-        } = self;
+        let Self { p50, p99, max, noise } = self;
         write!(f, "{p50:9.1} {p99:9.1} {max:11.1} {noise:7.1}")
     }
 }

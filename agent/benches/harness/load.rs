@@ -17,9 +17,7 @@ impl Load {
         let mut random = Random::new(11);
         Self {
             stacks: (0..count).map(|_| stack(&mut random, frames)).collect(),
-            order: (0..calls)
-                .map(|_| random.below(count as u64) as usize)
-                .collect(),
+            order: (0..calls).map(|_| random.below(count as u64) as usize).collect(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Real stacks through many call sites: functions that call each other at random, and copies of their stacks.
+//! Real stacks through many call sites: functions that call each other at random, and copies of
+//! their stacks.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::arch::asm;
@@ -20,12 +21,7 @@ pub(crate) struct Copied {
 
 /// Makes `depth` nested calls, chosen by `seed`, and copies the stack there.
 pub(crate) fn walk_and_copy(seed: u64, depth: u32, end: u64, code: &CodeMap) -> Copied {
-    let mut visit = Visit {
-        random: Random::new(seed + 1),
-        end,
-        code,
-        copied: None,
-    };
+    let mut visit = Visit { random: Random::new(seed + 1), end, code, copied: None };
     black_box(FUNCTIONS[0](&mut visit, depth));
     visit.copied.unwrap()
 }
@@ -46,11 +42,7 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(stacks: &[Copied]) -> Self {
         let longest = stacks.iter().map(|stack| stack.words.len()).max().unwrap();
-        Self {
-            words: vec![0; longest],
-            base: 0,
-            end: 0,
-        }
+        Self { words: vec![0; longest], base: 0, end: 0 }
     }
 
     pub(crate) fn lay(&mut self, stack: &Copied) {
@@ -112,9 +104,8 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
     let base = std::ptr::with_exposed_provenance::<u64>(sp as usize);
     let size = ((visit.end - sp) / 8) as usize;
     // SAFETY: this thread's stack, from the stack pointer to its end.
-    let mut words: Vec<u64> = (0..size)
-        .map(|index| unsafe { base.add(index).read_volatile() })
-        .collect();
+    let mut words: Vec<u64> =
+        (0..size).map(|index| unsafe { base.add(index).read_volatile() }).collect();
     // The copy ends after the outermost frame with a frame pointer.
     let (mut at, mut return_addresses) = (fp, Vec::new());
     let mut end = sp;
@@ -134,11 +125,7 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
         at = caller_fp;
     }
     words.truncate(((end - sp) / 8) as usize);
-    visit.copied = Some(Copied {
-        registers,
-        words,
-        return_addresses,
-    });
+    visit.copied = Some(Copied { registers, words, return_addresses });
     1
 }
 
@@ -156,10 +143,12 @@ macro_rules! function {
                 $($arm => {
                     // A unique text on both sides of each call, so that no two calls are merged.
                     // SAFETY: the assembly is only a comment.
-                    unsafe { asm!("/* to {} */", const $arm, options(nomem, nostack, preserves_flags)) };
+                    unsafe { asm!("/* to {} \
+                                   */", const $arm, options(nomem, nostack, preserves_flags)) };
                     let sum = black_box(callee(visit, depth));
                     // SAFETY: as above.
-                    unsafe { asm!("/* from {} */", const $arm, options(nomem, nostack, preserves_flags)) };
+                    unsafe { asm!("/* from {} \
+                                   */", const $arm, options(nomem, nostack, preserves_flags)) };
                     sum + 1
                 })*
                 _ => 0,

@@ -18,7 +18,8 @@ pub(crate) mod sampler;
 #[cfg(feature = "xen")]
 pub(crate) mod xen_guest;
 
-/// `cargo bench` passes `--bench`; `cargo test --benches` does not, and only checks that the bench starts.
+/// `cargo bench` passes `--bench`; `cargo test --benches` does not, and only checks that the bench
+/// starts.
 pub(crate) fn asked_to_measure() -> bool {
     let asked = std::env::args().any(|argument| argument == "--bench");
     if !asked {
@@ -33,10 +34,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 }
 
 pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure has the required type.
     let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
     assert_eq!(failed, 0);

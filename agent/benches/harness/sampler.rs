@@ -31,9 +31,8 @@ impl Sampler {
 
     pub(crate) fn of(code: CodeMap) -> Self {
         let nodes: Vec<Node> = (0..NODES).map(|_| Node::default()).collect();
-        let index: Vec<AtomicU32> = (0..Table::index_length(NODES))
-            .map(|_| AtomicU32::new(0))
-            .collect();
+        let index: Vec<AtomicU32> =
+            (0..Table::index_length(NODES)).map(|_| AtomicU32::new(0)).collect();
         let (nodes, index) = (nodes.leak(), index.leak());
         let cells = Box::leak(Box::default());
         Self {

@@ -49,10 +49,7 @@ impl XenGuest {
         let platform = unsafe { XenPlatform::new(xen, shared, hooks) };
         let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
         let agent = Box::leak(Box::new(Agent::new(platform, CONFIG, memory).unwrap()));
-        Self {
-            agent,
-            ticks: Ticks::new(agent, xen, TickSource::Host),
-        }
+        Self { agent, ticks: Ticks::new(agent, xen, TickSource::Host) }
     }
 
     pub(crate) fn agent(&self) -> &'static Guest {
@@ -72,10 +69,7 @@ impl XenGuest {
 }
 
 fn areas(_: u32) -> Option<VcpuAreas> {
-    Some(VcpuAreas {
-        time: TIME.get()?,
-        runstate: Some(&RUNSTATE),
-    })
+    Some(VcpuAreas { time: TIME.get()?, runstate: Some(&RUNSTATE) })
 }
 
 fn stack_bounds(sp: u64) -> Option<Range<u64>> {

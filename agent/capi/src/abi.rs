@@ -16,8 +16,8 @@ pub const UNIKPROF_NO_DEADLINE: u64 = u64::MAX;
 /// `vcpu` in `struct unikprof_ops` returns this for a CPU that is not to be sampled.
 pub const UNIKPROF_NO_VCPU: u32 = u32::MAX;
 
-/// `continuation` in `struct unikprof_ops` returns this if the walk continues at the frame record that
-/// `fp` points to, on another stack.
+/// `continuation` in `struct unikprof_ops` returns this if the walk continues at the frame record
+/// that `fp` points to, on another stack.
 pub const UNIKPROF_FRAME_RECORD: i32 = 2;
 
 /// For `access` in `struct unikprof_config`: serve everybody who can reach the agent, without a key
@@ -209,22 +209,23 @@ pub struct Config {
     pub ring: *mut c_void,
     /// The length of that block in bytes; see `unikprof_ring_bytes`.
     pub ring_length: usize,
-    /// A block for samples of allocations that are still held, or NULL for none: then the agent does
-    /// not record what is held. The block belongs to the agent until `unikprof_stop`, must not
+    /// A block for samples of allocations that are still held, or NULL for none: then the agent
+    /// does not record what is held. The block belongs to the agent until `unikprof_stop`, must not
     /// overlap its other memory, and needs no alignment. Requires an archive that was built with
     /// `--heap`.
     pub live_memory: *mut c_void,
     /// The length of that block in bytes; see `unikprof_live_bytes`.
     pub live_memory_length: usize,
-    /// A block for traces, or NULL for none: then nobody may trace functions. With it, clients with a
-    /// key of `UNIKPROF_ROLE_TRACE`, or any client of an open agent, may write breakpoints into the
-    /// guest's code. The block belongs to the agent until `unikprof_stop`, must not overlap its other
-    /// memory, and needs no alignment. Requires `write_code`, a breakpoint handler that calls
+    /// A block for traces, or NULL for none: then nobody may trace functions. With it, clients with
+    /// a key of `UNIKPROF_ROLE_TRACE`, or any client of an open agent, may write breakpoints into
+    /// the guest's code. The block belongs to the agent until `unikprof_stop`, must not overlap its
+    /// other memory, and needs no alignment. Requires `write_code`, a breakpoint handler that calls
     /// `unikprof_on_breakpoint`, and an archive that was built with `--trace`.
     pub trace_memory: *mut c_void,
     /// The length of that block in bytes; see `unikprof_trace_bytes`.
     pub trace_memory_length: usize,
-    /// The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0 for 16.
+    /// The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0
+    /// for 16.
     pub trace_stacks: u32,
 }
 
@@ -301,9 +302,9 @@ pub struct Ops {
     pub now_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// The vCPU that this code runs on, counted from 0, or `UNIKPROF_NO_VCPU`. *Upcall.* Required.
     ///
-    /// With several vCPUs, `unikprof_on_alloc` calls it for each allocation. It must be possible, and
-    /// `context` valid, until the calls that began before `unikprof_stop` have returned; no other agent
-    /// may be started before.
+    /// With several vCPUs, `unikprof_on_alloc` calls it for each allocation. It must be possible,
+    /// and `context` valid, until the calls that began before `unikprof_stop` have returned; no
+    /// other agent may be started before.
     pub vcpu: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// How long a vCPU has run, in ns since a fixed time: stolen and blocked time do not advance
     /// it, and it never goes back. On Xen: the runstate's `RUNSTATE_running` plus the time since
@@ -367,9 +368,9 @@ pub struct Ops {
     /// `UNIKPROF_FRAME_RECORD`: the callers of coroutines and fibers are on the stack that resumed
     /// them, and `fp` leads there if the first frame on the coroutine's stack saves the resumer's
     /// frame pointer. The same holds for a C function on a stack of its own that OCaml 5 calls. The
-    /// walk continues on the stack that `stack_bounds` returns for `fp`, which may lie below. Do not
-    /// return it for a handler's stack: its frame pointers lead to the caller of the interrupted
-    /// function.
+    /// walk continues on the stack that `stack_bounds` returns for `fp`, which may lie below. Do
+    /// not return it for a handler's stack: its frame pointers lead to the caller of the
+    /// interrupted function.
     ///
     /// `sp` identifies the stack: everything below it has been walked. `fp` is the frame pointer
     /// that could not be followed: 0 if the entry code clears it, otherwise usually that of the
@@ -383,10 +384,10 @@ pub struct Ops {
             registers: *mut Registers,
         ) -> i32,
     >,
-    /// Writes `length` bytes to the guest's code at `address`, for traces, and returns 1, or returns 0
-    /// if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped read-only, clear
-    /// `CR0.WP` with interrupts off, write, and set it again. `unikprof_crash_dump` calls it too. May be
-    /// NULL if there is no `trace_memory`.
+    /// Writes `length` bytes to the guest's code at `address`, for traces, and returns 1, or
+    /// returns 0 if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped
+    /// read-only, clear `CR0.WP` with interrupts off, write, and set it again.
+    /// `unikprof_crash_dump` calls it too. May be NULL if there is no `trace_memory`.
     pub write_code: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -396,13 +397,13 @@ pub struct Ops {
         ) -> i32,
     >,
     /// The stack that contains `sp`, for traces, which pair entries and exits by the stack and the
-    /// distance from its end: fill in `id` and `end` and return 1, or return 0 if `sp` is in no known
-    /// stack; the call is then not counted. For guests that move stacks, or use one's memory for
-    /// another while calls are open, as fibres do: `id` stays the fibre's. Called in breakpoints: a
-    /// breakpoint in a function that it calls would be endless. Before a trace the agent calls this
-    /// with an `sp` on the stack that serves clients, and refuses to trace what runs then; it must not
-    /// call other functions for other stacks. *Upcall.* May be NULL: then `stack_bounds` tells stacks
-    /// apart by their ends.
+    /// distance from its end: fill in `id` and `end` and return 1, or return 0 if `sp` is in no
+    /// known stack; the call is then not counted. For guests that move stacks, or use one's memory
+    /// for another while calls are open, as fibres do: `id` stays the fibre's. Called in
+    /// breakpoints: a breakpoint in a function that it calls would be endless. Before a trace the
+    /// agent calls this with an `sp` on the stack that serves clients, and refuses to trace what
+    /// runs then; it must not call other functions for other stacks. *Upcall.* May be NULL: then
+    /// `stack_bounds` tells stacks apart by their ends.
     pub call_stack:
         Option<unsafe extern "C" fn(context: *mut c_void, sp: u64, stack: *mut CallStack) -> i32>,
 }

@@ -96,11 +96,7 @@ impl<T> Gate<T> {
     #[cold]
     fn stay_open(&self, marked: *mut T) -> *mut T {
         let to = marked.map_addr(|address| address & !CLOSING);
-        match self
-            .to
-            .0
-            .compare_exchange(marked, to, Ordering::AcqRel, Ordering::Acquire)
-        {
+        match self.to.0.compare_exchange(marked, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => to,
             // Closed, or open again. It cannot be marked again: the next close also sees this call.
             Err(now) => now.map_addr(|address| address & !CLOSING),
@@ -127,20 +123,11 @@ impl<T> Gate<T> {
         }
         let marked = to.map_addr(|address| address | CLOSING);
         self.to.0.store(marked, Ordering::Release);
-        let is_empty = self
-            .inside
-            .iter()
-            .all(|Line(count)| count.fetch_add(0, Ordering::AcqRel) == 0);
+        let is_empty =
+            self.inside.iter().all(|Line(count)| count.fetch_add(0, Ordering::AcqRel) == 0);
         let next = if is_empty { ptr::null_mut() } else { to };
-        let was = self
-            .to
-            .0
-            .compare_exchange(marked, next, Ordering::AcqRel, Ordering::Relaxed);
-        if was.is_ok() && is_empty {
-            Ok(to)
-        } else {
-            Err(NotClosed::Busy)
-        }
+        let was = self.to.0.compare_exchange(marked, next, Ordering::AcqRel, Ordering::Relaxed);
+        if was.is_ok() && is_empty { Ok(to) } else { Err(NotClosed::Busy) }
     }
 }
 
@@ -193,13 +180,8 @@ mod tests {
         assert_eq!(gate.enter(|_| ()), None);
         let to = address(&mut value);
         gate.open(to);
-        let nested = gate.enter(|it| {
-            (
-                it.cast_mut(),
-                gate.close(),
-                gate.enter(<*const u32>::cast_mut),
-            )
-        });
+        let nested =
+            gate.enter(|it| (it.cast_mut(), gate.close(), gate.enter(<*const u32>::cast_mut)));
         assert_eq!(nested, Some((to, Err(NotClosed::Busy), Some(to))));
         assert_eq!(gate.close(), Ok(to));
         assert_eq!(gate.enter(|_| ()), None);
@@ -212,10 +194,7 @@ mod tests {
             for first in 0..1000 {
                 let stack = |at| line_of((first + at * pages) << STACK_BITS);
                 let lines: [usize; 2] = core::array::from_fn(stack);
-                assert!(
-                    lines[0] != lines[1],
-                    "stacks of {pages} pages from {first}: {lines:?}"
-                );
+                assert!(lines[0] != lines[1], "stacks of {pages} pages from {first}: {lines:?}");
             }
         }
     }
@@ -261,10 +240,7 @@ mod gate_model {
             let found = self.gate.enter_by(line, |agent| {
                 // SAFETY: leaked above; never freed.
                 let value = unsafe { (*agent).0.with(|value| *value) };
-                assert_eq!(
-                    value, 1,
-                    "a call is inside, so the memory is not the guest's yet"
-                );
+                assert_eq!(value, 1, "a call is inside, so the memory is not the guest's yet");
             });
             found.is_some()
         }

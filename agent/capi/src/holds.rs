@@ -1,8 +1,9 @@
 //! Whether there may be live samples: the word that a free reads before it enters the gate.
 //!
-//! A vCPU that samples an allocation notes it in the word; one that frees the last sample clears the word, unless another
-//! vCPU has noted one since it looked. So the word is set from before an allocator returns a sampled allocation until it
-//! is freed, on whatever vCPU. The loom tests run this code.
+//! A vCPU that samples an allocation notes it in the word; one that frees the last sample clears
+//! the word, unless another vCPU has noted one since it looked. So the word is set from before an
+//! allocator returns a sampled allocation until it is freed, on whatever vCPU. The loom tests run
+//! this code.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -52,9 +53,7 @@ impl Holds {
         let word = self.0.load(Ordering::Acquire);
         if are_none() {
             let clear = word & !(NOTE - 1);
-            let _ = self
-                .0
-                .compare_exchange(word, clear, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.0.compare_exchange(word, clear, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -88,19 +87,16 @@ mod holds_model {
         fn free(&self) {
             assert!(self.holds.is_set(), "a free that does not look");
             self.used.fetch_sub(1, Ordering::Relaxed);
-            self.holds
-                .clear_if(|| self.used.load(Ordering::Relaxed) == 0);
+            self.holds.clear_if(|| self.used.load(Ordering::Relaxed) == 0);
         }
     }
 
-    /// Each vCPU frees what it has sampled, while another one frees what seems to be the last sample.
+    /// Each vCPU frees what it has sampled, while another one frees what seems to be the last
+    /// sample.
     #[test]
     fn a_free_of_a_sample_looks_for_it() {
         loom::model(|| {
-            let guest = Arc::new(Guest {
-                holds: Holds::new(),
-                used: AtomicU32::new(0),
-            });
+            let guest = Arc::new(Guest { holds: Holds::new(), used: AtomicU32::new(0) });
             guest.sample();
             let other = thread::spawn({
                 let guest = guest.clone();

@@ -51,18 +51,12 @@ impl Network {
         }
         let ip = |[a, b, c, d]: [u8; 4]| IpAddress::Ipv4(Ipv4Address::new(a, b, c, d));
         let gateway = [ip(wanted.gateway)];
-        let gateways = if wanted.gateway == [0; 4] {
-            &[][..]
-        } else {
-            &gateway[..]
-        };
+        let gateways = if wanted.gateway == [0; 4] { &[][..] } else { &gateway[..] };
         let mut link = Link {
             received: memory.received.write(Queue::new()),
             to_send: memory.to_send.write(Queue::new()),
         };
-        let places = memory
-            .places
-            .write([const { SocketStorage::EMPTY }; PLACES]);
+        let places = memory.places.write([const { SocketStorage::EMPTY }; PLACES]);
         let buffers = memory.buffers.write(TcpBuffers::new());
         let config = TcpConfig {
             port: wanted.port,
@@ -84,11 +78,7 @@ impl Network {
         if frame.is_empty() || frame.len() > FRAME {
             return Err(Misuse(UNIKPROF_E_FRAME));
         }
-        let place = self
-            .link
-            .received
-            .push(frame.len())
-            .ok_or(Misuse(UNIKPROF_E_FULL))?;
+        let place = self.link.received.push(frame.len()).ok_or(Misuse(UNIKPROF_E_FULL))?;
         place.copy_from_slice(frame);
         Ok(())
     }

@@ -85,26 +85,32 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_OK => c"no error",
         UNIKPROF_E_NULL => c"a required pointer is NULL",
         UNIKPROF_E_VERSION => {
-            c"the configuration's version is not the library's; set version = UNIKPROF_ABI_VERSION, and use \
+            c"the configuration's version is not the library's; set version = \
+              UNIKPROF_ABI_VERSION, and use \
               the library's own header"
         }
         UNIKPROF_E_NOT_STARTED => c"the agent is not running; call unikprof_init first",
         UNIKPROF_E_STARTED => c"the agent is already running; call unikprof_stop first",
-        UNIKPROF_E_BUSY => c"another call is in progress, on another CPU or further up this stack; try again later",
+        UNIKPROF_E_BUSY => {
+            c"another call is in progress, on another CPU or further up this stack; \
+                             try again later"
+        }
         UNIKPROF_E_MEMORY => {
             c"the memory block is too short; unikprof_memory_bytes says how long it must be"
         }
-        UNIKPROF_E_ACCESS => c"set access to UNIKPROF_ACCESS_KEYS and give keys, or to UNIKPROF_ACCESS_OPEN without keys",
+        UNIKPROF_E_ACCESS => {
+            c"set access to UNIKPROF_ACCESS_KEYS and give keys, or to \
+                               UNIKPROF_ACCESS_OPEN without keys"
+        }
         UNIKPROF_E_VCPUS => {
             c"the number of vCPUs is not 1 to 4096, or there are several but kick is NULL"
         }
         UNIKPROF_E_MAPPINGS => {
-            c"the mappings cannot be used; give 1 to 64, sorted by start, none empty, none overlapping, \
+            c"the mappings cannot be used; give 1 to 64, sorted by start, none empty, none \
+              overlapping, \
               4 GiB at most together, with build-ids of 64 bytes at most"
         }
-        UNIKPROF_E_TEXT => {
-            c"a text is not UTF-8, or longer than 255 bytes (a path: 4095 bytes)"
-        }
+        UNIKPROF_E_TEXT => c"a text is not UTF-8, or longer than 255 bytes (a path: 4095 bytes)",
         UNIKPROF_E_OPS => {
             c"a required function is NULL; give now_ns, vcpu, running_ns and stack_bounds"
         }
@@ -114,7 +120,10 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_TOO_LATE => {
             c"a client may already have connected; call this directly after unikprof_init"
         }
-        UNIKPROF_E_TABLE => c"the caller table is damaged or is not one; make it again with the client",
+        UNIKPROF_E_TABLE => {
+            c"the caller table is damaged or is not one; make it again with the \
+                              client"
+        }
         UNIKPROF_E_OTHER_IMAGE => {
             c"the caller table was made from another image; make it from the linked image"
         }
@@ -123,13 +132,21 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         }
         UNIKPROF_E_FLAGS => c"a flag is set that the library does not know; set it to 0",
         UNIKPROF_E_NETWORK => {
-            c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
+            c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to \
+              32"
         }
-        UNIKPROF_E_UNSUPPORTED => c"the archive was built without this feature; build it with --smoltcp, --noise, --ring, --heap or --trace",
+        UNIKPROF_E_UNSUPPORTED => {
+            c"the archive was built without this feature; build it with \
+              --smoltcp, --noise, --ring, --heap or --trace"
+        }
         UNIKPROF_E_FRAME => {
-            c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer is shorter than that"
+            c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer is shorter than \
+              that"
         }
-        UNIKPROF_E_FULL => c"the queue of frames is full and this frame was dropped; call unikprof_poll",
+        UNIKPROF_E_FULL => {
+            c"the queue of frames is full and this frame was dropped; call \
+                             unikprof_poll"
+        }
         UNIKPROF_E_NO_NETWORK => c"the agent has no network; set network in the configuration",
         UNIKPROF_E_KEYS => {
             c"a key cannot be used; give 1 to 8 as unikprof-client keygen makes them, no key twice"
@@ -137,15 +154,18 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_RANDOM => c"keys are set, but random returned no bits",
         UNIKPROF_E_RECORDINGS => c"the number of recordings is too large; give 0 to 4",
         UNIKPROF_E_RECORDING => {
-            c"a recording at boot was refused, and the reason was logged; give it a unique name, a period of 10 \
+            c"a recording at boot was refused, and the reason was logged; give it a unique name, a \
+              period of 10 \
               us to 10 s, a depth of 128 at most, and a place among recordings"
         }
         UNIKPROF_E_RING => {
-            c"the block for the flight recorder is too short; unikprof_ring_bytes says how long it must be"
+            c"the block for the flight recorder is too short; unikprof_ring_bytes says how long it \
+              must be"
         }
         UNIKPROF_E_NO_RING => c"the agent has no flight recorder; set ring in the configuration",
         UNIKPROF_E_EVENT_NAME => {
-            c"an event name has 1 to 48 bytes of UTF-8 without control characters, and its number is what \
+            c"an event name has 1 to 48 bytes of UTF-8 without control characters, and its number \
+              is what \
               unikprof_event_name returned"
         }
         UNIKPROF_E_EVENT_NAMES => {
@@ -155,7 +175,8 @@ pub(crate) fn text(code: i32) -> &'static CStr {
             c"the block for live samples is too short; unikprof_live_bytes says how long it must be"
         }
         UNIKPROF_E_TRACE => {
-            c"the block for traces is too short (unikprof_trace_bytes says how long it must be), or write_code is NULL \
+            c"the block for traces is too short (unikprof_trace_bytes says how long it must be), \
+              or write_code is NULL \
               or cannot write"
         }
         UNIKPROF_E_DUMP_ROOM => {

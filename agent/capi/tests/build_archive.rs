@@ -22,19 +22,12 @@ fn an_option_is_no_folder() {
         let output = run(&[word]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", output.status);
-        assert!(
-            text.contains("FOLDER") && text.contains("--entry NAME"),
-            "{text}"
-        );
+        assert!(text.contains("FOLDER") && text.contains("--entry NAME"), "{text}");
     }
     for words in [&[][..], &["--dropin"], &["out", "--no-such-option"]] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
-        assert!(
-            String::from_utf8(output.stderr)
-                .unwrap()
-                .contains("expected: build-archive")
-        );
+        assert!(String::from_utf8(output.stderr).unwrap().contains("expected: build-archive"));
     }
 }
 

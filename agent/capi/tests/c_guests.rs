@@ -26,14 +26,7 @@ fn client() -> String {
     let start = Start::running_time("from C", 1_000_000);
     let mut source = String::new();
     // The first epoch of the first recording.
-    let fetch = |vcpu| {
-        encoded(&Fetch {
-            epoch: (1 << 32) + 1,
-            vcpu,
-            known: 0,
-            counted: 0,
-        })
-    };
+    let fetch = |vcpu| encoded(&Fetch { epoch: (1 << 32) + 1, vcpu, known: 0, counted: 0 });
     let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();
     for (name, bytes) in [
         ("start", first),
@@ -63,11 +56,7 @@ fn client() -> String {
         for byte in bytes {
             write!(source, "{byte},").unwrap();
         }
-        writeln!(
-            source,
-            "}};\nconst unsigned client_{name}_length = {length};"
-        )
-        .unwrap();
+        writeln!(source, "}};\nconst unsigned client_{name}_length = {length};").unwrap();
     }
     source
 }
@@ -79,10 +68,7 @@ fn trace() -> Vec<u8> {
     let mut functions = [0; 64];
     let mut encoder = Encoder::new(&mut functions);
     for (start, length) in [(CODE, 10), (CODE + 16, 13)] {
-        encoder.function(&Function {
-            flags: 0,
-            parts: &[(start, length)],
-        });
+        encoder.function(&Function { flags: 0, parts: &[(start, length)] });
     }
     let functions_length = encoder.finish();
     let mut probes = [0; 64];
@@ -95,13 +81,7 @@ fn trace() -> Vec<u8> {
         (1, exit, 28, &[0xc3]),
     ];
     for (function, kind, offset, instruction) in all {
-        encoder.probe(&Probe {
-            function,
-            kind,
-            code: CODE + offset,
-            displacement: 0,
-            instruction,
-        });
+        encoder.probe(&Probe { function, kind, code: CODE + offset, displacement: 0, instruction });
     }
     let probes_length = encoder.finish();
     [
@@ -119,34 +99,21 @@ fn trace() -> Vec<u8> {
             count: 2,
             payload: &functions[..functions_length],
         }),
-        encoded(&TraceProbes {
-            trace: 1,
-            first: 0,
-            count: 4,
-            payload: &probes[..probes_length],
-        }),
+        encoded(&TraceProbes { trace: 1, first: 0, count: 4, payload: &probes[..probes_length] }),
         encoded(&TraceArm { trace: 1 }),
     ]
     .concat()
 }
 
-/// Compiles `name` with the header and the library in `archive`, and runs it. Returns what it printed.
+/// Compiles `name` with the header and the library in `archive`, and runs it. Returns what it
+/// printed.
 fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let (program, messages) = (folder.path().join(name), folder.path().join("client.c"));
     fs::write(&messages, client()).unwrap();
     let output = build::gcc()
-        .args([
-            "-std=c99",
-            "-O2",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pedantic",
-            "-pthread",
-        ])
+        .args(["-std=c99", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread"])
         .args(flags)
         .arg("-I")
         .arg(archive)
@@ -156,11 +123,7 @@ fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
         .arg(&program)
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = build::execute(&program).output().unwrap();
     let [said, failed] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     println!("{said}");
@@ -213,10 +176,7 @@ fn every_lie_is_an_error_or_a_counted_loss() {
             now.ticks - before.ticks,
         ];
         let expected = [recorded, broken, masked, recorded + masked];
-        assert_eq!(
-            grown, expected,
-            "{lie}: recorded, broken, masked, ticks: {now:?}"
-        );
+        assert_eq!(grown, expected, "{lie}: recorded, broken, masked, ticks: {now:?}");
         before = now;
         lies += 1;
     }
@@ -226,9 +186,7 @@ fn every_lie_is_an_error_or_a_counted_loss() {
 /// The counters in an agent's hexadecimal answer to a [`Check`].
 fn counters(answer: &str) -> Counters {
     let frames = frames(&bytes_of(answer));
-    let status = frames
-        .iter()
-        .find(|frame| frame.kind == RecordingStatus::TYPE);
+    let status = frames.iter().find(|frame| frame.kind == RecordingStatus::TYPE);
     let status = status.unwrap_or_else(|| panic!("no recording in {answer}"));
     status.decode::<RecordingStatus<'_>>().unwrap().counters
 }
@@ -240,7 +198,8 @@ fn bytes_of(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Allocations are reported in every context, and the stack of a sample begins at the function that called.
+/// Allocations are reported in every context, and the stack of a sample begins at the function that
+/// called.
 #[test]
 fn allocations_are_reported_with_their_callers() {
     for vcpus in [1, 2] {
@@ -257,9 +216,7 @@ fn allocations_are_reported(vcpus: u64) {
     };
     let site: u32 = value("site; ").parse().unwrap();
     let (mut ticks, mut allocated, mut held, mut large, mut here) = (0, 0, 0, 0, 0);
-    let fetched = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("fetched; "));
+    let fetched = said.lines().filter_map(|line| line.strip_prefix("fetched; "));
     for answer in fetched {
         let mut leaves = std::collections::HashMap::new();
         let mut samples = Vec::new();
@@ -299,7 +256,8 @@ fn allocations_are_reported(vcpus: u64) {
     assert_eq!(here, 499);
 }
 
-/// On aarch64 the caller of a leaf function is in the link register, which the guest must give. On x86-64 it is never read.
+/// On aarch64 the caller of a leaf function is in the link register, which the guest must give. On
+/// x86-64 it is never read.
 #[test]
 fn callers_of_leaf_functions_are_in_the_link_register() {
     let said = run("link_register", build::streams(), &[]);
@@ -308,10 +266,8 @@ fn callers_of_leaf_functions_are_in_the_link_register() {
     for frame in &frames(&bytes_of(answer.unwrap())) {
         if let Ok(run) = frame.decode::<Nodes<'_>>() {
             nodes::decode(run.first, run.count, run.payload, |_, node| {
-                let offsets = node
-                    .frames
-                    .iter()
-                    .map(|code| code.wrapping_sub(frame_code::FIRST_ADDRESS));
+                let offsets =
+                    node.frames.iter().map(|code| code.wrapping_sub(frame_code::FIRST_ADDRESS));
                 stacks.push(offsets.collect::<Vec<u32>>());
             })
             .unwrap();
@@ -321,22 +277,16 @@ fn callers_of_leaf_functions_are_in_the_link_register() {
         panic!("{stacks:x?}");
     };
     // The leaf is in the second mapping.
-    let leaf: &[u32] = if build::is_aarch64() {
-        &[0x1004, 0x80]
-    } else {
-        &[0x1004]
-    };
+    let leaf: &[u32] = if build::is_aarch64() { &[0x1004, 0x80] } else { &[0x1004] };
     assert_eq!(*stack, [leaf, &[0x100, 0x200, 0x300, 0x400]].concat());
 }
 
-/// A guest in C handles the breakpoints of a trace, also of a function whose stack moves; its code is as before when the
-/// agent has stopped.
+/// A guest in C handles the breakpoints of a trace, also of a function whose stack moves; its code
+/// is as before when the agent has stopped.
 #[test]
 fn functions_are_traced_by_breakpoints() {
     let said = run("trace", build::tracer(), &[]);
-    let answers = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("answer; "));
+    let answers = said.lines().filter_map(|line| line.strip_prefix("answer; "));
     let answers: Vec<Vec<u8>> = answers.map(bytes_of).collect();
     let begun = frames(&answers[0][preamble::LENGTH..]);
     let ready: TraceReady = begun[0].decode().unwrap();
@@ -345,10 +295,7 @@ fn functions_are_traced_by_breakpoints() {
     assert_eq!((armed.probes, armed.refused), (4, 0));
     let fetched = frames(&answers[1]);
     let state: TraceState = fetched[0].decode().unwrap();
-    assert_eq!(
-        (state.traps, state.unplaced, state.mismatched),
-        (2020, 0, 0)
-    );
+    assert_eq!((state.traps, state.unplaced, state.mismatched), (2020, 0, 0));
     let totals: TraceTotals<'_> = fetched[1].decode().unwrap();
     let mut calls = Vec::new();
     decode_totals(totals.count, totals.payload, |totals, _| {
@@ -371,10 +318,7 @@ fn events_are_kept_and_what_a_panic_leaves_holds_them() {
     let lines = said.lines().filter_map(|line| line.strip_prefix("line "));
     let pieces = lines.map(|line| console::piece(line.as_bytes()).unwrap());
     let reassembled: Vec<u8> = pieces.flat_map(|piece| piece.bytes().to_vec()).collect();
-    assert_eq!(
-        reassembled, block,
-        "the console's lines carry all of the block"
-    );
+    assert_eq!(reassembled, block, "the console's lines carry all of the block");
     let before = left(&dump);
     let after = left(BlockHead::file(&block).unwrap());
 
@@ -440,8 +384,8 @@ fn left(bytes: &[u8]) -> Left {
     left
 }
 
-/// A client that waits for its part of the CPU share must get its answers although the guest sleeps, and bytes that the
-/// agent does not accept yet must not wake the guest.
+/// A client that waits for its part of the CPU share must get its answers although the guest
+/// sleeps, and bytes that the agent does not accept yet must not wake the guest.
 #[test]
 fn a_guest_that_sleeps_between_polls_forgets_no_answer() {
     let said = run("waiting", build::streams(), &[]);
@@ -488,11 +432,7 @@ fn a_guest_on_xen_is_asked_by_the_header_for_it() {
 fn clients_are_served_over_lwip() {
     let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let include = format!("-I{}", c.display());
-    run(
-        "lwip_guest",
-        build::streams(),
-        &[&include, "-fsanitize=address,undefined"],
-    );
+    run("lwip_guest", build::streams(), &[&include, "-fsanitize=address,undefined"]);
 }
 
 /// Ranges that overlap, in a guest without its own `memmove`.

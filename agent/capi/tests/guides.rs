@@ -1,5 +1,5 @@
-//! The code of the pages about kernels that are not in Rust compiles with the headers, in what surrounds it in the
-//! kernel that the page is about.
+//! The code of the pages about kernels that are not in Rust compiles with the headers, in what
+//! surrounds it in the kernel that the page is about.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,11 +29,7 @@ fn compile(language: &str, compiler: &str, flags: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     for (page, _, name) in PAGES.iter().filter(|(_, of, _)| *of == language) {
         let surroundings = fs::read_to_string(package.join("tests/guides").join(name)).unwrap();
-        fs::write(
-            folder.path().join(name),
-            framed(&surroundings, page, language),
-        )
-        .unwrap();
+        fs::write(folder.path().join(name), framed(&surroundings, page, language)).unwrap();
         let output = Command::new(compiler)
             .args(flags)
             .arg(name)
@@ -50,7 +46,8 @@ fn the_c_of_every_page_compiles() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let headers = ["include", "tests/c"].map(|it| format!("-I{}", package.join(it).display()));
     let [include, of_kernels] = &headers;
-    // Not used: functions that another part of the page calls, and results that only its reader uses.
+    // Not used: functions that another part of the page calls, and results that only its reader
+    // uses.
     let strict = ["-Wall", "-Werror", "-Wno-unused"];
     let flags = ["-std=gnu11", "-O2", "-fsyntax-only", include, of_kernels];
     compile("c", "gcc", &[&flags[..], &strict].concat());
@@ -89,9 +86,8 @@ fn no_page_is_left_out() {
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for language in ["c", "asm", "ocaml"] {
-            let is_known = PAGES
-                .iter()
-                .any(|(known, of, _)| root().join(known) == page && *of == language);
+            let is_known =
+                PAGES.iter().any(|(known, of, _)| root().join(known) == page && *of == language);
             let has_code = text.contains(&format!("```{language}\n"));
             assert_eq!(has_code, is_known, "{language} in {}", page.display());
         }

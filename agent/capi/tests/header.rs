@@ -59,18 +59,12 @@ fn generate() -> String {
         tab_width: 4,
         ..Config::default()
     };
-    config.export.rename = NAMES
-        .map(|(rust, c)| (rust.to_owned(), c.to_owned()))
-        .into();
-    let builder = SOURCES.iter().fold(Builder::new(), |builder, source| {
-        builder.with_src(package().join(source))
-    });
+    config.export.rename = NAMES.map(|(rust, c)| (rust.to_owned(), c.to_owned())).into();
+    let builder = SOURCES
+        .iter()
+        .fold(Builder::new(), |builder, source| builder.with_src(package().join(source)));
     let mut text = Vec::new();
-    builder
-        .with_config(config)
-        .generate()
-        .unwrap()
-        .write(&mut text);
+    builder.with_config(config).generate().unwrap().write(&mut text);
     for_c(&String::from_utf8(text).unwrap())
 }
 
@@ -102,14 +96,7 @@ fn for_c_line(line: &str) -> String {
         return format!("{name} (-{number})");
     }
     let unlinked = line.replace("[`", "").replace("`]", "").replace('`', "");
-    unlinked.replace(
-        '*',
-        if line.trim_start().starts_with("//") {
-            ""
-        } else {
-            "*"
-        },
-    )
+    unlinked.replace('*', if line.trim_start().starts_with("//") { "" } else { "*" })
 }
 
 #[test]
@@ -121,10 +108,7 @@ fn the_checked_in_header_is_what_the_source_says() {
         return;
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    let differs = text
-        .lines()
-        .zip(found.lines())
-        .position(|(is, was)| is != was);
+    let differs = text.lines().zip(found.lines()).position(|(is, was)| is != was);
     assert!(
         text == found,
         "{} is stale, from line {}: `{BLESS}`",
@@ -138,11 +122,7 @@ fn the_checked_in_header_is_what_the_source_says() {
 fn c_and_cpp_take_the_header_without_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let unit = folder.path().join("unit.c");
-    fs::write(
-        &unit,
-        "#include <unikprof.h>\n#include <unikprof.h>\nint unit;\n",
-    )
-    .unwrap();
+    fs::write(&unit, "#include <unikprof.h>\n#include <unikprof.h>\nint unit;\n").unwrap();
     for (compiler, language, standard) in [
         ("gcc", "c", "c99"),
         ("gcc", "c", "c11"),
@@ -159,9 +139,6 @@ fn c_and_cpp_take_the_header_without_a_warning() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{compiler} -std={standard}: {said}"
-        );
+        assert!(output.status.success(), "{compiler} -std={standard}: {said}");
     }
 }

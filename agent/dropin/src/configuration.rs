@@ -1,4 +1,5 @@
-//! The settings: nodes below `data/unikprof` in the domain's part of xenstore, and lines of a text in the image.
+//! The settings: nodes below `data/unikprof` in the domain's part of xenstore, and lines of a text
+//! in the image.
 #![allow(unsafe_code, reason = "the image's text is found by address")]
 
 use core::arch::global_asm;
@@ -39,7 +40,8 @@ pub(crate) enum Address {
     Static(Ipv4Cidr),
 }
 
-/// The settings, with their defaults: the last of several network devices, DHCP, port 7777, no access without a key.
+/// The settings, with their defaults: the last of several network devices, DHCP, port 7777, no
+/// access without a key.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) vif: Option<u32>,
@@ -59,15 +61,7 @@ pub(crate) struct Configuration {
 }
 
 /// The settings that say who may connect.
-const ACCESS: [&str; 7] = [
-    "access",
-    "view",
-    "view-2",
-    "control",
-    "control-2",
-    "trace",
-    "trace-2",
-];
+const ACCESS: [&str; 7] = ["access", "view", "view-2", "control", "control-2", "trace", "trace-2"];
 
 /// Where a setting is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +103,8 @@ impl Configuration {
         cpu_share: None,
     };
 
-    /// Reads the settings: each from xenstore, or if the node is missing from `image`, the text in the image.
+    /// Reads the settings: each from xenstore, or if the node is missing from `image`, the text in
+    /// the image.
     pub(crate) fn read(store: &mut impl Tree, image: &str) -> Result<Self, Invalid> {
         let mut settings = Self::DEFAULT;
         for name in NAMES {
@@ -131,11 +126,7 @@ impl Configuration {
                         StoreError::Refused(Errno::EACCES) => "a node that the guest may read",
                         _ => "an answer of xenstore",
                     };
-                    return Err(Invalid {
-                        source: Source::Xenstore,
-                        name,
-                        expected,
-                    });
+                    return Err(Invalid { source: Source::Xenstore, name, expected });
                 }
             }
         }
@@ -148,11 +139,7 @@ impl Configuration {
     }
 
     pub(crate) fn access(&self) -> Access<'_> {
-        if self.is_open {
-            Access::Open
-        } else {
-            Access::Keys(&self.keys)
-        }
+        if self.is_open { Access::Open } else { Access::Keys(&self.keys) }
     }
 
     fn set(&mut self, source: Source, name: &'static str, text: &str) -> Result<(), Invalid> {
@@ -167,11 +154,7 @@ impl Configuration {
             "cpu-share" => "thousandths of a CPU, 1 to 1000",
             _ => "a key as `unikprof-client keygen` makes it, given once",
         };
-        self.try_set(name, text).ok_or(Invalid {
-            source,
-            name,
-            expected,
-        })
+        self.try_set(name, text).ok_or(Invalid { source, name, expected })
     }
 
     fn try_set(&mut self, name: &str, text: &str) -> Option<()> {
@@ -235,9 +218,7 @@ mod tests {
 
     fn set(name: &'static str, text: &str) -> Result<Configuration, std::string::String> {
         let mut settings = Configuration::DEFAULT;
-        settings
-            .set(Source::Xenstore, name, text)
-            .map_err(|error| error.to_string())?;
+        settings.set(Source::Xenstore, name, text).map_err(|error| error.to_string())?;
         Ok(settings)
     }
 
@@ -245,17 +226,11 @@ mod tests {
     fn a_setting_of_each_kind_is_taken() {
         let cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 50), 24);
         assert_eq!(set("vif", "3").unwrap().vif, Some(3));
-        assert_eq!(
-            set("address", "10.0.2.50/24").unwrap().address,
-            Address::Static(cidr)
-        );
+        assert_eq!(set("address", "10.0.2.50/24").unwrap().address, Address::Static(cidr));
         assert_eq!(set("address", "dhcp").unwrap().address, Address::Dhcp);
         assert_eq!(set("port", "1").unwrap().port, 1);
         assert!(set("access", "open").unwrap().is_open);
-        assert_eq!(
-            set("record", "flight").unwrap().record.as_deref(),
-            Some("flight")
-        );
+        assert_eq!(set("record", "flight").unwrap().record.as_deref(), Some("flight"));
         assert_eq!(set("cpu-share", "1000").unwrap().cpu_share, Some(1000));
     }
 
@@ -277,9 +252,7 @@ mod tests {
         ] {
             let error = set(name, text).unwrap_err();
             assert!(
-                error.starts_with(&std::format!(
-                    "data/unikprof/{name} is not usable: expected "
-                )),
+                error.starts_with(&std::format!("data/unikprof/{name} is not usable: expected ")),
                 "{error}"
             );
         }

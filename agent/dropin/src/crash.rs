@@ -49,10 +49,7 @@ extern "C" fn write() {
 
 fn write_lines(console: &mut Console, block: &[u8]) -> fmt::Result {
     // The guest's last line may be incomplete.
-    write!(
-        console,
-        "\r\nunikprof: the guest ends; for `unikprof-client recover`:\r\n"
-    )?;
+    write!(console, "\r\nunikprof: the guest ends; for `unikprof-client recover`:\r\n")?;
     for line in CrashLines::of(block) {
         write!(console, "{line}\r\n")?;
     }

@@ -1,7 +1,8 @@
 //! How Xen delivers events to the guest, found by raising one.
 //!
-//! A guest chooses a vector by `HVMOP_set_evtchn_upcall_vector`, which nobody can read, or by `HVM_PARAM_CALLBACK_IRQ`.
-//! Events by the former come through the local APIC, and are seen there while interrupts are off.
+//! A guest chooses a vector by `HVMOP_set_evtchn_upcall_vector`, which nobody can read, or by
+//! `HVM_PARAM_CALLBACK_IRQ`. Events by the former come through the local APIC, and are seen there
+//! while interrupts are off.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -43,7 +44,8 @@ impl fmt::Display for Unknown {
         match self {
             Self::Hypercall(errno) => write!(f, "an event channel: {errno}"),
             Self::NotThere => f.write_str(
-                "events are not seen in the shared information page: the guest uses FIFO event channels, or a second \
+                "events are not seen in the shared information page: the guest uses FIFO event \
+                 channels, or a second \
                  page",
             ),
             Self::Elsewhere => {
@@ -51,7 +53,8 @@ impl fmt::Display for Unknown {
             }
             Self::NoVector(callback) => write!(
                 f,
-                "it is not clear by which interrupt vector the guest's events come (HVM_PARAM_CALLBACK_IRQ is \
+                "it is not clear by which interrupt vector the guest's events come \
+                 (HVM_PARAM_CALLBACK_IRQ is \
                  {callback:#x}): start the profiler after the guest has set it, with interrupts on"
             ),
         }
@@ -59,8 +62,8 @@ impl fmt::Display for Unknown {
 }
 
 impl Delivery {
-    /// Raises an event of the first vCPU, which must be the calling one, and looks for its traces. Interrupts are off;
-    /// one without an event may follow.
+    /// Raises an event of the first vCPU, which must be the calling one, and looks for its traces.
+    /// Interrupts are off; one without an event may follow.
     pub(crate) fn find(
         xen: &(impl Hypercall + Copy),
         shared: &'static SharedInfo,
@@ -95,14 +98,11 @@ impl Delivery {
         Self::from_traces(before, requested, callback).ok_or(Unknown::NoVector(callback))
     }
 
-    /// The vector that was `requested` after the event and not `before`. If there is none, an earlier event may have
-    /// requested it (Xen raises one when the vector is chosen): one that waited, or the callback's, which does not come
-    /// by the APIC unless its vector waited there.
+    /// The vector that was `requested` after the event and not `before`. If there is none, an
+    /// earlier event may have requested it (Xen raises one when the vector is chosen): one that
+    /// waited, or the callback's, which does not come by the APIC unless its vector waited there.
     fn from_traces(before: [u32; 8], requested: [u32; 8], callback: u64) -> Option<Self> {
-        let by_apic = |vector| Self {
-            vector,
-            by_apic: true,
-        };
+        let by_apic = |vector| Self { vector, by_apic: true };
         let new = core::array::from_fn(|word| requested[word] & !before[word]);
         if new != [0; 8] {
             return only(new).map(by_apic);
@@ -112,10 +112,7 @@ impl Delivery {
         }
         let vector = callback as u8;
         match only(before) {
-            None if before == [0; 8] => Some(Self {
-                vector,
-                by_apic: false,
-            }),
+            None if before == [0; 8] => Some(Self { vector, by_apic: false }),
             Some(waited) if waited == vector => Some(by_apic(vector)),
             _ => None,
         }

@@ -30,7 +30,8 @@ pub(crate) unsafe extern "C" fn unikprof_event_name(text: *const c_char) -> i32 
     let Some(agent) = agent() else {
         return E_NOT_STARTED;
     };
-    // Not `CStr`, which needs the guest to have `strlen`. A text that is longer than this is refused.
+    // Not `CStr`, which needs the guest to have `strlen`. A text that is longer than this is
+    // refused.
     // SAFETY: guaranteed by the caller; nothing behind the 0 is read.
     let is_text = |at: &usize| unsafe { text.add(*at).read() } != 0;
     let length = (0..LONGEST).take_while(is_text).count();

@@ -1,5 +1,5 @@
-//! The guest's image: its code and its build-id, from the ELF headers if they are loaded with it, else from the symbols
-//! that linker scripts define.
+//! The guest's image: its code and its build-id, from the ELF headers if they are loaded with it,
+//! else from the symbols that linker scripts define.
 #![allow(unsafe_code, reason = "the headers are read from the image's memory")]
 
 use core::arch::global_asm;
@@ -10,8 +10,8 @@ use unikprof_agent::Mapping;
 
 use crate::machine::address_of;
 
-// GNU ld and lld define the first where a segment contains the file's headers; the others are usual names of linker
-// scripts. In words of their own, so that a missing one is 0.
+// GNU ld and lld define the first where a segment contains the file's headers; the others are usual
+// names of linker scripts. In words of their own, so that a missing one is 0.
 global_asm!(
     r#"
     .pushsection .data.rel.ro.unikprof_dropin, "aw", @progbits
@@ -42,7 +42,8 @@ impl fmt::Display for NoImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoSymbols => {
-                "the image has neither ELF headers in a loaded segment (FILEHDR PHDRS in the linker script) nor the \
+                "the image has neither ELF headers in a loaded segment (FILEHDR PHDRS in the \
+                 linker script) nor the \
                  symbol _etext in memory that is mapped one to one"
             }
             Self::NoCode => "the image has no executable segment",
@@ -81,8 +82,8 @@ pub(crate) fn mapping(memory: Range<u64>) -> Result<Mapping<'static>, NoImage> {
     })
 }
 
-/// Where the code begins by the symbols. An image may begin at address 0, as Mini-OS does, which cannot be told from a missing
-/// symbol: then the code is what is mapped below its end.
+/// Where the code begins by the symbols. An image may begin at address 0, as Mini-OS does, which
+/// cannot be told from a missing symbol: then the code is what is mapped below its end.
 fn first_code(start: u64, end: u64, memory: &Range<u64>) -> Option<u64> {
     let is_known = start != 0 || end <= memory.end;
     let start = if start == 0 { memory.start } else { start };
@@ -133,17 +134,11 @@ fn from_headers(headers: u64) -> Result<Mapping<'static>, NoImage> {
     });
     let build_id = build_ids.next().unwrap_or_default();
     let (_, code, file_offset) = code.next().ok_or(NoImage::NoCode)?;
-    Ok(Mapping {
-        start: code.start,
-        end: code.end,
-        file_offset,
-        build_id,
-        path: "",
-    })
+    Ok(Mapping { start: code.start, end: code.end, file_offset, build_id, path: "" })
 }
 
-/// The build-id among notes. A note: sizes of name and description, type, name, description, both padded to four
-/// bytes.
+/// The build-id among notes. A note: sizes of name and description, type, name, description, both
+/// padded to four bytes.
 fn find_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     loop {
         let [name_size, size, kind] = [0, 4, 8].map(|at| {
@@ -196,14 +191,12 @@ mod tests {
             })
             .collect();
         let start = words.as_ptr().expose_provenance() as u64;
-        assert_eq!(
-            scan(start, start + 8 * words.len() as u64),
-            Some(&b"twenty bytes of hash"[..])
-        );
+        assert_eq!(scan(start, start + 8 * words.len() as u64), Some(&b"twenty bytes of hash"[..]));
         assert_eq!(scan(start, start + 100), None);
     }
 
-    /// Guards against a read of notes that are in the file only, as where a linker script discards their section.
+    /// Guards against a read of notes that are in the file only, as where a linker script discards
+    /// their section.
     #[test]
     fn notes_outside_the_loaded_segments_are_not_read() {
         const CODE: u64 = 0x1000;
@@ -212,25 +205,13 @@ mod tests {
         let id = |data: Range<u64>| {
             let header = |kind, flags, range: Range<u64>| {
                 let size = range.end - range.start;
-                [
-                    kind | u64::from(flags) << 32,
-                    0,
-                    range.start,
-                    range.start,
-                    size,
-                    size,
-                    1,
-                ]
+                [kind | u64::from(flags) << 32, 0, range.start, range.start, size, size, 1]
             };
             let mut words = std::vec![0; 8];
             (words[4], words[7]) = (64, 3);
             words.extend(header(u64::from(LOAD), EXECUTABLE, CODE..2 * CODE));
             words.extend(header(u64::from(LOAD), 0, data));
-            words.extend(header(
-                u64::from(NOTE),
-                0,
-                place..place + notes.len() as u64,
-            ));
+            words.extend(header(u64::from(NOTE), 0, place..place + notes.len() as u64));
             let found = from_headers(words.as_ptr().expose_provenance() as u64).unwrap();
             assert_eq!((found.start, found.end), (CODE, 2 * CODE));
             found.build_id

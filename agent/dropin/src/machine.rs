@@ -1,10 +1,8 @@
 //! The processor: page tables, descriptor tables, the local APIC, and the entry of interrupts.
-#![allow(
-    unsafe_code,
-    reason = "instructions and tables without an equivalent in Rust"
-)]
+#![allow(unsafe_code, reason = "instructions and tables without an equivalent in Rust")]
 
-/// The address of a symbol of the assembly. Without a global offset table there is no other way to it.
+/// The address of a symbol of the assembly. Without a global offset table there is no other way to
+/// it.
 macro_rules! address_of {
     ($symbol:literal) => {{
         let address: u64;
@@ -97,7 +95,10 @@ pub(crate) unsafe fn read_msr(register: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: the caller's contract.
     unsafe {
-        asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high, options(nostack, preserves_flags));
+        asm!(
+            "rdmsr", in("ecx") register, out("eax") low, out("edx") high,
+            options(nostack, preserves_flags)
+        );
     }
     u64::from(high) << 32 | u64::from(low)
 }
@@ -108,7 +109,10 @@ pub(crate) unsafe fn write_msr(register: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
     // SAFETY: the caller's contract.
     unsafe {
-        asm!("wrmsr", in("ecx") register, in("eax") low, in("edx") high, options(nostack, preserves_flags));
+        asm!(
+            "wrmsr", in("ecx") register, in("eax") low, in("edx") high,
+            options(nostack, preserves_flags)
+        );
     }
 }
 

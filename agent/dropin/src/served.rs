@@ -52,10 +52,7 @@ impl Served {
             Address::Dhcp => None,
         };
         // DHCP brings its own gateway.
-        let gateway = settings
-            .gateway
-            .map(IpAddress::Ipv4)
-            .filter(|_| address.is_some());
+        let gateway = settings.gateway.map(IpAddress::Ipv4).filter(|_| address.is_some());
         let config = TcpConfig {
             port: settings.port,
             hardware_address: EthernetAddress(device.mac().unwrap_or_default()).into(),
@@ -68,12 +65,7 @@ impl Served {
             Some(_) => TcpServer::new(&config, &mut device, &service, storage)?,
             None => TcpServer::with_dhcp(&config, &mut device, &service, storage)?,
         };
-        Ok(Self {
-            device,
-            grants,
-            service,
-            server,
-        })
+        Ok(Self { device, grants, service, server })
     }
 
     /// The connected device's event channel.
@@ -81,8 +73,8 @@ impl Served {
         self.device.port()
     }
 
-    /// Connects the device again: in a new domain, where the old connection does not exist, or to a backend that comes
-    /// anew.
+    /// Connects the device again: in a new domain, where the old connection does not exist, or to a
+    /// backend that comes anew.
     pub(crate) fn reconnect(
         &mut self,
         xen: &HypercallInstruction,

@@ -89,10 +89,7 @@ struct Identity {
 }
 
 impl Identity {
-    const UNKNOWN: Self = Self {
-        name: heapless::String::new(),
-        id: heapless::String::new(),
-    };
+    const UNKNOWN: Self = Self { name: heapless::String::new(), id: heapless::String::new() };
 }
 
 /// Why the guest is not profiled.
@@ -126,12 +123,14 @@ impl fmt::Display for Refusal {
             Self::NoStore => f.write_str("the page of xenstore cannot be mapped"),
             Self::Setting(invalid) => invalid.fmt(f),
             Self::NoAccess => f.write_str(
-                "no client may connect: write a key of `unikprof-client keygen` to data/unikprof/control in xenstore, \
+                "no client may connect: write a key of `unikprof-client keygen` to \
+                 data/unikprof/control in xenstore, \
                  or into the image by `unikprof-client configure`",
             ),
             Self::Devices(count) => write!(
                 f,
-                "the guest has {count} network devices: add one for the profiler, or name one in data/unikprof/vif"
+                "the guest has {count} network devices: add one for the profiler, or name one in \
+                 data/unikprof/vif"
             ),
             Self::Image(error) => error.fmt(f),
             Self::Timer(error) => error.fmt(f),
@@ -144,7 +143,8 @@ impl fmt::Display for Refusal {
             Self::Agent(error) => error.fmt(f),
             Self::Serve(error) => error.fmt(f),
             Self::Vcpu => f.write_str(
-                "the guest has several vCPUs, and this is not the first, or Xen does not number them (CPUID 0x40000004)",
+                "the guest has several vCPUs, and this is not the first, or Xen does not number \
+                 them (CPUID 0x40000004)",
             ),
             Self::Static => f.write_str("started before"),
         }
@@ -206,19 +206,18 @@ pub(crate) fn resume() {
     }
 }
 
-/// The vCPU that uses the copies of the page tables, the window, the rings of Xen's tools and the whole stack of polls, plus one;
-/// or 0.
+/// The vCPU that uses the copies of the page tables, the window, the rings of Xen's tools and the
+/// whole stack of polls, plus one; or 0.
 static USER: AtomicU32 = AtomicU32::new(0);
 /// It uses them no longer than that, mostly: it waits 10 s for the device's backend.
 const LONGEST_USE_NS: u64 = 12_000_000_000;
 
 fn claim(user: &AtomicU32, id: u32) -> bool {
-    user.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
-        .is_ok()
+    user.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Claims what this vCPU needs for a crash dump, or waits until another has done with it. After a while, or if this vCPU itself
-/// had it when it crashed, there is nothing to wait for.
+/// Claims what this vCPU needs for a crash dump, or waits until another has done with it. After a
+/// while, or if this vCPU itself had it when it crashed, there is nothing to wait for.
 pub(crate) fn claim_for_crash() {
     let clock = found().and_then(|found| Clock::new(found.shared, FIRST));
     let now_ns = || clock.as_ref().map_or(u64::MAX, Clock::now_ns);
@@ -235,7 +234,8 @@ fn wait_for(user: &AtomicU32, id: u32, is_over: impl Fn() -> bool) {
 
 /// What the start has found.
 pub(crate) fn found() -> Option<Found> {
-    // SAFETY: null, or the page that Xen shares with the guest, which has it at the same place after a restore.
+    // SAFETY: null, or the page that Xen shares with the guest, which has it at the same place
+    // after a restore.
     let shared = unsafe { SHARED.load(Ordering::Acquire).as_ref() }?;
     let xen = HypercallInstruction::find().ok()?;
     Some(Found { xen, shared })
@@ -252,7 +252,8 @@ extern "C" fn run_again() {
         Ok(true) => print(
             &found,
             format_args!(
-                "the guest has changed the interrupt gate of its events, so there were no ticks since then"
+                "the guest has changed the interrupt gate of its events, so there were no ticks \
+                 since then"
             ),
         ),
         Err(reason) => return print(&found, format_args!("not connected again: {reason}")),
@@ -263,7 +264,8 @@ extern "C" fn run_again() {
     }
     let result = running.reconnect(|served, is_new_domain| {
         found.with_store(|store| {
-            // Without the image's: those in use may have been in xenstore once, and would be others.
+            // Without the image's: those in use may have been in xenstore once, and would be
+            // others.
             let settings = Configuration::read(store, "").map_err(Refusal::Setting)?;
             // What xenstore no longer says is withdrawn: without anybody else there is no network.
             let is_told = settings.is_told;
@@ -298,8 +300,8 @@ extern "C" fn run_again() {
     }
 }
 
-/// Finds Xen and the page that it shares with the guest; the console cannot be used before. The error says what is
-/// missing.
+/// Finds Xen and the page that it shares with the guest; the console cannot be used before. The
+/// error says what is missing.
 fn find_xen() -> Result<Found, &'static str> {
     let cr4 = machine::read_cr4();
     if cr4 & SSE == 0 {
@@ -312,9 +314,7 @@ fn find_xen() -> Result<Found, &'static str> {
         return Err("not started: the guest uses five levels of page tables");
     }
     let xen = HypercallInstruction::find().map_err(|_| "not started: this is no guest of Xen")?;
-    let size = memory::current_pages(&xen)
-        .unwrap_or(0)
-        .saturating_mul(PAGE_SIZE as u64);
+    let size = memory::current_pages(&xen).unwrap_or(0).saturating_mul(PAGE_SIZE as u64);
     let size = size.min(MEMORY_END);
     const ELSEWHERE: &str = "not started: the guest's image is not mapped one to one";
     let address = &raw const PAGES as u64;
@@ -328,20 +328,21 @@ fn find_xen() -> Result<Found, &'static str> {
         return Err(ELSEWHERE);
     }
     let starts = [PAGE_SIZE as u64, 1 << 20, 2 << 20, address];
-    let start = starts
-        .into_iter()
-        .find(|start| tables.identity_end(*start, size) > address);
+    let start = starts.into_iter().find(|start| tables.identity_end(*start, size) > address);
     let memory = start.map_or(0..0, |start| start..tables.identity_end(start, size));
     for (word, value) in MEMORY.iter().zip([memory.start, memory.end]) {
         word.store(value, Ordering::Relaxed);
     }
-    let shared = find_shared_info(&xen, memory)
-        .ok_or("not started: no shared information page is mapped: start the profiler after the guest has mapped it")?;
+    let shared = find_shared_info(&xen, memory).ok_or(
+        "not started: no shared information page is mapped: start the profiler after the \
+                guest has mapped it",
+    )?;
     SHARED.store(core::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     Ok(Found { xen, shared })
 }
 
-/// Finds the page that Xen shares with the guest by its copy of the first vCPU's clock. `memory` is mapped one to one.
+/// Finds the page that Xen shares with the guest by its copy of the first vCPU's clock. `memory` is
+/// mapped one to one.
 fn find_shared_info(xen: &HypercallInstruction, memory: Range<u64>) -> Option<&'static SharedInfo> {
     const CLOCK: usize = offset_of!(SharedInfo, vcpu_info) + offset_of!(VcpuInfo, time);
     clock::register_copy(xen, FIRST, Some(&TIME)).ok()?;
@@ -350,7 +351,8 @@ fn find_shared_info(xen: &HypercallInstruction, memory: Range<u64>) -> Option<&'
         let mut pages = memory.clone().step_by(PAGE_SIZE);
         pages.find_map(|address| {
             let page = core::ptr::with_exposed_provenance::<SharedInfo>(address as usize);
-            // SAFETY: a page of the guest's memory; all fields are atomics, of which only the clock's are read.
+            // SAFETY: a page of the guest's memory; all fields are atomics, of which only the
+            // clock's are read.
             let time = unsafe { &*page.byte_add(CLOCK).cast::<VcpuTimeInfo>() };
             let is_own = core::ptr::eq(time, &TIME);
             let is_it = !is_own
@@ -410,21 +412,14 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     if let Some(share) = settings.cpu_share {
         service.set_cpu_share(share);
     }
-    let recording = settings.record.as_ref().map(|name| {
-        service
-            .start_at_boot(&BootRecording::always_on(name))
-            .is_ok()
-    });
+    let recording = settings
+        .record
+        .as_ref()
+        .map(|name| service.start_at_boot(&BootRecording::always_on(name)).is_ok());
     let served = Served::new(network, service, settings).map_err(Refusal::Tcp)?;
     let share = settings.cpu_share.unwrap_or(DEFAULT_CPU_SHARE_PERMILLE);
-    let running = Running::new(
-        agent,
-        shared,
-        clock,
-        (xen, leaves),
-        (apic, delivery),
-        (served, share),
-    );
+    let running =
+        Running::new(agent, shared, clock, (xen, leaves), (apic, delivery), (served, share));
     let running = RUNNING.take().ok_or(Refusal::Static)?.write(running);
     // SAFETY: interrupts are off; the guest runs with these tables.
     unsafe { descriptors::intercept(delivery.vector) }.map_err(Refusal::Handler)?;
@@ -436,11 +431,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
         format_args!(
             "profiler on port {} of device/vif/{vif}, {}, ticks by {}{}{}{}",
             settings.port,
-            if settings.is_open {
-                "open to everybody"
-            } else {
-                "for those with a key"
-            },
+            if settings.is_open { "open to everybody" } else { "for those with a key" },
             apic.kind(),
             match recording {
                 None => "",
@@ -489,9 +480,7 @@ fn from_store(
     }
     // `/vm/UUID`
     if let Ok(path) = store.read_text("vm", &mut buffer) {
-        let _ = identity
-            .id
-            .push_str(path.rsplit('/').next().unwrap_or(path));
+        let _ = identity.id.push_str(path.rsplit('/').next().unwrap_or(path));
     }
     let vif = match settings.vif {
         Some(vif) => vif,
@@ -508,9 +497,7 @@ fn from_store(
     let pages = DevicePages::new(|| page().unwrap_or_else(|| unreachable!("as many as `COUNT`")));
     let events = EventChannels::new(found.xen, found.shared);
     let mut device = Netfront::new(vif, events, grants, pages);
-    device
-        .connect(store)
-        .map_err(|error| Refusal::Network(vif, error))?;
+    device.connect(store).map_err(|error| Refusal::Network(vif, error))?;
     Ok((settings, vif, (device, grants)))
 }
 
@@ -563,10 +550,8 @@ fn start_agent(
     // SAFETY: the memory and the code are mapped: unikernels do not unmap theirs.
     let platform = unsafe { XenPlatform::new(found.xen, found.shared, hooks) };
     #[cfg(feature = "trace")]
-    let platform = platform.with_trace_hooks(TraceHooks {
-        call_stack: stacks::call_stack,
-        handles_breakpoints,
-    });
+    let platform = platform
+        .with_trace_hooks(TraceHooks { call_stack: stacks::call_stack, handles_breakpoints });
     let memory = agent_memory();
     // An eighth for the caller table, three for the ring, the rest for stacks.
     let eighth = memory.len() / 8;
@@ -584,7 +569,8 @@ fn start_agent(
     Ok(AGENT.take().ok_or(Refusal::Static)?.write(agent))
 }
 
-/// Has breakpoints on this vCPU pass by the profiler, also if the guest has written their gate anew. `false` if they cannot.
+/// Has breakpoints on this vCPU pass by the profiler, also if the guest has written their gate
+/// anew. `false` if they cannot.
 #[cfg(feature = "trace")]
 fn handles_breakpoints() -> bool {
     let were_on = machine::disable_interrupts();
@@ -627,8 +613,8 @@ impl Found {
     fn with_store<T>(&self, work: impl FnOnce(&mut GuestStore) -> T) -> Result<T, Refusal> {
         let ring = hvm::store_ring(&self.xen).map_err(|errno| Refusal::Xen("xenstore", errno))?;
         let is_identity = |address| self.is_identity(address);
-        // SAFETY: the guest has not begun to use it: the contract of the start. Interrupts are off, and this runs on a stack
-        // in the image.
+        // SAFETY: the guest has not begun to use it: the contract of the start. Interrupts are off,
+        // and this runs on a stack in the image.
         let result = unsafe {
             with_ring(ring, self.shared, self.xen, is_identity, |page, channel| {
                 work(&mut GuestStore::new(page, channel))
@@ -644,7 +630,8 @@ impl Found {
     ) {
         if let Ok(ring) = hvm::console_ring(&self.xen) {
             let is_identity = |address| self.is_identity(address);
-            // SAFETY: the guest does not write while this runs; it continues where the ring's index is. The rest as above.
+            // SAFETY: the guest does not write while this runs; it continues where the ring's index
+            // is. The rest as above.
             unsafe { with_ring(ring, self.shared, self.xen, is_identity, work) };
         }
     }

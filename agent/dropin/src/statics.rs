@@ -18,10 +18,7 @@ unsafe impl<T: Send> Sync for Once<T> {}
 
 impl<T> Once<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self {
-            value: UnsafeCell::new(value),
-            is_taken: AtomicBool::new(false),
-        }
+        Self { value: UnsafeCell::new(value), is_taken: AtomicBool::new(false) }
     }
 
     /// The value; `None` if it was taken before.
@@ -51,17 +48,15 @@ unsafe impl<T: Send + Sync> Sync for Replaced<T> {}
 
 impl<T> Replaced<T> {
     pub(crate) const fn empty() -> Self {
-        Self {
-            places: [const { UnsafeCell::new(None) }; 2],
-            count: AtomicUsize::new(0),
-        }
+        Self { places: [const { UnsafeCell::new(None) }; 2], count: AtomicUsize::new(0) }
     }
 
-    /// Has `publish` use a value from now on, and drops the former one. After an error that one stays in use, and the new
-    /// one is dropped.
+    /// Has `publish` use a value from now on, and drops the former one. After an error that one
+    /// stays in use, and the new one is dropped.
     ///
     /// # Safety
-    /// There is one call at a time. Nobody uses the former value after a successful call, nor the new one after an error.
+    /// There is one call at a time. Nobody uses the former value after a successful call, nor the
+    /// new one after an error.
     pub(crate) unsafe fn replace<R, E>(
         &'static self,
         value: T,
@@ -84,7 +79,8 @@ impl<T> Replaced<T> {
     }
 }
 
-// Words in the image: without a global offset table, code cannot refer to addresses of other objects.
+// Words in the image: without a global offset table, code cannot refer to addresses of other
+// objects.
 #[cfg(unikprof_archive)]
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.unikprof_dropin, \"aw\", @progbits",
@@ -94,8 +90,9 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// The memory for samples, caller table and ring, in this order. A member of its own in the archive, so that the size
-/// is chosen by `build-archive --memory`, or by a guest that defines both symbols.
+/// The memory for samples, caller table and ring, in this order. A member of its own in the
+/// archive, so that the size is chosen by `build-archive --memory`, or by a guest that defines both
+/// symbols.
 pub(crate) fn agent_memory() -> &'static mut [MaybeUninit<u8>] {
     #[cfg(unikprof_archive)]
     {

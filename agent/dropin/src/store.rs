@@ -12,12 +12,12 @@ use crate::machine::paging::Window;
 
 pub(crate) type GuestStore = Store<PolledChannel<'static, HypercallInstruction>>;
 
-/// Calls `work` with a ring's page and channel. `None` if the page cannot be mapped one to one. The port is masked
-/// meanwhile.
+/// Calls `work` with a ring's page and channel. `None` if the page cannot be mapped one to one. The
+/// port is masked meanwhile.
 ///
 /// # Safety
-/// The guest does not use the ring during the call. Interrupts are off, and `work` uses memory of the image and the shared
-/// information page only, which are mapped one to one.
+/// The guest does not use the ring during the call. Interrupts are off, and `work` uses memory of
+/// the image and the shared information page only, which are mapped one to one.
 pub(crate) unsafe fn with_ring<T>(
     ring: ToolRing,
     shared: &'static SharedInfo,

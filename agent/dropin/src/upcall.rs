@@ -1,40 +1,41 @@
-//! The interrupt: a tick of the timer, an event on its way to the guest's own handler, or both. It runs with interrupts
-//! off on the tick stack. A poll runs with interrupts on, on its own stack, and begins when an interrupt finds it due.
+//! The interrupt: a tick of the timer, an event on its way to the guest's own handler, or both. It
+//! runs with interrupts off on the tick stack. A poll runs with interrupts on, on its own stack,
+//! and begins when an interrupt finds it due.
 //!
 //! # One vector
 //!
-//! The timer raises the vector of the guest's events. If the guest loads another interrupt table later, or writes its
-//! gate anew, its own handler gets the timer's last interrupt, finds no event, and the profiler is gone without harm; a
-//! vector of its own would have no gate there. Events that come by the local APIC, too, cannot be told from ticks;
-//! whatever is due is done.
+//! The timer raises the vector of the guest's events. If the guest loads another interrupt table
+//! later, or writes its gate anew, its own handler gets the timer's last interrupt, finds no event,
+//! and the profiler is gone without harm; a vector of its own would have no gate there. Events that
+//! come by the local APIC, too, cannot be told from ticks; whatever is due is done.
 //!
 //! # A guest that waits
 //!
-//! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An interrupt without an event of
-//! the guest's own returns to the `sti`, with interrupts off, or to the call: the guest does not wake. A tick that finds the
-//! guest waiting begins a block of the agent, and arms no further tick. An event of the guest's own ends the block. So a
-//! recorded guest is interrupted at most once in each wait, and one that is not recorded only by clients.
-//! If an event of the guest's own arrives when the call is about to be executed again, the entry lets the guest continue
-//! behind it, as Xen would have.
+//! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An
+//! interrupt without an event of the guest's own returns to the `sti`, with interrupts off, or to
+//! the call: the guest does not wake. A tick that finds the guest waiting begins a block of the
+//! agent, and arms no further tick. An event of the guest's own ends the block. So a recorded guest
+//! is interrupted at most once in each wait, and one that is not recorded only by clients. If an
+//! event of the guest's own arrives when the call is about to be executed again, the entry lets the
+//! guest continue behind it, as Xen would have.
 //!
-//! A guest may also look for its events outside of upcalls, and takes those of the device then, which it does not
-//! know, or masks its port. So each interrupt looks at the device itself, and [`CHECK_NS`] after an event of the
-//! guest's own there is one; again and again while an upcall is pending, since Xen raises no other.
+//! A guest may also look for its events outside of upcalls, and takes those of the device then,
+//! which it does not know, or masks its port. So each interrupt looks at the device itself, and
+//! [`CHECK_NS`] after an event of the guest's own there is one; again and again while an upcall is
+//! pending, since Xen raises no other.
 //!
-//! The bytes before the program counter may also belong to another instruction. So a wait is one only if Xen has
-//! counted blocked time since it was last asked, by a tick or for a wait: a blocked vCPU continues with an interrupt, and all
-//! of them pass here.
+//! The bytes before the program counter may also belong to another instruction. So a wait is one
+//! only if Xen has counted blocked time since it was last asked, by a tick or for a wait: a blocked
+//! vCPU continues with an interrupt, and all of them pass here.
 //!
-//! With several vCPUs, another may end the wait by an interrupt of the local APIC. If the profiler's comes while that one is
-//! handled, it finds the guest behind the wait, too, and a return to it could last for ever. So the guest's other
-//! interrupts are counted, by entries that lead to its handlers, and each ends the wait of its vCPU. A wait is repeated if
-//! none has come, on any vCPU, since the profiler's last interrupt on this one, or none on this one since the wait was found.
-//! Otherwise the guest continues behind it, as after any interrupt of no concern, and a recorded one is looked at again
-//! after [`CHECK_NS`].
-#![allow(
-    unsafe_code,
-    reason = "the state is reached from interrupts, and instructions are read"
-)]
+//! With several vCPUs, another may end the wait by an interrupt of the local APIC. If the
+//! profiler's comes while that one is handled, it finds the guest behind the wait, too, and a
+//! return to it could last for ever. So the guest's other interrupts are counted, by entries that
+//! lead to its handlers, and each ends the wait of its vCPU. A wait is repeated if none has come,
+//! on any vCPU, since the profiler's last interrupt on this one, or none on this one since the wait
+//! was found. Otherwise the guest continues behind it, as after any interrupt of no concern, and a
+//! recorded one is looked at again after [`CHECK_NS`].
+#![allow(unsafe_code, reason = "the state is reached from interrupts, and instructions are read")]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -131,11 +132,13 @@ pub(crate) struct Running {
     paid_at_ns: AtomicU64,
     /// Events of the guest's own.
     guests_events: AtomicU32,
-    /// What the poll under way has interrupted: program counter, stack pointer, frame pointer; 0 for a wait.
+    /// What the poll under way has interrupted: program counter, stack pointer, frame pointer; 0
+    /// for a wait.
     interrupted: [AtomicU64; 3],
 }
 
-// SAFETY: `served` is used by the poll only, which `is_polling` admits once; the rest is shared by atomics or read.
+// SAFETY: `served` is used by the poll only, which `is_polling` admits once; the rest is shared by
+// atomics or read.
 unsafe impl Sync for Running {}
 
 static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
@@ -156,17 +159,15 @@ pub(crate) fn publish(running: &'static mut Running) -> &'static Running {
     running
 }
 
-/// Where a walk continues at the end of a chain of frames: a poll's in the code that it interrupted, a coroutine's or
-/// fiber's on the stack that the frame pointer leads to, which may lie below.
+/// Where a walk continues at the end of a chain of frames: a poll's in the code that it
+/// interrupted, a coroutine's or fiber's on the stack that the frame pointer leads to, which may
+/// lie below.
 pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
     let running = running()?;
     if !entry::is_on_poll_stack(sp) {
         return Some(Continuation::FrameRecord);
     }
-    let [pc, sp, fp] = running
-        .interrupted
-        .each_ref()
-        .map(|word| word.load(Ordering::Relaxed));
+    let [pc, sp, fp] = running.interrupted.each_ref().map(|word| word.load(Ordering::Relaxed));
     (pc != 0).then(|| Continuation::Interrupted(Registers::new(pc, sp, fp)))
 }
 
@@ -220,8 +221,8 @@ impl Saved {
         is_block.then_some(Wait::Block(call))
     }
 
-    /// Returns to the wait, if the guest cannot tell. Returns where it is if an interrupt may come before it is executed,
-    /// else 0; `None` if the guest goes on.
+    /// Returns to the wait, if the guest cannot tell. Returns where it is if an interrupt may come
+    /// before it is executed, else 0; `None` if the guest goes on.
     fn repeat(&mut self) -> Option<u64> {
         match self.wait_before()? {
             Wait::Hlt(at) if code(at.wrapping_sub(1)) == [STI] => {
@@ -253,8 +254,8 @@ enum Wait {
     Block(u64),
 }
 
-/// Whether the bytes of the longest wait can be read before a program counter: they are in its page, or in the image's code.
-/// The page before it may not be mapped.
+/// Whether the bytes of the longest wait can be read before a program counter: they are in its
+/// page, or in the image's code. The page before it may not be mapped.
 fn can_read_before(pc: u64, is_code: impl Fn(u64) -> bool) -> bool {
     pc % PAGE_SIZE as u64 >= LONGEST_WAIT || is_code(pc.wrapping_sub(LONGEST_WAIT))
 }
@@ -315,17 +316,13 @@ impl Running {
     pub(crate) fn begin(&self) {
         let first = vcpus::first();
         self.ask_blocked_ns(first);
-        vcpus::others()
-            .iter()
-            .for_each(|it| it.connect(&self.events));
+        vcpus::others().iter().for_each(|it| it.connect(&self.events));
         self.go_on(true);
     }
 
     fn go_on(&self, has_network: bool) {
         let is_free = self.apic.is_free(self.delivery.vector);
-        vcpus::first()
-            .is_unusable
-            .store(!is_free, Ordering::Relaxed);
+        vcpus::first().is_unusable.store(!is_free, Ordering::Relaxed);
         if is_free {
             self.apic.enable(self.delivery.vector);
         }
@@ -346,8 +343,9 @@ impl Running {
         self.arm(vcpus::first(), true);
     }
 
-    /// Where the guest itself calls the profiler: follows it if it has written the gate of its events anew, or has loaded another
-    /// table. Until then there were no ticks, and clients got no answer. With several vCPUs each may have its own table.
+    /// Where the guest itself calls the profiler: follows it if it has written the gate of its
+    /// events anew, or has loaded another table. Until then there were no ticks, and clients got no
+    /// answer. With several vCPUs each may have its own table.
     pub(crate) fn follow_table(&'static self) {
         let vector = self.delivery.vector;
         if !vcpus::others().is_empty() || descriptors::is_intercepted(vector) {
@@ -381,8 +379,9 @@ impl Running {
         self.is_polling.load(Ordering::Relaxed)
     }
 
-    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one, and says when it has
-    /// forgotten the old one. After an error there is no network. Interrupts are off, and no poll is under way.
+    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one,
+    /// and says when it has forgotten the old one. After an error there is no network. Interrupts
+    /// are off, and no poll is under way.
     pub(crate) fn reconnect<T, E>(
         &self,
         reconnect: impl FnOnce(&mut Served, &AtomicBool) -> Result<T, E>,
@@ -412,15 +411,15 @@ impl Running {
         })
     }
 
-    /// Whether the domain is another one than at the last proof: by its number, or because its time began anew and
-    /// the device's port is gone, as it is in every new domain.
+    /// Whether the domain is another one than at the last proof: by its number, or because its time
+    /// began anew and the device's port is gone, as it is in every new domain.
     fn is_restored(&self) -> bool {
         self.domain_id() != self.domain.load(Ordering::Relaxed)
             || self.has_stepped_back() && self.port().is_some_and(|port| !self.is_ours(port))
     }
 
-    /// Whether it is earlier than at the last proof. A starved host's clock steps back too, and more often than domains
-    /// of one number follow each other.
+    /// Whether it is earlier than at the last proof. A starved host's clock steps back too, and
+    /// more often than domains of one number follow each other.
     fn has_stepped_back(&self) -> bool {
         self.proof_at_ns.load(Ordering::Relaxed) > self.clock.now_ns() + PROOF_NS
     }
@@ -428,9 +427,7 @@ impl Running {
     /// What was to happen at times of a clock that has stepped back.
     fn follow_clock(&self) {
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        vcpus::first()
-            .tick_at_ns
-            .store(tick_at_ns, Ordering::Relaxed);
+        vcpus::first().tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
         self.paid_at_ns.store(0, Ordering::Relaxed);
         self.check_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_noticed.store(true, Ordering::Relaxed);
@@ -445,7 +442,8 @@ impl Running {
         self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
     }
 
-    /// The domain was restored from a save: what Xen knew of the profiler is gone. Sampling goes on.
+    /// The domain was restored from a save: what Xen knew of the profiler is gone. Sampling goes
+    /// on.
     fn follow_restore(&self) {
         self.port.store(0, Ordering::Relaxed);
         self.is_new_domain.store(true, Ordering::Relaxed);
@@ -458,9 +456,7 @@ impl Running {
         let first = vcpus::first();
         self.wake(first);
         self.ask_blocked_ns(first);
-        vcpus::others()
-            .iter()
-            .for_each(|it| it.connect(&self.events));
+        vcpus::others().iter().for_each(|it| it.connect(&self.events));
         self.follow_clock();
         self.poll_at_ns.store(NEVER, Ordering::Relaxed);
         self.is_owed.store(false, Ordering::Relaxed);
@@ -469,7 +465,8 @@ impl Running {
     fn on_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) -> Next {
         let by_apic = self.delivery.by_apic;
         let (is_timer, has_fired) = self.find_timer(vcpu);
-        // What the profiler has not caused is the guest's, also if it no longer tells its events where it did.
+        // What the profiler has not caused is the guest's, also if it no longer tells its events
+        // where it did.
         let is_own = self.look() | has_fired;
         self.sample(vcpu, saved, false);
         let is_guests = !is_own || !is_timer && self.take_upcall(vcpu);
@@ -536,9 +533,7 @@ impl Running {
             // In a restored domain it is not, until the first vCPU has found out.
             return !vcpu.has_moved(self.shared);
         }
-        let is_sent = vcpu
-            .kick_port()
-            .is_some_and(|it| self.events.is_pending(it));
+        let is_sent = vcpu.kick_port().is_some_and(|it| self.events.is_pending(it));
         if !is_sent || vcpu.is_unusable.load(Ordering::Relaxed) {
             return false;
         }
@@ -574,8 +569,8 @@ impl Running {
         self.events.is_pending(port) && self.events.take_pending(port)
     }
 
-    /// Whether the interrupt is known to be the timer's, and whether the timer has fired. If the guest uses the timer,
-    /// the profiler does so no more.
+    /// Whether the interrupt is known to be the timer's, and whether the timer has fired. If the
+    /// guest uses the timer, the profiler does so no more.
     fn find_timer(&self, vcpu: &Vcpu) -> (bool, bool) {
         let vector = self.delivery.vector;
         let is_timer = !self.delivery.by_apic && self.apic.is_in_service(vector);
@@ -584,7 +579,8 @@ impl Running {
         } else if !vcpu.is_unusable.load(Ordering::Relaxed) && !self.apic.is_ours(vector) {
             vcpu.is_unusable.store(true, Ordering::Relaxed);
             machine::debug_line(
-                "no more ticks, nor answers to clients: the guest uses the local APIC's timer itself now",
+                "no more ticks, nor answers to clients: the guest uses the local APIC's timer \
+                 itself now",
             );
         }
         let armed_ns = vcpu.armed_ns.load(Ordering::Relaxed);
@@ -598,8 +594,7 @@ impl Running {
         self.find_wait(vcpu, saved, may_have_ended);
         if is_kicked || self.is_past(vcpu.tick_at_ns.load(Ordering::Relaxed)) {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
-            vcpu.tick_at_ns
-                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+            vcpu.tick_at_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
             if !vcpu.is_block.load(Ordering::Relaxed) {
                 self.keep_blocked_ns(vcpu);
             }
@@ -647,11 +642,8 @@ impl Running {
             self.is_noticed.store(true, Ordering::Relaxed);
         }
         if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
-            let is_upcall_pending = vcpus::first()
-                .info(self.shared)
-                .evtchn_upcall_pending
-                .load(Ordering::SeqCst)
-                != 0;
+            let is_upcall_pending =
+                vcpus::first().info(self.shared).evtchn_upcall_pending.load(Ordering::SeqCst) != 0;
             let next_ns = match is_upcall_pending {
                 true => self.clock.now_ns() + CHECK_NS,
                 false => NEVER,
@@ -668,8 +660,8 @@ impl Running {
         self.arm(vcpu, has_fired);
     }
 
-    /// Ends an interrupt that the guest's handler does not see: begins a poll that is due, else returns to the
-    /// interrupted code.
+    /// Ends an interrupt that the guest's handler does not see: begins a poll that is due, else
+    /// returns to the interrupted code.
     fn leave(&self, vcpu: &'static Vcpu, saved: &mut Saved, has_fired: bool) -> Next {
         if self.is_past(self.next_poll_ns()) {
             self.is_polling.store(true, Ordering::Relaxed);
@@ -735,14 +727,14 @@ impl Running {
         self.arm(vcpu, true);
     }
 
-    /// Charges the running time since `began_ns`, system time and running time, to the share of polls.
+    /// Charges the running time since `began_ns`, system time and running time, to the share of
+    /// polls.
     fn pay(&self, (began_ns, began_running_ns): (u64, u64)) {
         let spent_ns = self.running_ns().saturating_sub(began_running_ns);
         let share_permille = u64::from(self.share_permille.load(Ordering::Relaxed));
         let price_ns = spent_ns.saturating_mul(1000) / share_permille;
         let from_ns = self.paid_at_ns.load(Ordering::Relaxed).max(began_ns);
-        self.paid_at_ns
-            .store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
+        self.paid_at_ns.store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
     }
 
     /// Asks Xen for the blocked time, which the next `find_wait` compares with its own.
@@ -751,18 +743,20 @@ impl Running {
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Keeps the blocked time for `find_wait`, where a tick or a poll has just read the vCPU's times.
+    /// Keeps the blocked time for `find_wait`, where a tick or a poll has just read the vCPU's
+    /// times.
     fn keep_blocked_ns(&self, vcpu: &Vcpu) {
         let blocked_ns = self.agent.platform().last_blocked_ns(vcpu.number());
         vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
     }
 
-    /// Finds out by Xen's count of blocked time whether the interrupted code waits, and reports the wait to the agent unless
-    /// that is done already.
+    /// Finds out by Xen's count of blocked time whether the interrupted code waits, and reports the
+    /// wait to the agent unless that is done already.
     ///
-    /// Where another interrupt may have ended the wait (`may_have_ended`), the wait is doubtful, and the guest continues behind
-    /// it. The doubt ends when a later look that asks Xen finds that the guest has waited again. A look that does not ask, as in
-    /// a handler with interrupts on, only raises the doubt: the time blocked so far may belong to the wait that has ended.
+    /// Where another interrupt may have ended the wait (`may_have_ended`), the wait is doubtful,
+    /// and the guest continues behind it. The doubt ends when a later look that asks Xen finds that
+    /// the guest has waited again. A look that does not ask, as in a handler with interrupts on,
+    /// only raises the doubt: the time blocked so far may belong to the wait that has ended.
     fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved, may_have_ended: bool) {
         let was_doubtful = vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
         let is_block = vcpu.is_block.load(Ordering::Relaxed);
@@ -791,8 +785,8 @@ impl Running {
         }
     }
 
-    /// Returns to the wait if the guest waits, and to the code behind it while that is doubtful. Otherwise, or where the idiom
-    /// is another one, the guest wakes.
+    /// Returns to the wait if the guest waits, and to the code behind it while that is doubtful.
+    /// Otherwise, or where the idiom is another one, the guest wakes.
     fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
         let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
         if !vcpu.is_waiting() || waits_at != 0 && saved.rip == waits_at {
@@ -831,14 +825,13 @@ impl Running {
         if is_block {
             self.ask_blocked_ns(vcpu);
             let next_ns = self.agent.on_wake();
-            vcpu.tick_at_ns
-                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+            vcpu.tick_at_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
         is_block
     }
 
-    /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that the guest's handler
-    /// need not run.
+    /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that
+    /// the guest's handler need not run.
     fn take_upcall(&self, vcpu: &Vcpu) -> bool {
         let vcpu = vcpu.info(self.shared);
         if vcpu.evtchn_upcall_pending.load(Ordering::SeqCst) == 0 {
@@ -847,11 +840,7 @@ impl Running {
         // The order of Xen's own demultiplexing: a new event sets the flag again.
         vcpu.evtchn_upcall_pending.store(0, Ordering::SeqCst);
         let words = vcpu.evtchn_pending_sel.swap(0, Ordering::SeqCst);
-        let all = self
-            .shared
-            .evtchn_pending
-            .iter()
-            .zip(&self.shared.evtchn_mask);
+        let all = self.shared.evtchn_pending.iter().zip(&self.shared.evtchn_mask);
         let is_pending = all.enumerate().any(|(number, (pending, mask))| {
             words >> number & 1 != 0
                 && pending.load(Ordering::SeqCst) & !mask.load(Ordering::SeqCst) != 0
@@ -888,7 +877,8 @@ impl Running {
         at_ns != NEVER && at_ns <= self.clock.now_ns()
     }
 
-    /// Arms the timer for the next tick or poll, unless it is armed for that time already and has not fired.
+    /// Arms the timer for the next tick or poll, unless it is armed for that time already and has
+    /// not fired.
     fn arm(&self, vcpu: &'static Vcpu, has_fired: bool) {
         if vcpu.is_unusable.load(Ordering::Relaxed) {
             return;

@@ -1,8 +1,8 @@
 //! The vCPUs, and what the profiler keeps of each.
 //!
-//! All vCPUs that use the first one's interrupt table pass by the same entry. There a vCPU is known by CPUID, elsewhere in
-//! the profiler by its stack. A vCPU's first event, which the profiler sends it, prepares its APIC; so no matter when the
-//! guest starts it.
+//! All vCPUs that use the first one's interrupt table pass by the same entry. There a vCPU is known
+//! by CPUID, elsewhere in the profiler by its stack. A vCPU's first event, which the profiler sends
+//! it, prepares its APIC; so no matter when the guest starts it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -34,7 +34,8 @@ static VCPUS: [Vcpu; MAX_VCPUS] = [
 /// Those of the domain that are sampled.
 static COUNT: AtomicU32 = AtomicU32::new(1);
 
-/// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`, `is_kicked` and `state`.
+/// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`,
+/// `is_kicked` and `state`.
 pub(crate) struct Vcpu {
     number: u32,
     /// A second copy of the vCPU's clock; the first vCPU has none.
@@ -115,8 +116,8 @@ impl Vcpu {
         clock::register_copy(xen, self.id(), Some(&self.time)).is_ok()
     }
 
-    /// Whether the events of a vCPU with a clock of its own come elsewhere than to the shared information page: the clock
-    /// there, which Xen updates together with the own one, is another.
+    /// Whether the events of a vCPU with a clock of its own come elsewhere than to the shared
+    /// information page: the clock there, which Xen updates together with the own one, is another.
     pub(crate) fn has_moved(&self, shared: &'static SharedInfo) -> bool {
         let clocks = [&self.time, &self.info(shared).time];
         !(0..TRIES).any(|_| {
@@ -140,8 +141,8 @@ impl Vcpu {
         };
     }
 
-    /// Whether another interrupt of the guest's may have come since the last call, without ending the wait: on another vCPU,
-    /// before the wait, or in a wait that the profiler did not know of.
+    /// Whether another interrupt of the guest's may have come since the last call, without ending
+    /// the wait: on another vCPU, before the wait, or in a wait that the profiler did not know of.
     pub(crate) fn may_have_ended(&self) -> bool {
         let others = entry::others();
         let has_others = self.others.swap(others, Ordering::Relaxed) != others;
@@ -187,9 +188,7 @@ impl Vcpu {
 /// Counts the vCPUs of the domain, up to one more than are sampled.
 pub(crate) fn count(xen: &impl Hypercall) -> u32 {
     let last = MAX_VCPUS as u32;
-    (1..=last)
-        .find(|number| vcpu::is_up(xen, VcpuId(*number)).is_err())
-        .unwrap_or(last + 1)
+    (1..=last).find(|number| vcpu::is_up(xen, VcpuId(*number)).is_err()).unwrap_or(last + 1)
 }
 
 /// Samples the first `count` vCPUs.

@@ -1,8 +1,8 @@
 //! Heads: each recording's id and settings, stored in the agent for crash dumps.
 //!
-//! The recorder writes a head when a recording begins, and removes it when the recording is deleted. A panic handler
-//! reads it from the agent, as it has no access to the service. A head whose writing was interrupted by the panic
-//! reads as missing.
+//! The recorder writes a head when a recording begins, and removes it when the recording is
+//! deleted. A panic handler reads it from the agent, as it has no access to the service. A head
+//! whose writing was interrupted by the panic reads as missing.
 //!
 //! Why: docs/decisions.md#recording-heads-are-with-the-agent.
 
@@ -15,13 +15,9 @@ use crate::ground::text::Name;
 /// The words of a head that contain one number each.
 const NUMBERS: usize = 9;
 
-/// The words of a head, without the id. The model has no name, because the model checker tries both values of each word.
-const WORDS: usize = NUMBERS
-    + if cfg!(loom) {
-        0
-    } else {
-        MAX_NAME / size_of::<u64>()
-    };
+/// The words of a head, without the id. The model has no name, because the model checker tries both
+/// values of each word.
+const WORDS: usize = NUMBERS + if cfg!(loom) { 0 } else { MAX_NAME / size_of::<u64>() };
 
 /// The settings with which a recording was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +36,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The head of a recording with these settings for the wire: without counts, and with no time except its start.
+    /// The head of a recording with these settings for the wire: without counts, and with no time
+    /// except its start.
     pub(crate) fn head(&self, recording: u64, index: usize) -> Epoch<'_> {
         Epoch {
             epoch: 0,
@@ -68,7 +65,8 @@ impl Settings {
 /// A head's memory. Only the recorder writes it.
 #[derive(Debug, Default)]
 pub(crate) struct HeadCells {
-    /// The recording's id, which is never used twice; 0 if there is no head, or if it is being written.
+    /// The recording's id, which is never used twice; 0 if there is no head, or if it is being
+    /// written.
     recording: AtomicU64,
     /// See [`Head::words`].
     words: [AtomicU64; WORDS],
@@ -106,10 +104,7 @@ impl Head {
         let mut words = [0; WORDS];
         let (first, name) = words.split_at_mut(NUMBERS);
         first.copy_from_slice(&numbers);
-        for (word, chunk) in name
-            .iter_mut()
-            .zip(settings.name.as_str().as_bytes().chunks(8))
-        {
+        for (word, chunk) in name.iter_mut().zip(settings.name.as_str().as_bytes().chunks(8)) {
             let mut bytes = [0; 8];
             for (byte, from) in bytes.iter_mut().zip(chunk) {
                 *byte = *from;
@@ -160,7 +155,8 @@ impl HeadCells {
     /// Replaces the head with another recording's.
     pub(crate) fn write(&self, head: &Head) {
         self.clear();
-        // Pairs with the fence in `read`: a reader that sees one of these words also sees that the id is cleared.
+        // Pairs with the fence in `read`: a reader that sees one of these words also sees that the
+        // id is cleared.
         fence(Ordering::Release);
         for (cell, word) in self.words.iter().zip(head.words()) {
             cell.store(word, Ordering::Relaxed);
@@ -208,7 +204,8 @@ mod head_model {
         }
     }
 
-    /// A vCPU that crashes while the recorder replaces a head on another one finds one of the two heads, or none.
+    /// A vCPU that crashes while the recorder replaces a head on another one finds one of the two
+    /// heads, or none.
     #[test]
     fn a_crash_on_another_vcpu_finds_a_whole_head() {
         let mut builder = loom::model::Builder::new();
@@ -263,12 +260,7 @@ mod tests {
         let cells = HeadCells::default();
         assert!(cells.read().is_none());
         let long: String = "é".repeat(MAX_NAME / 2);
-        for (id, name) in [
-            (1, long.as_str()),
-            (2, "x"),
-            (3, "exactly8"),
-            (u64::MAX, ""),
-        ] {
+        for (id, name) in [(1, long.as_str()), (2, "x"), (3, "exactly8"), (u64::MAX, "")] {
             let written = head(id, name);
             cells.write(&written);
             let read = cells.read().unwrap();
@@ -279,7 +271,8 @@ mod tests {
         assert!(cells.read().is_none());
     }
 
-    /// Guards against a crash dump that mixes two recordings because the crash interrupted the writing of a head.
+    /// Guards against a crash dump that mixes two recordings because the crash interrupted the
+    /// writing of a head.
     #[test]
     fn a_half_written_head_is_missing() {
         let cells = HeadCells::default();

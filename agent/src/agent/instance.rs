@@ -2,15 +2,13 @@
 
 use crate::ground::platform::Platform;
 
-/// Draws a new instance id, never 0: 64 bits of the platform's random source. Without one, `previous`, `address` (of
-/// memory that the agent owns) and both clocks are hashed instead; two agents then have different ids unless all of
-/// these are equal.
+/// Draws a new instance id, never 0: 64 bits of the platform's random source. Without one,
+/// `previous`, `address` (of memory that the agent owns) and both clocks are hashed instead; two
+/// agents then have different ids unless all of these are equal.
 pub(super) fn draw<P: Platform + ?Sized>(platform: &P, previous: u64, address: u64) -> u64 {
     let drawn = platform.random().unwrap_or_else(|| {
         let parts = [address, platform.now_ns(), platform.cycles()];
-        parts
-            .into_iter()
-            .fold(previous, |hash, part| mix(hash ^ part))
+        parts.into_iter().fold(previous, |hash, part| mix(hash ^ part))
     });
     // The source may repeat a number, but a renewed id must differ.
     match drawn {

@@ -32,8 +32,8 @@ use crate::trace::Trace;
 pub struct Config<'m> {
     /// The number of vCPUs, at least 1. Each has a slot; the memory is divided evenly.
     pub vcpus: u32,
-    /// The maximum number of recordings at a time, 1 to [`MAX_RECORDINGS`]. Each one after the first takes 16 bytes
-    /// of memory for every 64 bytes of stacks.
+    /// The maximum number of recordings at a time, 1 to [`MAX_RECORDINGS`]. Each one after the
+    /// first takes 16 bytes of memory for every 64 bytes of stacks.
     pub recordings: u32,
     /// The guest's executable mappings, sorted by address. Code outside them is shown as unknown.
     pub mappings: &'m [Mapping<'m>],
@@ -83,8 +83,8 @@ pub struct Agent<'m, P: ?Sized> {
     platform: P,
 }
 
-/// An agent on any platform, with dynamic dispatch. Code that upcalls do not call takes the agent in this form, so
-/// that it is compiled once, however many platforms there are.
+/// An agent on any platform, with dynamic dispatch. Code that upcalls do not call takes the agent
+/// in this form, so that it is compiled once, however many platforms there are.
 pub(crate) type AnyAgent<'p, 'm> = Agent<'m, dyn Platform + 'p>;
 
 impl<'m, P: Platform> Agent<'m, P> {
@@ -132,19 +132,19 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Gives the agent a memory block for a caller table, which clients send.
-    /// [`caller_table_bytes`](crate::caller_table_bytes) returns the size for a number of rows. Without a block the
-    /// agent accepts no caller table.
+    /// [`caller_table_bytes`](crate::caller_table_bytes) returns the size for a number of rows.
+    /// Without a block the agent accepts no caller table.
     #[must_use]
     pub fn with_caller_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         self.callers = CallerTable::in_block(block, self.code.end());
         self
     }
 
-    /// Gives the agent a memory block for its flight recorder, a ring per vCPU that drops its oldest records: the
-    /// time of each sample, and the guest's events from [`mark`](Self::mark) and the calls beside it. See
-    /// [`ring_bytes`](crate::ring_bytes) for the size. There are no rings without a block, if it is too small, or
-    /// without the feature `ring`: then the block stays unused, event names are rejected, and other events are not
-    /// kept.
+    /// Gives the agent a memory block for its flight recorder, a ring per vCPU that drops its
+    /// oldest records: the time of each sample, and the guest's events from [`mark`](Self::mark)
+    /// and the calls beside it. See [`ring_bytes`](crate::ring_bytes) for the size. There are no
+    /// rings without a block, if it is too small, or without the feature `ring`: then the block
+    /// stays unused, event names are rejected, and other events are not kept.
     #[must_use]
     pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         if cfg!(feature = "ring") {
@@ -153,10 +153,11 @@ impl<'m, P: Platform> Agent<'m, P> {
         self
     }
 
-    /// Gives the agent a memory block for samples of allocations that are still held. Without a block, if it is too
-    /// small, or without the feature `heap`, the agent does not record in mode
-    /// [`LIVE`](unikprof_proto::code::mode::LIVE). [`live_bytes`](crate::live_bytes) returns the size for a number of
-    /// samples; about three quarters of them have room before some are dropped. All vCPUs share it.
+    /// Gives the agent a memory block for samples of allocations that are still held. Without a
+    /// block, if it is too small, or without the feature `heap`, the agent does not record in mode
+    /// [`LIVE`](unikprof_proto::code::mode::LIVE). [`live_bytes`](crate::live_bytes) returns the
+    /// size for a number of samples; about three quarters of them have room before some are
+    /// dropped. All vCPUs share it.
     #[must_use]
     pub fn with_live_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         if cfg!(feature = "heap") {
@@ -165,29 +166,28 @@ impl<'m, P: Platform> Agent<'m, P> {
         self
     }
 
-    /// Installs a caller table that was linked into the image, as `unikprof-client caller-table` makes it, for
-    /// recordings that begin before a client has connected. Returns the number of its rows. The agent must have
-    /// [memory](Self::with_caller_memory) for it.
+    /// Installs a caller table that was linked into the image, as `unikprof-client caller-table`
+    /// makes it, for recordings that begin before a client has connected. Returns the number of its
+    /// rows. The agent must have [memory](Self::with_caller_memory) for it.
     ///
     /// # Errors
     /// [`LinkedTableError`].
     pub fn install_caller_table(&mut self, file: &[u8]) -> Result<u32, LinkedTableError> {
         let none = CallerTable::new(&[], &[], 0);
-        self.callers
-            .as_ref()
-            .unwrap_or(&none)
-            .install_file(file, self.config.mappings, &self.code)
+        self.callers.as_ref().unwrap_or(&none).install_file(file, self.config.mappings, &self.code)
     }
 }
 
 impl<'m, P: Platform + ?Sized> Agent<'m, P> {
-    /// Notes that the guest was restored from a save or has migrated. Recordings continue and note the gap, the
-    /// [instance id](Self::instance) is renewed, and encrypted sessions end before another byte is sent.
+    /// Notes that the guest was restored from a save or has migrated. Recordings continue and note
+    /// the gap, the [instance id](Self::instance) is renewed, and encrypted sessions end before
+    /// another byte is sent.
     ///
-    /// Call it on one vCPU, when event channels and clocks work again and before anything is armed; then arm the
-    /// [`deadline`](Self::deadline) of this vCPU. The platform kicks the other vCPUs.
+    /// Call it on one vCPU, when event channels and clocks work again and before anything is armed;
+    /// then arm the [`deadline`](Self::deadline) of this vCPU. The platform kicks the other vCPUs.
     pub fn resume(&self) {
-        // Done first: a service that runs concurrently ends its encrypted sessions as soon as it sees the new number.
+        // Done first: a service that runs concurrently ends its encrypted sessions as soon as it
+        // sees the new number.
         self.gaps.fetch_add(1, Ordering::SeqCst);
         self.platform.resume();
         let previous = self.instance();
@@ -202,9 +202,9 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
-    /// The agent's id: random, never 0, and renewed by [`resume`](Self::resume). Numbers of recordings, epochs and
-    /// stacks identify the same object only within one instance: a guest that reboots, or is restored twice from one
-    /// save, counts them from the start again.
+    /// The agent's id: random, never 0, and renewed by [`resume`](Self::resume). Numbers of
+    /// recordings, epochs and stacks identify the same object only within one instance: a guest
+    /// that reboots, or is restored twice from one save, counts them from the start again.
     pub fn instance(&self) -> u64 {
         self.instance.load(Ordering::Relaxed)
     }
@@ -245,21 +245,13 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     #[inline]
     pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
         // Constant without the feature, so the compiler removes all code that depends on it.
-        if cfg!(feature = "ring") {
-            self.rings.as_ref()
-        } else {
-            None
-        }
+        if cfg!(feature = "ring") { self.rings.as_ref() } else { None }
     }
 
     /// The table of live allocations; `None` if there is no memory for one.
     #[inline]
     pub(crate) fn live(&self) -> Option<&LiveTable<'m>> {
-        if cfg!(feature = "heap") {
-            self.live.as_ref()
-        } else {
-            None
-        }
+        if cfg!(feature = "heap") { self.live.as_ref() } else { None }
     }
 
     /// Whether the guest has reported an allocation.
@@ -333,13 +325,15 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         OwnWork(cells)
     }
 
-    /// Claims the recordings for the agent's only service; `None` if another service has claimed them.
+    /// Claims the recordings for the agent's only service; `None` if another service has claimed
+    /// them.
     pub(crate) fn claim_recordings(&self) -> Option<Claim<'_, Recordings>> {
         self.recordings.claim()
     }
 }
 
-/// Checks a configuration and divides the memory for it. Not inlined, so that all platforms share it.
+/// Checks a configuration and divides the memory for it. Not inlined, so that all platforms share
+/// it.
 #[inline(never)]
 fn divide<'m>(
     config: &Config<'_>,

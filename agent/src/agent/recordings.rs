@@ -1,5 +1,5 @@
-//! The agent's recordings, as plain data that outlives the service. The [recorder](crate::record::recorder) works on
-//! it for the service that has claimed it.
+//! The agent's recordings, as plain data that outlives the service. The
+//! [recorder](crate::record::recorder) works on it for the service that has claimed it.
 
 use crate::agent::head::Settings;
 use crate::count::recording::MAX_RECORDINGS;
@@ -13,10 +13,11 @@ pub(crate) struct Recordings {
     pub(crate) recordings: [Recording; MAX_RECORDINGS],
     /// The id of the last recording that was started.
     pub(crate) last: u64,
-    /// The time until which table segments that ring records refer to are not freed, because a client is reading the
-    /// rings.
+    /// The time until which table segments that ring records refer to are not freed, because a
+    /// client is reading the rings.
     pub(crate) pinned_until_ns: u64,
-    /// The number of buckets of live allocations in which samples of removed recordings may be left.
+    /// The number of buckets of live allocations in which samples of removed recordings may be
+    /// left.
     pub(crate) unreaped: u32,
     #[cfg(feature = "trace")]
     pub(crate) tracer: Tracer,
@@ -111,8 +112,9 @@ impl Recording {
     }
 }
 
-/// The next node in one column of a segment, whose counts are taken out in several steps. The column is given by its
-/// parity, or by the epoch in it, so that a step for one epoch never continues a step for another.
+/// The next node in one column of a segment, whose counts are taken out in several steps. The
+/// column is given by its parity, or by the epoch in it, so that a step for one epoch never
+/// continues a step for another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     pub(crate) at: Option<(u32, u32, u64)>,
@@ -121,10 +123,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn at(vcpu: u32, segment: u32, column: u64, node: u32) -> Self {
-        Self {
-            at: Some((vcpu, segment, column)),
-            node,
-        }
+        Self { at: Some((vcpu, segment, column)), node }
     }
 
     /// The index of the node to continue with; 0 if this is another column's cursor.

@@ -11,13 +11,13 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 
 /// The counters of one vCPU since the recording began.
 ///
-/// Ticks and recorded ticks are not stored: [`read`](Self::read) sums the outcomes. So the sums add up for every
-/// reader, at whatever instruction the writer was interrupted.
+/// Ticks and recorded ticks are not stored: [`read`](Self::read) sums the outcomes. So the sums add
+/// up for every reader, at whatever instruction the writer was interrupted.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct CounterCells {
-    /// In the order of [`Counter`], rotated so that [`FIRST`], the counters of every sample, comes first. The cells
-    /// of ticks and recorded ticks stay 0.
+    /// In the order of [`Counter`], rotated so that [`FIRST`], the counters of every sample, comes
+    /// first. The cells of ticks and recorded ticks stay 0.
     cells: [AtomicU64; Counters::FIELDS],
 }
 
@@ -32,9 +32,7 @@ const fn place(index: usize) -> usize {
 
 impl Default for CounterCells {
     fn default() -> Self {
-        Self {
-            cells: core::array::from_fn(|_| AtomicU64::new(0)),
-        }
+        Self { cells: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
@@ -51,25 +49,16 @@ impl CounterCells {
         self.cell(counter).fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// All counters. `ticks` is the sum of the outcomes; `recorded` is the sum of the three ways in which callers
-    /// were found, less `aged`.
+    /// All counters. `ticks` is the sum of the outcomes; `recorded` is the sum of the three ways in
+    /// which callers were found, less `aged`.
     pub(crate) fn read(&self) -> Counters {
         let mut counters = Counters::from_array(core::array::from_fn(|index| {
             self.cells[place(index)].load(Ordering::Relaxed)
         }));
-        let walked = sum([
-            counters.by_table,
-            counters.by_bytes,
-            counters.by_frame_pointer,
-        ]);
+        let walked = sum([counters.by_table, counters.by_bytes, counters.by_frame_pointer]);
         counters.recorded = walked.saturating_sub(counters.aged);
-        counters.ticks = sum([
-            walked,
-            counters.overflow,
-            counters.lost,
-            counters.masked,
-            counters.idle,
-        ]);
+        counters.ticks =
+            sum([walked, counters.overflow, counters.lost, counters.masked, counters.idle]);
         counters
     }
 
@@ -215,21 +204,19 @@ pub(crate) struct HistogramCells {
     max: AtomicU64,
 }
 
-/// The number of buckets: one in the model, because every cell is a point where the model checker may switch threads.
+/// The number of buckets: one in the model, because every cell is a point where the model checker
+/// may switch threads.
 const CELLS: usize = if cfg!(loom) { 1 } else { BUCKETS };
 
 impl Default for HistogramCells {
     fn default() -> Self {
-        Self {
-            counts: core::array::from_fn(|_| AtomicU32::new(0)),
-            max: AtomicU64::new(0),
-        }
+        Self { counts: core::array::from_fn(|_| AtomicU32::new(0)), max: AtomicU64::new(0) }
     }
 }
 
 impl HistogramCells {
-    /// Adds a value to the current epoch. `max` is the epoch's greatest value so far, stored next to what every
-    /// sample writes. The caller must own the slot.
+    /// Adds a value to the current epoch. `max` is the epoch's greatest value so far, stored next
+    /// to what every sample writes. The caller must own the slot.
     #[inline]
     pub(crate) fn add(&self, value: u64, max: &AtomicU64) {
         if let Some(cell) = self.counts.get(bucket(value)) {
@@ -241,10 +228,10 @@ impl HistogramCells {
         }
     }
 
-    /// Ends the epoch, whose greatest value is `max`, and resets `max`. The caller must own the slot.
+    /// Ends the epoch, whose greatest value is `max`, and resets `max`. The caller must own the
+    /// slot.
     pub(crate) fn end(&self, max: &AtomicU64) {
-        self.max
-            .store(max.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.max.store(max.load(Ordering::Relaxed), Ordering::Relaxed);
         max.store(0, Ordering::Relaxed);
     }
 
@@ -274,7 +261,8 @@ impl HistogramCells {
         length
     }
 
-    /// The most bytes that [`encode`](Self::encode) writes: one of the index and five of the count for each bucket.
+    /// The most bytes that [`encode`](Self::encode) writes: one of the index and five of the count
+    /// for each bucket.
     pub(crate) const ENCODED: usize = BUCKETS * 6;
 }
 
@@ -309,8 +297,8 @@ mod tests {
         assert_eq!(cells.load(), snapshot);
     }
 
-    /// Guards a crash dump, or another reader during a tick, against sums that do not add up: they do after every
-    /// single addition, in any order.
+    /// Guards a crash dump, or another reader during a tick, against sums that do not add up: they
+    /// do after every single addition, in any order.
     #[test]
     fn the_sums_hold_after_every_addition() {
         let cells = CounterCells::default();

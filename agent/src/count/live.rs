@@ -1,14 +1,16 @@
-//! The table of live allocations: sampled allocations that have not been freed, in memory that never grows.
+//! The table of live allocations: sampled allocations that have not been freed, in memory that
+//! never grows.
 //!
-//! A hash of the address selects a *bucket* of [`SLOTS`] entries. A bucket's *tags*, one byte for each entry, lie in
-//! one word, apart from the entries: a free of an allocation that was not sampled, which is almost every one, reads
-//! that word and compares all tags at once. An allocation whose home bucket is full goes to one of [`CHOICES`] - 1 other
-//! buckets; the last byte of the home's word counts those. If all are full, the sample is dropped, and the caller counts
-//! it.
+//! A hash of the address selects a *bucket* of [`SLOTS`] entries. A bucket's *tags*, one byte for
+//! each entry, lie in one word, apart from the entries: a free of an allocation that was not
+//! sampled, which is almost every one, reads that word and compares all tags at once. An allocation
+//! whose home bucket is full goes to one of [`CHOICES`] - 1 other buckets; the last byte of the
+//! home's word counts those. If all are full, the sample is dropped, and the caller counts it.
 //!
-//! Allocations are inserted by their own vCPU; any vCPU frees them; the service reads, moves and removes them. No one
-//! waits: an unused entry is claimed by a compare-and-swap of the bucket's word, and an entry in use is changed and
-//! removed by one of its word [`Held`], whose generation tells an entry from the next one in its place.
+//! Allocations are inserted by their own vCPU; any vCPU frees them; the service reads, moves and
+//! removes them. No one waits: an unused entry is claimed by a compare-and-swap of the bucket's
+//! word, and an entry in use is changed and removed by one of its word [`Held`], whose generation
+//! tells an entry from the next one in its place.
 //!
 //! Why: docs/decisions.md#one-table-of-live-allocations.
 
@@ -32,15 +34,14 @@ const BUSY: u8 = 1;
 /// The least tag of an entry in use.
 const FIRST: u8 = 2;
 
-/// The byte of a bucket's word that counts the allocations of this home in other buckets. It stays at 255.
+/// The byte of a bucket's word that counts the allocations of this home in other buckets. It stays
+/// at 255.
 const AWAY: usize = SLOTS;
 
 /// The bytes of memory for a table with this many entries.
 pub const fn live_bytes(samples: usize) -> usize {
     let buckets = samples.div_ceil(SLOTS);
-    buckets
-        .saturating_mul(BUCKET_BYTES)
-        .saturating_add(size_of::<LiveCells>() + PADDING)
+    buckets.saturating_mul(BUCKET_BYTES).saturating_add(size_of::<LiveCells>() + PADDING)
 }
 
 const BUCKET_BYTES: usize = size_of::<AtomicU64>() + SLOTS * size_of::<EntryCells>();
@@ -69,9 +70,9 @@ pub(crate) struct EntryCells {
 
 /// What else is known of a live allocation, in one word.
 ///
-/// Bits 0 to 31: the place of its stack in its vCPU's table. Bits 32 to 55: the vCPU that allocated it. Bits 56 to 59: a
-/// bit for each recording that it is held for. Bits 60 to 63: the generation, which each insertion into the same entry
-/// increments; it is not compared.
+/// Bits 0 to 31: the place of its stack in its vCPU's table. Bits 32 to 55: the vCPU that allocated
+/// it. Bits 56 to 59: a bit for each recording that it is held for. Bits 60 to 63: the generation,
+/// which each insertion into the same entry increments; it is not compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held(u64);
 
@@ -83,9 +84,7 @@ impl Held {
     const GENERATION: u64 = 1 << 60;
 
     pub(crate) fn new(place: u32, vcpu: u32, recordings: u32) -> Self {
-        Self(u64::from(vcpu & 0x00ff_ffff) << 32)
-            .at(place)
-            .only(recordings)
+        Self(u64::from(vcpu & 0x00ff_ffff) << 32).at(place).only(recordings)
     }
 
     pub(crate) fn place(self) -> u32 {
@@ -127,7 +126,8 @@ pub(crate) struct LiveEntry {
 }
 
 impl LiveEntry {
-    /// The number of its stack in its vCPU's `stacks`; 0 if the stack is given up, or is about to be.
+    /// The number of its stack in its vCPU's `stacks`; 0 if the stack is given up, or is about to
+    /// be.
     pub(crate) fn stack(&self, stacks: &Table<'_>) -> u64 {
         let place = self.held.place();
         match stacks.condemned() >> stacks.segment_of(place) & 1 {
@@ -154,7 +154,8 @@ struct Hash(u64);
 impl Hash {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// One multiplication. The shifts before and after it keep addresses of any equal distance from sharing buckets.
+    /// One multiplication. The shifts before and after it keep addresses of any equal distance from
+    /// sharing buckets.
     #[inline]
     fn of(address: u64) -> Self {
         let product = (address ^ address >> 7).wrapping_mul(Self::FACTOR);
@@ -219,11 +220,7 @@ impl<'m> LiveTable<'m> {
         tags: &'m [AtomicU64],
         entries: &'m [EntryCells],
     ) -> Self {
-        Self {
-            cells,
-            tags,
-            entries,
-        }
+        Self { cells, tags, entries }
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -241,12 +238,14 @@ impl<'m> LiveTable<'m> {
         self.cells.used.load(Ordering::Relaxed)
     }
 
-    /// Adds an allocation; `false` if there is no room for it. The address may already be there, of another recording.
+    /// Adds an allocation; `false` if there is no room for it. The address may already be there, of
+    /// another recording.
     #[inline(never)]
     pub(crate) fn insert(&self, entry: &LiveEntry) -> bool {
         let hash = Hash::of(entry.address);
         let home = hash.bucket(0, self.tags.len());
-        // Before the entry can be found, so that a free on another vCPU never sees 0 while there are entries.
+        // Before the entry can be found, so that a free on another vCPU never sees 0 while there
+        // are entries.
         self.cells.used.fetch_add(1, Ordering::Relaxed);
         for choice in 0..CHOICES {
             if choice == 1 {
@@ -286,7 +285,8 @@ impl<'m> LiveTable<'m> {
             cells.size.store(entry.size, Ordering::Relaxed);
             let last = cells.held.load(Ordering::Relaxed) / Held::GENERATION + 1;
             let held = entry.held.0 % Held::GENERATION + last % 16 * Held::GENERATION;
-            // A swap, so that it is ordered with an update of the entry before; the model checker orders no store so.
+            // A swap, so that it is ordered with an update of the entry before; the model checker
+            // orders no store so.
             cells.held.swap(held, Ordering::Relaxed);
             cells.born_ns.store(entry.born_ns, Ordering::Release);
         }
@@ -295,7 +295,8 @@ impl<'m> LiveTable<'m> {
         true
     }
 
-    /// Whether there may be an allocation at this address: false for nearly all addresses that have none.
+    /// Whether there may be an allocation at this address: false for nearly all addresses that have
+    /// none.
     #[inline]
     pub(crate) fn may_have(&self, address: u64) -> bool {
         let hash = Hash::of(address);
@@ -306,7 +307,8 @@ impl<'m> LiveTable<'m> {
         })
     }
 
-    /// Frees `address`: [revises](Self::revise) the allocations there. There are none at 0, which guests free, too.
+    /// Frees `address`: [revises](Self::revise) the allocations there. There are none at 0, which
+    /// guests free, too.
     #[cold]
     #[inline(never)]
     pub(crate) fn free(
@@ -329,9 +331,10 @@ impl<'m> LiveTable<'m> {
         None
     }
 
-    /// Passes the entries of a bucket to `decide`, those of this address if `address` is not 0. `decide` returns what is held
-    /// from now on: what it was, or with another place, or for fewer recordings. An entry that is held for none is removed.
-    /// Returns the first entry that was changed, as it was; those after it have not been passed to `decide`.
+    /// Passes the entries of a bucket to `decide`, those of this address if `address` is not 0.
+    /// `decide` returns what is held from now on: what it was, or with another place, or for fewer
+    /// recordings. An entry that is held for none is removed. Returns the first entry that was
+    /// changed, as it was; those after it have not been passed to `decide`.
     ///
     /// An entry that changes meanwhile is passed to `decide` again.
     #[inline(never)]
@@ -357,9 +360,7 @@ impl<'m> LiveTable<'m> {
                 // A vCPU that frees the allocation also sees the nodes of a stack that was moved.
                 let (from, to) = (entry.held.0, held.0);
                 let changed =
-                    cells
-                        .held
-                        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+                    cells.held.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
                 if changed.is_err() {
                     continue;
                 }
@@ -377,14 +378,14 @@ impl<'m> LiveTable<'m> {
         None
     }
 
-    /// Adds an allocation again that was removed; `false` if there is no room for it, or if `has_stack` says that its stack
-    /// has been given up since.
+    /// Adds an allocation again that was removed; `false` if there is no room for it, or if
+    /// `has_stack` says that its stack has been given up since.
     pub(crate) fn put_back(&self, entry: &LiveEntry, has_stack: impl FnOnce() -> bool) -> bool {
         if !self.insert(entry) {
             return false;
         }
-        // The poll condemns a segment and then searches for entries with its stacks: either it finds this one, or the
-        // segment is seen to be condemned here.
+        // The poll condemns a segment and then searches for entries with its stacks: either it
+        // finds this one, or the segment is seen to be condemned here.
         fence(Ordering::SeqCst);
         let mut if_same = |found: &LiveEntry| match found == entry {
             true => found.held.only(0),
@@ -418,8 +419,8 @@ impl<'m> LiveTable<'m> {
 }
 
 impl EntryCells {
-    /// The entry, if it has this tag, or any tag if `tag` is `None`. `None` if it is not in use or changes at this moment.
-    /// `tags` is its bucket's word, and `index` its number there.
+    /// The entry, if it has this tag, or any tag if `tag` is `None`. `None` if it is not in use or
+    /// changes at this moment. `tags` is its bucket's word, and `index` its number there.
     #[inline]
     fn read(&self, tags: &AtomicU64, index: usize, tag: Option<u8>) -> Option<LiveEntry> {
         let found = byte(tags.load(Ordering::Acquire), index);
@@ -504,9 +505,7 @@ mod tests {
         let mut random = 1_u64;
         let mut dropped = 0;
         for _ in 0..200_000 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let address = 0x10_0000 + (random >> 33) % 1_200 * 16;
             match books.remove(&address) {
                 Some(held) => assert_eq!(table.remove(address), Some(held)),
@@ -529,10 +528,7 @@ mod tests {
         assert_eq!(table.used(), 0);
         let clear = table.tags.iter().map(|word| word.load(Ordering::Relaxed));
         let is_clear = |word: u64| word == 0 || word == 255 << 56;
-        assert!(
-            clear.into_iter().all(is_clear),
-            "no tag and no count is left"
-        );
+        assert!(clear.into_iter().all(is_clear), "no tag and no count is left");
     }
 
     /// A drop is a bias. A multiplication alone drops 2 to 5 % at some of these distances.
@@ -558,8 +554,8 @@ mod tests {
         assert!(searched < 2_500, "{searched} of 97,667");
     }
 
-    /// What `decide` read is not the entry any more: it decides again. The entry of the same allocation in the same place is
-    /// another one, too.
+    /// What `decide` read is not the entry any more: it decides again. The entry of the same
+    /// allocation in the same place is another one, too.
     #[test]
     fn an_entry_that_changed_is_decided_again() {
         let table = table(7);
@@ -631,12 +627,7 @@ mod live_model {
     }
 
     fn entry(address: u64, born_ns: u64) -> LiveEntry {
-        LiveEntry {
-            address,
-            size: born_ns * 100,
-            born_ns,
-            held: Held::new(1, 0, 1),
-        }
+        LiveEntry { address, size: born_ns * 100, born_ns, held: Held::new(1, 0, 1) }
     }
 
     fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -645,8 +636,8 @@ mod live_model {
         builder.check(model);
     }
 
-    /// A vCPU frees an address and gets it again at once, while another one inserts into the same bucket, and the service
-    /// reads: every entry that it reads is one that was inserted, whole.
+    /// A vCPU frees an address and gets it again at once, while another one inserts into the same
+    /// bucket, and the service reads: every entry that it reads is one that was inserted, whole.
     #[test]
     fn a_reader_sees_whole_entries_while_an_address_is_used_again() {
         check(|| {
@@ -668,8 +659,8 @@ mod live_model {
         });
     }
 
-    /// The service moves an entry to another stack while its allocation is freed and its place is used again: the new entry
-    /// keeps its own stack.
+    /// The service moves an entry to another stack while its allocation is freed and its place is
+    /// used again: the new entry keeps its own stack.
     #[test]
     fn a_move_meets_the_entry_that_was_read() {
         check(|| {
@@ -677,18 +668,12 @@ mod live_model {
             assert!(table.insert(&entry(16, 1)));
             let guest = thread::spawn(move || {
                 assert!(table.remove(16).is_some());
-                table.insert(&LiveEntry {
-                    held: Held::new(7, 0, 1),
-                    ..entry(48, 2)
-                })
+                table.insert(&LiveEntry { held: Held::new(7, 0, 1), ..entry(48, 2) })
             });
             table.revise(0, 0, &mut |read| read.held.at(read.held.place() + 1));
             assert!(guest.join().unwrap());
             let held = table.remove(48).map(|it| it.held.place());
-            assert!(
-                matches!(held, Some(7 | 8)),
-                "the stack of the old entry: {held:?}"
-            );
+            assert!(matches!(held, Some(7 | 8)), "the stack of the old entry: {held:?}");
         });
     }
 

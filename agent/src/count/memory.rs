@@ -10,8 +10,8 @@ use crate::count::table::{Counts, MAX_NODES, MIN_SEGMENT, Node, SEGMENTS, Table}
 use crate::ground::block::{take, take_with};
 use crate::ground::sync::AtomicU32;
 
-/// The least number of bytes that holds `vcpus` slots with a few stacks each, for up to `recordings` recordings at a
-/// time, at any alignment of the block.
+/// The least number of bytes that holds `vcpus` slots with a few stacks each, for up to
+/// `recordings` recordings at a time, at any alignment of the block.
 pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
     let per_vcpu = slot_bytes(recordings) + SEGMENTS * MIN_SEGMENT * node_bytes(recordings);
     vcpus.saturating_mul(per_vcpu).saturating_add(PADDING)

@@ -1,7 +1,9 @@
-//! Counts samples on one vCPU, in the memory given at the start: slot, recordings, stack table, sampler, counters.
+//! Counts samples on one vCPU, in the memory given at the start: slot, recordings, stack table,
+//! sampler, counters.
 //!
-//! Everything here may be called from an upcall: it is bounded, and never allocates, locks, waits, panics or uses
-//! floating point. The poll starts new epochs and clears counts through the same slot.
+//! Everything here may be called from an upcall: it is bounded, and never allocates, locks, waits,
+//! panics or uses floating point. The poll starts new epochs and clears counts through the same
+//! slot.
 
 pub(crate) mod cells;
 #[cfg_attr(not(feature = "heap"), allow(dead_code))]

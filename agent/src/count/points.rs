@@ -1,20 +1,23 @@
-//! Which allocations are sampled: points at random in the sequence of all bytes that a vCPU allocates.
+//! Which allocations are sampled: points at random in the sequence of all bytes that a vCPU
+//! allocates.
 //!
-//! The distances of the points are exponentially distributed with the mean `interval` (a Poisson process). An
-//! allocation smaller than the mean is sampled if a point lies in it, so with the probability
-//! `1 - exp(-size / interval)`. An allocation of at least the mean is always sampled and does not move the points:
-//! the distance to the next point has the same distribution at every byte.
+//! The distances of the points are exponentially distributed with the mean `interval` (a Poisson
+//! process). An allocation smaller than the mean is sampled if a point lies in it, so with the
+//! probability `1 - exp(-size / interval)`. An allocation of at least the mean is always sampled
+//! and does not move the points: the distance to the next point has the same distribution at every
+//! byte.
 //!
-//! Only the vCPU itself writes its points. An allocation by an upcall that interrupts [`pass`](PointCells::pass) between
-//! its load and its store is not subtracted. If that allocation was a [visit](PointCells::visit), the store puts back the
-//! earlier `left`: then the total of allocated bytes, and the place of the next point, are wrong by up to [`CHUNK`].
+//! Only the vCPU itself writes its points. An allocation by an upcall that interrupts
+//! [`pass`](PointCells::pass) between its load and its store is not subtracted. If that allocation
+//! was a [visit](PointCells::visit), the store puts back the earlier `left`: then the total of
+//! allocated bytes, and the place of the next point, are wrong by up to [`CHUNK`].
 //!
 //! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks.
 
 use crate::ground::sync::{AtomicU64, Ordering, add_owned};
 
-/// The most bytes that are allocated between two [visits](PointCells::visit): a recording begins and ends on a vCPU
-/// within this many bytes.
+/// The most bytes that are allocated between two [visits](PointCells::visit): a recording begins
+/// and ends on a vCPU within this many bytes.
 const CHUNK: u64 = 8 << 10;
 
 /// A vCPU's position in its allocated bytes.
@@ -28,7 +31,8 @@ pub(crate) struct PointCells {
     beyond: AtomicU64,
     /// All bytes allocated since the agent started, and `left`.
     drawn: AtomicU64,
-    /// The mean interval that the next point was drawn for. 0 if the last visit found no recording of allocations.
+    /// The mean interval that the next point was drawn for. 0 if the last visit found no recording
+    /// of allocations.
     interval: AtomicU64,
     random: AtomicU64,
     /// Sampled allocations of this vCPU that were freed.
@@ -45,8 +49,8 @@ pub(crate) enum Point {
 }
 
 impl PointCells {
-    /// Counts an allocation of `size` bytes if it certainly contains no point; `false` if a [visit](Self::visit) must
-    /// decide.
+    /// Counts an allocation of `size` bytes if it certainly contains no point; `false` if a
+    /// [visit](Self::visit) must decide.
     #[inline(always)]
     pub(crate) fn pass(&self, size: u64) -> bool {
         let (left, is_short) = self.left.load(Ordering::Relaxed).overflowing_sub(size);
@@ -61,18 +65,18 @@ impl PointCells {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Makes the next allocation a [visit](Self::visit), because a recording begins. Only for the vCPU itself.
+    /// Makes the next allocation a [visit](Self::visit), because a recording begins. Only for the
+    /// vCPU itself.
     pub(crate) fn cut(&self) {
         let allocated = self.allocated();
         let left = self.left.swap(0, Ordering::Relaxed);
         self.drawn.store(allocated, Ordering::Relaxed);
         let beyond = self.beyond.load(Ordering::Relaxed);
-        self.beyond
-            .store(beyond.saturating_add(left), Ordering::Relaxed);
+        self.beyond.store(beyond.saturating_add(left), Ordering::Relaxed);
     }
 
-    /// Counts an allocation that [`pass`](Self::pass) did not count. `interval` is the least mean interval of the
-    /// recordings, 0 if there are none. Returns whether the allocation is sampled.
+    /// Counts an allocation that [`pass`](Self::pass) did not count. `interval` is the least mean
+    /// interval of the recordings, 0 if there are none. Returns whether the allocation is sampled.
     #[inline(never)]
     pub(crate) fn visit(&self, size: u64, interval: u64) -> Option<Point> {
         let left = self.left.load(Ordering::Relaxed);
@@ -96,14 +100,13 @@ impl PointCells {
         let next = to_point.min(CHUNK).min(interval.wrapping_sub(1));
         let allocated = self.allocated().wrapping_add(size);
         self.beyond.store(to_point - next, Ordering::Relaxed);
-        self.drawn
-            .store(allocated.wrapping_add(next), Ordering::Relaxed);
+        self.drawn.store(allocated.wrapping_add(next), Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
         point
     }
 
-    /// Counts an allocation of `size` bytes that another sampler has drawn at the mean `interval`: as many bytes as it stands
-    /// for. Returns the first point in it.
+    /// Counts an allocation of `size` bytes that another sampler has drawn at the mean `interval`:
+    /// as many bytes as it stands for. Returns the first point in it.
     #[inline(never)]
     pub(crate) fn drawn_elsewhere(&self, size: u64, interval: u64) -> Point {
         /// An allocation of so many intervals is drawn as good as always: it stands for itself.
@@ -124,8 +127,9 @@ impl PointCells {
         Point::At(first)
     }
 
-    /// Whether an allocation that was sampled for the least mean interval `least` is also sampled for a recording with
-    /// a greater `interval`: with the probability that the recording alone would have sampled it.
+    /// Whether an allocation that was sampled for the least mean interval `least` is also sampled
+    /// for a recording with a greater `interval`: with the probability that the recording alone
+    /// would have sampled it.
     #[inline(never)]
     pub(crate) fn is_kept(&self, point: Point, size: u64, least: u64, interval: u64) -> bool {
         if size >= interval || interval <= least {
@@ -133,8 +137,8 @@ impl PointCells {
         }
         match point {
             Point::Whole => self.draw(interval) < size,
-            // Each point is kept with the probability `least / interval`. The points after the first are not known;
-            // those that are kept have the mean distance `interval`.
+            // Each point is kept with the probability `least / interval`. The points after the
+            // first are not known; those that are kept have the mean distance `interval`.
             Point::At(first) => {
                 let share = (u128::from(self.random()) * u128::from(interval)) >> u64::BITS;
                 share < u128::from(least) || self.draw(interval) < size - first
@@ -142,9 +146,9 @@ impl PointCells {
         }
     }
 
-    /// Rounds a size at random to one of 32 steps an octave, so that a site with many sizes makes few stacks. The
-    /// expectation is `size`. A size that could become `least` or more is kept: it would get the weight of one that is
-    /// always sampled.
+    /// Rounds a size at random to one of 32 steps an octave, so that a site with many sizes makes
+    /// few stacks. The expectation is `size`. A size that could become `least` or more is kept: it
+    /// would get the weight of one that is always sampled.
     pub(crate) fn rounded_below(&self, size: u64, least: u64) -> u64 {
         let octave = u64::BITS - (size | 1).leading_zeros();
         let step = 1 << octave.saturating_sub(6);
@@ -181,7 +185,8 @@ impl PointCells {
         add_owned(&self.random, seed);
     }
 
-    /// An exponentially distributed number with this mean, rounded down; [`u64::MAX`] if the mean is 0.
+    /// An exponentially distributed number with this mean, rounded down; [`u64::MAX`] if the mean
+    /// is 0.
     fn draw(&self, mean: u64) -> u64 {
         match mean {
             0 => u64::MAX,
@@ -205,7 +210,8 @@ fn exponential(uniform: u64, mean: u64) -> u64 {
     /// ln 2, with 32 binary places.
     const LN_2: u128 = 2_977_044_472;
     const PLACES: u32 = 32;
-    // The binary logarithm, digit by digit: squaring a number between 1 and 2 doubles its logarithm.
+    // The binary logarithm, digit by digit: squaring a number between 1 and 2 doubles its
+    // logarithm.
     let uniform = uniform.max(1);
     let exponent = uniform.leading_zeros();
     let mut number = uniform << exponent;
@@ -242,10 +248,7 @@ mod tests {
             let exact = (64.0 * core::f64::consts::LN_2 - (uniform as f64).ln()) * MEAN as f64;
             let found = exponential(uniform, MEAN) as f64;
             let error = (found - exact).abs();
-            assert!(
-                error <= 1e-9 * MEAN as f64 * 45.0,
-                "{uniform}: {found}, not {exact}"
-            );
+            assert!(error <= 1e-9 * MEAN as f64 * 45.0, "{uniform}: {found}, not {exact}");
         }
         assert_eq!(exponential(0, 1000), 44_361, "-ln 2^-64 is 44.36");
     }
@@ -263,14 +266,11 @@ mod tests {
         cells.visit(size, interval)
     }
 
-    /// Of `rounds` allocations of `size` bytes, `found` were sampled: as many as the probability of this size lets expect.
+    /// Of `rounds` allocations of `size` bytes, `found` were sampled: as many as the probability of
+    /// this size lets expect.
     #[track_caller]
     fn assert_sampled(found: u32, rounds: u32, size: u64, interval: u64) {
-        let p = if size >= interval {
-            1.0
-        } else {
-            1.0 - (-(size as f64) / interval as f64).exp()
-        };
+        let p = if size >= interval { 1.0 } else { 1.0 - (-(size as f64) / interval as f64).exp() };
         let mean = p * f64::from(rounds);
         let deviation = (mean * (1.0 - p)).sqrt();
         assert!(
@@ -279,7 +279,8 @@ mod tests {
         );
     }
 
-    /// Sizes below, around and above the chunk and the mean. Guards the sum of all bytes and the probability of each size.
+    /// Sizes below, around and above the chunk and the mean. Guards the sum of all bytes and the
+    /// probability of each size.
     #[test]
     fn sizes_are_sampled_with_their_probability_and_all_bytes_are_counted() {
         const INTERVAL: u64 = 40_000;
@@ -299,7 +300,8 @@ mod tests {
         }
     }
 
-    /// Guards the cost of a guest that nobody records: nearly all of its allocations are a subtraction and a branch.
+    /// Guards the cost of a guest that nobody records: nearly all of its allocations are a
+    /// subtraction and a branch.
     #[test]
     fn an_allocation_is_looked_at_once_in_a_chunk() {
         for interval in [0, 1 << 20, 0] {
@@ -333,7 +335,8 @@ mod tests {
         }
     }
 
-    /// What another sampler draws is counted without a bias, and a recording samples it as if it had drawn it.
+    /// What another sampler draws is counted without a bias, and a recording samples it as if it
+    /// had drawn it.
     #[test]
     fn what_was_drawn_elsewhere_is_drawn_again() {
         const LEAST: u64 = 1_000;
@@ -355,10 +358,7 @@ mod tests {
             assert!((ratio - 1.0).abs() < 5.0 * deviation, "{size}: {ratio}");
         }
         for (size, interval) in [(0, 1), (1, 1), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
-            assert!(matches!(
-                cells(1).drawn_elsewhere(size, interval),
-                Point::At(_)
-            ));
+            assert!(matches!(cells(1).drawn_elsewhere(size, interval), Point::At(_)));
         }
     }
 
@@ -377,15 +377,13 @@ mod tests {
             }
             assert!(seen.len() <= 2, "{size}: {seen:?}");
             let mean = sum as f64 / ROUNDS as f64;
-            assert!(
-                (mean - size as f64).abs() <= 1e-3 * size as f64 / 4.0,
-                "{size}: {mean}"
-            );
+            assert!((mean - size as f64).abs() <= 1e-3 * size as f64 / 4.0, "{size}: {mean}");
         }
         assert!(cells.rounded_below(u64::MAX, u64::MAX) >= u64::MAX - (1 << 58));
     }
 
-    /// Sizes that no memory has, and an interval that changes, must neither overflow nor stop the sampling.
+    /// Sizes that no memory has, and an interval that changes, must neither overflow nor stop the
+    /// sampling.
     #[test]
     fn any_size_at_any_interval_is_defined() {
         let cells = cells(1);
@@ -393,11 +391,7 @@ mod tests {
             for size in [0, 1, 1 << 60, u64::MAX, 64, 8 << 10] {
                 let point = allocate(&cells, size, interval);
                 let is_whole = interval != 0 && size >= interval;
-                assert_eq!(
-                    point == Some(Point::Whole),
-                    is_whole,
-                    "{size} at {interval}"
-                );
+                assert_eq!(point == Some(Point::Whole), is_whole, "{size} at {interval}");
             }
         }
         let many = (0..100_000).filter(|_| allocate(&cells, 64, 4_096).is_some());

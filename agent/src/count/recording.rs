@@ -1,5 +1,5 @@
-//! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own sampling
-//! targets, counters and epochs.
+//! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has
+//! its own sampling targets, counters and epochs.
 //!
 //! Why: docs/decisions.md#two-columns-of-counts-make-two-epochs,
 //! docs/decisions.md#keeping-everything-does-not-starve-others.
@@ -16,8 +16,8 @@ use crate::stack::walk::{End, Walked, Way};
 /// The most recordings that there can be at a time.
 pub const MAX_RECORDINGS: usize = 4;
 
-/// A recording's state on one vCPU, in the memory block. A sample uses the first two cache lines and one bucket of
-/// each distribution.
+/// A recording's state on one vCPU, in the memory block. A sample uses the first two cache lines
+/// and one bucket of each distribution.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -42,7 +42,8 @@ pub(crate) struct RecordingCells {
     /// The cost and the lateness of samples, in even and odd epochs.
     sample_cycles: [HistogramCells; 2],
     lateness_ns: [HistogramCells; 2],
-    /// The clocks when sampling ended by itself: the monotonic clock (0 = it has not ended) and the vCPU's times.
+    /// The clocks when sampling ended by itself: the monotonic clock (0 = it has not ended) and the
+    /// vCPU's times.
     ended_at_ns: AtomicU64,
     ended_running_ns: AtomicU64,
     ended_blocked_ns: AtomicU64,
@@ -53,9 +54,9 @@ pub(crate) struct RecordingCells {
 
 /// The segments of the stack table in which a recording has counts, and those that it may not use.
 ///
-/// One word. Bits 0 to 7: the segments with counts in the column of even epochs. Bits 8 to 15: the same for odd
-/// epochs. Bits 16 to 23: the segments that the recording may *not* use. All other counts of a column are zero. Only
-/// the slot's owner writes it.
+/// One word. Bits 0 to 7: the segments with counts in the column of even epochs. Bits 8 to 15: the
+/// same for odd epochs. Bits 16 to 23: the segments that the recording may *not* use. All other
+/// counts of a column are zero. Only the slot's owner writes it.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SegmentsCell(AtomicU32);
@@ -65,7 +66,8 @@ const BARRED_SHIFT: u32 = 16;
 const _: () = assert!(SEGMENTS <= 8);
 
 impl SegmentsCell {
-    /// Marks a segment as containing counts of `epoch`; `false` if the recording may not use the segment.
+    /// Marks a segment as containing counts of `epoch`; `false` if the recording may not use the
+    /// segment.
     #[inline]
     pub(crate) fn touch(&self, segment: u32, epoch: u64) -> bool {
         let word = self.0.load(Ordering::Relaxed);
@@ -102,13 +104,12 @@ impl SegmentsCell {
         self.0.store(left, Ordering::Relaxed);
     }
 
-    /// Forbids the recording to begin using `segments`, a bit for each, and allows all others. It may go on using a
-    /// segment in which it has counts.
+    /// Forbids the recording to begin using `segments`, a bit for each, and allows all others. It
+    /// may go on using a segment in which it has counts.
     pub(crate) fn bar(&self, segments: u32) {
         let word = self.0.load(Ordering::Relaxed);
         let barred = (segments & 0xff) << BARRED_SHIFT;
-        self.0
-            .store(word & !(0xff << BARRED_SHIFT) | barred, Ordering::Relaxed);
+        self.0.store(word & !(0xff << BARRED_SHIFT) | barred, Ordering::Relaxed);
     }
 
     /// The segments that the recording may not begin to use.
@@ -133,9 +134,9 @@ const _: () = {
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct BlockCells {
-    /// The id of the recording that opened the block. The other fields are valid only while it is active. A vCPU whose
-    /// slot stays busy opens a block without it: release and acquire order then show a flip on another vCPU the other
-    /// fields.
+    /// The id of the recording that opened the block. The other fields are valid only while it is
+    /// active. A vCPU whose slot stays busy opens a block without it: release and acquire order
+    /// then show a flip on another vCPU the other fields.
     recording: AtomicU64,
     /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
@@ -162,7 +163,8 @@ pub(crate) enum Lookup {
     EveryFrame,
 }
 
-/// A recording's settings for ticks, in one word: mode in bits 0 to 7, [`Lookup`] in 8 to 15, depth in 16 to 31.
+/// A recording's settings for ticks, in one word: mode in bits 0 to 7, [`Lookup`] in 8 to 15, depth
+/// in 16 to 31.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings(u32);
 
@@ -266,10 +268,8 @@ impl RecordingCells {
     #[inline]
     pub(crate) fn add_costs(&self, cycles: u64, lateness_ns: u64) {
         let epoch = self.epoch();
-        self.lateness_ns_of(epoch)
-            .add(lateness_ns, &self.most_lateness_ns);
-        self.sample_cycles_of(epoch)
-            .add(cycles, &self.most_sample_cycles);
+        self.lateness_ns_of(epoch).add(lateness_ns, &self.most_lateness_ns);
+        self.sample_cycles_of(epoch).add(cycles, &self.most_sample_cycles);
     }
 
     /// The cost of samples in cycles, in the current epoch or the one before.
@@ -338,8 +338,8 @@ impl RecordingCells {
         }
     }
 
-    /// Whether a tick of the driver (the recording that arms the timer), whose period is `period_ns`, is also one of
-    /// this recording.
+    /// Whether a tick of the driver (the recording that arms the timer), whose period is
+    /// `period_ns`, is also one of this recording.
     #[inline]
     pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
         let followed = self.sampler.follow(self.sampled_ns(times), late);
@@ -363,8 +363,7 @@ impl RecordingCells {
         self.settings.store(settings.0, Ordering::Relaxed);
         self.until_ns.store(begin.until_ns, Ordering::Relaxed);
         let sampled_ns = self.sampled_ns(times(snapshot));
-        self.sampler
-            .begin(begin.period_ns, begin.fixed, sampled_ns, begin.seed);
+        self.sampler.begin(begin.period_ns, begin.fixed, sampled_ns, begin.seed);
         self.boundaries[(begin.epoch & 3) as usize].store(snapshot);
         self.epoch.store(begin.epoch, Ordering::Release);
         self.active.store(begin.recording, Ordering::Release);
@@ -388,28 +387,21 @@ impl RecordingCells {
         (after as i32) > 0
     }
 
-    /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever is earlier. The
-    /// vCPU must have a block. All time after the end is taken to be blocked time, even the running time after a wake.
-    /// If the block itself began after the end, as no tick had come, the epoch is not over before it began.
+    /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever
+    /// is earlier. The vCPU must have a block. All time after the end is taken to be blocked time,
+    /// even the running time after a wake. If the block itself began after the end, as no tick had
+    /// come, the epoch is not over before it began.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
         let began_ns = self.boundaries[(self.epoch() & 3) as usize].at_ns();
         let at_ns = now_ns.min(self.until_ns().max(began_ns));
         let blocked_ns = times.blocked_ns.saturating_sub(now_ns - at_ns);
-        (
-            at_ns,
-            Times {
-                blocked_ns,
-                ..times
-            },
-        )
+        (at_ns, Times { blocked_ns, ..times })
     }
 
-    /// Stores the clocks at which sampling ended by itself. The caller must then [end](Self::end) it.
+    /// Stores the clocks at which sampling ended by itself. The caller must then [end](Self::end)
+    /// it.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) {
-        let Times {
-            running_ns,
-            blocked_ns,
-        } = times;
+        let Times { running_ns, blocked_ns } = times;
         self.ended_running_ns.store(running_ns, Ordering::Relaxed);
         self.ended_blocked_ns.store(blocked_ns, Ordering::Relaxed);
         self.ended_at_ns.store(now_ns, Ordering::Relaxed);
@@ -426,15 +418,14 @@ impl RecordingCells {
         now
     }
 
-    /// Starts the epoch `next`. `now` is the vCPU's snapshot at this moment, without counters. With `last`, nothing
-    /// is counted in it, and the epoch that shares its column may not have been fetched yet.
+    /// Starts the epoch `next`. `now` is the vCPU's snapshot at this moment, without counters. With
+    /// `last`, nothing is counted in it, and the epoch that shares its column may not have been
+    /// fetched yet.
     pub(crate) fn turn(&self, next: u64, last: bool, mut now: Snapshot) {
         now.counters = self.counters.read();
         now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
-        self.sample_cycles_of(self.epoch())
-            .end(&self.most_sample_cycles);
-        self.lateness_ns_of(self.epoch())
-            .end(&self.most_lateness_ns);
+        self.sample_cycles_of(self.epoch()).end(&self.most_sample_cycles);
+        self.lateness_ns_of(self.epoch()).end(&self.most_lateness_ns);
         if !last {
             self.sample_cycles_of(next).clear();
             self.lateness_ns_of(next).clear();
@@ -484,9 +475,7 @@ impl RecordingCells {
             self.sampler.owe(self.sampled_ns(times));
         }
         self.block.stack.store(stack, Ordering::Relaxed);
-        self.block
-            .counted_ns
-            .store(times.blocked_ns, Ordering::Relaxed);
+        self.block.counted_ns.store(times.blocked_ns, Ordering::Relaxed);
         self.block.recording.store(self.active(), Ordering::Release);
     }
 
@@ -500,19 +489,17 @@ impl RecordingCells {
         self.block.stack.load(Ordering::Relaxed)
     }
 
-    /// Returns the open block's time that was not counted yet, and marks it as counted. The unit is that of the
-    /// recording's mode: samples if it samples wall-clock time, otherwise ns.
+    /// Returns the open block's time that was not counted yet, and marks it as counted. The unit is
+    /// that of the recording's mode: samples if it samples wall-clock time, otherwise ns.
     pub(crate) fn take_blocked(&self, times: Times) -> u64 {
         let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
         let until_ns = times.blocked_ns.max(counted_ns);
         self.block.counted_ns.store(until_ns, Ordering::Relaxed);
         if self.mode() == mode::WALL {
-            // All running time since the block began is placed before the sleep. If it were placed after it, a timer
-            // that stays armed and ends the sleep at each target would never find a target inside the sleep.
-            let ran = Times {
-                blocked_ns: counted_ns,
-                ..times
-            };
+            // All running time since the block began is placed before the sleep. If it were placed
+            // after it, a timer that stays armed and ends the sleep at each target would never find
+            // a target inside the sleep.
+            let ran = Times { blocked_ns: counted_ns, ..times };
             self.sampler.owe(self.sampled_ns(ran));
             return self.sampler.pass(self.sampled_ns(times));
         }
@@ -532,8 +519,9 @@ impl RecordingCells {
         self.boundaries[(epoch & 3) as usize].load()
     }
 
-    /// Counts `samples` and `blocked` as aged instead of recorded, in the counters and in the snapshots after
-    /// `epoch`, from whose column the counts were taken. The caller must own the slot.
+    /// Counts `samples` and `blocked` as aged instead of recorded, in the counters and in the
+    /// snapshots after `epoch`, from whose column the counts were taken. The caller must own the
+    /// slot.
     pub(crate) fn age(&self, epoch: u64, samples: u64, blocked: u64) {
         for later in epoch + 1..=self.epoch() {
             self.boundaries[(later & 3) as usize].age(samples, blocked);
@@ -543,10 +531,7 @@ impl RecordingCells {
 }
 
 pub(crate) fn times(snapshot: &Snapshot) -> Times {
-    Times {
-        running_ns: snapshot.running_ns,
-        blocked_ns: snapshot.blocked_ns,
-    }
+    Times { running_ns: snapshot.running_ns, blocked_ns: snapshot.blocked_ns }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -557,8 +542,8 @@ mod tests {
     use crate::count::sampler::Delivery;
 
     const PERIOD: u64 = 1_000_000;
-    /// The times of one round in ns: running outside the block, running inside it before and after the sleep, and the
-    /// sleep.
+    /// The times of one round in ns: running outside the block, running inside it before and after
+    /// the sleep, and the sleep.
     const WORK: u64 = 204_643;
     const BEFORE: u64 = 61_803;
     const AFTER: u64 = 131_071;
@@ -592,9 +577,7 @@ mod tests {
         }
 
         fn left_ns(&self) -> u64 {
-            self.recording
-                .sampler
-                .left_ns(self.recording.sampled_ns(self.times))
+            self.recording.sampler.left_ns(self.recording.sampled_ns(self.times))
         }
 
         /// Runs for `ns`; each tick is delivered at its target.
@@ -603,10 +586,8 @@ mod tests {
                 let left_ns = self.left_ns();
                 ns -= left_ns;
                 self.times.running_ns += left_ns;
-                let delivery = self
-                    .recording
-                    .sampler
-                    .deliver(self.recording.sampled_ns(self.times));
+                let delivery =
+                    self.recording.sampler.deliver(self.recording.sampled_ns(self.times));
                 assert!(matches!(delivery, Delivery::Due { .. }));
                 self.ticks += 1;
             }
@@ -627,32 +608,24 @@ mod tests {
             self.recording.close_block();
         }
 
-        /// Asserts that ticks and blocked samples equal the periods of running and of blocked time, within `give`.
-        /// Running time of up to `unseen_ns` may have no ticks; the sleep has them instead.
+        /// Asserts that ticks and blocked samples equal the periods of running and of blocked time,
+        /// within `give`. Running time of up to `unseen_ns` may have no ticks; the sleep has them
+        /// instead.
         fn assert_shares(&self, give: u64, unseen_ns: u64) {
-            let Times {
-                running_ns,
-                blocked_ns,
-            } = self.times;
+            let Times { running_ns, blocked_ns } = self.times;
             let (ran, slept) = (running_ns / PERIOD, blocked_ns / PERIOD);
-            let account = std::format!(
-                "{} of {ran} run, {} of {slept} slept",
-                self.ticks,
-                self.blocked
-            );
+            let account =
+                std::format!("{} of {ran} run, {} of {slept} slept", self.ticks, self.blocked);
             let all = (running_ns + blocked_ns) / PERIOD;
-            assert!(
-                (self.ticks + self.blocked).abs_diff(all) <= give,
-                "{account}"
-            );
+            assert!((self.ticks + self.blocked).abs_diff(all) <= give, "{account}");
             let unseen = unseen_ns / PERIOD;
             assert!(self.ticks <= ran + give, "{account}");
             assert!(self.ticks + unseen + give >= ran, "{account}");
         }
     }
 
-    /// Guards against running time inside a block, mostly that of upcalls, being counted as blocked. Fixed intervals
-    /// and lengths without a simple ratio make the shares exact.
+    /// Guards against running time inside a block, mostly that of upcalls, being counted as
+    /// blocked. Fixed intervals and lengths without a simple ratio make the shares exact.
     #[test]
     fn what_runs_within_a_block_is_no_blocked_time() {
         let mut vcpu = Vcpu::sampled(true);
@@ -681,8 +654,8 @@ mod tests {
         vcpu.assert_shares(3, 0);
     }
 
-    /// A timer that stays armed ends the sleep at each target inside it. The target still counts as blocked time, and
-    /// the next block goes on with the sleep.
+    /// A timer that stays armed ends the sleep at each target inside it. The target still counts as
+    /// blocked time, and the next block goes on with the sleep.
     #[test]
     fn a_sleep_that_targets_end_is_still_blocked_time() {
         let mut vcpu = Vcpu::sampled(false);
@@ -699,8 +672,9 @@ mod tests {
                 vcpu.work(0);
             }
         }
-        // Targets are at least half a period apart, so the running time after a wake that a target caused has no
-        // target. Six standard deviations of 78,000 samples, half of them blocked, are 840.
+        // Targets are at least half a period apart, so the running time after a wake that a target
+        // caused has no target. Six standard deviations of 78,000 samples, half of them blocked,
+        // are 840.
         vcpu.assert_shares(840, ended * (BEFORE + AFTER));
     }
 }

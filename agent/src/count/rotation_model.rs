@@ -1,5 +1,5 @@
-//! Model of the segments under loom: interleavings of a vCPU's ticks with the poll that gives up its oldest stacks,
-//! and with a reader that does not own the slot.
+//! Model of the segments under loom: interleavings of a vCPU's ticks with the poll that gives up
+//! its oldest stacks, and with a reader that does not own the slot.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib rotation_model`
 
@@ -29,17 +29,12 @@ struct Memory {
 }
 
 const OLD: u32 = 100;
-const SAMPLE: Sample = Sample {
-    walked: Walked {
-        end: End::Root,
-        way: Way::FramePointer,
-        mixed: false,
-    },
-    late: false,
-};
+const SAMPLE: Sample =
+    Sample { walked: Walked { end: End::Root, way: Way::FramePointer, mixed: false }, late: false };
 
 impl Memory {
-    /// All segments except `free` of them contain a stack: the codes from [`OLD`] on, each sampled once.
+    /// All segments except `free` of them contain a stack: the codes from [`OLD`] on, each sampled
+    /// once.
     fn filled(free: u32) -> Self {
         let memory = Self {
             cells: SlotCells::default(),
@@ -84,8 +79,8 @@ impl Memory {
         owned.record(&path, SAMPLE, served)
     }
 
-    /// Gives up the oldest segment in the steps of the poll, each of which takes the slot; returns the number of
-    /// samples counted as aged.
+    /// Gives up the oldest segment in the steps of the poll, each of which takes the slot; returns
+    /// the number of samples counted as aged.
     fn rotate(&self) -> u64 {
         let slot = self.slot();
         let own = || loop {
@@ -99,8 +94,8 @@ impl Memory {
         aged
     }
 
-    /// All these steps except freeing the segment. `own` takes the slot; returns the number of aged samples and the
-    /// slot.
+    /// All these steps except freeing the segment. `own` takes the slot; returns the number of aged
+    /// samples and the slot.
     fn give_up_oldest<O>(&self, own: impl Fn() -> O) -> (u64, O) {
         let Slot { table, .. } = self.slot();
         let recording = &self.recordings[0];
@@ -127,8 +122,8 @@ fn model(interruptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// No sample is counted twice or lost if a tick races with the rotation, whether its stack is in the segment that is
-/// given up or new.
+/// No sample is counted twice or lost if a tick races with the rotation, whether its stack is in
+/// the segment that is given up or new.
 #[test]
 fn a_tick_beside_a_rotation_is_counted_once() {
     for code in [OLD, OLD + 1, 999] {
@@ -142,17 +137,11 @@ fn a_tick_beside_a_rotation_is_counted_once() {
             let aged = rotating.join().expect("no panic");
             let counters = memory.recordings[0].counters.read();
             let sum = SEGMENTS as u64 - 1 + counted;
-            assert_eq!(
-                (counters.recorded + counters.aged, counters.aged),
-                (sum, aged)
-            );
+            assert_eq!((counters.recorded + counters.aged, counters.aged), (sum, aged));
             let mut left = 0;
             for segment in 0..SEGMENTS as u32 {
                 let (taken, _) =
-                    memory
-                        .slot()
-                        .table
-                        .take_counts(Column::of(0, 1), segment, 0, u32::MAX);
+                    memory.slot().table.take_counts(Column::of(0, 1), segment, 0, u32::MAX);
                 left += taken.ran;
             }
             assert_eq!(left, counters.recorded);
@@ -162,8 +151,9 @@ fn a_tick_beside_a_rotation_is_counted_once() {
     }
 }
 
-/// A guest takes a live sample and puts it back, as a realloc that fails does, while the poll gives up the segment of its
-/// stack, which another stack uses again: a sample that stays has its own stack.
+/// A guest takes a live sample and puts it back, as a realloc that fails does, while the poll gives
+/// up the segment of its stack, which another stack uses again: a sample that stays has its own
+/// stack.
 #[test]
 fn a_sample_that_is_put_back_has_its_stack() {
     model(1, || {
@@ -215,10 +205,11 @@ fn a_sample_that_is_put_back_has_its_stack() {
     });
 }
 
-/// A crash dump reads the stacks of a vCPU that is still running: a number never comes with another stack's frames.
+/// A crash dump reads the stacks of a vCPU that is still running: a number never comes with another
+/// stack's frames.
 ///
-/// The reader is the spawned thread, because loom lets the first thread see all stores of the others too early. Only
-/// the steps that race run in parallel, so that the model terminates.
+/// The reader is the spawned thread, because loom lets the first thread see all stores of the
+/// others too early. Only the steps that race run in parallel, so that the model terminates.
 #[test]
 fn a_reader_that_owns_nothing_never_mixes_stacks() {
     model(1, || {

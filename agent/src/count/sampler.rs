@@ -1,23 +1,26 @@
 //! The times at which to sample: random targets on the vCPU's running time.
 //!
-//! Each target is one random step after the one before, uniformly distributed from half a period to one and a half.
-//! Steps start at the last target, never at the current time, so the rate does not drift. A step's spread is a whole
-//! period, so after one step every phase of a load that is synchronous with the period is equally likely. Stolen and
-//! blocked time do not advance the clock, so each sample stands for one period of running time.
+//! Each target is one random step after the one before, uniformly distributed from half a period to
+//! one and a half. Steps start at the last target, never at the current time, so the rate does not
+//! drift. A step's spread is a whole period, so after one step every phase of a load that is
+//! synchronous with the period is equally likely. Stolen and blocked time do not advance the clock,
+//! so each sample stands for one period of running time.
 //!
-//! Why: docs/decisions.md#targets-are-drawn-evenly, docs/decisions.md#a-sample-is-late-from-a-whole-period.
+//! Why: docs/decisions.md#targets-are-drawn-evenly,
+//! docs/decisions.md#a-sample-is-late-from-a-whole-period.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The most steps that a late delivery draws one by one; further missed steps count as whole periods.
+/// The most steps that a late delivery draws one by one; further missed steps count as whole
+/// periods.
 const DRAWS: u64 = 8;
 
-/// The most missed targets that a recording makes up for while it follows: another recording with a shorter period
-/// arms the timer.
+/// The most missed targets that a recording makes up for while it follows: another recording with a
+/// shorter period arms the timer.
 const MOST_OWED: u64 = 16;
 
-/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; before that, the recorder
-/// writes it.
+/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; before
+/// that, the recorder writes it.
 #[repr(C)]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -99,10 +102,7 @@ impl Sampler {
             return Delivery::Early(left_ns);
         };
         let (_, next) = self.pass_target(target, running_ns);
-        Delivery::Due {
-            lateness_ns,
-            next_ns: next.saturating_sub(running_ns),
-        }
+        Delivery::Due { lateness_ns, next_ns: next.saturating_sub(running_ns) }
     }
 
     /// Moves the target past `now_ns` of the sampled clock; returns how many targets have passed.
@@ -124,10 +124,7 @@ impl Sampler {
         let period = self.period_ns();
         let late_ns = now_ns.saturating_sub(target);
         if late_ns / DRAWS > period {
-            targets = late_ns
-                .checked_div(period)
-                .unwrap_or(0)
-                .saturating_sub(DRAWS);
+            targets = late_ns.checked_div(period).unwrap_or(0).saturating_sub(DRAWS);
             target = target.saturating_add(targets.saturating_mul(period));
         }
         // A step is at least half a period, so this many always pass `now_ns`.
@@ -142,9 +139,10 @@ impl Sampler {
         (targets, target)
     }
 
-    /// Whether a delivery is a tick of this recording, while a recording with a shorter period arms the timer. If
-    /// several targets have passed since the last delivery, the next deliveries make up for them, so that the rate is
-    /// right. If this delivery is `late` they do not: they would sample other code than ran at those targets.
+    /// Whether a delivery is a tick of this recording, while a recording with a shorter period arms
+    /// the timer. If several targets have passed since the last delivery, the next deliveries make
+    /// up for them, so that the rate is right. If this delivery is `late` they do not: they would
+    /// sample other code than ran at those targets.
     #[inline]
     pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
         let passed = self.pass(now_ns);
@@ -155,8 +153,8 @@ impl Sampler {
         owed > 0
     }
 
-    /// Prepares for blocked time, which advances the sampled clock without ticks. Targets that have passed by
-    /// `now_ns` stay owed: the next deliveries are their ticks.
+    /// Prepares for blocked time, which advances the sampled clock without ticks. Targets that have
+    /// passed by `now_ns` stay owed: the next deliveries are their ticks.
     pub(crate) fn owe(&self, now_ns: u64) {
         let target = self.target_ns.load(Ordering::Relaxed);
         let owed = self.owed();
@@ -169,8 +167,8 @@ impl Sampler {
         self.set_owed(owed.saturating_add(passed).min(most));
     }
 
-    /// Makes the recording's targets arm the timer. If it followed another recording until now, that recording's
-    /// deliveries have served the targets that have passed.
+    /// Makes the recording's targets arm the timer. If it followed another recording until now,
+    /// that recording's deliveries have served the targets that have passed.
     #[inline]
     pub(crate) fn lead(&self, now_ns: u64) {
         if self.follows() {
@@ -214,9 +212,9 @@ impl Sampler {
         period.saturating_mul(2).max(2)
     }
 
-    /// Replaces a target that belongs to another clock, and returns the distance to the new one in ns. Either the
-    /// guest's clock has stepped back, or a tick that was stopped for long has written the target of the recording
-    /// before.
+    /// Replaces a target that belongs to another clock, and returns the distance to the new one in
+    /// ns. Either the guest's clock has stepped back, or a tick that was stopped for long has
+    /// written the target of the recording before.
     #[cold]
     fn draw_anew(&self, now_ns: u64) -> u64 {
         let left_ns = self.draw();
@@ -243,8 +241,8 @@ impl Sampler {
     }
 }
 
-/// The lateness in ns of running time above which a sample counts as late: a whole period, so that another sample was
-/// due in between; at least 100 µs, which an upcall may take by itself.
+/// The lateness in ns of running time above which a sample counts as late: a whole period, so that
+/// another sample was due in between; at least 100 µs, which an upcall may take by itself.
 #[inline]
 pub(crate) fn late_threshold_ns(period_ns: u64) -> u64 {
     period_ns.max(100_000)
@@ -270,10 +268,7 @@ mod tests {
             if now > end {
                 return ticks;
             }
-            assert!(matches!(
-                sampler.deliver(now),
-                Delivery::Due { lateness_ns: 0, .. }
-            ));
+            assert!(matches!(sampler.deliver(now), Delivery::Due { lateness_ns: 0, .. }));
             ticks += 1;
         }
     }
@@ -282,7 +277,8 @@ mod tests {
     #[test]
     fn the_mean_is_the_period() {
         let ticks = ticks_until(&sampler(false), 100_000 * PERIOD);
-        // Steps are uniform with variance P²/12: six standard deviations of 100,000 steps are 548 periods.
+        // Steps are uniform with variance P²/12: six standard deviations of 100,000 steps are 548
+        // periods.
         assert!(ticks.abs_diff(100_000) < 548, "{ticks}");
         assert_eq!(ticks_until(&sampler(true), 1000 * PERIOD), 1000);
     }
@@ -294,14 +290,12 @@ mod tests {
         assert!((PERIOD / 2..=PERIOD * 3 / 2).contains(&target));
         assert_eq!(sampler.deliver(target - 3), Delivery::Early(3));
         assert_eq!(sampler.deliver(target - 1), Delivery::Early(1));
-        assert!(matches!(
-            sampler.deliver(target),
-            Delivery::Due { lateness_ns: 0, .. }
-        ));
+        assert!(matches!(sampler.deliver(target), Delivery::Due { lateness_ns: 0, .. }));
     }
 
-    /// A guest alternately runs for 0.3 periods and blocks for 0.7, and upcalls come 0.1 periods after their targets.
-    /// A target that passes in running time is counted as such, even if the guest blocks before the upcall comes.
+    /// A guest alternately runs for 0.3 periods and blocks for 0.7, and upcalls come 0.1 periods
+    /// after their targets. A target that passes in running time is counted as such, even if the
+    /// guest blocks before the upcall comes.
     #[test]
     fn a_target_on_its_way_when_the_vcpu_blocks_is_no_blocked_time() {
         const RUNS: u64 = 300_000;
@@ -324,13 +318,11 @@ mod tests {
         }
         let share = ticks as f64 / (ticks + blocked) as f64;
         assert!((0.29..0.31).contains(&share), "{share}");
-        assert!(
-            (ticks + blocked).abs_diff(ROUNDS) < 500,
-            "{ticks} {blocked}"
-        );
+        assert!((ticks + blocked).abs_diff(ROUNDS) < 500, "{ticks} {blocked}");
     }
 
-    /// Bursts shorter than the period are sampled in proportion: the remaining step is never redrawn.
+    /// Bursts shorter than the period are sampled in proportion: the remaining step is never
+    /// redrawn.
     #[test]
     fn short_bursts_are_seen() {
         let sampler = sampler(false);
@@ -360,16 +352,8 @@ mod tests {
             }
             hits
         };
-        assert!(
-            in_first_phase(false).abs_diff(5_000) < 250,
-            "{}",
-            in_first_phase(false)
-        );
-        assert_eq!(
-            in_first_phase(true),
-            10_000,
-            "the fixed interval sees one phase only"
-        );
+        assert!(in_first_phase(false).abs_diff(5_000) < 250, "{}", in_first_phase(false));
+        assert_eq!(in_first_phase(true), 10_000, "the fixed interval sees one phase only");
     }
 
     /// `pass` counts as many targets as were due, in many calls or in one.
@@ -413,11 +397,7 @@ mod tests {
     #[test]
     fn lateness_is_one_tick_and_bounded_work() {
         let sampler = sampler(false);
-        let Delivery::Due {
-            lateness_ns,
-            next_ns,
-        } = sampler.deliver(1_000_000 * PERIOD)
-        else {
+        let Delivery::Due { lateness_ns, next_ns } = sampler.deliver(1_000_000 * PERIOD) else {
             unreachable!("long past the target");
         };
         assert!(lateness_ns > 999_990 * PERIOD && next_ns > 0 && next_ns <= PERIOD * 3 / 2);

@@ -1,16 +1,17 @@
 //! The slot: one vCPU's state for all recordings, with one owner at a time.
 //!
-//! A tick takes the slot with one compare-and-swap; so does the code that starts, flips or ends a recording. A tick
-//! never waits for it: if the slot is busy, the tick is counted as lost, or deferred if it interrupted its own vCPU's
-//! block accounting. The recorder tries again later.
+//! A tick takes the slot with one compare-and-swap; so does the code that starts, flips or ends a
+//! recording. A tick never waits for it: if the slot is busy, the tick is counted as lost, or
+//! deferred if it interrupted its own vCPU's block accounting. The recorder tries again later.
 //!
-//! A recording's samples are counted in *epochs*. A *flip* starts the next epoch; the counts of the epoch that ended
-//! are then read, while ticks count in the recording's other [column](Column).
+//! A recording's samples are counted in *epochs*. A *flip* starts the next epoch; the counts of the
+//! epoch that ended are then read, while ticks count in the recording's other [column](Column).
 //!
-//! Each recording has its own [cells](RecordingCells). One tick serves all recordings whose targets have passed: it
-//! walks the stack once and counts it for each.
+//! Each recording has its own [cells](RecordingCells). One tick serves all recordings whose targets
+//! have passed: it walks the stack once and counts it for each.
 //!
-//! Why: docs/decisions.md#due-recordings-are-judged-twice, docs/decisions.md#a-tick-inside-the-agents-own-accounting.
+//! Why: docs/decisions.md#due-recordings-are-judged-twice,
+//! docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
 use unikprof_proto::message::{Counter, Snapshot};
 
@@ -59,19 +60,20 @@ const _: () = assert!(MAX_RECORDINGS < 31);
 const FREE: u32 = 0;
 /// A tick or the poll owns the slot.
 const TAKEN: u32 = 1;
-/// The vCPU's own block, wake or allocation call owns the slot. A tick that finds this state has interrupted that call.
+/// The vCPU's own block, wake or allocation call owns the slot. A tick that finds this state has
+/// interrupted that call.
 const ACCOUNTING: u32 = 2;
 
 /// The vCPU is outside its block call.
 const RUNNING: u32 = 0;
 /// The vCPU is inside its block call.
 const BLOCKED: u32 = 1;
-/// The vCPU has woken, but its wait is not counted yet, because the slot was busy. Until it is counted, its blocked
-/// time does not advance.
+/// The vCPU has woken, but its wait is not counted yet, because the slot was busy. Until it is
+/// counted, its blocked time does not advance.
 const WOKEN: u32 = 2;
 
-/// The deferred sample: a tick that interrupts its own vCPU's block accounting writes it, and the interrupted code
-/// counts it after releasing the slot.
+/// The deferred sample: a tick that interrupts its own vCPU's block accounting writes it, and the
+/// interrupted code counts it after releasing the slot.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct DeferredCells {
@@ -100,12 +102,14 @@ pub(crate) struct Owned<'m> {
 
 /// The recordings that sample at one moment, or some of them.
 ///
-/// The lower half has a bit for each recording, the upper half the slot's number of ends at that moment. Stored as
-/// one u64: reading two freshly written u32 halves as one word stalls store forwarding.
+/// The lower half has a bit for each recording, the upper half the slot's number of ends at that
+/// moment. Stored as one u64: reading two freshly written u32 halves as one word stalls store
+/// forwarding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live(u64);
 
-/// The combined needs of the live recordings for a tick. 16 bytes, so that it is returned in registers.
+/// The combined needs of the live recordings for a tick. 16 bytes, so that it is returned in
+/// registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     /// The earliest time at which one of them ends by itself.
@@ -114,8 +118,9 @@ pub(crate) struct Needs {
     pub(crate) asked: Asked,
     /// Whether one of them counts blocked time.
     pub(crate) counts_blocked: bool,
-    /// The index of the *driver*: of the recordings that sample now, the one with the shortest period. Its targets
-    /// arm the timer; a target of another recording is served by the first delivery after it.
+    /// The index of the *driver*: of the recordings that sample now, the one with the shortest
+    /// period. Its targets arm the timer; a target of another recording is served by the first
+    /// delivery after it.
     driver: Option<u8>,
 }
 
@@ -128,7 +133,8 @@ pub(crate) struct Asked {
 
 const _: () = assert!(size_of::<Needs>() == 16);
 
-/// The recordings for which the slot's owner counts a sample. None of them ends while the slot is owned.
+/// The recordings for which the slot's owner counts a sample. None of them ends while the slot is
+/// owned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served(Live);
 
@@ -156,7 +162,8 @@ impl SlotCells {
         self.blocked.store(BLOCKED, Ordering::Relaxed);
     }
 
-    /// Notes that the vCPU has left its block call. `counted` is false if its wait could not be counted yet.
+    /// Notes that the vCPU has left its block call. `counted` is false if its wait could not be
+    /// counted yet.
     pub(crate) fn set_running(&self, counted: bool) {
         let state = if counted { RUNNING } else { WOKEN };
         self.blocked.store(state, Ordering::Relaxed);
@@ -185,14 +192,16 @@ impl SlotCells {
         self.deferred.due.load(Ordering::Acquire) != 0
     }
 
-    /// The cells for the path of a deferred sample, for a tick that found the slot busy. `None` if the tick did not
-    /// interrupt the vCPU's own block accounting, or if a sample is deferred already: there is room for one.
+    /// The cells for the path of a deferred sample, for a tick that found the slot busy. `None` if
+    /// the tick did not interrupt the vCPU's own block accounting, or if a sample is deferred
+    /// already: there is room for one.
     pub(crate) fn deferred_path(&self) -> Option<&PathCells> {
         let interrupted = self.owner.load(Ordering::Relaxed) == ACCOUNTING;
         (interrupted && !self.has_deferred()).then_some(&self.deferred.path)
     }
 
-    /// Defers a sample of the recordings `due`, whose path is in [`deferred_path`](Self::deferred_path).
+    /// Defers a sample of the recordings `due`, whose path is in
+    /// [`deferred_path`](Self::deferred_path).
     pub(crate) fn defer(&self, path: &Path<'_>, sample: Sample, due: Live) {
         let DeferredCells { length, .. } = &self.deferred;
         length.store(path.len() as u32, Ordering::Relaxed);
@@ -201,7 +210,8 @@ impl SlotCells {
         self.deferred.due.store(due.0, Ordering::Release);
     }
 
-    /// Requests a snapshot of the vCPU: the vCPU's next upcall or block takes it. Called by the service.
+    /// Requests a snapshot of the vCPU: the vCPU's next upcall or block takes it. Called by the
+    /// service.
     pub(crate) fn request_snapshot(&self) {
         self.live.fetch_or(SNAPSHOT, Ordering::Release);
     }
@@ -281,8 +291,8 @@ impl Live {
         self.0 as u32
     }
 
-    /// Whether there is no recording, or a request for a snapshot. One signed comparison, so that a tick needs no
-    /// instruction more for the request.
+    /// Whether there is no recording, or a request for a snapshot. One signed comparison, so that a
+    /// tick needs no instruction more for the request.
     #[inline]
     pub(crate) fn is_empty_or_request(self) -> bool {
         self.bits().cast_signed() <= 0
@@ -321,10 +331,7 @@ impl Live {
 impl Needs {
     const NONE: Self = Self {
         until_ns: u64::MAX,
-        asked: Asked {
-            depth: 0,
-            lookup: Lookup::None,
-        },
+        asked: Asked { depth: 0, lookup: Lookup::None },
         counts_blocked: false,
         driver: None,
     };
@@ -365,8 +372,8 @@ impl<'m> Slot<'m> {
     /// The recordings that sample now, and whether a snapshot is requested.
     #[inline]
     pub(crate) fn live_and_request(&self) -> Live {
-        // Read before `live`: a recording that ends in between counts as ended, even if another one begins at its
-        // index.
+        // Read before `live`: a recording that ends in between counts as ended, even if another one
+        // begins at its index.
         let ends = self.cells.ends.load(Ordering::Acquire);
         Live::new(self.cells.live.load(Ordering::Acquire), ends)
     }
@@ -405,14 +412,13 @@ impl<'m> Slot<'m> {
     /// The same for any number, compiled once.
     #[inline(never)]
     pub(crate) fn needs_of_several(&self, live: Live, blocked: bool) -> Needs {
-        self.each(live)
-            .fold(Needs::NONE, |needs, (index, recording)| {
-                let shortest = self.driver(needs);
-                let period_ns = recording.sampler.period_ns();
-                let is_shortest =
-                    shortest.is_none_or(|(_, driver)| period_ns < driver.sampler.period_ns());
-                needs.and(index, recording, blocked, is_shortest)
-            })
+        self.each(live).fold(Needs::NONE, |needs, (index, recording)| {
+            let shortest = self.driver(needs);
+            let period_ns = recording.sampler.period_ns();
+            let is_shortest =
+                shortest.is_none_or(|(_, driver)| period_ns < driver.sampler.period_ns());
+            needs.and(index, recording, blocked, is_shortest)
+        })
     }
 
     /// The driver with its index; `None` if no recording samples now.
@@ -425,12 +431,11 @@ impl<'m> Slot<'m> {
     /// Whether one of `live` counts blocked time.
     #[inline]
     pub(crate) fn counts_blocked(&self, live: Live) -> bool {
-        self.each(live)
-            .any(|(_, recording)| recording.counts_blocked())
+        self.each(live).any(|(_, recording)| recording.counts_blocked())
     }
 
-    /// The recordings of `live` for which a timer delivery is a tick. `driver` is the index of the recording whose
-    /// target armed the timer.
+    /// The recordings of `live` for which a timer delivery is a tick. `driver` is the index of the
+    /// recording whose target armed the timer.
     #[inline]
     pub(crate) fn due(
         &self,
@@ -457,9 +462,7 @@ impl<'m> Slot<'m> {
     ) -> Live {
         let mut bits = 1 << driver;
         let others = live.with(live.bits() & !bits);
-        let period_ns = self
-            .recording(driver)
-            .map_or(0, |driver| driver.sampler.period_ns());
+        let period_ns = self.recording(driver).map_or(0, |driver| driver.sampler.period_ns());
         for (index, recording) in self.each(others) {
             if recording.samples(blocked) && recording.follows(period_ns, times, late) {
                 bits |= 1 << index;
@@ -468,8 +471,8 @@ impl<'m> Slot<'m> {
         live.with(bits)
     }
 
-    /// Those of `live` that have not ended since. They may end at any moment, unless the caller [owns](Owned::served)
-    /// the slot.
+    /// Those of `live` that have not ended since. They may end at any moment, unless the caller
+    /// [owns](Owned::served) the slot.
     #[inline]
     pub(crate) fn left(&self, live: Live) -> Live {
         if self.cells.ends.load(Ordering::Acquire) == live.ends() {
@@ -481,9 +484,7 @@ impl<'m> Slot<'m> {
     #[cold]
     #[inline(never)]
     fn left_of_some(&self, live: Live) -> Live {
-        let left = self
-            .each(live)
-            .filter(|(_, recording)| !recording.has_ended_since(live.ends()));
+        let left = self.each(live).filter(|(_, recording)| !recording.has_ended_since(live.ends()));
         live.with(left.fold(0, |bits, (index, _)| bits | 1 << index))
     }
 
@@ -501,9 +502,9 @@ impl<'m> Slot<'m> {
         self.recordings.get(index)
     }
 
-    /// Begins a recording at an index that has no active one. A recording that used the index before must have been
-    /// [ended](Owned::flip), so that no tick counts in it, not even one that began earlier. Both columns of the index
-    /// must be zero.
+    /// Begins a recording at an index that has no active one. A recording that used the index
+    /// before must have been [ended](Owned::flip), so that no tick counts in it, not even one that
+    /// began earlier. Both columns of the index must be zero.
     pub(crate) fn begin(&self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(recording) = self.recording(index) {
             recording.begin(begin, snapshot);
@@ -514,8 +515,8 @@ impl<'m> Slot<'m> {
         }
     }
 
-    /// Ends the recordings whose time is over, and returns the others. Called by a tick. If the slot is busy, a later
-    /// tick ends them.
+    /// Ends the recordings whose time is over, and returns the others. Called by a tick. If the
+    /// slot is busy, a later tick ends them.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) -> Live {
         let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
         if !self.each(self.live()).any(is_over) {
@@ -547,18 +548,20 @@ impl<'m> Slot<'m> {
             .owner
             .compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            // Not `then_some`: an `Owned` built and dropped on failure would release another owner's slot.
+            // Not `then_some`: an `Owned` built and dropped on failure would release another
+            // owner's slot.
             .then(|| Owned { slot: self })
     }
 
-    /// Takes the slot outside upcalls: tries a bounded number of times while it is busy. An owner keeps it for about
-    /// a microsecond, unless the owner's vCPU is not running.
+    /// Takes the slot outside upcalls: tries a bounded number of times while it is busy. An owner
+    /// keeps it for about a microsecond, unless the owner's vCPU is not running.
     pub(crate) fn take_patiently(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(TAKEN)
     }
 
-    /// The same for the vCPU's own block, wake or allocation call. After releasing the slot, the caller must count the deferred
-    /// sample of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
+    /// The same for the vCPU's own block, wake or allocation call. After releasing the slot, the
+    /// caller must count the deferred sample of a tick that came meanwhile, until [none is
+    /// left](SlotCells::has_deferred).
     pub(crate) fn take_for_accounting(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(ACCOUNTING)
     }
@@ -604,16 +607,17 @@ impl<'m> Owned<'m> {
         &self.slot.cells.snapshot
     }
 
-    /// Those of the recordings `due` that have not ended since `due` was read; none ends while the slot is owned.
-    /// `None` if all have: the sample must then be dropped, as the recorder may be clearing their counts.
+    /// Those of the recordings `due` that have not ended since `due` was read; none ends while the
+    /// slot is owned. `None` if all have: the sample must then be dropped, as the recorder may be
+    /// clearing their counts.
     #[inline]
     pub(crate) fn served(&self, due: Live) -> Option<Served> {
         let left = self.slot.left(due);
         (!left.is_empty()).then_some(Served(left))
     }
 
-    /// Counts a walked sample for each of the recordings `served`; returns the place of its stack in the table, or
-    /// `None` if the table is full.
+    /// Counts a walked sample for each of the recordings `served`; returns the place of its stack
+    /// in the table, or `None` if the table is full.
     #[inline(always)]
     pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, served: Served) -> Option<u32> {
         let kept = self.slot.table.keep(path);
@@ -643,7 +647,8 @@ impl<'m> Owned<'m> {
         self.record(path, sample, served)
     }
 
-    /// Adds to a stack's count of the current epoch; `false` if the recording may not use the stack's segment.
+    /// Adds to a stack's count of the current epoch; `false` if the recording may not use the
+    /// stack's segment.
     #[inline]
     fn add(&self, index: usize, recording: &RecordingCells, place: u32, weight: u64) -> bool {
         let table = &self.slot.table;
@@ -655,8 +660,8 @@ impl<'m> Owned<'m> {
         may_count
     }
 
-    /// The same for a sample whose stack lies in a segment that the recording may not use: it is counted in another
-    /// one.
+    /// The same for a sample whose stack lies in a segment that the recording may not use: it is
+    /// counted in another one.
     #[cold]
     #[inline(never)]
     fn add_outside(&self, index: usize, recording: &RecordingCells, path: &Path<'_>) -> bool {
@@ -665,23 +670,18 @@ impl<'m> Owned<'m> {
         kept.is_ok_and(|place| self.add(index, recording, place, 1))
     }
 
-    /// Finds or inserts a stack in a segment that the recording may use; returns its place, or `None` if there is no
-    /// room.
+    /// Finds or inserts a stack in a segment that the recording may use; returns its place, or
+    /// `None` if there is no room.
     pub(crate) fn keep_for(&self, recording: &RecordingCells, path: &Path<'_>) -> Option<u32> {
         let refused = recording.segments.refused(recording.epoch());
         self.slot.table.keep_outside(refused, path).ok()
     }
 
-    /// Counts the deferred sample. Returns the place of its stack (`None` if the table is full) and the recordings
-    /// that it was counted for; `None` if they all have ended.
+    /// Counts the deferred sample. Returns the place of its stack (`None` if the table is full) and
+    /// the recordings that it was counted for; `None` if they all have ended.
     pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live)> {
         let slot = self.slot;
-        let DeferredCells {
-            length,
-            sample,
-            path,
-            ..
-        } = &slot.cells.deferred;
+        let DeferredCells { length, sample, path, .. } = &slot.cells.deferred;
         let length = length.load(Ordering::Relaxed) as usize;
         let path = path.resume(length);
         let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
@@ -692,8 +692,8 @@ impl<'m> Owned<'m> {
         counted
     }
 
-    /// Counts the blocked time since the last flip for each recording with an open block, when the vCPU wakes. Ends
-    /// the recordings whose time was over before.
+    /// Counts the blocked time since the last flip for each recording with an open block, when the
+    /// vCPU wakes. Ends the recordings whose time was over before.
     pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times) {
         for (index, recording) in self.slot.each(live) {
             if !recording.has_block() {
@@ -715,7 +715,8 @@ impl<'m> Owned<'m> {
         self.end(index, recording);
     }
 
-    /// Counts an open block up to the present or the end of the recording's time; returns the clocks of that moment.
+    /// Counts an open block up to the present or the end of the recording's time; returns the
+    /// clocks of that moment.
     fn count_until_end(
         &self,
         index: usize,
@@ -736,16 +737,12 @@ impl<'m> Owned<'m> {
         let weight = recording.take_blocked(times);
         let place = recording.blocked_stack();
         let is_counted = place != 0 && self.add(index, recording, place, weight);
-        let counter = if is_counted {
-            Counter::Blocked
-        } else {
-            Counter::BlockedOverflow
-        };
+        let counter = if is_counted { Counter::Blocked } else { Counter::BlockedOverflow };
         recording.counters.add_owned(counter, weight);
     }
 
-    /// Starts the epoch `next` of a recording. `now` is the vCPU's snapshot at this moment, without counters. With
-    /// `last`, sampling ends. Does nothing if `next` is the current epoch already.
+    /// Starts the epoch `next` of a recording. `now` is the vCPU's snapshot at this moment, without
+    /// counters. With `last`, sampling ends. Does nothing if `next` is the current epoch already.
     pub(crate) fn flip(&self, index: usize, next: u64, last: bool, now: Snapshot) {
         let Some(recording) = self.slot.recording(index) else {
             return;

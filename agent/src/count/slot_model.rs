@@ -1,5 +1,5 @@
-//! Model of the slot under loom: interleavings of a vCPU that runs [`Agent::on_tick`] and [`Agent::on_wake`] with a
-//! thread that flips, reads and clears.
+//! Model of the slot under loom: interleavings of a vCPU that runs [`Agent::on_tick`] and
+//! [`Agent::on_wake`] with a thread that flips, reads and clears.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib slot_model`
 #![allow(unsafe_code)]
@@ -30,16 +30,11 @@ const RECORDINGS: usize = 2;
 const NODES: usize = SEGMENTS;
 const FIRST: u32 = frame_code::FIRST_ADDRESS;
 
-const MAPPINGS: &[Mapping<'static>] = &[Mapping {
-    start: 0x1000,
-    end: 0x2000,
-    file_offset: 0,
-    build_id: &[],
-    path: "",
-}];
+const MAPPINGS: &[Mapping<'static>] =
+    &[Mapping { start: 0x1000, end: 0x2000, file_offset: 0, build_id: &[], path: "" }];
 
-/// A platform with one vCPU. Its clocks are not modelled: they advance with each read of the running time, so that
-/// every tick is due.
+/// A platform with one vCPU. Its clocks are not modelled: they advance with each read of the
+/// running time, so that every tick is due.
 #[derive(Debug, Default)]
 struct ModelPlatform {
     running_ns: PlainU64,
@@ -106,7 +101,8 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw` in `new`. The agent refers to both, but does nothing when it is dropped.
+        // SAFETY: from `Box::into_raw` in `new`. The agent refers to both, but does nothing when it
+        // is dropped.
         drop(unsafe { (Box::from_raw(self.slot), Box::from_raw(self.cells)) });
     }
 }
@@ -124,13 +120,7 @@ impl Memory {
         }));
         // SAFETY: freed when the agent that has it is dropped, and never borrowed mutably.
         let borrowed: &'static Cells = unsafe { &*cells };
-        let Cells {
-            slot,
-            recordings,
-            nodes,
-            index,
-            more_counts,
-        } = borrowed;
+        let Cells { slot, recordings, nodes, index, more_counts } = borrowed;
         let slot = Box::into_raw(Box::new(Slot {
             cells: slot,
             recordings,
@@ -191,9 +181,9 @@ impl Memory {
     }
 }
 
-/// Checks every interleaving with at most one preemption, a switch away from a thread that does not wait: a whole
-/// tick has too many steps for more. `LOOM_MAX_PREEMPTIONS` allows more. Clearing a slot takes more branches than
-/// loom's default limit.
+/// Checks every interleaving with at most one preemption, a switch away from a thread that does not
+/// wait: a whole tick has too many steps for more. `LOOM_MAX_PREEMPTIONS` allows more. Clearing a
+/// slot takes more branches than loom's default limit.
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -206,10 +196,7 @@ fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
     let mut buffer = [0; 512];
     if let Some(run) = slot.table.encode(0, u64::MAX, &mut buffer) {
         nodes::decode(run.first, run.count, &buffer[..run.bytes], |_, node| {
-            assert!(
-                node.frames == [FIRST] || node.frames == [FIRST + 1],
-                "a node is seen whole"
-            );
+            assert!(node.frames == [FIRST] || node.frames == [FIRST + 1], "a node is seen whole");
         })
         .expect("a node is seen whole");
     }
@@ -217,10 +204,7 @@ fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
     let segments = slot.recordings[recording].segments.of(epoch);
     let column = Column::of(recording, epoch);
     let all = (0, u64::MAX);
-    if let Some(run) = slot
-        .table
-        .encode_counts(column, segments, all, u32::MAX, &mut buffer)
-    {
+    if let Some(run) = slot.table.encode_counts(column, segments, all, u32::MAX, &mut buffer) {
         counts::decode(0, run.count, &buffer[..run.bytes], |_, count| sum += count)
             .expect("counts are seen whole");
     }
@@ -231,8 +215,7 @@ fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
 fn clear(slot: &Slot<'_>, recording: usize, epoch: u64) {
     let segments = slot.recordings[recording].segments.of(epoch);
     for segment in 0..SEGMENTS as u32 {
-        slot.table
-            .take_counts(Column::of(recording, epoch), segment, 0, u32::MAX);
+        slot.table.take_counts(Column::of(recording, epoch), segment, 0, u32::MAX);
     }
     let owned = take(slot);
     slot.recordings[recording].segments.clear(epoch, segments);
@@ -244,10 +227,7 @@ fn flip(slot: &Slot<'_>, recording: usize, next: u64, last: bool) {
 }
 
 fn flip_at(slot: &Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: u64) {
-    let now = Snapshot {
-        blocked_ns,
-        ..Snapshot::default()
-    };
+    let now = Snapshot { blocked_ns, ..Snapshot::default() };
     take(slot).flip(recording, next, last, now);
 }
 
@@ -260,8 +240,8 @@ fn take<'m>(slot: &'m Slot<'_>) -> Owned<'m> {
     }
 }
 
-/// A dump during ticks: the download equals the counters, a second download equals the first, and no sample is
-/// counted twice or in neither epoch.
+/// A dump during ticks: the download equals the counters, a second download equals the first, and
+/// no sample is counted twice or in neither epoch.
 #[test]
 fn a_flip_divides_the_ticks_between_two_epochs() {
     model(|| {
@@ -278,11 +258,7 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
         flip(slot, 0, 2, false);
         let first = download(slot, 0, 1);
         assert_eq!(first, slot.recordings[0].boundary(2).counters.recorded);
-        assert_eq!(
-            first,
-            download(slot, 0, 1),
-            "a broken download can be repeated"
-        );
+        assert_eq!(first, download(slot, 0, 1), "a broken download can be repeated");
         clear(slot, 0, 1);
         assert!(ticker.join().is_ok());
         flip(slot, 0, 3, true);
@@ -294,8 +270,8 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
     });
 }
 
-/// A second recording begins and ends during the ticks of the first: each counts the ticks that were due to it, and
-/// the end of the second does not affect the first.
+/// A second recording begins and ends during the ticks of the first: each counts the ticks that
+/// were due to it, and the end of the second does not affect the first.
 #[test]
 fn recordings_come_and_go_beside_each_other() {
     model(|| {
@@ -322,8 +298,8 @@ fn recordings_come_and_go_beside_each_other() {
     });
 }
 
-/// A recording ends and the next begins during a tick: the tick belongs to one of them or to none, and never finds a
-/// table half cleared or restores a cleared count.
+/// A recording ends and the next begins during a tick: the tick belongs to one of them or to none,
+/// and never finds a table half cleared or restores a cleared count.
 #[test]
 fn a_tick_under_way_does_not_cross_into_the_next_recording() {
     model(|| {
@@ -348,8 +324,8 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
     });
 }
 
-/// A tick finds that a recording's time is over while the recorder ends it and begins the next at its index: the tick
-/// does not end the next one.
+/// A tick finds that a recording's time is over while the recorder ends it and begins the next at
+/// its index: the tick does not end the next one.
 #[test]
 fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
     model(|| {
@@ -369,11 +345,7 @@ fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
         assert_eq!(active(&memory), 2);
         assert!(!memory.slot().live().is_empty());
         flip(memory.slot(), 0, 4, true);
-        assert_eq!(
-            memory.slot().recordings[0].boundary(4).at_ns,
-            0,
-            "it did not end before"
-        );
+        assert_eq!(memory.slot().recordings[0].boundary(4).at_ns, 0, "it did not end before");
     });
 }
 
@@ -381,8 +353,8 @@ fn active(memory: &Memory) -> u64 {
     memory.slot().recordings[0].active()
 }
 
-/// A vCPU wakes during a dump and the end of the recording: each nanosecond of blocked time is in exactly one epoch,
-/// and none after the end is counted.
+/// A vCPU wakes during a dump and the end of the recording: each nanosecond of blocked time is in
+/// exactly one epoch, and none after the end is counted.
 #[test]
 fn a_wait_is_divided_between_epochs_and_counted_once() {
     model(|| {
@@ -406,16 +378,14 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
         let second = download(slot, 0, 2);
         let counted = slot.recordings[0].boundary(3).counters;
         assert_eq!(first + second, counted.blocked);
-        assert!(
-            [7, 10].contains(&counted.blocked),
-            "up to the end, or to the waking"
-        );
+        assert!([7, 10].contains(&counted.blocked), "up to the end, or to the waking");
         assert_eq!(counted.blocks, 1);
     });
 }
 
-/// A vCPU finds its slot busy when it blocks, because a dump flips it, and opens the block without it: a dump that finds
-/// the block open counts it from its beginning, not from the end of the block before.
+/// A vCPU finds its slot busy when it blocks, because a dump flips it, and opens the block without
+/// it: a dump that finds the block open counts it from its beginning, not from the end of the block
+/// before.
 #[test]
 fn a_block_that_opens_beside_a_flip_is_counted_from_its_beginning() {
     model(|| {
@@ -423,15 +393,12 @@ fn a_block_that_opens_beside_a_flip_is_counted_from_its_beginning() {
         memory.begin_mode(0, 1, 1, mode::OFF_CPU);
         let platform = memory.agent.platform();
         platform.blocked_ns.store(10, Ordering::Relaxed);
-        // Taken before and begun last: loom does not explore a store against an earlier load of another thread if the
-        // storing thread has loaded the same cell before.
+        // Taken before and begun last: loom does not explore a store against an earlier load of
+        // another thread if the storing thread has loaded the same cell before.
         let owned = take(memory.slot());
         let vcpu = thread::spawn(|| memory.agent.on_block(Some(&Memory::registers(FIRST))));
         let dump = thread::spawn(move || {
-            let now = Snapshot {
-                blocked_ns: 10,
-                ..Snapshot::default()
-            };
+            let now = Snapshot { blocked_ns: 10, ..Snapshot::default() };
             owned.flip(0, 2, false, now);
         });
         assert!(vcpu.join().is_ok() && dump.join().is_ok());
@@ -440,8 +407,8 @@ fn a_block_that_opens_beside_a_flip_is_counted_from_its_beginning() {
     });
 }
 
-/// A vCPU crashes while the recorder starts an epoch on another one: the crash dump names an epoch with the clocks of
-/// its start.
+/// A vCPU crashes while the recorder starts an epoch on another one: the crash dump names an epoch
+/// with the clocks of its start.
 #[test]
 fn a_crash_finds_the_start_of_the_epoch_that_it_names() {
     model(|| {
@@ -454,10 +421,7 @@ fn a_crash_finds_the_start_of_the_epoch_that_it_names() {
                 assert_eq!(start.at_ns, epoch - 1, "the start of epoch {epoch}");
             }
         });
-        let now = Snapshot {
-            at_ns: 1,
-            ..Snapshot::default()
-        };
+        let now = Snapshot { at_ns: 1, ..Snapshot::default() };
         take(memory.slot()).flip(0, 2, false, now);
         assert!(crash.join().is_ok());
     });
@@ -480,8 +444,8 @@ fn the_account_adds_up_within_a_tick() {
     });
 }
 
-/// A client reads a snapshot while ticks take it and count their own samples: it finds no snapshot or a whole one, and
-/// the recording counts every tick.
+/// A client reads a snapshot while ticks take it and count their own samples: it finds no snapshot
+/// or a whole one, and the recording counts every tick.
 #[test]
 fn a_snapshot_is_read_whole() {
     model(|| {
@@ -502,11 +466,7 @@ fn a_snapshot_is_read_whole() {
         }
         let second = snapshot(memory.slot());
         assert!(ticker.join().is_ok());
-        assert_eq!(
-            first.or(second).unwrap_or(FIRST),
-            FIRST,
-            "the first tick took it"
-        );
+        assert_eq!(first.or(second).unwrap_or(FIRST), FIRST, "the first tick took it");
         let last = snapshot(memory.slot());
         assert!(last.is_some() || first.is_some(), "there was one");
         let counters = memory.slot().recordings[0].counters.read();

@@ -1,23 +1,27 @@
 //! The stack table: call stacks and their counts, in memory that never grows.
 //!
-//! Stacks are stored as trees whose nodes hold runs of [`FRAMES_PER_NODE`] frames, divided from the root on: stacks
-//! with the same outer callers share nodes, and most stacks cost little more than their leaf-most node of 64 bytes, a
-//! cache line. An index of hashes finds the leaf-most node of a path in one step; the whole path is then compared,
-//! node by node, so that two stacks are never confused. Each node has two counts for each recording: one for the
-//! current epoch, one for the epoch that is being fetched.
+//! Stacks are stored as trees whose nodes hold runs of [`FRAMES_PER_NODE`] frames, divided from the
+//! root on: stacks with the same outer callers share nodes, and most stacks cost little more than
+//! their leaf-most node of 64 bytes, a cache line. An index of hashes finds the leaf-most node of a
+//! path in one step; the whole path is then compared, node by node, so that two stacks are never
+//! confused. Each node has two counts for each recording: one for the current epoch, one for the
+//! epoch that is being fetched.
 //!
-//! The nodes are divided into [`SEGMENTS`] segments of equal size, so that old stacks can be given up:
+//! The nodes are divided into [`SEGMENTS`] segments of equal size, so that old stacks can be given
+//! up:
 //!
-//! - New stacks go to the *current* segment. A stack and all its nodes lie in one segment. A known stack is counted
-//!   where it lies, in whichever segment that is.
-//! - A tick that finds the current segment full begins a free one. Each segment begun is a *birth* with a number of
-//!   its own. Birth and place make a node's [number](unikprof_proto::nodes), which is never used again.
-//! - When few segments are free, the poll *condemns* the oldest. Lookups no longer find its stacks: the next sample
-//!   of such a stack is inserted into the current segment. Its counts stay until no recording needs them.
+//! - New stacks go to the *current* segment. A stack and all its nodes lie in one segment. A known
+//!   stack is counted where it lies, in whichever segment that is.
+//! - A tick that finds the current segment full begins a free one. Each segment begun is a *birth*
+//!   with a number of its own. Birth and place make a node's [number](unikprof_proto::nodes), which
+//!   is never used again.
+//! - When few segments are free, the poll *condemns* the oldest. Lookups no longer find its stacks:
+//!   the next sample of such a stack is inserted into the current segment. Its counts stay until no
+//!   recording needs them.
 //! - Then the poll *sweeps* the segment's stacks out of the index and frees it.
 //!
-//! All cells are atomics. The caller must own the vCPU's slot to count, condemn, sweep or free, but not to read nodes
-//! or the counts of an epoch that has ended.
+//! All cells are atomics. The caller must own the vCPU's slot to count, condemn, sweep or free, but
+//! not to read nodes or the counts of an epoch that has ended.
 //!
 //! Why: docs/decisions.md#runs-of-eleven-frames, docs/decisions.md#stacks-age-by-segments,
 //! docs/decisions.md#node-numbers-are-never-used-again.
@@ -29,8 +33,8 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, fence, pref
 pub use crate::stack::path::FRAMES_PER_NODE;
 use crate::stack::path::Path;
 
-/// The number of segments of a vCPU's nodes. Callers shared by stacks are stored once in each segment, so more
-/// segments cost memory; with fewer, more stacks are given up at a time.
+/// The number of segments of a vCPU's nodes. Callers shared by stacks are stored once in each
+/// segment, so more segments cost memory; with fewer, more stacks are given up at a time.
 pub const SEGMENTS: usize = 6;
 
 /// The least number of nodes in a segment: more than the deepest stack needs.
@@ -38,8 +42,8 @@ pub(crate) const MIN_SEGMENT: usize = 16;
 
 const _: () = assert!(MIN_SEGMENT > crate::stack::path::MAX_CODES.div_ceil(FRAMES_PER_NODE));
 
-/// The number of index entries searched before a path counts as missing. At most two thirds of the index are in use,
-/// so such a long run is rare; a path behind it counts as overflow.
+/// The number of index entries searched before a path counts as missing. At most two thirds of the
+/// index are in use, so such a long run is rare; a path behind it counts as overflow.
 const PROBES: usize = 256;
 
 /// A freed entry of the index, behind which entries may still be in use. No node has this id.
@@ -98,10 +102,7 @@ impl Column {
     /// The column of an epoch of the recording at this index.
     #[inline]
     pub fn of(recording: usize, epoch: u64) -> Self {
-        Self {
-            recording,
-            parity: (epoch & 1) as usize,
-        }
+        Self { recording, parity: (epoch & 1) as usize }
     }
 }
 
@@ -123,9 +124,11 @@ pub struct TableCells {
     segments: [SegmentCells; SEGMENTS],
     /// The number of index entries that the current sweep has not reached.
     unswept: AtomicU32,
-    /// The number of buckets of live allocations whose stacks were not moved out of the condemned segment yet.
+    /// The number of buckets of live allocations whose stacks were not moved out of the condemned
+    /// segment yet.
     unmoved: AtomicU32,
-    /// The newest node's number at two moments, for the rate of new stacks: number and time in ns, older first.
+    /// The newest node's number at two moments, for the rate of new stacks: number and time in ns,
+    /// older first.
     rate: [AtomicU64; 4],
 }
 
@@ -136,15 +139,15 @@ struct SegmentCells {
     birth: AtomicU64,
     /// The number of nodes in use.
     used: AtomicU32,
-    /// Ring records from this position on refer to the present birth; earlier ones refer to stacks that were given
-    /// up.
+    /// Ring records from this position on refer to the present birth; earlier ones refer to stacks
+    /// that were given up.
     named_from: AtomicU64,
 }
 
 /// A view of one vCPU's stacks.
 ///
-/// A node's *place* is its index among all nodes, counted from 1; 0 is no place. The segments follow one another. A
-/// place is valid until its segment is freed.
+/// A node's *place* is its index among all nodes, counted from 1; 0 is no place. The segments
+/// follow one another. A place is valid until its segment is freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m> {
@@ -161,7 +164,8 @@ pub struct Table<'m> {
     more_counts: &'m [Counts],
 }
 
-/// The most nodes of a table: place and tag share 32 bits, and the tag should have at least seven of them.
+/// The most nodes of a table: place and tag share 32 bits, and the tag should have at least seven
+/// of them.
 pub(crate) const MAX_NODES: usize = 1 << 24;
 
 /// 2^48 divided by `divisor`, rounded up, for [`quotient`].
@@ -169,8 +173,9 @@ const fn reciprocal(divisor: u32) -> u64 {
     (1_u64 << 48).div_ceil(if divisor == 0 { 1 } else { divisor as u64 })
 }
 
-/// `index` divided by the divisor of `reciprocal`: a multiplication takes a tenth of the time of a division. Exact as
-/// long as the product of index and divisor is below 2^48; `index` is below [`MAX_NODES`].
+/// `index` divided by the divisor of `reciprocal`: a multiplication takes a tenth of the time of a
+/// division. Exact as long as the product of index and divisor is below 2^48; `index` is below
+/// [`MAX_NODES`].
 #[inline]
 const fn quotient(index: u32, reciprocal: u64) -> u32 {
     ((index as u64 * reciprocal) >> 48) as u32
@@ -215,8 +220,8 @@ impl<'m> Table<'m> {
         nodes.div_ceil(2) * 3
     }
 
-    /// A table over `nodes` and `index`. `more_counts` contains the same number of counts for each node: one per
-    /// recording after the first.
+    /// A table over `nodes` and `index`. `more_counts` contains the same number of counts for each
+    /// node: one per recording after the first.
     #[inline]
     pub fn new(
         nodes: &'m [Node],
@@ -246,9 +251,7 @@ impl<'m> Table<'m> {
 
     /// The number of nodes in use.
     pub fn used(&self) -> u32 {
-        let used = self
-            .begun()
-            .map(|(_, segment)| segment.used.load(Ordering::Acquire));
+        let used = self.begun().map(|(_, segment)| segment.used.load(Ordering::Acquire));
         used.sum()
     }
 
@@ -262,7 +265,8 @@ impl<'m> Table<'m> {
         Ok(())
     }
 
-    /// Finds or inserts the stack of `path`, which must not be empty; returns the place of its leaf-most node.
+    /// Finds or inserts the stack of `path`, which must not be empty; returns the place of its
+    /// leaf-most node.
     ///
     /// # Errors
     /// [`Full`].
@@ -278,8 +282,8 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// The same for a recording that may not use the segments `barred`, a bit for each: a stack that lies only in
-    /// these is inserted again.
+    /// The same for a recording that may not use the segments `barred`, a bit for each: a stack
+    /// that lies only in these is inserted again.
     #[cold]
     #[inline(never)]
     pub(crate) fn keep_outside(&self, barred: u32, path: &Path<'_>) -> Result<u32, Full> {
@@ -291,8 +295,8 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Prefetches the nodes of a stack's callers in parallel. Following parents would wait for one node after another
-    /// if they are not cached.
+    /// Prefetches the nodes of a stack's callers in parallel. Following parents would wait for one
+    /// node after another if they are not cached.
     #[inline]
     fn prefetch_callers(&self, path: &Path<'_>) {
         for hash in path.root_hashes() {
@@ -337,8 +341,8 @@ impl<'m> Table<'m> {
         self.number_at(place, u64::MAX)
     }
 
-    /// The number of the node that the ring record at `position` refers to by its place; 0 if the node has been given
-    /// up since.
+    /// The number of the node that the ring record at `position` refers to by its place; 0 if the
+    /// node has been given up since.
     pub(crate) fn number_at(&self, place: u32, position: u64) -> u64 {
         let Some(segment) = self.cells.segments.get(self.segment_of(place) as usize) else {
             return 0;
@@ -359,9 +363,8 @@ impl<'m> Table<'m> {
     pub(crate) fn place(&self, number: u64) -> Option<u32> {
         let birth = number.checked_div(u64::from(self.segment_nodes))?;
         let index = (number % u64::from(self.segment_nodes)) as u32;
-        let (segment, cells) = self
-            .begun()
-            .find(|(_, cells)| cells.birth.load(Ordering::Acquire) == birth)?;
+        let (segment, cells) =
+            self.begun().find(|(_, cells)| cells.birth.load(Ordering::Acquire) == birth)?;
         (index < cells.used.load(Ordering::Acquire)).then(|| self.place_of(segment, index))
     }
 
@@ -380,9 +383,9 @@ impl<'m> Table<'m> {
         oldest.min().unwrap_or(0)
     }
 
-    /// Encodes nodes with numbers above `after` and up to `last`: as many of one segment as fit `buffer`. `None` if
-    /// there are none, or if their segment was begun again while they were read: a crash on one vCPU reads the nodes
-    /// of another one that is still running.
+    /// Encodes nodes with numbers above `after` and up to `last`: as many of one segment as fit
+    /// `buffer`. `None` if there are none, or if their segment was begun again while they were
+    /// read: a crash on one vCPU reads the nodes of another one that is still running.
     pub fn encode(&self, after: u64, last: u64, buffer: &mut [u8]) -> Option<Run> {
         let (segment, mut index) = self.next_after(after)?;
         let cells = self.cells.segments.get(segment as usize)?;
@@ -413,16 +416,12 @@ impl<'m> Table<'m> {
         }
         fence(Ordering::Acquire);
         let is_whole = base != 0 && self.first_number(cells) == base;
-        (count > 0 && is_whole).then(|| Run {
-            first,
-            count,
-            bytes: encoder.finish(),
-        })
+        (count > 0 && is_whole).then(|| Run { first, count, bytes: encoder.finish() })
     }
 
-    /// Encodes the non-zero counts of `column` in `segments` (a bit for each), of nodes with numbers above `after`
-    /// and up to `last`: as many as fit `buffer`, examining at most `budget` nodes. `None` if there are no more
-    /// nodes.
+    /// Encodes the non-zero counts of `column` in `segments` (a bit for each), of nodes with
+    /// numbers above `after` and up to `last`: as many as fit `buffer`, examining at most `budget`
+    /// nodes. `None` if there are no more nodes.
     pub fn encode_counts(
         &self,
         column: Column,
@@ -462,11 +461,7 @@ impl<'m> Table<'m> {
                 break;
             }
         }
-        (until > after).then(|| CountRun {
-            count,
-            bytes: encoder.finish(),
-            until,
-        })
+        (until > after).then(|| CountRun { count, bytes: encoder.finish(), until })
     }
 
     /// The place of the next node towards the root; 0 = none. `None` if `place` is invalid.
@@ -525,8 +520,8 @@ impl<'m> Table<'m> {
         counts.get(column.parity)
     }
 
-    /// The place of the last node of the path's `length` root-most frames, whose hash is `hash`; only places for
-    /// which `wanted` returns true are considered.
+    /// The place of the last node of the path's `length` root-most frames, whose hash is `hash`;
+    /// only places for which `wanted` returns true are considered.
     #[inline]
     fn find(
         &self,
@@ -575,7 +570,8 @@ impl<'m> Table<'m> {
         place == 0
     }
 
-    /// Adds the nodes of `path` that the current segment lacks, from the root; returns the place of the last one.
+    /// Adds the nodes of `path` that the current segment lacks, from the root; returns the place of
+    /// the last one.
     #[cold]
     #[inline(never)]
     fn insert(&self, path: &Path<'_>) -> Result<u32, Full> {
@@ -592,8 +588,9 @@ impl<'m> Table<'m> {
         Ok(parent)
     }
 
-    /// The segment for a stack of `wanted` nodes: the current one, or a free one, which becomes the current one. If
-    /// none is free, the current one as long as it has any room, because it may contain some of the nodes already.
+    /// The segment for a stack of `wanted` nodes: the current one, or a free one, which becomes the
+    /// current one. If none is free, the current one as long as it has any room, because it may
+    /// contain some of the nodes already.
     fn segment_for(&self, wanted: u32) -> Result<u32, Full> {
         let current = self.cells.current.load(Ordering::Relaxed);
         let room = self.room();
@@ -628,15 +625,15 @@ impl<'m> Table<'m> {
         self.cells.births.store(birth, Ordering::Relaxed);
         segment.used.store(0, Ordering::Relaxed);
         segment.birth.store(birth, Ordering::Release);
-        // Pairs with the fence in `encode`: a reader that sees a node of this birth also sees that the previous birth
-        // is over.
+        // Pairs with the fence in `encode`: a reader that sees a node of this birth also sees that
+        // the previous birth is over.
         fence(Ordering::Release);
         self.cells.current.store(number, Ordering::Relaxed);
         Some(number)
     }
 
-    /// Adds the last node of the path's `length` root-most frames. `None` if the segment is full or no index entry is
-    /// free.
+    /// Adds the last node of the path's `length` root-most frames. `None` if the segment is full or
+    /// no index entry is free.
     fn add(
         &self,
         path: &Path<'_>,
@@ -689,7 +686,8 @@ impl<'m> Table<'m> {
     }
 }
 
-/// The poll's steps of giving up old stacks. The caller must own the slot, except where a method says otherwise.
+/// The poll's steps of giving up old stacks. The caller must own the slot, except where a method
+/// says otherwise.
 impl Table<'_> {
     /// The number of free segments. Needs no ownership.
     pub(crate) fn free_segments(&self) -> usize {
@@ -698,29 +696,30 @@ impl Table<'_> {
 
     /// The condemned segments, a bit for each. Needs no ownership.
     pub(crate) fn condemned(&self) -> u32 {
-        // Pairs with the store in `free`: a reader that sees the segment freed does not see its earlier birth.
+        // Pairs with the store in `free`: a reader that sees the segment freed does not see its
+        // earlier birth.
         self.cells.condemned.load(Ordering::Acquire)
     }
 
-    /// The oldest segment in use, except the current one and those in `except`, a bit for each. Needs no ownership.
+    /// The oldest segment in use, except the current one and those in `except`, a bit for each.
+    /// Needs no ownership.
     pub(crate) fn oldest_segment(&self, except: u32) -> Option<u32> {
         let current = self.cells.current.load(Ordering::Relaxed);
-        let others = self
-            .begun()
-            .filter(|(segment, _)| *segment != current && except >> segment & 1 == 0);
+        let others =
+            self.begun().filter(|(segment, _)| *segment != current && except >> segment & 1 == 0);
         let (segment, _) = others.min_by_key(|(_, cells)| cells.birth.load(Ordering::Relaxed))?;
         Some(segment)
     }
 
-    /// Condemns a segment, which must not be the current one: its stacks are no longer found. Only one segment may be
-    /// condemned at a time. `live_buckets`: the size of the table of live allocations.
+    /// Condemns a segment, which must not be the current one: its stacks are no longer found. Only
+    /// one segment may be condemned at a time. `live_buckets`: the size of the table of live
+    /// allocations.
     pub(crate) fn condemn(&self, segment: u32, live_buckets: u32) {
         self.cells.unmoved.store(live_buckets, Ordering::Relaxed);
         self.cells.condemned.store(1 << segment, Ordering::Relaxed);
-        self.cells
-            .unswept
-            .store(self.index.len() as u32, Ordering::Relaxed);
-        // Pairs with the fence in `LiveTable::put_back`: the search of the live allocations comes after this.
+        self.cells.unswept.store(self.index.len() as u32, Ordering::Relaxed);
+        // Pairs with the fence in `LiveTable::put_back`: the search of the live allocations comes
+        // after this.
         fence(Ordering::SeqCst);
     }
 
@@ -734,8 +733,8 @@ impl Table<'_> {
         self.cells.unswept.load(Ordering::Relaxed) == 0
     }
 
-    /// The number of buckets of live allocations that were not searched for stacks of the condemned segment yet. Needs
-    /// no ownership.
+    /// The number of buckets of live allocations that were not searched for stacks of the condemned
+    /// segment yet. Needs no ownership.
     pub(crate) fn unmoved(&self) -> u32 {
         self.cells.unmoved.load(Ordering::Relaxed)
     }
@@ -745,17 +744,15 @@ impl Table<'_> {
         self.cells.unmoved.store(buckets, Ordering::Relaxed);
     }
 
-    /// Inserts the stack at `place`, which lies in the condemned segment, into the current one; returns its new place.
-    /// `path` must be empty.
+    /// Inserts the stack at `place`, which lies in the condemned segment, into the current one;
+    /// returns its new place. `path` must be empty.
     ///
     /// # Errors
     /// [`Full`].
     pub(crate) fn move_stack(&self, mut place: u32, mut path: Path<'_>) -> Result<u32, Full> {
         while let Some(node) = self.node(place) {
             let frames = node.frames.iter().map(|cell| cell.load(Ordering::Relaxed));
-            frames
-                .filter(|frame| *frame != 0)
-                .for_each(|frame| path.push(frame));
+            frames.filter(|frame| *frame != 0).for_each(|frame| path.push(frame));
             place = node.parent.load(Ordering::Relaxed);
         }
         if path.is_empty() {
@@ -764,8 +761,9 @@ impl Table<'_> {
         self.keep_outside(0, &path)
     }
 
-    /// The segments in `own`, a bit for each, and of those that new stacks are expected in (the current one, a free
-    /// one, and the newest of the others) the ones in `kept` and up to `more` others. Needs no ownership.
+    /// The segments in `own`, a bit for each, and of those that new stacks are expected in (the
+    /// current one, a free one, and the newest of the others) the ones in `kept` and up to `more`
+    /// others. Needs no ownership.
     pub(crate) fn next_segments(&self, own: u32, kept: u32, mut more: u32) -> u32 {
         let current = self.cells.current.load(Ordering::Relaxed);
         let (mut free, mut newest) = (current, (0, current));
@@ -790,8 +788,9 @@ impl Table<'_> {
         next
     }
 
-    /// Removes the condemned segment's stacks from the index, `budget` entries at most. It proceeds from the end to
-    /// the front, so that a run of removed entries before an empty one becomes empty too.
+    /// Removes the condemned segment's stacks from the index, `budget` entries at most. It proceeds
+    /// from the end to the front, so that a run of removed entries before an empty one becomes
+    /// empty too.
     pub(crate) fn sweep(&self, budget: u32) {
         let condemned = self.condemned();
         let end = self.cells.unswept.load(Ordering::Relaxed);
@@ -812,8 +811,9 @@ impl Table<'_> {
         self.cells.unswept.store(start, Ordering::Relaxed);
     }
 
-    /// Frees the condemned segment, which must have been swept and whose counts no recording needs. Records of the
-    /// vCPU's ring before the position `named_from` may still refer to its stacks; they can no longer be resolved.
+    /// Frees the condemned segment, which must have been swept and whose counts no recording needs.
+    /// Records of the vCPU's ring before the position `named_from` may still refer to its stacks;
+    /// they can no longer be resolved.
     pub(crate) fn free(&self, named_from: u64) {
         let condemned = self.condemned();
         let segments = (0_u32..).zip(&self.cells.segments);
@@ -824,8 +824,8 @@ impl Table<'_> {
         self.cells.condemned.store(0, Ordering::Release);
     }
 
-    /// Sets a column's counts in a segment to zero, from the node with the index `from` on, `budget` nodes at most.
-    /// Returns their sums and the index to continue at, `None` at the end.
+    /// Sets a column's counts in a segment to zero, from the node with the index `from` on,
+    /// `budget` nodes at most. Returns their sums and the index to continue at, `None` at the end.
     pub(crate) fn take_counts(
         &self,
         column: Column,
@@ -854,8 +854,8 @@ impl Table<'_> {
         (taken, (end < used).then_some(end))
     }
 
-    /// Stores the number of stacks so far, for [`window_ns`](Self::window_ns). Needs no ownership; only the poll
-    /// calls it.
+    /// Stores the number of stacks so far, for [`window_ns`](Self::window_ns). Needs no ownership;
+    /// only the poll calls it.
     pub(crate) fn note_rate(&self, now_ns: u64) {
         const EVERY_NS: u64 = 1_000_000_000;
         let [number, at_ns, newer_number, newer_at_ns] = &self.cells.rate;
@@ -874,17 +874,12 @@ impl Table<'_> {
         self.newest() > newer_number.load(Ordering::Relaxed)
     }
 
-    /// How long the segments can hold new stacks at the rate of the last seconds, in ns; `None` if there are no new
-    /// ones. Needs no ownership.
+    /// How long the segments can hold new stacks at the rate of the last seconds, in ns; `None` if
+    /// there are no new ones. Needs no ownership.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
-        let [number, at_ns, ..] = self
-            .cells
-            .rate
-            .each_ref()
-            .map(|cell| cell.load(Ordering::Relaxed));
-        let nodes = self
-            .newest()
-            .saturating_sub(number.max(u64::from(self.segment_nodes)));
+        let [number, at_ns, ..] =
+            self.cells.rate.each_ref().map(|cell| cell.load(Ordering::Relaxed));
+        let nodes = self.newest().saturating_sub(number.max(u64::from(self.segment_nodes)));
         let ns = now_ns.saturating_sub(at_ns);
         // The current segment and the one that is being freed are not wholly available.
         let held = u64::from(self.segment_nodes) * (SEGMENTS as u64 - 2);
@@ -916,9 +911,7 @@ mod tests {
             let nodes = SEGMENTS * segment_nodes;
             Self {
                 nodes: (0..nodes).map(|_| Node::default()).collect(),
-                index: (0..Table::index_length(nodes))
-                    .map(|_| AtomicU32::new(0))
-                    .collect(),
+                index: (0..Table::index_length(nodes)).map(|_| AtomicU32::new(0)).collect(),
                 more_counts: (0..2 * nodes).map(|_| Counts::default()).collect(),
                 cells: TableCells::default(),
             }
@@ -929,14 +922,8 @@ mod tests {
         }
     }
 
-    const EVEN: Column = Column {
-        recording: 0,
-        parity: 0,
-    };
-    const ODD: Column = Column {
-        recording: 0,
-        parity: 1,
-    };
+    const EVEN: Column = Column { recording: 0, parity: 0 };
+    const ODD: Column = Column { recording: 0, parity: 1 };
     const ALL: u32 = 0xff;
 
     fn keep(table: &Table<'_>, frames: &[u32]) -> Result<u32, Full> {
@@ -958,18 +945,13 @@ mod tests {
         let mut after = 0;
         while let Some(run) = table.encode(after, u64::MAX, &mut buffer) {
             assert!(run.first > after);
-            nodes::decode(
-                run.first,
-                run.count,
-                &buffer[..run.bytes],
-                |number, node| {
-                    let mut stack = node.frames.to_vec();
-                    if node.parent != 0 {
-                        stack.extend_from_slice(&stacks[&node.parent]);
-                    }
-                    stacks.insert(number, stack);
-                },
-            )
+            nodes::decode(run.first, run.count, &buffer[..run.bytes], |number, node| {
+                let mut stack = node.frames.to_vec();
+                if node.parent != 0 {
+                    stack.extend_from_slice(&stacks[&node.parent]);
+                }
+                stacks.insert(number, stack);
+            })
             .unwrap();
             after = run.first + u64::from(run.count) - 1;
         }
@@ -1055,7 +1037,8 @@ mod tests {
         }
     }
 
-    /// A prefix of a stack, a stack with one changed frame, and the same frames at another depth are all distinct.
+    /// A prefix of a stack, a stack with one changed frame, and the same frames at another depth
+    /// are all distinct.
     #[test]
     fn near_stacks_are_distinguished() {
         let memory = Memory::new(64);
@@ -1078,7 +1061,8 @@ mod tests {
         assert_eq!(contents(&table, EVEN), truth);
     }
 
-    /// Guards against merging stacks with equal hashes: every entry of this index has the same home and tag.
+    /// Guards against merging stacks with equal hashes: every entry of this index has the same home
+    /// and tag.
     #[test]
     fn hashes_are_never_believed() {
         let memory = Memory::new(40);
@@ -1094,8 +1078,9 @@ mod tests {
         }
     }
 
-    /// Guards against a hash under which stacks with equally spaced leaves and call sites cluster in a part of the
-    /// index: those beyond the last entry searched are lost although there is room.
+    /// Guards against a hash under which stacks with equally spaced leaves and call sites cluster
+    /// in a part of the index: those beyond the last entry searched are lost although there is
+    /// room.
     #[test]
     fn equally_spaced_leaves_and_call_sites_are_kept_while_there_is_room() {
         const LEAVES: u32 = 2000;
@@ -1109,10 +1094,7 @@ mod tests {
                     frames[0] = 16 + leaf * 16;
                     frames[depth as usize - 1] = 0x5_0000 + site * 16;
                     let kept = keep(&table, &frames);
-                    assert!(
-                        kept.is_ok(),
-                        "{depth} frames, leaf {leaf}, call site {site}"
-                    );
+                    assert!(kept.is_ok(), "{depth} frames, leaf {leaf}, call site {site}");
                 }
             }
         }
@@ -1170,30 +1152,18 @@ mod tests {
         }
         count(&table, &[frame_code::BLOCKED, 9], recordings[1]).unwrap();
         assert_eq!(table.used(), 21);
-        assert_eq!(
-            recordings.map(|column| samples(&table, column)),
-            [20, 41, 60]
-        );
+        assert_eq!(recordings.map(|column| samples(&table, column)), [20, 41, 60]);
         let taken = |ran, blocked| Taken { ran, blocked };
-        assert_eq!(
-            table.take_counts(recordings[1], 0, 0, 7),
-            (taken(14, 0), Some(7))
-        );
-        assert_eq!(
-            table.take_counts(recordings[1], 0, 7, 99),
-            (taken(26, 1), None)
-        );
-        assert_eq!(
-            recordings.map(|column| samples(&table, column)),
-            [20, 0, 60]
-        );
+        assert_eq!(table.take_counts(recordings[1], 0, 0, 7), (taken(14, 0), Some(7)));
+        assert_eq!(table.take_counts(recordings[1], 0, 7, 99), (taken(26, 1), None));
+        assert_eq!(recordings.map(|column| samples(&table, column)), [20, 0, 60]);
         let beyond = Column::of(3, 6);
         count(&table, &[101], beyond).unwrap();
         assert_eq!(samples(&table, beyond), 0, "there is no such recording");
     }
 
-    /// The memory can be used for ever: the oldest stacks are given up, the others stay correct, and no number is
-    /// used twice.
+    /// The memory can be used for ever: the oldest stacks are given up, the others stay correct,
+    /// and no number is used twice.
     #[test]
     fn stacks_age_for_ever() {
         let memory = Memory::new(32);
@@ -1249,7 +1219,8 @@ mod tests {
         }
     }
 
-    /// The next sample of a condemned stack inserts it again; its earlier counts stay where they are.
+    /// The next sample of a condemned stack inserts it again; its earlier counts stay where they
+    /// are.
     #[test]
     fn a_condemned_stack_is_counted_in_the_current_segment() {
         let memory = Memory::new(16);
@@ -1267,7 +1238,8 @@ mod tests {
         assert_eq!(table.used(), 18);
     }
 
-    /// A ring record refers to a stack by its place; after the segment is used again, that is another stack.
+    /// A ring record refers to a stack by its place; after the segment is used again, that is
+    /// another stack.
     #[test]
     fn records_written_before_a_segment_was_freed_do_not_name_its_next_stacks() {
         let memory = Memory::new(16);

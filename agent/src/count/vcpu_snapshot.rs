@@ -1,8 +1,10 @@
-//! The snapshot of one vCPU: its registers and its stack at one moment, for a client that asks for them.
+//! The snapshot of one vCPU: its registers and its stack at one moment, for a client that asks for
+//! them.
 //!
-//! One bit of the slot's `live` word, which every tick reads anyway, decides who uses the cells. The service sets it to
-//! [request](crate::count::slot::SlotCells::request_snapshot) a snapshot. While it is set, only the vCPU itself uses
-//! the cells, as the slot's owner; it clears the bit when the snapshot is complete. Otherwise only the service reads.
+//! One bit of the slot's `live` word, which every tick reads anyway, decides who uses the cells.
+//! The service sets it to [request](crate::count::slot::SlotCells::request_snapshot) a snapshot.
+//! While it is set, only the vCPU itself uses the cells, as the slot's owner; it clears the bit
+//! when the snapshot is complete. Otherwise only the service reads.
 //!
 //! Why: docs/decisions.md#a-snapshot-is-requested-by-a-bit-that-ticks-read-anyway.
 
@@ -20,8 +22,8 @@ pub(crate) const MOST_BYTES: usize = size_of::<u64>() * (HEAD + MAX_CODES);
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct VcpuSnapshotCells {
-    /// When it was taken, when the vCPU blocked (0 = it was running), `pc`, `sp`, `fp`, `lr`, and the stack, leaf
-    /// first.
+    /// When it was taken, when the vCPU blocked (0 = it was running), `pc`, `sp`, `fp`, `lr`, and
+    /// the stack, leaf first.
     values: [AtomicU64; HEAD + MAX_CODES],
     /// The number of values; 0 = no snapshot was taken.
     length: AtomicU32,
@@ -29,10 +31,7 @@ pub(crate) struct VcpuSnapshotCells {
 
 impl Default for VcpuSnapshotCells {
     fn default() -> Self {
-        Self {
-            values: core::array::from_fn(|_| AtomicU64::new(0)),
-            length: AtomicU32::new(0),
-        }
+        Self { values: core::array::from_fn(|_| AtomicU64::new(0)), length: AtomicU32::new(0) }
     }
 }
 

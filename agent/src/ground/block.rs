@@ -4,8 +4,8 @@
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
 
-/// Takes room for `count` values of `layout` from the front of `block`. `None` if the block is too small. Not generic, so
-/// that all types share one copy.
+/// Takes room for `count` values of `layout` from the front of `block`. `None` if the block is too
+/// small. Not generic, so that all types share one copy.
 #[inline(never)]
 fn room<'m>(
     block: &mut &'m mut [MaybeUninit<u8>],
@@ -21,8 +21,8 @@ fn room<'m>(
     Some(values)
 }
 
-/// Takes `count` values from the front of `block` and sets their bytes to zero. `None` if the block is too
-/// small.
+/// Takes `count` values from the front of `block` and sets their bytes to zero. `None` if the block
+/// is too small.
 #[cfg(not(loom))]
 pub(crate) fn take<'m, T: bytemuck::Zeroable>(
     block: &mut &'m mut [MaybeUninit<u8>],
@@ -30,20 +30,22 @@ pub(crate) fn take<'m, T: bytemuck::Zeroable>(
 ) -> Option<&'m [T]> {
     let bytes = room(block, Layout::new::<T>(), count)?;
     bytes.fill(MaybeUninit::new(0));
-    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm. All of them are
-    // zero, which `bytemuck::Zeroable` guarantees to be a valid T.
-    // The pointer comes from the exclusive borrow: T may have atomics, which a pointer from `as_ptr` must not write.
+    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed
+    // exclusively for 'm. All of them are zero, which `bytemuck::Zeroable` guarantees to be a valid
+    // T. The pointer comes from the exclusive borrow: T may have atomics, which a pointer from
+    // `as_ptr` must not write.
     Some(unsafe { core::slice::from_raw_parts(bytes.as_mut_ptr().cast(), count) })
 }
 
-/// Takes nothing: an atomic of the model checker is not a plain integer, so its models allocate their cells.
+/// Takes nothing: an atomic of the model checker is not a plain integer, so its models allocate
+/// their cells.
 #[cfg(loom)]
 pub(crate) fn take<'m, T>(_: &mut &'m mut [MaybeUninit<u8>], _: usize) -> Option<&'m [T]> {
     None
 }
 
-/// Takes `count` values from the front of `block`, each of which `make` returns for its index. `None` if the block is too
-/// small, or if `make` returns `None`.
+/// Takes `count` values from the front of `block`, each of which `make` returns for its index.
+/// `None` if the block is too small, or if `make` returns `None`.
 pub(crate) fn take_with<'m, T: Copy>(
     block: &mut &'m mut [MaybeUninit<u8>],
     count: usize,
@@ -51,7 +53,8 @@ pub(crate) fn take_with<'m, T: Copy>(
 ) -> Option<&'m [T]> {
     let bytes = room(block, Layout::new::<T>(), count)?;
     let values = bytes.as_mut_ptr().cast::<MaybeUninit<T>>();
-    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm.
+    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed
+    // exclusively for 'm.
     let values = unsafe { core::slice::from_raw_parts_mut(values, count) };
     for (index, value) in values.iter_mut().enumerate() {
         value.write(make(index)?);

@@ -22,10 +22,7 @@ pub(crate) struct Claim<'c, T>(&'c Claimable<T>);
 
 impl<T> Claimable<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self {
-            is_claimed: AtomicU32::new(0),
-            value: UnsafeCell::new(value),
-        }
+        Self { is_claimed: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
     /// Claims the value; `None` if it is claimed already.

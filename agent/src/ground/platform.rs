@@ -71,15 +71,16 @@ pub struct Moment {
 pub enum Continuation {
     /// In an interrupted function with these registers.
     Interrupted(Registers),
-    /// At the frame record that the frame pointer points to, on another stack. If there is none with a return address
-    /// inside the mappings, the stack ends there.
+    /// At the frame record that the frame pointer points to, on another stack. If there is none
+    /// with a return address inside the mappings, the stack ends there.
     FrameRecord,
 }
 
 /// A stack of the guest: see [`Platform::call_stack`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallStack {
-    /// What it is told apart by, below 2^63. It is free for another stack when no traced call is open on this one.
+    /// What it is told apart by, below 2^63. It is free for another stack when no traced call is
+    /// open on this one.
     pub id: u64,
     /// Its end at present.
     pub end: u64,
@@ -87,8 +88,8 @@ pub struct CallStack {
 
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
-/// Every method takes `&self`, because the timer upcall may interrupt the guest's loop inside another
-/// method. Methods that the upcall calls are marked *upcall*: they must be bounded and must
+/// Every method takes `&self`, because the timer upcall may interrupt the guest's loop inside
+/// another method. Methods that the upcall calls are marked *upcall*: they must be bounded and must
 /// neither allocate, lock, panic nor touch floating point.
 ///
 /// # Safety
@@ -126,15 +127,12 @@ pub unsafe trait Platform {
     /// derives them from one counter should override this and read the counter once. *Upcall.*
     #[inline]
     fn moment(&self, vcpu: u32) -> Moment {
-        Moment {
-            cycles: self.cycles(),
-            running_ns: self.running_ns(vcpu),
-            now_ns: self.now_ns(),
-        }
+        Moment { cycles: self.cycles(), running_ns: self.running_ns(vcpu), now_ns: self.now_ns() }
     }
 
-    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The *upcall* reads
-    /// it for its own vCPU. The default is all time that the vCPU did not run, stolen time included.
+    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The
+    /// *upcall* reads it for its own vCPU. The default is all time that the vCPU did not run,
+    /// stolen time included.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
         self.now_ns().saturating_sub(self.running_ns(vcpu))
     }
@@ -142,29 +140,32 @@ pub unsafe trait Platform {
     /// The time that `vcpu` has spent in each state; `None` if the platform does not know it.
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
-    /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that the vCPU arms
-    /// its own timer, as a Xen vCPU cannot arm another's, or for a client's snapshot of the vCPU.
+    /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that
+    /// the vCPU arms its own timer, as a Xen vCPU cannot arm another's, or for a client's snapshot
+    /// of the vCPU.
     fn kick(&self, vcpu: u32);
 
     /// The bounds of the stack that contains `sp`; `None` if no known stack does. *Upcall.*
     ///
     /// A chain of frame pointers ends at a saved frame pointer of 0, or at a frame that ends at the
-    /// stack's end. If the outermost function saves another value, the platform must place the stack's
-    /// end at the end of that function's frame.
+    /// stack's end. If the outermost function saves another value, the platform must place the
+    /// stack's end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
-    /// Where the walk continues at the end of a chain of frames; `None` if the stack ends there. *Upcall.*
+    /// Where the walk continues at the end of a chain of frames; `None` if the stack ends there.
+    /// *Upcall.*
     ///
-    /// - [`Interrupted`](Continuation::Interrupted): the frames of interrupted code are on a different stack if the
-    ///   interrupt or exception handler has a stack of its own. Without this method, a sample inside the handler lacks
-    ///   them. The guest takes the interrupted registers from the frame that the processor and the entry code have
-    ///   saved; the walk continues at their `pc`, on the stack that [`stack_bounds`](Self::stack_bounds) returns for
-    ///   their `sp`.
-    /// - [`FrameRecord`](Continuation::FrameRecord): the callers of coroutines and fibers are on the stack that resumed
-    ///   them, and `fp` leads there if the first frame on the coroutine's stack saves the resumer's frame pointer. The
-    ///   same holds for a C function on a stack of its own that OCaml 5 calls. The walk continues on the stack that
-    ///   `stack_bounds` returns for `fp`, which may lie below. Do not return it for a handler's stack: its frame
-    ///   pointers lead to the caller of the interrupted function.
+    /// - [`Interrupted`](Continuation::Interrupted): the frames of interrupted code are on a
+    ///   different stack if the interrupt or exception handler has a stack of its own. Without this
+    ///   method, a sample inside the handler lacks them. The guest takes the interrupted registers
+    ///   from the frame that the processor and the entry code have saved; the walk continues at
+    ///   their `pc`, on the stack that [`stack_bounds`](Self::stack_bounds) returns for their `sp`.
+    /// - [`FrameRecord`](Continuation::FrameRecord): the callers of coroutines and fibers are on
+    ///   the stack that resumed them, and `fp` leads there if the first frame on the coroutine's
+    ///   stack saves the resumer's frame pointer. The same holds for a C function on a stack of its
+    ///   own that OCaml 5 calls. The walk continues on the stack that `stack_bounds` returns for
+    ///   `fp`, which may lie below. Do not return it for a handler's stack: its frame pointers lead
+    ///   to the caller of the interrupted function.
     ///
     /// `sp` identifies the stack: everything below it has been walked. `fp` is the frame pointer
     /// that could not be followed: 0 if the entry code clears it, otherwise usually that of the
@@ -196,14 +197,15 @@ pub unsafe trait Platform {
         let _ = line;
     }
 
-    /// Converts a time of the monotonic clock to the clock that the guest programs its timer with. The two
-    /// differ after the underlying clock has jumped, as Xen's does in a migration. *Upcall.*
+    /// Converts a time of the monotonic clock to the clock that the guest programs its timer with.
+    /// The two differ after the underlying clock has jumped, as Xen's does in a migration.
+    /// *Upcall.*
     fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns
     }
 
-    /// Called after the guest was restored from a save or has migrated: the underlying clocks may have a
-    /// new origin. The platform's own clocks must continue from their last values.
+    /// Called after the guest was restored from a save or has migrated: the underlying clocks may
+    /// have a new origin. The platform's own clocks must continue from their last values.
     fn resume(&self) {}
 
     /// The cycle counter, or 0 if there is none. *Upcall.*
@@ -211,32 +213,33 @@ pub unsafe trait Platform {
         0
     }
 
-    /// Writes `bytes` to the guest's code at `address`, for tracing: one byte at a probe, which other vCPUs may execute
-    /// meanwhile, or a part of the agent's own text that is not used yet. Returns whether it was written; the default
-    /// does not write, and there is no tracing. Called by the service, and by [`crash_dump`](crate::Agent::crash_dump).
+    /// Writes `bytes` to the guest's code at `address`, for tracing: one byte at a probe, which
+    /// other vCPUs may execute meanwhile, or a part of the agent's own text that is not used yet.
+    /// Returns whether it was written; the default does not write, and there is no tracing. Called
+    /// by the service, and by [`crash_dump`](crate::Agent::crash_dump).
     ///
-    /// If the text is mapped read-only, clear `CR0.WP` with interrupts off, write, and set it again.
+    /// If the text is mapped read-only, clear `CR0.WP` with interrupts off, write, and set it
+    /// again.
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
         let _ = (address, bytes);
         false
     }
 
-    /// The stack that contains `sp`, for tracing, which pairs entries and exits of functions by their stack pointers;
-    /// `None` if no known stack does. The default is [`stack_bounds`](Self::stack_bounds), with the end as the id. A
-    /// platform whose stacks are moved, as OCaml's fibres are, returns an id that stays the same. *Breakpoint*: called
-    /// by [`on_breakpoint`](crate::Agent::on_breakpoint), as `vcpu`, `now_ns` and `cycles` are, and bounded as an
-    /// *upcall*'s methods are.
+    /// The stack that contains `sp`, for tracing, which pairs entries and exits of functions by
+    /// their stack pointers; `None` if no known stack does. The default is
+    /// [`stack_bounds`](Self::stack_bounds), with the end as the id. A platform whose stacks are
+    /// moved, as OCaml's fibres are, returns an id that stays the same. *Breakpoint*: called by
+    /// [`on_breakpoint`](crate::Agent::on_breakpoint), as `vcpu`, `now_ns` and `cycles` are, and
+    /// bounded as an *upcall*'s methods are.
     #[cfg_attr(not(feature = "trace"), doc(hidden))]
     #[inline]
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
-        self.stack_bounds(sp).map(|bounds| CallStack {
-            id: bounds.end,
-            end: bounds.end,
-        })
+        self.stack_bounds(sp).map(|bounds| CallStack { id: bounds.end, end: bounds.end })
     }
 
-    /// [`blocked_ns`](Self::blocked_ns) of the current vCPU, if it is cheap enough for each call of a traced function.
-    /// `None`, the default: the agent adds up the time between `on_block` and `on_wake`. *Breakpoint.*
+    /// [`blocked_ns`](Self::blocked_ns) of the current vCPU, if it is cheap enough for each call of
+    /// a traced function. `None`, the default: the agent adds up the time between `on_block` and
+    /// `on_wake`. *Breakpoint.*
     #[cfg_attr(not(feature = "trace"), doc(hidden))]
     #[inline]
     fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {

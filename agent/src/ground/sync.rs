@@ -7,7 +7,8 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Adds to a cell that only the caller writes, without a locked instruction. Wraps: 2^64 ns are 584 years.
+/// Adds to a cell that only the caller writes, without a locked instruction. Wraps: 2^64 ns are 584
+/// years.
 #[inline]
 pub(crate) fn add_owned(cell: &AtomicU64, amount: u64) {
     let sum = cell.load(Ordering::Relaxed).wrapping_add(amount);

@@ -20,7 +20,8 @@ pub(crate) type Name = ShortText<MAX_NAME>;
 const _: () = assert!(MAX_CLIENT <= MAX_NAME);
 
 impl<const N: usize> ShortText<N> {
-    /// A formatted text. Pass integers as u64, so that the smallest archive has code for that type only.
+    /// A formatted text. Pass integers as u64, so that the smallest archive has code for that type
+    /// only.
     pub(crate) fn format(arguments: fmt::Arguments<'_>) -> Self {
         let mut text = Self::default();
         let _ = text.write_fmt(arguments);
@@ -28,20 +29,14 @@ impl<const N: usize> ShortText<N> {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        let bytes = self
-            .bytes
-            .get(..usize::from(self.length))
-            .unwrap_or_default();
+        let bytes = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
         core::str::from_utf8(bytes).unwrap_or_default()
     }
 }
 
 impl<const N: usize> Default for ShortText<N> {
     fn default() -> Self {
-        Self {
-            bytes: [0; N],
-            length: 0,
-        }
+        Self { bytes: [0; N], length: 0 }
     }
 }
 
@@ -64,11 +59,7 @@ impl<const N: usize> fmt::Write for ShortText<N> {
             place.copy_from_slice(fits.as_bytes());
         }
         self.length = self.length.saturating_add(fits.len() as u16);
-        if fits.len() == text.len() {
-            Ok(())
-        } else {
-            Err(fmt::Error)
-        }
+        if fits.len() == text.len() { Ok(()) } else { Err(fmt::Error) }
     }
 }
 
@@ -99,10 +90,7 @@ mod tests {
     fn a_longer_text_is_cut_at_a_character() {
         let text = Text::format(format_args!("{:255}é", "x"));
         assert_eq!(text.as_str().len(), 255);
-        assert_eq!(
-            Text::format(format_args!("{:254}é", "x")).as_str().len(),
-            256
-        );
+        assert_eq!(Text::format(format_args!("{:254}é", "x")).as_str().len(), 256);
         assert_eq!(Text::from("über").as_str(), "über");
         assert_eq!(tail("é/usr/lib", 4), "/lib");
         assert_eq!(tail("éa", 2), "a");

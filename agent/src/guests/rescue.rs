@@ -56,8 +56,8 @@ pub struct PollCell<T> {
     last_ns: AtomicU64,
     /// When the last poll asked to be called again even if nothing arrives.
     wanted_ns: AtomicU64,
-    /// 1 if something has arrived since the last poll. Relaxed, also on several vCPUs: a poll clears it before it looks,
-    /// and a device's last look comes after a full fence.
+    /// 1 if something has arrived since the last poll. Relaxed, also on several vCPUs: a poll
+    /// clears it before it looks, and a device's last look comes after a full fence.
     noticed: AtomicU32,
     rescues: AtomicU64,
 }
@@ -90,8 +90,7 @@ impl<T> PollCell<T> {
         self.noticed.store(0, Ordering::Relaxed);
         // SAFETY: entered, so this is the only reference until `_entered` is dropped.
         let next_ns = poll(unsafe { &mut *self.polled.get() });
-        self.wanted_ns
-            .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        self.wanted_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         next_ns
     }
 
@@ -132,8 +131,7 @@ impl<T> PollCell<T> {
         let ran = stack.run(&mut || next_ns = poll(polled));
         if ran {
             self.rescues.fetch_add(1, Ordering::Relaxed);
-            self.wanted_ns
-                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+            self.wanted_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         } else {
             self.notice();
         }
@@ -167,9 +165,7 @@ impl<T> PollCell<T> {
     }
 
     fn enter(&self) -> Option<Entered<'_>> {
-        let entered = self
-            .busy
-            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        let entered = self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         // Lazily, since dropping an `Entered` admits the next user.
         entered.is_ok().then(|| Entered(&self.busy))
     }
@@ -207,18 +203,12 @@ impl<'m> RescueStack<'m> {
         let end = memory.as_mut_ptr_range().end;
         // The ABI wants stacks aligned to 16 bytes.
         let top = end.wrapping_sub(end.addr() & 15);
-        Self {
-            top,
-            busy: AtomicU32::new(0),
-            _memory: core::marker::PhantomData,
-        }
+        Self { top, busy: AtomicU32::new(0), _memory: core::marker::PhantomData }
     }
 
     /// Runs `work` on this stack; returns `false` if the stack is in use.
     fn run(&self, work: &mut dyn FnMut()) -> bool {
-        let entered = self
-            .busy
-            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        let entered = self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         let Some(_entered) = entered.is_ok().then(|| Entered(&self.busy)) else {
             return false;
         };
@@ -293,11 +283,7 @@ mod tests {
     fn what_a_poll_wants_is_polled_in_time() {
         let (stack, cell) = (stack(), PollCell::new(0, 0));
         assert_eq!(cell.poll(0, count(Some(1000))), Some(1000));
-        assert_eq!(
-            cell.look_at_ns(0),
-            Some(OVERDUE_NS),
-            "the loop's time first"
-        );
+        assert_eq!(cell.look_at_ns(0), Some(OVERDUE_NS), "the loop's time first");
         let late_ns = 10 * OVERDUE_NS;
         assert!(cell.rescue(OVERDUE_NS, &stack, count(Some(late_ns))));
         assert_eq!(cell.look_at_ns(OVERDUE_NS), Some(late_ns));

@@ -24,8 +24,8 @@ use crate::ground::platform::Platform;
 /// # }
 /// ```
 ///
-/// Until [`attach`](Self::attach) it only forwards. Afterwards a call costs about a nanosecond more, and a sampled one a
-/// microsecond.
+/// Until [`attach`](Self::attach) it only forwards. Afterwards a call costs about a nanosecond
+/// more, and a sampled one a microsecond.
 #[derive(Debug)]
 pub struct Sampled<A, P: Platform + 'static> {
     allocator: A,
@@ -35,16 +35,12 @@ pub struct Sampled<A, P: Platform + 'static> {
 impl<A, P: Platform> Sampled<A, P> {
     /// An allocator that forwards to `allocator`.
     pub const fn new(allocator: A) -> Self {
-        Self {
-            allocator,
-            agent: AtomicPtr::new(ptr::null_mut()),
-        }
+        Self { allocator, agent: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Reports all calls from now on to this agent.
     pub fn attach(&self, agent: &'static Agent<'static, P>) {
-        self.agent
-            .store(ptr::from_ref(agent).cast_mut(), Ordering::Release);
+        self.agent.store(ptr::from_ref(agent).cast_mut(), Ordering::Release);
     }
 
     #[inline(always)]

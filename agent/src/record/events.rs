@@ -26,7 +26,8 @@ use crate::ring::{Entry, EventNameError, Ring, Rings};
 pub struct EventName(u8);
 
 impl EventName {
-    /// The name's number, for guests that store names as integers. See [`Agent::numbered_event_name`].
+    /// The name's number, for guests that store names as integers. See
+    /// [`Agent::numbered_event_name`].
     pub fn number(self) -> u8 {
         self.0
     }
@@ -71,9 +72,10 @@ impl<P: Platform> Drop for Span<'_, '_, P> {
 /// interrupts the writing of another event. An event goes into the ring of the vCPU that it
 /// happens on. If [`Platform::vcpu`] is `None`, it is counted as lost.
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The event name with this text of 1 to [48](unikprof_proto::ring::MAX_EVENT_NAME) bytes without
-    /// control characters. It is added if it is new. The same text always gives the same name. There are at most
-    /// [256](unikprof_proto::ring::MAX_EVENT_NAMES) names, and none is ever removed.
+    /// The event name with this text of 1 to [48](unikprof_proto::ring::MAX_EVENT_NAME) bytes
+    /// without control characters. It is added if it is new. The same text always gives the same
+    /// name. There are at most [256](unikprof_proto::ring::MAX_EVENT_NAMES) names, and none is ever
+    /// removed.
     ///
     /// # Errors
     /// [`EventNameError`].
@@ -100,10 +102,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn mark(&self, name: EventName, value: u64) {
         self.event(|ring, _, _| {
-            ring.push(
-                self.platform().now_ns(),
-                Entry::named(kind::MARK, name.0, value),
-            );
+            ring.push(self.platform().now_ns(), Entry::named(kind::MARK, name.0, value));
         });
     }
 
@@ -111,10 +110,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn counter(&self, name: EventName, value: i64) {
         self.event(|ring, _, _| {
-            ring.push(
-                self.platform().now_ns(),
-                Entry::named(kind::COUNTER, name.0, value as u64),
-            );
+            ring.push(self.platform().now_ns(), Entry::named(kind::COUNTER, name.0, value as u64));
         });
     }
 
@@ -122,25 +118,20 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn span_begin(&self, name: EventName) -> SpanId {
         let begun = self.event(|ring, rings, vcpu| {
-            ring.push_numbered(
-                self.platform().now_ns(),
-                kind::SPAN_BEGIN,
-                name.0,
-                |position| rings.number(vcpu, position),
-            )
+            ring.push_numbered(self.platform().now_ns(), kind::SPAN_BEGIN, name.0, |position| {
+                rings.number(vcpu, position)
+            })
         });
         begun.flatten().map_or(SpanId::NONE, SpanId)
     }
 
-    /// Records the end of a span that [`span_begin`](Self::span_begin) returned, under the same name.
+    /// Records the end of a span that [`span_begin`](Self::span_begin) returned, under the same
+    /// name.
     #[inline]
     pub fn span_end(&self, name: EventName, id: SpanId) {
         if id != SpanId::NONE {
             self.event(|ring, _, _| {
-                ring.push(
-                    self.platform().now_ns(),
-                    Entry::named(kind::SPAN_END, name.0, id.0),
-                );
+                ring.push(self.platform().now_ns(), Entry::named(kind::SPAN_END, name.0, id.0));
             });
         }
     }
@@ -148,11 +139,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Begins a span that ends when the returned value is dropped.
     #[inline]
     pub fn span(&self, name: EventName) -> Span<'_, 'm, P> {
-        Span {
-            agent: self,
-            name,
-            id: self.span_begin(name),
-        }
+        Span { agent: self, name, id: self.span_begin(name) }
     }
 
     /// Calls `write` with this vCPU's ring. Counts the event as lost if the vCPU has none.

@@ -1,6 +1,7 @@
 //! Records that the agent itself writes into the rings, beside ticks and the guest's events.
 //!
-//! Code on one vCPU writes records into another vCPU's ring here: a ring accepts writers from any context.
+//! Code on one vCPU writes records into another vCPU's ring here: a ring accepts writers from any
+//! context.
 
 use unikprof_proto::ring::kind;
 
@@ -8,7 +9,8 @@ use crate::agent::Agent;
 use crate::ground::platform::{Platform, Runstate};
 use crate::ring::{Entry, Ring};
 
-/// Interval of the records of each vCPU's runstate times. They are written only while the service is polled.
+/// Interval of the records of each vCPU's runstate times. They are written only while the service
+/// is polled.
 const TIMES_EVERY_NS: u64 = 1_000_000_000;
 /// Interval of the records of the time of day.
 const CLOCK_EVERY_NS: u64 = 60_000_000_000;
@@ -33,9 +35,7 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     /// all vCPUs. `None` if there are no new stacks.
     pub(crate) fn stacks_window_ns(&self, now_ns: u64) -> Option<u64> {
         let slots = self.slots();
-        slots
-            .filter_map(|(_, slot)| slot.table.window_ns(now_ns))
-            .min()
+        slots.filter_map(|(_, slot)| slot.table.window_ns(now_ns)).min()
     }
 
     /// Writes a record that concerns all vCPUs into every ring.
@@ -56,16 +56,16 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
-    /// The interval at which a thread that is not a vCPU should call [`note_times`](Self::note_times); `None`
-    /// while there are no rings or no recording runs.
+    /// The interval at which a thread that is not a vCPU should call
+    /// [`note_times`](Self::note_times); `None` while there are no rings or no recording runs.
     #[cfg(feature = "hosted")]
     pub(crate) fn notes_times_every_ns(&self) -> Option<u64> {
         let is_recording = self.slots().any(|(_, slot)| !slot.live().is_empty());
         is_recording.then_some(TIMES_EVERY_NS)
     }
 
-    /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval has passed.
-    /// No timer is armed for it.
+    /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval
+    /// has passed. No timer is armed for it.
     pub(crate) fn note_times(&self, now_ns: u64) {
         let Some(rings) = self.rings() else {
             return;

@@ -48,12 +48,7 @@ impl Answer {
             Self::Stacks(vcpu, after, last) => {
                 let slot = agent.slot(vcpu);
                 let run = slot.and_then(|slot| slot.table.encode(after, last, payload));
-                let Some(Run {
-                    first,
-                    count,
-                    bytes,
-                }) = run
-                else {
+                let Some(Run { first, count, bytes }) = run else {
                     let end = StacksEnd {
                         vcpu,
                         oldest: slot.map_or(0, |slot| slot.table.oldest()),
@@ -61,12 +56,8 @@ impl Answer {
                     };
                     return put(&end, None, buffer);
                 };
-                let nodes = Nodes {
-                    vcpu,
-                    first,
-                    count,
-                    payload: payload.get(..bytes).unwrap_or_default(),
-                };
+                let nodes =
+                    Nodes { vcpu, first, count, payload: payload.get(..bytes).unwrap_or_default() };
                 let sent = first + u64::from(count) - 1;
                 put(&nodes, Some(Self::Stacks(vcpu, sent, last)), buffer)
             }
@@ -81,11 +72,7 @@ fn head(
     rings: &Rings<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
-    let RingRequest {
-        vcpu,
-        position,
-        since_ns,
-    } = request;
+    let RingRequest { vcpu, position, since_ns } = request;
     let now_ns = agent.platform().now_ns();
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, now_ns, rings, buffer);
@@ -112,9 +99,7 @@ fn records(
 ) -> Result<(usize, Option<Answer>), FrameError> {
     let slot = agent.slot(vcpu);
     let number = |position, place| slot.map_or(0, |slot| slot.table.number_at(place, position));
-    let run = rings
-        .ring(vcpu)
-        .and_then(|ring| reader.run(&ring, number, payload));
+    let run = rings.ring(vcpu).and_then(|ring| reader.run(&ring, number, payload));
     let Some(run) = run else {
         // Without a record, it is only known that none is missing from now on.
         let whole_since_ns = reader.whole_since_ns();
@@ -139,12 +124,7 @@ fn end(
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
     let lost = rings.lost(vcpu);
-    let end = RingEnd {
-        vcpu,
-        next,
-        lost,
-        whole_since_ns,
-    };
+    let end = RingEnd { vcpu, next, lost, whole_since_ns };
     put(&end, None, buffer)
 }
 
@@ -163,10 +143,7 @@ fn names(
             return put(&name, Some(Answer::Names(id + 1)), buffer);
         }
     }
-    let end = EventNamesEnd {
-        names: count,
-        refused: names.refused(),
-    };
+    let end = EventNamesEnd { names: count, refused: names.refused() };
     put(&end, None, buffer)
 }
 

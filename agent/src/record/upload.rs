@@ -45,30 +45,20 @@ enum Fault {
 }
 
 impl Upload {
-    /// Begins the upload of a part, or continues it. A part that overlaps others replaces the table.
-    /// `recording` is the reason why the table cannot be replaced now, if anything is recorded; then
-    /// the part is added to the others.
+    /// Begins the upload of a part, or continues it. A part that overlaps others replaces the
+    /// table. `recording` is the reason why the table cannot be replaced now, if anything is
+    /// recorded; then the part is added to the others.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
         begin: &TableBegin,
         recording: Option<Refused>,
     ) -> Result<TableReady, Refused> {
-        let TableBegin {
-            first,
-            end,
-            rows,
-            checksum,
-        } = *begin;
+        let TableBegin { first, end, rows, checksum } = *begin;
         if first >= end {
             return Err(bad(Text::from("the part of the caller table is empty")));
         }
-        let part = Part {
-            first,
-            end,
-            rows,
-            checksum,
-        };
+        let part = Part { first, end, rows, checksum };
         let room = table.map_or(0, CallerTable::room);
         let too_large = || Refused {
             code: refusal::TABLE_TOO_LARGE,
@@ -87,11 +77,7 @@ impl Upload {
             self.state = State::Installed(part);
             return Ok(ready(self.id, rows));
         }
-        if let State::Open {
-            part: open,
-            progress,
-            fault: None,
-        } = self.state
+        if let State::Open { part: open, progress, fault: None } = self.state
             && open == part
         {
             // Use another id: rows of the former connection may still arrive.
@@ -99,11 +85,7 @@ impl Upload {
             return Ok(ready(self.id, progress.rows()));
         }
         let replaces = recording.is_none() && table.overlaps(first, end);
-        let beside = if replaces {
-            None
-        } else {
-            table.begin(first, end, rows)
-        };
+        let beside = if replaces { None } else { table.begin(first, end, rows) };
         let writing = match beside {
             Some(writing) => writing,
             None => {
@@ -115,22 +97,13 @@ impl Upload {
             }
         };
         self.id += 1;
-        self.state = State::Open {
-            part,
-            progress: writing.pause(),
-            fault: None,
-        };
+        self.state = State::Open { part, progress: writing.pause(), fault: None };
         Ok(ready(self.id, 0))
     }
 
     /// Accepts a run of rows.
     pub(crate) fn rows(&mut self, table: Option<&CallerTable<'_>>, run: &TableRows<'_>) {
-        let State::Open {
-            part,
-            progress,
-            fault: fault @ None,
-        } = &mut self.state
-        else {
+        let State::Open { part, progress, fault: fault @ None } = &mut self.state else {
             return;
         };
         let writing = table.and_then(|table| table.go_on(*progress));
@@ -162,22 +135,13 @@ impl Upload {
         table: Option<&CallerTable<'_>>,
         end: &TableEnd,
     ) -> Result<TableInstalled, Refused> {
-        let another = || {
-            bad(Text::from(
-                "another client has started to upload its caller table; try again",
-            ))
-        };
-        let table = table
-            .filter(|_| end.upload == self.id)
-            .ok_or_else(another)?;
+        let another =
+            || bad(Text::from("another client has started to upload its caller table; try again"));
+        let table = table.filter(|_| end.upload == self.id).ok_or_else(another)?;
         let part = match core::mem::take(&mut self.state) {
             State::Closed => return Err(another()),
             State::Installed(part) => part,
-            State::Open {
-                part,
-                progress,
-                fault,
-            } => {
+            State::Open { part, progress, fault } => {
                 check(part, progress, fault)?;
                 table.go_on(progress).ok_or_else(another)?.finish();
                 part
@@ -216,8 +180,5 @@ fn check(part: Part, progress: Progress, fault: Option<Fault>) -> Result<(), Ref
 }
 
 fn bad(text: Text) -> Refused {
-    Refused {
-        code: refusal::BAD_TABLE,
-        text,
-    }
+    Refused { code: refusal::BAD_TABLE, text }
 }

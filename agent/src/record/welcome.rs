@@ -21,16 +21,8 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         let config = self.config();
         let platform = self.platform();
         let capabilities = if runstate { capability::RUNSTATE } else { 0 }
-            | if config.reachable_when_busy {
-                capability::REACHABLE_WHEN_BUSY
-            } else {
-                0
-            }
-            | if self.rings().is_some() {
-                capability::RING
-            } else {
-                0
-            }
+            | if config.reachable_when_busy { capability::REACHABLE_WHEN_BUSY } else { 0 }
+            | if self.rings().is_some() { capability::RING } else { 0 }
             | match (self.sees_allocations(), self.live()) {
                 (false, _) => 0,
                 (true, None) => capability::HEAP,

@@ -4,14 +4,15 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     shift: u32,
-    /// ⌈2⁶⁴ ÷ blocks⌉, where a lap consists of `blocks` blocks of 2^shift records. There are fewer than 256 blocks:
-    /// the rounding error stays below one block for every position below 2⁵⁶.
+    /// ⌈2⁶⁴ ÷ blocks⌉, where a lap consists of `blocks` blocks of 2^shift records. There are fewer
+    /// than 256 blocks: the rounding error stays below one block for every position below 2⁵⁶.
     reciprocal: u64,
     capacity: u64,
 }
 
 impl Laps {
-    /// Laps of at most `records` records, and at least 127/128 of that; `None` if that is less than 2.
+    /// Laps of at most `records` records, and at least 127/128 of that; `None` if that is less than
+    /// 2.
     pub(crate) fn new(records: usize) -> Option<Self> {
         let records = records as u64;
         let shift = (u64::BITS - records.leading_zeros()).saturating_sub(8);

@@ -1,11 +1,12 @@
-//! The flight recorder's rings: timestamped records, one ring for each vCPU, in a separate memory block. New records
-//! overwrite the oldest.
+//! The flight recorder's rings: timestamped records, one ring for each vCPU, in a separate memory
+//! block. New records overwrite the oldest.
 //!
-//! Every context of a vCPU writes to the vCPU's ring, including an upcall that interrupts another writer. A writer
-//! reserves a position, claims the record's place in memory, and publishes the record together with its *lap*: how
-//! many times the ring was filled before. It drops and counts its record if another writer has the place, which
-//! happens only if the whole ring was filled while the writer was interrupted. A reader runs concurrently and accepts
-//! only records of the expected lap. Nothing locks or waits.
+//! Every context of a vCPU writes to the vCPU's ring, including an upcall that interrupts another
+//! writer. A writer reserves a position, claims the record's place in memory, and publishes the
+//! record together with its *lap*: how many times the ring was filled before. It drops and counts
+//! its record if another writer has the place, which happens only if the whole ring was filled
+//! while the writer was interrupted. A reader runs concurrently and accepts only records of the
+//! expected lap. Nothing locks or waits.
 //!
 //! Why: docs/decisions.md#records-are-claimed-by-compare-and-swap,
 //! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time.
@@ -34,7 +35,8 @@ use self::record::HALF_BITS;
 pub(crate) use self::record::{Entry, RecordCells, Step};
 use crate::ground::sync::{AtomicU64, Ordering, prefetch};
 
-/// Records at multiples of this position contain a full time, so that a reader finds one near every position.
+/// Records at multiples of this position contain a full time, so that a reader finds one near every
+/// position.
 const ANCHOR_EVERY: u64 = 256;
 
 /// The smallest capacity of a vCPU's ring, in records.
@@ -67,7 +69,8 @@ pub(crate) struct RingCells {
     stolen: AtomicU64,
 }
 
-/// Whether `every_ns` have passed since `last_ns`, or `last_ns` is 0. If so, sets `last_ns` to `now_ns`.
+/// Whether `every_ns` have passed since `last_ns`, or `last_ns` is 0. If so, sets `last_ns` to
+/// `now_ns`.
 fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     let last = last_ns.load(Ordering::Relaxed);
     let is_due = last == 0 || now_ns.saturating_sub(last) >= every_ns;
@@ -95,14 +98,10 @@ pub(crate) struct Ring<'m> {
     laps: Laps,
 }
 
-/// The size of a block, of any alignment, for the rings of `vcpus` vCPUs with at least `records` records each, in
-/// bytes. See [`Agent::with_ring`](crate::Agent::with_ring).
+/// The size of a block, of any alignment, for the rings of `vcpus` vCPUs with at least `records`
+/// records each, in bytes. See [`Agent::with_ring`](crate::Agent::with_ring).
 pub const fn ring_bytes(vcpus: usize, records: usize) -> usize {
-    let records = if records < MIN_RECORDS {
-        MIN_RECORDS
-    } else {
-        records
-    };
+    let records = if records < MIN_RECORDS { MIN_RECORDS } else { records };
     // A ring's capacity is rounded down by less than one part in 128.
     let records = records.saturating_add(records / 64 + 1);
     let per_vcpu = size_of::<RingCells>().saturating_add(records.saturating_mul(RECORD));
@@ -125,7 +124,8 @@ const fn fixed_bytes() -> usize {
         + 4 * align_of::<RingCells>()
 }
 
-/// The capacity of each of `vcpus` rings in a block of `bytes`; `None` if it is below [`MIN_RECORDS`].
+/// The capacity of each of `vcpus` rings in a block of `bytes`; `None` if it is below
+/// [`MIN_RECORDS`].
 fn records_per_vcpu(bytes: usize, vcpus: usize) -> Option<usize> {
     let rings = vcpus.checked_mul(size_of::<RingCells>())?;
     let for_records = bytes.checked_sub(fixed_bytes().checked_add(rings)?)?;
@@ -153,13 +153,7 @@ impl<'m> Rings<'m> {
         records: &'m [RecordCells],
     ) -> Option<Self> {
         let laps = Laps::new(records.len().checked_div(cells.len())?)?;
-        Some(Self {
-            shared,
-            names,
-            cells,
-            records,
-            laps,
-        })
+        Some(Self { shared, names, cells, records, laps })
     }
 
     /// A vCPU's ring.
@@ -184,22 +178,18 @@ impl<'m> Rings<'m> {
     #[inline]
     pub(crate) fn number(&self, vcpu: u32, position: u64) -> u64 {
         let vcpus = self.cells.len() as u64;
-        position
-            .wrapping_mul(vcpus)
-            .wrapping_add(u64::from(vcpu) + 1)
+        position.wrapping_mul(vcpus).wrapping_add(u64::from(vcpu) + 1)
     }
 
-    /// Whether `every_ns` have passed since the time of day was last written. If so, it counts as written now.
+    /// Whether `every_ns` have passed since the time of day was last written. If so, it counts as
+    /// written now.
     pub(crate) fn is_clock_due(&self, now_ns: u64, every_ns: u64) -> bool {
         is_due(&self.shared.clock_ns, now_ns, every_ns)
     }
 
     /// The event names.
     pub(crate) fn names(&self) -> Names<'m> {
-        Names {
-            cells: self.names,
-            refused: &self.shared.names_refused,
-        }
+        Names { cells: self.names, refused: &self.shared.names_refused }
     }
 
     /// Counts a record that is lost because its vCPU is not known.
@@ -208,15 +198,14 @@ impl<'m> Rings<'m> {
         self.shared.unplaced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of lost records of a vCPU's ring. Records whose vCPU is not known are counted for vCPU 0.
+    /// The number of lost records of a vCPU's ring. Records whose vCPU is not known are counted for
+    /// vCPU 0.
     pub(crate) fn lost(&self, vcpu: u32) -> u64 {
         let unplaced = match vcpu {
             0 => self.shared.unplaced.load(Ordering::Relaxed),
             _ => 0,
         };
-        self.ring(vcpu)
-            .map_or(0, |ring| ring.lost())
-            .saturating_add(unplaced)
+        self.ring(vcpu).map_or(0, |ring| ring.lost()).saturating_add(unplaced)
     }
 }
 
@@ -224,11 +213,7 @@ impl<'m> Ring<'m> {
     #[cfg(test)]
     pub(crate) fn new(cells: &'m RingCells, records: &'m [RecordCells]) -> Option<Self> {
         let laps = Laps::new(records.len())?;
-        Some(Self {
-            cells,
-            records,
-            laps,
-        })
+        Some(Self { cells, records, laps })
     }
 
     /// The capacity in records.
@@ -257,7 +242,8 @@ impl<'m> Ring<'m> {
         self.cells.half.load(Ordering::Acquire)
     }
 
-    /// Whether `every_ns` have passed since the vCPU's times were last written. If so, they count as written now.
+    /// Whether `every_ns` have passed since the vCPU's times were last written. If so, they count
+    /// as written now.
     pub(crate) fn is_time_due(&self, now_ns: u64, every_ns: u64) -> bool {
         is_due(&self.cells.times_ns, now_ns, every_ns)
     }
@@ -283,7 +269,8 @@ impl<'m> Ring<'m> {
         self.write(position, now_ns, entry).then_some(position)
     }
 
-    /// Writes a record whose number is computed from its position; returns that number, or `None` if it is lost.
+    /// Writes a record whose number is computed from its position; returns that number, or `None`
+    /// if it is lost.
     #[inline]
     pub(crate) fn push_numbered(
         &self,
@@ -294,8 +281,7 @@ impl<'m> Ring<'m> {
     ) -> Option<u64> {
         let position = self.reserve(now_ns);
         let number = number(position);
-        self.write(position, now_ns, Entry::named(kind, name, number))
-            .then_some(number)
+        self.write(position, now_ns, Entry::named(kind, name, number)).then_some(number)
     }
 
     /// Writes two 64-bit numbers as two adjacent records.
@@ -312,7 +298,8 @@ impl<'m> Ring<'m> {
         self.write(position.wrapping_add(1), now_ns, Entry::rest(second));
     }
 
-    /// Writes a record as [`push`](Self::push) does, and calls `interrupt` wherever an upcall could interrupt.
+    /// Writes a record as [`push`](Self::push) does, and calls `interrupt` wherever an upcall could
+    /// interrupt.
     #[cfg(test)]
     pub(crate) fn push_interrupted(&self, now_ns: u64, entry: Entry, interrupt: impl Fn(Step)) {
         let position = self.reserve(now_ns);

@@ -1,9 +1,10 @@
 //! The names of the guest's events, each stored once, in the order of arrival.
 //!
-//! Any context of any vCPU may add names, and an upcall may interrupt the adding. A writer stores a name's words into
-//! an entry one by one, each with a compare-and-swap of 0. If the cell already contains the same word, the writer
-//! continues with the next word; if it contains another, with the next entry. So an entry belongs to the text whose
-//! words it contains, concurrent writers of the same text end in the same entry, and no writer waits.
+//! Any context of any vCPU may add names, and an upcall may interrupt the adding. A writer stores a
+//! name's words into an entry one by one, each with a compare-and-swap of 0. If the cell already
+//! contains the same word, the writer continues with the next word; if it contains another, with
+//! the next entry. So an entry belongs to the text whose words it contains, concurrent writers of
+//! the same text end in the same entry, and no writer waits.
 
 use core::fmt;
 
@@ -37,17 +38,14 @@ pub enum EventNameError {
 pub(crate) struct NameCells {
     /// The name's length in bytes; 0 = free.
     length: AtomicU64,
-    /// The name's bytes. A word in use is never 0: its first byte belongs to the text, which has no control
-    /// characters.
+    /// The name's bytes. A word in use is never 0: its first byte belongs to the text, which has no
+    /// control characters.
     words: [AtomicU64; WORDS],
 }
 
 impl Default for NameCells {
     fn default() -> Self {
-        Self {
-            length: AtomicU64::new(0),
-            words: core::array::from_fn(|_| AtomicU64::new(0)),
-        }
+        Self { length: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
@@ -66,14 +64,13 @@ impl<'m> Names<'m> {
 
     /// The id of a name, which is added if it is new.
     pub(crate) fn intern(&self, name: &str) -> Result<u8, EventNameError> {
-        self.check(name)
-            .and_then(|()| self.add(name))
-            .inspect_err(|_| {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-            })
+        self.check(name).and_then(|()| self.add(name)).inspect_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        })
     }
 
-    /// Copies the name of an id into `buffer`; `None` if the id has no name, or its name is not complete yet.
+    /// Copies the name of an id into `buffer`; `None` if the id has no name, or its name is not
+    /// complete yet.
     pub(crate) fn get<'b>(&self, id: u8, buffer: &'b mut [u8; MAX_EVENT_NAME]) -> Option<&'b str> {
         let cells = self.cells.get(usize::from(id))?;
         let length = cells.length.load(Ordering::Relaxed) as usize;
@@ -120,8 +117,7 @@ impl<'m> Names<'m> {
 
     fn add(&self, name: &str) -> Result<u8, EventNameError> {
         let id = self.cells.iter().position(|cells| cells.take(name));
-        id.and_then(|id| u8::try_from(id).ok())
-            .ok_or(EventNameError::TooMany)
+        id.and_then(|id| u8::try_from(id).ok()).ok_or(EventNameError::TooMany)
     }
 }
 
@@ -129,16 +125,13 @@ impl NameCells {
     /// Whether this entry contains `name`, or was free and now does.
     fn take(&self, name: &str) -> bool {
         put(&self.length, name.len() as u64)
-            && name
-                .as_bytes()
-                .chunks(size_of::<u64>())
-                .zip(&self.words)
-                .all(|(chunk, cell)| {
-                    // No `memcpy`: names are added in upcalls, and a kernel's `memcpy` may use vector registers.
-                    let bytes = chunk.iter().rev();
-                    let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
-                    put(cell, word)
-                })
+            && name.as_bytes().chunks(size_of::<u64>()).zip(&self.words).all(|(chunk, cell)| {
+                // No `memcpy`: names are added in upcalls, and a kernel's `memcpy` may use vector
+                // registers.
+                let bytes = chunk.iter().rev();
+                let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
+                put(cell, word)
+            })
     }
 }
 
@@ -186,10 +179,7 @@ mod tests {
 
     fn with_names(test: impl Fn(Names<'_>)) {
         let cells: Vec<_> = (0..MAX_EVENT_NAMES).map(|_| NameCells::default()).collect();
-        test(Names {
-            cells: &cells,
-            refused: &AtomicU64::new(0),
-        });
+        test(Names { cells: &cells, refused: &AtomicU64::new(0) });
     }
 
     fn name(names: &Names<'_>, id: u8) -> Option<String> {
@@ -231,8 +221,8 @@ mod tests {
         });
     }
 
-    /// Guards an entry whose writer was interrupted halfway, while another context adds a name with the same
-    /// beginning.
+    /// Guards an entry whose writer was interrupted halfway, while another context adds a name with
+    /// the same beginning.
     #[test]
     fn a_half_written_entry_belongs_to_the_writer_that_completes_it() {
         with_names(|names| {

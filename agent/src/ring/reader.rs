@@ -5,8 +5,9 @@ use unikprof_proto::ring::{Encoder, Record, kind};
 use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, is_pair};
 use super::{ANCHOR_EVERY, Ring};
 
-/// A reader waits for a reserved but unwritten record at most this far from the newest one: it is being written,
-/// usually by a context that the reader interrupted. One further back counts as lost.
+/// A reader waits for a reserved but unwritten record at most this far from the newest one: it is
+/// being written, usually by a context that the reader interrupted. One further back counts as
+/// lost.
 const PATIENCE: u64 = 64;
 
 /// A reader's position in a [`Ring`]. The ring is passed to each method.
@@ -19,7 +20,8 @@ pub(crate) struct Reader {
     whole_since_ns: Option<u64>,
     /// Whether a record was returned.
     has_begun: bool,
-    /// Whether it goes on where a reader before it ended, so that a skipped position would look like a gap.
+    /// Whether it goes on where a reader before it ended, so that a skipped position would look
+    /// like a gap.
     continues: bool,
     clock: Clock,
     /// If true, unwritten records are skipped instead of waited for.
@@ -44,16 +46,13 @@ struct Clock {
 
 impl Clock {
     fn at(half: u64, low: u64) -> Self {
-        let mut clock = Self {
-            half,
-            near_ns: half << HALF_BITS,
-        };
+        let mut clock = Self { half, near_ns: half << HALF_BITS };
         clock.whole(low);
         clock
     }
 
-    /// The full time of a record's bits: in the half of the last [`TIME`] record, or, if the record's top bit
-    /// differs from that half, in the nearer of the two halves beside it.
+    /// The full time of a record's bits: in the half of the last [`TIME`] record, or, if the
+    /// record's top bit differs from that half, in the nearer of the two halves beside it.
     fn whole(&mut self, low: u64) -> u64 {
         let in_half = low & ((1 << HALF_BITS) - 1);
         let odd = low >> HALF_BITS;
@@ -89,10 +88,7 @@ impl Reader {
             whole_since_ns: (position == 0).then_some(since_ns),
             has_begun: false,
             continues,
-            clock: Clock {
-                half,
-                near_ns: half << HALF_BITS,
-            },
+            clock: Clock { half, near_ns: half << HALF_BITS },
             no_wait: false,
         };
         reader.seek(ring);
@@ -100,7 +96,8 @@ impl Reader {
         reader
     }
 
-    /// The same reader, for a ring whose writers have stopped: it does not wait for unwritten records.
+    /// The same reader, for a ring whose writers have stopped: it does not wait for unwritten
+    /// records.
     pub(crate) fn no_wait(mut self) -> Self {
         self.no_wait = true;
         self
@@ -122,14 +119,15 @@ impl Reader {
         self.position
     }
 
-    /// From this time on no record is missing, except at positions that were skipped; `None` if there was no
-    /// record to derive it from.
+    /// From this time on no record is missing, except at positions that were skipped; `None` if
+    /// there was no record to derive it from.
     pub(crate) fn whole_since_ns(&self) -> Option<u64> {
         self.whole_since_ns
     }
 
-    /// Encodes the next run into `buffer`; `None` at the end. `number` is called with a record's position and the
-    /// place of the stack that it refers to, and returns the stack's number to send.
+    /// Encodes the next run into `buffer`; `None` at the end. `number` is called with a record's
+    /// position and the place of the stack that it refers to, and returns the stack's number to
+    /// send.
     pub(crate) fn run(
         &mut self,
         ring: &Ring<'_>,
@@ -154,12 +152,7 @@ impl Reader {
             }
             record = self.record(ring).ok();
         }
-        Some(Run {
-            first,
-            count,
-            base_ns,
-            bytes: encoder.finish(),
-        })
+        Some(Run { first, count, base_ns, bytes: encoder.finish() })
     }
 
     /// Moves to the next readable record at or after `since_ns`.
@@ -168,9 +161,9 @@ impl Reader {
             match self.record(ring) {
                 Ok(record) => {
                     let since_ns = self.since_ns;
-                    self.whole_since_ns
-                        .get_or_insert_with(|| record.at_ns.max(since_ns));
-                    // Internal records between others are returned too: skipping them would look like a gap.
+                    self.whole_since_ns.get_or_insert_with(|| record.at_ns.max(since_ns));
+                    // Internal records between others are returned too: skipping them would look
+                    // like a gap.
                     let is_wanted =
                         record.at_ns >= since_ns && (self.continues || record.kind != NOTHING.kind);
                     if self.has_begun || is_wanted {
@@ -207,10 +200,7 @@ impl Reader {
         };
         if entry.kind == TIME {
             self.clock = Clock::at(entry.number & ((1 << BEFORE_SHIFT) - 1), low);
-            return Ok(Record {
-                at_ns: self.clock.near_ns,
-                ..NOTHING
-            });
+            return Ok(Record { at_ns: self.clock.near_ns, ..NOTHING });
         }
         let at_ns = self.clock.whole(low);
         if entry.kind == REST {
@@ -224,15 +214,11 @@ impl Reader {
                 Found::Unwritten => return Err(Found::Unwritten),
             };
         }
-        Ok(Record {
-            kind: entry.kind,
-            at_ns,
-            first,
-            second,
-        })
+        Ok(Record { kind: entry.kind, at_ns, first, second })
     }
 
-    /// Skips records that are certainly before `since_ns`, by a binary search over the [`TIME`] records.
+    /// Skips records that are certainly before `since_ns`, by a binary search over the [`TIME`]
+    /// records.
     fn seek(&mut self, ring: &Ring<'_>) {
         if self.since_ns == 0 {
             return;
@@ -249,12 +235,13 @@ impl Reader {
         self.position = low.saturating_sub(ANCHOR_EVERY).max(self.position);
     }
 
-    /// Determines the half of the current position's times. If there is no [`TIME`] record up to the end, it is the
-    /// ring's last half.
+    /// Determines the half of the current position's times. If there is no [`TIME`] record up to
+    /// the end, it is the ring's last half.
     fn set_clock(&mut self, ring: &Ring<'_>) {
         let Self { position, end, .. } = *self;
         if let Some((at, clock)) = time_at(ring, position..end) {
-            // The records before the `TIME` record belong to the previous half, which that record contains.
+            // The records before the `TIME` record belong to the previous half, which that record
+            // contains.
             if let Found::Whole(entry, _) = ring.read(at) {
                 self.clock.half = entry.number >> BEFORE_SHIFT;
             }
@@ -264,12 +251,7 @@ impl Reader {
 }
 
 /// Returned in place of an internal record.
-const NOTHING: Record = Record {
-    kind: kind::NOTHING,
-    at_ns: 0,
-    first: 0,
-    second: 0,
-};
+const NOTHING: Record = Record { kind: kind::NOTHING, at_ns: 0, first: 0, second: 0 };
 
 /// The first [`TIME`] record among the next positions.
 fn time_at(ring: &Ring<'_>, positions: core::ops::Range<u64>) -> Option<(u64, Clock)> {
@@ -288,7 +270,8 @@ fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
 }
 
 impl Ring<'_> {
-    /// How long the ring keeps its records at their present rate, in ns; `None` if it has too few to tell.
+    /// How long the ring keeps its records at their present rate, in ns; `None` if it has too few
+    /// to tell.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
         let next = self.next();
         let (position, clock) = time_at(self, self.oldest()..next)?;
@@ -316,8 +299,6 @@ impl Ring<'_> {
     /// Reads the record at a position.
     fn read(&self, position: u64) -> Found {
         let (lap, place) = self.laps.locate(position);
-        self.records
-            .get(place)
-            .map_or(Found::Overwritten, |record| record.read(lap))
+        self.records.get(place).map_or(Found::Overwritten, |record| record.read(lap))
     }
 }

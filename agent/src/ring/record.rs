@@ -7,8 +7,8 @@
 //! | bits 51 to 55 | the kind, never 0 |
 //! | bits 56 to 63 | the lap: how many times the ring was filled before, modulo 256 |
 //!
-//! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second of kind [`REST`].
-//! Records of kind [`TIME`] contain the upper bits of times.
+//! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second
+//! of kind [`REST`]. Records of kind [`TIME`] contain the upper bits of times.
 
 use unikprof_proto::ring::kind;
 
@@ -17,8 +17,9 @@ use crate::ground::sync::{AtomicU64, Ordering};
 /// The number of a time's lowest bits in a record.
 pub(super) const TIME_BITS: u32 = 43;
 
-/// A *half* is a time without its lowest `HALF_BITS` bits; [`TIME`] records contain halves. A record has one bit
-/// more: its top bit, the half's lowest, shows whether the record belongs to the half of the last [`TIME`] record.
+/// A *half* is a time without its lowest `HALF_BITS` bits; [`TIME`] records contain halves. A
+/// record has one bit more: its top bit, the half's lowest, shows whether the record belongs to the
+/// half of the last [`TIME`] record.
 pub(super) const HALF_BITS: u32 = TIME_BITS - 1;
 
 /// Internal kind: the second number of the record before.
@@ -55,10 +56,7 @@ const fn is_split(kind: u8) -> bool {
 
 /// Kinds whose first number is small and whose second one is large.
 const fn is_named(kind: u8) -> bool {
-    matches!(
-        kind,
-        kind::MARK | kind::SPAN_BEGIN | kind::SPAN_END | kind::COUNTER
-    )
+    matches!(kind, kind::MARK | kind::SPAN_BEGIN | kind::SPAN_END | kind::COUNTER)
 }
 
 /// Kinds whose second number is in a separate record of kind [`REST`].
@@ -70,32 +68,21 @@ impl Entry {
     /// A guest's event.
     #[inline]
     pub(crate) fn named(kind: u8, name: u8, number: u64) -> Self {
-        Self {
-            kind,
-            small: name,
-            number,
-        }
+        Self { kind, small: name, number }
     }
 
     /// A [`TIME`] record: the half of the following times, and that of the preceding ones.
     pub(super) fn time(half: u64, before: u64) -> Self {
-        Self {
-            kind: TIME,
-            small: 0,
-            number: half | before << BEFORE_SHIFT,
-        }
+        Self { kind: TIME, small: 0, number: half | before << BEFORE_SHIFT }
     }
 
     /// The second record of a pair.
     pub(super) fn rest(number: u64) -> Self {
-        Self {
-            kind: REST,
-            small: 0,
-            number,
-        }
+        Self { kind: REST, small: 0, number }
     }
 
-    /// A record of `kind` with its two numbers; for a [pair](is_pair) the first record, with the first number only.
+    /// A record of `kind` with its two numbers; for a [pair](is_pair) the first record, with the
+    /// first number only.
     #[inline]
     pub(crate) fn new(kind: u8, first: u64, second: u64) -> Self {
         if is_named(kind) {
@@ -111,11 +98,7 @@ impl Entry {
 
     /// The record's two numbers.
     pub(super) fn numbers(self) -> (u64, u64) {
-        let Self {
-            kind,
-            small,
-            number,
-        } = self;
+        let Self { kind, small, number } = self;
         if is_named(kind) {
             (u64::from(small), number)
         } else if is_split(kind) {
@@ -148,10 +131,7 @@ pub(crate) struct RecordCells {
 
 impl Default for RecordCells {
     fn default() -> Self {
-        Self {
-            head: AtomicU64::new(EMPTY),
-            number: AtomicU64::new(0),
-        }
+        Self { head: AtomicU64::new(EMPTY), number: AtomicU64::new(0) }
     }
 }
 
@@ -165,8 +145,8 @@ pub(crate) enum Step {
 }
 
 impl RecordCells {
-    /// Writes the record of this lap. `false` if another writer has the place, either of a later lap or one of an
-    /// earlier lap that was interrupted while writing. The record is then lost.
+    /// Writes the record of this lap. `false` if another writer has the place, either of a later
+    /// lap or one of an earlier lap that was interrupted while writing. The record is then lost.
     #[inline]
     pub(super) fn write(
         &self,
@@ -180,11 +160,10 @@ impl RecordCells {
         if before == BUSY || before != EMPTY && !is_before(lap_of(before), lap) {
             return false;
         }
-        // Acquire: this number is stored after that of the previous record. A reader that sees this number also sees
-        // `BUSY` or a later head.
+        // Acquire: this number is stored after that of the previous record. A reader that sees this
+        // number also sees `BUSY` or a later head.
         let claimed =
-            self.head
-                .compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
+            self.head.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
         if claimed.is_err() {
             return false;
         }

@@ -1,5 +1,5 @@
-//! Loom models of the ring: every interleaving of readers with a writer that another writer interrupts, and of
-//! names that are added concurrently.
+//! Loom models of the ring: every interleaving of readers with a writer that another writer
+//! interrupts, and of names that are added concurrently.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib _model`
 
@@ -36,7 +36,8 @@ impl Memory {
             cells: RingCells::default(),
             records: (0..RECORDS).map(|_| RecordCells::default()).collect(),
         };
-        // The first record, the ring's full time, is written here, so that the tests need not count it.
+        // The first record, the ring's full time, is written here, so that the tests need not count
+        // it.
         memory.push(1);
         memory
     }
@@ -71,10 +72,7 @@ fn read(ring: &Ring<'_>) -> Vec<u64> {
     while let Some(run) = reader.run(ring, same, &mut buffer) {
         decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
             if record.kind == kind::MARK {
-                assert_eq!(
-                    record.at_ns, record.second,
-                    "no record mixes two writers' data"
-                );
+                assert_eq!(record.at_ns, record.second, "no record mixes two writers' data");
                 found.push(record.second);
             }
         })
@@ -108,8 +106,8 @@ fn a_concurrent_reader_finds_complete_records() {
     });
 }
 
-/// An upcall interrupts the writing of a record at each point and fills the ring, with a concurrent reader: the
-/// older record never overwrites a newer one, and lost records are counted.
+/// An upcall interrupts the writing of a record at each point and fills the ring, with a concurrent
+/// reader: the older record never overwrites a newer one, and lost records are counted.
 #[test]
 fn an_interrupted_writer_and_a_reader_mix_nothing_up() {
     for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
@@ -140,8 +138,8 @@ fn an_interrupted_writer_and_a_reader_mix_nothing_up() {
     }
 }
 
-/// Two writers that run concurrently on one ring, as hosted threads that move between vCPUs can: at worst a record is
-/// lost.
+/// Two writers that run concurrently on one ring, as hosted threads that move between vCPUs can: at
+/// worst a record is lost.
 #[test]
 fn concurrent_writers_mix_nothing_up() {
     model(|| {
@@ -159,7 +157,8 @@ fn concurrent_writers_mix_nothing_up() {
     });
 }
 
-/// The same name, and another with the same beginning, are added concurrently: each is stored once, complete.
+/// The same name, and another with the same beginning, are added concurrently: each is stored once,
+/// complete.
 #[test]
 fn names_added_concurrently_are_stored_once() {
     model(|| {

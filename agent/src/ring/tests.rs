@@ -90,7 +90,8 @@ fn every_kind_comes_back_with_its_numbers() {
     assert_eq!(found, [&expected[..], &pairs].concat());
 }
 
-/// Guards against missing, incomplete or unordered newest records, however many times the ring was filled.
+/// Guards against missing, incomplete or unordered newest records, however many times the ring was
+/// filled.
 #[test]
 fn a_ring_filled_many_times_holds_the_newest() {
     for length in [64, 100, 333, 1000] {
@@ -101,10 +102,7 @@ fn a_ring_filled_many_times_holds_the_newest() {
             if number % 9973 == 0 {
                 let seen = read(&ring, 0, 0);
                 let kept = seen.len();
-                assert!(
-                    kept + 5 > capacity.min(number as usize),
-                    "{kept} of {capacity}"
-                );
+                assert!(kept + 5 > capacity.min(number as usize), "{kept} of {capacity}");
                 for (index, (position, record)) in seen.iter().enumerate() {
                     let expected = number + 1 - (kept - index) as u64;
                     assert_eq!((record.first, record.second), (7, expected));
@@ -118,7 +116,8 @@ fn a_ring_filled_many_times_holds_the_newest() {
     }
 }
 
-/// A record contains 43 bits of its time: times hours apart must be restored, wherever reading begins.
+/// A record contains 43 bits of its time: times hours apart must be restored, wherever reading
+/// begins.
 #[test]
 fn times_are_whole_however_far_apart_they_lie() {
     const HOUR_NS: u64 = 3_600_000_000_000;
@@ -138,16 +137,13 @@ fn times_are_whole_however_far_apart_they_lie() {
     written.retain(|(position, _)| *position >= oldest);
     for from in (0..written.len()).step_by(13) {
         let seen = read(&ring, written[from].0, 0);
-        let seen: Vec<_> = seen
-            .iter()
-            .map(|(at, record)| (*at, record.at_ns))
-            .collect();
+        let seen: Vec<_> = seen.iter().map(|(at, record)| (*at, record.at_ns)).collect();
         assert_eq!(seen, written[from..]);
     }
 }
 
-/// A short ring may have no `TIME` record: times must still be right, however late the ring is read and wherever the
-/// reader begins.
+/// A short ring may have no `TIME` record: times must still be right, however late the ring is read
+/// and wherever the reader begins.
 #[test]
 fn a_short_ring_read_late_has_its_own_times() {
     for half in [0, 1, 2, 7] {
@@ -158,10 +154,7 @@ fn a_short_ring_read_late_has_its_own_times() {
         }
         for position in [0, 150, 198] {
             let seen = read(&ring, position, 0);
-            assert!(
-                seen.iter()
-                    .all(|one| one.1.at_ns == start_ns + one.1.second)
-            );
+            assert!(seen.iter().all(|one| one.1.at_ns == start_ns + one.1.second));
             assert_eq!(seen.last().map(|one| one.1.second), Some(199));
         }
     }
@@ -178,10 +171,7 @@ fn pairs_leave_the_whole_times_in_place() {
         }
     }
     for position in (ring.oldest()..ring.next() - ANCHOR_EVERY).step_by(7) {
-        assert!(
-            ring.keeps_time(position..position + ANCHOR_EVERY),
-            "{position}"
-        );
+        assert!(ring.keeps_time(position..position + ANCHOR_EVERY), "{position}");
     }
     let seen = read(&ring, 0, 0);
     let pairs = seen.iter().filter(|one| one.1.kind == kind::RAN);
@@ -189,7 +179,8 @@ fn pairs_leave_the_whole_times_in_place() {
     assert!(pairs.clone().all(|one| one.1.second == 7 * one.1.first));
 }
 
-/// Stolen time before the first call is not counted; later stolen time is, even if there was none before.
+/// Stolen time before the first call is not counted; later stolen time is, even if there was none
+/// before.
 #[test]
 fn stolen_time_is_recorded_from_the_first_look_on() {
     for before in [0, 1, 10_000] {
@@ -244,7 +235,8 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     assert!(all.len() > 9_900);
 }
 
-/// Guards against false gaps, which the client takes for records that were overwritten while it read.
+/// Guards against false gaps, which the client takes for records that were overwritten while it
+/// read.
 #[test]
 fn runs_leave_no_gap_where_none_is_overwritten() {
     let ring = ring_of(10_000);
@@ -257,11 +249,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
         let mut buffer = std::vec![0; room];
         let mut next = None;
         while let Some(run) = reader.run(&ring, same, &mut buffer) {
-            assert_eq!(
-                run.first,
-                next.unwrap_or(run.first),
-                "frames of {room} bytes"
-            );
+            assert_eq!(run.first, next.unwrap_or(run.first), "frames of {room} bytes");
             next = Some(run.first + u64::from(run.count));
         }
         assert_eq!(next, Some(ring.next()));
@@ -303,19 +291,12 @@ fn a_reader_says_from_when_on_it_has_returned_all() {
     assert_eq!(whole_since(0, 7_000), Some(7_000));
     assert_eq!(whole_since(0, 9_000_000), Some(9_000_000));
     let first = whole_since(300, 0).unwrap();
-    assert!(
-        (290_000..310_000).contains(&first),
-        "{first}: the first that was asked for"
-    );
+    assert!((290_000..310_000).contains(&first), "{first}: the first that was asked for");
     write(500..5_000);
     let oldest = read(&ring, 0, 0)[0].1.at_ns;
     assert_eq!(whole_since(0, 0), Some(oldest));
     assert_eq!(whole_since(0, 7_000), Some(oldest));
-    assert_eq!(
-        whole_since(0, 4_500_500),
-        Some(4_500_500),
-        "of this nothing was dropped"
-    );
+    assert_eq!(whole_since(0, 4_500_500), Some(4_500_500), "of this nothing was dropped");
     assert_eq!(whole_since(u64::MAX, 0), None);
 
     let mut overtaken = Reader::new(&ring, 0, 0);
@@ -325,8 +306,9 @@ fn a_reader_says_from_when_on_it_has_returned_all() {
     assert!(run.base_ns > oldest);
 }
 
-/// An upcall interrupts the writing of a record at each point, and writes few records or fills the ring several
-/// times: no record may mix two writers' data, and each is returned, evicted or counted as lost.
+/// An upcall interrupts the writing of a record at each point, and writes few records or fills the
+/// ring several times: no record may mix two writers' data, and each is returned, evicted or
+/// counted as lost.
 #[test]
 fn a_writer_that_is_interrupted_mixes_nothing_up() {
     for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {

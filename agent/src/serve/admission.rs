@@ -44,11 +44,7 @@ pub(crate) fn place_from_ns(sessions: &[Session; SESSIONS]) -> Option<u64> {
 /// When an unauthenticated client's session may be given away.
 fn grace_ends_ns(session: &Session) -> Option<u64> {
     let came_ns = session.stranger_since_ns()?;
-    let grace_ns = if session.has_shaken_hands() {
-        GRACE_OF_HANDSHAKE_NS
-    } else {
-        GRACE_NS
-    };
+    let grace_ns = if session.has_shaken_hands() { GRACE_OF_HANDSHAKE_NS } else { GRACE_NS };
     Some(came_ns.saturating_add(grace_ns))
 }
 

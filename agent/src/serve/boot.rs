@@ -40,7 +40,8 @@ pub enum BootMode {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootRecording<'n> {
-    /// Its name, 1 to [`MAX_NAME`](unikprof_proto::message::MAX_NAME) bytes without control characters.
+    /// Its name, 1 to [`MAX_NAME`](unikprof_proto::message::MAX_NAME) bytes without control
+    /// characters.
     pub name: &'n str,
     /// What is sampled.
     pub mode: BootMode,
@@ -130,8 +131,7 @@ impl Conversations<'_> {
             max_bytes: recording.max_bytes,
         };
         let started =
-            self.recorder
-                .start(agent, &Client::default(), &request, self.server.total_ns);
+            self.recorder.start(agent, &Client::default(), &request, self.server.total_ns);
         let error = match started {
             Outcome::Done((id, _)) => return Ok(id),
             Outcome::Refused(refused) => BootError(refused.text),

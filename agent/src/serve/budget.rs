@@ -144,9 +144,7 @@ impl Budget {
     /// their charges; if there are none, unauthenticated clients are charged.
     pub(crate) fn end_work(&mut self, took_ns: u64) {
         let charged_ns = core::mem::take(&mut self.charged_ns);
-        let sum_ns = charged_ns
-            .iter()
-            .fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+        let sum_ns = charged_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
         let rest_ns = took_ns.saturating_sub(sum_ns).min(MAX_CHARGE_NS);
         if sum_ns == 0 {
             // A waiting class does not pay for polls: they would use up the budget that it waits
@@ -249,10 +247,7 @@ mod tests {
                 let used_ns = use_up(&[class], 60, share_permille)[class as usize];
                 let share_ns = 1_000_000 * u64::from(share_permille);
                 let range = 58 * share_ns..=62 * share_ns;
-                assert!(
-                    range.contains(&used_ns),
-                    "{class:?} at {share_permille}: {used_ns}"
-                );
+                assert!(range.contains(&used_ns), "{class:?} at {share_permille}: {used_ns}");
             }
         }
     }
@@ -263,10 +258,7 @@ mod tests {
         let used_ns = use_up(&all, 60, 100);
         for (used_ns, part) in used_ns.into_iter().zip([50, 30, 20]) {
             let share_ns = 1_000_000 * part;
-            assert!(
-                (58 * share_ns..=62 * share_ns).contains(&used_ns),
-                "{used_ns} of {part}"
-            );
+            assert!((58 * share_ns..=62 * share_ns).contains(&used_ns), "{used_ns} of {part}");
         }
     }
 

@@ -61,10 +61,7 @@ impl<'a> Conversations<'a> {
             #[cfg(feature = "noise")]
             gaps: agent.gaps(),
             peers: Peers::default(),
-            server: Busy {
-                since_ns: now_ns,
-                ..Busy::default()
-            },
+            server: Busy { since_ns: now_ns, ..Busy::default() },
             budget: Budget::new(now_ns),
             until_ns: None,
             is_unfinished: false,
@@ -79,9 +76,7 @@ impl<'a> Conversations<'a> {
         check(agent.platform(), access)?;
         self.access = access;
         let sessions = self.sessions.iter_mut();
-        sessions
-            .filter(|session| !session.is_free())
-            .for_each(Session::abandon);
+        sessions.filter(|session| !session.is_free()).for_each(Session::abandon);
         Ok(())
     }
 
@@ -107,10 +102,7 @@ impl<'a> Conversations<'a> {
         };
         self.numbers[index] += 1;
         self.sessions[index].open(self.access, now_ns);
-        Some(SessionId {
-            index,
-            number: self.numbers[index],
-        })
+        Some(SessionId { index, number: self.numbers[index] })
     }
 
     #[inline(never)]
@@ -139,8 +131,7 @@ impl<'a> Conversations<'a> {
     ) -> usize {
         self.end_suspended(agent);
         let now_ns = agent.platform().now_ns();
-        self.session(id)
-            .map_or(bytes.len(), |session| session.receive(bytes, now_ns))
+        self.session(id).map_or(bytes.len(), |session| session.receive(bytes, now_ns))
     }
 
     #[inline(never)]
@@ -159,11 +150,7 @@ impl<'a> Conversations<'a> {
         let (now_ns, work_ns) = (platform.now_ns(), platform.work_ns());
         let class = self.sessions[index].class();
         let is_allowed = self.budget.allows(class, now_ns);
-        let sessions = self
-            .sessions
-            .iter()
-            .filter(|session| !session.is_free())
-            .count() as u32;
+        let sessions = self.sessions.iter().filter(|session| !session.is_free()).count() as u32;
         let mut context = Context {
             agent,
             recorder: &mut self.recorder,
@@ -172,7 +159,8 @@ impl<'a> Conversations<'a> {
             clients: self.sessions.each_ref().map(Session::client_id),
             peers: &mut self.peers,
             server: self.server,
-            // The handshakes of unauthenticated clients have a pace of their own, and admission waits instead.
+            // The handshakes of unauthenticated clients have a pace of their own, and admission
+            // waits instead.
             is_deferred: !is_allowed && class != Class::Unauthenticated,
             was_deferred: false,
             budget: BudgetUse {
@@ -235,7 +223,8 @@ impl<'a> Conversations<'a> {
         let session = self.sessions.get(id.index).filter(|_| self.is_current(id));
         session.is_some_and(|session| {
             let class = session.class();
-            // Without work there is no deadline either, and what the client sends next has to wake the guest.
+            // Without work there is no deadline either, and what the client sends next has to wake
+            // the guest.
             class != Class::Unauthenticated
                 && session.has_work()
                 && self.budget.allows_from_ns(class, now_ns) > now_ns
@@ -276,10 +265,7 @@ impl<'a> Conversations<'a> {
             next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
         };
         for session in &mut self.sessions {
-            if session
-                .deadline_ns()
-                .is_some_and(|deadline| now_ns >= deadline)
-            {
+            if session.deadline_ns().is_some_and(|deadline| now_ns >= deadline) {
                 session.give_up(Fault::TimedOut);
             }
             let retry = session.wants_retry().then(|| {
@@ -295,19 +281,14 @@ impl<'a> Conversations<'a> {
             at(at_ns.max(now_ns));
         }
         let deferred = self.budget.deadline_ns(now_ns);
-        [recorder, unfinished, deferred]
-            .into_iter()
-            .flatten()
-            .for_each(at);
+        [recorder, unfinished, deferred].into_iter().flatten().for_each(at);
         next
     }
 
     /// Whether the time of the current work is used up. Then some of it is left for the next poll.
     #[cfg(any(feature = "embedded-io", feature = "smoltcp"))]
     pub(super) fn is_out_of_time(&mut self, agent: &AnyAgent<'_, '_>) -> bool {
-        let is_late = self
-            .until_ns
-            .is_some_and(|until_ns| agent.platform().now_ns() >= until_ns);
+        let is_late = self.until_ns.is_some_and(|until_ns| agent.platform().now_ns() >= until_ns);
         self.is_unfinished |= is_late;
         is_late
     }
@@ -368,11 +349,7 @@ impl<'a> Conversations<'a> {
         let platform = agent.platform();
         let (started_ns, work_ns) = (platform.now_ns(), platform.work_ns());
         self.until_ns = Some(started_ns.saturating_add(BUDGET_NS));
-        Work {
-            started_ns,
-            work_ns,
-            _mark: agent.own_work(),
-        }
+        Work { started_ns, work_ns, _mark: agent.own_work() }
     }
 
     #[inline(never)]

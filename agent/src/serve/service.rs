@@ -53,9 +53,13 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Served => "the agent has a service already",
-            Self::NoKeys => "there are no keys, so nobody could be served; add one, or use `Access::Open`",
+            Self::NoKeys => {
+                "there are no keys, so nobody could be served; add one, or use \
+                             `Access::Open`"
+            }
             Self::NoRandomness => {
-                "the platform has no source of random numbers, so keys give no protection; nobody is served"
+                "the platform has no source of random numbers, so keys give no protection; nobody \
+                 is served"
             }
         })
     }
@@ -72,14 +76,11 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// [`ServeError`].
     pub fn new(agent: &'a Agent<'m, P>, access: Access<'a>) -> Result<Self, ServeError> {
         let recordings = conversations::claim(agent, access)?;
-        Ok(Self {
-            agent,
-            conversations: Conversations::new(agent, access, recordings),
-        })
+        Ok(Self { agent, conversations: Conversations::new(agent, access, recordings) })
     }
 
-    /// Serves the clients that `access` allows from now on, for example because keys have changed. All conversations end,
-    /// and recordings go on. After an error everything is as before.
+    /// Serves the clients that `access` allows from now on, for example because keys have changed.
+    /// All conversations end, and recordings go on. After an error everything is as before.
     ///
     /// # Errors
     ///
@@ -155,9 +156,9 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.conversations.set_undelivered(id, has_undelivered);
     }
 
-    /// Whether a client with a request waits for its part of the [share](Self::set_cpu_share): until
-    /// the time that [`advance`](Self::advance) returned, nothing is accepted from it or sent to it,
-    /// so its connection should not wake the guest.
+    /// Whether a client with a request waits for its part of the [share](Self::set_cpu_share):
+    /// until the time that [`advance`](Self::advance) returned, nothing is accepted from it or sent
+    /// to it, so its connection should not wake the guest.
     pub fn is_deferred(&self, id: SessionId) -> bool {
         self.conversations.is_deferred(self.agent, id)
     }

@@ -38,12 +38,9 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
     /// and close it.
     pub fn open<P: Platform>(service: &mut Service<'_, '_, P>, stream: S) -> Result<Self, S> {
         match service.open() {
-            Some(session) => Ok(Self {
-                stream,
-                session,
-                input: Buffer::default(),
-                output: Buffer::default(),
-            }),
+            Some(session) => {
+                Ok(Self { stream, session, input: Buffer::default(), output: Buffer::default() })
+            }
             None => Err(stream),
         }
     }
@@ -139,11 +136,7 @@ struct Buffer<const N: usize> {
 
 impl<const N: usize> Default for Buffer<N> {
     fn default() -> Self {
-        Self {
-            bytes: [0; N],
-            start: 0,
-            end: 0,
-        }
+        Self { bytes: [0; N], start: 0, end: 0 }
     }
 }
 

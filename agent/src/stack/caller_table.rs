@@ -1,15 +1,17 @@
 //! The caller table, in which a tick looks up how to find a function's caller.
 //!
-//! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes, sorted, in a block that is given
-//! once. An index over equally sized sections of the range (*stretches*) leads to an address's few rows, so a lookup
-//! takes two reads and a short binary search, whose length the number of rows limits whatever they contain. Ranges
-//! may overlap: a client without room for all rows sends those of some functions first, and those of functions
-//! between them later. If several parts have a rule for a code, the first one applies.
+//! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes, sorted, in a
+//! block that is given once. An index over equally sized sections of the range (*stretches*) leads
+//! to an address's few rows, so a lookup takes two reads and a short binary search, whose length
+//! the number of rows limits whatever they contain. Ranges may overlap: a client without room for
+//! all rows sends those of some functions first, and those of functions between them later. If
+//! several parts have a rule for a code, the first one applies.
 //!
-//! Parts with an index below `count` are published. Ticks load `count` with acquire order and read only those. The
-//! poll writes the rows, the index and the fields of the part at `count`, which no tick reads, and then stores
-//! `count + 1` with release order: a tick that sees the new count sees the whole part. A published part is never
-//! written again during a recording; `forget` may be called only when no tick reads.
+//! Parts with an index below `count` are published. Ticks load `count` with acquire order and read
+//! only those. The poll writes the rows, the index and the fields of the part at `count`, which no
+//! tick reads, and then stores `count + 1` with release order: a tick that sees the new count sees
+//! the whole part. A published part is never written again during a recording; `forget` may be
+//! called only when no tick reads.
 //!
 //! Rows are not trusted: a wrong one only yields a wrong caller.
 //!
@@ -38,11 +40,9 @@ const ENTRY_AND_ROWS: usize = size_of::<AtomicU32>() + ROWS_PER_ENTRY * size_of:
 
 /// The bytes of a block for a table of `rows` rows, at any alignment.
 pub const fn caller_table_bytes(rows: usize) -> usize {
-    rows.div_ceil(ROWS_PER_ENTRY)
-        .saturating_mul(ENTRY_AND_ROWS)
-        .saturating_add(
-            MAX_PARTS * SPARE_ENTRIES * size_of::<AtomicU32>() + align_of::<AtomicU64>(),
-        )
+    rows.div_ceil(ROWS_PER_ENTRY).saturating_mul(ENTRY_AND_ROWS).saturating_add(
+        MAX_PARTS * SPARE_ENTRIES * size_of::<AtomicU32>() + align_of::<AtomicU64>(),
+    )
 }
 
 /// A caller table in memory.
@@ -53,8 +53,8 @@ pub struct CallerTable<'m> {
     parts: [PartCells; MAX_PARTS],
     /// The code in the upper half, the rule in the lower. The rows of the parts follow one another.
     rows: &'m [AtomicU64],
-    /// For each stretch of a part: the index in the part of the first row that begins in the stretch or later. The
-    /// entries of the parts follow one another.
+    /// For each stretch of a part: the index in the part of the first row that begins in the
+    /// stretch or later. The entries of the parts follow one another.
     index: &'m [AtomicU32],
     /// The code after the last mapping.
     end: u32,
@@ -104,13 +104,8 @@ impl FoundPart<'_> {
         let rows = self.rows.get(first..last).unwrap_or_default();
         let begun = rows.partition_point(|row| (row.load(Ordering::Relaxed) >> 32) as u32 <= code);
         // The row that applies may begin in an earlier stretch.
-        let row = (first + begun)
-            .checked_sub(1)
-            .and_then(|at| self.rows.get(at));
-        Some(row.map_or(
-            Rule::UNKNOWN,
-            |row| Rule(row.load(Ordering::Relaxed) as u32),
-        ))
+        let row = (first + begun).checked_sub(1).and_then(|at| self.rows.get(at));
+        Some(row.map_or(Rule::UNKNOWN, |row| Rule(row.load(Ordering::Relaxed) as u32)))
     }
 }
 
@@ -131,8 +126,8 @@ impl PartCells {
 pub enum LinkedTableError {
     /// It is not a table, or it is damaged.
     File(TableFileError),
-    /// Its rules are for another architecture, whose [number](unikprof_proto::caller_table::machine) in ELF files
-    /// this is.
+    /// Its rules are for another architecture, whose
+    /// [number](unikprof_proto::caller_table::machine) in ELF files this is.
     OtherArchitecture(u16),
     /// It was made from another image: its build-id is that of no mapping.
     OtherImage,
@@ -158,11 +153,13 @@ impl fmt::Display for LinkedTableError {
                 }
                 write!(
                     f,
-                    " and this guest runs on {expected}; make it again from the image that is linked"
+                    " and this guest runs on {expected}; make it again from the image that is \
+                     linked"
                 )
             }
             Self::OtherImage => f.write_str(
-                "the caller table was made from another image: no mapping has its build-id; make it \
+                "the caller table was made from another image: no mapping has its build-id; make \
+                 it \
                  again from the image that is linked",
             ),
             Self::TooLarge { rows, room } => write!(
@@ -177,8 +174,8 @@ impl fmt::Display for LinkedTableError {
 impl core::error::Error for LinkedTableError {}
 
 impl<'m> CallerTable<'m> {
-    /// A table of one part with `rows` for the codes of `code`, in a block of its own; `None` if the block is too
-    /// small, or a row's code is not above that of the row before.
+    /// A table of one part with `rows` for the codes of `code`, in a block of its own; `None` if
+    /// the block is too small, or a row's code is not above that of the row before.
     pub fn from_rows(
         block: &'m mut [MaybeUninit<u8>],
         code: &CodeMap,
@@ -207,13 +204,7 @@ impl<'m> CallerTable<'m> {
 
     /// An empty table over `rows` and `index`, for codes below `end`.
     pub(crate) fn new(rows: &'m [AtomicU64], index: &'m [AtomicU32], end: u32) -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            parts: Default::default(),
-            rows,
-            index,
-            end,
-        }
+        Self { count: AtomicU32::new(0), parts: Default::default(), rows, index, end }
     }
 
     /// The number of rows that there is room for.
@@ -250,8 +241,8 @@ impl<'m> CallerTable<'m> {
         Rule::UNKNOWN
     }
 
-    /// The first part that has a rule for `code`. A walk that looks every frame up keeps it, because the next code is
-    /// usually in the same part. *Upcall.*
+    /// The first part that has a rule for `code`. A walk that looks every frame up keeps it,
+    /// because the next code is usually in the same part. *Upcall.*
     #[inline]
     pub(crate) fn find(&self, code: u32) -> Option<FoundPart<'m>> {
         let parts = self.covering(code).filter_map(|part| self.found(part));
@@ -283,15 +274,16 @@ impl<'m> CallerTable<'m> {
         })
     }
 
-    /// The position of the index entry for the stretch at this offset from the first code of `part`.
+    /// The position of the index entry for the stretch at this offset from the first code of
+    /// `part`.
     #[inline]
     fn entry_of(&self, part: &PartCells, offset: u32) -> usize {
         let stretch = offset >> (part.shift.load(Ordering::Relaxed) & 31);
         part.index.load(Ordering::Relaxed) as usize + stretch as usize
     }
 
-    /// Prefetches the index entry that a lookup of `address` reads first, if the address is in the guest's first
-    /// mapping and the table's first part. *Upcall.*
+    /// Prefetches the index entry that a lookup of `address` reads first, if the address is in the
+    /// guest's first mapping and the table's first part. *Upcall.*
     #[inline]
     pub(crate) fn prefetch(&self, code: &CodeMap, address: u64) {
         let (Some(part), Some(code)) = (self.published().first(), code.first().code(address))
@@ -320,8 +312,8 @@ impl<'m> CallerTable<'m> {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Begins to write a part of `rows` rows for the codes `first..end`; `None` if there is no room besides the
-    /// published parts. Discards any other unfinished part.
+    /// Begins to write a part of `rows` rows for the codes `first..end`; `None` if there is no room
+    /// besides the published parts. Discards any other unfinished part.
     pub(crate) fn begin(&self, first: u32, end: u32, rows: u32) -> Option<Writing<'_, 'm>> {
         let published = self.published();
         let cells = self.parts.get(published.len())?;
@@ -349,24 +341,16 @@ impl<'m> CallerTable<'m> {
         ] {
             cell.store(value, Ordering::Relaxed);
         }
-        Some(Writing {
-            table: self,
-            part: cells,
-            progress: Progress::default(),
-        })
+        Some(Writing { table: self, part: cells, progress: Progress::default() })
     }
 
     /// Continues the part that was begun last; `None` if all parts are in use.
     pub(crate) fn go_on(&self, progress: Progress) -> Option<Writing<'_, 'm>> {
-        Some(Writing {
-            table: self,
-            part: self.parts.get(self.published().len())?,
-            progress,
-        })
+        Some(Writing { table: self, part: self.parts.get(self.published().len())?, progress })
     }
 
-    /// Installs a table file for the `mappings` of the image it was made from, in place of all parts. Returns the
-    /// number of its rows.
+    /// Installs a table file for the `mappings` of the image it was made from, in place of all
+    /// parts. Returns the number of its rows.
     #[inline(never)]
     pub(crate) fn install_file(
         &self,
@@ -385,14 +369,10 @@ impl<'m> CallerTable<'m> {
         let ends = mappings.iter().enumerate().filter(|(_, it)| own(it));
         let ends = ends.filter_map(|(index, it)| {
             let first = code.code_base(index)?;
-            Some((
-                first,
-                first.wrapping_add(it.end.saturating_sub(it.start) as u32),
-            ))
+            Some((first, first.wrapping_add(it.end.saturating_sub(it.start) as u32)))
         });
-        let (first, end) = ends.fold((u32::MAX, 0), |(first, end), it| {
-            (first.min(it.0), end.max(it.1))
-        });
+        let (first, end) =
+            ends.fold((u32::MAX, 0), |(first, end), it| (first.min(it.0), end.max(it.1)));
         // The rows are counted before anything is written.
         let mut rows = 0;
         translate(&file, mappings, code, |_| rows += 1);
@@ -414,10 +394,11 @@ fn entries_of(rows: u32) -> u32 {
     rows / ROWS_PER_ENTRY as u32 + SPARE_ENTRIES as u32
 }
 
-/// Calls `visit` with the rows of `file`, keyed by frame code. After each mapping the rule is unknown.
+/// Calls `visit` with the rows of `file`, keyed by frame code. After each mapping the rule is
+/// unknown.
 ///
-/// A row that repeats the rule before it is omitted, as clients do, so that the same image always gives the same
-/// table.
+/// A row that repeats the rule before it is omitted, as clients do, so that the same image always
+/// gives the same table.
 fn translate(
     file: &TableFile<'_>,
     mappings: &[Mapping<'_>],
@@ -433,7 +414,8 @@ fn translate(
         }
     };
     let mut emit = |row: Row| {
-        // A mapping may begin where the previous one ends: of two rows at one code, the later applies.
+        // A mapping may begin where the previous one ends: of two rows at one code, the later
+        // applies.
         if let Some(before) = last.replace(row)
             && before.code != row.code
         {
@@ -459,27 +441,15 @@ fn translate(
                 break;
             }
             if !began && offset > 0 {
-                emit(Row {
-                    code: base,
-                    rule: at_start,
-                });
+                emit(Row { code: base, rule: at_start });
             }
             began = true;
-            emit(Row {
-                code: base.wrapping_add(offset as u32),
-                rule: row.rule,
-            });
+            emit(Row { code: base.wrapping_add(offset as u32), rule: row.rule });
         }
         if !began {
-            emit(Row {
-                code: base,
-                rule: at_start,
-            });
+            emit(Row { code: base, rule: at_start });
         }
-        emit(Row {
-            code: base.wrapping_add(length as u32),
-            rule: Rule::UNKNOWN,
-        });
+        emit(Row { code: base.wrapping_add(length as u32), rule: Rule::UNKNOWN });
     }
     if let Some(row) = last {
         settle(row);
@@ -522,12 +492,10 @@ pub(crate) struct Writing<'t, 'm> {
 }
 
 impl Writing<'_, '_> {
-    /// Adds a row, whose code must be above that of the last one; `false` if the part has all its rows or does not
-    /// contain the code.
+    /// Adds a row, whose code must be above that of the last one; `false` if the part has all its
+    /// rows or does not contain the code.
     pub(crate) fn push(&mut self, row: Row) -> bool {
-        let Part {
-            first, end, rows, ..
-        } = self.part.part();
+        let Part { first, end, rows, .. } = self.part.part();
         let progress = &self.progress;
         let at = self.part.rows.load(Ordering::Relaxed) + progress.rows;
         let cell = self.table.rows.get(at as usize);
@@ -561,11 +529,7 @@ impl Writing<'_, '_> {
 
     /// Makes the unwritten index entries below `entries` lead to the next row.
     fn lead_to(&mut self, entries: u32) {
-        let Self {
-            table,
-            part,
-            progress,
-        } = self;
+        let Self { table, part, progress } = self;
         let end = entries.min(entries_of(part.row_count.load(Ordering::Relaxed)));
         let first = part.index.load(Ordering::Relaxed);
         let written = (first + progress.entries) as usize..(first + end) as usize;
@@ -602,10 +566,7 @@ mod tests {
 
     fn rows(codes: impl IntoIterator<Item = u32>) -> Vec<Row> {
         let rule = |code: u32| Rule(code.wrapping_mul(7) << 2 | 2);
-        let row = |code| Row {
-            code,
-            rule: rule(code),
-        };
+        let row = |code| Row { code, rule: rule(code) };
         codes.into_iter().map(row).collect()
     }
 
@@ -615,8 +576,8 @@ mod tests {
         last.map_or(Rule::UNKNOWN, |row| row.rule)
     }
 
-    /// However the rows are distributed over the stretches, each code has the rule of the last row that begins at or
-    /// before it.
+    /// However the rows are distributed over the stretches, each code has the rule of the last row
+    /// that begins at or before it.
     #[test]
     fn every_code_has_its_rule() {
         let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
@@ -674,13 +635,7 @@ mod tests {
             let rows = rows((first..=end).step_by(step as usize).skip(index));
             let mut writing = table.begin(first, end, rows.len() as u32).unwrap();
             assert!(rows.iter().all(|row| writing.push(*row)));
-            assert!(
-                !writing.push(Row {
-                    code: end,
-                    ..rows[0]
-                }),
-                "one too many"
-            );
+            assert!(!writing.push(Row { code: end, ..rows[0] }), "one too many");
             // An unfinished part is not visible, even if it is written in several steps.
             let paused = writing.pause();
             assert_eq!(table.rule(end - 1), Rule::UNKNOWN);
@@ -697,17 +652,11 @@ mod tests {
         assert!(table.begin(0x9000, 0xa000, 600).is_none(), "no room");
         let mut writing = table.begin(0x9000, 0xa000, 2).unwrap();
         for outside in [0x8fff, 0xa001] {
-            let row = Row {
-                code: outside,
-                rule: Rule::ENTRY,
-            };
+            let row = Row { code: outside, rule: Rule::ENTRY };
             assert!(!writing.push(row));
         }
         table.forget();
-        assert_eq!(
-            (table.rule(0x8000), table.checksum()),
-            (Rule::UNKNOWN, None)
-        );
+        assert_eq!((table.rule(0x8000), table.checksum()), (Rule::UNKNOWN, None));
     }
 
     /// A part with the same range as another one fills that one's gaps.
@@ -716,20 +665,11 @@ mod tests {
         let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
         let function = |first: u32, rule| {
             let end = first + 0x10;
-            [
-                Row { code: first, rule },
-                Row {
-                    code: end,
-                    rule: Rule::UNKNOWN,
-                },
-            ]
+            [Row { code: first, rule }, Row { code: end, rule: Rule::UNKNOWN }]
         };
         let first = [function(16, Rule::ENTRY), function(0x100, Rule::ENTRY)].concat();
-        let second = [
-            function(32, Rule::FRAME_RECORD),
-            function(0x108, Rule::FRAME_RECORD),
-        ]
-        .concat();
+        let second =
+            [function(32, Rule::FRAME_RECORD), function(0x108, Rule::FRAME_RECORD)].concat();
         let table_of = |parts: [&[Row]; 2]| {
             let block = vec![MaybeUninit::uninit(); caller_table_bytes(8)].leak();
             let table = CallerTable::in_block(block, code.end()).unwrap();
@@ -771,14 +711,11 @@ mod tests {
         let rules = (0..MAX_PARTS as u32).map(|part| table.rule(16 + part * 16 + 5));
         let first_rows = (0..MAX_PARTS as u32).map(|part| rows([16 + part * 16 + 4])[0].rule);
         assert!(rules.eq(first_rows));
-        assert_eq!(
-            table.rule(16 + 16 + 3),
-            Rule::UNKNOWN,
-            "before the part's first row"
-        );
+        assert_eq!(table.rule(16 + 16 + 3), Rule::UNKNOWN, "before the part's first row");
     }
 
-    /// A lookup while a part is published finds all of the part or nothing, and earlier parts are unchanged.
+    /// A lookup while a part is published finds all of the part or nothing, and earlier parts are
+    /// unchanged.
     #[test]
     fn a_part_is_published_as_a_whole() {
         use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -839,7 +776,8 @@ mod tests {
         file
     }
 
-    /// A linked table is keyed by file offset: it applies wherever its image was loaded, and only to its image.
+    /// A linked table is keyed by file offset: it applies wherever its image was loaded, and only
+    /// to its image.
     #[test]
     fn a_linked_table_is_moved_to_where_its_image_lies() {
         let mappings = [
@@ -856,19 +794,12 @@ mod tests {
         assert!(table.checksum().is_some());
         let rule_at = |address| table.rule(code.code(address).unwrap());
         assert_eq!(rule_at(0x1050), Rule::UNKNOWN);
-        assert_eq!(
-            rule_at(0x40_0000),
-            rows[0].rule,
-            "it began before the mapping"
-        );
+        assert_eq!(rule_at(0x40_0000), rows[0].rule, "it began before the mapping");
         assert_eq!(rule_at(0x40_0010), rows[1].rule);
         assert_eq!(rule_at(0x40_00ff), rows[2].rule);
         assert_eq!(rule_at(0x50_0000), Rule::UNKNOWN);
         // An image mapped twice, the second time directly after the first.
-        let twice = [
-            mapping(0x1000, 0x100, 0x1000, 1),
-            mapping(0x1100, 0x100, 0x1000, 1),
-        ];
+        let twice = [mapping(0x1000, 0x100, 0x1000, 1), mapping(0x1100, 0x100, 0x1000, 1)];
         let code = CodeMap::new(&twice).unwrap();
         assert_eq!(table.install_file(&file(1, &rows), &twice, &code), Ok(7));
         let rule_at = |address| table.rule(code.code(address).unwrap());
@@ -888,14 +819,8 @@ mod tests {
         let rows = rows((0..8).map(|n| n * 16));
         assert_eq!(install(&file(2, &rows)), Err(LinkedTableError::OtherImage));
         let another = match Native::MACHINE {
-            machine::X86_64 => (
-                machine::AARCH64,
-                "is for aarch64 and this guest runs on x86_64",
-            ),
-            _ => (
-                machine::X86_64,
-                "is for x86_64 and this guest runs on aarch64",
-            ),
+            machine::X86_64 => (machine::AARCH64, "is for aarch64 and this guest runs on x86_64"),
+            _ => (machine::X86_64, "is for x86_64 and this guest runs on aarch64"),
         };
         let unknown = (8, "is for an unknown architecture (ELF machine 8)");
         for (other, says) in [another, unknown] {
@@ -903,10 +828,7 @@ mod tests {
             assert_eq!(error, LinkedTableError::OtherArchitecture(other));
             assert!(error.to_string().contains(says), "{error}");
         }
-        assert_eq!(
-            install(&file(1, &rows)),
-            Err(LinkedTableError::TooLarge { rows: 9, room: 4 })
-        );
+        assert_eq!(install(&file(1, &rows)), Err(LinkedTableError::TooLarge { rows: 9, room: 4 }));
         assert_eq!(
             install(&file(1, &rows)[1..]),
             Err(LinkedTableError::File(TableFileError::Magic))

@@ -1,5 +1,5 @@
-//! Model of the caller table under loom: every interleaving of a tick that looks rules up with a poll that writes and
-//! publishes a part.
+//! Model of the caller table under loom: every interleaving of a tick that looks rules up with a
+//! poll that writes and publishes a part.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib caller_table_model`
 
@@ -13,7 +13,8 @@ use unikprof_proto::caller_table::{Row, Rule};
 use crate::ground::sync::{AtomicU32, AtomicU64};
 use crate::stack::caller_table::CallerTable;
 
-/// The first codes of the part published at the start and of the one that is added, and the end of both.
+/// The first codes of the part published at the start and of the one that is added, and the end of
+/// both.
 const OLD: u32 = 16;
 const NEW: u32 = 32;
 const END: u32 = 64;
@@ -58,8 +59,9 @@ const ROWS: [Row; 2] = [row(NEW, Rule::ENTRY), row(NEW + 8, Rule::OUTERMOST)];
 fn model(poll: fn(&CallerTable<'_>)) {
     loom::model(move || {
         let table = table();
-        // The order matters: loom explores a load against an earlier store of another thread, but not a store against
-        // an earlier load, if the storing thread has loaded the same cell in between.
+        // The order matters: loom explores a load against an earlier store of another thread, but
+        // not a store against an earlier load, if the storing thread has loaded the same cell in
+        // between.
         let ticking = thread::spawn(move || look(table));
         poll(table);
         ticking.join().expect("no panic");

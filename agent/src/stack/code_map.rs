@@ -1,7 +1,8 @@
 //! The guest's executable mappings, and the encoding of code addresses in 32 bits.
 //!
-//! A frame code is an address's position in all mappings laid end to end, counted from [`frame_code::FIRST_ADDRESS`].
-//! Codes halve the memory of a stack, and finding the code also checks that an address lies in known code.
+//! A frame code is an address's position in all mappings laid end to end, counted from
+//! [`frame_code::FIRST_ADDRESS`]. Codes halve the memory of a stack, and finding the code also
+//! checks that an address lies in known code.
 
 use unikprof_proto::code::frame_code;
 
@@ -30,7 +31,8 @@ pub enum MappingsError {
     None,
     /// There are this many, more than [`MAX_MAPPINGS`].
     TooMany(usize),
-    /// The mapping at this index is empty or overlaps the one before it. Mappings must be sorted by start.
+    /// The mapping at this index is empty or overlaps the one before it. Mappings must be sorted by
+    /// start.
     Order(usize),
     /// Together they take more than 3840 MiB, the range of addresses in a code.
     TooLarge,
@@ -44,10 +46,7 @@ impl core::fmt::Display for MappingsError {
                 write!(f, "{count} executable mappings; {MAX_MAPPINGS} is the most")
             }
             Self::Order(index) => {
-                write!(
-                    f,
-                    "mapping {index} is empty or overlaps the one before it; sort them"
-                )
+                write!(f, "mapping {index} is empty or overlaps the one before it; sort them")
             }
             Self::TooLarge => f.write_str("the mappings take more than 3840 MiB together"),
         }
@@ -88,14 +87,8 @@ impl CodeMap {
             }
             let length = mapping.end - mapping.start;
             let start = mapping.start;
-            let range = CodeRange {
-                start,
-                length,
-                base,
-            };
-            ranges
-                .push(range)
-                .map_err(|_| MappingsError::TooMany(mappings.len()))?;
+            let range = CodeRange { start, length, base };
+            ranges.push(range).map_err(|_| MappingsError::TooMany(mappings.len()))?;
             base = u32::try_from(length)
                 .ok()
                 .and_then(|length| base.checked_add(length))
@@ -114,9 +107,7 @@ impl CodeMap {
     /// The code after the last mapping.
     pub fn end(&self) -> u32 {
         let last = self.ranges.last();
-        last.map_or(frame_code::FIRST_ADDRESS, |last| {
-            last.base.wrapping_add(last.length as u32)
-        })
+        last.map_or(frame_code::FIRST_ADDRESS, |last| last.base.wrapping_add(last.length as u32))
     }
 
     /// The code of `address`, if it lies in a mapping.
@@ -124,7 +115,8 @@ impl CodeMap {
         self.find(address)?.code(address)
     }
 
-    /// The address of `code`, if so many `bytes` lie in its mapping. The inverse of [`code`](Self::code).
+    /// The address of `code`, if so many `bytes` lie in its mapping. The inverse of
+    /// [`code`](Self::code).
     #[cfg(feature = "trace")]
     pub(crate) fn range(&self, code: u32, bytes: u32) -> Option<u64> {
         let range = self.ranges.iter().rfind(|it| it.base <= code)?;
@@ -133,7 +125,8 @@ impl CodeMap {
         is_inside.then(|| range.start.wrapping_add(offset))
     }
 
-    /// The mapping that contains `address`. The walk keeps it, because the next address is usually in the same one.
+    /// The mapping that contains `address`. The walk keeps it, because the next address is usually
+    /// in the same one.
     #[inline(never)]
     pub(crate) fn find(&self, address: u64) -> Option<&CodeRange> {
         let after = self.ranges.partition_point(|it| it.start <= address);
@@ -144,11 +137,7 @@ impl CodeMap {
     /// The first mapping, with which a walk begins.
     #[inline]
     pub(crate) fn first(&self) -> &CodeRange {
-        const NONE: &CodeRange = &CodeRange {
-            start: 0,
-            length: 0,
-            base: 0,
-        };
+        const NONE: &CodeRange = &CodeRange { start: 0, length: 0, base: 0 };
         self.ranges.first().unwrap_or(NONE)
     }
 }
@@ -168,34 +157,19 @@ mod tests {
     use super::*;
 
     fn mapping(start: u64, end: u64) -> Mapping<'static> {
-        Mapping {
-            start,
-            end,
-            file_offset: 0,
-            build_id: &[],
-            path: "",
-        }
+        Mapping { start, end, file_offset: 0, build_id: &[], path: "" }
     }
 
     #[test]
     fn codes_are_laid_end_to_end() {
-        let map = CodeMap::new(&[
-            mapping(0x1000, 0x3000),
-            mapping(0x7f00_0000_0000, 0x7f00_0000_1000),
-        ])
-        .unwrap();
+        let map =
+            CodeMap::new(&[mapping(0x1000, 0x3000), mapping(0x7f00_0000_0000, 0x7f00_0000_1000)])
+                .unwrap();
         assert_eq!(map.code(0x1000), Some(16));
         assert_eq!(map.code(0x2fff), Some(16 + 0x1fff));
         assert_eq!(map.code(0x7f00_0000_0001), Some(16 + 0x2000 + 1));
         assert_eq!(map.code_base(1), Some(16 + 0x2000));
-        for outside in [
-            0,
-            0xfff,
-            0x3000,
-            0x7eff_ffff_ffff,
-            0x7f00_0000_1000,
-            u64::MAX,
-        ] {
+        for outside in [0, 0xfff, 0x3000, 0x7eff_ffff_ffff, 0x7f00_0000_1000, u64::MAX] {
             assert_eq!(map.code(outside), None, "{outside:#x}");
         }
     }
@@ -207,10 +181,7 @@ mod tests {
         let many: [_; 65] = core::array::from_fn(|index| mapping(index as u64, index as u64 + 1));
         assert_eq!(refused(&many), MappingsError::TooMany(65));
         assert_eq!(refused(&[mapping(8, 8)]), MappingsError::Order(0));
-        assert_eq!(
-            refused(&[mapping(0, 16), mapping(8, 24)]),
-            MappingsError::Order(1)
-        );
+        assert_eq!(refused(&[mapping(0, 16), mapping(8, 24)]), MappingsError::Order(1));
         assert_eq!(refused(&[mapping(0, 1 << 32)]), MappingsError::TooLarge);
         assert_eq!(
             refused(&[mapping(0, 1 << 31), mapping(1 << 31, 1 << 32)]),

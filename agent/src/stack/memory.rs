@@ -1,4 +1,5 @@
-//! Reads the interrupted stack and code: the only place where the agent reads memory that is not its own.
+//! Reads the interrupted stack and code: the only place where the agent reads memory that is not
+//! its own.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -10,8 +11,8 @@ pub const FRAME_RECORD: u64 = 16;
 
 /// A stack with frame records.
 pub trait ReadStack {
-    /// The record at `fp` (the caller's frame pointer, the return address); `None` if it is misaligned or not wholly
-    /// inside.
+    /// The record at `fp` (the caller's frame pointer, the return address); `None` if it is
+    /// misaligned or not wholly inside.
     fn frame_record(&self, fp: u64) -> Option<[u64; 2]>;
 
     /// The word at `address`; `None` if it is misaligned or not wholly inside.
@@ -46,8 +47,8 @@ pub trait Stacks {
     /// The stack that contains `address`; `None` if no known stack does.
     fn at(&self, address: u64) -> Option<Self::Stack>;
 
-    /// Where the walk continues after a chain of frames has ended with this stack pointer and frame pointer. See
-    /// [`Platform::continuation`](crate::Platform::continuation).
+    /// Where the walk continues after a chain of frames has ended with this stack pointer and frame
+    /// pointer. See [`Platform::continuation`](crate::Platform::continuation).
     fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation>;
 }
 
@@ -102,17 +103,12 @@ impl StackMemory {
         let start = bounds.start.checked_next_multiple_of(8);
         let start = start.unwrap_or(bounds.end);
         let words = bounds.end.saturating_sub(start) / 8;
-        Self {
-            start,
-            words,
-            records: words.saturating_sub(1),
-            end: bounds.end,
-        }
+        Self { start, words, records: words.saturating_sub(1), end: bounds.end }
     }
 
-    /// The index of the word at `address`. The rotation turns the low bits of a misaligned address into an index of
-    /// at least 2^61, and an address below the start wraps around to one far behind the end. So one comparison
-    /// decides whether a word lies inside the stack.
+    /// The index of the word at `address`. The rotation turns the low bits of a misaligned address
+    /// into an index of at least 2^61, and an address below the start wraps around to one far
+    /// behind the end. So one comparison decides whether a word lies inside the stack.
     #[inline]
     fn index(&self, address: u64) -> u64 {
         address.wrapping_sub(self.start).rotate_right(3)
@@ -126,7 +122,8 @@ impl ReadStack for StackMemory {
             return None;
         }
         let words = core::ptr::with_exposed_provenance::<u64>(fp as usize);
-        // SAFETY: aligned, and both words lie inside the bounds, which the caller of `new` guarantees to be readable.
+        // SAFETY: aligned, and both words lie inside the bounds, which the caller of `new`
+        // guarantees to be readable.
         unsafe { Some([read(words)?, read(words.add(1))?]) }
     }
 
@@ -157,7 +154,8 @@ unsafe fn read(word: *const u64) -> Option<u64> {
     Some(unsafe { word.read_volatile() })
 }
 
-/// The same in the drop-in, whose guest may have unmapped the word: `None` then. So is a word of ones.
+/// The same in the drop-in, whose guest may have unmapped the word: `None` then. So is a word of
+/// ones.
 ///
 /// # Safety
 /// The word is readable, or it has a page that is not mapped.
@@ -200,7 +198,8 @@ impl ReadCode for CodeMemory {
             return None;
         }
         let bytes = core::ptr::with_exposed_provenance::<[u8; 5]>(start as usize);
-        // SAFETY: inside the bounds, which the caller of `new` guarantees to be readable; bytes need no alignment.
+        // SAFETY: inside the bounds, which the caller of `new` guarantees to be readable; bytes
+        // need no alignment.
         Some(unsafe { bytes.read_volatile() })
     }
 }
@@ -221,15 +220,7 @@ mod tests {
         let stack = memory(start..start + 32);
         assert_eq!(stack.frame_record(start), Some([1, 2]));
         assert_eq!(stack.frame_record(start + 16), Some([3, 4]));
-        for outside in [
-            0,
-            start - 8,
-            start + 4,
-            start + 24,
-            start + 32,
-            u64::MAX,
-            u64::MAX - 7,
-        ] {
+        for outside in [0, start - 8, start + 4, start + 24, start + 32, u64::MAX, u64::MAX - 7] {
             assert_eq!(stack.frame_record(outside), None);
         }
         assert_eq!(stack.word(start), Some(1));
@@ -254,15 +245,7 @@ mod tests {
 
     #[test]
     fn degenerate_bounds_hold_nothing() {
-        for (start, end) in [
-            (0, 0),
-            (9, 23),
-            (16, 8),
-            (u64::MAX, 0),
-            (0, 7),
-            (!6, !0),
-            (8, 0),
-        ] {
+        for (start, end) in [(0, 0), (9, 23), (16, 8), (u64::MAX, 0), (0, 7), (!6, !0), (8, 0)] {
             let stack = memory(start..end);
             for fp in [0, 1, 7, 8, 9, 15, 16, 17, !7, !0] {
                 assert_eq!(stack.frame_record(fp), None, "{start}..{end} at {fp:#x}");
@@ -278,10 +261,7 @@ mod tests {
         let start = words.as_ptr().expose_provenance() as u64;
         let stack = memory(start + 1..start + 31);
         assert_eq!(stack.frame_record(start + 8), Some([2, 3]));
-        assert_eq!(
-            [stack.word(start + 8), stack.word(start + 16)],
-            [Some(2), Some(3)]
-        );
+        assert_eq!([stack.word(start + 8), stack.word(start + 16)], [Some(2), Some(3)]);
         for outside in [start, start + 1, start + 9, start + 16, start + 24] {
             assert_eq!(stack.frame_record(outside), None);
         }

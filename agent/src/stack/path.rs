@@ -1,13 +1,14 @@
-//! The path of one sample: the [frame codes](unikprof_proto::code::frame_code) that the walk found, leaf first, and
-//! their hashes.
+//! The path of one sample: the [frame codes](unikprof_proto::code::frame_code) that the walk found,
+//! leaf first, and their hashes.
 //!
-//! The hash of a sequence of codes is a polynomial in a fixed factor, with the codes as coefficients, modulo 2^64 (a
-//! Rabin-Karp rolling hash). The walk computes it frame by frame, from the leaf to the root, and stores each step.
-//! The hash of any number of root-most frames then follows from two steps with one multiplication, so the stack table
-//! can look up all of a stack's callers at once instead of one after another.
+//! The hash of a sequence of codes is a polynomial in a fixed factor, with the codes as
+//! coefficients, modulo 2^64 (a Rabin-Karp rolling hash). The walk computes it frame by frame, from
+//! the leaf to the root, and stores each step. The hash of any number of root-most frames then
+//! follows from two steps with one multiplication, so the stack table can look up all of a stack's
+//! callers at once instead of one after another.
 //!
-//! The cells belong to the vCPU's slot and every sample reuses them, so a tick neither needs a large stack nor clears
-//! one.
+//! The cells belong to the vCPU's slot and every sample reuses them, so a tick neither needs a
+//! large stack nor clears one.
 //!
 //! Why: docs/decisions.md#the-hash-is-never-believed.
 
@@ -16,8 +17,8 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 /// The most frames of one stack that are walked.
 pub const MAX_DEPTH: usize = 128;
 
-/// Room for the walked frames and three marks: one before them, one for missing callers, and one for the agent's own
-/// work.
+/// Room for the walked frames and three marks: one before them, one for missing callers, and one
+/// for the agent's own work.
 pub(crate) const MAX_CODES: usize = MAX_DEPTH + 3;
 
 /// The frames in one node of the stack table, which are compared together.
@@ -59,11 +60,7 @@ impl PathCells {
 
     /// Begins a path, which overwrites the previous one.
     pub fn begin(&self) -> Path<'_> {
-        Path {
-            cells: self,
-            length: 0,
-            polynomial: 0,
-        }
+        Path { cells: self, length: 0, polynomial: 0 }
     }
 
     /// The last path written here, which has this length.
@@ -87,7 +84,8 @@ pub struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Adds the next frame towards the root. Ignored if the path has [`MAX_DEPTH`] frames and three marks.
+    /// Adds the next frame towards the root. Ignored if the path has [`MAX_DEPTH`] frames and three
+    /// marks.
     #[inline]
     pub fn push(&mut self, code: u32) {
         let mut code = Some(code);
@@ -104,7 +102,8 @@ impl<'a> Path<'a> {
         else {
             return;
         };
-        // Kept in registers: a frame need not wait until the previous one has been written and read back.
+        // Kept in registers: a frame need not wait until the previous one has been written and read
+        // back.
         let mut polynomial = self.polynomial;
         let mut pushed = 0;
         for (cell, step) in codes.iter().zip(steps) {
@@ -134,10 +133,7 @@ impl<'a> Path<'a> {
     pub fn codes(&self) -> impl Iterator<Item = u32> + 'a {
         // Always in range; `get` because a tick must not panic.
         let codes = self.cells.codes.get(PADDING..PADDING + self.length);
-        codes
-            .unwrap_or_default()
-            .iter()
-            .map(|cell| cell.load(Ordering::Relaxed))
+        codes.unwrap_or_default().iter().map(|cell| cell.load(Ordering::Relaxed))
     }
 
     /// The hash of the whole path.
@@ -146,17 +142,13 @@ impl<'a> Path<'a> {
         finish(self.polynomial)
     }
 
-    /// The hashes of the frames in the root-most node, in the two root-most nodes and so on, without that of the
-    /// whole path.
+    /// The hashes of the frames in the root-most node, in the two root-most nodes and so on,
+    /// without that of the whole path.
     #[inline]
     pub(crate) fn root_hashes(&self) -> impl Iterator<Item = u64> + use<'a> {
-        let Self {
-            cells,
-            length,
-            polynomial,
-        } = *self;
-        // The index of the step before the last node's frames, then the last two nodes' and so on; it wraps around,
-        // out of range, if there is none.
+        let Self { cells, length, polynomial } = *self;
+        // The index of the step before the last node's frames, then the last two nodes' and so on;
+        // it wraps around, out of range, if there is none.
         let mut at = length.wrapping_sub(FRAMES_PER_NODE + 1);
         POWERS.iter().map_while(move |power| {
             let step = cells.steps.get(at)?.load(Ordering::Relaxed);
@@ -165,8 +157,9 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// The runs of the nodes for the path's `length` root-most frames, leaf-most run first. Each run has
-    /// [`FRAMES_PER_NODE`] cells, leaf first; the first run begins with zeros, or with frames nearer to the leaf.
+    /// The runs of the nodes for the path's `length` root-most frames, leaf-most run first. Each
+    /// run has [`FRAMES_PER_NODE`] cells, leaf first; the first run begins with zeros, or with
+    /// frames nearer to the leaf.
     #[inline]
     pub(crate) fn root_runs(
         &self,
@@ -184,7 +177,8 @@ impl<'a> Path<'a> {
     }
 }
 
-/// The factor of the polynomial, 2^64 divided by the golden ratio: odd and without a regular bit pattern.
+/// The factor of the polynomial, 2^64 divided by the golden ratio: odd and without a regular bit
+/// pattern.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// [`FACTOR`] to the power of the number of frames in one node, two nodes and so on.
@@ -202,16 +196,16 @@ const POWERS: [u64; MAX_CODES / FRAMES_PER_NODE] = {
     powers
 };
 
-/// Adds a code to a polynomial. The multiplication overlaps the walk's next load and costs no extra time.
+/// Adds a code to a polynomial. The multiplication overlaps the walk's next load and costs no extra
+/// time.
 #[inline]
 fn extend(polynomial: u64, code: u32) -> u64 {
-    polynomial
-        .wrapping_mul(FACTOR)
-        .wrapping_add(u64::from(code))
+    polynomial.wrapping_mul(FACTOR).wrapping_add(u64::from(code))
 }
 
-/// Turns a polynomial into a hash. The upper bits, from which the table derives the position, depend on all codes.
-/// Without the shift, stacks with equally spaced codes would cluster in a part of the index.
+/// Turns a polynomial into a hash. The upper bits, from which the table derives the position,
+/// depend on all codes. Without the shift, stacks with equally spaced codes would cluster in a part
+/// of the index.
 #[inline]
 fn finish(polynomial: u64) -> u64 {
     (polynomial ^ polynomial >> 32).wrapping_mul(FACTOR)
@@ -236,9 +230,7 @@ mod tests {
             let run = |cells: &[AtomicU32; FRAMES_PER_NODE]| {
                 cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
             };
-            path.root_runs(length)
-                .map(|cells| run(cells).to_vec())
-                .collect()
+            path.root_runs(length).map(|cells| run(cells).to_vec()).collect()
         };
         let root: Vec<u32> = (3..=13).collect();
         assert_eq!(runs(13), [[&[0; 9][..], &[1, 2]].concat(), root.clone()]);
@@ -267,8 +259,8 @@ mod tests {
         assert_ne!(hash(&[7, 8, 9]), hash(&[7, 8]), "the length matters");
     }
 
-    /// Guards against a hash whose index positions or tags cluster for neighbouring codes, such as leaves of one
-    /// function with the same callers.
+    /// Guards against a hash whose index positions or tags cluster for neighbouring codes, such as
+    /// leaves of one function with the same callers.
     #[test]
     fn hashes_of_neighbouring_leaves_are_spread() {
         const STACKS: u32 = 4096;

@@ -53,13 +53,13 @@ unsafe fn read(address: u64) -> u64 {
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The guest's breakpoint handler, for the exception #BP (3) or the signal SIGTRAP. Call it with interrupts off, on
-    /// a stack of its own (an IST entry), which leaves the interrupted code's red zone alone. `frame` has the
-    /// interrupted code's registers; afterwards it has those to continue with, of which `pc` and the stack pointer may
-    /// have changed.
+    /// The guest's breakpoint handler, for the exception #BP (3) or the signal SIGTRAP. Call it
+    /// with interrupts off, on a stack of its own (an IST entry), which leaves the interrupted
+    /// code's red zone alone. `frame` has the interrupted code's registers; afterwards it has those
+    /// to continue with, of which `pc` and the stack pointer may have changed.
     ///
-    /// It is bounded, and neither allocates, locks, waits nor panics. It uses no floating point and no SSE registers if
-    /// the agent was built without them.
+    /// It is bounded, and neither allocates, locks, waits nor panics. It uses no floating point and
+    /// no SSE registers if the agent was built without them.
     #[inline(never)] // The client finds the guest's handlers by their calls of it.
     pub fn on_breakpoint(&self, frame: &mut TrapFrame) -> Breakpoint {
         let Some(trace) = &self.trace else {
@@ -126,7 +126,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         add(&cells.cycles, spent.min(INTERRUPTED_CYCLES));
     }
 
-    /// Sets the frame to where the instruction of a probe continues; returns whether it leaves its function.
+    /// Sets the frame to where the instruction of a probe continues; returns whether it leaves its
+    /// function.
     #[inline]
     fn resume_from(
         &self,
@@ -160,11 +161,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             leaves: self.is_outside(trace, role, target),
         };
         match execution {
-            Execution::Slot(slot) => Continued {
-                pc: Slots::address(slot),
-                sp,
-                leaves: false,
-            },
+            Execution::Slot(slot) => Continued { pc: Slots::address(slot), sp, leaves: false },
             Execution::Return { pop } => Continued {
                 // SAFETY: the interrupted instruction reads the same word.
                 pc: unsafe { read(sp) },
@@ -172,18 +169,11 @@ impl<'m, P: Platform> Agent<'m, P> {
                 leaves: true,
             },
             Execution::Jump { relative } => jump(next.wrapping_add_signed(relative.into())),
-            Execution::Branch {
-                condition,
-                relative,
-            } => {
+            Execution::Branch { condition, relative } => {
                 if is_taken(condition, frame.flags) {
                     jump(next.wrapping_add_signed(relative.into()))
                 } else {
-                    Continued {
-                        pc: next,
-                        sp,
-                        leaves: false,
-                    }
+                    Continued { pc: next, sp, leaves: false }
                 }
             }
             Execution::Indirect => {
@@ -201,9 +191,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub(super) fn is_outside(&self, trace: &Trace<'m>, role: Role, address: u64) -> bool {
         let function = trace.functions.get(usize::from(role.function));
         let code = self.code().code(address);
-        !function
-            .zip(code)
-            .is_some_and(|(function, code)| function.contains(code))
+        !function.zip(code).is_some_and(|(function, code)| function.contains(code))
     }
 
     /// Counts an entry, an exit, or both.
@@ -220,10 +208,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// The same on this vCPU and stack.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the rehearsal chooses each of them"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the rehearsal chooses each of them")]
     #[inline]
     pub(super) fn count_call_on(
         &self,
@@ -236,11 +221,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         leaves: bool,
     ) {
         let platform = self.platform();
-        let stack = if enters {
-            trace.stacks.find_or_claim(place.id)
-        } else {
-            trace.stacks.find(place.id)
-        };
+        let stack =
+            if enters { trace.stacks.find_or_claim(place.id) } else { trace.stacks.find(place.id) };
         let Some(stack) = stack else {
             if enters {
                 add(&trace.cells.too_deep, 1);
@@ -251,16 +233,12 @@ impl<'m, P: Platform> Agent<'m, P> {
             return;
         };
         let now_ns = platform.now_ns();
-        let now = Now {
-            ns: now_ns,
-            blocked_ns: self.traced_blocked_ns(vcpu, now_ns),
-            vcpu,
-        };
+        let now = Now { ns: now_ns, blocked_ns: self.traced_blocked_ns(vcpu, now_ns), vcpu };
         let position = place.end.wrapping_sub(sp);
         stack.advance(now);
         if enters {
-            // SAFETY: the stack pointer of code that was just called points to the return address; the platform knows
-            // this stack.
+            // SAFETY: the stack pointer of code that was just called points to the return address;
+            // the platform knows this stack.
             let caller = self.code().code(unsafe { read(sp) });
             let caller = caller.unwrap_or(frame_code::UNKNOWN_CODE);
             let function = trace.functions.get(usize::from(role.function));
@@ -293,21 +271,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         if !trace.callers.count(role.function, caller) {
             add(&trace.cells.callers_lost, 1);
         }
-        let number = Enter {
-            function: role.function,
-            trace: role.trace,
-            caller,
-        }
-        .to_number();
+        let number = Enter { function: role.function, trace: role.trace, caller }.to_number();
         if trace.cells.slow_ns.load(Ordering::Relaxed) == 0 {
             return self.record(trace, stack, now, now.ns, kind::ENTER, number);
         }
         if let Some(buffer) = stack.root() {
-            let waiting = Waiting {
-                at_ns: now.ns,
-                is_end: false,
-                number,
-            };
+            let waiting = Waiting { at_ns: now.ns, is_end: false, number };
             trace.buffers.push(buffer, waiting);
         } else if trace
             .functions
@@ -357,11 +326,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
             trace.buffers.release(buffer);
         } else if let Some(buffer) = stack.root() {
-            let waiting = Waiting {
-                at_ns: now.ns,
-                is_end: true,
-                number,
-            };
+            let waiting = Waiting { at_ns: now.ns, is_end: true, number };
             trace.buffers.push(buffer, waiting);
         }
     }
@@ -378,19 +343,11 @@ impl<'m, P: Platform> Agent<'m, P> {
         closed: &Closed,
         buffer: u32,
     ) {
-        let enter = Enter {
-            function: closed.function,
-            trace: role.trace,
-            caller: closed.caller,
-        };
+        let enter = Enter { function: closed.function, trace: role.trace, caller: closed.caller };
         let number = enter.to_number();
         self.record(trace, stack, now, closed.entered_ns, kind::ENTER, number);
         let is_whole = trace.buffers.each(buffer, |waiting| {
-            let kind = if waiting.is_end {
-                kind::LEAVE
-            } else {
-                kind::ENTER
-            };
+            let kind = if waiting.is_end { kind::LEAVE } else { kind::ENTER };
             self.record(trace, stack, now, waiting.at_ns, kind, waiting.number);
         });
         if !is_whole {
@@ -440,8 +397,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 }
 
-/// A breakpoint at a probe that is not set: it was removed after the processor had executed it, so the guest continues
-/// with what is there now. If the breakpoint is still there, it is another debugger's.
+/// A breakpoint at a probe that is not set: it was removed after the processor had executed it, so
+/// the guest continues with what is there now. If the breakpoint is still there, it is another
+/// debugger's.
 #[cold]
 pub(super) fn late(
     trace: &Trace<'_>,

@@ -1,7 +1,8 @@
 //! The cost of a trace, and its limit.
 //!
-//! The cost is that of the handlers, measured, and of the exceptions themselves, at the cost that was measured when the
-//! trace began. If it is above its limit over a window, the functions with the most breakpoints lose their probes.
+//! The cost is that of the handlers, measured, and of the exceptions themselves, at the cost that
+//! was measured when the trace began. If it is above its limit over a window, the functions with
+//! the most breakpoints lose their probes.
 
 use super::probes::State;
 use super::{Hands, Trace};
@@ -49,8 +50,8 @@ impl Trace<'_> {
         u32::try_from(cost).unwrap_or(u32::MAX)
     }
 
-    /// Ends the window if it is over: compares its cost with the limit, and begins the next. Returns whether
-    /// functions have lost their probes.
+    /// Ends the window if it is over: compares its cost with the limit, and begins the next.
+    /// Returns whether functions have lost their probes.
     #[cold]
     #[inline(never)]
     pub(super) fn judge(&self, platform: &dyn Hands) -> bool {
@@ -66,10 +67,8 @@ impl Trace<'_> {
             let handled = read(&cells.cycles).saturating_sub(read(&cells.window_cycles));
             let cost = self.cost(traps, handled, passed);
             cells.cost_permille.store(cost, Ordering::Relaxed);
-            let (most, cost) = (
-                u64::from(cells.max_cost_permille.load(Ordering::Relaxed)),
-                u64::from(cost),
-            );
+            let (most, cost) =
+                (u64::from(cells.max_cost_permille.load(Ordering::Relaxed)), u64::from(cost));
             if most != 0 && cost > most {
                 // Breakpoints that may stay, at the mean cost of one.
                 let allowed = traps.saturating_mul(most) / cost.max(1);
@@ -81,8 +80,8 @@ impl Trace<'_> {
         has_removed
     }
 
-    /// Removes the probes of the functions with the most of the window's `traps`, until at most `allowed` are left. Returns
-    /// whether there were any.
+    /// Removes the probes of the functions with the most of the window's `traps`, until at most
+    /// `allowed` are left. Returns whether there were any.
     pub(super) fn remove_hottest(
         &self,
         platform: &dyn Hands,

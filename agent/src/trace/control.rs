@@ -64,14 +64,12 @@ pub(crate) struct Tracer {
 }
 
 /// The error text if there is no tracing.
-const NO_TRACING: &str = "the guest does not allow tracing: the agent was given no memory for it at its guest's start, or its platform cannot write to the guest's code";
+const NO_TRACING: &str = "the guest does not allow tracing: the agent was given no memory for it \
+                          at its guest's start, or its platform cannot write to the guest's code";
 
 #[inline(never)]
 fn refused(code: u32, text: &str) -> Refused {
-    Refused {
-        code,
-        text: Text::from(text),
-    }
+    Refused { code, text: Text::from(text) }
 }
 
 /// Reads the code at `address`.
@@ -104,13 +102,11 @@ impl Tracer {
         let asked = (begin.functions as usize, begin.probes as usize);
         if asked.0 == 0 || asked.1 == 0 || asked.0 > room.0 || asked.1 > room.1 {
             let text = Text::format(format_args!(
-                "the agent's memory has room for 1 to {} functions and 1 to {} probes; asked for {} and {}: trace fewer functions, or give it more memory for traces",
+                "the agent's memory has room for 1 to {} functions and 1 to {} probes; asked for \
+                 {} and {}: trace fewer functions, or give it more memory for traces",
                 room.0 as u64, room.1 as u64, asked.0 as u64, asked.1 as u64
             ));
-            return Outcome::Refused(Refused {
-                code: refusal::BAD_TRACE,
-                text,
-            });
+            return Outcome::Refused(Refused { code: refusal::BAD_TRACE, text });
         }
         self.end(agent, trace_state::STOPPED, now_ns);
         // A handler of the last trace would count for this one.
@@ -128,9 +124,7 @@ impl Tracer {
         cells.flags.store(begin.flags, Ordering::Relaxed);
         cells.slow_ns.store(begin.slow_ns, Ordering::Relaxed);
         cells.probe_cycles.store(probe_cycles, Ordering::Relaxed);
-        cells
-            .max_cost_permille
-            .store(begin.max_cost_permille, Ordering::Relaxed);
+        cells.max_cost_permille.store(begin.max_cost_permille, Ordering::Relaxed);
         *self = Self {
             id: self.id + 1,
             state: trace_state::OPEN,
@@ -198,7 +192,8 @@ impl Tracer {
             decode_probes(message.count, message.payload, |probe| {
                 let function = trace.functions.get(probe.function as usize);
                 match function.filter(|_| probe.function < functions) {
-                    // Nothing of a function that is refused is set: neither a slot nor memory is spent on it.
+                    // Nothing of a function that is refused is set: neither a slot nor memory is
+                    // spent on it.
                     Some(function) if function.refusal().is_some() => {}
                     Some(function) => {
                         if let Err(reason) = trace.prepare(agent, &probe, number) {
@@ -217,7 +212,8 @@ impl Tracer {
         }
     }
 
-    /// Has the probes set by the next calls of [`advance`](Self::advance). Repeats the answer if they are set.
+    /// Has the probes set by the next calls of [`advance`](Self::advance). Repeats the answer if
+    /// they are set.
     #[inline(never)]
     pub(crate) fn arm(
         &mut self,
@@ -328,7 +324,8 @@ impl Tracer {
         })
     }
 
-    /// The totals of the functions from `first` on that were called, and the function that makes up each histogram.
+    /// The totals of the functions from `first` on that were called, and the function that makes up
+    /// each histogram.
     pub(crate) fn totals<'m>(
         &self,
         agent: &AnyAgent<'_, 'm>,
@@ -336,10 +333,7 @@ impl Tracer {
     ) -> impl Iterator<Item = (FunctionTotals, impl Fn(usize) -> u64 + use<'m>)> + use<'m> {
         let functions = self.all_functions(agent, first);
         functions.filter_map(|(index, cells)| {
-            let totals = FunctionTotals {
-                function: index,
-                ..cells.totals()
-            };
+            let totals = FunctionTotals { function: index, ..cells.totals() };
             let is_empty = totals.calls == 0 && totals.orphans == 0 && totals.flags == 0;
             (!is_empty).then_some((totals, move |bucket| cells.bucket(bucket)))
         })
@@ -355,7 +349,8 @@ impl Tracer {
         self.id
     }
 
-    /// Sets or removes the next probes, and ends a trace whose client is gone. Returns when to call it again.
+    /// Sets or removes the next probes, and ends a trace whose client is gone. Returns when to call
+    /// it again.
     pub(crate) fn advance(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
         let until_ns = self.asked_ns.saturating_add(PATIENCE_NS);
         if now_ns >= until_ns {
@@ -442,8 +437,8 @@ impl Tracer {
         self.id as u16
     }
 
-    /// The engine, if `id` is that of the trace. A request of the client that has begun the trace shows that it is not
-    /// gone.
+    /// The engine, if `id` is that of the trace. A request of the client that has begun the trace
+    /// shows that it is not gone.
     fn known<'a, 'm>(
         &mut self,
         agent: &'a AnyAgent<'_, 'm>,
@@ -478,29 +473,23 @@ impl Tracer {
         let mut text = Text::from(self.client.name.as_str());
         let _ = text
             .write_str(" is tracing; wait until it ends, at most 30 s after its client is gone");
-        Refused {
-            code: refusal::TRACING,
-            text,
-        }
+        Refused { code: refusal::TRACING, text }
     }
 
     fn fail(&mut self, text: &'static str) {
         self.fault = Some(text);
     }
 
-    /// Ends a trace that is under way: it counts nothing from now on. The next calls of [`advance`](Self::advance) remove
-    /// its probes.
+    /// Ends a trace that is under way: it counts nothing from now on. The next calls of
+    /// [`advance`](Self::advance) remove its probes.
     fn end(&mut self, agent: &AnyAgent<'_, '_>, state: u32, now_ns: u64) {
         if self.is_under_way()
             && let Some(trace) = &agent.trace
         {
             trace.change_phase(phase::COUNTING, phase::SET);
             let passed = agent.platform().cycles().wrapping_sub(self.started_cycles);
-            self.cost_permille = if self.state == trace_state::ARMED {
-                trace.whole_cost(passed)
-            } else {
-                0
-            };
+            self.cost_permille =
+                if self.state == trace_state::ARMED { trace.whole_cost(passed) } else { 0 };
             self.left = Left::RemoveAll(0);
             self.state = state;
             self.ended_ns = now_ns;
@@ -513,7 +502,8 @@ fn no_trace(id: u64) -> Refused {
     Refused {
         code: refusal::NO_TRACE,
         text: Text::format(format_args!(
-            "there is no trace {id}; it was replaced by another one, or its client was gone too long"
+            "there is no trace {id}; it was replaced by another one, or its client was gone too \
+             long"
         )),
     }
 }
@@ -590,10 +580,7 @@ impl<'m> Trace<'m> {
             }
             Some(cells) => cells,
             None => {
-                let place = Place {
-                    address,
-                    bytes: probe.instruction,
-                };
+                let place = Place { address, bytes: probe.instruction };
                 if self.probes.is_full() {
                     return Err(trace_refusal::NO_ROOM);
                 }
@@ -622,7 +609,8 @@ impl<'m> Trace<'m> {
         Ok(())
     }
 
-    /// Whether another probe lies inside of this instruction, or the instruction inside of another probe's.
+    /// Whether another probe lies inside of this instruction, or the instruction inside of another
+    /// probe's.
     fn overlaps(&self, address: u64, length: usize) -> bool {
         let is_used = |probe: &ProbeCells| probe.role().state != State::Removed;
         let mut inside = (1..length as u64).filter_map(|offset| self.probes.find(address + offset));
@@ -641,8 +629,8 @@ impl<'m> Trace<'m> {
         self.probes.all().filter(is_set).count() as u32
     }
 
-    /// Sets at most [`STEP`] prepared probes of functions that are not refused, beginning at the probe `from`. Returns where
-    /// to continue, if any are left.
+    /// Sets at most [`STEP`] prepared probes of functions that are not refused, beginning at the
+    /// probe `from`. Returns where to continue, if any are left.
     #[inline(never)]
     fn set_some(&self, agent: &AnyAgent<'_, '_>, from: usize) -> Option<usize> {
         let platform = agent.platform();
@@ -663,10 +651,7 @@ impl<'m> Trace<'m> {
             }
             left -= 1;
             self.cells.setting.store(probe.address(), Ordering::SeqCst);
-            let set = Role {
-                state: State::Set,
-                ..role
-            };
+            let set = Role { state: State::Set, ..role };
             probe.set_role(set);
             if !platform.write_code(probe.address(), &[BREAKPOINT]) {
                 let state = State::Removed;
@@ -674,9 +659,9 @@ impl<'m> Trace<'m> {
                 let code = agent.code().code(probe.address()).unwrap_or(0);
                 function.refuse(trace_refusal::NOT_WRITABLE, code);
             }
-            // A crash on another vCPU may have looked at this probe before it was set, or removed it before the breakpoint
-            // was written. The fence: either it finds the probe set, after the breakpoint was written, or its phase is seen
-            // here.
+            // A crash on another vCPU may have looked at this probe before it was set, or removed
+            // it before the breakpoint was written. The fence: either it finds the probe set, after
+            // the breakpoint was written, or its phase is seen here.
             fence(Ordering::SeqCst);
             if self.cells.phase.load(Ordering::SeqCst) != phase::SET {
                 probe.set_role(set);

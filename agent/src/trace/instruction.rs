@@ -1,10 +1,11 @@
 //! The instructions that a probe may replace.
 //!
-//! An instruction at a probe is either a transfer of control, which the handler emulates, or one that runs as a copy
-//! in a slot. Copies are accepted by a list: the decoder knows the length of each accepted instruction and its
-//! displacement from the program counter, whatever a client says, and refuses all others. It refuses instructions that
-//! name their own address (`syscall`, `xbegin`, `loop`), that change the processor's state so that the jump behind the
-//! copy matters (`sti`, `mov %ss`, `popf`), and that are rarely met at an entry (EVEX, far transfers).
+//! An instruction at a probe is either a transfer of control, which the handler emulates, or one
+//! that runs as a copy in a slot. Copies are accepted by a list: the decoder knows the length of
+//! each accepted instruction and its displacement from the program counter, whatever a client says,
+//! and refuses all others. It refuses instructions that name their own address (`syscall`,
+//! `xbegin`, `loop`), that change the processor's state so that the jump behind the copy matters
+//! (`sti`, `mov %ss`, `popf`), and that are rarely met at an entry (EVEX, far transfers).
 //!
 //! Encodings: Intel's manual, volume 2, appendix A.
 
@@ -13,8 +14,8 @@ use unikprof_proto::trace::MAX_INSTRUCTION;
 /// What the handler does with an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Continue in a slot with a copy. `displacement` is the offset of a 32-bit displacement from the program counter;
-    /// 0: there is none.
+    /// Continue in a slot with a copy. `displacement` is the offset of a 32-bit displacement from
+    /// the program counter; 0: there is none.
     Copy { displacement: u8 },
     /// Continue in a slot that pushes the original return address and jumps to the target.
     Call { relative: i32 },
@@ -60,7 +61,8 @@ enum Rest {
 /// REX.W: operands of 64 bits.
 const WIDE: u8 = 8;
 
-/// Decodes the instruction at the start of `bytes`; `None` if it cannot be replaced by a probe or is cut.
+/// Decodes the instruction at the start of `bytes`; `None` if it cannot be replaced by a probe or
+/// is cut.
 #[inline(never)]
 pub(crate) fn decode(bytes: &[u8]) -> Option<Instruction> {
     let bytes = bytes.get(..bytes.len().min(MAX_INSTRUCTION))?;
@@ -84,29 +86,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Instruction> {
         opcode = cursor.byte()?;
     }
     let transfer = match opcode {
-        0x70..=0x7f => Some(Operation::Branch {
-            condition: opcode & 0xf,
-            relative: cursor.signed_byte()?,
-        }),
-        0xc2 => Some(Operation::Return {
-            pop: u16::from_le_bytes([cursor.byte()?, cursor.byte()?]),
-        }),
+        0x70..=0x7f => {
+            Some(Operation::Branch { condition: opcode & 0xf, relative: cursor.signed_byte()? })
+        }
+        0xc2 => {
+            Some(Operation::Return { pop: u16::from_le_bytes([cursor.byte()?, cursor.byte()?]) })
+        }
         0xc3 => Some(Operation::Return { pop: 0 }),
-        0xe8 => Some(Operation::Call {
-            relative: cursor.signed_word()?,
-        }),
-        0xe9 => Some(Operation::Jump {
-            relative: cursor.signed_word()?,
-        }),
-        0xeb => Some(Operation::Jump {
-            relative: cursor.signed_byte()?,
-        }),
+        0xe8 => Some(Operation::Call { relative: cursor.signed_word()? }),
+        0xe9 => Some(Operation::Jump { relative: cursor.signed_word()? }),
+        0xeb => Some(Operation::Jump { relative: cursor.signed_byte()? }),
         0x0f if matches!(cursor.peek(), Some(0x80..=0x8f)) => {
             let condition = cursor.byte()? & 0xf;
-            Some(Operation::Branch {
-                condition,
-                relative: cursor.signed_word()?,
-            })
+            Some(Operation::Branch { condition, relative: cursor.signed_word()? })
         }
         0xff if cursor.extension() == Some(4) => {
             cursor.operand()?;
@@ -143,7 +135,8 @@ fn copied(opcode: u8, prefixes: Prefixes, cursor: &mut Cursor<'_>) -> Option<Ope
             }
         }
         0xc4 | 0xc5 => vex(opcode, prefixes, cursor)?,
-        // `enter` with nested levels copies from memory that it may have written before it was interrupted.
+        // `enter` with nested levels copies from memory that it may have written before it was
+        // interrupted.
         0xc8 if cursor.bytes.get(cursor.at + 2) != Some(&0) => return None,
         _ => first_map(opcode, prefixes, cursor.extension())?,
     };
@@ -152,18 +145,12 @@ fn copied(opcode: u8, prefixes: Prefixes, cursor: &mut Cursor<'_>) -> Option<Ope
         Rest::Modrm(immediate) => (cursor.operand()?, immediate),
     };
     cursor.skip(immediate)?;
-    Some(Operation::Copy {
-        displacement: u8::try_from(displacement).ok()?,
-    })
+    Some(Operation::Copy { displacement: u8::try_from(displacement).ok()? })
 }
 
 /// The opcodes of one byte.
 fn first_map(opcode: u8, prefixes: Prefixes, extension: Option<u8>) -> Option<Rest> {
-    let word = if prefixes.short && prefixes.rex & WIDE == 0 {
-        2
-    } else {
-        4
-    };
+    let word = if prefixes.short && prefixes.rex & WIDE == 0 { 2 } else { 4 };
     Some(match opcode {
         0x00..=0x3f => match opcode & 7 {
             0..=3 => Rest::Modrm(0),
@@ -247,7 +234,8 @@ fn vex(opcode: u8, prefixes: Prefixes, cursor: &mut Cursor<'_>) -> Option<Rest> 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TrapFrame {
-    /// The general registers in the order of their encodings: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    /// The general registers in the order of their encodings: rax, rcx, rdx, rbx, rsp, rbp, rsi,
+    /// rdi, r8 to r15.
     pub registers: [u64; 16],
     /// The program counter that the processor has saved, which is the address after the breakpoint.
     pub pc: u64,
@@ -308,10 +296,7 @@ pub(crate) fn indirect_target(
     if mode == 3 {
         return Some(frame.register(low | base_bit));
     }
-    let mut cursor = Cursor {
-        bytes,
-        at: opcode + 2,
-    };
+    let mut cursor = Cursor { bytes, at: opcode + 2 };
     let mut base = Some(low | base_bit);
     let mut place = 0_u64;
     let mut has_word = mode == 2;
@@ -381,7 +366,8 @@ impl Cursor<'_> {
         self.peek().map(|modrm| modrm >> 3 & 7)
     }
 
-    /// Skips a ModRM byte and its operand; returns the offset of a displacement from the program counter, or 0.
+    /// Skips a ModRM byte and its operand; returns the offset of a displacement from the program
+    /// counter, or 0.
     fn operand(&mut self) -> Option<usize> {
         let modrm = self.byte()?;
         let (mode, low) = (modrm >> 6, modrm & 7);

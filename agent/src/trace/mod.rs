@@ -1,9 +1,10 @@
 //! Tracing: each call of chosen functions, with its duration, by breakpoints in the guest's code.
 //!
-//! A *probe* replaces the first byte of an instruction by `int3`, at a function's entry and at each of its exits. The
-//! guest's breakpoint handler calls [`Agent::on_breakpoint`], which finds the probe by its address, pushes to or pops
-//! from the stack's shadow stack, counts, and lets the guest continue: in a slot with a copy of the instruction, or,
-//! after a transfer of control, at its target. Return addresses are never replaced.
+//! A *probe* replaces the first byte of an instruction by `int3`, at a function's entry and at each
+//! of its exits. The guest's breakpoint handler calls [`Agent::on_breakpoint`], which finds the
+//! probe by its address, pushes to or pops from the stack's shadow stack, counts, and lets the
+//! guest continue: in a slot with a copy of the instruction, or, after a transfer of control, at
+//! its target. Return addresses are never replaced.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -19,13 +20,14 @@
 //! | `control` | the trace that exists, and its setting and removal, for the service |
 //!
 //! Why: docs/decisions.md#breakpoints-and-slots, docs/decisions.md#what-is-accepted-is-listed,
-//! docs/decisions.md#probes-stay-in-the-table, docs/decisions.md#probes-are-set-and-removed-in-steps,
-//! docs/decisions.md#calls-are-paired-by-stack-pointer,
-//! docs/decisions.md#the-handler-is-rehearsed, docs/decisions.md#costs-are-bounded-in-the-handler.
+//! docs/decisions.md#probes-stay-in-the-table,
+//! docs/decisions.md#probes-are-set-and-removed-in-steps,
+//! docs/decisions.md#calls-are-paired-by-stack-pointer, docs/decisions.md#the-handler-is-rehearsed,
+//! docs/decisions.md#costs-are-bounded-in-the-handler.
 //!
-//! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point. It calls these
-//! methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack` and `traced_blocked_ns`. No probe may be set in
-//! their code.
+//! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point.
+//! It calls these methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack` and
+//! `traced_blocked_ns`. No probe may be set in their code.
 
 mod breakpoint;
 mod budget;
@@ -76,7 +78,8 @@ pub(crate) struct Trace<'m> {
     handler: Handler,
 }
 
-/// The handler of an agent whose platform's type is not known here. The first argument is the agent.
+/// The handler of an agent whose platform's type is not known here. The first argument is the
+/// agent.
 type Handler = fn(*const (), &mut TrapFrame) -> Breakpoint;
 
 /// What all vCPUs share. All counts are since the trace began.
@@ -90,7 +93,8 @@ struct TraceCells {
     flags: AtomicU32,
     /// See [`phase`].
     phase: AtomicU32,
-    /// See [`TraceBegin::max_cost_permille`](unikprof_proto::message::TraceBegin::max_cost_permille).
+    /// See
+    /// [`TraceBegin::max_cost_permille`](unikprof_proto::message::TraceBegin::max_cost_permille).
     max_cost_permille: AtomicU32,
     /// The bit of the rehearsal that is under way; 0: none.
     rehearsal: AtomicU32,
@@ -107,8 +111,8 @@ struct TraceCells {
     slow_ns: AtomicU64,
     /// The cost of a breakpoint without its handler, in cycles.
     probe_cycles: AtomicU64,
-    /// The beginning of the window over which the cost is measured: the time, the cycle counter, and what was counted.
-    /// Time 0: there is none.
+    /// The beginning of the window over which the cost is measured: the time, the cycle counter,
+    /// and what was counted. Time 0: there is none.
     window_ns: AtomicU64,
     window_start: AtomicU64,
     window_traps: AtomicU64,
@@ -123,8 +127,9 @@ struct TraceCells {
     cycles: AtomicU64,
 }
 
-/// What a trace does at present. All of its probes begin and cease to count at one moment, so that a call whose entry was
-/// counted misses its exit only if it is open at the end. The service alone leaves [`NONE`](phase::NONE).
+/// What a trace does at present. All of its probes begin and cease to count at one moment, so that
+/// a call whose entry was counted misses its exit only if it is open at the end. The service alone
+/// leaves [`NONE`](phase::NONE).
 mod phase {
     /// No probe is set.
     pub(super) const NONE: u32 = 0;
@@ -133,20 +138,12 @@ mod phase {
     pub(super) const COUNTING: u32 = 2;
 }
 
-/// The size of a memory block, of any alignment, for tracing `functions` functions at a time, at most
-/// [`MAX_FUNCTIONS`], with calls open on `stacks` stacks of the guest, at most 255. See
+/// The size of a memory block, of any alignment, for tracing `functions` functions at a time, at
+/// most [`MAX_FUNCTIONS`], with calls open on `stacks` stacks of the guest, at most 255. See
 /// [`Agent::with_trace`](crate::Agent::with_trace).
 pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
-    let functions = if functions > MAX_FUNCTIONS {
-        MAX_FUNCTIONS
-    } else {
-        functions
-    };
-    let stacks = if stacks > MAX_STACKS {
-        MAX_STACKS
-    } else {
-        stacks
-    };
+    let functions = if functions > MAX_FUNCTIONS { MAX_FUNCTIONS } else { functions };
+    let stacks = if stacks > MAX_STACKS { MAX_STACKS } else { stacks };
     size_of::<TraceCells>()
         + functions * size_of::<FunctionCells>()
         + probe_bytes(functions * PROBES_EACH)
@@ -158,8 +155,8 @@ pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
         + 12 * align_of::<FunctionCells>()
 }
 
-/// What setting and removing probes needs of a platform. The table of these methods leads to no others: the breakpoint
-/// handler uses it too, and must not reach those that are not bounded.
+/// What setting and removing probes needs of a platform. The table of these methods leads to no
+/// others: the breakpoint handler uses it too, and must not reach those that are not bounded.
 trait Hands {
     fn now_ns(&self) -> u64;
     fn cycles(&self) -> u64;
@@ -209,7 +206,8 @@ impl<'m> Trace<'m> {
         })
     }
 
-    /// Whether the service is setting the probe at `address`, and may write its breakpoint after a crash has removed it.
+    /// Whether the service is setting the probe at `address`, and may write its breakpoint after a
+    /// crash has removed it.
     fn is_setting(&self, address: u64) -> bool {
         self.cells.setting.load(Ordering::SeqCst) == address
     }
@@ -221,15 +219,12 @@ impl<'m> Trace<'m> {
         let is_restored =
             role.state != State::Set || platform.write_code(probe.address(), &[probe.first_byte()]);
         if is_restored {
-            probe.set_role(probes::Role {
-                state: State::Removed,
-                ..role
-            });
+            probe.set_role(probes::Role { state: State::Removed, ..role });
         }
     }
 
-    /// Removes at most `most` set probes, beginning at the probe `from`: all, or only those of refused functions. Returns
-    /// where to continue, if any are left.
+    /// Removes at most `most` set probes, beginning at the probe `from`: all, or only those of
+    /// refused functions. Returns where to continue, if any are left.
     #[inline(never)]
     fn remove_some(
         &self,
@@ -257,7 +252,8 @@ impl<'m> Trace<'m> {
         None
     }
 
-    /// Replaces the breakpoints of probes in code that was read at `start` by the bytes that they replaced.
+    /// Replaces the breakpoints of probes in code that was read at `start` by the bytes that they
+    /// replaced.
     pub(crate) fn restore_bytes(&self, start: u64, bytes: &mut [u8]) {
         for (address, byte) in (start..).zip(bytes) {
             if *byte == BREAKPOINT
@@ -273,42 +269,37 @@ impl<'m> Trace<'m> {
 pub(crate) const BREAKPOINT: u8 = 0xcc;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// Gives the agent a memory block for tracing, which allows it: a client with the role `trace`, or any client of an
-    /// open agent, may then set breakpoints in the guest's code. [`trace_bytes`] returns the size for a number of
-    /// functions and of `stacks`, the guest's stacks on which traced functions may be open at a time.
+    /// Gives the agent a memory block for tracing, which allows it: a client with the role `trace`,
+    /// or any client of an open agent, may then set breakpoints in the guest's code.
+    /// [`trace_bytes`] returns the size for a number of functions and of `stacks`, the guest's
+    /// stacks on which traced functions may be open at a time.
     ///
-    /// The guest must call [`on_breakpoint`](Self::on_breakpoint) in its breakpoint handler before a client connects.
-    /// There is no tracing without a block, if it is too small, or if the platform does not
-    /// [write code](Platform::write_code).
+    /// The guest must call [`on_breakpoint`](Self::on_breakpoint) in its breakpoint handler before
+    /// a client connects. There is no tracing without a block, if it is too small, or if the
+    /// platform does not [write code](Platform::write_code).
     #[must_use]
     pub fn with_trace(mut self, block: &'m mut [MaybeUninit<u8>], stacks: usize) -> Self {
         // What is there already. Not in a slot: an earlier agent may have used it.
-        let may_write = self
-            .platform()
-            .write_code(slots::own_address(), &[BREAKPOINT]);
+        let may_write = self.platform().write_code(slots::own_address(), &[BREAKPOINT]);
         self.trace = Trace::in_block(block, stacks, rehearsal::handler::<P>).filter(|_| may_write);
         self
     }
 }
 
 impl<P: Platform + ?Sized> Agent<'_, P> {
-    /// The address that `pc` stands for: that of the original instruction if `pc` lies in a slot of the agent, otherwise
-    /// `pc` itself. For fault handlers that look at the instruction, and for logs.
+    /// The address that `pc` stands for: that of the original instruction if `pc` lies in a slot of
+    /// the agent, otherwise `pc` itself. For fault handlers that look at the instruction, and for
+    /// logs.
     #[inline]
     pub fn original_pc(&self, pc: u64) -> u64 {
         let trace = self.trace.as_ref();
-        trace
-            .and_then(|trace| trace.slots.original(pc))
-            .unwrap_or(pc)
+        trace.and_then(|trace| trace.slots.original(pc)).unwrap_or(pc)
     }
 
     /// The registers with the [original](Self::original_pc) program counter.
     #[inline]
     pub(crate) fn original(&self, registers: &Registers) -> Registers {
-        Registers {
-            pc: self.original_pc(registers.pc),
-            ..*registers
-        }
+        Registers { pc: self.original_pc(registers.pc), ..*registers }
     }
 
     /// Whether the agent has memory for traces and can write the guest's code.
@@ -325,8 +316,8 @@ impl<P: Platform + ?Sized> Agent<'_, P> {
 }
 
 impl<P: Platform> Agent<'_, P> {
-    /// Removes all probes at once, for a guest that crashes, or whose agent is stopped. A trace that is under way counts
-    /// nothing from now on.
+    /// Removes all probes at once, for a guest that crashes, or whose agent is stopped. A trace
+    /// that is under way counts nothing from now on.
     pub fn stop_tracing(&self) {
         let agent: &AnyAgent<'_, '_> = self;
         agent.remove_probes();
@@ -334,7 +325,8 @@ impl<P: Platform> Agent<'_, P> {
 }
 
 impl AnyAgent<'_, '_> {
-    /// Removes all probes. A service that is setting them meanwhile, on another vCPU, sees the phase, and sets no more.
+    /// Removes all probes. A service that is setting them meanwhile, on another vCPU, sees the
+    /// phase, and sets no more.
     pub(crate) fn remove_probes(&self) {
         if let Some(trace) = &self.trace {
             trace.cells.phase.store(phase::NONE, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! The table of probes.
 //!
-//! A probe stays in the table for the guest's whole life: a breakpoint may arrive long after its removal, on a vCPU that
-//! was preempted between the breakpoint and the handler. Its address and instruction never change; one word, which is
-//! replaced as a whole, says what it is at present.
+//! A probe stays in the table for the guest's whole life: a breakpoint may arrive long after its
+//! removal, on a vCPU that was preempted between the breakpoint and the handler. Its address and
+//! instruction never change; one word, which is replaced as a whole, says what it is at present.
 
 use core::mem::MaybeUninit;
 
@@ -72,8 +72,8 @@ pub(super) struct Place<'b> {
 pub(super) struct ProbeCells {
     address: AtomicU64,
     role: AtomicU64,
-    /// The operation's number in bits 0 to 7, the instruction's length in bits 8 to 15, the first operand in bits 16 to
-    /// 31 and the second one in bits 32 to 63.
+    /// The operation's number in bits 0 to 7, the instruction's length in bits 8 to 15, the first
+    /// operand in bits 16 to 31 and the second one in bits 32 to 63.
     operation: AtomicU64,
     /// The instruction.
     bytes: [AtomicU64; 2],
@@ -96,13 +96,7 @@ impl Execution {
             Operation::Copy { .. } | Operation::Call { .. } => return None,
             Operation::Return { pop } => Self::Return { pop },
             Operation::Jump { relative } => Self::Jump { relative },
-            Operation::Branch {
-                condition,
-                relative,
-            } => Self::Branch {
-                condition,
-                relative,
-            },
+            Operation::Branch { condition, relative } => Self::Branch { condition, relative },
             Operation::Indirect => Self::Indirect,
         })
     }
@@ -112,10 +106,7 @@ impl Execution {
             Self::Slot(slot) => (0, 0, slot),
             Self::Return { pop } => (1, pop, 0),
             Self::Jump { relative } => (2, 0, relative as u32),
-            Self::Branch {
-                condition,
-                relative,
-            } => (3, condition.into(), relative as u32),
+            Self::Branch { condition, relative } => (3, condition.into(), relative as u32),
             Self::Indirect => (4, 0, 0),
         };
         u64::from(number)
@@ -129,13 +120,8 @@ impl Execution {
         let execution = match word as u8 {
             0 => Self::Slot(second),
             1 => Self::Return { pop: first },
-            2 => Self::Jump {
-                relative: second as i32,
-            },
-            3 => Self::Branch {
-                condition: first as u8,
-                relative: second as i32,
-            },
+            2 => Self::Jump { relative: second as i32 },
+            3 => Self::Branch { condition: first as u8, relative: second as i32 },
             _ => Self::Indirect,
         };
         (execution, (word >> 8) as u8)
@@ -145,10 +131,7 @@ impl Execution {
 impl ProbeCells {
     /// A probe that is not set, and not in the table.
     pub(super) fn removed(address: u64) -> Self {
-        Self {
-            address: AtomicU64::new(address),
-            ..Self::default()
-        }
+        Self { address: AtomicU64::new(address), ..Self::default() }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -159,7 +142,8 @@ impl ProbeCells {
         Role::from_word(self.role.load(Ordering::SeqCst))
     }
 
-    /// SeqCst: a handler that counts itself in before it reads the role either finds the new one, or is waited for.
+    /// SeqCst: a handler that counts itself in before it reads the role either finds the new one,
+    /// or is waited for.
     pub(super) fn set_role(&self, role: Role) {
         self.role.store(role.to_word(), Ordering::SeqCst);
     }
@@ -197,7 +181,8 @@ impl ProbeCells {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probes<'m> {
     cells: &'m [ProbeCells],
-    /// A hash table of numbers of probes, counted from 1; 0: a free place. More than half of it is free.
+    /// A hash table of numbers of probes, counted from 1; 0: a free place. More than half of it is
+    /// free.
     index: &'m [AtomicU32],
     used: &'m AtomicU32,
 }
@@ -261,14 +246,10 @@ impl<'m> Probes<'m> {
         let probe = self.cells.get(used as usize)?;
         let mut bytes = [0; 16];
         let length = usize::from(instruction.length).min(MAX_INSTRUCTION);
-        bytes
-            .get_mut(..length)?
-            .copy_from_slice(place.bytes.get(..length)?);
+        bytes.get_mut(..length)?.copy_from_slice(place.bytes.get(..length)?);
         let (low, high) = bytes.split_at(8);
         for (cell, half) in probe.bytes.iter().zip([low, high]) {
-            let word = half
-                .first_chunk()
-                .map_or(0, |half| u64::from_le_bytes(*half));
+            let word = half.first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
             cell.store(word, Ordering::Relaxed);
         }
         let word = execution.to_word(instruction.length);

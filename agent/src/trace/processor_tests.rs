@@ -1,5 +1,5 @@
-//! Every accepted instruction, executed by the processor at its place, and by a slot or the emulation: the registers,
-//! the flags, the memory, and any fault must be the same.
+//! Every accepted instruction, executed by the processor at its place, and by a slot or the
+//! emulation: the registers, the flags, the memory, and any fault must be the same.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 extern crate std;
@@ -47,14 +47,8 @@ struct Shared {
     mxcsr: u32,
 }
 
-static mut SHARED: Shared = Shared {
-    host_sp: 0,
-    pc: 0,
-    flags: 0,
-    registers: [0; 16],
-    signal: 0,
-    mxcsr: 0x1f80,
-};
+static mut SHARED: Shared =
+    Shared { host_sp: 0, pc: 0, flags: 0, registers: [0; 16], signal: 0, mxcsr: 0x1f80 };
 
 global_asm!(
     ".text",
@@ -157,10 +151,7 @@ impl Machine {
             assert_ne!(base, libc::MAP_FAILED);
             let base = base.cast::<u8>();
             for gap in [CODE, CODE + PAGE + DATA] {
-                assert_eq!(
-                    libc::mprotect(base.add(gap).cast(), PAGE, libc::PROT_NONE),
-                    0
-                );
+                assert_eq!(libc::mprotect(base.add(gap).cast(), PAGE, libc::PROT_NONE), 0);
             }
             base
         };
@@ -170,28 +161,17 @@ impl Machine {
             ss_flags: 0,
             ss_size: alternate.len(),
         };
-        // SAFETY: the stack lives as long as the machine; the handler has the type that SA_SIGINFO needs.
+        // SAFETY: the stack lives as long as the machine; the handler has the type that SA_SIGINFO
+        // needs.
         unsafe {
-            assert_eq!(
-                libc::sigaltstack(&raw const stack, core::ptr::null_mut()),
-                0
-            );
+            assert_eq!(libc::sigaltstack(&raw const stack, core::ptr::null_mut()), 0);
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             // None should trap; one that does is named.
-            let signals = [
-                libc::SIGILL,
-                libc::SIGSEGV,
-                libc::SIGFPE,
-                libc::SIGBUS,
-                libc::SIGTRAP,
-            ];
+            let signals = [libc::SIGILL, libc::SIGSEGV, libc::SIGFPE, libc::SIGBUS, libc::SIGTRAP];
             for signal in signals {
-                assert_eq!(
-                    libc::sigaction(signal, &raw const action, core::ptr::null_mut()),
-                    0
-                );
+                assert_eq!(libc::sigaction(signal, &raw const action, core::ptr::null_mut()), 0);
             }
         }
         let mut machine = Self {
@@ -298,10 +278,9 @@ impl Machine {
                 read(start.registers[4])
             }
             Operation::Jump { relative } => jump(relative),
-            Operation::Branch {
-                condition,
-                relative,
-            } if is_taken(condition, start.flags) => jump(relative),
+            Operation::Branch { condition, relative } if is_taken(condition, start.flags) => {
+                jump(relative)
+            }
             Operation::Branch { .. } => next,
             Operation::Indirect => indirect_target(bytes, address, &start, read).unwrap(),
         };
@@ -312,23 +291,12 @@ impl Machine {
             probed.pc = address;
         }
         if native != probed {
-            let differs = native
-                .data
-                .iter()
-                .zip(&probed.data)
-                .position(|(a, b)| a != b);
-            let (native, probed) = (
-                Ended {
-                    data: Vec::new(),
-                    ..native
-                },
-                Ended {
-                    data: Vec::new(),
-                    ..probed
-                },
-            );
+            let differs = native.data.iter().zip(&probed.data).position(|(a, b)| a != b);
+            let (native, probed) =
+                (Ended { data: Vec::new(), ..native }, Ended { data: Vec::new(), ..probed });
             panic!(
-                "{bytes:x?} {instruction:?}\nprocessor {native:x?}\nprobe     {probed:x?}\ndata differs at {differs:?}"
+                "{bytes:x?} {instruction:?}\nprocessor {native:x?}\nprobe     {probed:x?}\ndata \
+                 differs at {differs:?}"
             );
         }
     }
@@ -380,11 +348,8 @@ fn operands() -> Vec<Vec<u8>> {
         };
         if mode != 3 && low == 4 {
             for sib in [0x24, 0x25, 0x20, 0x65, 0x6c, 0xe4] {
-                let absolute: &[u8] = if mode == 0 && sib & 7 == 5 {
-                    &[0x40, 0, 0, 0]
-                } else {
-                    displacement
-                };
+                let absolute: &[u8] =
+                    if mode == 0 && sib & 7 == 5 { &[0x40, 0, 0, 0] } else { displacement };
                 all.push([&[modrm, sib][..], absolute].concat());
             }
         } else if mode == 0 && low == 5 {
@@ -425,10 +390,8 @@ fn is_left_out(instruction: &iced_x86::Instruction) -> bool {
             | Frstor
     );
     // They change what the test's own process relies on.
-    let harms = matches!(
-        mnemonic,
-        Xrstor | Xrstor64 | Fxrstor | Fxrstor64 | Fldcw | Ldmxcsr | Vldmxcsr
-    );
+    let harms =
+        matches!(mnemonic, Xrstor | Xrstor64 | Fxrstor | Fxrstor64 | Fldcw | Ldmxcsr | Vldmxcsr);
     // They write far from their operand's address, to where the test itself may have its stack.
     let far = matches!(mnemonic, Bts | Btr | Btc)
         && instruction.op0_kind() == OpKind::Memory
@@ -441,8 +404,8 @@ fn is_left_out(instruction: &iced_x86::Instruction) -> bool {
     repeats || far || varies || harms || matches!(segment, Register::FS | Register::GS)
 }
 
-/// Each accepted encoding behaves as by the processor, whatever its operands are. Also compares the decoder with another
-/// one.
+/// Each accepted encoding behaves as by the processor, whatever its operands are. Also compares the
+/// decoder with another one.
 #[test]
 fn every_accepted_instruction_behaves_as_by_the_processor() {
     let mut machine = Machine::new();
@@ -481,10 +444,7 @@ fn every_accepted_instruction_behaves_as_by_the_processor() {
             }
         }
     }
-    std::eprintln!(
-        "{accepted} encodings accepted, {ran} run, {} instructions",
-        codes.len()
-    );
+    std::eprintln!("{accepted} encodings accepted, {ran} run, {} instructions", codes.len());
     assert!(accepted > 1_000_000 && ran > 10_000, "{accepted} {ran}");
 }
 
@@ -503,8 +463,8 @@ fn lead_into_code(bytes: &mut [u8], found: Instruction) {
     }
 }
 
-/// Whether the target that an emulated indirect jump reads leads into the code. A jump to what is no address faults at
-/// its target instead.
+/// Whether the target that an emulated indirect jump reads leads into the code. A jump to what is
+/// no address faults at its target instead.
 fn reads_any(
     decoded: &iced_x86::Instruction,
     found: Instruction,
@@ -533,8 +493,8 @@ fn kind(decoded: &iced_x86::Instruction) -> (bool, bool, bool) {
     (is_memory, uses_stack, decoded.is_ip_rel_memory_operand())
 }
 
-/// Asserts that another decoder finds the same instruction; `None` if it finds none, which then is undefined on some
-/// processors.
+/// Asserts that another decoder finds the same instruction; `None` if it finds none, which then is
+/// undefined on some processors.
 fn agrees(bytes: &[u8], found: Instruction, address: u64) -> Option<iced_x86::Instruction> {
     let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
     let decoded = decoder.decode();
@@ -545,11 +505,8 @@ fn agrees(bytes: &[u8], found: Instruction, address: u64) -> Option<iced_x86::In
     let is_right = match found.operation {
         Operation::Copy { displacement } => {
             let offsets = decoder.get_constant_offsets(&decoded);
-            let other = if decoded.is_ip_rel_memory_operand() {
-                offsets.displacement_offset()
-            } else {
-                0
-            };
+            let other =
+                if decoded.is_ip_rel_memory_operand() { offsets.displacement_offset() } else { 0 };
             usize::from(displacement) == other && decoded.flow_control() == FlowControl::Next
         }
         Operation::Call { .. } => decoded.flow_control() == FlowControl::Call,

@@ -1,9 +1,10 @@
-//! The rehearsal: before a trace begins, the agent runs its handler once outside of a breakpoint, with all probes set.
-//! A function whose probe that meets is called by the handler itself. A breakpoint in it would call the handler without
-//! end, so it is not traced.
+//! The rehearsal: before a trace begins, the agent runs its handler once outside of a breakpoint,
+//! with all probes set. A function whose probe that meets is called by the handler itself. A
+//! breakpoint in it would call the handler without end, so it is not traced.
 //!
-//! Meanwhile a breakpoint only notes that it was met, without a call of the platform, and its instruction is executed.
-//! An interrupt can meet probes during a rehearsal, too; therefore there are several, and each must meet the function.
+//! Meanwhile a breakpoint only notes that it was met, without a call of the platform, and its
+//! instruction is executed. An interrupt can meet probes during a rehearsal, too; therefore there
+//! are several, and each must meet the function.
 #![allow(unsafe_code)]
 
 use unikprof_proto::code::trace_refusal;
@@ -32,14 +33,15 @@ const STACK_BYTES: u64 = 64 << 10;
 
 /// [`Agent::on_breakpoint`] of an agent on the platform `P`.
 pub(super) fn handler<P: Platform>(agent: *const (), frame: &mut TrapFrame) -> Breakpoint {
-    // SAFETY: `run` passes the agent that this function was chosen for. Its lifetime is that of its memory, which
-    // `on_breakpoint` does not keep.
+    // SAFETY: `run` passes the agent that this function was chosen for. Its lifetime is that of its
+    // memory, which `on_breakpoint` does not keep.
     let agent = unsafe { &*agent.cast::<Agent<'_, P>>() };
     agent.on_breakpoint(frame)
 }
 
 impl Trace<'_> {
-    /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are set, and count nothing.
+    /// Runs the rehearsals, and refuses the functions that the handler calls. All probes are set,
+    /// and count nothing.
     pub(super) fn rehearse(&self, agent: &AnyAgent<'_, '_>) {
         let cells = self.cells;
         for round in 0..TIMES {
@@ -71,10 +73,7 @@ impl Trace<'_> {
         ));
         // What the removal of probes writes.
         let _ = platform.write_code(slots::own_address(), &[super::BREAKPOINT]);
-        let mut frame = TrapFrame {
-            pc: slots::own_address() + 1,
-            ..TrapFrame::default()
-        };
+        let mut frame = TrapFrame { pc: slots::own_address() + 1, ..TrapFrame::default() };
         frame.set_sp(sp);
         let _ = (self.handler)(core::ptr::from_ref(agent).cast(), &mut frame);
     }
@@ -90,8 +89,9 @@ impl Trace<'_> {
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The handler's part in a rehearsal: everything that it does at an entry and an exit, and what it does seldom. What it
-    /// counts is forgotten before the trace begins; its ring records have the trace number 0.
+    /// The handler's part in a rehearsal: everything that it does at an entry and an exit, and what
+    /// it does seldom. What it counts is forgotten before the trace begins; its ring records have
+    /// the trace number 0.
     #[cold]
     #[inline(never)]
     pub(super) fn rehearse(&self, trace: &Trace<'m>, frame: &mut TrapFrame) {
@@ -101,20 +101,13 @@ impl<'m, P: Platform> Agent<'m, P> {
             function: 0,
             kind: probe_kind::ENTRY | probe_kind::EXIT,
         };
-        let place = CallStack {
-            id: 1,
-            end: frame.sp().wrapping_add(64),
-        };
+        let place = CallStack { id: 1, end: frame.sp().wrapping_add(64) };
         for (enters, leaves) in [(true, false), (false, true)] {
             self.count_call_on(trace, role, 0, place, frame.sp(), enters, leaves);
         }
         let taken = (0..16).filter(|condition| is_taken(*condition, frame.flags));
         let target = indirect_target(&[0xff, 0x64, 0x24, 0x08], 0, frame, |place| place);
-        core::hint::black_box((
-            taken.count(),
-            target,
-            self.is_outside(trace, role, frame.pc),
-        ));
+        core::hint::black_box((taken.count(), target, self.is_outside(trace, role, frame.pc)));
         self.rehearse_slow(trace, role, place);
         let platform = self.platform();
         trace.judge(&platform);
@@ -131,21 +124,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         let now_ns = self.platform().now_ns();
         let buffer = trace.buffers.claim();
         for is_end in [false, true] {
-            trace.buffers.push(
-                buffer,
-                Waiting {
-                    at_ns: now_ns,
-                    is_end,
-                    number: 0,
-                },
-            );
+            trace.buffers.push(buffer, Waiting { at_ns: now_ns, is_end, number: 0 });
         }
         if let Some(stack) = trace.stacks.find_or_claim(place.id) {
-            let now = Now {
-                ns: now_ns,
-                blocked_ns: 0,
-                vcpu: 0,
-            };
+            let now = Now { ns: now_ns, blocked_ns: 0, vcpu: 0 };
             let closed = Closed {
                 function: role.function,
                 how: how::RETURNED,

@@ -1,7 +1,8 @@
 //! Slots: places for copies of instructions, in the agent's own text.
 //!
-//! A slot belongs to one address for the guest's whole life, since a thread can be preempted in it and continue at any
-//! later time. Its code is written once, before the probe is set that leads there.
+//! A slot belongs to one address for the guest's whole life, since a thread can be preempted in it
+//! and continue at any later time. Its code is written once, before the probe is set that leads
+//! there.
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
@@ -26,17 +27,11 @@ const fn number(text: &[u8]) -> usize {
     let mut value = 0;
     let mut at = 0;
     while at < text.len() {
-        assert!(
-            text[at].is_ascii_digit(),
-            "UNIKPROF_TRACE_SLOTS is a number"
-        );
+        assert!(text[at].is_ascii_digit(), "UNIKPROF_TRACE_SLOTS is a number");
         value = value * 10 + (text[at] - b'0') as usize;
         at += 1;
     }
-    assert!(
-        1 <= value && value <= 1 << 20,
-        "UNIKPROF_TRACE_SLOTS is 1 to 1048576"
-    );
+    assert!(1 <= value && value <= 1 << 20, "UNIKPROF_TRACE_SLOTS is 1 to 1048576");
     value
 }
 
@@ -59,8 +54,8 @@ global_asm!(
     bytes = const BYTES,
 );
 
-/// The address of a symbol of the assembly above. Not by a Rust declaration, which would be looked up in a global offset
-/// table that kernels do not have.
+/// The address of a symbol of the assembly above. Not by a Rust declaration, which would be looked
+/// up in a global offset table that kernels do not have.
 macro_rules! address_of {
     ($symbol:literal) => {{
         let address: u64;
@@ -83,16 +78,16 @@ pub(super) fn own_address() -> u64 {
 
 /// Executes the agent's own breakpoint, which counts nothing.
 pub(super) fn own_breakpoint() {
-    // SAFETY: the function has this type, and returns when the guest's handler has called the agent's.
+    // SAFETY: the function has this type, and returns when the guest's handler has called the
+    // agent's.
     let own: extern "C" fn() = unsafe {
-        core::mem::transmute(core::ptr::with_exposed_provenance::<()>(
-            own_address() as usize
-        ))
+        core::mem::transmute(core::ptr::with_exposed_provenance::<()>(own_address() as usize))
     };
     own();
 }
 
-/// The number of slots that were given to addresses. They stay so when an agent is stopped and another one starts.
+/// The number of slots that were given to addresses. They stay so when an agent is stopped and
+/// another one starts.
 static USED: AtomicU32 = AtomicU32::new(0);
 
 /// A slot's memory outside of the text.
@@ -101,8 +96,8 @@ static USED: AtomicU32 = AtomicU32::new(0);
 struct SlotCells {
     /// The address of the original; 0: the slot is unused.
     original: AtomicU64,
-    /// The length of the copy in bits 0 to 7, and in the others the distance from the original to where the jump behind
-    /// the copy leads.
+    /// The length of the copy in bits 0 to 7, and in the others the distance from the original to
+    /// where the jump behind the copy leads.
     copy: AtomicU64,
 }
 
@@ -135,9 +130,7 @@ struct Code {
 
 impl<'m> Slots<'m> {
     pub(super) fn in_block(block: &mut &'m mut [MaybeUninit<u8>]) -> Option<Self> {
-        Some(Self {
-            cells: take(block, SLOTS)?,
-        })
+        Some(Self { cells: take(block, SLOTS)? })
     }
 
     /// The address of the slot with this number.
@@ -145,7 +138,8 @@ impl<'m> Slots<'m> {
         address_of!("trace_slots_of_unikprof") + u64::from(number) * BYTES as u64
     }
 
-    /// Makes a slot for the instruction at `place`; returns its number. Only the service calls it. `write` writes to the guest's code.
+    /// Makes a slot for the instruction at `place`; returns its number. Only the service calls it.
+    /// `write` writes to the guest's code.
     pub(super) fn make(
         &self,
         place: &Place<'_>,
@@ -167,8 +161,8 @@ impl<'m> Slots<'m> {
         Ok(number)
     }
 
-    /// The address of the original if `pc` lies in a used slot: of the instruction, or, if the copy has run, of the one that
-    /// follows, which of a call is the first of what it calls.
+    /// The address of the original if `pc` lies in a used slot: of the instruction, or, if the copy
+    /// has run, of the one that follows, which of a call is the first of what it calls.
     pub(super) fn original(&self, pc: u64) -> Option<u64> {
         let offset = pc.wrapping_sub(Self::address(0));
         if offset >= (SLOTS * BYTES) as u64 {
@@ -195,13 +189,9 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
     let (copy, target) = match instruction.operation {
         Operation::Copy { displacement } => {
             let length = usize::from(instruction.length);
-            bytes
-                .get_mut(..length)?
-                .copy_from_slice(place.bytes.get(..length)?);
+            bytes.get_mut(..length)?.copy_from_slice(place.bytes.get(..length)?);
             if displacement != 0 {
-                let field = bytes
-                    .get_mut(usize::from(displacement)..)?
-                    .first_chunk_mut()?;
+                let field = bytes.get_mut(usize::from(displacement)..)?.first_chunk_mut()?;
                 let moved = place.address.wrapping_sub(slot) as i64;
                 let relative = moved.checked_add(i32::from_le_bytes(*field).into())?;
                 *field = i32::try_from(relative).ok()?.to_le_bytes();
@@ -209,8 +199,9 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
             (length, next)
         }
         Operation::Call { relative } => {
-            // push 5(%rip): the word behind the jump. One instruction, so that the stack is always as before the call or
-            // as behind it; a fault at the stack's end happens in it, as in the call.
+            // push 5(%rip): the word behind the jump. One instruction, so that the stack is always
+            // as before the call or as behind it; a fault at the stack's end happens in it, as in
+            // the call.
             const PUSH: [u8; 6] = [0xff, 0x35, JUMP_BYTES as u8, 0, 0, 0];
             bytes.get_mut(..PUSH.len())?.copy_from_slice(&PUSH);
             let word = bytes.get_mut(PUSH.len() + JUMP_BYTES..)?;
@@ -226,11 +217,7 @@ fn code(place: &Place<'_>, instruction: Instruction, slot: u64) -> Option<Code> 
     let (first, rest) = jump.split_first_mut()?;
     *first = JUMP;
     rest.copy_from_slice(&relative.to_le_bytes());
-    Some(Code {
-        bytes,
-        copy,
-        target,
-    })
+    Some(Code { bytes, copy, target })
 }
 
 /// The code of a slot at `slot`, and the length of the part that stands for the original.
@@ -251,7 +238,8 @@ mod tests {
     use super::super::instruction::decode;
     use super::*;
 
-    /// A tick at any instruction of a slot is one before or behind the original: a walk from it finds the stack so.
+    /// A tick at any instruction of a slot is one before or behind the original: a walk from it
+    /// finds the stack so.
     #[test]
     fn each_place_of_a_slot_stands_for_one_before_or_behind_the_original() {
         let mut block = std::vec![MaybeUninit::uninit(); MEMORY + 64];
@@ -267,9 +255,7 @@ mod tests {
         ];
         for (bytes, copy, behind) in instructions {
             let place = Place { address, bytes };
-            let number = slots
-                .make(&place, decode(bytes).unwrap(), |_, _| true)
-                .unwrap();
+            let number = slots.make(&place, decode(bytes).unwrap(), |_, _| true).unwrap();
             let slot = Slots::address(number);
             for offset in 0..BYTES as u64 {
                 let original = slots.original(slot + offset).unwrap();

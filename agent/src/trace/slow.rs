@@ -1,4 +1,5 @@
-//! Slow traces: the calls inside a root call wait in a buffer until it is known whether the root call was slow.
+//! Slow traces: the calls inside a root call wait in a buffer until it is known whether the root
+//! call was slow.
 
 use core::mem::MaybeUninit;
 
@@ -6,7 +7,8 @@ use super::stacks::DEPTH;
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The number of root calls that can be open on different stacks at a time with the calls inside them.
+/// The number of root calls that can be open on different stacks at a time with the calls inside
+/// them.
 const BUFFERS: usize = 8;
 
 /// The records of a buffer.
@@ -57,10 +59,7 @@ pub(super) const MEMORY: usize =
 
 impl<'m> Buffers<'m> {
     pub(super) fn in_block(block: &mut &'m mut [MaybeUninit<u8>]) -> Option<Self> {
-        Some(Self {
-            cells: take(block, BUFFERS)?,
-            records: take(block, BUFFERS * RECORDS)?,
-        })
+        Some(Self { cells: take(block, BUFFERS)?, records: take(block, BUFFERS * RECORDS)? })
     }
 
     /// Releases all buffers. No handler may run.
@@ -74,12 +73,7 @@ impl<'m> Buffers<'m> {
     pub(super) fn claim(&self) -> u32 {
         for (number, cells) in (1..).zip(self.cells) {
             if cells.is_taken.swap(1, Ordering::Acquire) == 0 {
-                for word in [
-                    &cells.used,
-                    &cells.open,
-                    &cells.left_out,
-                    &cells.is_truncated,
-                ] {
+                for word in [&cells.used, &cells.open, &cells.left_out, &cells.is_truncated] {
                     word.store(0, Ordering::Relaxed);
                 }
                 return number;

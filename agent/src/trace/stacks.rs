@@ -1,10 +1,11 @@
 //! Shadow stacks: the open calls of each stack of the guest.
 //!
-//! Calls are paired by stack pointer. At an entry and at an exit of a function the stack pointer is the same; calls
-//! whose stack pointer was lower have ended, however that happened. Return addresses stay as they are.
+//! Calls are paired by stack pointer. At an entry and at an exit of a function the stack pointer is
+//! the same; calls whose stack pointer was lower have ended, however that happened. Return
+//! addresses stay as they are.
 //!
-//! Handlers run with interrupts off, so one vCPU at a time uses a shadow stack. All its cells are atomics, so that a
-//! guest that breaks this rule gets wrong counts and nothing worse.
+//! Handlers run with interrupts off, so one vCPU at a time uses a shadow stack. All its cells are
+//! atomics, so that a guest that breaks this rule gets wrong counts and nothing worse.
 
 use core::mem::MaybeUninit;
 
@@ -53,7 +54,8 @@ struct CallCells {
     entered_ns: AtomicU64,
     self_ns: AtomicU64,
     blocked_ns: AtomicU64,
-    /// The function's index in bits 0 to 15, [`OUTERMOST`], and in bits 32 to 63 the code of the return address.
+    /// The function's index in bits 0 to 15, [`OUTERMOST`], and in bits 32 to 63 the code of the
+    /// return address.
     function: AtomicU64,
 }
 
@@ -114,7 +116,8 @@ pub(super) enum Exit {
     Return,
     /// The innermost open call is of another function.
     Mismatched,
-    /// The end of a call of this function at another stack pointer: OCaml's `raise_notrace` ends in a `ret`.
+    /// The end of a call of this function at another stack pointer: OCaml's `raise_notrace` ends in
+    /// a `ret`.
     Elsewhere,
     /// Its call was not seen.
     Orphan,
@@ -122,10 +125,7 @@ pub(super) enum Exit {
 
 impl<'m> Stacks<'m> {
     pub(super) fn in_block(block: &mut &'m mut [MaybeUninit<u8>], stacks: usize) -> Option<Self> {
-        Some(Self {
-            cells: take(block, stacks)?,
-            calls: take(block, stacks.checked_mul(DEPTH)?)?,
-        })
+        Some(Self { cells: take(block, stacks)?, calls: take(block, stacks.checked_mul(DEPTH)?)? })
     }
 
     /// Forgets all open calls. No handler may run.
@@ -147,7 +147,8 @@ impl<'m> Stacks<'m> {
         for number in self.numbers(id) {
             match self.owner(number) {
                 Some(owner) if owner == open => return self.stack(number),
-                // Claims take the first free place, so those behind one that was never used are not used either.
+                // Claims take the first free place, so those behind one that was never used are not
+                // used either.
                 Some(0) | None => return None,
                 Some(_) => {}
             }
@@ -155,7 +156,8 @@ impl<'m> Stacks<'m> {
         None
     }
 
-    /// The shadow stack of the guest's stack `id`, or a free one; `None` if all others have open calls.
+    /// The shadow stack of the guest's stack `id`, or a free one; `None` if all others have open
+    /// calls.
     #[inline]
     pub(super) fn find_or_claim(&self, id: u64) -> Option<Stack<'m>> {
         if let Some(found) = self.find(id) {
@@ -239,29 +241,19 @@ impl Stack<'_> {
     #[inline]
     pub(super) fn advance(&self, now: Now) {
         let last_ns = self.cells.last_ns.swap(now.ns, Ordering::Relaxed);
-        let last_blocked_ns = self
-            .cells
-            .last_blocked_ns
-            .swap(now.blocked_ns, Ordering::Relaxed);
+        let last_blocked_ns = self.cells.last_blocked_ns.swap(now.blocked_ns, Ordering::Relaxed);
         let vcpu = self.cells.vcpu.swap(now.vcpu + 1, Ordering::Relaxed);
         if let Some(top) = self.top() {
             let passed_ns = now.ns.saturating_sub(last_ns);
             top.self_ns.store(
-                top.self_ns
-                    .load(Ordering::Relaxed)
-                    .saturating_add(passed_ns),
+                top.self_ns.load(Ordering::Relaxed).saturating_add(passed_ns),
                 Ordering::Relaxed,
             );
             // Clocks of two vCPUs cannot be compared.
             if vcpu == now.vcpu + 1 {
-                let blocked_ns = now
-                    .blocked_ns
-                    .saturating_sub(last_blocked_ns)
-                    .min(passed_ns);
+                let blocked_ns = now.blocked_ns.saturating_sub(last_blocked_ns).min(passed_ns);
                 top.blocked_ns.store(
-                    top.blocked_ns
-                        .load(Ordering::Relaxed)
-                        .saturating_add(blocked_ns),
+                    top.blocked_ns.load(Ordering::Relaxed).saturating_add(blocked_ns),
                     Ordering::Relaxed,
                 );
             }
@@ -345,7 +337,8 @@ impl Stack<'_> {
         }
     }
 
-    /// Closes the calls whose stack pointers lie below `position`; returns whether one of `function` was among them.
+    /// Closes the calls whose stack pointers lie below `position`; returns whether one of
+    /// `function` was among them.
     #[inline]
     fn unwind(
         &self,

@@ -17,7 +17,8 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 pub(super) struct FunctionCells {
     /// See [`function_flag`].
     flags: AtomicU32,
-    /// See [`totals_flag`]. Before a trace begins: a bit for each rehearsal that met one of its breakpoints.
+    /// See [`totals_flag`]. Before a trace begins: a bit for each rehearsal that met one of its
+    /// breakpoints.
     pub(super) marks: AtomicU32,
     /// Why it is not traced, in bits 0 to 31, and the code that this is about; 0: it is.
     refusal: AtomicU64,
@@ -75,9 +76,7 @@ impl FunctionCells {
         let mut parts = function.parts.iter();
         for cell in &self.parts {
             let part = parts.next();
-            let word = part.map_or(0, |(code, length)| {
-                u64::from(*code) | u64::from(*length) << 32
-            });
+            let word = part.map_or(0, |(code, length)| u64::from(*code) | u64::from(*length) << 32);
             cell.store(word, Ordering::Relaxed);
         }
     }
@@ -169,8 +168,7 @@ impl FunctionCells {
         add(&self.self_ns, ended.self_ns);
         add(&self.blocked_ns, ended.blocked_ns);
         if ended.was_seen {
-            self.not_min_ns
-                .fetch_max(!ended.duration_ns, Ordering::Relaxed);
+            self.not_min_ns.fetch_max(!ended.duration_ns, Ordering::Relaxed);
             self.max_ns.fetch_max(ended.duration_ns, Ordering::Relaxed);
             if let Some(count) = self.histogram.get(bucket(ended.duration_ns)) {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -208,7 +206,8 @@ impl FunctionCells {
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct CallerCells {
-    /// The return address's code in the upper half, and the function's index plus one in the lower; 0: free.
+    /// The return address's code in the upper half, and the function's index plus one in the lower;
+    /// 0: free.
     key: AtomicU64,
     calls: AtomicU64,
 }
@@ -251,9 +250,7 @@ impl<'m> Callers<'m> {
             let mut found = cells.key.load(Ordering::Relaxed);
             if found == 0 {
                 let claimed =
-                    cells
-                        .key
-                        .compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
+                    cells.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
                 found = claimed.err().unwrap_or(key);
             }
             if found == key {
@@ -287,7 +284,8 @@ mod tests {
 
     use super::*;
 
-    /// A trace that is always on counts more calls than 32 bits hold: a bucket that began anew would change percentiles.
+    /// A trace that is always on counts more calls than 32 bits hold: a bucket that began anew
+    /// would change percentiles.
     #[test]
     fn buckets_count_on_beyond_32_bits() {
         let cells = FunctionCells::zeroed();

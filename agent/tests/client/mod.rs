@@ -175,7 +175,8 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         pending.first_epoch
     }
 
-    /// Ends a recording, or the only one if this is 0; fetches and acknowledges what waits of the first vCPU.
+    /// Ends a recording, or the only one if this is 0; fetches and acknowledges what waits of the
+    /// first vCPU.
     pub fn collect_stop(&mut self, recording: u64) -> Download {
         let epoch = self.stop(recording).first_epoch;
         self.collect(epoch)
@@ -268,38 +269,21 @@ pub const fn one_ms() -> Start<'static> {
 }
 
 /// A hello of a client that takes no leases.
-pub const HELLO: Hello<'static> = Hello {
-    client: "test",
-    client_id: 0,
-};
+pub const HELLO: Hello<'static> = Hello { client: "test", client_id: 0 };
 
 /// Requests all of the first vCPU's ring.
-pub const RING: Ring = Ring {
-    vcpu: 0,
-    position: 0,
-    since_ns: 0,
-};
+pub const RING: Ring = Ring { vcpu: 0, position: 0, since_ns: 0 };
 
 /// A request as long as possible that has no answer: rows of no upload.
 pub fn longest_request() -> Vec<u8> {
-    let rows = encoded(&TableRows {
-        upload: 7,
-        first: 0,
-        count: 1,
-        payload: &[0; 1_019],
-    });
+    let rows = encoded(&TableRows { upload: 7, first: 0, count: 1, payload: &[0; 1_019] });
     assert_eq!(rows.len(), HEADER + MAX_REQUEST);
     rows
 }
 
 /// Requests all of an epoch for the first vCPU.
 pub const fn whole(epoch: u64) -> Fetch {
-    Fetch {
-        epoch,
-        vcpu: 0,
-        known: 0,
-        counted: 0,
-    }
+    Fetch { epoch, vcpu: 0, known: 0, counted: 0 }
 }
 
 /// The records of a run with their positions, without those that the ring uses internally.
@@ -433,10 +417,7 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
     assert_eq!((end.vcpu, end.known), (vcpu.vcpu, newest(known)));
     Download {
         stacks,
-        counters: vcpu
-            .end
-            .counters
-            .zip(&vcpu.start.counters, |end, start| end - start),
+        counters: vcpu.end.counters.zip(&vcpu.start.counters, |end, start| end - start),
         samples: end.samples,
         live,
         running_ns: vcpu.end.running_ns - vcpu.start.running_ns,

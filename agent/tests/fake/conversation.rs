@@ -54,14 +54,8 @@ pub(crate) struct Fetched {
 impl<S: Read + Write> Conversation<S> {
     /// Begins a conversation.
     pub(crate) fn new(stream: S) -> Result<Self> {
-        let mut conversation = Self {
-            stream,
-            input: Vec::new(),
-            received: 0,
-        };
-        conversation
-            .stream
-            .write_all(&preamble::encode(preamble::OPEN))?;
+        let mut conversation = Self { stream, input: Vec::new(), received: 0 };
+        conversation.stream.write_all(&preamble::encode(preamble::OPEN))?;
         while conversation.input.len() < preamble::LENGTH {
             conversation.read_more()?;
         }
@@ -110,12 +104,7 @@ impl<S: Read + Write> Conversation<S> {
         let mut fetched = Fetched::default();
         // The stack that ends in each node of the vCPU.
         let mut stacks: HashMap<u64, Vec<u32>> = HashMap::new();
-        self.send(&Fetch {
-            epoch,
-            vcpu: 0,
-            known: 0,
-            counted: 0,
-        })?;
+        self.send(&Fetch { epoch, vcpu: 0, known: 0, counted: 0 })?;
         loop {
             let answer = self.answer()?;
             match answer.kind {
@@ -198,10 +187,9 @@ impl<S: Read + Write> Conversation<S> {
 
 fn pairs(mut buckets: &[u8]) -> Vec<(usize, u64)> {
     let mut pairs = Vec::new();
-    while let (Some(bucket), Some(count)) = (
-        varint::take_varint(&mut buckets),
-        varint::take_varint(&mut buckets),
-    ) {
+    while let (Some(bucket), Some(count)) =
+        (varint::take_varint(&mut buckets), varint::take_varint(&mut buckets))
+    {
         pairs.push((bucket as usize, count));
     }
     pairs

@@ -1,9 +1,6 @@
 //! Shared by measuring tests and benches: generated stacks, a platform without clocks for walking
 //! them, and a client that counts the samples.
-#![allow(
-    dead_code,
-    reason = "each program that includes this uses a part of it"
-)]
+#![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 pub(crate) mod conversation;
 pub(crate) mod platform;
@@ -38,8 +35,8 @@ pub(crate) fn distinct_stacks(count: usize) -> HashSet<Stack> {
     stacks
 }
 
-/// Samples each stack `times` of its number times, in an agent with this much memory. Returns also the agent's
-/// capacity in stack nodes.
+/// Samples each stack `times` of its number times, in an agent with this much memory. Returns also
+/// the agent's capacity in stack nodes.
 pub(crate) fn sample_each(
     stacks: &HashSet<Stack>,
     memory_bytes: usize,
@@ -51,7 +48,8 @@ pub(crate) fn sample_each(
     client.start(1_000_000)?;
     for (number, stack) in stacks.iter().enumerate() {
         for _ in 0..times(number) {
-            // Exactly when it is due: a late sample has an additional frame, and so is another stack.
+            // Exactly when it is due: a late sample has an additional frame, and so is another
+            // stack.
             let now_ns = agent.platform().now_ns();
             let due_ns = agent.deadline().ok_or("nothing is sampled")?;
             agent.platform().advance(due_ns - now_ns);

@@ -79,7 +79,8 @@ unsafe impl Platform for FakePlatform {
     }
 }
 
-/// The fake platform with two vCPUs, of which the test selects the current one. Its guest can crash.
+/// The fake platform with two vCPUs, of which the test selects the current one. Its guest can
+/// crash.
 pub(crate) struct TwoVcpus {
     pub(crate) fake: FakePlatform,
     current: AtomicU32,

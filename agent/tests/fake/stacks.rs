@@ -112,9 +112,7 @@ impl StackImage {
     /// Room for stacks of at most `depth` frames.
     pub(crate) fn new(depth: usize) -> Self {
         let words = LEAF_WORDS + FRAME_WORDS * depth;
-        Self {
-            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Self { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Writes `stack` to the memory and returns the registers of its leaf.
@@ -130,11 +128,7 @@ impl StackImage {
             self.words[word + 1].store(*caller, Ordering::Relaxed);
             word = next;
         }
-        let fp = if callers.is_empty() {
-            0
-        } else {
-            at(LEAF_WORDS)
-        };
+        let fp = if callers.is_empty() { 0 } else { at(LEAF_WORDS) };
         Registers::new(stack.0.first().copied().unwrap_or(0), bounds.start, fp)
     }
 

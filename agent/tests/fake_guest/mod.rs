@@ -98,10 +98,7 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
-        Some(Runstate {
-            running_ns: self.running_ns(vcpu),
-            ..Runstate::default()
-        })
+        Some(Runstate { running_ns: self.running_ns(vcpu), ..Runstate::default() })
     }
 
     fn kick(&self, _: u32) {
@@ -222,11 +219,7 @@ pub fn on_stack<T>(frames: &[u64], body: impl FnOnce(&Registers) -> T) -> T {
     let start = words.as_mut_ptr().expose_provenance() as u64;
     for (index, frame) in frames.iter().enumerate().skip(1) {
         let record = 2 * (index - 1);
-        words[record] = if index + 1 < frames.len() {
-            start + 8 * (record as u64 + 2)
-        } else {
-            0
-        };
+        words[record] = if index + 1 < frames.len() { start + 8 * (record as u64 + 2) } else { 0 };
         words[record + 1] = CODE + frame;
     }
     let fp = if frames.len() > 1 { start } else { 0 };

@@ -63,11 +63,7 @@ pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
 /// The first message of a client that has sent this preamble, or a peer that pretends so.
 pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S> {
     let initiator = Initiator::with(&key, key_id(&key), &sent, None);
-    Shaking {
-        session,
-        first: encoded(&initiator.message),
-        initiator,
-    }
+    Shaking { session, first: encoded(&initiator.message), initiator }
 }
 
 impl Shaking {
@@ -86,10 +82,7 @@ impl<S> Shaking<S> {
         };
         let (records, theirs) = self.initiator.finish(&read(reply)).unwrap();
         assert_eq!(theirs, preamble::encode(preamble::KEYED));
-        Client {
-            session: self.session,
-            records,
-        }
+        Client { session: self.session, records }
     }
 }
 

@@ -61,11 +61,7 @@ impl<D: Device> Faulty<D> {
         }
         let copies = 1 + usize::from(self.happens(self.faults.doubled));
         for _ in 0..copies {
-            let overtaken_by = if self.happens(self.faults.held) {
-                1 + self.below(7)
-            } else {
-                0
-            };
+            let overtaken_by = if self.happens(self.faults.held) { 1 + self.below(7) } else { 0 };
             self.queue.push_back((overtaken_by, frame.clone()));
         }
     }
@@ -84,11 +80,7 @@ impl<D: Device> Faulty<D> {
 
     /// The next frame that is not delayed; a delayed one if there is no other.
     fn next(&mut self) -> Option<Vec<u8>> {
-        let ready = self
-            .queue
-            .iter()
-            .position(|(held, _)| *held == 0)
-            .unwrap_or(0);
+        let ready = self.queue.iter().position(|(held, _)| *held == 0).unwrap_or(0);
         for (held, _) in self.queue.iter_mut().take(ready) {
             *held -= 1;
         }

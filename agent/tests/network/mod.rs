@@ -137,12 +137,7 @@ impl<D: Device> World<D> {
     /// Polls the guest once; returns its next deadline.
     pub fn poll_guest(&mut self) -> Option<u64> {
         let now = self.now();
-        let Self {
-            server,
-            device,
-            service,
-            ..
-        } = self;
+        let Self { server, device, service, .. } = self;
         match server {
             Server::Own(server) => server.poll(device, service),
             Server::Guests(interface, set, sockets) => {
@@ -269,7 +264,8 @@ impl<D: Device> World<D> {
         Ok(pending.first_epoch)
     }
 
-    /// Makes a recording of `count` ticks in stacks of `kinds` kinds; returns the expected counts and its epoch.
+    /// Makes a recording of `count` ticks in stacks of `kinds` kinds; returns the expected counts
+    /// and its epoch.
     pub fn record(&mut self, client: usize, count: u32, kinds: u32) -> (Stacks, u64) {
         self.start(client).unwrap();
         let truth = self.sample(count, kinds);
@@ -302,20 +298,14 @@ impl<D: Device> World<D> {
         for index in 0..count {
             let frames = stack(index % kinds);
             assert!(tick(self.agent, &frames), "a recording runs");
-            *truth
-                .entry(frames.iter().map(|frame| *frame as u32).collect())
-                .or_default() += 1;
+            *truth.entry(frames.iter().map(|frame| *frame as u32).collect()).or_default() += 1;
         }
         truth
     }
 }
 
 fn expect(frame: Frame, kind: u16) -> Result<Frame, End> {
-    if frame.kind == kind {
-        Ok(frame)
-    } else {
-        Err(unexpected(&frame))
-    }
+    if frame.kind == kind { Ok(frame) } else { Err(unexpected(&frame)) }
 }
 
 fn unexpected(frame: &Frame) -> End {

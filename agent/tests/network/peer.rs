@@ -61,9 +61,7 @@ impl<D: Device> Peer<D> {
         let buffer = |bytes: usize| SocketBuffer::new(Vec::leak(vec![0_u8; bytes]));
         let mut socket = Socket::new(buffer(receive_bytes), buffer(4096));
         let remote = (addresses.1, super::PORT);
-        socket
-            .connect(interface.context(), remote, 40_000 + u16::from(number))
-            .unwrap();
+        socket.connect(interface.context(), remote, 40_000 + u16::from(number)).unwrap();
         let handle = set.add(socket);
         Self {
             device,
@@ -79,12 +77,7 @@ impl<D: Device> Peer<D> {
 
     /// Moves packets and bytes; returns when to be called again.
     pub fn poll(&mut self, now: Instant) -> Option<Instant> {
-        let Self {
-            device,
-            interface,
-            set,
-            ..
-        } = self;
+        let Self { device, interface, set, .. } = self;
         interface.poll(now, device, set);
         let socket = set.get_mut::<Socket>(self.handle);
         while self.reads && socket.can_recv() {

@@ -43,23 +43,13 @@ pub struct Wire {
 
 impl Wire {
     pub fn new(clock: &'static FakePlatform, medium: Medium) -> Rc<Self> {
-        Rc::new(Self {
-            clock,
-            medium,
-            sockets: RefCell::default(),
-        })
+        Rc::new(Self { clock, medium, sockets: RefCell::default() })
     }
 
     pub fn port(self: &Rc<Self>) -> Port {
         let mut sockets = self.sockets.borrow_mut();
-        sockets.push(Socket {
-            queue: VecDeque::new(),
-            cable: Cable::Plugged,
-        });
-        Port {
-            wire: Rc::clone(self),
-            index: sockets.len() - 1,
-        }
+        sockets.push(Socket { queue: VecDeque::new(), cable: Cable::Plugged });
+        Port { wire: Rc::clone(self), index: sockets.len() - 1 }
     }
 
     pub fn set_cable(&self, port: usize, cable: Cable) {
@@ -79,9 +69,8 @@ impl Wire {
     /// When the next frame arrives anywhere.
     pub fn next_ns(&self) -> Option<u64> {
         let sockets = self.sockets.borrow();
-        let due = sockets
-            .iter()
-            .filter_map(|socket| socket.queue.front().map(|frame| frame.due_ns));
+        let due =
+            sockets.iter().filter_map(|socket| socket.queue.front().map(|frame| frame.due_ns));
         due.min()
     }
 

@@ -48,7 +48,8 @@ pub struct PlannedProbe {
     pub bytes: Vec<u8>,
 }
 
-/// Plans the probes of the function of `length` bytes at `start`: its first instruction, and each one that leaves it.
+/// Plans the probes of the function of `length` bytes at `start`: its first instruction, and each
+/// one that leaves it.
 pub fn plan(start: u64, length: usize) -> Planned {
     let code = core::ptr::with_exposed_provenance::<u8>(start as usize);
     // SAFETY: a function of this process.
@@ -87,20 +88,11 @@ pub fn plan_of(start: u64, code: &[u8]) -> Planned {
         probes.push(PlannedProbe {
             kind,
             address: instruction.ip(),
-            displacement: if is_relative {
-                offsets.displacement_offset() as u8
-            } else {
-                0
-            },
+            displacement: if is_relative { offsets.displacement_offset() as u8 } else { 0 },
             bytes: code[offset..offset + instruction.len()].to_vec(),
         });
     }
-    Planned {
-        flags: 0,
-        start,
-        length: code.len() as u32,
-        probes,
-    }
+    Planned { flags: 0, start, length: code.len() as u32, probes }
 }
 
 /// The number of functions in `many_functions.s`.
@@ -112,10 +104,7 @@ pub fn plan_of_many(start: u64, code: &[u8]) -> Vec<Planned> {
         // Up to the third return: alignment follows.
         let bytes = &code[64 * number..];
         let mut returns = (0..64).filter(|at| bytes[*at] == 0xc3);
-        plan_of(
-            start + 64 * number as u64,
-            &bytes[..=returns.nth(2).unwrap()],
-        )
+        plan_of(start + 64 * number as u64, &bytes[..=returns.nth(2).unwrap()])
     };
     let plan: Vec<Planned> = (0..MANY).map(plan).collect();
     let probes = plan.iter().map(|one| one.probes.len());
@@ -134,9 +123,7 @@ pub struct Fetched {
 impl Fetched {
     /// The totals of a function; zeros if it was not called.
     pub fn of(&self, function: u32) -> FunctionTotals {
-        self.totals
-            .get(&function)
-            .map_or_else(FunctionTotals::default, |it| it.0)
+        self.totals.get(&function).map_or_else(FunctionTotals::default, |it| it.0)
     }
 }
 
@@ -151,9 +138,7 @@ pub struct Client<S> {
 impl Client<TcpStream> {
     pub fn connect(address: SocketAddr, id: u64) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self::new(stream, id)
     }
 }
@@ -163,25 +148,16 @@ impl<S: Read + Write> Client<S> {
         stream.write_all(&preamble::encode(preamble::OPEN)).unwrap();
         let mut bytes = [0; preamble::LENGTH];
         stream.read_exact(&mut bytes).unwrap();
-        let mut client = Self {
-            stream,
-            input: Vec::new(),
-            mappings: Vec::new(),
-            welcome_capabilities: 0,
-        };
-        client.send(&Hello {
-            client: "tracing test",
-            client_id: id,
-        });
+        let mut client =
+            Self { stream, input: Vec::new(), mappings: Vec::new(), welcome_capabilities: 0 };
+        client.send(&Hello { client: "tracing test", client_id: id });
         let answer = client.answer();
         let welcome: Welcome<'_> = answer.decode().unwrap();
         client.welcome_capabilities = welcome.capabilities;
         for _ in 0..welcome.mappings {
             let answer = client.answer();
             let mapping: Mapping<'_> = answer.decode().unwrap();
-            client
-                .mappings
-                .push((mapping.start, mapping.end, mapping.code_base));
+            client.mappings.push((mapping.start, mapping.end, mapping.code_base));
         }
         client
     }
@@ -213,10 +189,7 @@ impl<S: Read + Write> Client<S> {
 
     /// The frame code of an address.
     pub fn code(&self, address: u64) -> u32 {
-        let found = self
-            .mappings
-            .iter()
-            .find(|(start, end, _)| (*start..*end).contains(&address));
+        let found = self.mappings.iter().find(|(start, end, _)| (*start..*end).contains(&address));
         let (start, _, base) = found.unwrap_or_else(|| panic!("{address:#x} is in no mapping"));
         base + (address - start) as u32
     }
@@ -251,12 +224,7 @@ impl<S: Read + Write> Client<S> {
                 count += 1;
             }
             let length = encoder.finish();
-            self.send(&TraceFunctions {
-                trace,
-                first,
-                count,
-                payload: &payload[..length],
-            });
+            self.send(&TraceFunctions { trace, first, count, payload: &payload[..length] });
             first += count;
         }
         let probes: Vec<(u32, &PlannedProbe)> = (0..)
@@ -282,12 +250,7 @@ impl<S: Read + Write> Client<S> {
                 count += 1;
             }
             let length = encoder.finish();
-            self.send(&TraceProbes {
-                trace,
-                first,
-                count,
-                payload: &payload[..length],
-            });
+            self.send(&TraceProbes { trace, first, count, payload: &payload[..length] });
             first += count;
         }
     }
@@ -301,7 +264,8 @@ impl<S: Read + Write> Client<S> {
         (armed, refused)
     }
 
-    /// Begins a trace, sends its plan and sets its probes, none of which is refused. Returns its id.
+    /// Begins a trace, sends its plan and sets its probes, none of which is refused. Returns its
+    /// id.
     pub fn trace(&mut self, plan: &[Planned], flags: u32) -> u64 {
         let ready = self.begin(plan, flags, 0, 0);
         self.send_plan(ready.trace, plan);
@@ -350,11 +314,7 @@ impl<S: Read + Write> Client<S> {
 
     /// The records of a vCPU's ring.
     pub fn ring(&mut self, vcpu: u32) -> Vec<Record> {
-        self.send(&Ring {
-            vcpu,
-            since_ns: 0,
-            position: 0,
-        });
+        self.send(&Ring { vcpu, since_ns: 0, position: 0 });
         let mut records = Vec::new();
         let _: RingHead = self.granted().decode().unwrap();
         loop {

@@ -30,11 +30,7 @@ pub(crate) fn profile(stacks: usize, addresses: u64) -> Result<Profile, TooManyS
             // The first calls of a function are by far the most frequent.
             let site = random.below(PER_FUNCTION).min(random.below(PER_FUNCTION));
             let address = TEXT + function * FUNCTION_BYTES + 8 + site * 16;
-            path.push(if at + 1 == depth {
-                Frame::leaf(address)
-            } else {
-                Frame::caller(address)
-            });
+            path.push(if at + 1 == depth { Frame::leaf(address) } else { Frame::caller(address) });
             function = callee(function, site, functions);
         }
         path.reverse();

@@ -88,13 +88,7 @@ fn what_the_rules_cannot_say_is_unknown() {
         (16, Cfi::Restore(X86_64::RBP)),
         (18, Cfi::Undefined(X86_64::RA)),
     ];
-    let above = |words| {
-        Rule::new(Caller::Cfa {
-            base: Base::StackPointer,
-            words,
-            saved_fp: None,
-        })
-    };
+    let above = |words| Rule::new(Caller::Cfa { base: Base::StackPointer, words, saved_fp: None });
     let expected = [
         (0, Rule::ENTRY),
         (2, above(10)),
@@ -111,19 +105,7 @@ fn what_the_rules_cannot_say_is_unknown() {
 }
 
 fn linkage_expression(from: u8) -> Expression {
-    let raw = vec![
-        0x77,
-        8,
-        0x80,
-        0,
-        0x3f,
-        0x1a,
-        0x30 + from,
-        0x2a,
-        0x33,
-        0x24,
-        0x22,
-    ];
+    let raw = vec![0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x30 + from, 0x2a, 0x33, 0x24, 0x22];
     Expression::raw(raw)
 }
 
@@ -169,12 +151,8 @@ fn functions_that_contradict_each_other_are_unknown_where_they_do() {
     let section = eh_frame(&[(0, 0x20, &[]), (0x10, 0x20, &frame), (0x10, 0x10, &frame)]);
     let elf = TestElf::new(&[0xf4; 256], &[(".eh_frame", 0, &section)]);
     let table = compile(&elf).unwrap();
-    let expected = [
-        (0, Rule::ENTRY),
-        (0x10, Rule::UNKNOWN),
-        (0x20, TWO_WORDS),
-        (0x30, Rule::UNKNOWN),
-    ];
+    let expected =
+        [(0, Rule::ENTRY), (0x10, Rule::UNKNOWN), (0x20, TWO_WORDS), (0x30, Rule::UNKNOWN)];
     assert_eq!(distances(&table.rows().unwrap()), expected);
     assert_eq!(table.tally().contradicted_bytes, 0x10);
 }
@@ -184,12 +162,8 @@ fn debug_frame_serves_where_eh_frame_is_silent() {
     let frame = [(0, Cfi::CfaOffset(16))];
     let debug = debug_frame(&[(0, 0x20, &frame), (0x40, 0x10, &frame)]);
     let alone = rows_of(&[(".debug_frame", 0, &debug)]);
-    let expected = [
-        (0, TWO_WORDS),
-        (0x20, Rule::UNKNOWN),
-        (0x40, TWO_WORDS),
-        (0x50, Rule::UNKNOWN),
-    ];
+    let expected =
+        [(0, TWO_WORDS), (0x20, Rule::UNKNOWN), (0x40, TWO_WORDS), (0x50, Rule::UNKNOWN)];
     assert_eq!(alone, expected);
     let eh = eh_frame(&[(0x10, 0x10, &[])]);
     let both = rows_of(&[(".debug_frame", 0, &debug), (".eh_frame", 0, &eh)]);
@@ -233,17 +207,15 @@ fn what_cannot_be_compiled_says_why() {
     elf.segments[0].1 += 0x10_0000;
     says(&elf, "1 functions are outside of it");
     let cut = &section[..section.len() - 3];
-    says(
-        &TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, cut)]),
-        ".eh_frame of guest.elf is damaged",
-    );
+    says(&TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, cut)]), ".eh_frame of guest.elf is damaged");
     let mut elf = sound;
     elf.sections.retain(|(name, ..)| *name == ".eh_frame");
     let error = compile(&elf).unwrap().to_file().unwrap_err().to_string();
     assert!(error.contains("--build-id"), "{error}");
 }
 
-/// As GCC and clang describe functions of aarch64, with signed return addresses; behind the first is padding.
+/// As GCC and clang describe functions of aarch64, with signed return addresses; behind the first
+/// is padding.
 #[test]
 fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
     let save = |at: u32, fp: i32, lr: i32| {
@@ -269,16 +241,7 @@ fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
             ],
         ),
         // sub sp, sp, 64; stp x29, x30, [sp, 48]; add x29, sp, 48.
-        (
-            0x40,
-            0x20,
-            &[
-                (4, Cfi::CfaOffset(64)),
-                top_fp,
-                top_lr,
-                (12, Cfi::Cfa(AArch64::X29, 16)),
-            ],
-        ),
+        (0x40, 0x20, &[(4, Cfi::CfaOffset(64)), top_fp, top_lr, (12, Cfi::Cfa(AArch64::X29, 16))]),
         // A leaf function.
         (0x60, 0x10, &[]),
     ];
@@ -291,12 +254,7 @@ fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
     let compiled = compile(&elf).unwrap();
     assert_eq!(compiled.tally().damaged, 0);
     let by = |base, words, saved_fp, lr| {
-        Rule::new(Caller::Cfa {
-            base,
-            words,
-            saved_fp,
-        })
-        .with_return_address(lr)
+        Rule::new(Caller::Cfa { base, words, saved_fp }).with_return_address(lr)
     };
     let (sp, fp) = (Base::StackPointer, Base::FramePointer);
     let in_register = by(sp, 0, None, 0);
@@ -326,10 +284,7 @@ fn an_aarch64_image_has_rows_with_the_place_of_the_link_register() {
     };
     compiled.place(&mapping, 16, &mut rows).unwrap();
     let rules: Vec<Rule> = rows.finish().unwrap().iter().map(|row| row.rule).collect();
-    assert!(
-        rules.contains(&gcc) && !rules.contains(&record),
-        "{rules:?}"
-    );
+    assert!(rules.contains(&gcc) && !rules.contains(&record), "{rules:?}");
 }
 
 #[test]
@@ -400,12 +355,8 @@ fn a_mapping_gets_the_codes_of_its_part_of_the_image() {
     };
     assert_eq!(placed(2, &program), [124, 140, 172, 204]);
     // A library whose mapping knows no offset begins with its first segment.
-    let no_offset = Mapping {
-        start: 0x1000,
-        end: 0x1100,
-        file_offset: 0x9000,
-        ..Mapping::default()
-    };
+    let no_offset =
+        Mapping { start: 0x1000, end: 0x1100, file_offset: 0x9000, ..Mapping::default() };
     assert_eq!(placed(3, &no_offset), [116, 132, 164, 196]);
 }
 
@@ -447,11 +398,7 @@ fn by_rule(rule: Rule) -> Result<Option<Places>, ()> {
     match rule.caller() {
         Caller::Unknown => Err(()),
         Caller::Outermost => Ok(None),
-        Caller::Cfa {
-            base,
-            words,
-            saved_fp,
-        } => {
+        Caller::Cfa { base, words, saved_fp } => {
             let value = match base {
                 Base::StackPointer => RSP,
                 Base::FramePointer => RBP,
@@ -466,10 +413,7 @@ fn by_rule(rule: Rule) -> Result<Option<Places>, ()> {
 
 /// Every function of this program, at the first and the last byte of each row that gimli makes.
 #[test]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    ignore = "the reference has the registers of x86-64"
-)]
+#[cfg_attr(not(target_arch = "x86_64"), ignore = "the reference has the registers of x86-64")]
 fn this_program_is_compiled_as_gimli_evaluates_it() {
     let path = std::env::current_exe().unwrap();
     let image = Image::open(&path).unwrap();
@@ -487,9 +431,7 @@ fn this_program_is_compiled_as_gimli_evaluates_it() {
     let rule_at = |address: u64| {
         let offset = offset_of(address).unwrap();
         let after = rows.partition_point(|row| u64::from(row.code) <= offset);
-        after
-            .checked_sub(1)
-            .map_or(Rule::UNKNOWN, |at| rows[at].rule)
+        after.checked_sub(1).map_or(Rule::UNKNOWN, |at| rows[at].rule)
     };
     let section = file.section_by_name(".eh_frame").unwrap();
     let eh_frame = gimli::EhFrame::new(section.data().unwrap(), LittleEndian);

@@ -17,10 +17,7 @@ use crate::symbols::{SymbolError, SymbolWarning};
 pub enum CompileError {
     /// The file's own tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
-    Elf {
-        path: PathBuf,
-        problem: object::Error,
-    },
+    Elf { path: PathBuf, problem: object::Error },
     /// It is for another processor.
     #[error(
         "{} is for another architecture: caller tables are supported for {}, found {found}",
@@ -29,7 +26,8 @@ pub enum CompileError {
     Architecture { path: PathBuf, found: String },
     /// It holds no code.
     #[error(
-        "{} has no executable segment with code: name the linked image that the guest runs, not an object or debug \
+        "{} has no executable segment with code: name the linked image that the guest runs, not an \
+         object or debug \
          file",
         path.display()
     )]
@@ -44,7 +42,8 @@ pub enum CompileError {
     NoCallFrames { path: PathBuf },
     /// What there is describes nothing of its code.
     #[error(
-        "the call frame information of {} describes none of its code: {elsewhere} functions are outside of it, \
+        "the call frame information of {} describes none of its code: {elsewhere} functions are \
+         outside of it, \
          {damaged} are damaged; link the image again, and do not change addresses afterwards",
         path.display()
     )]
@@ -56,15 +55,13 @@ pub enum CompileError {
         damaged: usize,
     },
     /// A section breaks its own format.
-    #[error("{section} of {} is damaged: {problem}; rebuild the file or copy it again", path.display())]
-    Section {
-        path: PathBuf,
-        section: &'static str,
-        problem: String,
-    },
+    #[error("{section} of {} is damaged: {problem}; rebuild the file or copy it \
+             again", path.display())]
+    Section { path: PathBuf, section: &'static str, problem: String },
     /// A table file needs a build-id.
     #[error(
-        "{} has no build-id, which a table file needs to identify its image: link it with --build-id \
+        "{} has no build-id, which a table file needs to identify its image: link it with \
+         --build-id \
          (-Wl,--build-id through a compiler)",
         path.display()
     )]
@@ -130,27 +127,23 @@ impl CallerTableError {
 #[non_exhaustive]
 pub enum Note {
     #[error(
-        "no image of {program}, so callers of leaf functions are guessed; name the image with --image"
+        "no image of {program}, so callers of leaf functions are guessed; name the image with \
+         --image"
     )]
     NoImage { program: String },
     #[error("{0}; callers of its leaf functions are guessed")]
     Image(CompileError),
     #[error(transparent)]
     Symbols(SymbolWarning),
-    #[error(
-        "caller tables are supported for {}, but the guest is {found}",
-        Processor::SUPPORTED
-    )]
+    #[error("caller tables are supported for {}, but the guest is {found}", Processor::SUPPORTED)]
     Architecture { found: String },
     #[error("{}", no_room(*needed, *least, *room))]
-    NoRoom {
-        needed: usize,
-        least: Option<usize>,
-        room: u32,
-    },
+    NoRoom { needed: usize, least: Option<usize>, room: u32 },
     #[error(
-        "the caller table has {needed} rows ({least} are essential), but the agent has room for {room}: sending {sent}, \
-         first those of functions seen in one second of samples, then the program's, then libraries'; {}. For all rows, \
+        "the caller table has {needed} rows ({least} are essential), but the agent has room for \
+         {room}: sending {sent}, \
+         first those of functions seen in one second of samples, then the program's, then \
+         libraries'; {}. For all rows, \
          give the agent a caller-table block of {} bytes",
         if *grows {
             "rows of functions that run later are added while there is room"
@@ -159,17 +152,8 @@ pub enum Note {
         },
         block_bytes(*needed)
     )]
-    Partial {
-        needed: usize,
-        least: usize,
-        sent: usize,
-        room: u32,
-        grows: bool,
-    },
-    #[error(
-        "the guest's code needs more than {} caller-table rows",
-        super::image_table::MAX_ROWS
-    )]
+    Partial { needed: usize, least: usize, sent: usize, room: u32, grows: bool },
+    #[error("the guest's code needs more than {} caller-table rows", super::image_table::MAX_ROWS)]
     TooManyRows,
 }
 
@@ -182,13 +166,10 @@ fn no_room(needed: usize, least: Option<usize>, room: u32) -> String {
         0 => "the agent has no memory for a caller table".to_owned(),
         room => format!("the agent has room for {room}"),
     };
-    let guessed = if least.is_empty() {
-        ""
-    } else {
-        "; callers of leaf functions are guessed"
-    };
+    let guessed = if least.is_empty() { "" } else { "; callers of leaf functions are guessed" };
     format!(
-        "the caller table has {needed} rows{least}, but {has}{guessed}; give the agent a caller-table block of {} bytes",
+        "the caller table has {needed} rows{least}, but {has}{guessed}; give the agent a \
+         caller-table block of {} bytes",
         block_bytes(needed)
     )
 }

@@ -32,10 +32,10 @@ pub struct Prepared {
 
 /// Compiles the images that the symbolizer has or finds for a guest, as far as the agent has room.
 ///
-/// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for it
-/// gets what serves the interrupted function: where a frame record is complete or the program's
-/// instructions tell an entry or a return, the agent finds the same caller without a rule. If that does not fit
-/// either, the table is partial.
+/// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for
+/// it gets what serves the interrupted function: where a frame record is complete or the program's
+/// instructions tell an entry or a return, the agent finds the same caller without a rule. If that
+/// does not fit either, the table is partial.
 ///
 /// # Errors
 /// [`CallerTableError`]: an image that the user named is not the guest's, or a table is needed and
@@ -54,27 +54,17 @@ pub fn prepare(
         Ok(Chosen::Partial(table)) => (None, Some(table), None),
         Err(note) => (None, None, Some(note)),
     };
-    let is_image_missing = notes
-        .iter()
-        .chain(&refused)
-        .any(|note| matches!(note, Note::NoImage { .. }));
+    let is_image_missing =
+        notes.iter().chain(&refused).any(|note| matches!(note, Note::NoImage { .. }));
     if is_image_missing && agent.caller_table.is_some() {
-        return Ok(Prepared {
-            held: agent.caller_table,
-            ..Prepared::default()
-        });
+        return Ok(Prepared { held: agent.caller_table, ..Prepared::default() });
     }
     match refused {
         Some(note) if unwind == Unwind::Table => return Err(CallerTableError::Needed(note)),
         Some(note) => notes.push(note),
         None => {}
     }
-    Ok(Prepared {
-        table,
-        partial,
-        held: None,
-        notes,
-    })
+    Ok(Prepared { table, partial, held: None, notes })
 }
 
 /// What the agent has room for.
@@ -109,17 +99,17 @@ impl<'a> GuestTable<'a> {
         let images = symbolizer.images();
         let assignment = images.assign(&mappings, &architecture, &mut warnings)?;
         if Processor::of_guest(&architecture).is_none() {
-            guest.notes.push(Note::Architecture {
-                found: Printable(&agent.architecture).to_string(),
-            });
+            guest
+                .notes
+                .push(Note::Architecture { found: Printable(&agent.architecture).to_string() });
             return Ok(guest);
         }
         for group in &assignment.groups {
             let Some(assigned) = &group.image else {
                 if group.mappings.contains(&0) {
-                    guest.notes.push(Note::NoImage {
-                        program: Printable(group.name()).to_string(),
-                    });
+                    guest
+                        .notes
+                        .push(Note::NoImage { program: Printable(group.name()).to_string() });
                 }
                 continue;
             };
@@ -138,9 +128,7 @@ impl<'a> GuestTable<'a> {
             use SymbolWarning::{Forced, NotVerified};
             matches!(warning, Forced { .. } | NotVerified { .. })
         };
-        guest
-            .notes
-            .extend(warnings.into_iter().filter(used).map(Note::Symbols));
+        guest.notes.extend(warnings.into_iter().filter(used).map(Note::Symbols));
         Ok(guest)
     }
 
@@ -161,8 +149,8 @@ impl<'a> GuestTable<'a> {
         rows.finish()
     }
 
-    /// The ranges of codes that are sent as parts: a run of mappings of one image each, so that a client that knows
-    /// other images adds its own.
+    /// The ranges of codes that are sent as parts: a run of mappings of one image each, so that a
+    /// client that knows other images adds its own.
     fn ranges(&self) -> Vec<Range<u32>> {
         let mut ranges: Vec<(usize, Range<u32>)> = Vec::new();
         for ((code_base, mapping), table) in self.mappings.codes().zip(&self.by_mapping) {
@@ -197,9 +185,7 @@ impl<'a> GuestTable<'a> {
 
     /// The largest table that the agent has room for and that is of use.
     fn choose(&mut self, agent: &AgentInfo, unwind: Unwind) -> Result<Chosen, Note> {
-        let full = self
-            .rows(Detail::Full)
-            .map_err(|TooManyRows| Note::TooManyRows)?;
+        let full = self.rows(Detail::Full).map_err(|TooManyRows| Note::TooManyRows)?;
         if full.is_empty() {
             return match unwind {
                 Unwind::Table => Err(self.why_none()),
@@ -213,17 +199,11 @@ impl<'a> GuestTable<'a> {
             return Ok(Chosen::Whole(full));
         }
         let needed = full.rows_sent();
-        let no_room = |least| Note::NoRoom {
-            needed,
-            least,
-            room: agent.caller_rows,
-        };
+        let no_room = |least| Note::NoRoom { needed, least, room: agent.caller_rows };
         if unwind == Unwind::Table {
             return Err(no_room(None));
         }
-        let small = self
-            .rows(Detail::ByInstructions)
-            .map_err(|TooManyRows| Note::TooManyRows)?;
+        let small = self.rows(Detail::ByInstructions).map_err(|TooManyRows| Note::TooManyRows)?;
         let small = CallerTable::new(small, &ranges);
         if small.rows_sent() <= room && !small.rows().is_empty() {
             return Ok(Chosen::Whole(small));
@@ -245,9 +225,7 @@ impl<'a> GuestTable<'a> {
         let says_most = |note: &Note| !matches!(note, Note::Symbols(_));
         match self.notes.iter().position(says_most) {
             Some(at) => self.notes.swap_remove(at),
-            None => Note::NoImage {
-                program: "the guest's program".into(),
-            },
+            None => Note::NoImage { program: "the guest's program".into() },
         }
     }
 }

@@ -80,10 +80,7 @@ impl ImageTable {
     /// Single functions that make no sense are left out and counted.
     pub fn compile(image: &Image, debug_dirs: &[PathBuf]) -> Result<ImageTable, CompileError> {
         let path = image.path();
-        let damaged = |problem| CompileError::Elf {
-            path: path.into(),
-            problem,
-        };
+        let damaged = |problem| CompileError::Elf { path: path.into(), problem };
         let file = object::File::parse(image.bytes()).map_err(damaged)?;
         let Some(processor) = Processor::of_file(&file) else {
             return Err(CompileError::Architecture {
@@ -159,21 +156,14 @@ impl ImageTable {
         let mut segments = self.segments.clone();
         segments.sort_by_key(|segment| segment.file_offset);
         let mut rows = RowBuilder::new(Detail::Full, MAX_ROWS);
-        let fits = segments
-            .last()
-            .is_some_and(|last| last.file_offset + last.size <= 1 << 32);
-        let too_large = || CompileError::TooLarge {
-            path: self.path.clone(),
-        };
+        let fits = segments.last().is_some_and(|last| last.file_offset + last.size <= 1 << 32);
+        let too_large = || CompileError::TooLarge { path: self.path.clone() };
         if !fits {
             return Err(too_large());
         }
         for segment in segments {
-            let added = rows.add(
-                &self.stretches,
-                segment.address..segment.end(),
-                segment.file_offset,
-            );
+            let added =
+                rows.add(&self.stretches, segment.address..segment.end(), segment.file_offset);
             added.map_err(|TooManyRows| too_large())?;
         }
         rows.finish().map_err(|TooManyRows| too_large())
@@ -181,9 +171,7 @@ impl ImageTable {
 
     /// The bytes of the table file; see [`unikprof_proto::caller_table`].
     pub fn to_file(&self) -> Result<Vec<u8>, CompileError> {
-        let no_id = || CompileError::NoBuildId {
-            path: self.path.clone(),
-        };
+        let no_id = || CompileError::NoBuildId { path: self.path.clone() };
         let id = self.build_id.as_ref().ok_or_else(no_id)?;
         let rows = self.rows()?;
         let head = file_head(self.processor.machine(), id.as_bytes(), &rows).ok_or_else(no_id)?;
@@ -207,7 +195,8 @@ impl ImageTable {
         Ok(())
     }
 
-    /// The codes of each function in a mapping of this image, whose first address has this code, ascending.
+    /// The codes of each function in a mapping of this image, whose first address has this code,
+    /// ascending.
     pub(super) fn functions(&self, mapping: &Mapping, code_base: u32) -> Vec<Range<u32>> {
         let mut found = Vec::new();
         for (linked, at) in self.linked(mapping) {
@@ -261,14 +250,8 @@ fn executable_segments(file: &object::File<'_>, length: u64) -> Vec<Segment> {
         })
         .filter_map(|segment| {
             let (file_offset, size) = segment.file_range();
-            let size = size
-                .min(length.checked_sub(file_offset)?)
-                .min(u64::MAX - segment.address());
-            (size > 0).then_some(Segment {
-                address: segment.address(),
-                file_offset,
-                size,
-            })
+            let size = size.min(length.checked_sub(file_offset)?).min(u64::MAX - segment.address());
+            (size > 0).then_some(Segment { address: segment.address(), file_offset, size })
         })
         .collect();
     segments.sort_by_key(|segment| segment.address);
@@ -340,14 +323,12 @@ fn section_data<'a>(
     match section_bytes(&section) {
         Ok(data) if data.is_empty() => Ok(None),
         Ok(data) => Ok(Some(data)),
-        Err(problem) => Err(CompileError::Elf {
-            path: path.into(),
-            problem,
-        }),
+        Err(problem) => Err(CompileError::Elf { path: path.into(), problem }),
     }
 }
 
-/// Marks the gaps between functions in which nothing runs, and what instructions tell by themselves.
+/// Marks the gaps between functions in which nothing runs, and what instructions tell by
+/// themselves.
 fn look_at_code(
     stretches: &mut Vec<RuleRange>,
     processor: Processor,
@@ -355,9 +336,7 @@ fn look_at_code(
     bytes: &[u8],
 ) {
     let code = |start: u64, end: u64| {
-        let at = segments
-            .partition_point(|s| s.address <= start)
-            .checked_sub(1)?;
+        let at = segments.partition_point(|s| s.address <= start).checked_sub(1)?;
         let segment = segments.get(at).filter(|s| end <= s.end())?;
         let from = segment.file_offset + (start - segment.address);
         let until = from.checked_add(end - start)?;
@@ -378,11 +357,7 @@ fn look_at_code(
         .map(|pair| (pair[0].end, pair[1].start))
         .filter(|(start, end)| start < end && end - start <= MAX_PADDING)
         .filter(|(start, end)| code(*start, *end).is_some_and(|code| is_padding(processor, code)))
-        .map(|(start, end)| RuleRange {
-            start,
-            end,
-            known: Known::Padding,
-        })
+        .map(|(start, end)| RuleRange { start, end, known: Known::Padding })
         .collect();
     if !gaps.is_empty() {
         stretches.extend(gaps);

@@ -23,10 +23,7 @@ fn is_aarch64_padding(code: &[u8]) -> bool {
 /// No-operations and breakpoints of any length.
 fn is_x86_64_padding(mut code: &[u8]) -> bool {
     while !code.is_empty() {
-        let prefixes = code
-            .iter()
-            .take_while(|byte| matches!(byte, 0x66 | 0x2e))
-            .count();
+        let prefixes = code.iter().take_while(|byte| matches!(byte, 0x66 | 0x2e)).count();
         let length = match &code[prefixes..] {
             // nop, int3
             [0x90 | 0xcc, ..] => 1,
@@ -47,15 +44,12 @@ fn is_x86_64_padding(mut code: &[u8]) -> bool {
 }
 
 /// After `push %rbp`: the caller's frame pointer lies where the stack pointer points.
-const PUSHED: Rule = Rule::new(Caller::Cfa {
-    base: Base::StackPointer,
-    words: 2,
-    saved_fp: Some(2),
-});
+const PUSHED: Rule =
+    Rule::new(Caller::Cfa { base: Base::StackPointer, words: 2, saved_fp: Some(2) });
 
-/// Whether an agent that reads the instructions of a stretch finds this rule at each of them; `before`
-/// is the byte before them. On x86_64 agents know entries, returns, and what follows `push %rbp`. Of aarch64 no rule is left
-/// out.
+/// Whether an agent that reads the instructions of a stretch finds this rule at each of them;
+/// `before` is the byte before them. On x86_64 agents know entries, returns, and what follows
+/// `push %rbp`. Of aarch64 no rule is left out.
 pub(super) fn tell(processor: Processor, rule: Rule, before: u8, code: &[u8]) -> bool {
     const PUSH_RBP: u8 = 0x55;
     if processor != Processor::X86_64 {
@@ -90,13 +84,7 @@ mod tests {
         ] {
             assert!(is_padding(Processor::X86_64, padding), "{padding:x?}");
         }
-        for code in [
-            &[0xc3][..],
-            &[0x90, 0x55],
-            &[0x66],
-            &[0x0f, 0x1f, 0x84, 0],
-            &[0x0f, 0x0b],
-        ] {
+        for code in [&[0xc3][..], &[0x90, 0x55], &[0x66], &[0x0f, 0x1f, 0x84, 0], &[0x0f, 0x0b]] {
             assert!(!is_padding(Processor::X86_64, code), "{code:x?}");
         }
     }

@@ -6,8 +6,8 @@ use super::ImageTable;
 use crate::profile::FrameId;
 use crate::symbols::{Assigned, Symbolized, Symbolizer};
 
-/// By frame, the rule by which its caller is found at its address: [`Rule::UNKNOWN`] where its image does not say, `None`
-/// where there is no image to look it up in, or the frame is not wanted.
+/// By frame, the rule by which its caller is found at its address: [`Rule::UNKNOWN`] where its
+/// image does not say, `None` where there is no image to look it up in, or the frame is not wanted.
 pub(crate) fn rules_of_frames(
     symbolized: &Symbolized<'_>,
     symbolizer: &Symbolizer,

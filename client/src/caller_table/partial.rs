@@ -1,4 +1,5 @@
-//! A caller table of which an agent has room for some rows: those of the functions that are sampled come first.
+//! A caller table of which an agent has room for some rows: those of the functions that are sampled
+//! come first.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -48,8 +49,8 @@ pub(crate) enum Reserve {
 }
 
 impl PartialTable {
-    /// Rows in the order of their codes, and the functions that they belong to, for an agent with so much room. `full`
-    /// is how many rows the table has whose rows these are the most useful of.
+    /// Rows in the order of their codes, and the functions that they belong to, for an agent with
+    /// so much room. `full` is how many rows the table has whose rows these are the most useful of.
     pub(super) fn new(
         rows: Vec<Row>,
         functions: Vec<Function>,
@@ -71,8 +72,8 @@ impl PartialTable {
         table
     }
 
-    /// The table to begin with: the functions that were interrupted, the most often first, then the program's, then
-    /// those of libraries. `None` if nothing fits.
+    /// The table to begin with: the functions that were interrupted, the most often first, then the
+    /// program's, then those of libraries. `None` if nothing fits.
     pub(crate) fn first(
         &mut self,
         interrupted: &Interrupted,
@@ -113,8 +114,7 @@ impl PartialTable {
 
     /// Whether `code` lies in a function whose callers the rows that were sent tell.
     pub(crate) fn covers(&self, code: u32) -> bool {
-        self.function_at(code)
-            .is_some_and(|at| self.functions[at].is_sent)
+        self.function_at(code).is_some_and(|at| self.functions[at].is_sent)
     }
 
     /// What the user should know: that so many rows were sent.
@@ -234,18 +234,13 @@ mod tests {
         };
         assert_eq!(part.rows, table.rows());
         let begun = part.rows.iter().filter(|row| row.rule == Rule::ENTRY);
-        (
-            begun.map(|row| (row.code - 16) / 16).collect(),
-            part.rows.len(),
-        )
+        (begun.map(|row| (row.code - 16) / 16).collect(), part.rows.len())
     }
 
     /// Samples in the middle of these functions.
     fn interrupted(functions: &[(u32, u64)]) -> Interrupted {
         let codes = functions.iter();
-        codes
-            .map(|(at, count)| (16 + at * 16 + 4, *count))
-            .collect()
+        codes.map(|(at, count)| (16 + at * 16 + 4, *count)).collect()
     }
 
     #[test]
@@ -255,10 +250,7 @@ mod tests {
         assert_eq!(first(4), (vec![15, 19], 4));
         assert_eq!(first(7), (vec![3, 15, 19], 6));
         assert_eq!(first(10), (vec![3, 10, 11, 15, 19], 10));
-        assert_eq!(
-            first(26).0,
-            [&[0, 1, 3][..], &(10..20).collect::<Vec<_>>()].concat()
-        );
+        assert_eq!(first(26).0, [&[0, 1, 3][..], &(10..20).collect::<Vec<_>>()].concat());
         assert_eq!(first(100).1, 40);
         assert_eq!(table(1).first(&met, Reserve::Nothing), None);
     }
@@ -294,20 +286,11 @@ mod tests {
     /// Functions without a gap share a row, and each row is within the room.
     #[test]
     fn functions_that_join_share_a_row() {
-        let function = |at: u32| Function {
-            codes: 16 + at..17 + at,
-            is_program: true,
-            is_sent: false,
-        };
+        let function =
+            |at: u32| Function { codes: 16 + at..17 + at, is_program: true, is_sent: false };
         let rules = [Rule::ENTRY, Rule::FRAME_RECORD];
-        let rows = (0..10).map(|at| Row {
-            code: 16 + at,
-            rule: rules[at as usize % 2],
-        });
-        let end = Row {
-            code: 26,
-            rule: Rule::UNKNOWN,
-        };
+        let rows = (0..10).map(|at| Row { code: 16 + at, rule: rules[at as usize % 2] });
+        let end = Row { code: 26, rule: Rule::UNKNOWN };
         let rows: Vec<Row> = rows.chain([end]).collect();
         let functions: Vec<Function> = (0..10).map(function).collect();
         for room in 0..=11 {
@@ -324,11 +307,7 @@ mod tests {
     /// Frame pointers and instructions tell the callers of a function without a row.
     #[test]
     fn functions_without_rows_are_covered() {
-        let functions = vec![Function {
-            codes: 16..32,
-            is_program: true,
-            is_sent: false,
-        }];
+        let functions = vec![Function { codes: 16..32, is_program: true, is_sent: false }];
         let table = PartialTable::new(Vec::new(), functions, 9, 2);
         assert!(table.covers(20));
     }

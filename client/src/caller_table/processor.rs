@@ -15,7 +15,8 @@ impl Processor {
     /// The names of all, for messages.
     pub(super) const SUPPORTED: &'static str = "x86_64 and aarch64";
 
-    /// The processor that a file is for; `None` for another one, or for one with the other byte order.
+    /// The processor that a file is for; `None` for another one, or for one with the other byte
+    /// order.
     pub(super) fn of_file<'d>(file: &impl object::Object<'d>) -> Option<Processor> {
         match file.architecture() {
             _ if !file.is_little_endian() => None,
@@ -42,7 +43,8 @@ impl Processor {
         }
     }
 
-    /// Whose extensions the call frame information may have: on aarch64 the state of signed return addresses.
+    /// Whose extensions the call frame information may have: on aarch64 the state of signed return
+    /// addresses.
     pub(super) fn vendor(self) -> gimli::Vendor {
         match self {
             Processor::X86_64 => gimli::Vendor::Default,

@@ -92,15 +92,12 @@ fn from_register(
         }
         _ => return None,
     };
-    Some(Rule::new(Caller::Cfa {
-        base,
-        words,
-        saved_fp,
-    }))
+    Some(Rule::new(Caller::Cfa { base, words, saved_fp }))
 }
 
-/// On aarch64 a call leaves the return address in the link register, and a function that calls others saves it in its
-/// frame. Whether it is signed is of no importance: agents remove the signature of every return address.
+/// On aarch64 a call leaves the return address in the link register, and a function that calls
+/// others saves it in its frame. Whether it is signed is of no importance: agents remove the
+/// signature of every return address.
 fn on_aarch64(
     cfa: &CfaRule<usize>,
     return_address: Register,
@@ -137,20 +134,13 @@ fn on_aarch64(
     if fp == lr && fp > 0 {
         return None;
     }
-    let rule = Rule::new(Caller::Cfa {
-        base,
-        words,
-        saved_fp: (fp > 0).then_some(fp),
-    });
+    let rule = Rule::new(Caller::Cfa { base, words, saved_fp: (fp > 0).then_some(fp) });
     (rule != Rule::UNKNOWN).then(|| rule.with_return_address(lr))
 }
 
 /// Whether the caller's value is still in the register: the ABI preserves it where nothing is said.
 fn in_register(rule: Option<RegisterRule<usize>>) -> bool {
-    matches!(
-        rule,
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue)
-    )
+    matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue))
 }
 
 fn in_words(offset: i64) -> Option<i64> {
@@ -164,12 +154,8 @@ fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Known> {
     const LIT_15: u8 = op::DW_OP_lit15.0;
     const RSP_AND_8: [u8; 2] = [op::DW_OP_breg7.0, 8];
     const RIP_AND_15: [u8; 4] = [op::DW_OP_breg16.0, 0, LIT_15, op::DW_OP_and.0];
-    const ONE_WORD_MORE: [u8; 4] = [
-        op::DW_OP_ge.0,
-        op::DW_OP_lit3.0,
-        op::DW_OP_shl.0,
-        op::DW_OP_plus.0,
-    ];
+    const ONE_WORD_MORE: [u8; 4] =
+        [op::DW_OP_ge.0, op::DW_OP_lit3.0, op::DW_OP_shl.0, op::DW_OP_plus.0];
     let rest = expression.0.slice().strip_prefix(&RSP_AND_8)?;
     let rest = rest.strip_prefix(&RIP_AND_15)?;
     match rest.strip_suffix(&ONE_WORD_MORE)? {
@@ -178,8 +164,8 @@ fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Known> {
     }
 }
 
-/// The rule of code that has switched stacks and kept the former stack pointer in memory, as OCaml's `caml_c_call`
-/// does: `*(register + at) + plus`.
+/// The rule of code that has switched stacks and kept the former stack pointer in memory, as
+/// OCaml's `caml_c_call` does: `*(register + at) + plus`.
 fn loaded(
     expression: &Expression<Bytes<'_>>,
     frame_pointer: Option<RegisterRule<usize>>,
@@ -230,11 +216,7 @@ mod tests {
     }
 
     fn cfa(base: Base, words: u16, saved_fp: Option<u8>) -> Option<Caller> {
-        Some(Caller::Cfa {
-            base,
-            words,
-            saved_fp,
-        })
+        Some(Caller::Cfa { base, words, saved_fp })
     }
 
     #[test]
@@ -272,7 +254,8 @@ mod tests {
         let saved = |offset| Some(RegisterRule::Offset(offset));
         let by = |base, words, saved_fp, lr| cfa(base, words, saved_fp).map(|caller| (caller, lr));
         let (sp, fp) = (Base::StackPointer, Base::FramePointer);
-        // At the entry and in leaf functions; with locals; after `stp x29, x30, [sp, -48]!`; with the record at the top.
+        // At the entry and in leaf functions; with locals; after `stp x29, x30, [sp, -48]!`; with
+        // the record at the top.
         assert_eq!(arm(AArch64::SP, 0, None, None), by(sp, 0, None, 0));
         assert_eq!(arm(AArch64::SP, 32, None, None), by(sp, 4, None, 0));
         let gcc = arm(AArch64::SP, 48, saved(-48), saved(-40));
@@ -298,38 +281,22 @@ mod tests {
             (AArch64::SP, 12, None, None),
             (AArch64::SP, -8, None, None),
             (AArch64::SP, 8 << 16, None, None),
-            // Further than the fields reach, on half words, above, in other registers, both in one place.
+            // Further than the fields reach, on half words, above, in other registers, both in one
+            // place.
             (AArch64::SP, 512, saved(-512), saved(-504)),
             (AArch64::SP, 2048, None, saved(-2048)),
             (AArch64::SP, 64, None, saved(-12)),
             (AArch64::SP, 64, None, saved(8)),
             (AArch64::SP, 64, None, saved(i64::MIN)),
-            (
-                AArch64::SP,
-                64,
-                None,
-                Some(RegisterRule::Register(AArch64::X9)),
-            ),
-            (
-                AArch64::SP,
-                64,
-                Some(RegisterRule::ValOffset(-16)),
-                saved(-8),
-            ),
+            (AArch64::SP, 64, None, Some(RegisterRule::Register(AArch64::X9))),
+            (AArch64::SP, 64, Some(RegisterRule::ValOffset(-16)), saved(-8)),
             (AArch64::SP, 64, saved(-8), saved(-8)),
         ] {
             let found = arm(register, offset, fp.clone(), lr.clone());
             assert_eq!(found, None, "{register:?} {offset} {fp:?} {lr:?}");
         }
-        let cfa = CfaRule::RegisterAndOffset {
-            register: AArch64::SP,
-            offset: 0,
-        };
-        assert_eq!(
-            on_aarch64(&cfa, X86_64::RA, |_| None),
-            None,
-            "another column"
-        );
+        let cfa = CfaRule::RegisterAndOffset { register: AArch64::SP, offset: 0 };
+        assert_eq!(on_aarch64(&cfa, X86_64::RA, |_| None), None, "another column");
     }
 
     #[test]
@@ -366,26 +333,17 @@ mod tests {
             let expression = Expression(EndianSlice::new(bytes, LittleEndian));
             loaded(&expression, fp).map(Rule::caller)
         };
-        let found = |base, at, plus, saved_fp| {
-            Some(Caller::LoadedCfa {
-                base,
-                at,
-                plus,
-                saved_fp,
-            })
-        };
+        let found = |base, at, plus, saved_fp| Some(Caller::LoadedCfa { base, at, plus, saved_fp });
         // breg7 +8, deref, plus_uconst 8: `caml_c_call` of OCaml 5.
         let c_call = [0x77, 8, 0x06, 0x23, 8];
         assert_eq!(rule(&c_call, None), found(Base::StackPointer, 1, 1, None));
         let saved = Some(RegisterRule::Offset(-16));
-        assert_eq!(
-            rule(&c_call, saved),
-            found(Base::StackPointer, 1, 1, Some(2))
-        );
+        assert_eq!(rule(&c_call, saved), found(Base::StackPointer, 1, 1, Some(2)));
         let plain = [0x76, 0, 0x06];
         assert_eq!(rule(&plain, None), found(Base::FramePointer, 0, 0, None));
         for unknown in [
-            // Another register, half a word, below the register, too far, cut, more operations, another order.
+            // Another register, half a word, below the register, too far, cut, more operations,
+            // another order.
             &[0x73, 8, 0x06][..],
             &[0x77, 4, 0x06],
             &[0x77, 0x78, 0x06],

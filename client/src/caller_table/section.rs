@@ -60,9 +60,7 @@ where
     let mut calls = SectionCalls::default();
     let mut context = UnwindContext::new();
     let mut shared = HashMap::new();
-    let mut budget = length
-        .saturating_mul(MOST_EVALUATIONS)
-        .saturating_add(FREE_BYTES);
+    let mut budget = length.saturating_mul(MOST_EVALUATIONS).saturating_add(FREE_BYTES);
     let mut entries = section.entries(bases);
     while let Some(entry) = entries.next()? {
         let CieOrFde::Fde(partial) = entry else {

@@ -50,14 +50,10 @@ impl Known {
     }
 }
 
-/// Whether the frame pointer points to a frame record, the caller's frame pointer and the return address above it: the
-/// chain of records leads to the caller then.
+/// Whether the frame pointer points to a frame record, the caller's frame pointer and the return
+/// address above it: the chain of records leads to the caller then.
 fn is_frame_record(rule: Rule) -> bool {
-    let Caller::Cfa {
-        base: Base::FramePointer,
-        words,
-        saved_fp: Some(saved),
-    } = rule.caller()
+    let Caller::Cfa { base: Base::FramePointer, words, saved_fp: Some(saved) } = rule.caller()
     else {
         return false;
     };
@@ -69,10 +65,7 @@ fn is_frame_record(rule: Rule) -> bool {
 /// nothing is known. Answers how many bytes that concerns.
 pub(super) fn resolve_overlaps(stretches: &mut Vec<RuleRange>) -> u64 {
     stretches.sort_by_key(|stretch| stretch.start);
-    if stretches
-        .windows(2)
-        .all(|pair| pair[0].end <= pair[1].start)
-    {
+    if stretches.windows(2).all(|pair| pair[0].end <= pair[1].start) {
         return 0;
     }
     let mut resolved: Vec<RuleRange> = Vec::with_capacity(stretches.len());
@@ -101,10 +94,8 @@ pub(super) fn resolve_overlaps(stretches: &mut Vec<RuleRange>) -> u64 {
 
 /// Resolves stretches that overlap.
 fn sweep(cluster: &[RuleRange], resolved: &mut Vec<RuleRange>) -> u64 {
-    let mut edges: Vec<(u64, bool, Known)> = cluster
-        .iter()
-        .flat_map(|s| [(s.start, true, s.known), (s.end, false, s.known)])
-        .collect();
+    let mut edges: Vec<(u64, bool, Known)> =
+        cluster.iter().flat_map(|s| [(s.start, true, s.known), (s.end, false, s.known)]).collect();
     edges.sort_by_key(|(at, ..)| *at);
     let mut active: BTreeMap<(u8, u32), (Known, usize)> = BTreeMap::new();
     let mut contradicted = 0;
@@ -120,11 +111,7 @@ fn sweep(cluster: &[RuleRange], resolved: &mut Vec<RuleRange>) -> u64 {
                     Known::Rule(Rule::UNKNOWN)
                 }
             };
-            resolved.push(RuleRange {
-                start: from,
-                end: at,
-                known,
-            });
+            resolved.push(RuleRange { start: from, end: at, known });
         }
         from = at;
         let count = &mut active.entry(known.key()).or_insert((known, 0)).1;
@@ -160,11 +147,7 @@ pub(super) fn fill_gaps(stretches: &mut Vec<RuleRange>, others: &[RuleRange]) {
             let taken = stretches.get(next);
             let end = taken.map_or(other.end, |s| s.start.min(other.end));
             if start < end {
-                added.push(RuleRange {
-                    start,
-                    end,
-                    known: other.known,
-                });
+                added.push(RuleRange { start, end, known: other.known });
             }
             let Some(taken) = taken else { break };
             start = taken.end.max(start);
@@ -195,13 +178,7 @@ pub(super) struct TooManyRows;
 impl RowBuilder {
     /// At most `limit` rows.
     pub(super) fn new(detail: Detail, limit: usize) -> RowBuilder {
-        RowBuilder {
-            rows: Vec::new(),
-            detail,
-            limit,
-            end: 0,
-            last: Rule::UNKNOWN,
-        }
+        RowBuilder { rows: Vec::new(), detail, limit, end: 0, last: Rule::UNKNOWN }
     }
 
     /// What is wanted of the stretches to come.
@@ -264,11 +241,7 @@ impl RowBuilder {
     fn padding(&mut self, start: u64, end: u64) -> Result<(), TooManyRows> {
         // Nothing runs there, and the rule before may go on: as a rule it is that of a return, and
         // holds at the next function's entry as well. It saves two rows of five for each function.
-        let rule = if start == self.end {
-            self.last
-        } else {
-            Rule::UNKNOWN
-        };
+        let rule = if start == self.end { self.last } else { Rule::UNKNOWN };
         self.run(start, end, rule)
     }
 
@@ -307,11 +280,7 @@ impl RowBuilder {
 
 /// The caller's frame pointer is still in its register, the return address below the CFA.
 fn above_stack_pointer(words: u16) -> Rule {
-    Rule::new(Caller::Cfa {
-        base: Base::StackPointer,
-        words,
-        saved_fp: None,
-    })
+    Rule::new(Caller::Cfa { base: Base::StackPointer, words, saved_fp: None })
 }
 
 #[cfg(test)]
@@ -354,19 +323,11 @@ mod tests {
     #[test]
     fn padding_costs_no_row_and_the_smaller_table_drops_what_is_told_without_it() {
         let stretches = [
-            RuleRange {
-                start: 0x10,
-                end: 0x11,
-                known: Known::Told(Rule::ENTRY),
-            },
+            RuleRange { start: 0x10, end: 0x11, known: Known::Told(Rule::ENTRY) },
             stretch(0x11, 0x14, PUSHED),
             stretch(0x14, 0x1f, Rule::FRAME_RECORD),
             stretch(0x1f, 0x20, Rule::ENTRY),
-            RuleRange {
-                start: 0x20,
-                end: 0x30,
-                known: Known::Padding,
-            },
+            RuleRange { start: 0x20, end: 0x30, known: Known::Padding },
             stretch(0x30, 0x31, Rule::ENTRY),
             // Unknown code that is no padding ends the rule before.
             stretch(0x40, 0x41, Rule::ENTRY),
@@ -388,11 +349,7 @@ mod tests {
 
     #[test]
     fn a_linkage_table_alternates_within_its_entries() {
-        let plt = [RuleRange {
-            start: 0x1010,
-            end: 0x1030,
-            known: Known::LinkageTable(11),
-        }];
+        let plt = [RuleRange { start: 0x1010, end: 0x1030, known: Known::LinkageTable(11) }];
         let expected = [
             (0x1010, Rule::ENTRY),
             (0x101b, PUSHED),
@@ -435,15 +392,10 @@ mod tests {
 
     #[test]
     fn only_gaps_are_filled() {
-        let mut stretches = vec![
-            stretch(0x10, 0x20, Rule::ENTRY),
-            stretch(0x30, 0x40, Rule::ENTRY),
-        ];
-        let others = [
-            stretch(0x08, 0x18, PUSHED),
-            stretch(0x1c, 0x50, PUSHED),
-            stretch(0x60, 0x70, PUSHED),
-        ];
+        let mut stretches =
+            vec![stretch(0x10, 0x20, Rule::ENTRY), stretch(0x30, 0x40, Rule::ENTRY)];
+        let others =
+            [stretch(0x08, 0x18, PUSHED), stretch(0x1c, 0x50, PUSHED), stretch(0x60, 0x70, PUSHED)];
         fill_gaps(&mut stretches, &others);
         let expected = [
             (0x08, PUSHED),
@@ -460,11 +412,8 @@ mod tests {
 
     #[test]
     fn rows_end_at_their_limits() {
-        let many = [
-            stretch(0, 1, Rule::ENTRY),
-            stretch(2, 3, Rule::ENTRY),
-            stretch(4, 5, Rule::ENTRY),
-        ];
+        let many =
+            [stretch(0, 1, Rule::ENTRY), stretch(2, 3, Rule::ENTRY), stretch(4, 5, Rule::ENTRY)];
         let mut builder = RowBuilder::new(Detail::Full, 3);
         assert_eq!(builder.add(&many, 0..9, 0), Err(TooManyRows));
         // Codes end at 32 bits, and a code is given once.

@@ -9,7 +9,8 @@ pub(crate) struct TestElf<'a> {
     pub(crate) machine: u16,
     /// Loadable segments: flags, address, offset and size in the file.
     pub(crate) segments: Vec<(u32, u64, u64, u64)>,
-    /// Sections: name, address and content; they lie behind the code. A `.strtab` comes right after its `.symtab`.
+    /// Sections: name, address and content; they lie behind the code. A `.strtab` comes right after
+    /// its `.symtab`.
     pub(crate) sections: Vec<(&'a str, u64, &'a [u8])>,
     /// What lies at [`CODE_OFFSET`].
     pub(crate) code: &'a [u8],

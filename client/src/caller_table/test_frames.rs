@@ -11,11 +11,7 @@ use super::test_elf::CODE_ADDRESS;
 /// A function: where it begins in the code, its length, and its instructions with their offsets.
 pub(crate) type Function<'a> = (u64, u32, &'a [(u32, CallFrameInstruction)]);
 
-const ENCODING: Encoding = Encoding {
-    format: Format::Dwarf32,
-    version: 1,
-    address_size: 8,
-};
+const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// Of x86_64: a call pushes the return address.
 pub(crate) fn frame_table(functions: &[Function<'_>]) -> FrameTable {

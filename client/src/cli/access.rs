@@ -14,7 +14,8 @@ const VARIABLE: &str = "UNIKPROF_KEY_FILE";
 /// The help heading of the connection options.
 pub(super) const CONNECTION: &str = "Connection";
 
-/// How to authenticate. The key itself is never an argument: every user of the machine can see those.
+/// How to authenticate. The key itself is never an argument: every user of the machine can see
+/// those.
 #[derive(Debug, Args)]
 pub(super) struct AccessArguments {
     /// The key file for an agent that requires a key; default: $UNIKPROF_KEY_FILE

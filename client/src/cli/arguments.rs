@@ -38,8 +38,8 @@ pub(super) struct Arguments {
     pub(super) word: Word,
 }
 
-/// The whole command line. clap leaves an argument that may be missing out of the usage of what follows it: ADDR, which
-/// stands before each command of `connect`.
+/// The whole command line. clap leaves an argument that may be missing out of the usage of what
+/// follows it: ADDR, which stands before each command of `connect`.
 pub(super) fn command() -> Command {
     let mut built = Arguments::command();
     built.build();
@@ -125,7 +125,8 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top, trace, leaks
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events,
+    /// snapshot, top, trace, leaks
     Connect(ConnectArguments),
     /// Show a recording as tables, a page, a flame graph, or in the formats of other viewers
     Report(Box<ReportArguments>),
@@ -141,7 +142,8 @@ pub(super) enum Word {
     /// Serve the profiles and metrics of many guests over HTTP, as pprof and for Prometheus
     #[cfg(feature = "fleet")]
     Serve(super::serve::ServeArguments),
-    /// Fetch all that many guests count, for ever, and deliver it to Pyroscope, Parca, OpenTelemetry or a folder
+    /// Fetch all that many guests count, for ever, and deliver it to Pyroscope, Parca,
+    /// OpenTelemetry or a folder
     #[cfg(feature = "fleet")]
     Collect(super::collect::CollectArguments),
     /// Print what a recording sampled, a line each, for other programs
@@ -163,9 +165,8 @@ pub(super) enum Word {
     #[command(after_help = super::install_docs::HELP)]
     InstallDocs(super::install_docs::InstallDocsArguments),
     /// Print a shell completion script
-    #[command(
-        after_help = "Example:\n  unikprof-client completions bash > ~/.local/share/bash-completion/completions/unikprof-client"
-    )]
+    #[command(after_help = "Example:\n  unikprof-client completions bash > \
+                      ~/.local/share/bash-completion/completions/unikprof-client")]
     Completions {
         /// The shell to print it for
         shell: Shell,
@@ -185,10 +186,16 @@ pub(super) struct ConnectArguments {
     #[arg(value_name = "ADDR", env = ADDRESS_VARIABLE)]
     pub(super) address: Option<Address>,
     /// Timeout for connecting and for each part of a response
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
+    #[arg(
+        long, value_name = "TIME", default_value = "10s", value_parser = values::duration,
+        global = true, help_heading = CONNECTION
+    )]
     pub(super) timeout: Duration,
     /// How long to retry a lost connection; 0s disables retries
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
+    #[arg(
+        long, value_name = "TIME", default_value = "30s", value_parser = values::duration,
+        global = true, help_heading = CONNECTION
+    )]
     pub(super) retry: Duration,
     /// Print the result as JSON
     #[arg(long, global = true, help_heading = "Output")]
@@ -207,7 +214,8 @@ impl ConnectArguments {
     pub(super) fn address(&self) -> Result<Address, Failure> {
         self.address.clone().ok_or_else(|| {
             Failure::Usage(format!(
-                "no address: write `connect ADDR ...`, or set {ADDRESS_VARIABLE} to where the agent listens"
+                "no address: write `connect ADDR ...`, or set {ADDRESS_VARIABLE} to where the \
+                 agent listens"
             ))
         })
     }
@@ -250,8 +258,9 @@ pub(super) enum ConnectWord {
     Dump(WindowedArguments),
     /// Download a copy of a recording without changing anything in the guest
     ///
-    /// The copy has the contents of the rings and, if the recording has ended, the counts that `stop` has not
-    /// fetched yet. It works while another client fetches the recording, and with a key of the role view.
+    /// The copy has the contents of the rings and, if the recording has ended, the counts that
+    /// `stop` has not fetched yet. It works while another client fetches the recording, and with a
+    /// key of the role view.
     Copy(WindowedArguments),
     /// End a recording, download it and write it to a file
     Stop(StopArguments),
@@ -261,7 +270,8 @@ pub(super) enum ConnectWord {
     /// Show every vCPU's stack now, with names, registers and age
     #[command(after_help = super::snapshot::HELP)]
     Snapshot(super::snapshot::SnapshotArguments),
-    /// Show a live table of the functions that take the time: in the last seconds and since the start
+    /// Show a live table of the functions that take the time: in the last seconds and since the
+    /// start
     #[command(after_help = super::top::HELP)]
     Top(Box<super::top::TopArguments>),
     /// Trace every call of some functions, with its duration: a tree, a table, and what was slow
@@ -325,14 +335,14 @@ pub(super) struct OutputArguments {
     ///
     /// .unikprof is the raw recording, from which `report` makes all other formats; .html is a page
     /// that shows the recording over time and as a flame graph, .svg a flame graph, .pb.gz a pprof
-    /// profile, .profile.json.gz is for the Firefox profiler, .speedscope.json for speedscope, .folded are folded
-    /// stacks, .txt and .json tables. In the name, %t stands for the time
-    /// (UTC), %n for the guest's name, %r for the recording's name and %% for a percent sign; - is
+    /// profile, .profile.json.gz is for the Firefox profiler, .speedscope.json for speedscope,
+    /// .folded are folded stacks, .txt and .json tables. In the name, %t stands for the time (UTC),
+    /// %n for the guest's name, %r for the recording's name and %% for a percent sign; - is
     /// standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof, firefox, speedscope, json, or otlp if
-    /// the client was built with that feature
+    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof,
+    /// firefox, speedscope, json, or otlp if the client was built with that feature
     #[arg(long)]
     pub(super) format: Option<OutputFormat>,
 }
@@ -351,16 +361,15 @@ pub(super) struct ReportArguments {
     /// Drop stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) ignore: Option<Regex>,
-    /// Show who calls a function, with shares: its whole name, or a regular expression that one name matches
-    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["callees", "timeline"], help_heading = "Selection")]
-    pub(super) callers: Option<FunctionName>,
-    /// Show what a function calls, likewise
+    /// Show who calls a function, with shares: its whole name, or a regular expression that one
+    /// name matches
     #[arg(
-        long,
-        value_name = "FUNCTION",
-        conflicts_with = "timeline",
+        long, value_name = "FUNCTION", conflicts_with_all = ["callees", "timeline"],
         help_heading = "Selection"
     )]
+    pub(super) callers: Option<FunctionName>,
+    /// Show what a function calls, likewise
+    #[arg(long, value_name = "FUNCTION", conflicts_with = "timeline", help_heading = "Selection")]
     pub(super) callees: Option<FunctionName>,
     /// Show a function's source lines and instructions with their samples, likewise
     ///
@@ -374,22 +383,19 @@ pub(super) struct ReportArguments {
     pub(super) annotate: Option<FunctionName>,
     /// Show what rules find about the guest, with a score, evidence and the next step
     ///
-    /// Stolen and masked time, load in lockstep, truncated or guessed callers, bursts, slow spans, a dominating function,
-    /// memory copies and allocation, rising counters; of allocations a full live table and frees that are not reported. `doctor` judges the profile, this judges the guest. Pages have it in
-    /// any case.
+    /// Stolen and masked time, load in lockstep, truncated or guessed callers, bursts, slow spans,
+    /// a dominating function, memory copies and allocation, rising counters; of allocations a full
+    /// live table and frees that are not reported. `doctor` judges the profile, this judges the
+    /// guest. Pages have it in any case.
     #[arg(
         long,
         conflicts_with_all = ["annotate", "callers", "callees", "lines", "timeline"],
         help_heading = "Selection"
     )]
     pub(super) analyze: bool,
-    /// A folder with the source files that --annotate shows, if they are not where they were compiled; can be repeated
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        requires = "annotate",
-        help_heading = "Selection"
-    )]
+    /// A folder with the source files that --annotate shows, if they are not where they were
+    /// compiled; can be repeated
+    #[arg(long, value_name = "FOLDER", requires = "annotate", help_heading = "Selection")]
     pub(super) source: Vec<PathBuf>,
     /// Show source lines instead of whole functions
     #[arg(long, help_heading = "Selection")]
@@ -406,7 +412,8 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) top: usize,
-    /// Do not shorten names in the text report to the terminal's width (120 columns if there is none)
+    /// Do not shorten names in the text report to the terminal's width (120 columns if there is
+    /// none)
     #[arg(long, help_heading = "Output")]
     pub(super) wide: bool,
     /// Begin each folded stack with its labels: recording:NAME;vcpu:N;span:NAME
@@ -415,7 +422,8 @@ pub(super) struct ReportArguments {
     /// Print the report as JSON; the same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(super) json: bool,
-    /// Open the page (.html) in a browser; without -o FILE.html it is written to the directory for temporary files
+    /// Open the page (.html) in a browser; without -o FILE.html it is written to the directory for
+    /// temporary files
     #[arg(long, conflicts_with_all = ["json", "format"], help_heading = "Output")]
     pub(super) open: bool,
     #[command(flatten)]
@@ -434,15 +442,16 @@ pub(super) struct ReportArguments {
 pub(super) struct ReportOutputArguments {
     /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .html is a page that shows the recording over time and as a flame graph; it needs a browser and no
-    /// network. .svg is a flame graph, .pb.gz a pprof profile, .profile.json.gz is for the Firefox profiler,
-    /// .speedscope.json for speedscope, .folded are folded stacks, .txt and .json tables.
-    /// In the name, %t stands for the recording's time (UTC), %n for the guest's name, %r for the
-    /// recording's name and %% for a percent sign; - is standard output. Default: text on standard output.
+    /// .html is a page that shows the recording over time and as a flame graph; it needs a browser
+    /// and no network. .svg is a flame graph, .pb.gz a pprof profile, .profile.json.gz is for the
+    /// Firefox profiler, .speedscope.json for speedscope, .folded are folded stacks, .txt and .json
+    /// tables. In the name, %t stands for the recording's time (UTC), %n for the guest's name, %r
+    /// for the recording's name and %% for a percent sign; - is standard output. Default: text on
+    /// standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox, speedscope, json, or otlp if
-    /// the client was built with that feature
+    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox,
+    /// speedscope, json, or otlp if the client was built with that feature
     #[arg(long)]
     pub(super) format: Option<crate::report::Format>,
 }
@@ -474,7 +483,10 @@ pub(super) struct DoctorArguments {
     #[arg(value_name = "FILE|ADDR")]
     pub(super) target: String,
     /// Timeout for connecting and for each part of a response
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, help_heading = CONNECTION)]
+    #[arg(
+        long, value_name = "TIME", default_value = "10s", value_parser = values::duration,
+        help_heading = CONNECTION
+    )]
     pub(super) timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
@@ -509,13 +521,11 @@ mod tests {
         let words = ["unikprof-client", "connect", "::1", "record", "--no"];
         let usage = "Usage: unikprof-client connect [ADDR] record [OPTIONS] [DURATION]";
         let refused = Arguments::parse_words(words).map_err(|error| error.to_string());
-        assert!(
-            matches!(&refused, Err(text) if text.contains(usage)),
-            "{refused:?}"
-        );
+        assert!(matches!(&refused, Err(text) if text.contains(usage)), "{refused:?}");
     }
 
-    /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own breaks.
+    /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own
+    /// breaks.
     #[test]
     fn paragraphs_fit_a_terminal() {
         fn look(word: &clap::Command) {

@@ -72,17 +72,9 @@ pub(super) fn run(arguments: &CallerTableArguments) -> Result<(), Failure> {
         None => beside(&arguments.image),
     };
     AtomicFile::create(&path)?.write_whole(|file| file.write_all(&bytes))?;
-    let summary = Summary {
-        path: &path,
-        rows: table.rows()?.len(),
-        bytes: bytes.len(),
-        table: &table,
-    };
-    print(if arguments.json {
-        summary.json()
-    } else {
-        summary.text()
-    })
+    let summary =
+        Summary { path: &path, rows: table.rows()?.len(), bytes: bytes.len(), table: &table };
+    print(if arguments.json { summary.json() } else { summary.text() })
 }
 
 /// The image's name with `.callers` behind it.
@@ -101,9 +93,7 @@ struct Summary<'a> {
 
 impl Summary<'_> {
     fn build_id(&self) -> String {
-        self.table
-            .build_id()
-            .map_or_else(|| "none".into(), BuildId::to_string)
+        self.table.build_id().map_or_else(|| "none".into(), BuildId::to_string)
     }
 
     /// Where the image is loaded, the agent adds a row before and one behind.
@@ -119,7 +109,8 @@ impl Summary<'_> {
              rows         {} in {} bytes, from {} functions\n\
              build-id     {}\n\
              agent        needs a caller-table block of {} bytes\n\
-             next         objcopy --update-section .unikprof.callers={path} ELF; that section of the \
+             next         objcopy --update-section .unikprof.callers={path} ELF; that section of \
+             the \
              image must have {} bytes (see --help)\n",
             self.rows,
             self.bytes,
@@ -139,7 +130,8 @@ impl Summary<'_> {
         if tally.contradicted_bytes > 0 {
             let _ = writeln!(
                 text,
-                "overlapping  {} bytes of code with contradicting descriptions; callers there are unknown",
+                "overlapping  {} bytes of code with contradicting descriptions; callers there are \
+                 unknown",
                 tally.contradicted_bytes
             );
         }

@@ -15,8 +15,8 @@ pub(super) struct CollectArguments {
     /// The guests, and where their profiles go
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Collect from this part of the guests, of so many of about one size: 1/8 to 8/8 for eight collectors, each with a
-    /// spool of its own
+    /// Collect from this part of the guests, of so many of about one size: 1/8 to 8/8 for eight
+    /// collectors, each with a spool of its own
     #[arg(long, value_name = "PART/PARTS", conflicts_with = "audit")]
     shard: Option<Shard>,
     /// Only print where every tick is, from the spool
@@ -69,18 +69,9 @@ pub(super) fn run(arguments: &CollectArguments) -> Result<(), Failure> {
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;
     let shard = arguments.shard.unwrap_or(Shard::ALL);
-    fleet::collect(
-        &arguments.config,
-        config,
-        shard,
-        &interrupt,
-        |guests, spool| {
-            // Whoever started the program may wait for this line.
-            let _ = print(format!(
-                "collecting from {guests} guests into {}\n",
-                spool.display()
-            ));
-        },
-    )?;
+    fleet::collect(&arguments.config, config, shard, &interrupt, |guests, spool| {
+        // Whoever started the program may wait for this line.
+        let _ = print(format!("collecting from {guests} guests into {}\n", spool.display()));
+    })?;
     Ok(())
 }

@@ -30,7 +30,8 @@ pub(super) struct ConfigureArguments {
     /// A key of clients that may only read; can be given twice
     #[arg(long, value_name = "FILE")]
     view: Vec<PathBuf>,
-    /// A key of clients that may also trace functions, for an archive built with --trace; can be given twice
+    /// A key of clients that may also trace functions, for an archive built with --trace; can be
+    /// given twice
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Let everybody in who reaches the port, without a key
@@ -131,11 +132,7 @@ pub(super) fn run(arguments: &ConfigureArguments) -> Result<(), Failure> {
     bytes[block][..settings.len()].copy_from_slice(settings.as_bytes());
     let output = arguments.output.as_ref().unwrap_or(path);
     write(output, path, &bytes)?;
-    print(format!(
-        "wrote        {}\n{}",
-        output.display(),
-        shown(&settings)
-    ))
+    print(format!("wrote        {}\n{}", output.display(), shown(&settings)))
 }
 
 /// Where the place for the settings is.
@@ -151,15 +148,9 @@ fn find(path: &Path, bytes: &[u8]) -> Result<std::ops::Range<usize>, Failure> {
              libunikprof-dropin.a"
                 .into()
         }
-        _ => format!(
-            "it has {} places for settings, and one was expected",
-            places.len()
-        ),
+        _ => format!("it has {} places for settings, and one was expected", places.len()),
     };
-    Err(Failure::Image {
-        path: path.into(),
-        problem,
-    })
+    Err(Failure::Image { path: path.into(), problem })
 }
 
 /// The text that the arguments ask for.
@@ -169,22 +160,16 @@ fn settings(arguments: &ConfigureArguments) -> Result<Zeroizing<String>, Failure
     let mut set = |name: &str, value: &str| {
         let _ = writeln!(settings, "{name}={value}");
     };
-    for (role, files) in [
-        ("control", &arguments.control),
-        ("view", &arguments.view),
-        ("trace", &arguments.trace),
-    ] {
+    for (role, files) in
+        [("control", &arguments.control), ("view", &arguments.view), ("trace", &arguments.trace)]
+    {
         if files.len() > 2 {
             return Err(Failure::Usage(format!(
                 "at most two keys for `{role}`, for the time in which one replaces the other"
             )));
         }
         for (number, file) in files.iter().enumerate() {
-            let name = if number == 0 {
-                role.into()
-            } else {
-                format!("{role}-2")
-            };
+            let name = if number == 0 { role.into() } else { format!("{role}-2") };
             set(&name, &Key::read(file)?.to_text());
         }
     }
@@ -236,7 +221,8 @@ fn shown(settings: &str) -> String {
     out
 }
 
-/// Writes the image with the permissions of the one that it is made of; until then nobody else can read the keys in it.
+/// Writes the image with the permissions of the one that it is made of; until then nobody else can
+/// read the keys in it.
 fn write(output: &Path, image: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let failed = OutputError::at(output);
     let permissions = fs::metadata(image).map_err(&failed)?.permissions();

@@ -37,18 +37,11 @@ use crate::symbols::{SymbolWarning, Symbolizer};
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let address = arguments.address()?;
     let patience = Patience {
-        timeouts: Timeouts {
-            connect: arguments.timeout,
-            answer: arguments.timeout,
-        },
+        timeouts: Timeouts { connect: arguments.timeout, answer: arguments.timeout },
         reconnect: arguments.retry,
     };
     // The user's own files first: what is wrong with them needs no guest.
-    let names = arguments
-        .word
-        .names()
-        .map(NameArguments::words)
-        .unwrap_or_default();
+    let names = arguments.word.names().map(NameArguments::words).unwrap_or_default();
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
     let interrupt = match arguments.word {
@@ -62,16 +55,12 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let session = Session::with_access(address, access, patience, interrupt.clone())?;
     if session.key().is_none() {
         eprintln!(
-            "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a key)",
+            "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a \
+             key)",
             session.address()
         );
     }
-    let mut conversation = Conversation {
-        session,
-        interrupt,
-        names,
-        json: arguments.json,
-    };
+    let mut conversation = Conversation { session, interrupt, names, json: arguments.json };
     match arguments.word {
         ConnectWord::Info => conversation.info(),
         ConnectWord::Check(arguments) => conversation.check(arguments.name.as_deref()),
@@ -241,9 +230,7 @@ impl Conversation {
         let unwinding = &arguments.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
         let (session, interrupt) = (&mut self.session, &self.interrupt);
-        leaks::connect(
-            session, interrupt, arguments, &settings, symbolizer, self.json,
-        )
+        leaks::connect(session, interrupt, arguments, &settings, symbolizer, self.json)
     }
 
     /// Whether the images that were named, if any, are the ones that the guest runs.
@@ -266,19 +253,16 @@ impl Conversation {
             return match arguments.unwind {
                 Unwind::Fp => Ok(()),
                 Unwind::Table => Err(Failure::Usage(
-                    "`--unwind table` needs a caller table and cannot be combined with `--no-caller-table`"
+                    "`--unwind table` needs a caller table and cannot be combined with \
+                     `--no-caller-table`"
                         .into(),
                 )),
             };
         }
         let agent = self.session.agent();
         let may_install = agent.role != role::VIEW;
-        let Prepared {
-            table,
-            partial,
-            held,
-            mut notes,
-        } = caller_table::prepare(symbolizer, agent, arguments.unwind)?;
+        let Prepared { table, partial, held, mut notes } =
+            caller_table::prepare(symbolizer, agent, arguments.unwind)?;
         settings.callers = table;
         settings.held_callers = held;
         // Who may only look is told so of the recording.
@@ -313,7 +297,8 @@ impl Conversation {
         arguments: &DownloadArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        // Before a place for it is made: where it is not clear which one is meant there is none to make.
+        // Before a place for it is made: where it is not clear which one is meant there is none to
+        // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
         self.download(
@@ -375,7 +360,8 @@ impl Conversation {
                 Printable(text)
             ),
             Some((epoch, _)) => eprintln!(
-                "warning: the connection was lost before the guest learned that the recording is saved; the guest \
+                "warning: the connection was lost before the guest learned that the recording is \
+                 saved; the guest \
                  keeps epoch {epoch} until `stop --discard --name {}`",
                 describe::word(recording)
             ),
@@ -383,14 +369,12 @@ impl Conversation {
         let shown = self.show(&plan, symbolizer, &outcome);
         let failure = match (shown, outcome.incomplete) {
             (Ok(()), None) => return Ok(()),
-            (Ok(()), Some(reason)) => Failure::Incomplete {
-                path: outcome.path,
-                reason: reason.to_string(),
-            },
-            (Err(source), _) => Failure::AfterRecording {
-                recording: outcome.path,
-                source: Box::new(source),
-            },
+            (Ok(()), Some(reason)) => {
+                Failure::Incomplete { path: outcome.path, reason: reason.to_string() }
+            }
+            (Err(source), _) => {
+                Failure::AfterRecording { recording: outcome.path, source: Box::new(source) }
+            }
         };
         plan.recording.keep();
         Err(failure)
@@ -428,14 +412,10 @@ impl Conversation {
         if plan.recording.is_wanted() {
             files.push(outcome.path.clone());
         }
-        files.extend(
-            plan.reports
-                .iter()
-                .filter_map(|output| match &output.target {
-                    Target::File(path) => Some(path.clone()),
-                    Target::Stdout => None,
-                }),
-        );
+        files.extend(plan.reports.iter().filter_map(|output| match &output.target {
+            Target::File(path) => Some(path.clone()),
+            Target::Stdout => None,
+        }));
         let mut warnings = symbolized.warnings().iter();
         let names = match &*self.names {
             "" if warnings.any(SymbolWarning::is_image_missing) => " --image GUEST.ELF",

@@ -110,19 +110,13 @@ pub(super) fn held_by(one: &RecordingStatus) -> Option<String> {
     let client = one.holder.as_ref()?;
     let held_ns = u64::try_from(one.held().as_nanos()).unwrap_or(u64::MAX);
     let held = duration(held_ns);
-    Some(format!(
-        "{} has been fetching for {held}",
-        Printable(client)
-    ))
+    Some(format!("{} has been fetching for {held}", Printable(client)))
 }
 
 /// What this client may do, and who can read along.
 pub(super) fn access(session: &Session) -> String {
     match session.key() {
-        Some(key) => format!(
-            "role {} with key {key}; encrypted",
-            role_name(session.agent().role)
-        ),
+        Some(key) => format!("role {} with key {key}; encrypted", role_name(session.agent().role)),
         None => "open: no key required, traffic is not encrypted".into(),
     }
 }
@@ -139,15 +133,13 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
     };
     let sampling = match settings.mode {
         record::Mode::Cpu => format!("running time at {} Hz", rate_text(settings.period_ns)),
-        record::Mode::Wall => format!(
-            "running and blocked time at {} Hz",
-            rate_text(settings.period_ns)
-        ),
+        record::Mode::Wall => {
+            format!("running and blocked time at {} Hz", rate_text(settings.period_ns))
+        }
         record::Mode::OffCpu => "blocked time, measured".to_owned(),
-        record::Mode::Alloc => format!(
-            "allocations, a sample every {}",
-            size(settings.interval_bytes)
-        ),
+        record::Mode::Alloc => {
+            format!("allocations, a sample every {}", size(settings.interval_bytes))
+        }
         record::Mode::Live => format!(
             "allocations that are still held, a sample every {}",
             size(settings.interval_bytes)
@@ -164,10 +156,7 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
 }
 
 pub(super) fn discarded(name: &str, recording: u64) -> String {
-    format!(
-        "recording {recording} `{}` has ended; its data was dropped\n",
-        Printable(name)
-    )
+    format!("recording {recording} `{}` has ended; its data was dropped\n", Printable(name))
 }
 
 /// A name as it is written on a command line.
@@ -180,8 +169,8 @@ pub(super) fn word(name: &str) -> String {
     }
 }
 
-/// What was recorded and where it is; `cut` is the window that was asked for, `names` the options by which a report
-/// finds names.
+/// What was recorded and where it is; `cut` is the window that was asked for, `names` the options
+/// by which a report finds names.
 pub(super) fn recorded(
     recording: &Recording,
     cut: Option<&Profile>,
@@ -212,11 +201,7 @@ pub(super) fn recorded(
                 Unit::Bytes | Unit::Objects => format!(
                     "{} {}",
                     amount_with_unit(profile.sample_count(), info.unit()),
-                    if info.mode == Mode::Live {
-                        "still held"
-                    } else {
-                        "allocated"
-                    }
+                    if info.mode == Mode::Live { "still held" } else { "allocated" }
                 ),
             },
             if info.mode.is_heap() { "by" } else { "of" },
@@ -228,10 +213,8 @@ pub(super) fn recorded(
                     estimated_from(profile),
                     size(info.interval_bytes)
                 ),
-                Mode::Wall => format!(
-                    ", at {} Hz of running and blocked time",
-                    rate_text(info.period_ns)
-                ),
+                Mode::Wall =>
+                    format!(", at {} Hz of running and blocked time", rate_text(info.period_ns)),
                 Mode::Cpu | Mode::Other(_) => {
                     format!(", at {} Hz of running time", rate_text(info.period_ns))
                 }
@@ -274,7 +257,8 @@ pub(super) fn recorded(
         rows.add(
             "window",
             format!(
-                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows only this window",
+                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows only this \
+                 window",
                 amount_with_unit(cut.sample_count(), info.unit()),
                 duration(cut.recording().elapsed_ns),
                 ring.from_ns as f64 / 1e9,
@@ -291,10 +275,7 @@ pub(super) fn recorded(
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        rows.add(
-            "next",
-            format!("unikprof-client report {}{names}", only.display()),
-        );
+        rows.add("next", format!("unikprof-client report {}{names}", only.display()));
     }
     rows.0
 }

@@ -27,7 +27,8 @@ pub(super) struct DiffArguments {
     /// The recording that is compared, likewise; it may be of another build
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Compare the time for each call of this span of the guest, or for each step of a counter that only grows
+    /// Compare the time for each call of this span of the guest, or for each step of a counter that
+    /// only grows
     ///
     /// Without it, shares of the time are compared.
     #[arg(long, value_name = "SPAN")]
@@ -40,9 +41,10 @@ pub(super) struct DiffArguments {
     force: bool,
     /// Exit with code 13 if NEW is slower: `significant`, or by a share of BASE's time such as 5%
     ///
-    /// `significant` fails if a function in the cause takes more time than in BASE; 5% if it takes more by at least 5 %
-    /// of all time in BASE, or with --per if all time for each call grew by at least 5 %. Changes within chance and time
-    /// that moved between functions do not fail. The last line on standard error is the result as a JSON object.
+    /// `significant` fails if a function in the cause takes more time than in BASE; 5% if it takes
+    /// more by at least 5 % of all time in BASE, or with --per if all time for each call grew by at
+    /// least 5 %. Changes within chance and time that moved between functions do not fail. The last
+    /// line on standard error is the result as a JSON object.
     #[arg(long, value_name = "CHANGE")]
     fail_on: Option<FailOn>,
     /// Read a damaged or truncated file up to the damage
@@ -54,13 +56,9 @@ pub(super) struct DiffArguments {
     /// Print the comparison as JSON
     #[arg(long, conflicts_with = "output", help_heading = "Output")]
     json: bool,
-    /// Write to this file, in the format of its extension: .txt, .json, .html or .svg; can be repeated
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FILE",
-        help_heading = "Output"
-    )]
+    /// Write to this file, in the format of its extension: .txt, .json, .html or .svg; can be
+    /// repeated
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     output: Vec<PathBuf>,
     #[command(flatten)]
     time: PartArguments,
@@ -99,9 +97,7 @@ impl FromStr for FailOn {
         if text == "significant" {
             return Ok(FailOn::Significant);
         }
-        let percent = text
-            .strip_suffix('%')
-            .map(|number| number.trim().parse::<f64>());
+        let percent = text.strip_suffix('%').map(|number| number.trim().parse::<f64>());
         match percent {
             Some(Ok(percent)) if percent > 0.0 && percent.is_finite() => {
                 Ok(FailOn::Growth(percent / 100.0))
@@ -134,26 +130,16 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
         (None, None) => {}
         _ => {
             return Err(Failure::Usage(
-                "one of the files is a trace and the other is not: expected two recordings, or two traces".into(),
+                "one of the files is a trace and the other is not: expected two recordings, or two \
+                 traces".into(),
             ));
         }
     }
-    let named = [
-        symbolizer.resolve(&base.profile)?,
-        symbolizer.resolve(&new.profile)?,
-    ];
+    let named = [symbolizer.resolve(&base.profile)?, symbolizer.resolve(&new.profile)?];
     let titles = files.map(|path| path.display().to_string());
     let compared = Comparison::of(
-        Input {
-            title: &titles[0],
-            recording: &base,
-            symbolized: &named[0],
-        },
-        Input {
-            title: &titles[1],
-            recording: &new,
-            symbolized: &named[1],
-        },
+        Input { title: &titles[0], recording: &base, symbolized: &named[0] },
+        Input { title: &titles[1], recording: &new, symbolized: &named[1] },
         &CompareOptions {
             per: arguments.per.clone(),
             renames: arguments.rename.clone(),
@@ -166,9 +152,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     for (format, path) in outputs {
         write(&compared, format, path, arguments.top)?;
     }
-    arguments
-        .fail_on
-        .map_or(Ok(()), |fail_on| judge(&compared, fail_on))
+    arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }
 
 /// Writes what differs between two traces.
@@ -207,11 +191,7 @@ fn traces(
 
 fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {
     if arguments.output.is_empty() {
-        let format = if arguments.json {
-            Format::Json
-        } else {
-            Format::Text
-        };
+        let format = if arguments.json { Format::Json } else { Format::Text };
         return Ok(vec![(format, None)]);
     }
     let output = |path: &'_ PathBuf| match report::Format::from_path(path) {
@@ -226,9 +206,7 @@ fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Fa
         ))),
     };
     let outputs = arguments.output.iter();
-    outputs
-        .map(|path| Ok((output(path)?, Some(path.as_path()))))
-        .collect()
+    outputs.map(|path| Ok((output(path)?, Some(path.as_path())))).collect()
 }
 
 fn write(

@@ -53,10 +53,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
         }
         format!("{document:#}\n")
     } else {
-        format!(
-            "source                {taken}\n{}",
-            diagnosis.text(screen::columns())
-        )
+        format!("source                {taken}\n{}", diagnosis.text(screen::columns()))
     })?;
     match diagnosis.verdict() {
         Verdict::Bad => Err(Failure::Untrustworthy),
@@ -91,10 +88,7 @@ fn recording(path: &Path, arguments: &DoctorArguments) -> Result<Diagnosis, Fail
 fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let patience = Patience {
-        timeouts: Timeouts {
-            connect: arguments.timeout,
-            answer: arguments.timeout,
-        },
+        timeouts: Timeouts { connect: arguments.timeout, answer: arguments.timeout },
         reconnect: Duration::ZERO,
     };
     let access = arguments.access.access()?;
@@ -120,10 +114,7 @@ fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Fai
         asked_unix_ns: session.connected().as_nanosecond(),
         took,
     };
-    Ok(Diagnosis::of_agent(
-        &answers,
-        wrong.as_ref().map(Option::as_ref),
-    ))
+    Ok(Diagnosis::of_agent(&answers, wrong.as_ref().map(Option::as_ref)))
 }
 
 #[cfg(test)]

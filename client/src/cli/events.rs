@@ -55,7 +55,8 @@ impl Kind {
     }
 }
 
-/// How much before the time that is asked for is looked at: spans and blocks that end in it have their lengths.
+/// How much before the time that is asked for is looked at: spans and blocks that end in it have
+/// their lengths.
 const BEFORE_NS: u64 = 5_000_000_000;
 
 /// How often the agent is asked for more.
@@ -68,12 +69,10 @@ pub(super) fn run(
     as_json: bool,
 ) -> Result<(), Failure> {
     let asked = arguments.window.asked();
-    if [asked.from, asked.to]
-        .iter()
-        .any(|moment| matches!(moment, Some(Moment::Since(_))))
-    {
+    if [asked.from, asked.to].iter().any(|moment| matches!(moment, Some(Moment::Since(_)))) {
         return Err(Failure::Usage(
-            "events belong to no single recording, so there is no beginning to count from; write `-30s` (before \
+            "events belong to no single recording, so there is no beginning to count from; write \
+             `-30s` (before \
              now), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
                 .into(),
         ));
@@ -82,12 +81,7 @@ pub(super) fn run(
         interrupt.listen().map_err(Failure::Signals)?;
     }
     let window = session.window_until_now(asked, &mut ())?;
-    let kinds: Vec<&str> = arguments
-        .only
-        .iter()
-        .flat_map(|kind| kind.names())
-        .copied()
-        .collect();
+    let kinds: Vec<&str> = arguments.only.iter().flat_map(|kind| kind.names()).copied().collect();
     let mut reader = EventReader::default();
     let mut names = RecordingNames::default();
     let mut is_first = true;
@@ -104,15 +98,9 @@ pub(super) fn run(
             warn_where_few_blocks_are_kept(session)?;
         }
         if look.evicted > 0 {
-            let since = if is_first {
-                "since the agent started"
-            } else {
-                "before they could be fetched"
-            };
-            eprintln!(
-                "warning: {} records were evicted {since}",
-                grouped(look.evicted)
-            );
+            let since =
+                if is_first { "since the agent started" } else { "before they could be fetched" };
+            eprintln!("warning: {} records were evicted {since}", grouped(look.evicted));
         }
         is_first = false;
         let mut text = String::new();
@@ -142,8 +130,8 @@ pub(super) fn run(
 struct RecordingNames(BTreeMap<u64, String>);
 
 impl RecordingNames {
-    /// Asks the agent where an event is about a recording that is not known. It knows those that are there; of
-    /// others the number has to do.
+    /// Asks the agent where an event is about a recording that is not known. It knows those that
+    /// are there; of others the number has to do.
     fn learn(&mut self, session: &mut Session, events: &[Event]) -> Result<(), RecordError> {
         let is_unknown = |event: &Event| match event.what {
             What::Began { recording } | What::Ended { recording } => {
@@ -177,8 +165,10 @@ fn warn_where_few_blocks_are_kept(session: &mut Session) -> Result<(), RecordErr
     };
     if !there.iter().any(keeps_all) {
         eprintln!(
-            "warning: no recording in mode wall or off-cpu is running, so the agent keeps only waits of at least 20 ms, \
-             and only while it records; `start --name waits --mode off-cpu` starts one that keeps all"
+            "warning: no recording in mode wall or off-cpu is running, so the agent keeps only \
+             waits of at least 20 ms, \
+             and only while it records; `start --name waits --mode off-cpu` starts one that keeps \
+             all"
         );
     }
     Ok(())
@@ -210,11 +200,9 @@ fn value(event: &Event, clock: &WallClock, names: &RecordingNames) -> Value {
     let more = match &event.what {
         What::Mark { name, value } => json!({"name": name, "value": value}),
         What::SpanBegin { name, number } => json!({"name": name, "number": number}),
-        What::SpanEnd {
-            name,
-            number,
-            length_ns,
-        } => json!({"name": name, "number": number, "length_ns": length_ns}),
+        What::SpanEnd { name, number, length_ns } => {
+            json!({"name": name, "number": number, "length_ns": length_ns})
+        }
         What::Counter { name, value } => json!({"name": name, "value": value}),
         What::Wake { length_ns } => json!({"length_ns": length_ns}),
         What::Began { recording } | What::Ended { recording } => {
@@ -251,10 +239,7 @@ mod tests {
         );
         let names = RecordingNames::default();
         let unknown = line(&event, &WallClock::default(), &names);
-        assert!(
-            unknown.starts_with("          0.001500 s up  vcpu 1"),
-            "{unknown}"
-        );
+        assert!(unknown.starts_with("          0.001500 s up  vcpu 1"), "{unknown}");
         let value = value(&event, &clock, &names);
         assert_eq!(value["kind"], "span_end");
         assert_eq!(value["length_ns"], 1_200_000);

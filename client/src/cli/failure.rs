@@ -28,10 +28,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error("{source}. Nothing is lost: the guest keeps the data until `{command}` fetches it")]
-    Unwritten {
-        command: String,
-        source: OutputError,
-    },
+    Unwritten { command: String, source: OutputError },
     #[error(transparent)]
     Recording(#[from] RecordingError),
     #[error(transparent)]
@@ -52,7 +49,8 @@ pub(crate) enum Failure {
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
     Report { path: PathBuf, source: ReportError },
-    #[error("wrote {}, but cannot start a browser: {source}; open the file yourself", path.display())]
+    #[error("wrote {}, but cannot start a browser: {source}; open the file \
+             yourself", path.display())]
     Browser { path: PathBuf, source: io::Error },
     #[error("cannot write to standard output: {0}")]
     Stdout(io::Error),
@@ -69,15 +67,14 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error(
-        "the recording is incomplete: {reason}\nwhat arrived is in {}; show it with `unikprof-client report`",
+        "the recording is incomplete: {reason}\nwhat arrived is in {}; show it with \
+         `unikprof-client report`",
         path.display()
     )]
     Incomplete { path: PathBuf, reason: String },
-    #[error("{source}\nthe recording itself is complete, in {}; show it with `unikprof-client report`", recording.display())]
-    AfterRecording {
-        recording: PathBuf,
-        source: Box<Failure>,
-    },
+    #[error("{source}\nthe recording itself is complete, in {}; show it with `unikprof-client \
+             report`", recording.display())]
+    AfterRecording { recording: PathBuf, source: Box<Failure> },
     #[error("a check is bad")]
     Untrustworthy,
     #[error(transparent)]

@@ -26,15 +26,9 @@ const PROGRAM: &str = "unikprof-client";
 
 /// Where each shell looks below a prefix.
 const COMPLETIONS: [(Shell, &str); 3] = [
-    (
-        Shell::Bash,
-        "share/bash-completion/completions/unikprof-client",
-    ),
+    (Shell::Bash, "share/bash-completion/completions/unikprof-client"),
     (Shell::Zsh, "share/zsh/site-functions/_unikprof-client"),
-    (
-        Shell::Fish,
-        "share/fish/vendor_completions.d/unikprof-client.fish",
-    ),
+    (Shell::Fish, "share/fish/vendor_completions.d/unikprof-client.fish"),
 ];
 
 #[derive(Debug, Args)]
@@ -56,10 +50,7 @@ pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
     let mut command = command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, &pages)?;
-    let mut told = format!(
-        "wrote        {}\n",
-        pages.join("unikprof-client*.1").display()
-    );
+    let mut told = format!("wrote        {}\n", pages.join("unikprof-client*.1").display());
     for (shell, name) in COMPLETIONS {
         let path = prefix.join(name);
         create_folder(path.parent().unwrap_or(&prefix))?;

@@ -111,7 +111,8 @@ fn recording(one: &RecordingStatus) -> Value {
         "holder": holder(one),
         "dropped": one.dropped(),
         "counters": {
-            "ticks": c.ticks, "recorded": c.recorded, "aged": c.aged, "overflow": c.overflow, "lost": c.lost,
+            "ticks": c.ticks, "recorded": c.recorded, "aged": c.aged, "overflow": c.overflow,
+            "lost": c.lost,
             "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
             "truncated": c.truncated, "broken": c.broken, "by_table": c.by_table,
             "by_bytes": c.by_bytes, "by_frame_pointer": c.by_frame_pointer, "mixed": c.mixed,

@@ -18,7 +18,8 @@ pub(super) struct KeygenArguments {
     /// The file to create; it must not exist. - is standard output, which must not be a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The role to note in the file's comment; what the key may do is set in the guest's configuration
+    /// The role to note in the file's comment; what the key may do is set in the guest's
+    /// configuration
     #[arg(long, value_enum, default_value_t)]
     role: Role,
     /// Print the result as JSON
@@ -46,7 +47,8 @@ pub(super) fn run(arguments: &KeygenArguments) -> Result<(), Failure> {
         Some(path) => path,
         None => {
             return Err(Failure::Usage(
-                "name the key file with -o FILE; a key is not printed on a terminal, where it would stay in \
+                "name the key file with -o FILE; a key is not printed on a terminal, where it \
+                 would stay in \
                  the scrollback (`-o -` writes to a pipe)"
                     .into(),
             ));
@@ -76,7 +78,8 @@ fn to_stdout(arguments: &KeygenArguments) -> Result<(), Failure> {
     }
     if io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "a key is not printed on a terminal, where it would stay in the scrollback: write it to a \
+            "a key is not printed on a terminal, where it would stay in the scrollback: write it \
+             to a \
              file with -o FILE, or to a pipe"
                 .into(),
         ));
@@ -93,7 +96,8 @@ fn made(key: &Key, path: &Path, role: Role) -> String {
     format!(
         "key          {id}\n\
          wrote        {path}, readable by its owner only\n\
-         guest        add the line that begins with `unikprof-key-1:` to the guest's configuration, as a \
+         guest        add the line that begins with `unikprof-key-1:` to the guest's \
+         configuration, as a \
          key of the role {role}\n\
          client       unikprof-client connect ADDR --key-file {path} info\n"
     )

@@ -73,17 +73,15 @@ pub(super) struct ConnectLeaksArguments {
     #[arg(value_name = "DURATION", value_parser = values::duration)]
     length: Duration,
     /// The mean number of bytes between two that are sampled
-    #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = values::interval_bytes, help_heading = "Sampling")]
+    #[arg(
+        long, value_name = "SIZE", default_value = "512KiB", value_parser = values::interval_bytes,
+        help_heading = "Sampling"
+    )]
     every: u64,
     #[command(flatten)]
     pub(super) unwinding: UnwindArguments,
     /// Keep the recording in this .unikprof file
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FILE",
-        help_heading = "Output"
-    )]
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
     show: ShowArguments,
@@ -94,7 +92,8 @@ pub(super) struct ConnectLeaksArguments {
 /// What is shown.
 #[derive(Debug, Args)]
 struct ShowArguments {
-    /// The age from which on allocations count, for example 1m; default: a 16th of the time from A to B
+    /// The age from which on allocations count, for example 1m; default: a 16th of the time from A
+    /// to B
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
     older: Option<u64>,
     /// Number of stacks in the text; 0 shows all
@@ -104,11 +103,7 @@ struct ShowArguments {
 
 pub(super) fn run(arguments: &LeaksArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let reading = if arguments.salvage {
-        Reading::Salvage
-    } else {
-        Reading::Strict
-    };
+    let reading = if arguments.salvage { Reading::Salvage } else { Reading::Strict };
     let first = open(&arguments.first, reading)?;
     let looked = match &arguments.last {
         None => Looked::whole(first),
@@ -160,10 +155,7 @@ pub(super) fn connect(
         None => Ok(()),
         Some(reason) => {
             let _ = folder.keep();
-            Err(Failure::Incomplete {
-                path,
-                reason: reason.to_string(),
-            })
+            Err(Failure::Incomplete { path, reason: reason.to_string() })
         }
     }
 }
@@ -180,11 +172,7 @@ struct Looked {
 impl Looked {
     /// From the first time of a recording to its last.
     fn whole(recording: Recording) -> Self {
-        Self {
-            recording,
-            from: 0,
-            held_at_a: None,
-        }
+        Self { recording, from: 0, held_at_a: None }
     }
 }
 
@@ -193,15 +181,16 @@ fn open(path: &Path, reading: Reading) -> Result<Recording, Failure> {
     let mode = recording.profile.recording().mode;
     if mode != RecordedMode::Live {
         return Err(Failure::Usage(format!(
-            "{} is of mode {mode}; leaks are found in recordings of mode live (`connect ADDR start --mode live`)",
+            "{} is of mode {mode}; leaks are found in recordings of mode live (`connect ADDR start \
+             --mode live`)",
             path.display()
         )));
     }
     Ok(recording)
 }
 
-/// What was held in a later part of a recording, with what was held in an earlier one before it. A is the last time of the
-/// earlier one.
+/// What was held in a later part of a recording, with what was held in an earlier one before it. A
+/// is the last time of the earlier one.
 fn join(first: Recording, mut last: Recording, path: &Path) -> Result<Looked, Failure> {
     let id = |recording: &Recording| {
         let span = recording.span.and_then(|span| span.recording);
@@ -209,16 +198,15 @@ fn join(first: Recording, mut last: Recording, path: &Path) -> Result<Looked, Fa
     };
     if id(&first) != id(&last) {
         return Err(Failure::Usage(format!(
-            "{} is not of the same recording as the first file: take two dumps of one recording of mode live, which goes on \
+            "{} is not of the same recording as the first file: take two dumps of one recording of \
+             mode live, which goes on \
              in between",
             path.display()
         )));
     }
     let interval_bytes = last.profile.recording().interval_bytes;
     let first_held = first.profile.heap.iter().flat_map(|heap| &heap.held);
-    let held_at_a = first_held
-        .last()
-        .map(|held| leaks::amounts(held, interval_bytes));
+    let held_at_a = first_held.last().map(|held| leaks::amounts(held, interval_bytes));
     let known = stacks(&last.profile);
     let mut times: Vec<Held> = Vec::new();
     if let Some(heap) = &first.profile.heap {
@@ -228,10 +216,7 @@ fn join(first: Recording, mut last: Recording, path: &Path) -> Result<Looked, Fa
                 let frames: Vec<Frame> = frames(&first.profile, sample.node).collect();
                 // A stack that is not in the last file holds nothing there.
                 if let Some(node) = known.get(&frames) {
-                    samples.push(LiveSample {
-                        node: *node,
-                        ..*sample
-                    });
+                    samples.push(LiveSample { node: *node, ..*sample });
                 }
             }
             let at_ns = held.at_ns;
@@ -251,11 +236,7 @@ fn join(first: Recording, mut last: Recording, path: &Path) -> Result<Looked, Fa
         times.append(&mut heap.held);
         heap.held = times;
     }
-    Ok(Looked {
-        recording: last,
-        from,
-        held_at_a,
-    })
+    Ok(Looked { recording: last, from, held_at_a })
 }
 
 fn frames(profile: &Profile, node: NodeId) -> impl Iterator<Item = Frame> + '_ {
@@ -265,12 +246,8 @@ fn frames(profile: &Profile, node: NodeId) -> impl Iterator<Item = Frame> + '_ {
 /// The stacks of all that was held.
 fn stacks(profile: &Profile) -> std::collections::HashMap<Vec<Frame>, NodeId> {
     let held = profile.heap.iter().flat_map(|heap| &heap.held);
-    let nodes = held
-        .flat_map(|held| &held.samples)
-        .map(|sample| sample.node);
-    nodes
-        .map(|node| (frames(profile, node).collect(), node))
-        .collect()
+    let nodes = held.flat_map(|held| &held.samples).map(|sample| sample.node);
+    nodes.map(|node| (frames(profile, node).collect(), node)).collect()
 }
 
 fn show(
@@ -287,15 +264,18 @@ fn show(
     let profile = symbolized.profile();
     let times = profile.heap.as_ref().map_or(&[][..], |heap| &heap.held);
     let interval_bytes = profile.recording().interval_bytes;
-    let mut growth = leaks::find(times, looked.from, arguments.older, interval_bytes).ok_or_else(|| {
-        Failure::Usage(
-            "the recording says only once what was held; name a second dump of it, or use `connect ADDR leaks`".into(),
+    let mut growth =
+        leaks::find(times, looked.from, arguments.older, interval_bytes).ok_or_else(|| {
+            Failure::Usage(
+            "the recording says only once what was held; name a second dump of it, or use `connect \
+             ADDR leaks`".into(),
         )
-    })?;
+        })?;
     let length_ns = growth.to_ns.saturating_sub(growth.from_ns);
     if growth.older_ns >= length_ns {
         return Err(Failure::Usage(format!(
-            "nothing can be older than {} that was allocated in the {} from A to B: give --older a part of that time",
+            "nothing can be older than {} that was allocated in the {} from A to B: give --older a \
+             part of that time",
             duration(growth.older_ns),
             duration(length_ns)
         )));
@@ -307,10 +287,7 @@ fn show(
     let mut warned = profile.recording().warnings.clone();
     warned.extend(symbolized.warnings().iter().map(ToString::to_string));
     warned.extend(warnings(profile));
-    let warned: Vec<String> = warned
-        .iter()
-        .map(|text| Printable(text).to_string())
-        .collect();
+    let warned: Vec<String> = warned.iter().map(|text| Printable(text).to_string()).collect();
     if json {
         let all = leaks::json(&growth, &symbolized, &warned);
         return print(format!("{all:#}\n"));
@@ -319,13 +296,7 @@ fn show(
         eprintln!("warning: {warning}");
     }
     let mut text = Vec::new();
-    leaks::write(
-        &growth,
-        &symbolized,
-        arguments.top,
-        super::screen::columns(),
-        &mut text,
-    )
-    .map_err(Failure::Stdout)?;
+    leaks::write(&growth, &symbolized, arguments.top, super::screen::columns(), &mut text)
+        .map_err(Failure::Stdout)?;
     print(text)
 }

@@ -17,17 +17,18 @@ use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
 pub(super) struct NameArguments {
     /// The guest's ELF image with symbols, or one of its libraries; can be repeated
     ///
-    /// Its build-id must match the recording's. Separate debug files are searched for beside it and in
-    /// /usr/lib/debug.
+    /// Its build-id must match the recording's. Separate debug files are searched for beside it and
+    /// in /usr/lib/debug.
     #[arg(long, value_name = "ELF")]
     image: Vec<PathBuf>,
     /// Use the images even if their build-ids differ; names may then be wrong
     #[arg(long, requires = "image")]
     force_image: bool,
-    /// A folder with ELF or debug files by build-id, or a symbol list in the output format of `nm`; can be repeated
+    /// A folder with ELF or debug files by build-id, or a symbol list in the output format of `nm`;
+    /// can be repeated
     ///
-    /// A folder contains .build-id/ab/cdef.debug, or files named by their build-ids. If DEBUGINFOD_URLS is set,
-    /// debuginfod servers are asked for files that are not on this machine.
+    /// A folder contains .build-id/ab/cdef.debug, or files named by their build-ids. If
+    /// DEBUGINFOD_URLS is set, debuginfod servers are asked for files that are not on this machine.
     #[arg(long, value_name = "PATH")]
     symbols: Vec<PathBuf>,
     /// Do not demangle names: show `camlLwt__return_1319` instead of `Lwt.return`
@@ -44,11 +45,7 @@ impl NameArguments {
                 .map_err(|error| Failure::Usage(error.to_string()))?,
             ..ImageOptions::default()
         });
-        let force = if self.force_image {
-            Force::Yes
-        } else {
-            Force::No
-        };
+        let force = if self.force_image { Force::Yes } else { Force::No };
         for path in &self.image {
             images.add_image(path, force)?;
         }
@@ -58,16 +55,11 @@ impl NameArguments {
         Ok(Symbolizer::new(images).with_raw_names(self.raw_names))
     }
 
-    /// These options as words of a command line that finds the same names, with a space before each.
+    /// These options as words of a command line that finds the same names, with a space before
+    /// each.
     pub(super) fn words(&self) -> String {
-        let image = self
-            .image
-            .iter()
-            .map(|path| format!(" --image {}", path.display()));
-        let symbols = self
-            .symbols
-            .iter()
-            .map(|path| format!(" --symbols {}", path.display()));
+        let image = self.image.iter().map(|path| format!(" --image {}", path.display()));
+        let symbols = self.symbols.iter().map(|path| format!(" --symbols {}", path.display()));
         let force = self.force_image.then(|| " --force-image".to_owned());
         image.chain(force).chain(symbols).collect()
     }

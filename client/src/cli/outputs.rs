@@ -139,9 +139,7 @@ impl ReportOutput {
         let mut outputs = Vec::new();
         for (format, target) in targets(patterns, format, after)? {
             let OutputFormat::Report(format) = format else {
-                return Err(Failure::Usage(
-                    "`report` cannot write a .unikprof file".into(),
-                ));
+                return Err(Failure::Usage("`report` cannot write a .unikprof file".into()));
             };
             outputs.push(ReportOutput { format, target });
         }
@@ -149,8 +147,8 @@ impl ReportOutput {
         Ok(outputs)
     }
 
-    /// What the patterns mean, and the page among them that is to be opened. If there is none, it is added, in the
-    /// directory for temporary files.
+    /// What the patterns mean, and the page among them that is to be opened. If there is none, it
+    /// is added, in the directory for temporary files.
     pub(super) fn plan_to_open(
         patterns: &[NamePattern],
         after: &NamedAfter<'_>,
@@ -177,8 +175,8 @@ impl ReportOutput {
         Ok((outputs, page))
     }
 
-    /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for them, or
-    /// none that people see. A text on the terminal shows them itself.
+    /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for
+    /// them, or none that people see. A text on the terminal shows them itself.
     pub(super) fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), Failure> {
         let shows_warnings = |output: &ReportOutput| {
             output.format == Format::Text
@@ -199,7 +197,8 @@ impl ReportOutput {
             Target::Stdout => {
                 if self.format.is_binary() && std::io::stdout().is_terminal() {
                     return Err(Failure::Usage(format!(
-                        "{} is a binary format, not for terminals: name a file with -o, or use a pipe",
+                        "{} is a binary format, not for terminals: name a file with -o, or use a \
+                         pipe",
                         self.format
                     )));
                 }
@@ -228,15 +227,11 @@ pub(crate) fn write_report(
 }
 
 fn failed(path: &Path, source: ReportError) -> Failure {
-    Failure::Report {
-        path: path.into(),
-        source,
-    }
+    Failure::Report { path: path.into(), source }
 }
 
 fn pattern(text: &str) -> Result<NamePattern, Failure> {
-    text.parse()
-        .map_err(|error| Failure::Usage(format!("{error}")))
+    text.parse().map_err(|error| Failure::Usage(format!("{error}")))
 }
 
 /// What each pattern means: the format given, or else the one that the name asks for.
@@ -277,8 +272,8 @@ fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(),
     }
 }
 
-/// Creates an empty file for a recording that nobody asked for: beside the first report, on whose disk there should be
-/// room, or in the directory for temporary files.
+/// Creates an empty file for a recording that nobody asked for: beside the first report, on whose
+/// disk there should be room, or in the directory for temporary files.
 fn temporary_recording(reports: &[ReportOutput]) -> Result<TempPath, OutputError> {
     let file = reports.iter().find_map(|output| match &output.target {
         Target::File(path) if !is_device(path) => Some(path),
@@ -301,11 +296,8 @@ mod tests {
 
     use super::*;
 
-    const AFTER: NamedAfter<'_> = NamedAfter {
-        guest: Some("web"),
-        recording: "flight",
-        time: Timestamp::UNIX_EPOCH,
-    };
+    const AFTER: NamedAfter<'_> =
+        NamedAfter { guest: Some("web"), recording: "flight", time: Timestamp::UNIX_EPOCH };
 
     fn plan(names: &[&str], format: Option<OutputFormat>) -> Result<Plan, Failure> {
         let patterns: Vec<NamePattern> = names.iter().map(|n| n.parse().unwrap()).collect();
@@ -344,11 +336,7 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_are_refused_before_anything_is_recorded() {
-        for names in [
-            &["a.pdf"][..],
-            &["a.svg", "a.svg"],
-            &["a.unikprof", "b.unikprof"],
-        ] {
+        for names in [&["a.pdf"][..], &["a.svg", "a.svg"], &["a.unikprof", "b.unikprof"]] {
             assert_eq!(plan(names, None).unwrap_err().exit_code(), 2, "{names:?}");
         }
         assert!(plan(&["-"], Some(OutputFormat::Recording)).is_err());

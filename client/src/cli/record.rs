@@ -22,7 +22,10 @@ use crate::units::percent;
 #[command(after_help = RECORD_HELP, arg_required_else_help = true)]
 pub(super) struct RecordFleetArguments {
     /// How long to record, for example 30s or 5m; until Ctrl-C if 0 or omitted
-    #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    #[arg(
+        value_name = "DURATION", default_value = "0s", hide_default_value = true,
+        value_parser = values::nanoseconds
+    )]
     duration_ns: u64,
     /// The fleet.toml that lists the guests, with their keys, images, modes and rates
     #[arg(long, value_name = "FILE")]
@@ -31,21 +34,21 @@ pub(super) struct RecordFleetArguments {
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// Samples per second of running time on each vCPU; default: what the file says
-    #[arg(short = 'F', long = "rate", value_name = "HZ", value_parser = values::rate, help_heading = "Sampling")]
+    #[arg(
+        short = 'F', long = "rate", value_name = "HZ", value_parser = values::rate,
+        help_heading = "Sampling"
+    )]
     period_ns: Option<u64>,
     /// What to sample; default: what the file says
     #[arg(long, value_enum, help_heading = "Sampling")]
     mode: Option<Mode>,
-    /// Write to this file, in the format of its extension, or each guest's recording into this FOLDER/; can be repeated
+    /// Write to this file, in the format of its extension, or each guest's recording into this
+    /// FOLDER/; can be repeated
     ///
-    /// .svg is a flame graph, .pb.gz a pprof profile with the label `guest`, .folded are folded stacks, .txt is a table;
+    /// .svg is a flame graph, .pb.gz a pprof profile with the label `guest`, .folded are folded
+    /// stacks, .txt is a table;
     /// - is standard output. In the name, %t stands for the time. Default: text on standard output.
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FILE",
-        help_heading = "Output"
-    )]
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     output: Vec<NamePattern>,
     /// Print the guests and what tells them apart as JSON
     #[arg(long, help_heading = "Output")]
@@ -78,19 +81,14 @@ fn label(text: &str) -> Result<(String, String), String> {
 pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
     if arguments.mode.is_some_and(Mode::is_heap) {
         return Err(Failure::Usage(
-            "guests are recorded together in modes of time; record the allocations of one with `connect`".into(),
+            "guests are recorded together in modes of time; record the allocations of one with \
+             `connect`"
+                .into(),
         ));
     }
-    let (folders, patterns): (Vec<NamePattern>, Vec<NamePattern>) = arguments
-        .output
-        .iter()
-        .cloned()
-        .partition(|pattern| pattern.as_str().ends_with('/'));
-    let after = NamedAfter {
-        guest: Some("fleet"),
-        recording: "fleet",
-        time: Timestamp::now(),
-    };
+    let (folders, patterns): (Vec<NamePattern>, Vec<NamePattern>) =
+        arguments.output.iter().cloned().partition(|pattern| pattern.as_str().ends_with('/'));
+    let after = NamedAfter { guest: Some("fleet"), recording: "fleet", time: Timestamp::now() };
     let reports = match (folders.as_slice(), patterns.as_slice()) {
         ([_, _, ..], _) => return Err(Failure::Usage("only one folder is possible".into())),
         ([_], []) => Vec::new(),
@@ -98,14 +96,12 @@ pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
         (_, patterns) => ReportOutput::plan(patterns, None, &after)?,
     };
     let is_merged = |output: &&ReportOutput| {
-        !matches!(
-            output.format,
-            Format::Text | Format::Folded | Format::Svg | Format::Pprof
-        )
+        !matches!(output.format, Format::Text | Format::Folded | Format::Svg | Format::Pprof)
     };
     if let Some(output) = reports.iter().find(is_merged) {
         return Err(Failure::Usage(format!(
-            "guests together can be written as text, folded, svg and pprof, not as {}: give -o FOLDER/, and make it from \
+            "guests together can be written as text, folded, svg and pprof, not as {}: give -o \
+             FOLDER/, and make it from \
              a guest's recording with `report`",
             output.format
         )));
@@ -159,10 +155,7 @@ pub(super) fn run(arguments: &RecordFleetArguments) -> Result<(), Failure> {
 
 /// A line for each guest, and what tells some from the rest.
 fn as_text(recorded: &FleetRecording) -> String {
-    let names = recorded
-        .guests
-        .iter()
-        .map(|guest| shown(guest).chars().count());
+    let names = recorded.guests.iter().map(|guest| shown(guest).chars().count());
     let width = names.max().unwrap_or(0).max("guest".len());
     let mut text = format!(
         "{:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  {:>7}  {:>8}  {:>9}\n",
@@ -182,10 +175,7 @@ fn as_text(recorded: &FleetRecording) -> String {
         let name = shown(guest);
         match &guest.outcome {
             Err(failure) => {
-                text += &format!(
-                    "{name:<width$}  not recorded: {}\n",
-                    Printable(&failure.text)
-                );
+                text += &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.text));
             }
             Ok(counts) => {
                 let c = &counts.counters;
@@ -195,7 +185,8 @@ fn as_text(recorded: &FleetRecording) -> String {
                     None => ["-".into(), "-".into()],
                 };
                 text += &format!(
-                    "{name:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  {missing:>7}  {distance:>8}  {chance:>9}\n",
+                    "{name:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  \
+                     {missing:>7}  {distance:>8}  {chance:>9}\n",
                     c.ticks, c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle
                 );
                 if let Some(reason) = &counts.incomplete {

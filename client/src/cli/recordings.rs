@@ -38,15 +38,21 @@ Examples:
 #[derive(Debug, Args)]
 pub(super) struct RecordArguments {
     /// How long to record, for example 30s or 5m; until Ctrl-C if 0 or omitted
-    #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    #[arg(
+        value_name = "DURATION", default_value = "0s", hide_default_value = true,
+        value_parser = values::nanoseconds
+    )]
     duration_ns: u64,
     /// The recording's name; generated if omitted
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     name: Option<String>,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
-    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
-    #[arg(long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling")]
+    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default:
+    /// 512KiB]
+    #[arg(
+        long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling"
+    )]
     every: Option<u64>,
     #[command(flatten)]
     pub(super) outputs: OutputArguments,
@@ -63,7 +69,10 @@ pub(super) struct StartArguments {
     #[arg(long, value_enum)]
     preset: Option<Preset>,
     /// How long to record, for example 8h; until `stop` if 0 or omitted
-    #[arg(long = "duration", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    #[arg(
+        long = "duration", value_name = "TIME", default_value = "0s", hide_default_value = true,
+        value_parser = values::nanoseconds
+    )]
     duration_ns: u64,
     /// Maximum age of samples in a dump, for example 5m; 0 means no limit
     #[arg(long = "max-age", value_name = "TIME", value_parser = values::nanoseconds)]
@@ -73,8 +82,11 @@ pub(super) struct StartArguments {
     max_bytes: Option<u64>,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
-    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default: 512KiB]
-    #[arg(long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling")]
+    /// In the modes alloc and live, the mean number of bytes between two that are sampled [default:
+    /// 512KiB]
+    #[arg(
+        long, value_name = "SIZE", value_parser = values::interval_bytes, help_heading = "Sampling"
+    )]
     every: Option<u64>,
     #[command(flatten)]
     pub(super) names: NameArguments,
@@ -125,7 +137,10 @@ pub(super) struct SamplingArguments {
     #[arg(long, value_name = "TIME", value_parser = values::interval, conflicts_with = "period_ns")]
     interval: Option<u64>,
     /// How long to wait before sampling begins
-    #[arg(long = "delay", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    #[arg(
+        long = "delay", value_name = "TIME", default_value = "0s", hide_default_value = true,
+        value_parser = values::nanoseconds
+    )]
     delay_ns: u64,
     /// Maximum number of frames in a stack; default: 128, or the agent's limit if that is lower
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
@@ -138,11 +153,12 @@ pub(super) struct SamplingArguments {
     /// What to keep when the guest's memory is full; default: all, or the preset's
     #[arg(long, value_enum)]
     keep: Option<Keep>,
-    /// Replace a finished recording that no client has fetched: the one of the same name or, if the agent
-    /// has no room for another recording, any
+    /// Replace a finished recording that no client has fetched: the one of the same name or, if the
+    /// agent has no room for another recording, any
     #[arg(long)]
     replace: bool,
-    /// Sample at fixed instead of random intervals; periodic work in step with them biases the profile
+    /// Sample at fixed instead of random intervals; periodic work in step with them biases the
+    /// profile
     #[arg(long)]
     fixed_interval: bool,
 }
@@ -154,8 +170,8 @@ pub(super) struct UnwindArguments {
     /// How to unwind stacks
     #[arg(long, value_enum, default_value_t)]
     pub(super) unwind: Unwind,
-    /// Do not send the agent a caller table made from the images; callers of leaf functions are then
-    /// guessed
+    /// Do not send the agent a caller table made from the images; callers of leaf functions are
+    /// then guessed
     #[arg(long)]
     pub(super) no_caller_table: bool,
 }
@@ -195,11 +211,14 @@ impl SamplingArguments {
         let of_time = self.period_ns.is_some() || self.interval.is_some() || self.fixed_interval;
         match (self.mode.is_heap(), every) {
             (true, _) if of_time => Err(Failure::Usage(
-                "allocations are sampled by bytes, at random: use --every SIZE instead of a rate or an interval of time"
+                "allocations are sampled by bytes, at random: use --every SIZE instead of a rate \
+                 or an interval of time"
                     .into(),
             )),
             (false, Some(_)) => Err(Failure::Usage(
-                "--every is for allocations: add --mode alloc or --mode live, or give a rate with -F".into(),
+                "--every is for allocations: add --mode alloc or --mode live, or give a rate with \
+                 -F"
+                .into(),
             )),
             _ => Ok(()),
         }

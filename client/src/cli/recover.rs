@@ -53,16 +53,13 @@ pub(crate) enum RecoverError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "{} contains no crash dump: expected lines with `{MARK}` as in a console log, or a memory block; check \
+        "{} contains no crash dump: expected lines with `{MARK}` as in a console log, or a memory \
+         block; check \
          that the guest's panic handler writes the agent's crash dump", path.display()
     )]
     Nothing { path: PathBuf },
     #[error("{} contains {found} crashes; there is no number {asked}", path.display())]
-    NoSuchCrash {
-        path: PathBuf,
-        found: usize,
-        asked: usize,
-    },
+    NoSuchCrash { path: PathBuf, found: usize, asked: usize },
     #[error("the crash dump at {place} is unusable: {reason}")]
     Unusable { place: FoundAt, reason: String },
 }
@@ -70,10 +67,7 @@ pub(crate) enum RecoverError {
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = &arguments.input;
     let output = output(arguments)?;
-    let bytes = read(path).map_err(|source| RecoverError::Read {
-        path: path.clone(),
-        source,
-    })?;
+    let bytes = read(path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
     let all = find(&bytes);
     let number = match arguments.crash {
         Some(asked) if (1..=all.len()).contains(&asked) => asked,
@@ -94,27 +88,15 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     if let Some(reason) = &reason
         && remains.file.is_empty()
     {
-        return Err(RecoverError::Unusable {
-            place: remains.place,
-            reason: reason.clone(),
-        }
-        .into());
+        return Err(RecoverError::Unusable { place: remains.place, reason: reason.clone() }.into());
     }
-    let found = Found {
-        remains,
-        number,
-        of: all.len(),
-    };
+    let found = Found { remains, number, of: all.len() };
     match &output {
         None => print(&remains.file)?,
         Some(path) => {
             let file = AtomicFile::create_private(path)?;
             file.write_whole(|file| file.write_all(&remains.file))?;
-            print(if arguments.json {
-                found.json(path)
-            } else {
-                found.text(path)
-            })?;
+            print(if arguments.json { found.json(path) } else { found.text(path) })?;
         }
     }
     match reason {
@@ -165,10 +147,7 @@ impl Found<'_> {
         let path = path.display();
         let which = match self.of {
             1 => String::new(),
-            of => format!(
-                ", crash {} of {of} (select another with --crash)",
-                self.number
-            ),
+            of => format!(", crash {} of {of} (select another with --crash)", self.number),
         };
         let salvage = match self.remains.missing {
             None => "",

@@ -31,11 +31,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         recording: &recording.profile.recording().name,
         time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
     };
-    let format = if arguments.json {
-        Some(Format::Json)
-    } else {
-        arguments.outputs.format
-    };
+    let format = if arguments.json { Some(Format::Json) } else { arguments.outputs.format };
     let (outputs, opened) = if arguments.open {
         let (outputs, page) = ReportOutput::plan_to_open(&arguments.outputs.output, &after)?;
         (outputs, Some(page))
@@ -55,13 +51,16 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let is_table = |output: &ReportOutput| matches!(output.format, Format::Text | Format::Json);
     if is_table_only && !outputs.iter().all(is_table) {
         return Err(Failure::Usage(
-            "--callers, --callees and --annotate make tables: write them as text or JSON (-o FILE.txt, -o FILE.json)".into(),
+            "--callers, --callees and --annotate make tables: write them as text or JSON (-o \
+             FILE.txt, -o FILE.json)"
+                .into(),
         ));
     }
     let has_analysis = |output: &ReportOutput| is_table(output) || output.format == Format::Page;
     if arguments.analyze && !outputs.iter().all(has_analysis) {
         return Err(Failure::Usage(
-            "--analyze makes text: write it as text, JSON or a page (-o FILE.txt, -o FILE.json, -o FILE.html)".into(),
+            "--analyze makes text: write it as text, JSON or a page (-o FILE.txt, -o FILE.json, -o \
+             FILE.html)".into(),
         ));
     }
     let part = arguments.time.part(&recording)?;
@@ -82,11 +81,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             no_inlines: arguments.no_inlines,
             top: arguments.top,
             labels: arguments.labels,
-            columns: if arguments.wide {
-                None
-            } else {
-                Some(ReportOutput::columns(&outputs))
-            },
+            columns: if arguments.wide { None } else { Some(ReportOutput::columns(&outputs)) },
             ..ReportOptions::default()
         },
     );
@@ -155,7 +150,8 @@ fn measured(profile: &Profile, by: Option<Measure>) -> Result<Option<Profile>, F
 /// Which recordings are read, for subcommands that take them as `report` does.
 #[derive(Debug, Args)]
 pub(super) struct InputArguments {
-    /// The recording; several, or a folder of .unikprof files, are one profile if they come from the same build
+    /// The recording; several, or a folder of .unikprof files, are one profile if they come from
+    /// the same build
     ///
     /// Their mode and rate must be the same too. An epoch that several files hold is counted once.
     #[arg(value_name = "FILE|FOLDER", required = true)]
@@ -172,7 +168,8 @@ pub(super) struct InputArguments {
         help_heading = "Selection"
     )]
     vcpu: Vec<u32>,
-    /// Show another recording, by its name or number: what the ring in the file holds of it, or one of several files'
+    /// Show another recording, by its name or number: what the ring in the file holds of it, or one
+    /// of several files'
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     recording: Option<String>,
 }
@@ -181,9 +178,7 @@ impl InputArguments {
     pub(super) fn open(&self) -> Result<Recording, Failure> {
         let mut recording = open(&self.recordings, self.salvage, &self.vcpu)?;
         if let Some(wanted) = &self.recording {
-            recording
-                .choose(wanted)
-                .map_err(|all| no_recording(wanted, &all))?;
+            recording.choose(wanted).map_err(|all| no_recording(wanted, &all))?;
         }
         Ok(recording)
     }
@@ -198,9 +193,7 @@ impl InputArguments {
 pub(super) fn open(paths: &[PathBuf], salvage: bool, vcpus: &[u32]) -> Result<Recording, Failure> {
     let mut recording = Recording::open_all(&files(paths)?, reading(salvage))?;
     if !vcpus.is_empty() {
-        recording
-            .keep_vcpus(vcpus)
-            .map_err(|all| no_vcpu(vcpus, &all))?;
+        recording.keep_vcpus(vcpus).map_err(|all| no_vcpu(vcpus, &all))?;
     }
     Ok(recording)
 }
@@ -211,11 +204,7 @@ pub(super) fn open_by_epoch(paths: &[PathBuf], salvage: bool) -> Result<Recordin
 }
 
 fn reading(salvage: bool) -> Reading {
-    if salvage {
-        Reading::Salvage
-    } else {
-        Reading::Strict
-    }
+    if salvage { Reading::Salvage } else { Reading::Strict }
 }
 
 fn no_recording(wanted: &str, all: &[String]) -> Failure {
@@ -248,10 +237,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             files.push(path.clone());
             continue;
         }
-        let of_folder = |source| RecordingError::Open {
-            path: path.clone(),
-            source,
-        };
+        let of_folder = |source| RecordingError::Open { path: path.clone(), source };
         let before = files.len();
         for entry in std::fs::read_dir(path).map_err(of_folder)? {
             let file = entry.map_err(of_folder)?.path();

@@ -71,11 +71,7 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     for warning in symbolized.warnings() {
         eprintln!("warning: {warning}");
     }
-    let format = if arguments.json {
-        ScriptFormat::Json
-    } else {
-        ScriptFormat::Columns
-    };
+    let format = if arguments.json { ScriptFormat::Json } else { ScriptFormat::Columns };
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let written = report.write_script(format, &mut out);
     written.and_then(|()| out.flush()).map_err(Failure::Stdout)

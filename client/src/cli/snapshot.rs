@@ -43,7 +43,10 @@ pub(super) struct SnapshotArguments {
     #[arg(long)]
     watch: bool,
     /// The time between the snapshots of --watch
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration, requires = "watch")]
+    #[arg(
+        long, value_name = "TIME", default_value = "1s", value_parser = values::duration,
+        requires = "watch"
+    )]
     every: Duration,
     #[command(flatten)]
     pub(super) names: NameArguments,
@@ -75,13 +78,7 @@ pub(super) fn run(
             Err(error) if arguments.watch && error.is_interrupt() => return Ok(()),
             snapshots => snapshots?,
         };
-        print(show(
-            session,
-            symbolizer,
-            &snapshots,
-            arguments.wait,
-            as_json,
-        )?)?;
+        print(show(session, symbolizer, &snapshots, arguments.wait, as_json)?)?;
         let next = begun.checked_add(arguments.every);
         let is_over = next.is_none_or(|next| !interrupt.sleep_until(next, Interrupt::stop));
         if !arguments.watch || is_over {
@@ -105,10 +102,7 @@ fn show(
     for mapping in agent.mappings.iter() {
         builder.add_mapping(mapping.clone());
     }
-    builder.set_recording(RecordingInfo {
-        architecture,
-        ..RecordingInfo::default()
-    });
+    builder.set_recording(RecordingInfo { architecture, ..RecordingInfo::default() });
     for snapshot in snapshots {
         let taken = snapshot.taken.as_ref();
         if let Some(taken) = taken.filter(|taken| !taken.frames.is_empty()) {
@@ -144,7 +138,8 @@ fn show(
     Ok(text)
 }
 
-/// The names of the program counter, the stack pointer, the frame pointer and the link register, if there is one.
+/// The names of the program counter, the stack pointer, the frame pointer and the link register, if
+/// there is one.
 fn register_names(architecture: &Architecture) -> &'static [&'static str] {
     match architecture {
         Architecture::X86_64 => &["rip", "rsp", "rbp"],
@@ -207,16 +202,10 @@ fn paragraph(
 fn missing(snapshot: &VcpuSnapshot, wait: Duration) -> String {
     let reason = match snapshot.ran_ns {
         0 => "and it did not run: it is offline, or the hypervisor gave it no CPU".to_owned(),
-        ran_ns => format!(
-            "but it ran for {}: it probably has events masked",
-            duration(ran_ns)
-        ),
+        ran_ns => format!("but it ran for {}: it probably has events masked", duration(ran_ns)),
     };
     let vcpu = snapshot.vcpu;
-    format!(
-        "vCPU {vcpu}: no answer within {}, {reason}\n",
-        std_duration(wait)
-    )
+    format!("vCPU {vcpu}: no answer within {}, {reason}\n", std_duration(wait))
 }
 
 fn json(
@@ -225,11 +214,7 @@ fn json(
     symbolized: &Symbolized<'_>,
     unix_ns: impl Fn(u64) -> Option<u64>,
 ) -> Value {
-    let VcpuSnapshot {
-        vcpu,
-        taken,
-        ran_ns,
-    } = snapshot;
+    let VcpuSnapshot { vcpu, taken, ran_ns } = snapshot;
     let Some(taken) = taken else {
         return json!({ "vcpu": vcpu, "state": "no answer", "ran_ns": ran_ns });
     };

@@ -70,7 +70,8 @@ pub(super) fn one(
          duration     {lasts}\n\
          keeps        {} of the ring per dump\n\
          memory       {memory}\n\
-         window       at the current rate, memory is enough for {samples} of samples and {stacks} of new stacks\n\
+         window       at the current rate, memory is enough for {samples} of samples and {stacks} \
+         of new stacks\n\
          client       {}\n\
          ticks        {}\n\
          of recorded  late {}, truncated {}, broken {}\n\
@@ -113,9 +114,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
         0 => "none: no memory was given for it".into(),
         records => format!("{} records for each vCPU", grouped(records)),
     };
-    let fills = rings
-        .iter()
-        .map(|ring| format!("{:<12} {}\n", "", fill(ring)));
+    let fills = rings.iter().map(|ring| format!("{:<12} {}\n", "", fill(ring)));
     format!(
         "recordings   {recordings} of at most {}\n\
          stacks       {} of {} stack nodes in use\n\
@@ -140,9 +139,8 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     )
 }
 
-const HEAD: [&str; 9] = [
-    "NAME", "STATE", "SINCE", "SAMPLING", "KEEPS", "HOLDS", "RECORDED", "DROPPED", "TO FETCH",
-];
+const HEAD: [&str; 9] =
+    ["NAME", "STATE", "SINCE", "SAMPLING", "KEEPS", "HOLDS", "RECORDED", "DROPPED", "TO FETCH"];
 
 fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]> {
     let line = |one: &RecordingStatus| {
@@ -187,22 +185,14 @@ fn fill(ring: &RingFill) -> String {
 /// Dropped ticks by reason.
 fn dropped(one: &RecordingStatus) -> String {
     let c = &one.counters;
-    let kinds = [
-        ("aged", c.aged),
-        ("overflow", c.overflow),
-        ("lost", c.lost),
-        ("masked", c.masked),
-    ];
+    let kinds =
+        [("aged", c.aged), ("overflow", c.overflow), ("lost", c.lost), ("masked", c.masked)];
     let some: Vec<String> = kinds
         .iter()
         .filter(|(_, count)| *count != 0)
         .map(|(what, count)| format!("{what} {}", grouped(*count)))
         .collect();
-    if some.is_empty() {
-        "0".into()
-    } else {
-        some.join(", ")
-    }
+    if some.is_empty() { "0".into() } else { some.join(", ") }
 }
 
 /// Columns below their heads, each as wide as its widest cell.
@@ -215,9 +205,7 @@ fn table(lines: &[[String; HEAD.len()]]) -> String {
     let mut out = String::new();
     let mut row = |cells: [&str; HEAD.len()]| {
         let cells = cells.iter().zip(widths);
-        let padded: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
+        let padded: Vec<String> = cells.map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(out, "{}", padded.join("  ").trim_end());
     };
     row(HEAD);
@@ -249,27 +237,15 @@ fn keeps(one: &RecordingStatus) -> String {
         bytes => Some(format!("{} bytes", grouped(bytes))),
     };
     let bounds: Vec<String> = age.into_iter().chain(bytes).collect();
-    if bounds.is_empty() {
-        "all".into()
-    } else {
-        bounds.join(", ")
-    }
+    if bounds.is_empty() { "all".into() } else { bounds.join(", ") }
 }
 
 /// For how long the memory holds samples and new stacks at the present rate.
 fn holds(one: &RecordingStatus) -> String {
-    let samples = one
-        .samples_window_ns
-        .map(|ns| format!("samples {}", duration(ns)));
-    let stacks = one
-        .stacks_window_ns
-        .map(|ns| format!("stacks {}", duration(ns)));
+    let samples = one.samples_window_ns.map(|ns| format!("samples {}", duration(ns)));
+    let stacks = one.stacks_window_ns.map(|ns| format!("stacks {}", duration(ns)));
     let both: Vec<String> = samples.into_iter().chain(stacks).collect();
-    if both.is_empty() {
-        "-".into()
-    } else {
-        both.join(", ")
-    }
+    if both.is_empty() { "-".into() } else { both.join(", ") }
 }
 
 fn state_text(one: &RecordingStatus) -> String {

@@ -14,24 +14,24 @@ use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct WindowArguments {
-    /// Only from this time on: 12s (after the recording began), -30s (before its end, or before now while it
-    /// runs), 21:34:50 or 2026-11-21T21:34:50Z (UTC)
+    /// Only from this time on: 12s (after the recording began), -30s (before its end, or before now
+    /// while it runs), 21:34:50 or 2026-11-21T21:34:50Z (UTC)
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Moment>,
     /// Only up to this time, in the same format
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<Moment>,
     /// Only the last part: --last 30s is short for --from -30s
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
+    #[arg(
+        long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::nanoseconds,
+        conflicts_with_all = ["from", "to"]
+    )]
     last: Option<u64>,
 }
 
 impl WindowArguments {
     pub(super) fn asked(&self) -> Asked {
-        Asked {
-            from: self.last.map(Moment::BeforeEnd).or(self.from),
-            to: self.to,
-        }
+        Asked { from: self.last.map(Moment::BeforeEnd).or(self.from), to: self.to }
     }
 }
 
@@ -53,7 +53,8 @@ pub(super) struct ReportTimeArguments {
     /// List each second's rate, stolen and blocked time, and top function
     #[arg(long)]
     timeline: bool,
-    /// Length of a line of --timeline, for example 100ms; default: 1s, or longer if there are too many lines
+    /// Length of a line of --timeline, for example 100ms; default: 1s, or longer if there are too
+    /// many lines
     #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
     step: Option<u64>,
     #[command(flatten)]
@@ -82,13 +83,7 @@ impl Part {
 
     /// The part with the timeline that it is of, for a report.
     pub(super) fn view<'t>(&self, timeline: &'t Timeline) -> TimelineView<'t> {
-        TimelineView {
-            timeline,
-            of: self.of,
-            window: self.window,
-            seconds: false,
-            step_ns: None,
-        }
+        TimelineView { timeline, of: self.of, window: self.window, seconds: false, step_ns: None }
     }
 }
 
@@ -102,11 +97,7 @@ impl ReportTimeArguments {
 
     /// The part with the timeline that it is of, and the seconds if they are wanted.
     pub(super) fn view<'t>(&self, part: &Part, timeline: &'t Timeline) -> TimelineView<'t> {
-        TimelineView {
-            seconds: self.timeline,
-            step_ns: self.step,
-            ..part.view(timeline)
-        }
+        TimelineView { seconds: self.timeline, step_ns: self.step, ..part.view(timeline) }
     }
 
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
@@ -134,7 +125,8 @@ pub(super) fn no_samples(option: &str) -> Failure {
 /// The recording has counts alone.
 pub(super) fn no_times() -> Failure {
     Failure::Usage(
-        "the recording has no times: it holds counts alone. Build the agent with its feature `ring` (in C with --ring), \
+        "the recording has no times: it holds counts alone. Build the agent with its feature \
+         `ring` (in C with --ring), \
          give it memory for a ring, and record again"
             .into(),
     )
@@ -153,8 +145,8 @@ impl PartArguments {
         found.map(|(option, _)| option)
     }
 
-    /// The part of the recording that is wanted, even if the file was dumped for a time window if it is the `whole`;
-    /// `None` where it holds no timeline and needs none.
+    /// The part of the recording that is wanted, even if the file was dumped for a time window if
+    /// it is the `whole`; `None` where it holds no timeline and needs none.
     pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
         let is_part = self.window.asked().is_part() || self.in_span.is_some();
         if let Some(option) = self.given().filter(|_| recording.trace.is_some()) {
@@ -163,7 +155,8 @@ impl PartArguments {
         let mode = recording.profile.recording().mode;
         if mode.is_heap() && is_part {
             return Err(Failure::Usage(format!(
-                "a recording of mode {mode} is shown as a whole: the rings do not tell what a part of its time allocated; \
+                "a recording of mode {mode} is shown as a whole: the rings do not tell what a part \
+                 of its time allocated; \
                  record for that time alone"
             )));
         }
@@ -193,11 +186,7 @@ impl PartArguments {
                 Some(timeline.profile(&recording.profile, &of, window, span))
             }
         };
-        Ok(Some(Part {
-            of,
-            window: window.unwrap_or(extent.whole),
-            profile,
-        }))
+        Ok(Some(Part { of, window: window.unwrap_or(extent.whole), profile }))
     }
 }
 
@@ -209,10 +198,7 @@ fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
         began_ns => began_ns,
     };
     let to_ns = of.window.to_ns.min(held.to_ns).max(from_ns);
-    Some(Extent {
-        whole: Window { from_ns, to_ns },
-        clock: timeline.wall_clock(),
-    })
+    Some(Extent { whole: Window { from_ns, to_ns }, clock: timeline.wall_clock() })
 }
 
 fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
@@ -227,9 +213,6 @@ fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
     Err(Failure::Usage(if names.is_empty() {
         format!("no span is called `{name}`: the guest recorded no spans")
     } else {
-        format!(
-            "no span is called `{name}`; the recording has {}",
-            names.join(", ")
-        )
+        format!("no span is called `{name}`; the recording has {}", names.join(", "))
     }))
 }

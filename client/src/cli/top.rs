@@ -57,7 +57,9 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
     every: Duration,
     /// Print so many tables as plain text, or lines with --json, and end
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..)
+    )]
     count: Option<u64>,
     /// How many functions a plain table lists; 0 for all
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count)]
@@ -85,10 +87,7 @@ fn every(text: &str) -> Result<Duration, String> {
 impl TopArguments {
     /// The recording that `top` starts for itself.
     pub(super) fn settings(&self) -> Settings {
-        self.sampling.apply_to(Settings {
-            name: own_name("top"),
-            ..watch::own_settings()
-        })
+        self.sampling.apply_to(Settings { name: own_name("top"), ..watch::own_settings() })
     }
 }
 
@@ -111,9 +110,7 @@ pub(super) fn choose(
     if arguments.name.is_none() {
         // What has ended does not move.
         let goes_on = |state| matches!(state, state::RECORDING | state::DELAYED);
-        recorder
-            .recordings
-            .retain(|one| goes_on(one.state) && !one.mode().is_heap());
+        recorder.recordings.retain(|one| goes_on(one.state) && !one.mode().is_heap());
         if recorder.recordings.is_empty() {
             return match session.agent().role {
                 role::VIEW => Err(RecordError::NothingRuns.into()),

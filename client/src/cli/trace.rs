@@ -54,38 +54,42 @@ pub(super) struct TraceArguments {
     #[arg(value_name = "PATTERN", required = true)]
     patterns: Vec<Pattern>,
     /// How long to trace, for example 5s; until Ctrl-C if 0 or omitted
-    #[arg(long = "for", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    #[arg(
+        long = "for", value_name = "TIME", default_value = "0s", hide_default_value = true,
+        value_parser = values::nanoseconds
+    )]
     duration_ns: u64,
     /// Trace what these functions call directly as well, and so on this many times
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     depth: usize,
-    /// The share of one CPU that the trace may cost: the agent removes the probes of the functions that are called
-    /// most when it costs more; 0 sets no limit
+    /// The share of one CPU that the trace may cost: the agent removes the probes of the functions
+    /// that are called most when it costs more; 0 sets no limit
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = permille)]
     max_cost: u32,
     /// Only count calls and measure durations: keep no single calls, and need no ring
     #[arg(long, conflicts_with = "slow")]
     count: bool,
-    /// Keep only calls that take so long, of the functions that the first pattern matches, with the calls inside them
+    /// Keep only calls that take so long, of the functions that the first pattern matches, with the
+    /// calls inside them
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
     slow: Option<u64>,
     /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .unikprof is the trace itself, from which `report` makes all other formats; .html is a page with each call over
-    /// time, .txt the table and the whole tree, .svg the calls over time, .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto,
-    /// .folded are folded stacks of self time, .json is for programs; - is standard output. In the name, %t stands for
-    /// the time (UTC), %n for the guest's name and %r for `trace`. Default: text on standard output.
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FILE",
-        help_heading = "Output"
-    )]
+    /// .unikprof is the trace itself, from which `report` makes all other formats; .html is a page
+    /// with each call over time, .txt the table and the whole tree, .svg the calls over time,
+    /// .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto, .folded
+    /// are folded stacks of self time, .json is for programs; - is standard output. In the name, %t
+    /// stands for the time (UTC), %n for the guest's name and %r for `trace`. Default: text on
+    /// standard output.
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     output: Vec<NamePattern>,
     #[command(flatten)]
     view: TraceViewArguments,
     /// Number of functions in the table; 0 lists all
-    #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count, help_heading = "Selection")]
+    #[arg(
+        long, value_name = "COUNT", default_value_t = 30, value_parser = values::count,
+        help_heading = "Selection"
+    )]
     top: usize,
     #[command(flatten)]
     pub(super) names: NameArguments,
@@ -104,7 +108,8 @@ pub(super) struct TraceViewArguments {
     /// Only calls inside of calls of this function, and these
     #[arg(long = "in", value_name = "PATTERN")]
     inside: Option<Pattern>,
-    /// Show the slowest calls, of the --of functions or of those that no traced function called, and what they called
+    /// Show the slowest calls, of the --of functions or of those that no traced function called,
+    /// and what they called
     #[arg(long, value_name = "N", value_parser = values::count)]
     slowest: Option<usize>,
     /// Show callers, a histogram of durations and calls over time of these functions
@@ -147,9 +152,10 @@ fn permille(text: &str) -> Result<u32, String> {
     match number.parse::<f64>() {
         Ok(0.0) => Ok(0),
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok((percent * 10.0).round() as u32),
-        _ => Err(
-            "expected a share of one CPU from 0.1% to 100%, such as `5%`, or 0 for no limit".into(),
-        ),
+        _ => {
+            Err("expected a share of one CPU from 0.1% to 100%, such as `5%`, or 0 for no limit"
+                .into())
+        }
     }
 }
 
@@ -165,9 +171,7 @@ pub(super) fn run(
     if !agent.allows_traces() {
         return Err(RecordError::NoTraces.into());
     }
-    let default = ["-"
-        .parse()
-        .map_err(|error| Failure::Usage(format!("{error}")))?];
+    let default = ["-".parse().map_err(|error| Failure::Usage(format!("{error}")))?];
     let patterns = match arguments.output.as_slice() {
         [] => &default[..],
         given => given,
@@ -206,13 +210,7 @@ pub(super) fn run(
         // From here on, an end must be an orderly one.
         interrupt.listen().map_err(Failure::Signals)?;
         let name_of = |code| placement.name(code);
-        let outcome = record::trace(
-            session,
-            order,
-            plan.recording.path(),
-            &name_of,
-            &mut progress,
-        );
+        let outcome = record::trace(session, order, plan.recording.path(), &name_of, &mut progress);
         Ok::<_, Failure>(outcome?)
     });
     progress.finish();
@@ -221,19 +219,13 @@ pub(super) fn run(
     match (shown, outcome.incomplete) {
         (Err(source), _) => {
             plan.recording.keep();
-            Err(Failure::AfterRecording {
-                recording: outcome.path,
-                source: Box::new(source),
-            })
+            Err(Failure::AfterRecording { recording: outcome.path, source: Box::new(source) })
         }
         (Ok(()), None) => Ok(()),
         (Ok(()), Some(reason)) => {
             let path = outcome.path;
             plan.recording.keep();
-            Err(Failure::Incomplete {
-                path,
-                reason: reason.to_string(),
-            })
+            Err(Failure::Incomplete { path, reason: reason.to_string() })
         }
     }
 }
@@ -278,8 +270,8 @@ fn show(
     print(format!("\n{}", rows.0))
 }
 
-/// Writes a trace's reports, and if `summarizes` its table to standard output. Its warnings go to standard error unless a
-/// text on standard output has them.
+/// Writes a trace's reports, and if `summarizes` its table to standard output. Its warnings go to
+/// standard error unless a text on standard output has them.
 fn write_all(
     outputs: &[ReportOutput],
     recording: &Recording,

@@ -12,7 +12,8 @@ const FASTEST_HZ: f64 = 1_000_000.0;
 /// A rate as the period it means, in ns.
 pub(super) fn rate(text: &str) -> Result<u64, String> {
     let expected = format!(
-        "expected a rate in samples per second, above 0 and at most {FASTEST_HZ}, for example `-F 997`"
+        "expected a rate in samples per second, above 0 and at most {FASTEST_HZ}, for example `-F \
+         997`"
     );
     match text.parse::<f64>() {
         Ok(hertz) if hertz > 0.0 && hertz <= FASTEST_HZ => {
@@ -58,9 +59,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(0.0) => return Ok(Duration::ZERO),
         Ok(number) if number.is_finite() => {
-            return Err(format!(
-                "a duration needs a unit, for example `{text}s` or `{text}ms`"
-            ));
+            return Err(format!("a duration needs a unit, for example `{text}s` or `{text}ms`"));
         }
         _ => {}
     }
@@ -88,20 +87,18 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
 /// The mean number of bytes between two allocations that are sampled.
 pub(super) fn interval_bytes(text: &str) -> Result<u64, String> {
     let bytes = bytes(text).ok();
-    bytes
-        .filter(|bytes| (MIN_INTERVAL_BYTES..=MAX_INTERVAL_BYTES).contains(bytes))
-        .ok_or_else(|| {
+    bytes.filter(|bytes| (MIN_INTERVAL_BYTES..=MAX_INTERVAL_BYTES).contains(bytes)).ok_or_else(
+        || {
             let [least, most] = [MIN_INTERVAL_BYTES, MAX_INTERVAL_BYTES].map(units::size);
             format!("expected a size with its unit, such as `64KiB`, from {least} to {most}")
-        })
+        },
+    )
 }
 
 /// The name of a recording.
 pub(super) fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
-        return Err(format!(
-            "a name must have 1 to {MAX_NAME} bytes and no control characters"
-        ));
+        return Err(format!("a name must have 1 to {MAX_NAME} bytes and no control characters"));
     }
     Ok(text.into())
 }
@@ -141,15 +138,7 @@ mod tests {
         assert_eq!(bytes("2g"), Ok(2 << 30));
         assert_eq!(bytes("1TiB"), Ok(1 << 40));
         assert_eq!(bytes("0"), Ok(0));
-        for text in [
-            "512",
-            "",
-            "KiB",
-            "1.5MiB",
-            "-1B",
-            "99999999999GiB",
-            "5 apples",
-        ] {
+        for text in ["512", "", "KiB", "1.5MiB", "-1B", "99999999999GiB", "5 apples"] {
             assert!(bytes(text).is_err(), "{text}");
         }
     }

@@ -83,7 +83,8 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
         print(format!("{addresses}\n"))?;
     } else {
         print(format!(
-            "firefox      {front_end}\npage         {page}\nserving until Ctrl-C; if the browser forbids the first, open the second\n"
+            "firefox      {front_end}\npage         {page}\nserving until Ctrl-C; if the browser \
+             forbids the first, open the second\n"
         ))?;
     }
     if !arguments.no_open {

@@ -32,10 +32,7 @@ pub enum AddressError {
 impl Address {
     /// An address of its parts.
     pub fn new(host: impl Into<String>, port: u16) -> Address {
-        Address {
-            host: host.into(),
-            port,
-        }
+        Address { host: host.into(), port }
     }
 
     /// The host's name or IP address, without brackets.

@@ -31,14 +31,8 @@ pub(super) fn connect(
     timeout: Duration,
     interrupt: &Interrupt,
 ) -> Result<TcpStream, ConnectionError> {
-    let connect_error = |source| ConnectionError::Connect {
-        address: address.clone(),
-        source,
-    };
-    let resolve_error = |source| ConnectionError::Resolve {
-        address: address.clone(),
-        source,
-    };
+    let connect_error = |source| ConnectionError::Connect { address: address.clone(), source };
+    let resolve_error = |source| ConnectionError::Resolve { address: address.clone(), source };
     let no_answer = || {
         let waited = std_duration(timeout);
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {waited}"))
@@ -73,9 +67,8 @@ pub(super) fn connect(
 
 /// Ends early where nobody listens any more.
 fn dial(address: &Address, deadline: Instant, news: &Sender<News>) {
-    let found: io::Result<Vec<SocketAddr>> = (address.host(), address.port())
-        .to_socket_addrs()
-        .map(Iterator::collect);
+    let found: io::Result<Vec<SocketAddr>> =
+        (address.host(), address.port()).to_socket_addrs().map(Iterator::collect);
     let candidates = match found {
         Ok(candidates) if candidates.is_empty() => {
             let error = io::Error::new(io::ErrorKind::NotFound, "the name has no addresses");
@@ -127,10 +120,7 @@ mod tests {
             let queue: Vec<TcpStream> =
                 std::iter::from_fn(|| connect().ok()).take(10_000).collect();
             assert!(queue.len() < 10_000, "the queue has no end");
-            BlackHole {
-                listener,
-                _queue: queue,
-            }
+            BlackHole { listener, _queue: queue }
         }
 
         fn address(&self) -> Address {
@@ -142,11 +132,7 @@ mod tests {
     fn an_address_that_never_answers_is_given_up_in_time() {
         let hole = BlackHole::new();
         let began = Instant::now();
-        let error = connect(
-            &hole.address(),
-            Duration::from_millis(300),
-            &Interrupt::default(),
-        );
+        let error = connect(&hole.address(), Duration::from_millis(300), &Interrupt::default());
         let text = error.unwrap_err().to_string();
         assert!(text.contains("no answer in 300 ms"), "{text}");
         let waited = began.elapsed();
@@ -165,14 +151,7 @@ mod tests {
         });
         user.raise();
         let error = waits.join().unwrap();
-        assert!(
-            matches!(error, Err(ConnectionError::Interrupted)),
-            "{error:?}"
-        );
-        assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(matches!(error, Err(ConnectionError::Interrupted)), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     }
 }

@@ -20,17 +20,20 @@ use crate::units::std_duration;
 #[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum ConnectionError {
     /// The host's name has no address.
-    #[error("cannot resolve the host `{}`: {source}; check the name, or use an IP address", address.host())]
+    #[error("cannot resolve the host `{}`: {source}; check the name, or use an IP \
+             address", address.host())]
     Resolve { address: Address, source: io::Error },
     /// Nothing accepted the connection.
     #[error(
-        "cannot connect to {address}: {source}; check that the guest is running, that its agent listens on this \
+        "cannot connect to {address}: {source}; check that the guest is running, that its agent \
+         listens on this \
          port, and that no firewall blocks it"
     )]
     Connect { address: Address, source: io::Error },
     /// The peer sends something other than an agent's preamble.
     #[error(
-        "{address} is not a unikprof agent: expected a preamble that begins with `unikprof`, found {}{}; check \
+        "{address} is not a unikprof agent: expected a preamble that begins with `unikprof`, found \
+         {}{}; check \
          the port (the default is 7777)",
         PrintableBytes(found),
         who_speaks(found)
@@ -38,13 +41,15 @@ pub enum ConnectionError {
     NotAnAgent { address: Address, found: Vec<u8> },
     /// The peer accepted the connection and closed it without a preamble.
     #[error(
-        "{address} accepted the connection and closed it without sending anything; it is not a unikprof agent, \
+        "{address} accepted the connection and closed it without sending anything; it is not a \
+         unikprof agent, \
          or all its sessions are in use"
     )]
     ClosedAtOnce { address: Address },
     /// The peer accepted the connection and sends nothing.
     #[error(
-        "{address} accepted the connection, but sent nothing within {}; it is not a unikprof agent, or its guest \
+        "{address} accepted the connection, but sent nothing within {}; it is not a unikprof \
+         agent, or its guest \
          is too busy (wait longer with --timeout)",
         std_duration(*waited)
     )]
@@ -55,22 +60,13 @@ pub enum ConnectionError {
         preamble::VERSIONS,
         which_to_update(theirs)
     )]
-    NoCommonVersion {
-        address: Address,
-        theirs: VersionRange,
-    },
+    NoCommonVersion { address: Address, theirs: VersionRange },
     /// The agent sends an empty range of versions.
     #[error("the preamble of {address} is malformed: {source}")]
-    Preamble {
-        address: Address,
-        source: preamble::PreambleError,
-    },
+    Preamble { address: Address, source: preamble::PreambleError },
     /// The connection broke.
     #[error("the connection was lost while {doing}: {source}")]
-    Lost {
-        doing: &'static str,
-        source: io::Error,
-    },
+    Lost { doing: &'static str, source: io::Error },
     /// The agent closed the connection.
     #[error("the agent closed the connection while {doing}")]
     Closed { doing: &'static str },
@@ -83,27 +79,19 @@ pub enum ConnectionError {
     },
     /// The agent sends no response.
     #[error(
-        "no response from the agent within {} while {doing}; its guest may be too busy (wait longer with \
+        "no response from the agent within {} while {doing}; its guest may be too busy (wait \
+         longer with \
          --timeout)",
         std_duration(*waited)
     )]
-    Silent {
-        doing: &'static str,
-        waited: Duration,
-    },
+    Silent { doing: &'static str, waited: Duration },
     /// The agent sent a malformed frame.
     #[error("the agent violated the protocol while {doing}: {source}")]
-    Frame {
-        doing: &'static str,
-        source: FrameError,
-    },
+    Frame { doing: &'static str, source: FrameError },
     /// The agent answered with another message.
-    #[error("the agent violated the protocol while {doing}: expected {expected}, found {}", message_name(*found))]
-    Unexpected {
-        doing: &'static str,
-        expected: &'static str,
-        found: u16,
-    },
+    #[error("the agent violated the protocol while {doing}: expected {expected}, found \
+             {}", message_name(*found))]
+    Unexpected { doing: &'static str, expected: &'static str, found: u16 },
     /// The agent named an impossible mapping.
     #[error("the agent violated the protocol: {0}")]
     Mapping(#[from] MappingError),
@@ -116,45 +104,50 @@ pub enum ConnectionError {
     },
     /// The agent requires a key, and none was given.
     #[error(
-        "the agent at {address} requires a key: name the key file with --key-file FILE or in UNIKPROF_KEY_FILE \
+        "the agent at {address} requires a key: name the key file with --key-file FILE or in \
+         UNIKPROF_KEY_FILE \
          (`unikprof-client keygen` makes one; the guest's configuration needs the same key)"
     )]
     KeyNeeded { address: Address },
     /// The agent is open, but a key was given.
     #[error(
-        "the agent at {address} requires no key, but key {key} was given: its guest has no keys configured, or \
-         another machine answers in its place. No request was sent, and the key was not disclosed. If this agent \
+        "the agent at {address} requires no key, but key {key} was given: its guest has no keys \
+         configured, or \
+         another machine answers in its place. No request was sent, and the key was not disclosed. \
+         If this agent \
          is meant to require no key, omit --key-file and unset UNIKPROF_KEY_FILE"
     )]
     OpenAgent { address: Address, key: KeyId },
     /// The agent rejected the handshake.
     #[error(
-        "the agent at {address} rejected key {key}: check that this guest has that key (the first line of a key \
-         file contains the id), that it was not replaced, and that the file is not another guest's; if all that \
+        "the agent at {address} rejected key {key}: check that this guest has that key (the first \
+         line of a key \
+         file contains the id), that it was not replaced, and that the file is not another \
+         guest's; if all that \
          is correct, the traffic is modified on the way"
     )]
     BadKey { address: Address, key: KeyId },
     /// The peer did not prove that it has the key.
     #[error(
-        "the peer at {address} does not have key {key}, or its answer was modified on the way; it may not be the \
+        "the peer at {address} does not have key {key}, or its answer was modified on the way; it \
+         may not be the \
          intended guest. No request was sent, and the key was not disclosed"
     )]
     FalseAgent { address: Address, key: KeyId },
     /// The agent requires a security mode that this client does not support.
     #[error(
-        "the agent at {address} requires security mode {found}, which this client does not support (0 is none, 1 \
+        "the agent at {address} requires security mode {found}, which this client does not support \
+         (0 is none, 1 \
          is a key); use a newer client"
     )]
     UnknownSecurity { address: Address, found: u8 },
     /// A sealed record could not be opened.
     #[error(
-        "the connection was closed while {doing}: {source}; the traffic was damaged or modified on the way, and \
+        "the connection was closed while {doing}: {source}; the traffic was damaged or modified on \
+         the way, and \
          none of it was used"
     )]
-    Record {
-        doing: &'static str,
-        source: RecordError,
-    },
+    Record { doing: &'static str, source: RecordError },
     /// The key's role does not allow the request.
     #[error("permission denied for {doing}: {}", who_may(*key, *role, doing))]
     NotAllowed {
@@ -194,8 +187,8 @@ impl ConnectionError {
         }
     }
 
-    /// Whether the agent may have been too crowded to hear this client out: one that is turned away, or
-    /// makes room for another before it has shown its key, sees its connection end.
+    /// Whether the agent may have been too crowded to hear this client out: one that is turned
+    /// away, or makes room for another before it has shown its key, sees its connection end.
     pub(crate) fn may_be_a_crowd(&self) -> bool {
         use ConnectionError::*;
         match self {
@@ -328,11 +321,13 @@ fn who_may(key: Option<KeyId>, found: Option<u32>, doing: &str) -> String {
     };
     match found {
         Some(found) if doing == TRACING => format!(
-            "{whose} has the role `{}`, but this needs the role `trace`: use a key file of that role",
+            "{whose} has the role `{}`, but this needs the role `trace`: use a key file of that \
+             role",
             role_name(found)
         ),
         Some(role::VIEW) => format!(
-            "{whose} has the role `view` (info, check, events, copy, top of a running recording, doctor), but this needs the role `control`: use a \
+            "{whose} has the role `view` (info, check, events, copy, top of a running recording, \
+             doctor), but this needs the role `control`: use a \
              key file of that role"
         ),
         Some(found) => format!("{whose} has the role `{}`", role_name(found)),
@@ -348,23 +343,14 @@ mod tests {
     fn an_older_agent_is_to_be_made_newer() {
         let error = ConnectionError::NoCommonVersion {
             address: Address::new("guest", 1),
-            theirs: VersionRange {
-                lowest: 0,
-                highest: 0,
-            },
+            theirs: VersionRange { lowest: 0, highest: 0 },
         };
         assert!(error.to_string().contains("newer agent"), "{error}");
     }
 
     #[test]
     fn a_refusal_cannot_move_the_cursor() {
-        let error = ConnectionError::Refused {
-            code: 1,
-            text: "\x1b[2Jno".into(),
-        };
-        assert_eq!(
-            error.to_string(),
-            "the agent rejected the request: \\u{1b}[2Jno"
-        );
+        let error = ConnectionError::Refused { code: 1, text: "\x1b[2Jno".into() };
+        assert_eq!(error.to_string(), "the agent rejected the request: \\u{1b}[2Jno");
     }
 }

@@ -30,9 +30,9 @@ pub(super) struct Begun {
     id: KeyId,
 }
 
-/// Begins a handshake. Returns it and the first message's frame, which the client sends right behind `ours`, its
-/// preamble, without waiting for the agent's: a slow connection then takes one round trip less, and a crowded agent
-/// does not reject the client before its key has arrived.
+/// Begins a handshake. Returns it and the first message's frame, which the client sends right
+/// behind `ours`, its preamble, without waiting for the agent's: a slow connection then takes one
+/// round trip less, and a crowded agent does not reject the client before its key has arrived.
 pub(super) fn begin(
     key: &Key,
     ours: &[u8; preamble::LENGTH],
@@ -40,17 +40,13 @@ pub(super) fn begin(
     let id = key.id();
     let mut state = Initiator::new(key, &prologue(ours, &id.0))?;
     let (ephemeral, tag) = state.first()?;
-    let request = Handshake {
-        key: id.0,
-        ephemeral,
-        tag,
-    };
+    let request = Handshake { key: id.0, ephemeral, tag };
     let frame = encoded(&request).map_err(ConnectionError::in_frame(DOING))?;
     Ok((Begun { state, id }, frame))
 }
 
-/// Reads the agent's reply; everything that follows is sealed. `theirs` is the agent's preamble as it was received
-/// in the clear. `waited` is for the error if the time is up.
+/// Reads the agent's reply; everything that follows is sealed. `theirs` is the agent's preamble as
+/// it was received in the clear. `waited` is for the error if the time is up.
 pub(super) fn finish(
     mut stream: PatientStream,
     begun: Begun,
@@ -66,14 +62,10 @@ pub(super) fn finish(
         Refusal::TYPE => {
             let refusal: Refusal<'_> = frame::decode(&reply).map_err(wrong)?;
             return Err(match refusal.code {
-                refusal::BAD_KEY => ConnectionError::BadKey {
-                    address: address.clone(),
-                    key: id,
-                },
-                refusal::NOT_KEYED => ConnectionError::OpenAgent {
-                    address: address.clone(),
-                    key: id,
-                },
+                refusal::BAD_KEY => ConnectionError::BadKey { address: address.clone(), key: id },
+                refusal::NOT_KEYED => {
+                    ConnectionError::OpenAgent { address: address.clone(), key: id }
+                }
                 _ => refused(&refusal),
             });
         }
@@ -86,12 +78,10 @@ pub(super) fn finish(
             });
         }
     };
-    // Only who holds the key can have sealed a preamble, and it must be the one that came in the clear.
+    // Only who holds the key can have sealed a preamble, and it must be the one that came in the
+    // clear.
     if state.second(&reply).as_ref() != Ok(theirs) {
-        return Err(ConnectionError::FalseAgent {
-            address: address.clone(),
-            key: id,
-        });
+        return Err(ConnectionError::FalseAgent { address: address.clone(), key: id });
     }
     Ok(Sealed::new(stream, state.finish()?))
 }
@@ -119,10 +109,7 @@ fn read_frame<'b>(
         match stream.read(&mut buffer[length..wanted]) {
             Ok(0) if length == 0 => return Err(ConnectionError::Closed { doing: DOING }),
             Ok(0) => {
-                return Err(ConnectionError::Cut {
-                    doing: DOING,
-                    bytes: length,
-                });
+                return Err(ConnectionError::Cut { doing: DOING, bytes: length });
             }
             Ok(read) => length += read,
             Err(source) => return Err(broken(DOING, waited, source)),
@@ -138,8 +125,8 @@ fn read_frame<'b>(
 #[derive(Debug, PartialEq, Eq)]
 struct NotOpened;
 
-/// The client's side. Its implementation keeps a copy of the key and does not erase it, so this does:
-/// the state stays at one place, and the copy in it is written over whatever becomes of it.
+/// The client's side. Its implementation keeps a copy of the key and does not erase it, so this
+/// does: the state stays at one place, and the copy in it is written over whatever becomes of it.
 struct Initiator(Option<Box<HandshakeState>>);
 
 impl Initiator {
@@ -161,17 +148,15 @@ impl Initiator {
     /// The first message: the ephemeral public key and the tag.
     fn first(&mut self) -> Result<([u8; 32], [u8; TAG]), ConnectionError> {
         let mut message = [0; FIRST];
-        self.state()?
-            .write_message(&[], &mut message)
-            .map_err(unusable)?;
+        self.state()?.write_message(&[], &mut message).map_err(unusable)?;
         let (mut ephemeral, mut tag) = ([0; 32], [0; TAG]);
         ephemeral.copy_from_slice(&message[..32]);
         tag.copy_from_slice(&message[32..]);
         Ok((ephemeral, tag))
     }
 
-    /// The agent's preamble, which it has sealed in the second message. An error if the message was not made with
-    /// the key, or was altered.
+    /// The agent's preamble, which it has sealed in the second message. An error if the message was
+    /// not made with the key, or was altered.
     fn second(&mut self, reply: &HandshakeReply) -> Result<[u8; preamble::LENGTH], NotOpened> {
         let mut message = [0; SECOND];
         let (ephemeral, payload) = message.split_at_mut(32);

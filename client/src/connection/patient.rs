@@ -32,11 +32,7 @@ impl PatientStream {
     pub(super) fn new(stream: TcpStream, interrupt: Interrupt) -> io::Result<PatientStream> {
         stream.set_read_timeout(Some(SLICE))?;
         stream.set_write_timeout(Some(SLICE))?;
-        Ok(PatientStream {
-            stream,
-            interrupt,
-            deadline: Instant::now(),
-        })
+        Ok(PatientStream { stream, interrupt, deadline: Instant::now() })
     }
 
     /// Sets what ends the waits to come early.

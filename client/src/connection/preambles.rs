@@ -25,16 +25,10 @@ pub(super) fn read(
                 Some(WaitEnded::Interrupted) => return Err(ConnectionError::Interrupted),
                 // A reset: it had no use for our preamble.
                 None if error.kind() != io::ErrorKind::ConnectionReset => {
-                    return Err(ConnectionError::Connect {
-                        address: address(),
-                        source: error,
-                    });
+                    return Err(ConnectionError::Connect { address: address(), source: error });
                 }
                 Some(WaitEnded::Deadline) if length == 0 => {
-                    return Err(ConnectionError::SilentAtOnce {
-                        address: address(),
-                        waited,
-                    });
+                    return Err(ConnectionError::SilentAtOnce { address: address(), waited });
                 }
                 _ => break,
             },
@@ -50,14 +44,12 @@ pub(super) fn read(
         });
     }
     let said = preamble::decode(&bytes).map_err(|source| match source {
-        preamble::PreambleError::Magic => ConnectionError::NotAnAgent {
-            address: address(),
-            found: bytes.into(),
-        },
-        preamble::PreambleError::EmptyRange(_) => ConnectionError::Preamble {
-            address: address(),
-            source,
-        },
+        preamble::PreambleError::Magic => {
+            ConnectionError::NotAnAgent { address: address(), found: bytes.into() }
+        }
+        preamble::PreambleError::EmptyRange(_) => {
+            ConnectionError::Preamble { address: address(), source }
+        }
     })?;
     Ok((bytes, said))
 }

@@ -33,7 +33,8 @@ pub enum RecordError {
     #[error("a record fails its check")]
     Altered,
     /// Its length cannot be.
-    #[error("a record says that it has {0} bytes, which is none of {least} to {most}", least = TAG + 1, most = MAX_ANSWER + TAG)]
+    #[error("a record says that it has {0} bytes, which is none of {least} to \
+             {most}", least = TAG + 1, most = MAX_ANSWER + TAG)]
     Length(u16),
     /// The connection ended within it.
     #[error("the connection ended within a record")]
@@ -63,9 +64,7 @@ impl<S> Sealed<S> {
     fn open(&mut self) -> Result<(), RecordError> {
         let ciphertext = &self.record[RECORD_HEADER..self.arrived];
         self.arrived = 0;
-        let opened = self
-            .state
-            .read_message(ciphertext, self.plaintext.as_mut_slice());
+        let opened = self.state.read_message(ciphertext, self.plaintext.as_mut_slice());
         self.handed_out = 0;
         self.opened = opened.map_err(|_| RecordError::Altered)?;
         Ok(())
@@ -123,14 +122,10 @@ impl<S: Write> Write for Sealed<S> {
             return Ok(0);
         }
         let (header, room) = self.outgoing.split_at_mut(RECORD_HEADER);
-        let length = self
-            .state
-            .write_message(&bytes[..take], room)
-            .map_err(io::Error::other)?;
+        let length = self.state.write_message(&bytes[..take], room).map_err(io::Error::other)?;
         // At most MAX_REQUEST and TAG.
         header.copy_from_slice(&(length as u16).to_le_bytes());
-        self.stream
-            .write_all(&self.outgoing[..RECORD_HEADER + length])?;
+        self.stream.write_all(&self.outgoing[..RECORD_HEADER + length])?;
         Ok(take)
     }
 
@@ -142,9 +137,7 @@ impl<S: Write> Write for Sealed<S> {
 /// Shows no keys and no plaintext.
 impl<S: fmt::Debug> fmt::Debug for Sealed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealed")
-            .field("stream", &self.stream)
-            .finish_non_exhaustive()
+        f.debug_struct("Sealed").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 

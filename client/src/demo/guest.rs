@@ -39,7 +39,8 @@ mod linux {
         Bursts,
     }
 
-    /// Starts the guest, whose vCPUs serve until `ends` is set; gives the address at which its agent listens.
+    /// Starts the guest, whose vCPUs serve until `ends` is set; gives the address at which its
+    /// agent listens.
     pub(in crate::demo) fn start(ends: &Arc<AtomicBool>) -> Result<Address, DemoError> {
         let guest = hosted::start(Config {
             vcpus: 2,
@@ -76,7 +77,8 @@ mod linux {
         /// By all vCPUs.
         static SERVED: AtomicI64 = AtomicI64::new(0);
         let vcpu = guest.register_thread()?;
-        // Names of its own for what it does; a request takes microseconds, so it tells of many at a time.
+        // Names of its own for what it does; a request takes microseconds, so it tells of many at a
+        // time.
         let agent = guest.agent();
         let names = ["batch", "burst", "requests served"].map(|name| agent.event_name(name));
         let [Ok(batch), Ok(burst), Ok(requests)] = names else {

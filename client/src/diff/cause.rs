@@ -10,14 +10,11 @@ const MOST: usize = 50;
 /// What a function has to do with a change.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Role {
-    /// It is part of the cause. The factor is that of its own time if all functions outside of the cause are as they
-    /// were; `None` if there are none.
+    /// It is part of the cause. The factor is that of its own time if all functions outside of the
+    /// cause are as they were; `None` if there are none.
     Cause(Option<Factor>),
     /// It is part of the cause, and what it has more or less, these others have less or more.
-    Moved {
-        factor: Option<Factor>,
-        others: Vec<String>,
-    },
+    Moved { factor: Option<Factor>, others: Vec<String> },
     /// Its time with its callees changed because of callees in the cause.
     Carries,
     /// Only its share changed, because the time of others did.
@@ -34,10 +31,11 @@ pub(super) struct Cause {
 }
 
 impl Cause {
-    /// Takes the function with the greatest change out of both recordings, compares the rest by its shares, and so on
-    /// until nothing in the rest differs more than chance explains. With shares, a function whose share fell only because
-    /// another one became slower is then as it was: what is left serves as the reference, as in the analysis of counts of
-    /// unknown total (S. Anders and W. Huber, "Differential expression analysis for sequence count data", 2010).
+    /// Takes the function with the greatest change out of both recordings, compares the rest by its
+    /// shares, and so on until nothing in the rest differs more than chance explains. With shares,
+    /// a function whose share fell only because another one became slower is then as it was: what
+    /// is left serves as the reference, as in the analysis of counts of unknown total (S. Anders
+    /// and W. Huber, "Differential expression analysis for sequence count data", 2010).
     pub(super) fn of(
         sides: &Sides,
         hits: &[FunctionHits],
@@ -66,7 +64,8 @@ impl Cause {
             };
             let next = (0..hits.len()).filter(differs).max_by(|a, b| {
                 let (a, b) = (size(a), size(b));
-                // Of two functions that make up everything, the one with the greater factor, whatever rounding does.
+                // Of two functions that make up everything, the one with the greater factor,
+                // whatever rounding does.
                 let is_tie = (a.0 - b.0).abs() <= 1e-9 * a.0;
                 let (a, b) = if is_tie { (a.1, b.1) } else { (a.0, b.0) };
                 a.total_cmp(&b)
@@ -92,16 +91,10 @@ impl Cause {
             let [base, new] = rest.rates(&hits[at].own);
             statistics::factor(&base, &new)
         };
-        let mut functions: Vec<(NameId, Option<Factor>, Vec<NameId>)> = found
-            .iter()
-            .map(|at| (*at, factor(*at), moved(*at, &found, hits, &rest)))
-            .collect();
+        let mut functions: Vec<(NameId, Option<Factor>, Vec<NameId>)> =
+            found.iter().map(|at| (*at, factor(*at), moved(*at, &found, hits, &rest))).collect();
         // What moved to several functions came to each of them from one.
-        for (from, others) in functions
-            .iter()
-            .map(|f| (f.0, f.2.clone()))
-            .collect::<Vec<_>>()
-        {
+        for (from, others) in functions.iter().map(|f| (f.0, f.2.clone())).collect::<Vec<_>>() {
             for (to, _, back) in &mut functions {
                 if others.contains(to) && back.is_empty() {
                     back.push(from);
@@ -111,9 +104,7 @@ impl Cause {
         let others = || (0..hits.len()).filter(|at| !found.contains(at));
         Cause {
             functions,
-            carries: others()
-                .filter(|at| carries(*at, &found, sides, hits, measure))
-                .collect(),
+            carries: others().filter(|at| carries(*at, &found, sides, hits, measure)).collect(),
             displaced: others().filter(|at| is_changed(*at)).collect(),
         }
     }
@@ -143,8 +134,9 @@ fn without(found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Measur
     measure.without(&own)
 }
 
-/// The functions of the cause that changed as much as this one in the other direction: one, or as many as together are
-/// closest to it. None if what is left of the change is more than a quarter of it, or more than chance explains.
+/// The functions of the cause that changed as much as this one in the other direction: one, or as
+/// many as together are closest to it. None if what is left of the change is more than a quarter of
+/// it, or more than chance explains.
 fn moved(at: NameId, found: &[NameId], hits: &[FunctionHits], rest: &Measure) -> Vec<NameId> {
     let difference = |hits: &[Vec<Hits>; 2]| {
         let [base, new] = rest.rates(hits);
@@ -171,7 +163,8 @@ fn moved(at: NameId, found: &[NameId], hits: &[FunctionHits], rest: &Measure) ->
     if is_moved { others } else { Vec::new() }
 }
 
-/// Whether a function's time with its callees changed, but not what is left of it without functions of the cause.
+/// Whether a function's time with its callees changed, but not what is left of it without functions
+/// of the cause.
 fn carries(
     at: NameId,
     found: &[NameId],
@@ -191,19 +184,12 @@ fn carries(
         let stacks = sides.sides[side].stacks.iter();
         stacks.filter(move |stack| stack.path.contains(&at))
     };
-    if ![0, 1]
-        .iter()
-        .any(|side| through(at, *side).any(|stack| is_caused(&stack)))
-    {
+    if ![0, 1].iter().any(|side| through(at, *side).any(|stack| is_caused(&stack))) {
         return false;
     }
     let rest = [0, 1].map(|side| {
         let stacks = through(at, side).filter(|stack| !is_caused(stack));
-        super::merged(
-            stacks
-                .flat_map(|stack| stack.hits.iter().copied())
-                .collect(),
-        )
+        super::merged(stacks.flat_map(|stack| stack.hits.iter().copied()).collect())
     });
     !differs(&without(found, hits, measure), &rest)
 }

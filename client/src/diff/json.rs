@@ -1,7 +1,8 @@
 //! A comparison as JSON.
 //!
-//! One object; its fields follow the same rules as those of a report. Values are shares of the time between 0 and 1,
-//! or with `per` ns for each unit of work. Factors are `null` if they are infinite: the function is new.
+//! One object; its fields follow the same rules as those of a report. Values are shares of the time
+//! between 0 and 1, or with `per` ns for each unit of work. Factors are `null` if they are
+//! infinite: the function is new.
 //!
 //! ```json
 //! {
@@ -25,17 +26,20 @@
 //! }
 //! ```
 //!
-//! - `basis` is `blocks` if samples were compared in blocks of time, else `counts`: then `blocks` is 0, samples are
-//!   taken as independent, and `verdict` says `maybe` at most.
+//! - `basis` is `blocks` if samples were compared in blocks of time, else `counts`: then `blocks`
+//!   is 0, samples are taken as independent, and `verdict` says `maybe` at most.
 //! - `work` is `null` without `per`, and so is `total`: all time for each unit of work.
-//! - `verdict` is `slower`, `faster`, `new`, `gone` or `moved` for a function in the cause, `carries` if only callees in
-//!   the cause changed its total, `share` if only its share changed because others took more or less time; else empty.
-//! - `chance` is that of such a difference of its own time if nothing changed, `null` if the function occurs too
-//!   seldom to tell; `false_discoveries` is the least share of wrong ones among all functions that are as sure.
-//! - `cause` is `null` for functions outside of it. Its factor holds if all functions outside of the cause are
-//!   unchanged. `moved` names functions of the cause that have less or more by as much.
-//! - `smallest_slowdown` would be found with a probability of 80 %; `power` are the probabilities of finding slow-downs by
-//!   5, 10 and 50 %.
+//! - `verdict` is `slower`, `faster`, `new`, `gone` or `moved` for a function in the cause,
+//!   `carries` if only callees in the cause changed its total, `share` if only its share changed
+//!   because others took more or less time; else empty.
+//! - `chance` is that of such a difference of its own time if nothing changed, `null` if the
+//!   function occurs too seldom to tell; `false_discoveries` is the least share of wrong ones among
+//!   all functions that are as sure.
+//! - `cause` is `null` for functions outside of it. Its factor holds if all functions outside of
+//!   the cause are unchanged. `moved` names functions of the cause that have less or more by as
+//!   much.
+//! - `smallest_slowdown` would be found with a probability of 80 %; `power` are the probabilities
+//!   of finding slow-downs by 5, 10 and 50 %.
 
 use std::io::{self, Write};
 
@@ -127,11 +131,7 @@ impl JsonFactor {
 
 impl JsonChange {
     fn of(change: &Change) -> JsonChange {
-        JsonChange {
-            base: change.base,
-            new: change.new,
-            factor: JsonFactor::of(change.factor),
-        }
+        JsonChange { base: change.base, new: change.new, factor: JsonFactor::of(change.factor) }
     }
 }
 
@@ -160,14 +160,9 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
             Some(Role::Moved { factor, others }) => Some((factor, &others[..])),
             _ => None,
         }
-        .map(|(factor, moved)| JsonCause {
-            factor: JsonFactor::of(*factor),
-            moved,
-        }),
+        .map(|(factor, moved)| JsonCause { factor: JsonFactor::of(*factor), moved }),
         smallest_slowdown: function.least(),
-        power: function
-            .sight
-            .map(|sight| [0.05, 0.1, 0.5].map(|slowdown| sight.power(slowdown))),
+        power: function.sight.map(|sight| [0.05, 0.1, 0.5].map(|slowdown| sight.power(slowdown))),
     });
     let document = Document {
         schema: SCHEMA,

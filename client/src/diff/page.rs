@@ -1,8 +1,9 @@
-//! A comparison as a page: both recordings in one graph, in the colours of what became of each function, and the table.
+//! A comparison as a page: both recordings in one graph, in the colours of what became of each
+//! function, and the table.
 //!
-//! The file is made as that of a report's page; `client/page/diff.js` shows it. All figures are those of the text, in its
-//! words. Graphs count each stack once for each recording; widths are the mean of both shares, so that what vanished or
-//! appeared is there.
+//! The file is made as that of a report's page; `client/page/diff.js` shows it. All figures are
+//! those of the text, in its words. Graphs count each stack once for each recording; widths are the
+//! mean of both shares, so that what vanished or appeared is there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -57,11 +58,7 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
         });
         let head = Head {
             lines: lines(of),
-            warnings: of
-                .warnings()
-                .iter()
-                .map(|w| Printable(w).to_string())
-                .collect(),
+            warnings: of.warnings().iter().map(|w| Printable(w).to_string()).collect(),
             functions: functions.collect(),
             columns: columns.lengths().collect(),
         };
@@ -69,18 +66,15 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
     })
 }
 
-/// The stacks of both recordings as one tree in the order of a walk, and what each node itself was counted.
+/// The stacks of both recordings as one tree in the order of a walk, and what each node itself was
+/// counted.
 fn columns(of: &Comparison<'_>) -> Columns {
     let places = of.functions.iter().enumerate();
     let places: HashMap<&str, u64> = places.map(|(at, f)| (f.name.as_str(), at as u64)).collect();
     let mut stacks: BTreeMap<Vec<u64>, [u64; 2]> = BTreeMap::new();
     for (at, side) in of.sides.sides.iter().enumerate() {
         for stack in &side.stacks {
-            let names = stack
-                .path
-                .iter()
-                .rev()
-                .map(|name| of.sides.names.all[*name].as_str());
+            let names = stack.path.iter().rev().map(|name| of.sides.names.all[*name].as_str());
             // All functions with samples are in the table.
             let path = names.filter_map(|name| places.get(name).copied()).collect();
             let hits: f64 = stack.hits.iter().map(|(_, hits)| hits).sum();

@@ -69,8 +69,8 @@ impl Input<'_> {
         self.recording.profile.recording()
     }
 
-    /// The timeline, and the part of it that is compared: what was asked for, else the time of the epochs. The rings of a
-    /// dump go back to before the one before it.
+    /// The timeline, and the part of it that is compared: what was asked for, else the time of the
+    /// epochs. The rings of a dump go back to before the one before it.
     fn view(&self) -> Option<(TimelineView<'_>, Window)> {
         let view = TimelineView::of(self.recording)?;
         let epochs = self.recording.epoch_counts.iter();
@@ -85,7 +85,8 @@ impl Input<'_> {
         Some((view, view.timeline.bounded(&view.of, window)))
     }
 
-    /// The pieces of the recording's time, of which most samples are known: those of the rings, else the epochs.
+    /// The pieces of the recording's time, of which most samples are known: those of the rings,
+    /// else the epochs.
     fn pieces(&self) -> Option<Vec<Piece>> {
         self.ring_pieces().or_else(|| self.epochs())
     }
@@ -94,12 +95,9 @@ impl Input<'_> {
         let (view, window) = self.view()?;
         let step_ns = window.length_ns().div_ceil(PIECES).max(1);
         let slices =
-            view.timeline
-                .slices(self.info(), &view.of, window, self.info().inside(), step_ns);
-        let pieces = slices.into_iter().map(|slice| Piece {
-            window: slice.window,
-            stacks: slice.stacks,
-        });
+            view.timeline.slices(self.info(), &view.of, window, self.info().inside(), step_ns);
+        let pieces =
+            slices.into_iter().map(|slice| Piece { window: slice.window, stacks: slice.stacks });
         self.with_most(pieces.collect())
     }
 
@@ -148,7 +146,8 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and counts are in ns.
+    /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and
+    /// counts are in ns.
     pub(super) fn of(inputs: [&Input<'_>; 2], per: Option<&str>) -> Result<Sides, DiffError> {
         let mut names = Names::default();
         let pieces = inputs.map(|input| match per {
@@ -167,11 +166,7 @@ impl Sides {
             if blocks.iter().all(|blocks| blocks.len() >= LEAST_BLOCKS) {
                 let sides = [0, 1].map(|at| Side::timed(inputs[at], &blocks[at], per, &mut names));
                 let [base, new] = sides;
-                return Ok(Sides {
-                    sides: [base?, new?],
-                    names,
-                    has_blocks: true,
-                });
+                return Ok(Sides { sides: [base?, new?], names, has_blocks: true });
             }
         }
         if per.is_some() {
@@ -216,10 +211,7 @@ impl Side {
             for (node, count) in pieces.iter().flat_map(|piece| &piece.stacks) {
                 sum += count;
                 let stack = *known.entry(*node).or_insert_with(|| {
-                    side.stacks.push(Stack {
-                        path: path(input, *node, names),
-                        hits: Vec::new(),
-                    });
+                    side.stacks.push(Stack { path: path(input, *node, names), hits: Vec::new() });
                     side.stacks.len() - 1
                 });
                 side.stacks[stack].hits.push((at, *count as f64));
@@ -273,10 +265,7 @@ fn path(input: &Input<'_>, node: NodeId, names: &mut Names) -> Vec<NameId> {
 
 /// When how much of a unit of work was done, in the order of time.
 fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
-    let unknown = || DiffError::NoWork {
-        file: input.title.to_owned(),
-        name: name.to_owned(),
-    };
+    let unknown = || DiffError::NoWork { file: input.title.to_owned(), name: name.to_owned() };
     let (view, window) = input.view().ok_or(DiffError::NoTimes)?;
     let ends = view.timeline.span_ends(name, window);
     if !ends.is_empty() {
@@ -285,10 +274,7 @@ fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
     let counters = view.timeline.counters(window);
     let counter = counters.iter().find(|counter| counter.name == name);
     let growth = counter.ok_or_else(unknown)?.growth();
-    growth.ok_or_else(|| DiffError::Falls {
-        file: input.title.to_owned(),
-        name: name.to_owned(),
-    })
+    growth.ok_or_else(|| DiffError::Falls { file: input.title.to_owned(), name: name.to_owned() })
 }
 
 fn done(work: &[(u64, f64)], from_ns: u64, to_ns: u64) -> f64 {

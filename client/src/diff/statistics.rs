@@ -1,7 +1,8 @@
-//! The statistics of a comparison: pure functions of what two recordings counted in blocks of their time.
+//! The statistics of a comparison: pure functions of what two recordings counted in blocks of their
+//! time.
 //!
-//! Samples come in bursts: two samples a millisecond apart tell less than two a minute apart. So the unit of all
-//! statistics is the block, a stretch of time, and not the sample.
+//! Samples come in bursts: two samples a millisecond apart tell less than two a minute apart. So
+//! the unit of all statistics is the block, a stretch of time, and not the sample.
 
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF as _, Normal};
@@ -16,14 +17,15 @@ pub(super) const POWER: f64 = 0.8;
 /// From this number of independent samples on, the normal distribution is as good as the exact one.
 const MANY: f64 = 1_000.0;
 
-/// The most independent samples that count beside [few](MANY) others: more make no difference, and exceed what the exact
-/// distribution can compute.
+/// The most independent samples that count beside [few](MANY) others: more make no difference, and
+/// exceed what the exact distribution can compute.
 const MOST: f64 = 1e5;
 
 /// What a function was counted in a block, by the block's number.
 pub(crate) type Hits = (usize, f64);
 
-/// A rate: what a function was counted, for each unit of what it is compared by (samples in all, or calls of a span).
+/// A rate: what a function was counted, for each unit of what it is compared by (samples in all, or
+/// calls of a span).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rate {
     hits: f64,
@@ -32,8 +34,8 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// The rate over blocks, and its variance between them, as a ratio estimate has it (W. G. Cochran, "Sampling
-    /// Techniques", 3rd edition, 1977, section 6.3). `of` has every block.
+    /// The rate over blocks, and its variance between them, as a ratio estimate has it (W. G.
+    /// Cochran, "Sampling Techniques", 3rd edition, 1977, section 6.3). `of` has every block.
     pub(crate) fn of_blocks(hits: &[Hits], of: &[f64]) -> Rate {
         let mut sums = Sums::of(of);
         for (block, hits) in hits {
@@ -45,29 +47,18 @@ impl Rate {
     /// The rate of samples that are taken as independent: a binomial proportion.
     pub(super) fn of_samples(hits: f64, of: f64) -> Rate {
         let share = if of > 0.0 { hits / of } else { 0.0 };
-        Rate {
-            hits,
-            of,
-            variance: (share * (1.0 - share) / of.max(1.0)).max(0.0),
-        }
+        Rate { hits, of, variance: (share * (1.0 - share) / of.max(1.0)).max(0.0) }
     }
 
     pub(super) fn rate(&self) -> f64 {
-        if self.of > 0.0 {
-            self.hits / self.of
-        } else {
-            0.0
-        }
+        if self.of > 0.0 { self.hits / self.of } else { 0.0 }
     }
 
-    /// How many independent samples have the same relative variance (L. Kish, "Survey Sampling", 1965, section 8.2).
+    /// How many independent samples have the same relative variance (L. Kish, "Survey Sampling",
+    /// 1965, section 8.2).
     fn independent(&self) -> f64 {
         let squared = self.rate() * self.rate();
-        if self.variance > 0.0 {
-            squared / self.variance
-        } else {
-            self.hits
-        }
+        if self.variance > 0.0 { squared / self.variance } else { self.hits }
     }
 }
 
@@ -125,9 +116,10 @@ impl Counts {
 
 /// By which factor a rate changed. `None` if neither recording has the function.
 ///
-/// Of so many independent samples in both recordings together, those in the new one have a binomial distribution
-/// whose parameter depends on the factor alone (J. Przyborowski and H. Wilenski, 1940); the interval is the one of
-/// C. J. Clopper and E. S. Pearson, 1934. It holds for functions that vanished or appeared as well.
+/// Of so many independent samples in both recordings together, those in the new one have a binomial
+/// distribution whose parameter depends on the factor alone (J. Przyborowski and H. Wilenski,
+/// 1940); the interval is the one of C. J. Clopper and E. S. Pearson, 1934. It holds for functions
+/// that vanished or appeared as well.
 pub(crate) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
     if base.hits + new.hits <= 0.0 || base.of <= 0.0 || new.of <= 0.0 {
         return None;
@@ -136,29 +128,17 @@ pub(crate) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
     let factor = new.rate() / base.rate();
     if counts.is_many() {
         let width = (quantile(1.0 - LEVEL / 2.0) * counts.variance().sqrt()).exp();
-        return Some(Factor {
-            factor,
-            low: factor / width,
-            high: factor * width,
-        });
+        return Some(Factor { factor, low: factor / width, high: factor * width });
     }
     let of_share = |share: f64| share / (1.0 - share) / counts.exposure;
     let (a, b) = (counts.new, counts.base);
-    let low = if a > 0.0 {
-        of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0))
-    } else {
-        0.0
-    };
+    let low = if a > 0.0 { of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0)) } else { 0.0 };
     let high = if b > 0.0 {
         of_share(beta_quantile(a + 1.0, b, 1.0 - LEVEL / 2.0))
     } else {
         f64::INFINITY
     };
-    Some(Factor {
-        factor,
-        low: low.min(factor),
-        high: high.max(factor),
-    })
+    Some(Factor { factor, low: low.min(factor), high: high.max(factor) })
 }
 
 /// The quantile of a beta distribution, by bisection: it ends whatever a recording holds.
@@ -175,8 +155,8 @@ fn beta_quantile(a: f64, b: f64, of: f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// The chance of two rates that are at least so far apart, if nothing changed: the test that belongs to the interval
-/// of [`factor`]. 1 if neither recording has the function.
+/// The chance of two rates that are at least so far apart, if nothing changed: the test that
+/// belongs to the interval of [`factor`]. 1 if neither recording has the function.
 pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
     if base.hits + new.hits <= 0.0 || base.of <= 0.0 || new.of <= 0.0 {
         return 1.0;
@@ -188,35 +168,31 @@ pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
     }
     let (a, b) = (counts.new, counts.base);
     let share = counts.exposure / (1.0 + counts.exposure);
-    let as_many = if a > 0.0 {
-        beta_reg(a, b + 1.0, share)
-    } else {
-        1.0
-    };
-    let as_few = if b > 0.0 {
-        beta_reg(b, a + 1.0, 1.0 - share)
-    } else {
-        1.0
-    };
+    let as_many = if a > 0.0 { beta_reg(a, b + 1.0, share) } else { 1.0 };
+    let as_few = if b > 0.0 { beta_reg(b, a + 1.0, 1.0 - share) } else { 1.0 };
     (2.0 * as_many.min(as_few)).min(1.0)
 }
 
-/// The fewest blocks in which a function must occur to be tested: in fewer, the permutations differ too little. Which
-/// functions are tested does not depend on which recording a block is from, so the tests stay valid (R. Bourgon,
-/// R. Gentleman and W. Huber, "Independent filtering increases detection power", 2010).
+/// The fewest blocks in which a function must occur to be tested: in fewer, the permutations differ
+/// too little. Which functions are tested does not depend on which recording a block is from, so
+/// the tests stay valid (R. Bourgon, R. Gentleman and W. Huber, "Independent filtering increases
+/// detection power", 2010).
 const LEAST_BLOCKS: usize = 8;
 
-/// Permutations with a greater difference than the one seen, after which a function is not looked at further.
+/// Permutations with a greater difference than the one seen, after which a function is not looked
+/// at further.
 const ENOUGH: u32 = 20;
 
-/// For each function the chance of a difference at least as large as the one seen, if its blocks could as well have
-/// been in the other recording; `None` where it occurs in too few blocks to tell. `of` is what each block is compared by.
+/// For each function the chance of a difference at least as large as the one seen, if its blocks
+/// could as well have been in the other recording; `None` where it occurs in too few blocks to
+/// tell. `of` is what each block is compared by.
 ///
-/// Blocks are permuted between the recordings, and differences are divided by their standard deviation, so that the
-/// test holds if the variances differ too (A. Janssen, "Studentized permutation tests for non-i.i.d. hypotheses and
-/// the generalized Behrens-Fisher problem", 1997). A function whose chance is plainly large is given up early (J. Besag
-/// and P. Clifford, "Sequential Monte Carlo p-values", 1991). The permutations come from a fixed seed: equal recordings
-/// have equal results.
+/// Blocks are permuted between the recordings, and differences are divided by their standard
+/// deviation, so that the test holds if the variances differ too (A. Janssen, "Studentized
+/// permutation tests for non-i.i.d. hypotheses and the generalized Behrens-Fisher problem", 1997).
+/// A function whose chance is plainly large is given up early (J. Besag and P. Clifford,
+/// "Sequential Monte Carlo p-values", 1991). The permutations come from a fixed seed: equal
+/// recordings have equal results.
 pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Option<f64>> {
     let in_base = of[0].len();
     let all_of = of.concat();
@@ -229,13 +205,7 @@ pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Op
             for (block, hits) in &hits {
                 sums.add(*hits, all_of[*block]);
             }
-            open.push(Tested {
-                at,
-                hits,
-                sums,
-                seen: 0.0,
-                greater: 0,
-            });
+            open.push(Tested { at, hits, sums, seen: 0.0, greater: 0 });
         }
     }
     let total = Sums::of(&all_of);
@@ -353,12 +323,7 @@ impl Sums {
     }
 
     fn plus_hits(&self, other: &Sums) -> Sums {
-        Sums {
-            hits: other.hits,
-            squares: other.squares,
-            products: other.products,
-            ..*self
-        }
+        Sums { hits: other.hits, squares: other.squares, products: other.products, ..*self }
     }
 
     fn rate(&self) -> Rate {
@@ -367,11 +332,7 @@ impl Sums {
         // Σ(h − r·d)², without the blocks.
         let squares = self.squares - 2.0 * rate * self.products + rate * rate * self.of_squares;
         // What rounding leaves of nothing is nothing.
-        let squares = if squares > 1e-9 * self.squares {
-            squares
-        } else {
-            0.0
-        };
+        let squares = if squares > 1e-9 * self.squares { squares } else { 0.0 };
         let freedom = self.blocks - 1.0;
         let variance = if freedom > 0.0 && of > 0.0 {
             squares * (self.blocks / freedom) / (of * of)
@@ -382,14 +343,11 @@ impl Sums {
     }
 }
 
-/// For each chance the least share of wrong ones among all functions that are shown with it or a smaller one
-/// (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", 1995).
+/// For each chance the least share of wrong ones among all functions that are shown with it or a
+/// smaller one (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", 1995).
 pub(crate) fn false_discoveries(chances: &[Option<f64>]) -> Vec<Option<f64>> {
-    let mut ranked: Vec<(usize, f64)> = chances
-        .iter()
-        .enumerate()
-        .filter_map(|(at, chance)| Some((at, (*chance)?)))
-        .collect();
+    let mut ranked: Vec<(usize, f64)> =
+        chances.iter().enumerate().filter_map(|(at, chance)| Some((at, (*chance)?))).collect();
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let tests = ranked.len() as f64;
     let mut adjusted = vec![None; chances.len()];
@@ -401,22 +359,22 @@ pub(crate) fn false_discoveries(chances: &[Option<f64>]) -> Vec<Option<f64>> {
     adjusted
 }
 
-/// How finely two recordings show a function: the standard deviation of its factor's logarithm, and how many functions
-/// it is one of.
+/// How finely two recordings show a function: the standard deviation of its factor's logarithm, and
+/// how many functions it is one of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sight {
     deviation: f64,
-    /// The standard deviations from which on a change is significant. One change among many functions must pass the
-    /// first step of Benjamini and Hochberg, which is Bonferroni's.
+    /// The standard deviations from which on a change is significant. One change among many
+    /// functions must pass the first step of Benjamini and Hochberg, which is Bonferroni's.
     threshold: f64,
-    /// What share of the time the function has, if shares are compared: a function that takes longer makes the whole
-    /// longer too.
+    /// What share of the time the function has, if shares are compared: a function that takes
+    /// longer makes the whole longer too.
     share: f64,
 }
 
 impl Sight {
-    /// Of a function among so many tested ones. `is_share` says whether the rates are shares. `None` if one of the
-    /// recordings has none of it.
+    /// Of a function among so many tested ones. `is_share` says whether the rates are shares.
+    /// `None` if one of the recordings has none of it.
     pub(super) fn of(base: &Rate, new: &Rate, tests: usize, is_share: bool) -> Option<Sight> {
         if base.hits <= 0.0 || new.hits <= 0.0 || base.of <= 0.0 || new.of <= 0.0 {
             return None;
@@ -428,20 +386,22 @@ impl Sight {
         })
     }
 
-    /// The least slow-down that is found with the probability [`POWER`]: 0.05 is 5 %. `None` if even an endless one is
-    /// not.
+    /// The least slow-down that is found with the probability [`POWER`]: 0.05 is 5 %. `None` if
+    /// even an endless one is not.
     pub(super) fn least(&self) -> Option<f64> {
         let seen = ((self.threshold + quantile(POWER)) * self.deviation).exp();
         let rest = 1.0 - self.share * seen;
         (rest > 0.0).then(|| (seen - 1.0) / rest)
     }
 
-    /// The probability with which a slow-down is found (J. Cohen, "Statistical Power Analysis", 1988).
+    /// The probability with which a slow-down is found (J. Cohen, "Statistical Power Analysis",
+    /// 1988).
     pub(super) fn power(&self, slowdown: f64) -> f64 {
         normal().cdf(self.logarithm(slowdown) / self.deviation - self.threshold)
     }
 
-    /// How many times as long both recordings must be to find a slow-down with the probability [`POWER`].
+    /// How many times as long both recordings must be to find a slow-down with the probability
+    /// [`POWER`].
     pub(super) fn times_longer(&self, slowdown: f64) -> f64 {
         let needed = self.logarithm(slowdown) / (self.threshold + quantile(POWER));
         (self.deviation / needed).powi(2)
@@ -480,13 +440,13 @@ mod tests {
         let mut chances: Vec<Option<f64>> = chances.into_iter().map(Some).collect();
         chances.insert(3, None);
         let found = false_discoveries(&chances);
-        let significant: Vec<usize> = (0..found.len())
-            .filter(|at| found[*at].is_some_and(|share| share <= LEVEL))
-            .collect();
+        let significant: Vec<usize> =
+            (0..found.len()).filter(|at| found[*at].is_some_and(|share| share <= LEVEL)).collect();
         assert_eq!((significant, found[3]), (vec![0, 1, 2, 4], None));
     }
 
-    /// The exact interval of 8 successes in 10 is 0.4439 to 0.9748 (Clopper and Pearson); equal exposure makes odds of it.
+    /// The exact interval of 8 successes in 10 is 0.4439 to 0.9748 (Clopper and Pearson); equal
+    /// exposure makes odds of it.
     #[test]
     fn small_counts_have_the_exact_interval() {
         let found = factor(&counts(2.0, 1e9), &counts(8.0, 1e9)).unwrap();
@@ -498,7 +458,8 @@ mod tests {
         assert!((chance - 112.0 / 1024.0).abs() < 1e-6, "{chance}");
     }
 
-    /// The test says no change exactly where the interval holds 1, on both sides of what counts as many.
+    /// The test says no change exactly where the interval holds 1, on both sides of what counts as
+    /// many.
     #[test]
     fn the_test_and_the_interval_agree() {
         for base in [0.0, 1.0, 7.0, 300.0, 999.0, 1_500.0, 1e6] {
@@ -514,10 +475,7 @@ mod tests {
                         found.is_apart(),
                         "{base:?} {new:?} {found:?} {chance}"
                     );
-                    assert!(
-                        found.low <= found.factor && found.factor <= found.high,
-                        "{found:?}"
-                    );
+                    assert!(found.low <= found.factor && found.factor <= found.high, "{found:?}");
                 }
             }
         }
@@ -539,11 +497,9 @@ mod tests {
         assert!((0.01..0.1).contains(&by_blocks), "{by_blocks}");
         assert!(chance(&counts(1_000.0, 4_000.0), &counts(2_000.0, 4_000.0)) < 1e-9);
         let permuted = permuted(&[of.clone(), of], &[[&base, &new], [&base[..3], &new[..4]]]);
-        // The hypergeometric distribution of 30 bursts in 80 blocks has 2 · 0.0184 from 20 in 40 on.
-        assert!(
-            (permuted[0].unwrap() - 0.0368).abs() < 0.012,
-            "{permuted:?}"
-        );
+        // The hypergeometric distribution of 30 bursts in 80 blocks has 2 · 0.0184 from 20 in 40
+        // on.
+        assert!((permuted[0].unwrap() - 0.0368).abs() < 0.012, "{permuted:?}");
         assert_eq!(permuted[1], None, "seven blocks are too few");
     }
 
@@ -557,10 +513,7 @@ mod tests {
         assert!((sight.least().unwrap() - 0.05).abs() < 0.005, "{sight:?}");
         assert!((sight.power(sight.least().unwrap()) - POWER).abs() < 1e-9);
         let longer = sight.times_longer(0.01) * of;
-        let rates = [
-            counts(0.1 * longer, longer),
-            counts(share(0.01) * longer, longer),
-        ];
+        let rates = [counts(0.1 * longer, longer), counts(share(0.01) * longer, longer)];
         let sight = Sight::of(&rates[0], &rates[1], 50, true).unwrap();
         assert!((sight.power(0.01) - POWER).abs() < 0.02, "{sight:?}");
         // Beside nothing else, a share cannot show anything.

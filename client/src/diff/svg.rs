@@ -1,5 +1,6 @@
-//! A comparison as a flame graph of both recordings: widths are the mean of both, so that what vanished or appeared is
-//! there, and colours show the cause. Red functions are slower or new, blue ones faster or gone.
+//! A comparison as a flame graph of both recordings: widths are the mean of both, so that what
+//! vanished or appeared is there, and colours show the cause. Red functions are slower or new, blue
+//! ones faster or gone.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,11 +16,8 @@ use crate::report::LEAST_SHARE;
 const WHOLE: f64 = 1e6;
 
 pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()> {
-    let names: BTreeMap<&str, String> = of
-        .functions
-        .iter()
-        .map(|function| (function.name.as_str(), label(of, function)))
-        .collect();
+    let names: BTreeMap<&str, String> =
+        of.functions.iter().map(|function| (function.name.as_str(), label(of, function))).collect();
     let mut colors = PaletteMap::default();
     for function in &of.functions {
         colors.insert(&names[function.name.as_str()], color(verdict(of, function)));
@@ -30,26 +28,18 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
         let all: f64 = hits().map(|(_, hits)| hits).sum();
         for stack in &side.stacks {
             let path = stack.path.iter().rev();
-            let path: Vec<&str> = path
-                .map(|name| names[of.sides.names.all[*name].as_str()].as_str())
-                .collect();
+            let path: Vec<&str> =
+                path.map(|name| names[of.sides.names.all[*name].as_str()].as_str()).collect();
             let hits: f64 = stack.hits.iter().map(|(_, hits)| hits).sum();
             *widths.entry(path.join(";")).or_default() += hits / all / 2.0 * WHOLE;
         }
     }
-    let stacks: Vec<String> = widths
-        .into_iter()
-        .map(|(path, width)| format!("{path} {}", width.round()))
-        .collect();
+    let stacks: Vec<String> =
+        widths.into_iter().map(|(path, width)| format!("{path} {}", width.round())).collect();
     let mut options = Options::default();
     options.title = format!("base {} → new {}", of.title(0), of.title(1));
-    let said = lines(of)
-        .into_iter()
-        .filter(|(name, _)| matches!(*name, "compared" | "result"));
-    let narrow = format!(
-        "functions below {} % of the width are not drawn",
-        LEAST_SHARE * 100.0
-    );
+    let said = lines(of).into_iter().filter(|(name, _)| matches!(*name, "compared" | "result"));
+    let narrow = format!("functions below {} % of the width are not drawn", LEAST_SHARE * 100.0);
     let said = said.map(|(_, line)| line).chain([narrow]);
     options.subtitle = Some(said.collect::<Vec<_>>().join(" · "));
     // Inferno's is in percent.

@@ -48,7 +48,9 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
     if of.per.is_none() {
         lines.push((
             "",
-            "one slower function makes all others look faster; --per SPAN compares the time for each call".to_owned(),
+            "one slower function makes all others look faster; --per SPAN compares the time for \
+             each call"
+                .to_owned(),
         ));
     }
     let changed = of.functions.iter().filter(|f| f.is_changed()).count();
@@ -62,11 +64,7 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
     };
     lines.push(("result", result));
     if let Some(total) = &of.total {
-        let change = format!(
-            "{} to {}",
-            duration(total.base as u64),
-            duration(total.new as u64)
-        );
+        let change = format!("{} to {}", duration(total.base as u64), duration(total.new as u64));
         lines.push(("all time", format!("{change}, {}", interval(total))));
     }
     let mut name = "cause";
@@ -86,10 +84,8 @@ impl Comparison<'_> {
         let input = &self.inputs[at];
         let info = input.info();
         let names = [&info.guest_name, &info.name].into_iter();
-        let names: Vec<String> = names
-            .filter(|name| !name.is_empty())
-            .map(|name| Printable(name).to_string())
-            .collect();
+        let names: Vec<String> =
+            names.filter(|name| !name.is_empty()).map(|name| Printable(name).to_string()).collect();
         format!(
             "{} ({}), {} in {}",
             Printable(input.title),
@@ -108,22 +104,11 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
         Role::Carries | Role::Displaced => return None,
     };
     if let Some(others) = others {
-        let way = if function.own.difference() < 0.0 {
-            "to"
-        } else {
-            "from"
-        };
+        let way = if function.own.difference() < 0.0 { "to" } else { "from" };
         let listed = others.iter().map(|name| format!("`{name}`"));
-        return Some(format!(
-            "`{name}`: moved {way} {}",
-            listed.collect::<Vec<_>>().join(", ")
-        ));
+        return Some(format!("`{name}`: moved {way} {}", listed.collect::<Vec<_>>().join(", ")));
     }
-    let condition = if of.per.is_some() {
-        ""
-    } else {
-        " if all others are unchanged"
-    };
+    let condition = if of.per.is_some() { "" } else { " if all others are unchanged" };
     Some(match (function.own, factor) {
         (Change { base: 0.0, .. }, _) => format!("`{name}` is new"),
         (Change { new: 0.0, .. }, _) => format!("`{name}` is gone"),
@@ -139,7 +124,9 @@ fn power(of: &Comparison<'_>) -> String {
     let finest = of.finest();
     let Some((least, function, sight)) = finest.and_then(|(l, f)| Some((l, f, f.sight.as_ref()?)))
     else {
-        return "no slow-down would be found: both recordings have samples of no function, or of one only".to_owned();
+        return "no slow-down would be found: both recordings have samples of no function, or of \
+                one only"
+            .to_owned();
     };
     let small = if least <= 1.0 {
         format!(
@@ -213,15 +200,7 @@ fn write_functions(
     )?;
     let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
     for function in &of.functions[..shown] {
-        let [
-            base,
-            new,
-            change,
-            base_total,
-            new_total,
-            change_total,
-            least,
-        ] = cells(of, function);
+        let [base, new, change, base_total, new_total, change_total, least] = cells(of, function);
         writeln!(
             out,
             "{:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} {}",
@@ -239,8 +218,8 @@ fn write_functions(
     Ok(())
 }
 
-/// The figures of a function: its own time in both recordings and the change, that with callees, and the least slow-down
-/// that would be found.
+/// The figures of a function: its own time in both recordings and the change, that with callees,
+/// and the least slow-down that would be found.
 pub(super) fn cells(of: &Comparison<'_>, function: &Function) -> [String; 7] {
     let value = |value: f64| match of.per {
         Some(_) => duration(value as u64),
@@ -250,15 +229,7 @@ pub(super) fn cells(of: &Comparison<'_>, function: &Function) -> [String; 7] {
     let [base, new, change] = changes(&function.own);
     let [base_total, new_total, change_total] = changes(&function.total);
     let least = function.least().map_or("-".to_owned(), percent);
-    [
-        base,
-        new,
-        change,
-        base_total,
-        new_total,
-        change_total,
-        least,
-    ]
+    [base, new, change, base_total, new_total, change_total, least]
 }
 
 impl Function {

@@ -1,11 +1,14 @@
-//! The statistics beside known truths: blocks of a real recording, drawn anew, once as they are and once with a
-//! function made faster.
+//! The statistics beside known truths: blocks of a real recording, drawn anew, once as they are and
+//! once with a function made faster.
 //!
-//! `blocks.txt` are 200 blocks of a recording of the demo, which is clustered as real programs are: a line for the
-//! functions of each crate, which stand for one function here, with their samples in each block. To make a function faster by a factor, each of its samples is
-//! dropped with the chance that the factor leaves: what remains is what sampling the faster function would have counted.
+//! `blocks.txt` are 200 blocks of a recording of the demo, which is clustered as real programs are:
+//! a line for the functions of each crate, which stand for one function here, with their samples in
+//! each block. To make a function faster by a factor, each of its samples is dropped with the
+//! chance that the factor leaves: what remains is what sampling the faster function would have
+//! counted.
 //!
-//! The seeds are fixed: what passes once passes always. In full, with the table for docs/ACCURACY.md:
+//! The seeds are fixed: what passes once passes always. In full, with the table for
+//! docs/ACCURACY.md:
 //!
 //! ```text
 //! cargo test --release -p unikprof-client --lib diff::truths -- --ignored --nocapture
@@ -39,9 +42,7 @@ impl Recorded {
         };
         let text = include_str!("blocks.txt");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        Recorded {
-            functions: lines.map(function).collect(),
-        }
+        Recorded { functions: lines.map(function).collect() }
     }
 
     fn blocks(&self) -> usize {
@@ -54,13 +55,12 @@ impl Recorded {
         let all: f64 = self.functions.iter().map(|(_, counts)| sum(counts)).sum();
         let apart = |at: &usize| (sum(&self.functions[*at].1) / all - share).abs();
         let functions = 0..self.functions.len();
-        functions
-            .min_by(|a, b| apart(a).total_cmp(&apart(b)))
-            .unwrap_or(0)
+        functions.min_by(|a, b| apart(a).total_cmp(&apart(b))).unwrap_or(0)
     }
 
-    /// Two recordings of so many real blocks in each of their own, where a function takes `1 + slowdown` times as long in
-    /// the second one. With `per_work`, each real block is one unit of work; else shares are compared.
+    /// Two recordings of so many real blocks in each of their own, where a function takes
+    /// `1 + slowdown` times as long in the second one. With `per_work`, each real block is one unit
+    /// of work; else shares are compared.
     fn draw(
         &self,
         random: &mut Rng,
@@ -93,14 +93,7 @@ impl Recorded {
         for hits in functions.iter_mut().flatten() {
             *hits = merged(std::mem::take(hits));
         }
-        Drawn {
-            functions,
-            measure: Measure {
-                of,
-                has_blocks: true,
-                is_share: !per_work,
-            },
-        }
+        Drawn { functions, measure: Measure { of, has_blocks: true, is_share: !per_work } }
     }
 }
 
@@ -130,10 +123,7 @@ fn compare(
 ) -> Outcome {
     let slowed = recorded.with_share(share);
     let mut random = Rng::with_seed(7);
-    let mut outcome = Outcome {
-        pairs,
-        ..Outcome::default()
-    };
+    let mut outcome = Outcome { pairs, ..Outcome::default() };
     for _ in 0..pairs {
         let drawn = recorded.draw(&mut random, each, slowed, slowdown, per_work);
         let own: Vec<&[Vec<Hits>; 2]> = drawn.functions.iter().collect();
@@ -152,16 +142,14 @@ fn compare(
         let factor = statistics::factor(&base, &new);
         let holds = factor.is_some_and(|it| (it.low..=it.high).contains(&(1.0 + slowdown)));
         outcome.held += u32::from(holds);
-        let counts = drawn
-            .functions
-            .iter()
-            .flat_map(|sides| sides.iter().flatten());
+        let counts = drawn.functions.iter().flat_map(|sides| sides.iter().flatten());
         outcome.samples += counts.map(|(_, count)| count).sum::<f64>() / 2.0 / f64::from(pairs);
     }
     outcome
 }
 
-/// Of 200 pairs of equal recordings, 10 are flagged on average, and more than 17 once in a hundred times.
+/// Of 200 pairs of equal recordings, 10 are flagged on average, and more than 17 once in a hundred
+/// times.
 #[test]
 fn equal_recordings_are_seldom_shown_as_different() {
     let recorded = Recorded::real();
@@ -180,10 +168,7 @@ fn slower_functions_are_found_with_the_stated_power() {
         let outcome = compare(&recorded, 40, each, 0.1, slowdown, false);
         let found = f64::from(outcome.found) / f64::from(outcome.pairs);
         // Three standard deviations of a share of 40.
-        assert!(
-            (found - outcome.stated).abs() < 0.24,
-            "{slowdown}: {outcome:?}"
-        );
+        assert!((found - outcome.stated).abs() < 0.24, "{slowdown}: {outcome:?}");
         assert!(outcome.held >= 34, "{slowdown}: {outcome:?}");
     }
 }
@@ -193,7 +178,8 @@ fn slower_functions_are_found_with_the_stated_power() {
 fn in_full() {
     let recorded = Recorded::real();
     println!(
-        "| compared | function's share | slower by | samples on a side | found | stated | flagged | intervals that hold the factor |"
+        "| compared | function's share | slower by | samples on a side | found | stated | flagged \
+         | intervals that hold the factor |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for (per_work, measure) in [(false, "shares"), (true, "time for each unit of work")] {

@@ -99,11 +99,7 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
     match wrong {
         Some(Some(wrong)) => return image_checks::identity(None, Some(wrong)),
         Some(None) => {
-            return Check::new(
-                "build-id",
-                Verdict::Good,
-                "the image given is the one that runs",
-            );
+            return Check::new("build-id", Verdict::Good, "the image given is the one that runs");
         }
         None => {}
     }
@@ -129,7 +125,8 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
             "build-id",
             Verdict::Look,
             format!(
-                "{} of {} mappings have none, for example `{}`: a wrong image would not be detected",
+                "{} of {} mappings have none, for example `{}`: a wrong image would not be \
+                 detected",
                 without.len(),
                 mappings.len(),
                 Printable(path)
@@ -137,9 +134,7 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
         )
         .advise("link the guest with --build-id"),
     };
-    check
-        .count("mappings", mappings.len() as u64)
-        .count("without_build_id", without.len() as u64)
+    check.count("mappings", mappings.len() as u64).count("without_build_id", without.len() as u64)
 }
 
 fn clock(answers: &Answers<'_>) -> Check {
@@ -264,16 +259,14 @@ fn recorder(status: &RecordingStatus) -> Check {
             "recorder",
             Verdict::Look,
             format!(
-                "`{name}` has ended and was not fetched; until then it counts towards the limit of recordings"
+                "`{name}` has ended and was not fetched; until then it counts towards the limit of \
+                 recordings"
             ),
         ),
         _ => Check::new(
             "recorder",
             Verdict::Look,
-            format!(
-                "`{name}` is in state {}, which is unknown to this client",
-                status.state
-            ),
+            format!("`{name}` is in state {}, which is unknown to this client", status.state),
         ),
     }
     .advise(match status.state {
@@ -287,7 +280,8 @@ fn recorder(status: &RecordingStatus) -> Check {
     .of_recording(&status.name)
 }
 
-/// How much of the memory is used. Full memory is the rule where all recordings keep the newest stacks.
+/// How much of the memory is used. Full memory is the rule where all recordings keep the newest
+/// stacks.
 fn room(status: &RecorderStatus) -> Check {
     let share = part_of(status.agent.nodes_used, status.agent.nodes_capacity);
     let keeps_all = |one: &RecordingStatus| one.flags & start_flag::KEEP_NEWEST == 0;
@@ -307,7 +301,8 @@ fn room(status: &RecorderStatus) -> Check {
         ),
     )
     .advise(
-        "when memory is full, a recording that keeps all stacks overflows: fetch more often, use `--keep newest`, \
+        "when memory is full, a recording that keeps all stacks overflows: fetch more often, use \
+         `--keep newest`, \
          or give the agent more memory",
     )
     .count("nodes_used", status.agent.nodes_used)
@@ -333,17 +328,14 @@ fn live_table(status: &RecorderStatus) -> Option<Check> {
         ),
     );
     let check = check.advise(format!(
-        "when it is full, new samples are dropped: sample less often (`--every` above {}), or give the agent more memory for \
+        "when it is full, new samples are dropped: sample less often (`--every` above {}), or give \
+         the agent more memory for \
          it than the {} that hold {} places",
         size(every),
         size(capacity.saturating_mul(PLACE_BYTES)),
         grouped(capacity)
     ));
-    Some(
-        check
-            .count("live_used", used)
-            .count("live_capacity", capacity),
-    )
+    Some(check.count("live_used", used).count("live_capacity", capacity))
 }
 
 fn late_so_far(counters: &Counters) -> Check {

@@ -1,9 +1,9 @@
 //! Callers that a walk along frame pointers passed over.
 //!
-//! A function that keeps no frame record leaves the frame pointer at the record of some function further
-//! out. A walk that meets it goes on with that function's caller: what lies between is missing, and
-//! nothing is marked as broken. The images' call frame information tells such functions: at their calls
-//! the return address is found from the stack pointer.
+//! A function that keeps no frame record leaves the frame pointer at the record of some function
+//! further out. A walk that meets it goes on with that function's caller: what lies between is
+//! missing, and nothing is marked as broken. The images' call frame information tells such
+//! functions: at their calls the return address is found from the stack pointer.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,8 @@ use crate::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};
 pub(super) struct PassedOver {
     /// Their share of what the recording counts, from 0 to 1.
     pub(super) share: f64,
-    /// The functions whose callers are missing, most samples first; those without names are left out.
+    /// The functions whose callers are missing, most samples first; those without names are left
+    /// out.
     pub(super) functions: Vec<String>,
 }
 
@@ -56,7 +57,8 @@ fn keeps_no_record(architecture: &Architecture, rule: Rule) -> bool {
     match architecture {
         // A function with a frame record finds its frame by the frame pointer.
         Architecture::X86_64 => base == Base::StackPointer,
-        // GCC describes frames with a record by the stack pointer, too. A record is a pair of words.
+        // GCC describes frames with a record by the stack pointer, too. A record is a pair of
+        // words.
         Architecture::Aarch64 => saved_fp != Some(rule.return_address().saturating_add(1)),
         Architecture::Other(_) => false,
     }
@@ -66,8 +68,8 @@ fn keeps_no_record(architecture: &Architecture, rule: Rule) -> bool {
 fn count(symbolized: &Symbolized<'_>, without: &[bool]) -> PassedOver {
     let profile = symbolized.profile();
     let tree = profile.tree();
-    // The outermost frames that a frame record led to. A thread begins there, often in a library without
-    // frame pointers, and the walk has come to its end: nothing is passed over.
+    // The outermost frames that a frame record led to. A thread begins there, often in a library
+    // without frame pointers, and the walk has come to its end: nothing is passed over.
     let mut is_beginning = vec![false; tree.len()];
     for (_, parent, frame) in tree.iter() {
         if tree.parent(parent) == Some(NodeId::ROOT) && is_caller(profile, FrameId(frame)) {
@@ -101,21 +103,12 @@ fn count(symbolized: &Symbolized<'_>, without: &[bool]) -> PassedOver {
     named.sort_by_key(|(samples, name)| (Reverse(*samples), *name));
     PassedOver {
         share: part_of(all, profile.sample_count()),
-        functions: named
-            .into_iter()
-            .map(|(_, name)| Printable(name).to_string())
-            .collect(),
+        functions: named.into_iter().map(|(_, name)| Printable(name).to_string()).collect(),
     }
 }
 
 fn is_caller(profile: &Profile, frame: FrameId) -> bool {
-    matches!(
-        profile.frame(frame),
-        Frame::Address {
-            kind: AddressKind::Caller,
-            ..
-        }
-    )
+    matches!(profile.frame(frame), Frame::Address { kind: AddressKind::Caller, .. })
 }
 
 #[cfg(test)]
@@ -128,11 +121,7 @@ mod tests {
     /// What is counted of these stacks where calls in `poll` and `main` keep no record.
     fn counted(stacks: &[(u64, &[Frame])]) -> (f64, Vec<String>) {
         let mut builder = ProfileBuilder::new();
-        builder.add_mapping(Mapping {
-            start: 0x10_0000,
-            end: 0x20_0000,
-            ..Mapping::default()
-        });
+        builder.add_mapping(Mapping { start: 0x10_0000, end: 0x20_0000, ..Mapping::default() });
         for (count, stack) in stacks {
             builder.add_stack(0, *count, stack).unwrap();
         }
@@ -148,11 +137,7 @@ mod tests {
 
     #[test]
     fn a_stack_counts_once_and_for_its_innermost_function() {
-        let (poll, main, parse) = (
-            Frame::caller(POLL),
-            Frame::caller(MAIN),
-            Frame::caller(PARSE),
-        );
+        let (poll, main, parse) = (Frame::caller(POLL), Frame::caller(MAIN), Frame::caller(PARSE));
         let (share, functions) = counted(&[
             (30, &[Frame::leaf(FIB), poll, poll, main, parse]),
             (10, &[Frame::leaf(FIB), main, parse]),
@@ -166,13 +151,7 @@ mod tests {
 
     #[test]
     fn a_pair_of_saved_registers_is_a_frame_record_on_aarch64() {
-        let rule = |base, saved_fp| {
-            Rule::new(Caller::Cfa {
-                base,
-                words: 6,
-                saved_fp,
-            })
-        };
+        let rule = |base, saved_fp| Rule::new(Caller::Cfa { base, words: 6, saved_fp });
         let none = |rule| keeps_no_record(&Architecture::Aarch64, rule);
         let (sp, fp) = (Base::StackPointer, Base::FramePointer);
         assert!(!none(rule(sp, Some(6)).with_return_address(5)));
@@ -190,10 +169,7 @@ mod tests {
     #[test]
     fn where_a_thread_begins_nothing_is_passed_over() {
         let begins: &[(u64, &[Frame])] = &[
-            (
-                90,
-                &[Frame::leaf(FIB), Frame::caller(PARSE), Frame::caller(MAIN)],
-            ),
+            (90, &[Frame::leaf(FIB), Frame::caller(PARSE), Frame::caller(MAIN)]),
             (10, &[Frame::leaf(PARSE), Frame::caller(MAIN)]),
         ];
         assert_eq!(counted(begins), (0.0, vec![]));

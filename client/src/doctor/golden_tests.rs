@@ -1,5 +1,5 @@
-//! A healthy recording, and one ill in each way: every check trips on what it is for, on nothing else,
-//! and says what to do.
+//! A healthy recording, and one ill in each way: every check trips on what it is for, on nothing
+//! else, and says what to do.
 
 #![allow(clippy::unwrap_used)]
 
@@ -114,10 +114,7 @@ fn healthy() -> Parts {
                 offline_ns: Some(0),
             },
             elapsed_ns: 30_000_000_000,
-            cost: Some(Cost {
-                total_ns: 30_000_000,
-                ..Cost::default()
-            }),
+            cost: Some(Cost { total_ns: 30_000_000, ..Cost::default() }),
             lateness_ns: Some(Distribution::from_values([(2_000, 20_000)])),
             ..VcpuStats::default()
         },
@@ -246,10 +243,7 @@ fn a_healthy_recording_is_good_throughout() {
     assert_eq!(diagnosis.verdict(), Verdict::Good);
     golden("healthy.txt", &diagnosis.text(COLUMNS));
     let json = diagnosis.json();
-    assert_eq!(
-        (&json["trustworthy"], &json["verdict"]),
-        (&true.into(), &"good".into())
-    );
+    assert_eq!((&json["trustworthy"], &json["verdict"]), (&true.into(), &"good".into()));
     assert_eq!(json["checks"][0]["figures"]["missing"], -12);
 }
 
@@ -298,33 +292,20 @@ fn blocked_time_has_checks_of_its_own() {
     let mut parts = off_cpu();
     *parts.counters() = Counters::default();
     parts.stacks.clear();
-    only(
-        &parts.diagnose(),
-        "enough",
-        Verdict::Bad,
-        &["never blocked"],
-    );
+    only(&parts.diagnose(), "enough", Verdict::Bad, &["never blocked"]);
 }
 
 fn off_cpu() -> Parts {
     let mut parts = healthy();
     parts.info.mode = Mode::OffCpu;
     parts.stacks = vec![(9_900_000_000, vec![Frame::leaf(POLL), Frame::caller(MAIN)])];
-    *parts.counters() = Counters {
-        blocks: 1_000,
-        blocked: 9_900_000_000,
-        ..Counters::default()
-    };
+    *parts.counters() = Counters { blocks: 1_000, blocked: 9_900_000_000, ..Counters::default() };
     parts
 }
 
-/// A fault of a recording; the check that tells of it, and no other one; its verdict, and words of it.
-type Fault = (
-    &'static str,
-    Verdict,
-    &'static [&'static str],
-    fn(&mut Parts),
-);
+/// A fault of a recording; the check that tells of it, and no other one; its verdict, and words of
+/// it.
+type Fault = (&'static str, Verdict, &'static [&'static str], fn(&mut Parts));
 
 #[test]
 fn each_fault_trips_its_own_check() {
@@ -347,14 +328,9 @@ fn each_fault_trips_its_own_check() {
         ("consistent", Bad, &["by table"], |p| {
             p.counters().by_table += 1;
         }),
-        (
-            "consistent",
-            Bad,
-            &["stacks add up to 20,001 samples"],
-            |p| {
-                p.stacks[0].0 += 1;
-            },
-        ),
+        ("consistent", Bad, &["stacks add up to 20,001 samples"], |p| {
+            p.stacks[0].0 += 1;
+        }),
         // Such code has no name either, though its frame is called `[unknown code]`.
         ("names", Look, &["in 100.0 % of", "outside of all"], |p| {
             for (_, stack) in &mut p.stacks {
@@ -416,15 +392,10 @@ fn each_fault_trips_its_own_check() {
         ("overhead", Look, &["did not measure"], |p| {
             p.stats.cost = None;
         }),
-        (
-            "enough",
-            Look,
-            &["functions 1 and 2", "times as long"],
-            |p| {
-                p.stacks[0].0 = 9_050;
-                p.stacks[1].0 = 8_950;
-            },
-        ),
+        ("enough", Look, &["functions 1 and 2", "times as long"], |p| {
+            p.stacks[0].0 = 9_050;
+            p.stacks[1].0 = 8_950;
+        }),
         ("enough", Bad, &["50 samples", "±"], |p| p.only(50)),
         ("enough", Bad, &["did not run"], |p| p.only(0)),
         ("reachable", Look, &["not while the guest is stuck"], |p| {
@@ -473,12 +444,7 @@ fn a_wrong_image_is_bad_and_the_rest_is_judged_all_the_same() {
         found: None,
     };
     let diagnosis = judge(&recording, Some(&symbolized), Some(&wrong), None);
-    only(
-        &diagnosis,
-        "build-id",
-        Verdict::Bad,
-        &["expected build-id 01020304, found none"],
-    );
+    only(&diagnosis, "build-id", Verdict::Bad, &["expected build-id 01020304, found none"]);
 }
 
 /// Without any image there is nothing wrong, but nothing has a name.
@@ -656,7 +622,8 @@ fn a_live_agent_is_as_blessed() {
     golden("agent-recording.figures", &format!("{document}\n{lines}"));
 }
 
-/// A table that is full drops what a recording of mode live asks for; without one it is not looked at.
+/// A table that is full drops what a recording of mode live asks for; without one it is not looked
+/// at.
 #[test]
 fn a_full_table_of_live_samples_is_worth_a_look() {
     let mut status = recording();
@@ -679,15 +646,12 @@ fn a_full_table_of_live_samples_is_worth_a_look() {
         &ask(&agent(), &status),
         "live table",
         Verdict::Look,
-        &[
-            "900 of 1,000",
-            "`--every` above 512 KiB",
-            "33.2 KiB that hold 1,000 places",
-        ],
+        &["900 of 1,000", "`--every` above 512 KiB", "33.2 KiB that hold 1,000 places"],
     );
 }
 
-/// What a table dropped is judged against what it holds: beside all samples of a guest that frees much, it seems little.
+/// What a table dropped is judged against what it holds: beside all samples of a guest that frees
+/// much, it seems little.
 #[test]
 fn what_a_full_table_dropped_may_be_held() {
     let mut status = recording();
@@ -726,10 +690,7 @@ fn a_besieged_agent_is_as_blessed() {
         bad_record: 6,
         not_allowed: 7,
     };
-    let answers = Answers {
-        key: Some(KeyId([0x5e; 8])),
-        ..answers(&agent, &status)
-    };
+    let answers = Answers { key: Some(KeyId([0x5e; 8])), ..answers(&agent, &status) };
     let diagnosis = Diagnosis::of_agent(&answers, None);
     assert_eq!(diagnosis.verdict(), Verdict::Look);
     golden("agent-besieged.txt", &diagnosis.text(COLUMNS));
@@ -789,12 +750,7 @@ fn what_an_agent_lacks_is_told() {
     }
     let mut small = agent();
     small.segment_nodes = 0;
-    agent_trips(
-        &ask(&small, &idle()),
-        "limits",
-        Bad,
-        &["no memory for stacks"],
-    );
+    agent_trips(&ask(&small, &idle()), "limits", Bad, &["no memory for stacks"]);
 }
 
 /// Blocked time is measured: a rate would be that of samples which nobody takes.

@@ -11,7 +11,8 @@ use crate::units::{grouped, percent, share, size};
 /// With fewer samples than this, the sum is known to a fifth at best.
 const FEW: u64 = 100;
 
-/// Standard deviations between the samples' sum and the exact one that chance seldom makes, and that it never does.
+/// Standard deviations between the samples' sum and the exact one that chance seldom makes, and
+/// that it never does.
 const FAR: f64 = 4.0;
 const TOO_FAR: f64 = 8.0;
 
@@ -56,19 +57,15 @@ fn enough(profile: &Profile) -> Check {
         size(bounds.low as u64),
         size(bounds.high as u64)
     );
-    let more_often = format!(
-        "sample more often: --every below {}",
-        size(info.interval_bytes)
-    );
+    let more_often = format!("sample more often: --every below {}", size(info.interval_bytes));
     match all.samples {
         0 => Check::new(
             "enough",
             Verdict::Bad,
-            "no samples: the guest allocated nothing, or does not report its allocations to the agent",
+            "no samples: the guest allocated nothing, or does not report its allocations to the \
+             agent",
         )
-        .advise(format!(
-            "see docs/embedding for the calls that an allocator makes; {more_often}"
-        )),
+        .advise(format!("see docs/embedding for the calls that an allocator makes; {more_often}")),
         few if few < FEW => Check::new("enough", Verdict::Look, finding)
             .advise(format!("record for longer, or {more_often}")),
         _ => Check::new("enough", Verdict::Good, finding),
@@ -76,14 +73,15 @@ fn enough(profile: &Profile) -> Check {
     .count("samples", all.samples)
 }
 
-/// Sampled allocations without a stack, or that no place was left for in the table of live ones; `of` is the number that
-/// they are judged against.
+/// Sampled allocations without a stack, or that no place was left for in the table of live ones;
+/// `of` is the number that they are judged against.
 pub(super) fn full(overflow: u64, of: u64, mode: Mode, interval_bytes: u64) -> Check {
     let part = part_of(overflow, of);
     let finding = match (overflow, mode) {
         (0, _) => "every sampled allocation found a place".to_owned(),
         (count, Mode::Live) => format!(
-            "{} sampled allocations are not followed because the table of live samples or of stacks was full, beside {} \
+            "{} sampled allocations are not followed because the table of live samples or of \
+             stacks was full, beside {} \
              that are held: more may be held than is shown",
             grouped(count),
             grouped(of.saturating_sub(count))
@@ -115,13 +113,15 @@ fn frees(profile: &Profile) -> Check {
         (0, sampled) if sampled >= MANY => (
             Verdict::Bad,
             format!(
-                "none of {} sampled allocations was freed: the guest's allocator seems to report no frees",
+                "none of {} sampled allocations was freed: the guest's allocator seems to report \
+                 no frees",
                 grouped(sampled)
             ),
         ),
         (freed, _) => (
             Verdict::Good,
-            // Also of other recordings of this mode, so that they are no part of those that were sampled for this one.
+            // Also of other recordings of this mode, so that they are no part of those that were
+            // sampled for this one.
             format!("{} sampled allocations were freed", grouped(freed)),
         ),
     };
@@ -160,15 +160,14 @@ fn memory(recording: &Recording) -> Option<Check> {
     let timeline = recording.timeline.as_ref()?;
     let arenas = Arena::of(&timeline.counters(Window::ALL));
     let part = explained(&recording.profile, &arenas)?;
-    let used = arenas
-        .iter()
-        .fold(0, |sum: u64, arena| sum.saturating_add(arena.used));
+    let used = arenas.iter().fold(0, |sum: u64, arena| sum.saturating_add(arena.used));
     Some(
         Check::new(
             "explained",
             Verdict::Good,
             format!(
-                "{} of the {} that the guest's arenas use was allocated during the recording and is still held",
+                "{} of the {} that the guest's arenas use was allocated during the recording and \
+                 is still held",
                 percent(part),
                 size(used)
             ),

@@ -28,10 +28,7 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
         return check(Verdict::Bad, forced).advise("remove --force-image");
     }
     let differs = |w: &SymbolWarning| {
-        matches!(
-            w,
-            SymbolWarning::LocalFileDiffers { .. } | SymbolWarning::NotUsed { .. }
-        )
+        matches!(w, SymbolWarning::LocalFileDiffers { .. } | SymbolWarning::NotUsed { .. })
     };
     if let Some(differs) = first(differs) {
         return check(Verdict::Look, differs)
@@ -96,7 +93,8 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
         .advise(match missing {
             Some(missing) => Printable(&missing.to_string()).to_string(),
             None if unknown == unnamed => {
-                "that code is outside of all mappings: give the agent the mappings of all code when it starts"
+                "that code is outside of all mappings: give the agent the mappings of all code \
+                 when it starts"
                     .to_owned()
             }
             None => "use --image with the guest's unstripped image".to_owned(),

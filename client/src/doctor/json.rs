@@ -11,8 +11,8 @@
 //! }
 //! ```
 //!
-//! A check about one of an agent's recordings has its name in `recording`. Checks and figures may be
-//! added, and texts may change; names stay.
+//! A check about one of an agent's recordings has its name in `recording`. Checks and figures may
+//! be added, and texts may change; names stay.
 
 use serde_json::{Value, json};
 

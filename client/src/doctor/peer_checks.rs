@@ -29,7 +29,8 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
             "open: anyone who can reach the port can use the agent, without a key",
         )
         .advise(
-            "give the guest a key (`unikprof-client keygen`), or restrict the port to clients that may see the guest's \
+            "give the guest a key (`unikprof-client keygen`), or restrict the port to clients that \
+             may see the guest's \
              code and control its recordings",
         ),
         Some(key) if matches!(found, role::VIEW | role::CONTROL | role::TRACE) => Check::new(
@@ -47,29 +48,21 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
         )
         .advise("use a newer client"),
     };
-    check
-        .count("encrypted", answers.key.is_some().into())
-        .count("role", found.into())
+    check.count("encrypted", answers.key.is_some().into()).count("role", found.into())
 }
 
 /// What the agent's network work takes from the guest.
 pub(super) fn server(answers: &Answers<'_>) -> Check {
     let status = answers.status;
-    let served_ns = status
-        .agent
-        .now_ns
-        .saturating_sub(status.agent.server_since_ns);
+    let served_ns = status.agent.now_ns.saturating_sub(status.agent.server_since_ns);
     let share = part_of(status.agent.server_ns, served_ns);
     let of_share = if served_ns >= SETTLED_NS {
         Verdict::of_share(share, COSTLY, TOO_COSTLY)
     } else {
         Verdict::Good
     };
-    let of_longest = if status.agent.server_longest_ns >= LONG_NS {
-        Verdict::Look
-    } else {
-        Verdict::Good
-    };
+    let of_longest =
+        if status.agent.server_longest_ns >= LONG_NS { Verdict::Look } else { Verdict::Good };
     Check::new(
         "server",
         of_share.max(of_longest),
@@ -87,7 +80,8 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
     )
     .advise(match of_share {
         Verdict::Good => {
-            "the agent stops after 1 ms, so the vCPU was probably preempted: check the stolen time of a recording"
+            "the agent stops after 1 ms, so the vCPU was probably preempted: check the stolen time \
+             of a recording"
         }
         _ => "find out which clients cause it, and restrict the port",
     })
@@ -108,10 +102,7 @@ pub(super) fn peers(peers: &Peers) -> Check {
     let requests = match peers.not_allowed {
         0 => None,
         1 => Some("1 request exceeded its client's role".to_owned()),
-        count => Some(format!(
-            "{} requests exceeded their clients' roles",
-            grouped(count)
-        )),
+        count => Some(format!("{} requests exceeded their clients' roles", grouped(count))),
     };
     let connections = match found.as_slice() {
         [] => "no connections were rejected or dropped".to_owned(),
@@ -140,19 +131,18 @@ fn advice(peers: &Peers) -> String {
     let advice = [
         (
             peers.bad_key,
-            "wrong keys: a client without a key, or with an outdated or another guest's key file, or an attacker",
+            "wrong keys: a client without a key, or with an outdated or another guest's key file, \
+             or an attacker",
         ),
-        (
-            peers.bad_record,
-            "modified records: a faulty network, or an attacker on the way",
-        ),
+        (peers.bad_record, "modified records: a faulty network, or an attacker on the way"),
         (
             peers.malformed,
             "protocol violations: a port scanner or a health check; restrict the port to clients",
         ),
         (
             peers.timed_out,
-            "timeouts: a port scanner, clients on a bad connection, or an attacker that holds connections open",
+            "timeouts: a port scanner, clients on a bad connection, or an attacker that holds \
+             connections open",
         ),
         (
             peers.turned_away.max(peers.displaced),
@@ -160,7 +150,8 @@ fn advice(peers: &Peers) -> String {
         ),
         (
             peers.not_allowed,
-            "exceeded roles: a client with a `view` key tried something that needs the role `control`",
+            "exceeded roles: a client with a `view` key tried something that needs the role \
+             `control`",
         ),
     ];
     let due = advice.into_iter().filter(|(count, _)| *count != 0);

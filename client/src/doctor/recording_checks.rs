@@ -17,16 +17,14 @@ fn complete(recording: &Recording) -> Check {
             .count("gaps", recording.gaps.into())
     };
     match &recording.completeness {
-        Completeness::Incomplete(reason) => check(
-            Verdict::Bad,
-            format!("a part is missing: {}", Printable(reason)),
-        )
-        .advise("fetch the rest with `stop`, if the guest still has it, or record again"),
-        Completeness::Salvaged(reason) if recording.profile.recording().ring.is_some() => check(
-            Verdict::Look,
-            format!("{}; {}", Printable(reason), rings_alone(recording)),
-        )
-        .advise(RINGS_ALONE),
+        Completeness::Incomplete(reason) => {
+            check(Verdict::Bad, format!("a part is missing: {}", Printable(reason)))
+                .advise("fetch the rest with `stop`, if the guest still has it, or record again")
+        }
+        Completeness::Salvaged(reason) if recording.profile.recording().ring.is_some() => {
+            check(Verdict::Look, format!("{}; {}", Printable(reason), rings_alone(recording)))
+                .advise(RINGS_ALONE)
+        }
         Completeness::Salvaged(reason) => check(Verdict::Bad, Printable(reason).to_string())
             .advise("copy the file again, or record again"),
         Completeness::Complete if recording.profile.recording().ring.is_some() => {
@@ -38,7 +36,8 @@ fn complete(recording: &Recording) -> Check {
         Completeness::Complete if recording.gaps != 0 => check(
             Verdict::Look,
             format!(
-                "{}, but the guest was suspended and resumed {}; the time in between was not sampled",
+                "{}, but the guest was suspended and resumed {}; the time in between was not \
+                 sampled",
                 epochs(recording.epochs),
                 match recording.gaps {
                     1 => "once".to_owned(),
@@ -51,13 +50,16 @@ fn complete(recording: &Recording) -> Check {
     }
 }
 
-const RINGS_ALONE: &str = "the file does not go further back; a larger ring holds more. If the guest is still running, `dump` \
+const RINGS_ALONE: &str = "the file does not go further back; a larger ring holds more. If the \
+                           guest is still running, `dump` \
                            fetches the counts";
 
-/// What there is of a recording whose counts are not in the file: that of a guest that crashed, or a copy.
+/// What there is of a recording whose counts are not in the file: that of a guest that crashed, or
+/// a copy.
 fn rings_alone(recording: &Recording) -> String {
     format!(
-        "no counts: the file has only the contents of the guest's rings, the last {} of the recording",
+        "no counts: the file has only the contents of the guest's rings, the last {} of the \
+         recording",
         duration(recording.profile.recording().elapsed_ns)
     )
 }
@@ -72,17 +74,10 @@ fn epochs(count: u32) -> String {
 fn consistent(recording: &Recording) -> Check {
     let profile = &recording.profile;
     let unit = profile.recording().unit();
-    let mut wrong: Vec<String> = recording
-        .contradictions
-        .iter()
-        .map(|text| Printable(text).to_string())
-        .collect();
+    let mut wrong: Vec<String> =
+        recording.contradictions.iter().map(|text| Printable(text).to_string()).collect();
     wrong.extend(profile.vcpus().iter().filter_map(|vcpu| {
-        Some(format!(
-            "vCPU {}: {}",
-            vcpu.vcpu,
-            vcpu.check(profile.recording()).err()?
-        ))
+        Some(format!("vCPU {}: {}", vcpu.vcpu, vcpu.check(profile.recording()).err()?))
     }));
     if let Some((counted, found, unit)) = profile.uncounted() {
         wrong.push(format!(
@@ -113,6 +108,9 @@ fn consistent(recording: &Recording) -> Check {
         }
     };
     check
-        .advise("do not use this recording; record again, and report a bug in the agent if the problem returns")
+        .advise(
+            "do not use this recording; record again, and report a bug in the agent if the \
+                 problem returns",
+        )
         .count("contradictions", wrong.len() as u64)
 }

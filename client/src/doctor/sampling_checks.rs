@@ -49,17 +49,15 @@ pub(super) fn of_recording(
         checks.push(lost(&counters, "ticks"));
     }
     checks.push(aged(&counters, "ticks"));
-    checks.push(overflow(
-        &counters,
-        memory_that_would_do(profile, &recording.agent),
-    ));
+    checks.push(overflow(&counters, memory_that_would_do(profile, &recording.agent)));
     if sampled {
         checks.push(masked(&counters));
         let under = where_late(&marks::late_under(symbolized));
         checks.push(late(&counters, info.late_threshold_ns, under));
         checks.push(stolen(&profile.runstate()));
     }
-    // Rings tell of the samples alone, and what they have of a guest that crashed is all there will be.
+    // Rings tell of the samples alone, and what they have of a guest that crashed is all there will
+    // be.
     if info.ring.is_none() {
         checks.push(overhead(profile));
         checks.push(reachable(&recording.agent));
@@ -77,11 +75,7 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
             blocks => Check::new(
                 "enough",
                 Verdict::Good,
-                format!(
-                    "{} blocked in {} waits, measured",
-                    duration(counted),
-                    grouped(blocks)
-                ),
+                format!("{} blocked in {} waits, measured", duration(counted), grouped(blocks)),
             ),
         };
         return check.count("blocks", counters.blocks);
@@ -110,18 +104,14 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
         Check::new("enough", Verdict::Bad, finding)
             .advise("record for longer or at a higher rate: -F 9973")
     } else if widest > WIDE {
-        let verdict = if widest > TOO_WIDE {
-            Verdict::Bad
-        } else {
-            Verdict::Look
-        };
-        let finding = format!(
-            "{finding}; the widest interval is ±{:.1} points",
-            widest * 100.0
-        );
+        let verdict = if widest > TOO_WIDE { Verdict::Bad } else { Verdict::Look };
+        let finding = format!("{finding}; the widest interval is ±{:.1} points", widest * 100.0);
         Check::new("enough", verdict, finding).advise(match table.unplaced {
             0 => "the samples come in bursts: record for longer to cover more bursts",
-            _ => "the interval includes the worst-case effect of missing and late samples: see those checks",
+            _ => {
+                "the interval includes the worst-case effect of missing and late samples: see \
+                  those checks"
+            }
         })
     } else {
         let tie = table.first_tie(RANKED_ROWS);
@@ -142,7 +132,8 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     check.count("samples", counted)
 }
 
-/// Whether as many samples came as the time stands for: the only check that does not use the agent's own sums.
+/// Whether as many samples came as the time stands for: the only check that does not use the
+/// agent's own sums.
 pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
     let of = match info.mode {
         Mode::Wall => "running and blocked time",
@@ -170,11 +161,7 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
         came = came.saturating_add(counters.blocked_in_all());
     }
     let due = (i128::from(came) + i128::from(missing)).max(0) as f64;
-    let achieved = if due == 0.0 {
-        asked
-    } else {
-        asked * came as f64 / due
-    };
+    let achieved = if due == 0.0 { asked } else { asked * came as f64 / due };
     let off = part_of(missing.unsigned_abs(), due as u64);
     let verdict = match off_rate(counters, info.mode) {
         None => Verdict::Good,
@@ -197,12 +184,10 @@ fn interval(fixed: bool) -> Check {
     let (verdict, finding) = match fixed {
         true => (
             Verdict::Bad,
-            "fixed: periodic work in step with it is over- or underrepresented, which the intervals do not show",
+            "fixed: periodic work in step with it is over- or underrepresented, which the \
+             intervals do not show",
         ),
-        false => (
-            Verdict::Good,
-            "random: no periodic work can be in step with it",
-        ),
+        false => (Verdict::Good, "random: no periodic work can be in step with it"),
     };
     Check::new("interval", verdict, finding).advise("remove --fixed-interval")
 }
@@ -234,27 +219,23 @@ pub(super) fn aged(counters: &Counters, what: &str) -> Check {
             percent(of_ticks),
             grouped(counters.aged)
         ),
-        (0, _) => format!(
-            "{} of the blocked time was dropped before it was fetched",
-            percent(of_blocked)
-        ),
+        (0, _) => {
+            format!("{} of the blocked time was dropped before it was fetched", percent(of_blocked))
+        }
         _ => format!(
             "{} of the ticks and {} of the blocked time were dropped before they were fetched",
             percent(of_ticks),
             percent(of_blocked)
         ),
     };
-    Check::new(
-        "aged",
-        Verdict::of_share(of_ticks.max(of_blocked), LOOK, BAD),
-        finding,
-    )
-    .advise(
-        "they are the oldest, and shown as [aged] without their stacks. Give the agent more memory, fetch more often \
+    Check::new("aged", Verdict::of_share(of_ticks.max(of_blocked), LOOK, BAD), finding)
+        .advise(
+            "they are the oldest, and shown as [aged] without their stacks. Give the agent more \
+         memory, fetch more often \
          (`record` does so automatically), or choose a shorter window with --last",
-    )
-    .count("aged", counters.aged)
-    .count("blocked_aged", counters.blocked_aged)
+        )
+        .count("aged", counters.aged)
+        .count("blocked_aged", counters.blocked_aged)
 }
 
 /// `memory_bytes`: what would have been enough.
@@ -270,11 +251,13 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
             grouped(counters.overflow)
         ),
         _ if counters.ticks == 0 => format!(
-            "{} of the blocked time has no stack: the stack table was full, or the guest passed no registers",
+            "{} of the blocked time has no stack: the stack table was full, or the guest passed no \
+             registers",
             percent(of_blocked)
         ),
         _ => format!(
-            "{} of the ticks and {} of the blocked time have no stack: the stack table was full, or the guest \
+            "{} of the ticks and {} of the blocked time have no stack: the stack table was full, \
+             or the guest \
              passed no registers when it blocked",
             percent(of_ticks),
             percent(of_blocked)
@@ -291,7 +274,8 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
             mebibytes(bytes)
         ),
         None if counters.overflow == 0 => {
-            "pass registers to `on_block`; if the guest does, give the agent more memory, or fetch more often, which \
+            "pass registers to `on_block`; if the guest does, give the agent more memory, or fetch \
+             more often, which \
              frees memory"
                 .to_owned()
         }
@@ -303,8 +287,8 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
     .count("blocked_overflow", counters.blocked_overflow)
 }
 
-/// Memory that holds a stack of its own for each sample that found none; most need less, as the same
-/// stack comes again.
+/// Memory that holds a stack of its own for each sample that found none; most need less, as the
+/// same stack comes again.
 fn memory_that_would_do(profile: &Profile, agent: &AgentInfo) -> Option<u64> {
     let mut stacks: HashMap<u32, u64> = HashMap::new();
     for sample in profile.samples() {
@@ -354,12 +338,11 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
         finding.push_str(&format!(", most of them under {under}"));
     }
     Check::new("late", verdict, finding)
-        .advise(
-            format!(
-                "they are shown as [sample arrived late] under the code that ran when they arrived; the code that ran \
+        .advise(format!(
+            "they are shown as [sample arrived late] under the code that ran when they \
+                 arrived; the code that ran \
                  when they were due is unknown. If that code {UNMASK_OR_STALL}"
-            ),
-        )
+        ))
         .count("late", counters.late)
 }
 
@@ -374,12 +357,10 @@ fn stolen(runstate: &Runstate) -> Check {
 }
 
 pub(super) fn unknown_steal() -> Check {
-    Check::new(
-        "steal",
-        Verdict::Look,
-        "the guest's platform does not report stolen time",
+    Check::new("steal", Verdict::Look, "the guest's platform does not report stolen time").advise(
+        "stolen time may be counted as running time of the interrupted function: compare with \
+             the host",
     )
-    .advise("stolen time may be counted as running time of the interrupted function: compare with the host")
 }
 
 pub(super) fn overhead(profile: &Profile) -> Check {
@@ -406,16 +387,15 @@ pub(super) fn overhead(profile: &Profile) -> Check {
         Some(cost) => Check::new(
             "overhead",
             Verdict::of_share(cost.max(server), COSTLY, too_costly),
-            format!(
-                "sampling took {:.2} % of running time; {served}",
-                cost * 100.0
-            ),
+            format!("sampling took {:.2} % of running time; {served}", cost * 100.0),
         )
         .real("sampling_share", cost),
     };
     check
         .advise(match cost {
-            None => "the platform counts no cycles: measure the guest's speed with and without a recording".into(),
+            None => "the platform counts no cycles: measure the guest's speed with and without a \
+                     recording"
+                .into(),
             Some(_) if info.mode.is_heap() => format!(
                 "sample less often (--every above {}), or use a smaller --depth",
                 size(info.interval_bytes)
@@ -427,17 +407,16 @@ pub(super) fn overhead(profile: &Profile) -> Check {
 
 pub(super) fn reachable(agent: &AgentInfo) -> Check {
     let (verdict, finding) = match agent.reachable_when_busy() {
-        true => (
-            Verdict::Good,
-            "the agent answers even while the guest is stuck in a loop",
-        ),
+        true => (Verdict::Good, "the agent answers even while the guest is stuck in a loop"),
         false => (
             Verdict::Look,
-            "the agent answers only when the guest polls it, not while the guest is stuck in a loop",
+            "the agent answers only when the guest polls it, not while the guest is stuck in a \
+             loop",
         ),
     };
     Check::new("reachable", verdict, finding).advise(
-        "let the agent own its network (docs/xen.md), or start recordings before the guest is busy and fetch them \
+        "let the agent own its network (docs/xen.md), or start recordings before the guest is busy \
+         and fetch them \
          afterwards",
     )
 }
@@ -459,18 +438,12 @@ mod tests {
         for (vcpu, overflow) in [(0, 50), (1, 200), (2, 9)] {
             builder.add_vcpu(VcpuStats {
                 vcpu,
-                counters: Counters {
-                    overflow,
-                    ..Counters::default()
-                },
+                counters: Counters { overflow, ..Counters::default() },
                 ..VcpuStats::default()
             });
         }
         let agent = super::super::golden_tests::agent();
-        assert_eq!(
-            memory_that_would_do(&builder.finish(), &agent),
-            Some(3 * agent.memory_bytes)
-        );
+        assert_eq!(memory_that_would_do(&builder.finish(), &agent), Some(3 * agent.memory_bytes));
     }
 
     #[test]
@@ -485,18 +458,11 @@ mod tests {
             overflow: u64::MAX,
             ..Counters::default()
         };
-        let info = RecordingInfo {
-            period_ns: 1,
-            mode: Mode::Wall,
-            ..RecordingInfo::default()
-        };
+        let info = RecordingInfo { period_ns: 1, mode: Mode::Wall, ..RecordingInfo::default() };
         rate(&counters, &info);
         assert_eq!(overflow(&counters, Some(u64::MAX)).verdict, Verdict::Bad);
         assert_eq!(aged(&counters, "ticks").verdict, Verdict::Bad);
-        let none = Counters {
-            missing: Some(-5),
-            ..Counters::default()
-        };
+        let none = Counters { missing: Some(-5), ..Counters::default() };
         assert!(!rate(&none, &info).finding.contains("NaN"));
     }
 }

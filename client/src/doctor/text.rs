@@ -10,8 +10,8 @@ use crate::finding::paragraph;
 const FINDING: usize = 22;
 
 impl Diagnosis {
-    /// For people: the verdict, then a paragraph for each check, in lines of at most so many columns as
-    /// far as words allow.
+    /// For people: the verdict, then a paragraph for each check, in lines of at most so many
+    /// columns as far as words allow.
     pub fn text(&self, columns: usize) -> String {
         let mut out = String::new();
         let kind = match self.subject {
@@ -25,12 +25,7 @@ impl Diagnosis {
             let head = format!("{:<6}{:<16}", check.verdict, check.name);
             paragraph(&mut out, &head, &check.finding, columns);
             if let Some(advice) = &check.advice {
-                paragraph(
-                    &mut out,
-                    &format!("{:FINDING$}", ""),
-                    &format!("-> {advice}"),
-                    columns,
-                );
+                paragraph(&mut out, &format!("{:FINDING$}", ""), &format!("-> {advice}"), columns);
             }
         }
         let _ = writeln!(out);

@@ -1,4 +1,5 @@
-//! `collect`: everything that the fleet's guests count, for ever, for the engines that keep profiles.
+//! `collect`: everything that the fleet's guests count, for ever, for the engines that keep
+//! profiles.
 //!
 //! ```text
 //! agent ─► gather ─► spool ─► deliver ─► push (Pyroscope, Parca, OTLP), folder
@@ -7,8 +8,8 @@
 //!                       └─► books ─► audit
 //! ```
 //!
-//! A guest forgets an epoch only when it lies in the spool, and the spool only when every target has accepted it. The
-//! books say what became of every tick.
+//! A guest forgets an epoch only when it lies in the spool, and the spool only when every target
+//! has accepted it. The books say what became of every tick.
 
 mod audit;
 mod books;
@@ -49,11 +50,13 @@ const STACK_BYTES: usize = 512 << 10;
 #[derive(Debug, Error)]
 pub(crate) enum CollectError {
     #[error(
-        "{} has no [[push]]: nothing would ever leave the spool; name a `kind` and its `url`, or `folder` and a `path`", .0
+        "{} has no [[push]]: nothing would ever leave the spool; name a `kind` and its `url`, or \
+         `folder` and a `path`", .0
     )]
     NoTargets(String),
     #[error(
-        "{0}; nothing is collected without it: what waits in the spool for a target that is left out would be dropped"
+        "{0}; nothing is collected without it: what waits in the spool for a target that is left \
+         out would be dropped"
     )]
     Push(Mistake),
     #[error(transparent)]
@@ -64,7 +67,8 @@ pub(crate) enum CollectError {
     Thread(io::Error),
 }
 
-/// Collects from a shard of the fleet of a configuration until `interrupt`. The recordings go on in the guests.
+/// Collects from a shard of the fleet of a configuration until `interrupt`. The recordings go on in
+/// the guests.
 ///
 /// # Errors
 /// [`CollectError`]: nothing was collected.
@@ -155,7 +159,8 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
             let dropped = spool.take_dropped();
             if dropped > 0 {
                 log(&format!(
-                    "warning: the spool is full: {} ticks were dropped that a target had not accepted",
+                    "warning: the spool is full: {} ticks were dropped that a target had not \
+                     accepted",
                     units::grouped(dropped)
                 ));
             }

@@ -1,7 +1,7 @@
 //! `fleet.toml`: the guests, where more of them are listed, and how they are served.
 //!
-//! A mistake in an entry is reported with its line, and the other entries are used, also if it is no TOML. What is wrong
-//! outside of an entry makes the file unusable.
+//! A mistake in an entry is reported with its line, and the other entries are used, also if it is
+//! no TOML. What is wrong outside of an entry makes the file unusable.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -132,10 +132,7 @@ impl Guest {
     pub(super) fn all_labels(&self) -> Vec<(String, String)> {
         let own = self.labels.iter();
         let own = own.map(|(key, value)| (key.clone(), value.clone()));
-        [("guest".into(), self.name.clone())]
-            .into_iter()
-            .chain(own)
-            .collect()
+        [("guest".into(), self.name.clone())].into_iter().chain(own).collect()
     }
 }
 
@@ -240,20 +237,16 @@ pub(super) struct Remote {
     /// Sent as `X-Scope-OrgID`.
     pub(super) tenant: Option<String>,
     pub(super) login: Option<Login>,
-    /// The certificates, as DER, of those who may vouch for its certificate; none: those that browsers trust.
+    /// The certificates, as DER, of those who may vouch for its certificate; none: those that
+    /// browsers trust.
     pub(super) authorities: Vec<Vec<u8>>,
 }
 
 /// What an engine is shown. Secrets stay in their files until they are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Login {
-    Basic {
-        username: String,
-        password_file: PathBuf,
-    },
-    Bearer {
-        token_file: PathBuf,
-    },
+    Basic { username: String, password_file: PathBuf },
+    Bearer { token_file: PathBuf },
 }
 
 /// Something that is wrong with an entry, and where.
@@ -284,11 +277,11 @@ pub(crate) enum ConfigError {
     /// A setting, or something that is not TOML.
     #[error("{0}")]
     Setting(Mistake),
-    #[error("{} names no guest that can be used{}", path.display(), first.as_ref().map(|it| format!(": {it}")).unwrap_or_default())]
-    Empty {
-        path: PathBuf,
-        first: Option<String>,
-    },
+    #[error(
+        "{} names no guest that can be used{}",
+        path.display(), first.as_ref().map(|it| format!(": {it}")).unwrap_or_default()
+    )]
+    Empty { path: PathBuf, first: Option<String> },
 }
 
 /// The tables of the file, each value with its place.
@@ -322,10 +315,8 @@ impl Config {
 
     /// Reads the file. Its relative paths are below its own folder.
     pub(crate) fn read(path: &Path) -> Result<Config, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.into(),
-            source,
-        })?;
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let config = Config::parse(path, &text)?;
         if config.guests.is_empty() && config.targets.is_empty() {
             return Err(ConfigError::Empty {
@@ -341,30 +332,19 @@ impl Config {
         let (file, broken) = reader.tables()?;
         let (mut serve, mut defaults) = (ServeConfig::default(), Entry::default());
         // Half of what all guests have in common, or of who may ask, is worse than nothing.
-        reader.whole(file.serve, |key, value| {
-            serve.set(reader.folder(), key, value)
-        })?;
+        reader.whole(file.serve, |key, value| serve.set(reader.folder(), key, value))?;
         let mut collect = CollectConfig::new(reader.folder());
-        reader.whole(file.collect, |key, value| {
-            collect.set(reader.folder(), key, value)
-        })?;
+        reader.whole(file.collect, |key, value| collect.set(reader.folder(), key, value))?;
         reader.whole(file.defaults, |key, value| match key {
             "name" | "address" | "file" | "url" => Err("it has no default".into()),
             _ => defaults.set(reader.folder(), key, value),
         })?;
         let (mut guests, mut targets, mut push) = (Vec::new(), Vec::new(), Vec::new());
-        let mut wrong_push = broken
-            .iter()
-            .find(|it| it.0 == "push")
-            .map(|it| it.1.clone());
+        let mut wrong_push = broken.iter().find(|it| it.0 == "push").map(|it| it.1.clone());
         let mut mistakes: Vec<Mistake> = broken.into_iter().map(|it| it.1).collect();
         mistakes.extend(reader.entries(file.guests, &defaults, |entry| {
             let guest = entry.guest()?;
-            unlike(
-                "guest",
-                &guest.name,
-                guests.iter().map(|it: &Guest| &it.name),
-            )?;
+            unlike("guest", &guest.name, guests.iter().map(|it: &Guest| &it.name))?;
             guests.push(guest);
             Ok(())
         }));
@@ -380,15 +360,7 @@ impl Config {
         });
         wrong_push = wrong_push.or_else(|| wrong.first().cloned());
         mistakes.extend(wrong);
-        Ok(Config {
-            serve,
-            collect,
-            guests,
-            targets,
-            push,
-            wrong_push,
-            mistakes,
-        })
+        Ok(Config { serve, collect, guests, targets, push, wrong_push, mistakes })
     }
 }
 
@@ -426,15 +398,12 @@ impl<'a> Reader<'a> {
     }
 
     fn mistake(self, line: usize, text: String) -> Mistake {
-        Mistake {
-            place: self.path.display().to_string(),
-            line: Some(line),
-            text,
-        }
+        Mistake { place: self.path.display().to_string(), line: Some(line), text }
     }
 
-    /// The tables. If the text is not TOML, the entries that are not are left out and answered, each with its
-    /// list: without a guest the others work, but not without a setting that all have in common.
+    /// The tables. If the text is not TOML, the entries that are not are left out and answered,
+    /// each with its list: without a guest the others work, but not without a setting that all have
+    /// in common.
     fn tables(self) -> Result<(File, Broken), ConfigError> {
         let (mut rest, mut broken) = (String::new(), Broken::new());
         if let Ok(file) = self.read() {
@@ -452,10 +421,7 @@ impl<'a> Reader<'a> {
                 _ => rest += text,
             }
         }
-        let rest = Reader {
-            text: &rest,
-            ..self
-        };
+        let rest = Reader { text: &rest, ..self };
         let file = rest.read().map_err(ConfigError::Setting)?;
         Ok((file, broken))
     }
@@ -494,7 +460,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the entries, each on top of the defaults; answers what is wrong with those that are left out.
+    /// Takes the entries, each on top of the defaults; answers what is wrong with those that are
+    /// left out.
     fn entries<E: Settings>(
         self,
         tables: Vec<Spanned<Table>>,
@@ -517,8 +484,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The text in pieces, each from the head of a table to the next one's; with the beginning of its list's name if it looks
-/// like an entry of one.
+/// The text in pieces, each from the head of a table to the next one's; with the beginning of its
+/// list's name if it looks like an entry of one.
 fn pieces(text: &str) -> Vec<(Option<&'static str>, &str)> {
     let mut pieces = Vec::new();
     let (mut list, mut from, mut at) = (None, 0, 0);
@@ -564,7 +531,11 @@ impl Settings for Entry {
             }
             "image" => self.how.image = Some(path(folder, value)?),
             "symbols" => self.how.symbols = Some(path(folder, value)?),
-            _ => return Err("no such setting; expected name, address, labels, key-file, rate, mode, image or symbols, or in [[targets]] file or url".into()),
+            _ => {
+                return Err("no such setting; expected name, address, labels, key-file, rate, \
+                             mode, image or symbols, or in [[targets]] file or url"
+                    .into());
+            }
         }
         Ok(())
     }
@@ -600,7 +571,12 @@ impl ServeConfig {
         match key {
             "listen" => {
                 let found = text(value)?;
-                let expected = || format!("expected an IP address and a port such as `127.0.0.1:7780`, found `{found}`");
+                let expected = || {
+                    format!(
+                        "expected an IP address and a port such as `127.0.0.1:7780`, \
+                         found `{found}`"
+                    )
+                };
                 self.listen = found.parse().map_err(|_| expected())?;
             }
             "longest" => self.longest = seconds(value)?,
@@ -609,7 +585,11 @@ impl ServeConfig {
             "control-tokens" => self.control_tokens = Some(path(folder, value)?),
             "certificate" => self.certificate = Some(path(folder, value)?),
             "private-key" => self.private_key = Some(path(folder, value)?),
-            _ => return Err("no such setting; expected listen, longest, every, view-tokens, control-tokens, certificate or private-key".into()),
+            _ => {
+                return Err("no such setting; expected listen, longest, every, view-tokens, \
+                             control-tokens, certificate or private-key"
+                    .into());
+            }
         }
         Ok(())
     }
@@ -647,11 +627,16 @@ impl Settings for PushEntry {
             "username" => self.username = Some(username(text(value)?)?),
             "password-file" => self.password_file = Some(path(folder, value)?),
             "bearer-token-file" => self.bearer_token_file = Some(path(folder, value)?),
- "authorities-file" => self.authorities = authorities(&path(folder, value)?)?,
+            "authorities-file" => self.authorities = authorities(&path(folder, value)?)?,
             "path" => self.path = Some(path(folder, value)?),
             "keep-for" => self.keep_for = Some(age(value)?),
             "keep-bytes" => self.keep_bytes = Some(size(value)?),
-            _ => return Err("no such setting; expected name, kind, url, tenant, username, password-file, bearer-token-file or authorities-file, or for a folder path, keep-for or keep-bytes".into()),
+            _ => {
+                return Err("no such setting; expected name, kind, url, tenant, username, \
+                             password-file, bearer-token-file or authorities-file, or for a folder \
+                             path, keep-for or keep-bytes"
+                    .into());
+            }
         }
         Ok(())
     }
@@ -659,9 +644,8 @@ impl Settings for PushEntry {
 
 impl PushEntry {
     fn push(self) -> Result<Push, String> {
-        let kind = self
-            .kind
-            .ok_or_else(|| format!("the push has no `kind`: expected {}", kinds()))?;
+        let kind =
+            self.kind.ok_or_else(|| format!("the push has no `kind`: expected {}", kinds()))?;
         let is_for_engine = self.url.is_some()
             || self.tenant.is_some()
             || self.username.is_some()
@@ -688,10 +672,9 @@ impl PushEntry {
             Kind::Engine(name, engine) => {
                 let login = match (self.username, self.password_file, self.bearer_token_file) {
                     (None, None, None) => None,
-                    (Some(username), Some(password_file), None) => Some(Login::Basic {
-                        username,
-                        password_file,
-                    }),
+                    (Some(username), Some(password_file), None) => {
+                        Some(Login::Basic { username, password_file })
+                    }
                     (None, None, Some(token_file)) => Some(Login::Bearer { token_file }),
                     _ => return Err(
                         "expected `username` with `password-file`, or `bearer-token-file` alone"
@@ -707,10 +690,7 @@ impl PushEntry {
                 (name, PushTo::Engine(engine, remote))
             }
         };
-        Ok(Push {
-            name: self.name.unwrap_or_else(|| usual_name.into()),
-            to,
-        })
+        Ok(Push { name: self.name.unwrap_or_else(|| usual_name.into()), to })
     }
 }
 
@@ -748,9 +728,7 @@ fn engine_url(found: &str) -> Result<String, String> {
     }
     if found.contains(['?', '#']) {
         let found = without_password(&found);
-        return Err(format!(
-            "expected a URL without `?` and `#`, found `{found}`"
-        ));
+        return Err(format!("expected a URL without `?` and `#`, found `{found}`"));
     }
     Ok(found.trim_end_matches('/').into())
 }
@@ -760,9 +738,7 @@ fn authorities(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     let wrong = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
     let pem = regular(path).and_then(all).map_err(|error| wrong(&error))?;
     let found = CertificateDer::pem_slice_iter(&pem).map(|it| it.map(|der| der.to_vec()));
-    let found: Vec<_> = found
-        .collect::<Result<_, _>>()
-        .map_err(|error| wrong(&error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
     match found.is_empty() {
         true => Err(wrong(&"expected certificates in PEM, found none")),
         false => Ok(found),
@@ -774,9 +750,7 @@ fn header_text(found: &str) -> Result<String, String> {
     if !found.is_empty() && found.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(found.into())
     } else {
-        Err(format!(
-            "expected printable ASCII characters without spaces, found `{found}`"
-        ))
+        Err(format!("expected printable ASCII characters without spaces, found `{found}`"))
     }
 }
 
@@ -834,16 +808,12 @@ pub(super) fn label_name(found: &str) -> Result<&str, String> {
             Err(format!("labels with `__` are Prometheus' own: `{found}`"))
         }
         _ if is_name => Ok(found),
-        _ => Err(format!(
-            "expected a label's name of letters, digits and `_`, found `{found}`"
-        )),
+        _ => Err(format!("expected a label's name of letters, digits and `_`, found `{found}`")),
     }
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("expected text in quotes, found {value}"))
+    value.as_str().ok_or_else(|| format!("expected text in quotes, found {value}"))
 }
 
 fn path(folder: &Path, value: &Value) -> Result<PathBuf, String> {
@@ -862,9 +832,7 @@ fn url(found: &str) -> Result<String, String> {
         Ok(found.into())
     } else {
         let found = without_password(found);
-        Err(format!(
-            "expected http:// or https:// and a host, found `{found}`"
-        ))
+        Err(format!("expected http:// or https:// and a host, found `{found}`"))
     }
 }
 
@@ -881,13 +849,12 @@ fn without_password(url: &str) -> String {
 }
 
 fn period_ns(value: &Value) -> Result<u64, String> {
-    let rate = value
-        .as_float()
-        .or(value.as_integer().map(|rate| rate as f64));
+    let rate = value.as_float().or(value.as_integer().map(|rate| rate as f64));
     match rate {
         Some(rate) if (SLOWEST_HZ..=FASTEST_HZ).contains(&rate) => Ok((1e9 / rate).round() as u64),
         _ => Err(format!(
-            "expected a rate in samples per second, from {SLOWEST_HZ} to {FASTEST_HZ}, found {value}"
+            "expected a rate in samples per second, from {SLOWEST_HZ} to {FASTEST_HZ}, found \
+             {value}"
         )),
     }
 }
@@ -901,9 +868,7 @@ fn seconds(value: &Value) -> Result<Duration, String> {
     let found = value.as_str().and_then(units::parse_duration);
     match found {
         Some(time) if (1..=3600).contains(&time.as_secs()) => Ok(time),
-        _ => Err(format!(
-            "expected a time from \"1s\" to \"1h\", found {value}"
-        )),
+        _ => Err(format!("expected a time from \"1s\" to \"1h\", found {value}")),
     }
 }
 
@@ -916,9 +881,7 @@ fn age(value: &Value) -> Result<Duration, String> {
 }
 
 fn size(value: &Value) -> Result<u64, String> {
-    let bytes = value
-        .as_integer()
-        .and_then(|bytes| u64::try_from(bytes).ok());
+    let bytes = value.as_integer().and_then(|bytes| u64::try_from(bytes).ok());
     bytes
         .filter(|bytes| *bytes >= MIN_FOLDER)
         .ok_or_else(|| format!("expected a number of bytes, at least {MIN_FOLDER}, found {value}"))
@@ -945,10 +908,7 @@ mod tests {
                 .unwrap();
         let guest = &config.guests[0];
         assert_eq!(guest.how.key_file, Some("etc/key".into()));
-        assert_eq!(
-            (guest.how.period_ns, guest.how.mode),
-            (20_408_163, Mode::Wall)
-        );
+        assert_eq!((guest.how.period_ns, guest.how.mode), (20_408_163, Mode::Wall));
         let labels = [("app", "b"), ("zone", "a")].map(|(k, v)| (k.into(), v.into()));
         assert_eq!(guest.labels, labels.into());
     }
@@ -968,10 +928,7 @@ mod tests {
             let mistake = config.mistakes[0].to_string();
             let line = if told.starts_with("belong") { 1 } else { 4 };
             let place = format!("etc/fleet.toml:{line}: ");
-            assert!(
-                mistake.starts_with(&place) && mistake.contains(told),
-                "{mistake}"
-            );
+            assert!(mistake.starts_with(&place) && mistake.contains(told), "{mistake}");
         }
         let two = parse(&(guest("") + &guest(""))).unwrap();
         assert_eq!((two.guests.len(), two.mistakes.len()), (1, 1));
@@ -1000,11 +957,7 @@ mod tests {
             assert_eq!(config.wrong_push.is_some(), is_push, "{broken}");
         }
         // What is asked without its key would be another fleet.
-        for wrong in [
-            "[defaults\nkey-file = \"key\"\n",
-            "[serve]\nlisten = \"\n",
-            "[[other]]\n",
-        ] {
+        for wrong in ["[defaults\nkey-file = \"key\"\n", "[serve]\nlisten = \"\n", "[[other]]\n"] {
             let error = parse(&(good.clone() + wrong)).unwrap_err().to_string();
             assert!(error.starts_with("etc/fleet.toml:"), "{error}");
         }
@@ -1015,11 +968,7 @@ mod tests {
         let entry = |url: &str| parse(&format!("[[targets]]\nurl = \"{url}\"\n")).unwrap();
         let place = &entry("https://me:secret@sd.example:8443/a?token=secret").targets[0].place;
         assert_eq!(place.to_string(), "https://sd.example:8443/a?...");
-        for url in [
-            "ftp://me:secret@sd.example",
-            "me:secret@sd.example",
-            "http://me:secret@",
-        ] {
+        for url in ["ftp://me:secret@sd.example", "me:secret@sd.example", "http://me:secret@"] {
             let config = entry(url);
             let mistake = config.mistakes[0].to_string();
             assert!(mistake.contains("and a host, found"), "{mistake}");
@@ -1033,47 +982,32 @@ mod tests {
 
     #[test]
     fn half_of_what_all_have_in_common_is_an_error() {
-        for text in [
-            "[defaults]\nrate = 0\n",
-            "[serve]\nlisten = \"all\"\n",
-            "[serve]\nevery = \"0s\"\n",
-        ] {
+        for text in
+            ["[defaults]\nrate = 0\n", "[serve]\nlisten = \"all\"\n", "[serve]\nevery = \"0s\"\n"]
+        {
             let error = parse(&(text.to_owned() + &guest(""))).unwrap_err();
-            assert!(
-                error.to_string().starts_with("etc/fleet.toml:2: "),
-                "{error}"
-            );
+            assert!(error.to_string().starts_with("etc/fleet.toml:2: "), "{error}");
         }
     }
 
     #[test]
     fn each_push_has_its_engine_and_what_it_is_shown() {
-        let text = "[[push]]\nkind = \"pyroscope\"\nurl = \"http://a:4040/\"\ntenant = \"t\"\nusername = \"u\"\npassword-file = \"p\"\n\
-            [[push]]\nkind = \"pyroscope\"\nname = \"second\"\nurl = \"https://b/under\"\nbearer-token-file = \"/t\"\n\
-            [[push]]\nkind = \"folder\"\npath = \"kept\"\nkeep-for = \"7 days\"\nkeep-bytes = 1_000_000_000\n";
+        let text = "[[push]]\nkind = \"pyroscope\"\nurl = \"http://a:4040/\"\ntenant = \"t\"\n\
+                    username = \"u\"\npassword-file = \"p\"\n\
+            [[push]]\nkind = \"pyroscope\"\nname = \"second\"\nurl = \"https://b/under\"\n\
+            bearer-token-file = \"/t\"\n\
+            [[push]]\nkind = \"folder\"\npath = \"kept\"\nkeep-for = \"7 days\"\nkeep-bytes = \
+            1_000_000_000\n";
         let config = parse(text).unwrap();
         assert_eq!(config.mistakes, []);
         let remote = |url: &str, tenant: Option<&str>, login| {
             let (url, tenant) = (url.into(), tenant.map(Into::into));
             let login = Some(login);
             let authorities = Vec::new();
-            PushTo::Engine(
-                Engine::Pyroscope,
-                Remote {
-                    url,
-                    tenant,
-                    login,
-                    authorities,
-                },
-            )
+            PushTo::Engine(Engine::Pyroscope, Remote { url, tenant, login, authorities })
         };
-        let basic = Login::Basic {
-            username: "u".into(),
-            password_file: "etc/p".into(),
-        };
-        let bearer = Login::Bearer {
-            token_file: "/t".into(),
-        };
+        let basic = Login::Basic { username: "u".into(), password_file: "etc/p".into() };
+        let bearer = Login::Bearer { token_file: "/t".into() };
         let folder = PushTo::Folder {
             path: "etc/kept".into(),
             keep_for: Some(Duration::from_secs(7 * 86_400)),
@@ -1088,7 +1022,8 @@ mod tests {
         assert!(found.eq(expected.map(|(name, to)| (name.to_owned(), to))));
     }
 
-    /// What a push was told wrong is not half used: a profile would go elsewhere, or without a name.
+    /// What a push was told wrong is not half used: a profile would go elsewhere, or without a
+    /// name.
     #[test]
     fn a_push_with_a_mistake_is_left_out_and_told_with_its_line() {
         let url = "url = \"http://a\"";
@@ -1099,41 +1034,13 @@ mod tests {
                 "the push has no `kind`: expected \"pyroscope\", \"parca\", ",
             ),
             (1, "kind = \"parca\"", "the push has no `url`"),
-            (
-                2,
-                "kind = \"loki\"",
-                "`kind`: expected \"pyroscope\", \"parca\", ",
-            ),
-            (
-                2,
-                "url = \"a:4040\"\nkind = \"parca\"",
-                "`url`: expected http://",
-            ),
-            (
-                2,
-                "url = \"http://a?b\"\nkind = \"parca\"",
-                "`url`: expected a URL without",
-            ),
-            (
-                2,
-                "url = \"http:///b\"\nkind = \"parca\"",
-                "`url`: expected http://",
-            ),
-            (
-                2,
-                "tenant = \"a b\"\nkind = \"parca\"",
-                "`tenant`: expected printable",
-            ),
-            (
-                2,
-                "username = \"a:b\"\nkind = \"parca\"",
-                "`username`: expected a name",
-            ),
-            (
-                1,
-                &format!("kind = \"parca\"\n{url}\nusername = \"a\""),
-                "with `password-file`",
-            ),
+            (2, "kind = \"loki\"", "`kind`: expected \"pyroscope\", \"parca\", "),
+            (2, "url = \"a:4040\"\nkind = \"parca\"", "`url`: expected http://"),
+            (2, "url = \"http://a?b\"\nkind = \"parca\"", "`url`: expected a URL without"),
+            (2, "url = \"http:///b\"\nkind = \"parca\"", "`url`: expected http://"),
+            (2, "tenant = \"a b\"\nkind = \"parca\"", "`tenant`: expected printable"),
+            (2, "username = \"a:b\"\nkind = \"parca\"", "`username`: expected a name"),
+            (1, &format!("kind = \"parca\"\n{url}\nusername = \"a\""), "with `password-file`"),
             (
                 1,
                 &format!(
@@ -1141,38 +1048,19 @@ mod tests {
                 ),
                 "alone",
             ),
-            (
-                1,
-                &format!("kind = \"parca\"\n{url}\npath = \"a\""),
-                "are for kind",
-            ),
+            (1, &format!("kind = \"parca\"\n{url}\npath = \"a\""), "are for kind"),
             (1, &format!("kind = \"folder\"\n{url}"), "a folder has only"),
-            (
-                2,
-                "authorities-file = \"none\"\nkind = \"parca\"",
-                "`authorities-file`: etc/none: ",
-            ),
+            (2, "authorities-file = \"none\"\nkind = \"parca\"", "`authorities-file`: etc/none: "),
             (1, "kind = \"folder\"", "no `path`"),
-            (
-                3,
-                "kind = \"folder\"\nkeep-for = \"1s\"",
-                "`keep-for`: expected a time",
-            ),
-            (
-                3,
-                "kind = \"folder\"\nkeep-bytes = -1",
-                "`keep-bytes`: expected a number of bytes",
-            ),
+            (3, "kind = \"folder\"\nkeep-for = \"1s\"", "`keep-for`: expected a time"),
+            (3, "kind = \"folder\"\nkeep-bytes = -1", "`keep-bytes`: expected a number of bytes"),
             (3, "kind = \"folder\"\nkeep = 1", "`keep`: no such setting"),
         ] {
             let config = parse(&format!("[[push]]\n{settings}\n")).unwrap();
             assert_eq!(config.push, [], "{settings}");
             let mistake = config.mistakes[0].to_string();
             let place = format!("etc/fleet.toml:{line}: ");
-            assert!(
-                mistake.starts_with(&place) && mistake.contains(told),
-                "{mistake}"
-            );
+            assert!(mistake.starts_with(&place) && mistake.contains(told), "{mistake}");
         }
         let one = "[[push]]\nkind = \"parca\"\nurl = \"http://a\"\n";
         let two = parse(&one.repeat(2)).unwrap();
@@ -1185,9 +1073,6 @@ mod tests {
     fn a_password_in_a_url_is_not_told() {
         let text = "[[push]]\nkind = \"parca\"\nurl = \"http://me:secret@a\"\n";
         let told = parse(text).unwrap().mistakes[0].to_string();
-        assert!(
-            told.contains("a URL has no user") && !told.contains("secret"),
-            "{told}"
-        );
+        assert!(told.contains("a URL has no user") && !told.contains("secret"), "{told}");
     }
 }

@@ -1,5 +1,5 @@
-//! Asks a guest how it is, again and again. Each time over a new connection: an agent has few, and somebody may need
-//! one at once.
+//! Asks a guest how it is, again and again. Each time over a new connection: an agent has few, and
+//! somebody may need one at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,14 +25,12 @@ const STACK_BYTES: usize = 1 << 20;
 /// # Errors
 /// There is none to be had.
 pub(super) fn start(member: Arc<Member>, every: Duration) -> io::Result<()> {
-    let thread = thread::Builder::new()
-        .name("contact".into())
-        .stack_size(STACK_BYTES);
+    let thread = thread::Builder::new().name("contact".into()).stack_size(STACK_BYTES);
     thread.spawn(move || keep(&member, every)).map(drop)
 }
 
-/// Asks every so often until the guest leaves the fleet. The first times of many are spread, so that a thousand guests are
-/// not asked at once.
+/// Asks every so often until the guest leaves the fleet. The first times of many are spread, so
+/// that a thousand guests are not asked at once.
 fn keep(member: &Member, every: Duration) {
     let first = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut wait, mut events) = (first, Events::default());
@@ -80,10 +78,7 @@ fn ask(member: &Member, events: &mut Events) -> Result<Answer, GuestError> {
         agent: session.agent().clone(),
         status,
         rings,
-        times: times
-            .into_iter()
-            .reduce(|sum, next| sum.plus(&next))
-            .unwrap_or_default(),
+        times: times.into_iter().reduce(|sum, next| sum.plus(&next)).unwrap_or_default(),
     })
 }
 
@@ -102,10 +97,7 @@ impl Events {
             return Ok(());
         }
         if self.instance != session.agent().instance {
-            *self = Events {
-                instance: session.agent().instance,
-                ..Events::default()
-            };
+            *self = Events { instance: session.agent().instance, ..Events::default() };
         }
         // The first look takes what the ring has, further ones what has come since.
         for event in self.reader.look(session, 0, &mut ())?.events {

@@ -1,14 +1,16 @@
 //! Which guests differ from the rest of a fleet: by the shares of the functions' own time.
 //!
-//! A guest's distance from the rest is half the sum of the differences of all shares: the share of its time that would
-//! have to be spent elsewhere for both to be alike (the total variation distance). A guest is told to differ if chance
-//! does not explain the distance (Pearson's test of homogeneity, corrected for the number of guests), and if at least
-//! [`LEAST`] of it is more than chance would be expected to make.
+//! A guest's distance from the rest is half the sum of the differences of all shares: the share of
+//! its time that would have to be spent elsewhere for both to be alike (the total variation
+//! distance). A guest is told to differ if chance does not explain the distance (Pearson's test of
+//! homogeneity, corrected for the number of guests), and if at least [`LEAST`] of it is more than
+//! chance would be expected to make.
 //!
-//! Samples come in bursts, and guests are never quite alike. So the test compares with how far the other guests are
-//! apart among themselves, where that is more than independent samples explain: with the median of their test values, as
-//! in an analysis of variance. Guests that differ are left out of the rest, one after the other, while those left are
-//! three at least, and most of all: two guests differ as much from each other.
+//! Samples come in bursts, and guests are never quite alike. So the test compares with how far the
+//! other guests are apart among themselves, where that is more than independent samples explain:
+//! with the median of their test values, as in an analysis of variance. Guests that differ are left
+//! out of the rest, one after the other, while those left are three at least, and most of all: two
+//! guests differ as much from each other.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +24,8 @@ const LEVEL: f64 = 0.01;
 /// The least distance beyond chance that is worth a look.
 const LEAST: f64 = 0.05;
 
-/// What a function is counted at least, as expected, to be tested by itself and not among all others.
+/// What a function is counted at least, as expected, to be tested by itself and not among all
+/// others.
 const LEAST_EXPECTED: f64 = 5.0;
 
 /// By how many standard deviations a function's shares differ that is named.
@@ -83,10 +86,7 @@ impl Differences {
             let others = pool.without(&guests[*guest]);
             difference(*guest, &guests[*guest], &others, 1.0)
         });
-        Differences {
-            alike: alike.collect(),
-            different,
-        }
+        Differences { alike: alike.collect(), different }
     }
 }
 
@@ -107,8 +107,8 @@ fn farthest(guests: &[Counts], rest: &[usize], level: f64) -> Option<Difference>
     is_found.then_some(found)
 }
 
-/// How many times as far as independent samples explain these guests are apart, at least 1, and the degrees of freedom of
-/// that.
+/// How many times as far as independent samples explain these guests are apart, at least 1, and the
+/// degrees of freedom of that.
 fn spread(guests: &[Counts], of: &[usize]) -> (f64, f64) {
     let pool = Pool::of(guests, of);
     let tests = of.iter().filter_map(|guest| {
@@ -159,13 +159,8 @@ fn pairs<'a>(
     rest: &'a Counts,
 ) -> impl Iterator<Item = (FunctionId, f64, f64)> + 'a {
     // A pool has every function of its guests, if only with a count of 0.
-    rest.iter().map(|(function, other)| {
-        (
-            *function,
-            guest.get(function).copied().unwrap_or(0.0),
-            *other,
-        )
-    })
+    rest.iter()
+        .map(|(function, other)| (*function, guest.get(function).copied().unwrap_or(0.0), *other))
 }
 
 fn difference(number: usize, guest: &Counts, rest: &Counts, spread: f64) -> Difference {
@@ -181,22 +176,13 @@ fn difference(number: usize, guest: &Counts, rest: &Counts, spread: f64) -> Diff
         // The mean distance of a normal distribution's values from their mean.
         chance += (variance * std::f64::consts::FRAC_2_PI).sqrt() / 2.0;
         if apart >= APART * variance.sqrt() && apart > 0.0 {
-            functions.push(FunctionShares {
-                function,
-                guest: shares.0,
-                rest: shares.1,
-            });
+            functions.push(FunctionShares { function, guest: shares.0, rest: shares.1 });
         }
     }
     let apart = |shares: &FunctionShares| (shares.guest - shares.rest).abs();
     functions.sort_by(|a, b| apart(b).total_cmp(&apart(a)));
     functions.truncate(MOST_FUNCTIONS);
-    Difference {
-        guest: number,
-        distance,
-        chance,
-        functions,
-    }
+    Difference { guest: number, distance, chance, functions }
 }
 
 /// Pearson's test that a guest and the rest have the same shares.
@@ -232,17 +218,16 @@ impl Test {
             let square = |at: usize| (cell[at] - expected[at]).powi(2) / expected[at];
             square(0) + square(1)
         });
-        (cells.len() > 1).then(|| Test {
-            squares: squares.sum(),
-            freedom: cells.len() as f64 - 1.0,
-        })
+        (cells.len() > 1)
+            .then(|| Test { squares: squares.sum(), freedom: cells.len() as f64 - 1.0 })
     }
 
     fn ratio(&self) -> f64 {
         self.squares / self.freedom
     }
 
-    /// The chance of as much, if it is from the same distribution and all values are `spread` times as large.
+    /// The chance of as much, if it is from the same distribution and all values are `spread` times
+    /// as large.
     fn chance(&self, spread: f64, freedom: f64) -> f64 {
         if spread <= 1.0 {
             let distribution = ChiSquared::new(self.freedom);
@@ -276,9 +261,7 @@ mod tests {
     /// Moves this share of a guest's time into a function.
     fn shift(counts: &mut Counts, share: f64, to: u32) {
         let moved = total(counts) * share;
-        counts
-            .values_mut()
-            .for_each(|count| *count = (*count * (1.0 - share)).round());
+        counts.values_mut().for_each(|count| *count = (*count * (1.0 - share)).round());
         *counts.entry(FunctionId(to)).or_default() += moved.round();
     }
 
@@ -291,9 +274,8 @@ mod tests {
     fn alarms(guests: usize, samples: impl Fn(usize) -> usize, burst: usize) -> usize {
         let named = |seed: &u64| {
             let mut random = Rng::with_seed(*seed);
-            let all: Vec<Counts> = (0..guests)
-                .map(|at| guest(samples(at), burst, &mut random))
-                .collect();
+            let all: Vec<Counts> =
+                (0..guests).map(|at| guest(samples(at), burst, &mut random)).collect();
             !different(&all).is_empty()
         };
         (0..SEEDS).filter(named).count()
@@ -305,16 +287,14 @@ mod tests {
         let most = (SEEDS as f64 * 0.05) as usize;
         for (guests, samples) in [(3, 300), (8, 100), (8, 3_000), (30, 300)] {
             let alarms = alarms(guests, |_| samples, 1);
-            assert!(
-                alarms <= most,
-                "{alarms} of {guests} guests, {samples} samples"
-            );
+            assert!(alarms <= most, "{alarms} of {guests} guests, {samples} samples");
         }
         let alarms = alarms(8, |at| if at == 0 { 12 } else { 1_000 }, 1);
         assert!(alarms <= most, "{alarms}, one with few samples");
     }
 
-    /// Samples in bursts of ten tell a tenth of what as many independent ones tell, and the test is not exact for them.
+    /// Samples in bursts of ten tell a tenth of what as many independent ones tell, and the test is
+    /// not exact for them.
     #[test]
     fn bursts_are_no_difference() {
         for guests in [4, 12] {

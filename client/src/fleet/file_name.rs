@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// The longest name made, in bytes: file systems allow 255, and a file's suffix, or the random part of a temporary
-/// name, still fits.
+/// The longest name made, in bytes: file systems allow 255, and a file's suffix, or the random part
+/// of a temporary name, still fits.
 const LONGEST: usize = 200;
 
 /// The length of a name's hash, in hexadecimal.
@@ -13,9 +13,9 @@ const HASH: usize = 64;
 
 /// The name of a guest's file or folder: different for each guest, and one component of a path.
 ///
-/// Letters and digits of ASCII, `-`, `_` and dots between other characters stay; all other bytes become `%` and two
-/// hexadecimal digits. A name that would be longer than 200 bytes is cut, and ends in `~` and its SHA-256. An empty
-/// name becomes `%`.
+/// Letters and digits of ASCII, `-`, `_` and dots between other characters stay; all other bytes
+/// become `%` and two hexadecimal digits. A name that would be longer than 200 bytes is cut, and
+/// ends in `~` and its SHA-256. An empty name becomes `%`.
 pub(super) fn of_guest(name: &str) -> String {
     if name.is_empty() {
         return "%".to_owned();
@@ -72,9 +72,7 @@ mod tests {
     #[test]
     fn every_name_is_one_component_of_its_own() {
         let long = "/".repeat(128);
-        let mut names: Vec<String> = (0_u8..128)
-            .map(|byte| char::from(byte).to_string())
-            .collect();
+        let mut names: Vec<String> = (0_u8..128).map(|byte| char::from(byte).to_string()).collect();
         for length in 1..=128 {
             names.extend([
                 "x".repeat(length + 1),

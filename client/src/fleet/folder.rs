@@ -8,8 +8,8 @@
 //! FOLDER/web-1/.new                            a file in the making
 //! ```
 //!
-//! Each file is whole on its own, and `report FOLDER/web-1/*.unikprof` reads them as one recording. Folders are named by
-//! [`file_name::of_guest`]. Other files are neither read nor changed.
+//! Each file is whole on its own, and `report FOLDER/web-1/*.unikprof` reads them as one recording.
+//! Folders are named by [`file_name::of_guest`]. Other files are neither read nor changed.
 
 mod hour_file;
 
@@ -67,10 +67,7 @@ pub(crate) enum FolderError {
 
 impl FolderError {
     fn io(path: &Path, source: io::Error) -> FolderError {
-        FolderError::Io {
-            path: path.to_owned(),
-            source,
-        }
+        FolderError::Io { path: path.to_owned(), source }
     }
 
     /// Whether the parcel is the reason, so that it will not be taken later either.
@@ -113,15 +110,18 @@ impl Folder {
         })
     }
 
-    /// Adds a parcel, a recording file of one epoch, to its guest's file of the hour in which the epoch ended. The guest's
-    /// clock tells the hour, or if it knows no date, the time in the parcel's header.
+    /// Adds a parcel, a recording file of one epoch, to its guest's file of the hour in which the
+    /// epoch ended. The guest's clock tells the hour, or if it knows no date, the time in the
+    /// parcel's header.
     ///
-    /// If this succeeds, the epoch is on disk. A second delivery of the same parcel is harmless: an epoch that the file
-    /// has already is left out. If this fails or is killed, the file's earlier epochs are still there, and the next parcel
-    /// of that hour takes back what was added of the epoch; until then the file may lack its end.
+    /// If this succeeds, the epoch is on disk. A second delivery of the same parcel is harmless: an
+    /// epoch that the file has already is left out. If this fails or is killed, the file's earlier
+    /// epochs are still there, and the next parcel of that hour takes back what was added of the
+    /// epoch; until then the file may lack its end.
     ///
     /// # Errors
-    /// [`FolderError`]. Unless [the parcel is the reason](FolderError::is_the_parcels), trying again may help.
+    /// [`FolderError`]. Unless [the parcel is the reason](FolderError::is_the_parcels), trying
+    /// again may help.
     pub(super) fn add(&self, guest: &str, parcel: &Path) -> Result<(), FolderError> {
         let parcel = Parcel::read(parcel)?;
         let folder = file_name::of_guest(guest);
@@ -138,8 +138,9 @@ impl Folder {
         Ok(())
     }
 
-    /// Deletes the files that nothing was added to for the time to keep them, and then the oldest while all together are
-    /// larger than they may be. Ages are those of the last addition by this machine's clock: guests may have wrong dates.
+    /// Deletes the files that nothing was added to for the time to keep them, and then the oldest
+    /// while all together are larger than they may be. Ages are those of the last addition by this
+    /// machine's clock: guests may have wrong dates.
     ///
     /// # Errors
     /// The first [`FolderError`]; the other files are treated all the same.
@@ -147,9 +148,7 @@ impl Folder {
         let mut first_error = None;
         let mut files = self.files(&mut first_error);
         files.sort_unstable();
-        let mut total = files
-            .iter()
-            .fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
+        let mut total = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
         let mut cleaned = Cleaned::default();
         for file in &files {
             let age = now.duration_since(file.modified).unwrap_or_default();
@@ -233,10 +232,7 @@ impl Folder {
             });
             for file in of_guest.into_iter().flatten() {
                 let name = file.file_name();
-                if !name
-                    .to_str()
-                    .is_some_and(|name| name == NEW || is_hour_name(name))
-                {
+                if !name.to_str().is_some_and(|name| name == NEW || is_hour_name(name)) {
                     continue;
                 }
                 let found = file.metadata().and_then(|found| {
@@ -331,7 +327,8 @@ pub(super) mod tests {
         /// When it ended, in seconds after the hour; the guest knows no date without.
         ended_s: Option<u64>,
         created_s: u64,
-        /// Runs of nodes: the first index in the first segment, and how many. Each is the caller of the next.
+        /// Runs of nodes: the first index in the first segment, and how many. Each is the caller of
+        /// the next.
         runs: Vec<(u64, u64)>,
         /// By index of the stack.
         counts: Vec<(u64, u64)>,
@@ -407,21 +404,12 @@ pub(super) mod tests {
                 let mut encoder = Encoder::new(first, &mut payload);
                 for index in begin..begin + count {
                     encoder.push(Node {
-                        parent: if index % 100 == 0 {
-                            0
-                        } else {
-                            SEGMENT + index - 1
-                        },
+                        parent: if index % 100 == 0 { 0 } else { SEGMENT + index - 1 },
                         frames: &[0x1000 + 2 * index as u32],
                     });
                 }
                 let length = encoder.finish();
-                encode(&Nodes {
-                    vcpu: 0,
-                    first,
-                    count: count as u32,
-                    payload: &payload[..length],
-                })
+                encode(&Nodes { vcpu: 0, first, count: count as u32, payload: &payload[..length] })
             };
             self.runs.iter().flat_map(run).collect()
         }
@@ -431,12 +419,8 @@ pub(super) mod tests {
             let epoch = self.epoch;
             let from_ns = epoch * 15_000_000_000;
             let ended = |ended_s: u64| (HOUR_S + ended_s) * 1_000_000_000;
-            let mut share = VcpuEpoch {
-                epoch,
-                vcpu: 0,
-                start: Snapshot::default(),
-                end: Snapshot::default(),
-            };
+            let mut share =
+                VcpuEpoch { epoch, vcpu: 0, start: Snapshot::default(), end: Snapshot::default() };
             share.start.at_ns = from_ns;
             share.end.at_ns = from_ns + 15_000_000_000;
             share.end.counters.ticks = self.samples() + 1;
@@ -487,21 +471,13 @@ pub(super) mod tests {
                 }),
                 encode(&share),
                 counts,
-                encode(&VcpuEnd {
-                    epoch,
-                    vcpu: 0,
-                    known: 0,
-                    samples: self.samples(),
-                }),
+                encode(&VcpuEnd { epoch, vcpu: 0, known: 0, samples: self.samples() }),
             ]
             .concat()
         }
 
         pub(in super::super) fn without_counts() -> Sent {
-            Sent {
-                counts: Vec::new(),
-                ..Sent::default()
-            }
+            Sent { counts: Vec::new(), ..Sent::default() }
         }
 
         pub(in super::super) fn write(&self, path: &Path) {
@@ -525,11 +501,7 @@ pub(super) mod tests {
     impl Place {
         fn new() -> Place {
             let dir = tempfile::tempdir().unwrap();
-            Place {
-                folder: dir.path().join("fleet"),
-                parcel: dir.path().join("parcel"),
-                _dir: dir,
-            }
+            Place { folder: dir.path().join("fleet"), parcel: dir.path().join("parcel"), _dir: dir }
         }
 
         fn open(&self) -> Folder {
@@ -565,10 +537,7 @@ pub(super) mod tests {
             let samples: u64 = sent.iter().map(|sent| sent.samples()).sum();
             let ticks = samples + sent.len() as u64;
             assert_eq!((counters.ticks, counters.recorded), (ticks, samples));
-            assert_eq!(
-                read.profile.recording.elapsed_ns,
-                15_000_000_000 * sent.len() as u64
-            );
+            assert_eq!(read.profile.recording.elapsed_ns, 15_000_000_000 * sent.len() as u64);
             // By the depth of the stack: index 0 has one frame.
             let mut expected: BTreeMap<usize, u64> = BTreeMap::new();
             for (index, count) in sent.iter().flat_map(|sent| &sent.counts) {
@@ -620,16 +589,14 @@ pub(super) mod tests {
         assert_eq!(place.names(), [HOUR]);
     }
 
-    /// Else the file of a guest whose clock stands still would grow for ever, and be too young to be deleted.
+    /// Else the file of a guest whose clock stands still would grow for ever, and be too young to
+    /// be deleted.
     #[test]
     fn a_clock_that_stands_still_fills_several_files() {
         let place = Place::new();
         let folder = place.open();
         let sent: Vec<Sent> = (0..=hour_file::MOST_EPOCHS as u64)
-            .map(|epoch| Sent {
-                epoch,
-                ..Sent::default()
-            })
+            .map(|epoch| Sent { epoch, ..Sent::default() })
             .collect();
         for one in &sent {
             place.add(&folder, one).unwrap();
@@ -658,10 +625,7 @@ pub(super) mod tests {
         let next = sent(2, 7, 3, Some(3600));
         // Late, after the next hour has begun.
         let late = sent(3, 7, 3, Some(3598));
-        let undated = Sent {
-            created_s: HOUR_S + 3600,
-            ..sent(4, 7, 3, None)
-        };
+        let undated = Sent { created_s: HOUR_S + 3600, ..sent(4, 7, 3, None) };
         let other = sent(50, 7, 4, Some(3600));
         let restarted = sent(2, 8, 3, Some(3601));
         for one in [&last, &next, &late, &undated, &other, &restarted, &other] {
@@ -682,16 +646,8 @@ pub(super) mod tests {
     fn an_interrupted_addition_is_taken_back_and_done_again() {
         let place = Place::new();
         let first = Sent::default();
-        let second = Sent {
-            epoch: 2,
-            runs: vec![(0, 6)],
-            counts: vec![(5, 9)],
-            ..Sent::default()
-        };
-        let third = Sent {
-            epoch: 3,
-            ..second.clone()
-        };
+        let second = Sent { epoch: 2, runs: vec![(0, 6)], counts: vec![(5, 9)], ..Sent::default() };
+        let third = Sent { epoch: 3, ..second.clone() };
         let folder = place.open();
         place.add(&folder, &first).unwrap();
         let path = place.file(HOUR);
@@ -699,10 +655,7 @@ pub(super) mod tests {
         place.add(&folder, &second).unwrap();
         let after = fs::read(&path).unwrap();
         drop(folder);
-        let end = encode(&unikprof_proto::file::FileEnd {
-            complete: true,
-            reason: "",
-        });
+        let end = encode(&unikprof_proto::file::FileEnd { complete: true, reason: "" });
         let begin = before.len() - end.len();
         assert_eq!(before[begin..], end);
         second.write(&place.parcel);
@@ -730,10 +683,7 @@ pub(super) mod tests {
     fn a_file_that_was_changed_by_others_is_looked_at_again() {
         let place = Place::new();
         let folder = place.open();
-        let [first, second, third] = [1, 2, 3].map(|epoch| Sent {
-            epoch,
-            ..Sent::default()
-        });
+        let [first, second, third] = [1, 2, 3].map(|epoch| Sent { epoch, ..Sent::default() });
         place.add(&folder, &first).unwrap();
         // Cut while this process writes the folder.
         let mut bytes = fs::read(place.file(HOUR)).unwrap();
@@ -789,20 +739,14 @@ pub(super) mod tests {
         assert!(before.len() < 1024 && fs::metadata(&place.parcel).unwrap().len() > 2048);
         // Blocks of 512 bytes.
         let child = Command::new("sh")
-            .args([
-                "-c",
-                "trap '' XFSZ; ulimit -f 2; exec \"$0\" --exact \"$1\"",
-            ])
+            .args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" --exact \"$1\""])
             .arg(std::env::current_exe().unwrap())
             .arg("fleet::folder::tests::a_full_disk_leaves_what_was_there")
             .env(OF_CHILD, place.parcel.parent().unwrap())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&child.stdout);
-        assert!(
-            child.status.success() && said.contains("1 passed"),
-            "{said}"
-        );
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
         assert!(fs::read(place.file(HOUR)).unwrap() == before);
         let folder = place.open();
         folder.add("web", &place.parcel).unwrap();
@@ -813,44 +757,16 @@ pub(super) mod tests {
     fn what_is_not_one_whole_epoch_is_refused_for_good() {
         let place = Place::new();
         let folder = place.open();
-        let second = Sent {
-            epoch: 2,
-            ..Sent::default()
-        };
-        let ring = encode(&unikprof_proto::message::StacksEnd {
-            vcpu: 0,
-            oldest: 0,
-            known: 0,
-        });
+        let second = Sent { epoch: 2, ..Sent::default() };
+        let ring = encode(&unikprof_proto::message::StacksEnd { vcpu: 0, oldest: 0, known: 0 });
         for (wrong, expected) in [
             (
-                Sent {
-                    incomplete: Some("the guest is gone"),
-                    ..Sent::default()
-                },
+                Sent { incomplete: Some("the guest is gone"), ..Sent::default() },
                 "found an incomplete recording: the guest is gone",
             ),
-            (
-                Sent {
-                    extra: second.frames(),
-                    ..Sent::default()
-                },
-                "found 2 epochs",
-            ),
-            (
-                Sent {
-                    extra: ring,
-                    ..Sent::default()
-                },
-                "damaged",
-            ),
-            (
-                Sent {
-                    runs: vec![(0, 2)],
-                    ..Sent::default()
-                },
-                "damaged",
-            ),
+            (Sent { extra: second.frames(), ..Sent::default() }, "found 2 epochs"),
+            (Sent { extra: ring, ..Sent::default() }, "damaged"),
+            (Sent { runs: vec![(0, 2)], ..Sent::default() }, "damaged"),
         ] {
             let error = place.add(&folder, &wrong).unwrap_err();
             assert!(error.is_the_parcels(), "{error}");
@@ -871,10 +787,7 @@ pub(super) mod tests {
         Sent::default().write(&place.parcel);
         folder.add("../../etc/passwd", &place.parcel).unwrap();
         let file = place.folder.join("%2E.%2F..%2Fetc%2Fpasswd").join(HOUR);
-        assert_eq!(
-            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Folder::open(&place.folder, None, None).unwrap_err();
         assert!(matches!(error, FolderError::InUse { .. }), "{error}");
         drop(folder);
@@ -896,10 +809,10 @@ pub(super) mod tests {
             }
             .write(&place.parcel);
             folder.add(name, &place.parcel).unwrap();
-            let file = place.folder.join(name).join(format!(
-                "2026-11-2{}Z.unikprof",
-                ["4T01", "4T00", "3T23", "3T22"][at]
-            ));
+            let file = place
+                .folder
+                .join(name)
+                .join(format!("2026-11-2{}Z.unikprof", ["4T01", "4T00", "3T23", "3T22"][at]));
             let file = File::options().write(true).open(file).unwrap();
             let hours = [5, 4, 2, 1][at];
             file.set_modified(now - hour * hours).unwrap();
@@ -933,26 +846,14 @@ pub(super) mod tests {
         drop(folder);
         let folder = Folder::open(&place.folder, Some(4 * hour), None).unwrap();
         let cleaned = folder.clean(now).unwrap();
-        assert_eq!(
-            cleaned,
-            Cleaned {
-                files: 1,
-                bytes: lengths[0]
-            }
-        );
+        assert_eq!(cleaned, Cleaned { files: 1, bytes: lengths[0] });
         assert_eq!(left(), ["b", "c", "c"]);
         assert!(!place.folder.join("a").exists(), "it is empty");
         drop(folder);
         let most = lengths[2] + lengths[3];
         let folder = Folder::open(&place.folder, None, Some(most)).unwrap();
         let cleaned = folder.clean(now).unwrap();
-        assert_eq!(
-            cleaned,
-            Cleaned {
-                files: 1,
-                bytes: lengths[1]
-            }
-        );
+        assert_eq!(cleaned, Cleaned { files: 1, bytes: lengths[1] });
         assert_eq!(folder.clean(now).unwrap(), Cleaned::default());
         assert_eq!(left(), ["c", "c"]);
         drop(folder);

@@ -11,9 +11,9 @@
 //! | `POST /guests/NAME/record?seconds=N` | the page of a recording of N seconds in the guest's mode |
 //! | `GET /guests/NAME/recent?seconds=N` | the page of the last N seconds of the recording that always runs in the guest |
 //!
-//! `HEAD` of a profile records nothing. What fails is told as text: 400 for a request that makes no sense, 401 and 403
-//! for a missing token, 404 for a guest or profile that there is not, 429 where as many profiles are being taken as may
-//! be, 503 for a guest that is down.
+//! `HEAD` of a profile records nothing. What fails is told as text: 400 for a request that makes no
+//! sense, 401 and 403 for a missing token, 404 for a guest or profile that there is not, 429 where
+//! as many profiles are being taken as may be, 503 for a guest that is down.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -81,12 +81,19 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/guests/{name}/debug/pprof/{profile}", get(get_profile))
         .route("/guests/{name}/record", post(post_record))
         .route("/guests/{name}/recent", get(get_recent))
-        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is nothing here; expected /, /metrics, /guests, /targets or /guests/NAME/debug/pprof/profile") })
+        .fallback(|| async {
+            refuse(
+                StatusCode::NOT_FOUND,
+                "there is nothing here; expected /, /metrics, /guests, /targets or \
+                 /guests/NAME/debug/pprof/profile",
+            )
+        })
         .layer(middleware::from_fn_with_state(service.clone(), authorize))
         .with_state(service)
 }
 
-/// Lets a request through that has a token, or where there are none, that comes from no other site's page.
+/// Lets a request through that has a token, or where there are none, that comes from no other
+/// site's page.
 async fn authorize(
     State(service): State<Arc<Service>>,
     mut request: Request,
@@ -96,7 +103,8 @@ async fn authorize(
     if service.tokens.now().is_empty() && !is_local(headers) {
         return refuse(
             StatusCode::FORBIDDEN,
-            "without tokens, only requests to an IP address or localhost, and from no other site's page, are answered",
+            "without tokens, only requests to an IP address or localhost, and from no other site's \
+             page, are answered",
         )
         .into_response();
     }
@@ -110,15 +118,11 @@ async fn authorize(
     let right = service.tokens.now().right(headers);
     match right {
         None => {
-            let mut answer = refuse(
-                StatusCode::UNAUTHORIZED,
-                "expected a bearer token that this server knows",
-            )
-            .into_response();
+            let mut answer =
+                refuse(StatusCode::UNAUTHORIZED, "expected a bearer token that this server knows")
+                    .into_response();
             let scheme = HeaderValue::from_static("Bearer");
-            answer
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, scheme);
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
             answer
         }
         Some(right) if right < needed => refuse(
@@ -136,13 +140,10 @@ async fn authorize(
     }
 }
 
-/// Whether a request was not made by a page of another site, or under another site's name that leads here.
+/// Whether a request was not made by a page of another site, or under another site's name that
+/// leads here.
 fn is_local(headers: &HeaderMap) -> bool {
-    let text = |name| {
-        headers
-            .get(name)
-            .and_then(|value: &HeaderValue| value.to_str().ok())
-    };
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     let name = match host.strip_prefix('[') {
         Some(inside) => inside.split(']').next(),
@@ -194,19 +195,14 @@ async fn get_guests(
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Where a scraper finds each guest's profiles: at the address by which it has found this server, below a path that
-/// Alloy takes from `__profile_path_prefix__`, and Parca by a rule.
+/// Where a scraper finds each guest's profiles: at the address by which it has found this server,
+/// below a path that Alloy takes from `__profile_path_prefix__`, and Parca by a rule.
 async fn get_targets(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|value| value.to_str().ok());
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let target = |member: &Arc<Member>| {
         let guest = &member.guest;
         let mut labels = guest.labels.clone();
-        labels.insert(
-            "__profile_path_prefix__".into(),
-            format!("/guests/{}", guest.name),
-        );
+        labels.insert("__profile_path_prefix__".into(), format!("/guests/{}", guest.name));
         labels.insert("__scheme__".into(), service.scheme.into());
         labels.insert("instance".into(), guest.name.clone());
         labels.insert("service_name".into(), push::service_name(guest));
@@ -228,7 +224,11 @@ fn guest(member: &Member) -> Value {
         load.map(|load| (load.running_vcpus / f64::from(vcpus) * 1000.0).round() / 1000.0)
     };
     let recordings = last.map_or(&[][..], |last| &last.status.recordings);
-    let recording = |one: &RecordingStatus| json!({ "name": one.name, "state": one.state_name(), "sampling": one.sampling() });
+    let recording = |one: &RecordingStatus| {
+        json!({
+            "name": one.name, "state": one.state_name(), "sampling": one.sampling()
+        })
+    };
     let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e9);
     let times = last.map(|last| {
         json!({
@@ -273,29 +273,20 @@ struct ProfileQuery {
     seconds: Option<String>,
 }
 
-type Asked<P> = (
-    Result<Path<P>, PathRejection>,
-    Result<Query<ProfileQuery>, QueryRejection>,
-);
+type Asked<P> = (Result<Path<P>, PathRejection>, Result<Query<ProfileQuery>, QueryRejection>);
 
 /// What stands in a request's path, and its seconds.
 fn parts<P>((path, query): Asked<P>) -> Result<(P, Option<String>), Refused> {
     match (path, query) {
         (Ok(Path(path)), Ok(Query(query))) => Ok((path, query.seconds)),
-        _ => Err(refuse(
-            StatusCode::BAD_REQUEST,
-            "expected UTF-8, and `seconds` at most once",
-        )),
+        _ => Err(refuse(StatusCode::BAD_REQUEST, "expected UTF-8, and `seconds` at most once")),
     }
 }
 
 impl Service {
     fn member(&self, name: &str) -> Result<Arc<Member>, Refused> {
         self.roster.member(name).ok_or_else(|| {
-            let text = format!(
-                "the fleet has no guest `{}`; /guests lists them",
-                Printable(name)
-            );
+            let text = format!("the fleet has no guest `{}`; /guests lists them", Printable(name));
             refuse(StatusCode::NOT_FOUND, &text)
         })
     }
@@ -313,7 +304,8 @@ async fn get_profile(
         "wall" => Mode::Wall,
         "offcpu" => Mode::OffCpu,
         _ => {
-            let text = "expected the profile `profile`, `wall` or `offcpu`; disable the others where they are scraped";
+            let text = "expected the profile `profile`, `wall` or `offcpu`; disable the others \
+                        where they are scraped";
             return Err(refuse(StatusCode::NOT_FOUND, text));
         }
     };
@@ -355,8 +347,8 @@ async fn get_recent(
     run(member, RETRY_COPY, take).await.map(recording_page)
 }
 
-/// Takes a profile until it is there, or nobody waits for the answer any more: then the future is dropped. Whoever comes
-/// too early is told to try again after so long.
+/// Takes a profile until it is there, or nobody waits for the answer any more: then the future is
+/// dropped. Whoever comes too early is told to try again after so long.
 async fn run(
     member: Arc<Member>,
     retry: Duration,
@@ -372,10 +364,7 @@ async fn run(
         let text = format!(
             "{PROFILES_AT_ONCE} profiles of this guest are being taken already; try again later"
         );
-        return Err(Refused {
-            retry: Some(retry),
-            ..refuse(StatusCode::TOO_MANY_REQUESTS, &text)
-        });
+        return Err(Refused { retry: Some(retry), ..refuse(StatusCode::TOO_MANY_REQUESTS, &text) });
     };
     let waiting = running.waiting();
     let taken = tokio::task::spawn_blocking(move || {
@@ -422,7 +411,8 @@ fn seconds(found: Option<&str>, usual: u64, longest: Duration) -> Result<Duratio
         }
         _ => {
             let text = format!(
-                "expected `seconds` from 1 to {}, found `{}`; `longest` in fleet.toml is the limit of what is recorded",
+                "expected `seconds` from 1 to {}, found `{}`; `longest` in fleet.toml is the limit \
+                 of what is recorded",
                 longest.as_secs(),
                 Printable(found.unwrap_or_default())
             );
@@ -445,10 +435,7 @@ fn recording_page(bytes: Vec<u8>) -> Response {
 fn pprof(bytes: Vec<u8>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
-        (
-            header::CONTENT_DISPOSITION,
-            "attachment; filename=\"profile.pb.gz\"",
-        ),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"profile.pb.gz\""),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     (headers, bytes).into_response()
@@ -476,9 +463,5 @@ impl IntoResponse for Refused {
 }
 
 fn refuse(status: StatusCode, text: &str) -> Refused {
-    Refused {
-        status,
-        text: text.into(),
-        retry: None,
-    }
+    Refused { status, text: text.into(), retry: None }
 }

@@ -21,15 +21,13 @@ use crate::recording::RecordingError;
 use crate::report::ReportError;
 use crate::symbols::SymbolError;
 
-/// How many profiles of one guest are taken at a time: an agent has four places for recordings and for clients, and
-/// people need some.
+/// How many profiles of one guest are taken at a time: an agent has four places for recordings and
+/// for clients, and people need some.
 pub(super) const PROFILES_AT_ONCE: usize = 2;
 
 /// How long a guest may take to answer.
-const TIMEOUTS: Timeouts = Timeouts {
-    connect: Duration::from_secs(5),
-    answer: Duration::from_secs(10),
-};
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(5), answer: Duration::from_secs(10) };
 
 /// A guest of the fleet.
 #[derive(Debug)]
@@ -69,7 +67,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Whether it answered when it was asked last; `None` before it was asked. `Some(false)` too if it cannot be asked.
+    /// Whether it answered when it was asked last; `None` before it was asked. `Some(false)` too if
+    /// it cannot be asked.
     pub(super) fn up(&self) -> Option<bool> {
         (self.last.is_some() || self.failure.is_some()).then_some(self.last.is_some())
     }
@@ -83,8 +82,8 @@ impl Known {
     }
 }
 
-/// What each recording of running time had counted when it was seen first: the ticks that it should have had since then
-/// follow from the vCPUs' running time.
+/// What each recording of running time had counted when it was seen first: the ticks that it should
+/// have had since then follow from the vCPUs' running time.
 #[derive(Debug, Default)]
 pub(super) struct Firsts {
     /// Of the agent; another one counts anew.
@@ -112,8 +111,9 @@ impl Firsts {
         }
     }
 
-    /// Running time by the period less the ticks, since the recording was seen first. Both are asked for one after the
-    /// other: some ticks are no sign of anything. `None` if it does not sample running time now.
+    /// Running time by the period less the ticks, since the recording was seen first. Both are
+    /// asked for one after the other: some ticks are no sign of anything. `None` if it does not
+    /// sample running time now.
     pub(super) fn missing(&self, one: &RecordingStatus, running_ns: Option<u64>) -> Option<i64> {
         let (ticks, since_ns) = self.seen.get(&one.recording).filter(|_| is_sampled(one))?;
         let due = running_ns?.checked_sub(*since_ns)? / one.period_ns.max(1);
@@ -266,11 +266,13 @@ pub(super) enum GuestError {
     #[error("the recording is incomplete: {0}")]
     Incomplete(String),
     #[error(
-        "the recording ended early: nobody waits for it, the server stops, or the guest has left the fleet"
+        "the recording ended early: nobody waits for it, the server stops, or the guest has left \
+         the fleet"
     )]
     Ended,
     #[error(
-        "the guest has no last minutes: they need a recording without an end (`record --until-stopped`, or one from boot) \
+        "the guest has no last minutes: they need a recording without an end (`record \
+         --until-stopped`, or one from boot) \
          and an agent with a ring"
     )]
     NothingRecent,
@@ -328,10 +330,7 @@ impl Member {
             Some(path) => Key::read(path)?.into(),
             None => Access::Open,
         };
-        let patience = Patience {
-            timeouts: TIMEOUTS,
-            reconnect,
-        };
+        let patience = Patience { timeouts: TIMEOUTS, reconnect };
         let address = self.guest.address.clone();
         Ok(Session::with_access(address, access, patience, interrupt)?)
     }
@@ -348,10 +347,7 @@ impl Member {
         }
         let interrupt = Interrupt::default();
         running.push(interrupt.clone());
-        Some(Running {
-            member: self.clone(),
-            interrupt,
-        })
+        Some(Running { member: self.clone(), interrupt })
     }
 
     /// Waits; answers whether the guest still belongs to the fleet then.
@@ -379,13 +375,14 @@ impl Member {
     }
 }
 
-/// A thread that panicked has left nothing half done: each lock is held for single assignments only.
+/// A thread that panicked has left nothing half done: each lock is held for single assignments
+/// only.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the log in a line, with what others have written in it made harmless. A log that cannot be written to is no
-/// reason to stop.
+/// Tells the log in a line, with what others have written in it made harmless. A log that cannot be
+/// written to is no reason to stop.
 pub(super) fn log(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", Printable(text));
 }

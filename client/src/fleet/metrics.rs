@@ -1,6 +1,7 @@
 //! What is known of the fleet, as [OpenMetrics] text.
 //!
-//! Written here and not by a library: `prometheus-client` does not escape labels' values, and names come from guests.
+//! Written here and not by a library: `prometheus-client` does not escape labels' values, and names
+//! come from guests.
 //!
 //! [OpenMetrics]: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
@@ -36,23 +37,12 @@ pub(super) fn text<'m>(members: impl Iterator<Item = &'m Member>) -> String {
 
 /// All families of a guest. Every name begins with `unikprof_`.
 fn of_guest(known: &Known, out: &mut Samples<'_>) {
-    out.gauge(
-        "up",
-        "Whether the guest's agent answered when it was asked last.",
-    );
+    out.gauge("up", "Whether the guest's agent answered when it was asked last.");
     out.maybe(known.up().map(u8::from));
-    out.counter(
-        "failed_contacts",
-        "How often the agent was asked and did not answer.",
-    );
+    out.counter("failed_contacts", "How often the agent was asked and did not answer.");
     out.one(known.failures);
-    out.gauge(
-        "last_contact_timestamp_seconds",
-        "When the agent answered last.",
-    );
-    let at = known
-        .answered
-        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    out.gauge("last_contact_timestamp_seconds", "When the agent answered last.");
+    let at = known.answered.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     out.maybe(at.map(|at| at.as_secs_f64()));
     let last = known.last.as_deref();
     out.gauge("vcpus", "The guest's vCPUs.");
@@ -63,15 +53,16 @@ fn of_guest(known: &Known, out: &mut Samples<'_>) {
         let count = |last: &Answer| last.status.recordings.iter().filter(of_state).count();
         out.maybe_with(&[("state", state)], last.map(count));
     }
-    out.counter(
-        "ticks",
-        "Ticks of each recording that the agent has, by what became of them.",
-    );
+    out.counter("ticks", "Ticks of each recording that the agent has, by what became of them.");
     each_recording(known, |one| {
         let recording = ("recording", one.name.as_str());
         out.ticks(&[recording], &Counters::from(&one.counters));
     });
-    out.gauge("ticks_missing", "Running time by the period less the ticks, of each recording of running time since it was seen first: some at most if all is well.");
+    out.gauge(
+        "ticks_missing",
+        "Running time by the period less the ticks, of each recording of \
+                                running time since it was seen first: some at most if all is well.",
+    );
     let running_ns = last.and_then(|last| last.times.running_ns);
     each_recording(known, |one| {
         let missing = known.firsts.missing(one, running_ns);
@@ -79,27 +70,15 @@ fn of_guest(known: &Known, out: &mut Samples<'_>) {
     });
     out.gauge("stack_nodes", "Stack nodes in use.");
     out.maybe(last.map(|last| last.status.agent.nodes_used));
-    out.gauge(
-        "stack_nodes_capacity",
-        "Stack nodes that there is room for.",
-    );
+    out.gauge("stack_nodes_capacity", "Stack nodes that there is room for.");
     out.maybe(last.map(|last| last.status.agent.nodes_capacity));
     out.gauge("ring_records", "Records in the rings.");
     out.maybe(rings(known, |ring| ring.held));
-    out.gauge(
-        "ring_records_capacity",
-        "Records that the rings have room for.",
-    );
+    out.gauge("ring_records_capacity", "Records that the rings have room for.");
     out.maybe(rings(known, |ring| ring.capacity));
-    out.counter(
-        "ring_records_evicted",
-        "Records that made room for newer ones.",
-    );
+    out.counter("ring_records_evicted", "Records that made room for newer ones.");
     out.maybe(rings(known, |ring| ring.evicted));
-    out.gauge(
-        "sessions",
-        "Open sessions of the agent, this program's included.",
-    );
+    out.gauge("sessions", "Open sessions of the agent, this program's included.");
     out.maybe(last.map(|last| last.status.agent.sessions));
     out.counter(
         "rejections",
@@ -134,10 +113,7 @@ fn of_guest(known: &Known, out: &mut Samples<'_>) {
     }
     out.counter("network_seconds", "Time of the agent's own network work.");
     out.maybe(last.map(|last| seconds(last.status.agent.server_ns)));
-    out.gauge(
-        "guest_counter",
-        "The guest's own counters: the value that each got last.",
-    );
+    out.gauge("guest_counter", "The guest's own counters: the value that each got last.");
     for (name, value) in last.iter().flat_map(|_| &known.counters) {
         out.with(&[("counter", name)], value);
     }
@@ -154,10 +130,7 @@ fn of_guest(known: &Known, out: &mut Samples<'_>) {
         "Running time by the period less the ticks, in the last profile: near zero if all is well.",
     );
     out.maybe(known.profiles.missing);
-    out.counter(
-        "profile_cost_seconds",
-        "What sampling cost for all profiles.",
-    );
+    out.counter("profile_cost_seconds", "What sampling cost for all profiles.");
     out.one(seconds(known.profiles.cost_ns));
 }
 
@@ -177,7 +150,8 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The values of a guest, family by family in the same order for each guest: a family's are in one piece.
+/// The values of a guest, family by family in the same order for each guest: a family's are in one
+/// piece.
 struct Samples<'a> {
     families: &'a mut Vec<String>,
     /// How many of them this guest has.
@@ -268,10 +242,7 @@ mod tests {
     #[test]
     fn hostile_names_stay_in_their_quotes() {
         let labels = [("app".into(), "a\"} 1\nb\\".into())];
-        let member = Member::new(Guest {
-            labels: labels.into(),
-            ..Guest::named("web")
-        });
+        let member = Member::new(Guest { labels: labels.into(), ..Guest::named("web") });
         member.known().failure = Some("down".into());
         let text = text(std::iter::once(&member));
         let line = "unikprof_up{guest=\"web\",app=\"a\\\"} 1\\\\u{a}b\\\\\"} 0\n";

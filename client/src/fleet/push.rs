@@ -6,9 +6,9 @@
 //!                     └─► otlp       POST /v1development/profiles       OTLP/HTTP, protobuf
 //! ```
 //!
-//! An answer is one of three [`Verdict`]s. Acceptance is what the engine itself says, and what can change without a new
-//! profile is tried again: a wrong token or URL loses nothing but time. Only what the engine calls wrong about the
-//! profile is rejected for good.
+//! An answer is one of three [`Verdict`]s. Acceptance is what the engine itself says, and what can
+//! change without a new profile is tried again: a wrong token or URL loses nothing but time. Only
+//! what the engine calls wrong about the profile is rejected for good.
 
 mod hangup;
 mod http;
@@ -29,7 +29,8 @@ use crate::profile::Mode;
 use crate::symbols::Symbolized;
 use http::Http;
 
-/// The most labels of a series: Pyroscope's limit, less those that samples have themselves (`vcpu` and `span`).
+/// The most labels of a series: Pyroscope's limit, less those that samples have themselves (`vcpu`
+/// and `span`).
 const MOST_LABELS: usize = 28;
 
 /// The longest value of a label, in bytes: Pyroscope's limit.
@@ -69,17 +70,11 @@ pub(super) enum Verdict {
 
 impl Verdict {
     fn later(reason: impl fmt::Display) -> Verdict {
-        Verdict::Later {
-            reason: reason.to_string(),
-            after: None,
-        }
+        Verdict::Later { reason: reason.to_string(), after: None }
     }
 
     fn never(reason: impl fmt::Display) -> Verdict {
-        Verdict::Never {
-            reason: reason.to_string(),
-            in_part: false,
-        }
+        Verdict::Never { reason: reason.to_string(), in_part: false }
     }
 }
 
@@ -99,8 +94,8 @@ pub(super) fn target(engine: Engine, remote: &Remote) -> Box<dyn Target> {
     }
 }
 
-/// The labels of a guest's series: `__name__`, `service_name`, `guest`, and its own as far as there is room, in the order
-/// of their names.
+/// The labels of a guest's series: `__name__`, `service_name`, `guest`, and its own as far as there
+/// is room, in the order of their names.
 fn series_labels(delivery: &Delivery<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("__name__".to_owned(), profile_name(delivery).to_owned()),

@@ -1,4 +1,5 @@
-//! Records many guests at once: a file for each, all of them as one profile, and which of them differ from the rest.
+//! Records many guests at once: a file for each, all of them as one profile, and which of them
+//! differ from the rest.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -66,7 +67,8 @@ pub(crate) struct GuestCounts {
     pub(crate) counters: Counters,
     /// Why something is missing, if so.
     pub(crate) incomplete: Option<String>,
-    /// How far it is from the rest, and how far chance alone would put it; `None` if there is no rest.
+    /// How far it is from the rest, and how far chance alone would put it; `None` if there is no
+    /// rest.
     pub(crate) distance: Option<(f64, f64)>,
 }
 
@@ -101,11 +103,13 @@ pub(crate) enum FleetRecordError {
     #[error("no guest of the fleet has all these labels: {wanted}; the fleet has {has}")]
     NoGuest { wanted: String, has: String },
     #[error(
-        "{0} guests are too many to be recorded at once, at most {MOST_GUESTS}: choose some with --label"
+        "{0} guests are too many to be recorded at once, at most {MOST_GUESTS}: choose some with \
+         --label"
     )]
     TooMany(usize),
     #[error(
-        "the guests `{0}` and `{1}` are to be recorded in different modes or at different rates: give --mode and --rate"
+        "the guests `{0}` and `{1}` are to be recorded in different modes or at different rates: \
+         give --mode and --rate"
     )]
     Unlike(String, String),
     #[error("cannot record a guest: {0}")]
@@ -126,7 +130,8 @@ impl FleetRecordError {
     }
 }
 
-/// Records the guests of a fleet, each into a file of the folder. Ctrl-C ends all recordings early, and keeps them.
+/// Records the guests of a fleet, each into a file of the folder. Ctrl-C ends all recordings early,
+/// and keeps them.
 ///
 /// # Errors
 /// [`FleetRecordError`]: nothing was recorded, or cannot be shown together. What is wrong with single guests is told of
@@ -160,11 +165,7 @@ pub(crate) fn record(
                 Ok((path, symbolizer, incomplete))
             };
             let thread = thread::Builder::new().name("guest".into());
-            threads.push(
-                thread
-                    .spawn_scoped(scope, record)
-                    .map_err(FleetRecordError::Thread)?,
-            );
+            threads.push(thread.spawn_scoped(scope, record).map_err(FleetRecordError::Thread)?);
         }
         let ended = threads.into_iter().map(|thread| {
             let panicked = || GuestError::Incomplete("its thread has panicked".into());
@@ -204,17 +205,14 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
         let outcome = match added {
             Ok((guest_counts, own)) => {
                 let own = own.map_err(|_| FleetRecordError::TooManyStacks)?;
-                let own = own
-                    .into_iter()
-                    .map(|(function, count)| (function, count as f64));
+                let own = own.into_iter().map(|(function, count)| (function, count as f64));
                 counts.push(own.collect());
                 places.push(all.len());
                 Ok(guest_counts)
             }
-            Err(error) => Err(GuestFailure {
-                text: error.to_string(),
-                exit_code: error.exit_code(),
-            }),
+            Err(error) => {
+                Err(GuestFailure { text: error.to_string(), exit_code: error.exit_code() })
+            }
         };
         all.push(RecordedGuest {
             name: guest.name.clone(),
@@ -241,12 +239,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
     };
     let different = found.different.iter().map(different).collect();
     let (profile, names) = merger.finish();
-    Ok(FleetRecording {
-        guests: all,
-        profile,
-        names,
-        different,
-    })
+    Ok(FleetRecording { guests: all, profile, names, different })
 }
 
 /// The guests that the request means, recorded as it says.
@@ -271,14 +264,8 @@ fn choose(config: Config, request: &FleetRequest) -> Result<Vec<Guest>, FleetRec
         return Err(no_guest(request, &all));
     };
     let settings = |guest: &Guest| (guest.how.period_ns, guest.how.mode);
-    match guests
-        .iter()
-        .find(|guest| settings(guest) != settings(first))
-    {
-        Some(other) => Err(FleetRecordError::Unlike(
-            first.name.clone(),
-            other.name.clone(),
-        )),
+    match guests.iter().find(|guest| settings(guest) != settings(first)) {
+        Some(other) => Err(FleetRecordError::Unlike(first.name.clone(), other.name.clone())),
         None => Ok(guests),
     }
 }
@@ -309,7 +296,9 @@ fn no_guest(request: &FleetRequest, all: &[Guest]) -> FleetRecordError {
 impl FleetRecording {
     /// The program's exit code: that of the first guest that failed if all did.
     pub(crate) fn exit_code(&self) -> u8 {
-        let is_whole = |guest: &RecordedGuest| matches!(&guest.outcome, Ok(counts) if counts.incomplete.is_none());
+        let is_whole = |guest: &RecordedGuest| {
+            guest.outcome.as_ref().is_ok_and(|counts| counts.incomplete.is_none())
+        };
         let failures = self.guests.iter().map(|guest| guest.outcome.as_ref().err());
         let failures: Option<Vec<&GuestFailure>> = failures.collect();
         match failures.as_deref() {

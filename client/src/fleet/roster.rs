@@ -1,4 +1,5 @@
-//! Who belongs to the fleet now: `fleet.toml` and the lists that it names, read again when they change.
+//! Who belongs to the fleet now: `fleet.toml` and the lists that it names, read again when they
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,15 +49,16 @@ struct Source {
 #[derive(Debug, Clone)]
 struct List {
     read: Instant,
-    /// What it was when it could be read; its guests are made anew, for they are also what `fleet.toml` says.
+    /// What it was when it could be read; its guests are made anew, for they are also what
+    /// `fleet.toml` says.
     bytes: Vec<u8>,
     /// Why it could not be read now.
     problem: Option<String>,
 }
 
 impl Roster {
-    /// The fleet of a configuration, as much of it as the shard has; `start` is called for each guest that it has or will
-    /// have.
+    /// The fleet of a configuration, as much of it as the shard has; `start` is called for each
+    /// guest that it has or will have.
     pub(super) fn new(path: PathBuf, config: Config, shard: Shard, start: Start) -> Roster {
         let roster = Roster {
             path,
@@ -69,7 +71,8 @@ impl Roster {
         roster
     }
 
-    /// Follows the files and lists until `ended`, and other files with `others`, which answers what is wrong with them.
+    /// Follows the files and lists until `ended`, and other files with `others`, which answers what
+    /// is wrong with them.
     pub(super) fn follow(&self, ended: &Interrupt, others: impl Fn() -> Vec<String>) {
         while ended.sleep_until(deadline::after(FILES_EVERY), Interrupt::stop) {
             self.refresh(true, others());
@@ -123,12 +126,8 @@ impl Roster {
         problems.extend(source.config.mistakes.iter().map(ToString::to_string));
         let wanted = source.wanted(&mut problems);
         problems.extend(wanted.values().filter_map(missing_files));
-        let lists: BTreeSet<Place> = source
-            .config
-            .targets
-            .iter()
-            .map(|list| list.place.clone())
-            .collect();
+        let lists: BTreeSet<Place> =
+            source.config.targets.iter().map(|list| list.place.clone()).collect();
         source.lists.retain(|place, _| lists.contains(place));
         problems.extend(self.become_these(wanted));
         // What was told already is not told every few seconds.
@@ -140,8 +139,8 @@ impl Roster {
         source.told = problems.into_iter().collect();
     }
 
-    /// Has these members from now on, each with a thread; answers for which there is none: those are tried again the
-    /// next time.
+    /// Has these members from now on, each with a thread; answers for which there is none: those
+    /// are tried again the next time.
     fn become_these(&self, wanted: BTreeMap<String, Guest>) -> Vec<String> {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
         if self.has_ended.load(Ordering::Relaxed) {
@@ -156,9 +155,7 @@ impl Roster {
         });
         let mut problems = Vec::new();
         for (name, guest) in wanted {
-            let member = members
-                .entry(name)
-                .or_insert_with(|| Arc::new(Member::new(guest)));
+            let member = members.entry(name).or_insert_with(|| Arc::new(Member::new(guest)));
             if !member.known().is_followed {
                 let started = (self.start)(member.clone());
                 let mut known = member.known();
@@ -176,12 +173,7 @@ impl Roster {
 
 impl Source {
     fn new(config: Config, shard: Shard) -> Source {
-        Source {
-            config,
-            shard,
-            lists: BTreeMap::new(),
-            told: BTreeSet::new(),
-        }
+        Source { config, shard, lists: BTreeMap::new(), told: BTreeSet::new() }
     }
 
     /// The guests of the file and of its lists, by name.
@@ -225,11 +217,7 @@ impl Source {
                         (bytes, Some(mistake.to_string()))
                     }
                 };
-                List {
-                    read: Instant::now(),
-                    bytes,
-                    problem,
-                }
+                List { read: Instant::now(), bytes, problem }
             }
         };
         problems.extend(now.problem.clone());
@@ -244,12 +232,7 @@ impl Source {
 /// The guests that the file and its lists have now, by name, and what is wrong with others.
 pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
     let mut source = Source::new(config, Shard::ALL);
-    let mut problems = source
-        .config
-        .mistakes
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let mut problems = source.config.mistakes.iter().map(ToString::to_string).collect();
     let guests = source.wanted(&mut problems).into_values().collect();
     (guests, problems)
 }
@@ -257,10 +240,7 @@ pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
 /// What is wrong with the files that a guest's entry names.
 fn missing_files(guest: &Guest) -> Option<String> {
     let how = &guest.how;
-    let key = how
-        .key_file
-        .as_deref()
-        .and_then(|path| Key::read(path).err());
+    let key = how.key_file.as_deref().and_then(|path| Key::read(path).err());
     let key = key.map(|error| error.to_string());
     let others = [&how.image, &how.symbols].into_iter().flatten();
     let missing = others
@@ -277,7 +257,8 @@ mod tests {
     use super::super::config::How;
     use super::*;
 
-    /// A fleet of this text in a file, and how often a thread was started for a guest; the first time fails, if so.
+    /// A fleet of this text in a file, and how often a thread was started for a guest; the first
+    /// time fails, if so.
     struct Fleet {
         _folder: tempfile::TempDir,
         path: PathBuf,
@@ -325,7 +306,8 @@ mod tests {
         assert_eq!(fleet.starts(), 2, "it is asked already");
     }
 
-    /// The files may be read at the moment at which everything ends: nobody would end who came after that.
+    /// The files may be read at the moment at which everything ends: nobody would end who came
+    /// after that.
     #[test]
     fn nobody_joins_a_fleet_that_has_ended() {
         let guest = |name| format!("[[guests]]\nname = \"{name}\"\naddress = \"10.0.0.5\"");
@@ -365,23 +347,14 @@ mod tests {
         let list = |key: Option<&str>| TargetSource {
             place: Place::File(path.clone()),
             labels: BTreeMap::new(),
-            how: How {
-                key_file: key.map(Into::into),
-                ..How::default()
-            },
+            how: How { key_file: key.map(Into::into), ..How::default() },
         };
-        fs::write(
-            folder.path().join("fleet.toml"),
-            "[[targets]]\nfile = \"targets.json\"",
-        )
-        .unwrap();
+        fs::write(folder.path().join("fleet.toml"), "[[targets]]\nfile = \"targets.json\"")
+            .unwrap();
         let config = Config::read(&folder.path().join("fleet.toml")).unwrap();
         let mut source = Source::new(config, Shard::ALL);
         let mut problems = Vec::new();
-        assert_eq!(
-            source.listed(&list(None), &mut problems)[0].how.key_file,
-            None
-        );
+        assert_eq!(source.listed(&list(None), &mut problems)[0].how.key_file, None);
         assert_eq!(problems, [""; 0]);
         fs::remove_file(&path).unwrap();
         let guests = source.listed(&list(Some("key")), &mut problems);

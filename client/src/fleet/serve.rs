@@ -50,7 +50,8 @@ const REST: Duration = Duration::from_secs(120);
 /// How long open requests have at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A further connection takes the place of one without a [permitted](Connection::permit) request, or waits.
+/// A further connection takes the place of one without a [permitted](Connection::permit) request,
+/// or waits.
 const MOST_CONNECTIONS: usize = 512;
 
 /// A fleet cannot be served.
@@ -59,15 +60,13 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     Tokens(#[from] TokenError),
     #[error(
-        "without tokens, only this machine is served: expected `listen` to be a loopback address, found {0}; name \
+        "without tokens, only this machine is served: expected `listen` to be a loopback address, \
+         found {0}; name \
          `view-tokens` or `control-tokens`"
     )]
     Unprotected(SocketAddr),
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("cannot start: {0}")]
@@ -97,13 +96,8 @@ pub(crate) fn serve(
         .enable_time()
         .build()
         .map_err(ServeError::Start)?;
-    let listen = |source| ServeError::Listen {
-        address: settings.listen,
-        source,
-    };
-    let listener = runtime
-        .block_on(TcpListener::bind(settings.listen))
-        .map_err(listen)?;
+    let listen = |source| ServeError::Listen { address: settings.listen, source };
+    let listener = runtime.block_on(TcpListener::bind(settings.listen)).map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let every = settings.every;
@@ -119,10 +113,7 @@ pub(crate) fn serve(
     let others = move |service: &Service| {
         let tokens = service.tokens.refresh().err();
         let tls = certificate.as_ref().and_then(|tls| tls.refresh().err());
-        let problems = [
-            tokens.map(|error| error.to_string()),
-            tls.map(|error| error.to_string()),
-        ];
+        let problems = [tokens.map(|error| error.to_string()), tls.map(|error| error.to_string())];
         let kept = |problem| format!("{problem}; what was read before is kept");
         problems.into_iter().flatten().map(kept).collect()
     };
@@ -130,10 +121,7 @@ pub(crate) fn serve(
         .name("roster".into())
         .spawn(move || following.roster.follow(&ended, || others(&following)))
         .map_err(ServeError::Start)?;
-    ready(
-        &format!("{scheme}://{address}"),
-        service.roster.members().len(),
-    );
+    ready(&format!("{scheme}://{address}"), service.roster.members().len());
     let server = Server {
         listener,
         tls,
@@ -169,14 +157,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A request with the right that it needs has come over it: the connection keeps its place from now on.
+    /// A request with the right that it needs has come over it: the connection keeps its place from
+    /// now on.
     pub(super) fn permit(&self) {
         self.is_permitted.store(true, Ordering::Relaxed);
     }
 }
 
-/// The connections over which no permitted request has come yet, the oldest first. Whoever has no token must not be able to
-/// keep others out by opening connections.
+/// The connections over which no permitted request has come yet, the oldest first. Whoever has no
+/// token must not be able to keep others out by opening connections.
 #[derive(Debug, Default)]
 struct Strangers(Mutex<VecDeque<Weak<Connection>>>);
 
@@ -301,16 +290,14 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Shorter than a connection without a request is kept, so that no test passes because it has ended by itself.
+    /// Shorter than a connection without a request is kept, so that no test passes because it has
+    /// ended by itself.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     /// Runs a server of four places without guests, and what a test does with its address.
     fn with_server(test: impl FnOnce(SocketAddr)) {
         let folder = tempfile::tempdir().unwrap();
-        let (path, token) = (
-            folder.path().join("fleet.toml"),
-            folder.path().join("token"),
-        );
+        let (path, token) = (folder.path().join("fleet.toml"), folder.path().join("token"));
         std::fs::write(&path, "[[targets]]\nfile = \"none.json\"\n").unwrap();
         std::fs::write(&token, TOKEN).unwrap();
         let config = Config::read(&path).unwrap();
@@ -364,7 +351,8 @@ mod tests {
         String::from_utf8(answer).unwrap()
     }
 
-    /// Whether the server ends a connection before the deadline. What it has not read by then makes the end a reset.
+    /// Whether the server ends a connection before the deadline. What it has not read by then makes
+    /// the end a reset.
     fn is_ended(mut stream: &TcpStream) -> bool {
         match stream.read(&mut [0]) {
             Ok(count) => count == 0,
@@ -372,7 +360,8 @@ mod tests {
         }
     }
 
-    /// Whoever has no token opens as many connections as there are places, and says little over them.
+    /// Whoever has no token opens as many connections as there are places, and says little over
+    /// them.
     #[test]
     fn connections_without_a_token_keep_nobody_out() {
         with_server(|address| {

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use blake2::{Blake2s256, Digest as _};
 
-/// One of so many parts of a fleet. Each guest is in one part, by a hash of its name: the same for every collector, and
-/// about as many in each.
+/// One of so many parts of a fleet. Each guest is in one part, by a hash of its name: the same for
+/// every collector, and about as many in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shard {
     /// From 0.
@@ -19,10 +19,8 @@ impl Shard {
 
     pub(super) fn has(self, name: &str) -> bool {
         let hash = Blake2s256::digest(name);
-        let number = hash
-            .iter()
-            .take(4)
-            .fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
+        let number =
+            hash.iter().take(4).fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
         number % self.of == self.index
     }
 }
@@ -35,10 +33,7 @@ impl FromStr for Shard {
         let parts = text.split_once('/');
         let parts = parts.and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
         match parts {
-            Some((number @ 1.., of)) if number <= of => Ok(Shard {
-                index: number - 1,
-                of,
-            }),
+            Some((number @ 1.., of)) if number <= of => Ok(Shard { index: number - 1, of }),
             _ => Err(format!(
                 "expected NUMBER/COUNT, as in 1/8 for the first of eight parts, found `{text}`"
             )),
@@ -64,10 +59,7 @@ mod tests {
             }
             assert!(Shard::ALL.has(&name));
         }
-        assert!(
-            sizes.iter().all(|size| (200..300).contains(size)),
-            "{sizes:?}"
-        );
+        assert!(sizes.iter().all(|size| (200..300).contains(size)), "{sizes:?}");
     }
 
     /// Collectors of two versions have the same parts.
@@ -76,10 +68,7 @@ mod tests {
         let holder = |name: &str| {
             (1..=8).find(|part| format!("{part}/8").parse::<Shard>().unwrap().has(name))
         };
-        assert_eq!(
-            ["web-1", "web-2", ""].map(holder),
-            [Some(3), Some(8), Some(1)]
-        );
+        assert_eq!(["web-1", "web-2", ""].map(holder), [Some(3), Some(8), Some(1)]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A profile of one guest for so many seconds: a recording of its own, named, and written as pprof or as a page; or the last
-//! minutes of a recording that the guest has.
+//! A profile of one guest for so many seconds: a recording of its own, named, and written as pprof
+//! or as a page; or the last minutes of a recording that the guest has.
 
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -22,8 +22,8 @@ use crate::timeline::Moment;
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";
 
-/// How long a recording that nobody fetched is left alone after its end, in ns, besides the time for which whoever asked
-/// for it tries to [reconnect](Member::session): its own duration.
+/// How long a recording that nobody fetched is left alone after its end, in ns, besides the time
+/// for which whoever asked for it tries to [reconnect](Member::session): its own duration.
 const LEFT_BEHIND_NS: u64 = 120_000_000_000;
 
 /// How much of a function's name is kept.
@@ -44,11 +44,7 @@ pub(super) fn profile(
     let member = running.member();
     let taken = take(member, mode, length, format, running.interrupt());
     let mut known = member.known();
-    let Profiles {
-        taken: good,
-        failed,
-        ..
-    } = &mut known.profiles;
+    let Profiles { taken: good, failed, .. } = &mut known.profiles;
     let count = if taken.is_ok() { good } else { failed };
     *count = count.saturating_add(1);
     taken
@@ -85,16 +81,12 @@ fn take(
         return Err(GuestError::Ended);
     }
     expect_complete(&outcome, &recording)?;
-    let wanted = Wanted {
-        format,
-        is_hottest: mode == member.guest.how.mode,
-        copied_from: None,
-    };
+    let wanted = Wanted { format, is_hottest: mode == member.guest.how.mode, copied_from: None };
     write(member, &symbolizer, &recording, wanted)
 }
 
-/// Copies the last minutes of the recording that always runs, without changing anything in the guest, and answers their
-/// page.
+/// Copies the last minutes of the recording that always runs, without changing anything in the
+/// guest, and answers their page.
 pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, GuestError> {
     let (member, interrupt) = (running.member(), running.interrupt());
     let symbolizer = symbolizer(&member.guest.how)?;
@@ -102,13 +94,8 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
     let recorder = session.check(&mut ())?;
     let always_on = always_on(session.agent(), &recorder).ok_or(GuestError::NothingRecent)?;
     let before_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-    let asked = Asked {
-        from: Some(Moment::BeforeEnd(before_ns)),
-        to: None,
-    };
-    let request = Request::Copy {
-        recording: always_on.recording,
-    };
+    let asked = Asked { from: Some(Moment::BeforeEnd(before_ns)), to: None };
+    let request = Request::Copy { recording: always_on.recording };
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record::fetch_part(&mut session, request, asked, &path, &mut ())?;
@@ -155,10 +142,8 @@ fn write(
     });
     let profile = part.as_ref().unwrap_or(&recording.profile);
     let symbolized = symbolizer.resolve(profile)?;
-    let options = ReportOptions {
-        guest_labels: Some(member.guest.all_labels()),
-        ..ReportOptions::default()
-    };
+    let options =
+        ReportOptions { guest_labels: Some(member.guest.all_labels()), ..ReportOptions::default() };
     let mut report = Report::new(&symbolized, options);
     if wanted.format == Format::Page {
         report = report.with_timeline(view).with_callers(symbolizer);
@@ -183,11 +168,7 @@ pub(super) fn record_to(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, GuestError> {
     let callers = caller_table::prepare(symbolizer, session.agent(), record::Unwind::Fp)?;
-    let settings = Settings {
-        callers: callers.table,
-        held_callers: callers.held,
-        ..settings
-    };
+    let settings = Settings { callers: callers.table, held_callers: callers.held, ..settings };
     Ok(record::record(session, &settings, path, observer)?)
 }
 
@@ -196,10 +177,7 @@ fn hottest(report: &Report<'_>, profile: &Profile, copied_from: Option<String>) 
     let functions = report.functions();
     let row = functions.rows.first().filter(|row| row.own != 0)?;
     let info = profile.recording();
-    let window_ns = info
-        .ring
-        .as_ref()
-        .map(|ring| ring.to_ns.saturating_sub(ring.from_ns));
+    let window_ns = info.ring.as_ref().map(|ring| ring.to_ns.saturating_sub(ring.from_ns));
     Some(Hottest {
         function: row.text.chars().take(MOST_CHARACTERS).collect(),
         share: row.own as f64 / functions.recorded as f64,
@@ -233,7 +211,8 @@ pub(super) fn symbolizer(how: &How) -> Result<Symbolizer, GuestError> {
     Ok(Symbolizer::new(images))
 }
 
-/// Discards recordings of a program that did not live to fetch them: each takes a place in the agent.
+/// Discards recordings of a program that did not live to fetch them: each takes a place in the
+/// agent.
 fn discard_left_behind(session: &mut Session) -> Result<(), GuestError> {
     let recorder = session.check(&mut ())?;
     let is_left = |one: &&RecordingStatus| is_left_behind(one);

@@ -88,11 +88,7 @@ impl TargetSource {
     }
 
     fn mistake(&self, line: Option<usize>, text: String) -> Mistake {
-        Mistake {
-            place: self.place.to_string(),
-            line,
-            text,
-        }
+        Mistake { place: self.place.to_string(), line, text }
     }
 }
 
@@ -114,9 +110,7 @@ pub(super) fn all(source: impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn download(url: &str) -> io::Result<Vec<u8>> {
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .build();
+    let config = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).build();
     let response = ureq::Agent::new_with_config(config).get(url).call();
     let response = response.map_err(io::Error::other)?;
     all(response.into_body().into_reader())
@@ -150,14 +144,8 @@ mod tests {
         let of_seven = [("app", "web"), ("zone", "b")].map(|(k, v)| (k.into(), v.into()));
         assert_eq!(guests[1].labels, of_seven.into());
         let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        assert!(
-            texts[0].starts_with("guests.json: group 1: expected a port"),
-            "{texts:?}"
-        );
-        assert!(
-            texts[1].starts_with("guests.json: group 2: missing field `targets`"),
-            "{texts:?}"
-        );
+        assert!(texts[0].starts_with("guests.json: group 1: expected a port"), "{texts:?}");
+        assert!(texts[1].starts_with("guests.json: group 2: missing field `targets`"), "{texts:?}");
     }
 
     #[test]

@@ -75,10 +75,7 @@ impl Tls {
 impl Files {
     fn read(chain: &Path, key: &Path) -> Result<Files, TlsError> {
         let read = |path: &Path| fs::read(path).map_err(|error| unusable(path, error));
-        Ok(Files {
-            chain: read(chain)?,
-            key: Zeroizing::new(read(key)?),
-        })
+        Ok(Files { chain: read(chain)?, key: Zeroizing::new(read(key)?) })
     }
 
     fn acceptor(&self, chain: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
@@ -98,8 +95,5 @@ impl Files {
 }
 
 fn unusable(path: &Path, problem: impl ToString) -> TlsError {
-    TlsError::File {
-        path: path.into(),
-        problem: problem.to_string(),
-    }
+    TlsError::File { path: path.into(), problem: problem.to_string() }
 }

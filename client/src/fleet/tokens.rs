@@ -71,7 +71,8 @@ pub(super) struct Tokens {
 pub(crate) enum TokenError {
     #[error("cannot read the tokens in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{}:{line}: expected a token of at least {MIN_LENGTH} printable ASCII characters without spaces", path.display())]
+    #[error("{}:{line}: expected a token of at least {MIN_LENGTH} printable ASCII characters \
+             without spaces", path.display())]
     Token { path: PathBuf, line: usize },
     #[error("{} contains no token: expected one a line", path.display())]
     Empty { path: PathBuf },
@@ -91,10 +92,7 @@ impl Tokens {
 
     fn add(&mut self, right: Right, path: &Path) -> Result<(), TokenError> {
         let text = fs::read_to_string(path).map(Zeroizing::new);
-        let text = text.map_err(|source| TokenError::Read {
-            path: path.into(),
-            source,
-        })?;
+        let text = text.map_err(|source| TokenError::Read { path: path.into(), source })?;
         let before = self.known.len();
         for (at, line) in text.lines().enumerate() {
             let token = line.trim();
@@ -102,10 +100,7 @@ impl Tokens {
                 continue;
             }
             if token.len() < MIN_LENGTH || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(TokenError::Token {
-                    path: path.into(),
-                    line: at + 1,
-                });
+                return Err(TokenError::Token { path: path.into(), line: at + 1 });
             }
             self.known.push((right, digest(token.as_bytes())));
         }
@@ -151,9 +146,7 @@ mod tests {
     use super::*;
 
     fn with(value: &str) -> HeaderMap {
-        [(header::AUTHORIZATION, value.parse().unwrap())]
-            .into_iter()
-            .collect()
+        [(header::AUTHORIZATION, value.parse().unwrap())].into_iter().collect()
     }
 
     #[test]
@@ -163,21 +156,9 @@ mod tests {
         fs::write(&view, "# who looks\n0123456789abcdef\n").unwrap();
         fs::write(&control, "fedcba9876543210\n").unwrap();
         let tokens = Tokens::read(Some(&view), Some(&control)).unwrap();
-        assert_eq!(
-            tokens.right(&with("Bearer 0123456789abcdef")),
-            Some(Right::View)
-        );
-        assert_eq!(
-            tokens.right(&with("bearer fedcba9876543210")),
-            Some(Right::Control)
-        );
-        for wrong in [
-            "",
-            "Bearer",
-            "Bearer ",
-            "Basic 0123456789abcdef",
-            "Bearer 0123456789abcde",
-        ] {
+        assert_eq!(tokens.right(&with("Bearer 0123456789abcdef")), Some(Right::View));
+        assert_eq!(tokens.right(&with("bearer fedcba9876543210")), Some(Right::Control));
+        for wrong in ["", "Bearer", "Bearer ", "Basic 0123456789abcdef", "Bearer 0123456789abcde"] {
             assert_eq!(tokens.right(&with(wrong)), None, "{wrong}");
         }
         assert_eq!(tokens.right(&HeaderMap::new()), None);
@@ -209,10 +190,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         fs::write(&path, "# none\n").unwrap();
-        assert!(matches!(
-            Tokens::read(None, Some(&path)),
-            Err(TokenError::Empty { .. })
-        ));
+        assert!(matches!(Tokens::read(None, Some(&path)), Err(TokenError::Empty { .. })));
         fs::write(&path, "\nshort\n").unwrap();
         let error = Tokens::read(Some(&path), None).unwrap_err();
         assert!(matches!(error, TokenError::Token { line: 2, .. }));

@@ -46,19 +46,23 @@ impl fmt::Display for Role {
 pub enum KeyFileError {
     #[error("cannot read the key file {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("the key file {} is not a regular file, so its permissions do not protect the key", path.display())]
+    #[error("the key file {} is not a regular file, so its permissions do not protect the \
+             key", path.display())]
     NotAFile { path: PathBuf },
     #[error(
-        "other users can access the key file {} (mode {mode:04o}): run `chmod 600 {}`, and replace the key if \
+        "other users can access the key file {} (mode {mode:04o}): run `chmod 600 {}`, and replace \
+         the key if \
          this machine has other users",
         path.display(),
         path.display()
     )]
     Exposed { path: PathBuf, mode: u32 },
-    #[error("the key file {} is longer than {MAX_BYTES} bytes, so it is not a key file", path.display())]
+    #[error("the key file {} is longer than {MAX_BYTES} bytes, so it is not a key \
+             file", path.display())]
     TooLong { path: PathBuf },
     #[error(
-        "the key file {} contains no key: expected a line with `unikprof-key-1:` and 64 hexadecimal digits, as written by \
+        "the key file {} contains no key: expected a line with `unikprof-key-1:` and 64 \
+         hexadecimal digits, as written by \
          `unikprof-client keygen`",
         path.display()
     )]
@@ -69,13 +73,10 @@ pub enum KeyFileError {
     )]
     Several { path: PathBuf, line: usize },
     #[error("line {line} of the key file {} is invalid: {source}", path.display())]
-    Format {
-        path: PathBuf,
-        line: usize,
-        source: KeyFormatError,
-    },
+    Format { path: PathBuf, line: usize, source: KeyFormatError },
     #[error(
-        "{} already exists. Keys are not overwritten, because clients would be locked out: choose another name, \
+        "{} already exists. Keys are not overwritten, because clients would be locked out: choose \
+         another name, \
          or move the old file away",
         path.display()
     )]
@@ -97,10 +98,7 @@ impl KeyFileError {
 impl Key {
     /// Reads a key file: one line with the key, and lines that are empty or begin with `#`.
     pub fn read(path: &Path) -> Result<Key, KeyFileError> {
-        let failed = |source| KeyFileError::Read {
-            path: path.into(),
-            source,
-        };
+        let failed = |source| KeyFileError::Read { path: path.into(), source };
         // Opening a pipe would wait for its other end.
         if !fs::metadata(path).map_err(failed)?.is_file() {
             return Err(KeyFileError::NotAFile { path: path.into() });
@@ -120,10 +118,7 @@ impl Key {
     pub fn write_new(&self, path: &Path, role: Role) -> Result<(), KeyFileError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.into() },
-            _ => KeyFileError::Write {
-                path: path.into(),
-                source,
-            },
+            _ => KeyFileError::Write { path: path.into(), source },
         };
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -131,9 +126,7 @@ impl Key {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path).map_err(failed)?;
         let contents = self.file_text(role, Timestamp::now());
-        let written = file
-            .write_all(contents.as_bytes())
-            .and_then(|()| file.sync_all());
+        let written = file.write_all(contents.as_bytes()).and_then(|()| file.sync_all());
         written.map_err(|source| {
             // Half a key is none.
             let _ = fs::remove_file(path);
@@ -165,10 +158,7 @@ fn check(path: &Path, found: &Metadata) -> Result<(), KeyFileError> {
     {
         let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o7777;
         if mode & OTHERS != 0 {
-            return Err(KeyFileError::Exposed {
-                path: path.into(),
-                mode,
-            });
+            return Err(KeyFileError::Exposed { path: path.into(), mode });
         }
     }
     Ok(())
@@ -201,10 +191,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Key, KeyFileError> {
             source,
         })?;
         if key.replace(found).is_some() {
-            return Err(KeyFileError::Several {
-                path: path.into(),
-                line: at + 1,
-            });
+            return Err(KeyFileError::Several { path: path.into(), line: at + 1 });
         }
     }
     key.ok_or_else(|| KeyFileError::Empty { path: path.into() })

@@ -52,8 +52,9 @@ struct Site {
 
 /// The sampled allocations of a site that are held at any of these times, in seconds.
 ///
-/// Every byte is sampled independently, so sampled allocations of one size come as every `1/p`-th on average, independently.
-/// Only those are made that can be held at one of the times: of what lives for a second, none that was made a minute before.
+/// Every byte is sampled independently, so sampled allocations of one size come as every `1/p`-th
+/// on average, independently. Only those are made that can be held at one of the times: of what
+/// lives for a second, none that was made a minute before.
 fn sampled(site: &Site, interval_bytes: u64, times: &[f64], random: &mut Rng) -> Vec<(f64, f64)> {
     let p = crate::profile::sampling_probability(site.size, interval_bytes);
     let end = *times.last().unwrap();
@@ -129,10 +130,7 @@ fn held(
     let times = dump_times(seconds);
     let mut held: Vec<Held> = times
         .iter()
-        .map(|time| Held {
-            at_ns: (time * SECOND as f64) as u64,
-            samples: Vec::new(),
-        })
+        .map(|time| Held { at_ns: (time * SECOND as f64) as u64, samples: Vec::new() })
         .collect();
     for (site, node) in sites.iter().zip(nodes) {
         for (born, dies) in sampled(site, interval_bytes, &times, &mut random) {
@@ -162,18 +160,11 @@ fn dump_times(seconds: f64) -> Vec<f64> {
 fn honest(bytes_per_second: f64, minutes: f64) -> Vec<Site> {
     let mut sites = Vec::new();
     let mut add = |part: f64, size, life, when| {
-        sites.push(Site {
-            bytes_per_second: bytes_per_second * part,
-            size,
-            life,
-            when,
-        });
+        sites.push(Site { bytes_per_second: bytes_per_second * part, size, life, when });
     };
-    for (at, size) in [
-        24, 48, 64, 100, 160, 256, 300, 512, 800, 1_024, 1_500, 2_048, 3_000,
-    ]
-    .into_iter()
-    .enumerate()
+    for (at, size) in [24, 48, 64, 100, 160, 256, 300, 512, 800, 1_024, 1_500, 2_048, 3_000]
+        .into_iter()
+        .enumerate()
     {
         let mean = 0.0005 * 1.8_f64.powi(at as i32);
         add(0.05, size, Life::Mean(mean), When::Steady);
@@ -183,25 +174,16 @@ fn honest(bytes_per_second: f64, minutes: f64) -> Vec<Site> {
     add(0.05, 2_000, Life::Mean(2.0), When::Waves(30.0));
     // Connections that live for a while, with their buffers.
     add(0.02, 4_000, Life::Mean(minutes * 6.0), When::Batches(10.0));
-    add(
-        0.02,
-        1_000,
-        Life::Mean(minutes * 4.0),
-        When::Waves(minutes * 20.0),
-    );
+    add(0.02, 1_000, Life::Mean(minutes * 4.0), When::Waves(minutes * 20.0));
     // A cache of a fixed size, and what a start or a load leaves.
     add(0.02, 3_000, Life::Fixed(minutes * 12.0), When::Steady);
-    add(
-        0.05,
-        5_000,
-        Life::Forever,
-        When::Within(minutes * 20.0, minutes * 0.5),
-    );
+    add(0.05, 5_000, Life::Forever, When::Within(minutes * 20.0, minutes * 0.5));
     add(0.01, 700, Life::Forever, When::Within(0.0, minutes * 12.0));
     sites
 }
 
-/// How many of the seeds show the leak, of its true growth in how many the interval holds, and what else is shown.
+/// How many of the seeds show the leak, of its true growth in how many the interval holds, and what
+/// else is shown.
 fn look(leak: Option<Site>, bytes_per_second: f64, interval_bytes: u64, seconds: f64) -> [u64; 3] {
     let mut sites = honest(bytes_per_second, seconds / 60.0);
     sites.extend(leak);
@@ -231,20 +213,13 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// 1 KiB a second among 5 MiB, and 64 KiB among 50 MiB.
 #[test]
 fn a_leak_is_found_within_two_minutes() {
-    for (rate, size, traffic, interval_bytes) in [
-        (KIB, 256, 5.0 * MIB, 4 << 10),
-        (64.0 * KIB, 1_000, 50.0 * MIB, 128 << 10),
-    ] {
-        let leak = Site {
-            size,
-            ..kept(rate, When::Steady)
-        };
+    for (rate, size, traffic, interval_bytes) in
+        [(KIB, 256, 5.0 * MIB, 4 << 10), (64.0 * KIB, 1_000, 50.0 * MIB, 128 << 10)]
+    {
+        let leak = Site { size, ..kept(rate, When::Steady) };
         let [found, right, others] = look(Some(leak), traffic, interval_bytes, 120.0);
         assert!(found >= 195, "{size}: found in {found} of {SEEDS}");
-        assert!(
-            right >= found - 17,
-            "{size}: its growth is right in {right}"
-        );
+        assert!(right >= found - 17, "{size}: its growth is right in {right}");
         assert_eq!(others, 0, "{size}: shown although they do not leak");
     }
 }
@@ -253,14 +228,12 @@ fn a_leak_is_found_within_two_minutes() {
 fn nothing_is_shown_in_ten_minutes_of_honest_traffic() {
     for (traffic, interval_bytes) in [(5.0 * MIB, 4 << 10), (50.0 * MIB, 128 << 10)] {
         let [.., others] = look(None, traffic, interval_bytes, 600.0);
-        assert_eq!(
-            others, 0,
-            "shown although nothing leaks, at {interval_bytes}"
-        );
+        assert_eq!(others, 0, "shown although nothing leaks, at {interval_bytes}");
     }
 }
 
-/// Loads that rise while they are looked at, lives as long as a good part of the time, and large batches.
+/// Loads that rise while they are looked at, lives as long as a good part of the time, and large
+/// batches.
 #[test]
 fn what_lives_for_a_while_or_rises_is_not_shown() {
     const LENGTH: f64 = 600.0;
@@ -268,16 +241,8 @@ fn what_lives_for_a_while_or_rises_is_not_shown() {
     let loads = [
         ("a life of a tenth", Life::Mean(0.1), When::Steady),
         ("a life of a third", Life::Mean(0.3), When::Steady),
-        (
-            "a wave of twice the time",
-            Life::Mean(0.1),
-            When::Waves(2.0 * LENGTH),
-        ),
-        (
-            "a wave of four times the time",
-            Life::Mean(0.05),
-            When::Waves(4.0 * LENGTH),
-        ),
+        ("a wave of twice the time", Life::Mean(0.1), When::Waves(2.0 * LENGTH)),
+        ("a wave of four times the time", Life::Mean(0.05), When::Waves(4.0 * LENGTH)),
         ("a wave of the time", Life::Mean(0.2), When::Waves(LENGTH)),
         ("batches of 100", Life::Mean(0.1), When::Batches(100.0)),
         ("batches of 1,000", Life::Mean(0.1), When::Batches(1_000.0)),
@@ -290,12 +255,7 @@ fn what_lives_for_a_while_or_rises_is_not_shown() {
                 Life::Fixed(part) => Life::Fixed(part * LENGTH),
                 Life::Forever => life,
             };
-            let site = Site {
-                bytes_per_second,
-                size: 1_000,
-                life,
-                when,
-            };
+            let site = Site { bytes_per_second, size: 1_000, life, when };
             let nodes = nodes(1);
             let shown: usize = (0..RUNS)
                 .map(|seed| {
@@ -310,15 +270,11 @@ fn what_lives_for_a_while_or_rises_is_not_shown() {
 
 /// What a stack never frees.
 fn kept(bytes_per_second: f64, when: When) -> Site {
-    Site {
-        bytes_per_second,
-        size: 256,
-        life: Life::Forever,
-        when,
-    }
+    Site { bytes_per_second, size: 256, life: Life::Forever, when }
 }
 
-/// How many of the seeds show a stack that allocates in these ways, and the rules that rejected it with others.
+/// How many of the seeds show a stack that allocates in these ways, and the rules that rejected it
+/// with others.
 fn look_at(sites: [Site; 2], seconds: f64, seeds: u64) -> (usize, Vec<Rule>) {
     let [node] = nodes(1)[..] else {
         unreachable!("one was asked for");
@@ -333,7 +289,8 @@ fn look_at(sites: [Site; 2], seconds: f64, seeds: u64) -> (usize, Vec<Rule>) {
     (found, rules)
 }
 
-/// A leak that slows down or speeds up is a leak, and the more samples there are, the better it is told.
+/// A leak that slows down or speeds up is a leak, and the more samples there are, the better it is
+/// told.
 #[test]
 fn a_leak_whose_rate_falls_to_three_quarters_or_rises_is_found() {
     const LENGTH: f64 = 120.0;
@@ -346,16 +303,14 @@ fn a_leak_whose_rate_falls_to_three_quarters_or_rises_is_found() {
                 let more = kept(0.25 * bytes_per_second, more);
                 let (found, rules) = look_at([steady, more], LENGTH, RUNS);
                 let when = more.when;
-                assert!(
-                    found >= 45,
-                    "{when:?} at {bytes_per_second}: {found}, {rules:?}"
-                );
+                assert!(found >= 45, "{when:?} at {bytes_per_second}: {found}, {rules:?}");
             }
         }
     }
 }
 
-/// With enough samples any change of the rate is more than chance: the growth is that of the whole time all the same.
+/// With enough samples any change of the rate is more than chance: the growth is that of the whole
+/// time all the same.
 #[test]
 fn growth_is_that_of_the_whole_time_though_the_guest_runs_faster_later() {
     const LENGTH: f64 = 60.0;
@@ -378,7 +333,8 @@ fn growth_is_that_of_the_whole_time_though_the_guest_runs_faster_later() {
     }
 }
 
-/// Guards against a leak that is hidden by what the same stack frees: it thins out too little to be cut at first.
+/// Guards against a leak that is hidden by what the same stack frees: it thins out too little to be
+/// cut at first.
 #[test]
 fn a_leak_on_a_stack_that_frees_most_is_found() {
     const LENGTH: f64 = 60.0;
@@ -386,10 +342,7 @@ fn a_leak_on_a_stack_that_frees_most_is_found() {
     let nodes = [nodes(1)[0]; 2];
     let sites = [
         kept(RATE, When::Steady),
-        Site {
-            life: Life::Mean(LENGTH / 8.0),
-            ..kept(3.0 * RATE, When::Steady)
-        },
+        Site { life: Life::Mean(LENGTH / 8.0), ..kept(3.0 * RATE, When::Steady) },
     ];
     let found = |seed: &u64| {
         let held = held(&sites, &nodes, 4 << 10, LENGTH, *seed);
@@ -418,19 +371,15 @@ fn what_fills_up_is_not_shown() {
     }
 }
 
-/// Guards a stack with few samples: the absence of births in a whole half tells that it has stopped.
+/// Guards a stack with few samples: the absence of births in a whole half tells that it has
+/// stopped.
 #[test]
 fn what_stopped_at_half_the_time_is_not_shown_with_few_samples() {
     let node = nodes(1)[0];
     for births in LEAST as u64..=30 {
         // Up to half of the time without the age, which is 112.5 s.
         let born = (1..=births).map(|number| number * 56 * SECOND / births);
-        let samples = born.map(|born_ns| LiveSample {
-            node,
-            vcpu: 0,
-            size: 16 << 10,
-            born_ns,
-        });
+        let samples = born.map(|born_ns| LiveSample { node, vcpu: 0, size: 16 << 10, born_ns });
         let samples: Vec<LiveSample> = samples.collect();
         let held = dump_times(120.0).into_iter().map(|time| {
             let at_ns = (time * SECOND as f64) as u64;
@@ -447,19 +396,10 @@ fn what_stopped_at_half_the_time_is_not_shown_with_few_samples() {
 #[test]
 fn a_leak_in_a_stack_that_also_serves_is_found() {
     let node = nodes(1)[0];
-    let serves = |life| Site {
-        bytes_per_second: 64.0 * KIB,
-        size: 256,
-        life,
-        when: When::Steady,
-    };
+    let serves = |life| Site { bytes_per_second: 64.0 * KIB, size: 256, life, when: When::Steady };
     let mut found = 0;
     for seed in 0..SEEDS {
-        let sites = [
-            serves(Life::Mean(0.5)),
-            serves(Life::Mean(8.0)),
-            serves(Life::Forever),
-        ];
+        let sites = [serves(Life::Mean(0.5)), serves(Life::Mean(8.0)), serves(Life::Forever)];
         let held = held(&sites, &[node; 3], 16 << 10, 120.0, seed);
         found += find(&held, 0, None, 16 << 10).unwrap().growing.len();
     }
@@ -483,25 +423,14 @@ fn chances_are_those_of_coins_and_boxes() {
 #[test]
 fn hostile_times_show_nothing_and_do_not_panic() {
     let node = nodes(1)[0];
-    let sample = |size, born_ns| LiveSample {
-        node,
-        vcpu: 0,
-        size,
-        born_ns,
-    };
+    let sample = |size, born_ns| LiveSample { node, vcpu: 0, size, born_ns };
     let held = |at_ns, samples| Held { at_ns, samples };
     assert_eq!(find(&[], 0, None, 1), None);
     assert_eq!(find(&[held(5, vec![])], 0, None, 1), None);
     assert_eq!(find(&[held(5, vec![]), held(5, vec![])], 0, None, 1), None);
     assert_eq!(find(&[held(6, vec![]), held(5, vec![])], 0, None, 1), None);
     let all: Vec<LiveSample> = (0..100).map(|_| sample(u64::MAX, u64::MAX)).collect();
-    let found = find(
-        &[held(0, all.clone()), held(u64::MAX, all)],
-        0,
-        Some(u64::MAX),
-        0,
-    )
-    .unwrap();
+    let found = find(&[held(0, all.clone()), held(u64::MAX, all)], 0, Some(u64::MAX), 0).unwrap();
     assert_eq!((found.stacks, found.growing), (0, vec![]));
 }
 
@@ -509,21 +438,10 @@ fn hostile_times_show_nothing_and_do_not_panic() {
 #[test]
 fn equal_allocations_are_counted() {
     let node = nodes(1)[0];
-    let sample = LiveSample {
-        node,
-        vcpu: 0,
-        size: 8,
-        born_ns: 1,
-    };
-    let held = |at_ns, count| Held {
-        at_ns,
-        samples: vec![sample; count],
-    };
+    let sample = LiveSample { node, vcpu: 0, size: 8, born_ns: 1 };
+    let held = |at_ns, count| Held { at_ns, samples: vec![sample; count] };
     let gone = gone_by_stack(&[held(10, 2), held(20, 3), held(30, 1)]);
-    let seen_at = |seen_ns| Gone {
-        born_ns: 1,
-        seen_ns,
-    };
+    let seen_at = |seen_ns| Gone { born_ns: 1, seen_ns };
     assert_eq!(gone[&node], [seen_at(20), seen_at(20)]);
     let gone = gone_by_stack(&[held(10, 3), held(20, 2), held(30, 1)]);
     assert_eq!(gone[&node], [seen_at(20), seen_at(10)]);

@@ -20,7 +20,8 @@ const LEAST_NAME: usize = 24;
 /// How many rejected stacks are shown.
 const REJECTED: usize = 5;
 
-/// Writes the stacks that grow, the first `top` of them, and the greatest of those that were rejected; 0: all.
+/// Writes the stacks that grow, the first `top` of them, and the greatest of those that were
+/// rejected; 0: all.
 pub(crate) fn write(
     growth: &Growth,
     symbolized: &Symbolized<'_>,
@@ -36,28 +37,20 @@ pub(crate) fn write(
         duration(length_ns),
         duration(growth.older_ns)
     )?;
-    let at_least = if growth.is_lower_bound {
-        "at least "
-    } else {
-        ""
-    };
-    writeln!(
-        out,
-        "held       {at_least}{before} at its beginning, {at_least}{after} at its end"
-    )?;
+    let at_least = if growth.is_lower_bound { "at least " } else { "" };
+    writeln!(out, "held       {at_least}{before} at its beginning, {at_least}{after} at its end")?;
     writeln!(
         out,
         "looked at  {} {} allocated since then what is still held",
         grouped(growth.stacks as u64),
-        if growth.stacks == 1 {
-            "stack that"
-        } else {
-            "stacks that"
-        }
+        if growth.stacks == 1 { "stack that" } else { "stacks that" }
     )?;
     if growth.growing.is_empty() {
         out.write_all(match growth.is_lower_bound {
-            true => b"\nnothing grows of what was followed, but samples of later allocations were dropped\n",
+            true => {
+                b"\nnothing grows of what was followed, but samples of later allocations were \
+                      dropped\n"
+            }
             false => b"\nnothing grows: what there is fluctuates, or is too little to tell\n",
         })?;
     }
@@ -69,11 +62,7 @@ pub(crate) fn write(
         write_one((at + 1, growing), growth, symbolized, columns, out)?;
     }
     if shown < growth.growing.len() {
-        writeln!(
-            out,
-            "\nand {} more; --top 0 shows all",
-            growth.growing.len() - shown
-        )?;
+        writeln!(out, "\nand {} more; --top 0 shows all", growth.growing.len() - shown)?;
     }
     write_rejected(growth, symbolized, top, out)
 }
@@ -94,7 +83,8 @@ fn write_rejected(
     if growth.is_lower_bound && all.iter().any(by_births) {
         writeln!(
             out,
-            "(one that came at a few moments or fell may still grow: samples of later allocations were dropped)"
+            "(one that came at a few moments or fell may still grow: samples of later allocations \
+             were dropped)"
         )?;
     }
     let shown = match top {
@@ -128,13 +118,12 @@ fn write_rejected(
     Ok(())
 }
 
-/// Whether a function is one of Rust's own libraries, by which most stacks allocate: a short line has no room for it.
+/// Whether a function is one of Rust's own libraries, by which most stacks allocate: a short line
+/// has no room for it.
 fn is_librarys(name: &str) -> bool {
     let path = name.trim_start_matches(['<', '&']);
     let path = path.strip_prefix("dyn ").unwrap_or(path);
-    ["alloc::", "core::", "std::"]
-        .iter()
-        .any(|it| path.starts_with(it))
+    ["alloc::", "core::", "std::"].iter().any(|it| path.starts_with(it))
         || path.len() < name.len() && path.contains(" as alloc::")
 }
 
@@ -162,7 +151,8 @@ fn write_one(
     )?;
     writeln!(
         out,
-        "   evidence: {} samples older than {} stay, {} went; chance explains this in one of {} looks",
+        "   evidence: {} samples older than {} stay, {} went; chance explains this in one of {} \
+         looks",
         grouped(growing.amounts.samples),
         duration(growing.older_ns),
         grouped(growing.gone),
@@ -171,13 +161,15 @@ fn write_one(
     if growing.older_ns > growth.older_ns {
         writeln!(
             out,
-            "   younger ones thin out and are not counted: the growth is that of the time before them"
+            "   younger ones thin out and are not counted: the growth is that of the time before \
+             them"
         )?;
     }
     write_stack(&frames(growing.node, symbolized), columns, out)
 }
 
-/// Writes the functions of a stack in lines of so many columns; runs of the library's functions are one line.
+/// Writes the functions of a stack in lines of so many columns; runs of the library's functions are
+/// one line.
 fn write_stack(
     frames: &[(String, Option<String>)],
     columns: usize,
@@ -218,9 +210,7 @@ fn frames(node: NodeId, symbolized: &Symbolized<'_>) -> Vec<(String, Option<Stri
         (name, place)
     };
     let frames = symbolized.profile().stack(node);
-    frames
-        .flat_map(|frame| symbolized.frame(frame).iter().map(named))
-        .collect()
+    frames.flat_map(|frame| symbolized.frame(frame).iter().map(named)).collect()
 }
 
 /// All of it for programs; sizes in bytes.
@@ -289,17 +279,11 @@ mod tests {
         let mut text = Vec::new();
         write_stack(&frames, 60, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 60),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(lines[0], "alloc::vec::Vec<T,A>::push  src/main.rs:7");
         assert!(lines[1].starts_with("guest::") && lines[1].ends_with("::leak  src/main.rs:7"));
-        assert_eq!(
-            lines[2..],
-            ["… 2 frames of Rust's libraries", "main  src/main.rs:7"]
-        );
+        assert_eq!(lines[2..], ["… 2 frames of Rust's libraries", "main  src/main.rs:7"]);
     }
 
     #[test]
@@ -312,11 +296,7 @@ mod tests {
         ] {
             assert!(is_librarys(name), "{name}");
         }
-        for name in [
-            "guest::alloc::take",
-            "<guest::Name as core::clone::Clone>::clone",
-            "malloc",
-        ] {
+        for name in ["guest::alloc::take", "<guest::Name as core::clone::Clone>::clone", "malloc"] {
             assert!(!is_librarys(name), "{name}");
         }
     }

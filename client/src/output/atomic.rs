@@ -54,10 +54,7 @@ pub struct OutputError {
 impl OutputError {
     /// Makes the system's error one of the file at `path`.
     pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> OutputError + use<'_> {
-        move |source| OutputError {
-            path: path.into(),
-            source,
-        }
+        move |source| OutputError { path: path.into(), source }
     }
 
     /// The program's exit code for it.
@@ -67,7 +64,8 @@ impl OutputError {
 }
 
 impl AtomicFile {
-    /// Begins a file with the permissions that the process gives to new files. Its directory must exist.
+    /// Begins a file with the permissions that the process gives to new files. Its directory must
+    /// exist.
     ///
     /// # Errors
     /// [`OutputError`], now rather than when the file is whole, where it cannot be written.
@@ -127,8 +125,8 @@ impl AtomicFile {
     /// written afterwards, and published again.
     ///
     /// # Errors
-    /// [`OutputError`]; the file still has its temporary name if it had it before, or its own if only the folder's list of
-    /// names could not be written to disk.
+    /// [`OutputError`]; the file still has its temporary name if it had it before, or its own if
+    /// only the folder's list of names could not be written to disk.
     pub fn publish(&mut self) -> Result<(), OutputError> {
         if self.is_device {
             return Ok(());
@@ -207,8 +205,8 @@ enum Access {
     Owner,
 }
 
-/// Creates an empty file that only its owner can read and write, in the directory of `path`, under the name of `path`
-/// with a random part and `suffix`. Dropping the result removes the file.
+/// Creates an empty file that only its owner can read and write, in the directory of `path`, under
+/// the name of `path` with a random part and `suffix`. Dropping the result removes the file.
 pub(crate) fn temporary_beside(path: &Path, suffix: &str) -> Result<TempPath, OutputError> {
     let created = create_beside(path, "", suffix, Access::Owner);
     Ok(created.map_err(OutputError::at(path))?.1)
@@ -239,8 +237,8 @@ fn create_beside(
     Ok(file.into_parts())
 }
 
-/// Deletes the files that killed processes have left under temporary names in a folder. No process may be writing files
-/// there.
+/// Deletes the files that killed processes have left under temporary names in a folder. No process
+/// may be writing files there.
 #[cfg(feature = "fleet")]
 pub(crate) fn remove_partial(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -266,10 +264,7 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     match File::open(path)?.sync_all() {
         // A file system without such an operation.
         Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
-            ) =>
+            if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
         {
             Ok(())
         }
@@ -351,12 +346,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("no/such/f");
         let error = AtomicFile::create(&missing).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("check that its directory exists"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("check that its directory exists"), "{error}");
         let error = AtomicFile::create(directory.path()).unwrap_err();
         assert!(error.to_string().contains("it is a directory"), "{error}");
         assert!(names(directory.path()).is_empty());
@@ -376,10 +366,7 @@ mod tests {
     #[test]
     fn a_link_stays_a_link() {
         let directory = tempfile::tempdir().unwrap();
-        let (link, target) = (
-            directory.path().join("link"),
-            directory.path().join("target"),
-        );
+        let (link, target) = (directory.path().join("link"), directory.path().join("target"));
         fs::write(&target, "old").unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
         let mut file = AtomicFile::create(&link).unwrap();

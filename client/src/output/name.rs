@@ -28,7 +28,8 @@ pub(crate) enum NamePatternError {
     #[error("the name of an output file is empty")]
     Empty,
     #[error(
-        "unknown placeholder `%{found}`: expected %t (time), %n (guest name), %r (recording name) or %% (percent \
+        "unknown placeholder `%{found}`: expected %t (time), %n (guest name), %r (recording name) \
+         or %% (percent \
          sign)"
     )]
     Placeholder { found: String },
@@ -92,13 +93,7 @@ fn file_name(told: &str, otherwise: &str) -> String {
     let name: String = told
         .chars()
         .take(LONGEST)
-        .map(|c| {
-            if c.is_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '_'
-            }
-        })
+        .map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' })
         .collect();
     match name.trim_start_matches('.') {
         "" => otherwise.into(),
@@ -123,15 +118,9 @@ mod tests {
 
     #[test]
     fn a_guest_cannot_choose_the_directory() {
-        assert_eq!(
-            expand("d/%r.svg", Some("../night shift")),
-            "d/_night_shift.svg"
-        );
+        assert_eq!(expand("d/%r.svg", Some("../night shift")), "d/_night_shift.svg");
         assert_eq!(expand("%r.svg", None), "recording.svg");
-        assert_eq!(
-            expand("d/%n.svg", Some("../../etc/passwd")),
-            "d/_.._etc_passwd.svg"
-        );
+        assert_eq!(expand("d/%n.svg", Some("../../etc/passwd")), "d/_.._etc_passwd.svg");
         assert_eq!(expand("%n.svg", Some("..")), "guest.svg");
         assert_eq!(expand("%n.svg", None), "guest.svg");
         assert_eq!(expand("%n.svg", Some(&"x".repeat(500))).len(), 64 + 4);
@@ -140,21 +129,10 @@ mod tests {
     #[test]
     fn only_the_known_placeholders_pass() {
         assert_eq!(expand("100%%", None), "100%");
-        assert_eq!(
-            expand("%n-%r-%t", Some("web-1")),
-            "web-1-web-1-19700101T000000Z"
-        );
+        assert_eq!(expand("%n-%r-%t", Some("web-1")), "web-1-web-1-19700101T000000Z");
         let parse = |text: &str| text.parse::<NamePattern>().unwrap_err();
-        assert_eq!(
-            parse("a%p"),
-            NamePatternError::Placeholder { found: "p".into() }
-        );
-        assert_eq!(
-            parse("a%"),
-            NamePatternError::Placeholder {
-                found: String::new()
-            }
-        );
+        assert_eq!(parse("a%p"), NamePatternError::Placeholder { found: "p".into() });
+        assert_eq!(parse("a%"), NamePatternError::Placeholder { found: String::new() });
         assert_eq!(parse(""), NamePatternError::Empty);
     }
 }

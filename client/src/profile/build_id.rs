@@ -84,29 +84,11 @@ mod tests {
         let id: BuildId = "c0ffee01".parse().unwrap();
         assert_eq!(id.as_bytes(), [0xc0, 0xff, 0xee, 0x01]);
         assert_eq!(id.to_string(), "c0ffee01");
-        assert_eq!(
-            "".parse::<BuildId>(),
-            Err(BuildIdError::Length { found: 0 })
-        );
-        assert_eq!(
-            "abc".parse::<BuildId>(),
-            Err(BuildIdError::OddDigits { found: 3 })
-        );
-        assert_eq!(
-            "zz".parse::<BuildId>(),
-            Err(BuildIdError::Digit { found: 'z' })
-        );
-        assert_eq!(
-            "+1".parse::<BuildId>(),
-            Err(BuildIdError::Digit { found: '+' })
-        );
-        assert_eq!(
-            "aé".parse::<BuildId>(),
-            Err(BuildIdError::Digit { found: 'é' })
-        );
-        assert_eq!(
-            "00".repeat(65).parse::<BuildId>(),
-            Err(BuildIdError::Length { found: 65 })
-        );
+        assert_eq!("".parse::<BuildId>(), Err(BuildIdError::Length { found: 0 }));
+        assert_eq!("abc".parse::<BuildId>(), Err(BuildIdError::OddDigits { found: 3 }));
+        assert_eq!("zz".parse::<BuildId>(), Err(BuildIdError::Digit { found: 'z' }));
+        assert_eq!("+1".parse::<BuildId>(), Err(BuildIdError::Digit { found: '+' }));
+        assert_eq!("aé".parse::<BuildId>(), Err(BuildIdError::Digit { found: 'é' }));
+        assert_eq!("00".repeat(65).parse::<BuildId>(), Err(BuildIdError::Length { found: 65 }));
     }
 }

@@ -26,7 +26,8 @@ pub struct ProfileBuilder {
 }
 
 impl Profile {
-    /// A profile of the same guest with a sample at each of these addresses, to look up their names.
+    /// A profile of the same guest with a sample at each of these addresses, to look up their
+    /// names.
     pub(crate) fn at_addresses(
         &self,
         addresses: impl Iterator<Item = u64>,
@@ -52,8 +53,8 @@ impl ProfileBuilder {
         ProfileBuilder::default()
     }
 
-    /// Counts a stack, its frames leaf first. The counts of equal stacks add up. A stack without frames counts as
-    /// [`SpecialFrame::UnknownCode`], so every sample is in every report.
+    /// Counts a stack, its frames leaf first. The counts of equal stacks add up. A stack without
+    /// frames counts as [`SpecialFrame::UnknownCode`], so every sample is in every report.
     pub fn add_stack(
         &mut self,
         vcpu: u32,
@@ -61,11 +62,7 @@ impl ProfileBuilder {
         leaf_first: &[Frame],
     ) -> Result<(), TooManyStacks> {
         let unknown = [Frame::Special(SpecialFrame::UnknownCode)];
-        let leaf_first = if leaf_first.is_empty() {
-            &unknown
-        } else {
-            leaf_first
-        };
+        let leaf_first = if leaf_first.is_empty() { &unknown } else { leaf_first };
         let root_first = leaf_first.iter().rev();
         let shared = root_first
             .clone()
@@ -91,12 +88,7 @@ impl ProfileBuilder {
 
     /// Counts a stack that [`ProfileBuilder::step`] made.
     pub(crate) fn count(&mut self, vcpu: u32, node: NodeId, count: u64) {
-        self.samples.push(Sample {
-            node,
-            vcpu,
-            span: None,
-            count,
-        });
+        self.samples.push(Sample { node, vcpu, span: None, count });
     }
 
     /// Counts sampled allocations of a stack that [`ProfileBuilder::step`] made.
@@ -199,34 +191,24 @@ mod tests {
         builder.add_stack(0, 0, &[Frame::leaf(9)]).unwrap();
         builder.add_stack(0, 3, &stack).unwrap();
         let profile = builder.finish();
-        let found: Vec<_> = profile
-            .samples()
-            .iter()
-            .map(|s| (s.vcpu, s.count))
-            .collect();
+        let found: Vec<_> = profile.samples().iter().map(|s| (s.vcpu, s.count)).collect();
         assert_eq!(found, [(0, 5), (1, 1)]);
-        let frames: Vec<Frame> = profile
-            .stack(profile.samples()[0].node)
-            .map(|id| profile.frame(id))
-            .collect();
+        let frames: Vec<Frame> =
+            profile.stack(profile.samples()[0].node).map(|id| profile.frame(id)).collect();
         assert_eq!(frames, stack);
     }
 
     #[test]
     fn a_pc_and_a_return_address_of_equal_value_stay_apart() {
         let mut builder = ProfileBuilder::new();
-        builder
-            .add_stack(0, 1, &[Frame::leaf(7), Frame::caller(7)])
-            .unwrap();
+        builder.add_stack(0, 1, &[Frame::leaf(7), Frame::caller(7)]).unwrap();
         assert_eq!(builder.finish().frames().len(), 2);
     }
 
     #[test]
     fn a_tree_and_whole_stacks_meet_in_the_same_nodes() {
         let mut builder = ProfileBuilder::new();
-        builder
-            .add_stack(0, 2, &[Frame::leaf(1), Frame::caller(2)])
-            .unwrap();
+        builder.add_stack(0, 2, &[Frame::leaf(1), Frame::caller(2)]).unwrap();
         let outer = builder.step(NodeId::ROOT, Frame::caller(2)).unwrap();
         let inner = builder.step(outer, Frame::leaf(1)).unwrap();
         builder.count(0, inner, 3);
@@ -240,22 +222,13 @@ mod tests {
     #[test]
     fn a_shared_prefix_is_not_mistaken_for_the_whole_stack() {
         let mut builder = ProfileBuilder::new();
-        builder
-            .add_stack(0, 1, &[Frame::leaf(3), Frame::caller(2), Frame::caller(1)])
-            .unwrap();
-        builder
-            .add_stack(0, 1, &[Frame::caller(2), Frame::caller(1)])
-            .unwrap();
+        builder.add_stack(0, 1, &[Frame::leaf(3), Frame::caller(2), Frame::caller(1)]).unwrap();
+        builder.add_stack(0, 1, &[Frame::caller(2), Frame::caller(1)]).unwrap();
         builder.add_stack(0, 1, &[]).unwrap();
-        builder
-            .add_stack(0, 1, &[Frame::leaf(4), Frame::caller(2), Frame::caller(1)])
-            .unwrap();
+        builder.add_stack(0, 1, &[Frame::leaf(4), Frame::caller(2), Frame::caller(1)]).unwrap();
         let profile = builder.finish();
-        let depths: Vec<usize> = profile
-            .samples()
-            .iter()
-            .map(|s| profile.stack(s.node).count())
-            .collect();
+        let depths: Vec<usize> =
+            profile.samples().iter().map(|s| profile.stack(s.node).count()).collect();
         assert_eq!(depths, [2, 3, 1, 3]);
         assert_eq!(profile.tree().len(), 6);
     }

@@ -6,19 +6,20 @@ use unikprof_proto::message;
 
 /// The outcomes of the sampling timer's deliveries, and blocked time.
 ///
-/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`, `aged`,
-/// `overflow`, `lost`, `masked` and `idle`, and each recorded or aged one in exactly one of `by_table`,
-/// `by_bytes` and `by_frame_pointer`.
+/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`,
+/// `aged`, `overflow`, `lost`, `masked` and `idle`, and each recorded or aged one in exactly one of
+/// `by_table`, `by_bytes` and `by_frame_pointer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
-    /// Sampled time ÷ period − ticks: noise around zero in a sound recording. `None` if nothing is sampled. This
-    /// check is independent; all others agree by construction.
+    /// Sampled time ÷ period − ticks: noise around zero in a sound recording. `None` if nothing is
+    /// sampled. This check is independent; all others agree by construction.
     pub missing: Option<i64>,
     /// Deliveries whose target was reached.
     pub ticks: u64,
     /// Walked and counted in a stack.
     pub recorded: u64,
-    /// Walked and counted in a stack that the agent gave up before it was fetched, because memory ran short.
+    /// Walked and counted in a stack that the agent gave up before it was fetched, because memory
+    /// ran short.
     pub aged: u64,
     /// The table of stacks was full.
     pub overflow: u64,
@@ -49,8 +50,8 @@ pub struct Counters {
     pub blocks: u64,
     /// Blocked time counted in stacks, in the mode's [unit](super::Mode::unit).
     pub blocked: u64,
-    /// Blocked time that is in no stack, in the same unit: the table was full, or the guest supplied no registers
-    /// when it blocked.
+    /// Blocked time that is in no stack, in the same unit: the table was full, or the guest
+    /// supplied no registers when it blocked.
     pub blocked_overflow: u64,
     /// Blocked time in stacks that the agent gave up before they were fetched, in the same unit.
     pub blocked_aged: u64,
@@ -61,18 +62,12 @@ impl Counters {
     pub fn check(&self) -> Result<(), CountersDisagree> {
         let found = sum(&self.outcomes().map(|(_, count)| count));
         if found != u128::from(self.ticks) {
-            return Err(CountersDisagree::Ticks {
-                ticks: self.ticks,
-                sum: found,
-            });
+            return Err(CountersDisagree::Ticks { ticks: self.ticks, sum: found });
         }
         let found = sum(&[self.by_table, self.by_bytes, self.by_frame_pointer]);
         let recorded = sum(&[self.recorded, self.aged]);
         if found != recorded {
-            return Err(CountersDisagree::Ways {
-                recorded,
-                sum: found,
-            });
+            return Err(CountersDisagree::Ways { recorded, sum: found });
         }
         Ok(())
     }
@@ -88,7 +83,8 @@ impl Counters {
         self.recorded.saturating_add(self.aged)
     }
 
-    /// What became of the ticks: the outcomes' names and counts, whose sum is [`ticks`](Self::ticks).
+    /// What became of the ticks: the outcomes' names and counts, whose sum is
+    /// [`ticks`](Self::ticks).
     pub(crate) fn outcomes(&self) -> [(&'static str, u64); 6] {
         [
             ("recorded", self.recorded),
@@ -102,13 +98,12 @@ impl Counters {
 
     /// What became of the ticks, in words.
     pub(crate) fn equation(&self) -> String {
-        let outcomes = self
-            .outcomes()
-            .map(|(outcome, count)| format!("{outcome} {count}"));
+        let outcomes = self.outcomes().map(|(outcome, count)| format!("{outcome} {count}"));
         format!("{} = {}", self.ticks, outcomes.join(" + "))
     }
 
-    /// Samples and blocked time that the agent dropped before they were fetched, in the mode's unit.
+    /// Samples and blocked time that the agent dropped before they were fetched, in the mode's
+    /// unit.
     pub(crate) fn aged_in_all(&self) -> u64 {
         self.aged.saturating_add(self.blocked_aged)
     }
@@ -149,7 +144,8 @@ macro_rules! with_each {
 }
 
 with_each! {
-    ticks recorded aged overflow lost masked idle early late truncated broken by_table by_bytes by_frame_pointer mixed
+    ticks recorded aged overflow lost masked idle early late truncated broken
+    by_table by_bytes by_frame_pointer mixed
     blocks blocked blocked_overflow blocked_aged
 }
 
@@ -161,12 +157,14 @@ fn sum(parts: &[u64]) -> u128 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CountersDisagree {
     #[error(
-        "the accounting does not add up: {ticks} ticks, but recorded + aged + overflow + lost + masked + \
+        "the accounting does not add up: {ticks} ticks, but recorded + aged + overflow + lost + \
+         masked + \
          idle = {sum}"
     )]
     Ticks { ticks: u64, sum: u128 },
     #[error(
-        "the accounting does not add up: {recorded} samples recorded or aged, but callers by table + by \
+        "the accounting does not add up: {recorded} samples recorded or aged, but callers by table \
+         + by \
          bytes + by frame pointer = {sum}"
     )]
     Ways { recorded: u128, sum: u128 },
@@ -193,30 +191,12 @@ mod tests {
     #[test]
     fn a_sum_that_is_off_by_one_is_told() {
         assert_eq!(whole().check(), Ok(()));
-        let one_more = Counters {
-            ticks: 22,
-            ..whole()
-        };
-        assert_eq!(
-            one_more.check(),
-            Err(CountersDisagree::Ticks { ticks: 22, sum: 21 })
-        );
-        let two_ways = Counters {
-            by_table: 1,
-            ..whole()
-        };
-        assert_eq!(
-            two_ways.check(),
-            Err(CountersDisagree::Ways {
-                recorded: 7,
-                sum: 8
-            })
-        );
+        let one_more = Counters { ticks: 22, ..whole() };
+        assert_eq!(one_more.check(), Err(CountersDisagree::Ticks { ticks: 22, sum: 21 }));
+        let two_ways = Counters { by_table: 1, ..whole() };
+        assert_eq!(two_ways.check(), Err(CountersDisagree::Ways { recorded: 7, sum: 8 }));
         // Early deliveries are outside the sum.
-        let early = Counters {
-            early: 100,
-            ..whole()
-        };
+        let early = Counters { early: 100, ..whole() };
         assert_eq!(early.check(), Ok(()));
     }
 
@@ -241,10 +221,7 @@ mod tests {
     /// A vCPU that cannot tell must not hide what another tells.
     #[test]
     fn what_is_missing_on_one_vcpu_is_not_lost_in_the_sum() {
-        let of = |missing| Counters {
-            missing,
-            ..Counters::default()
-        };
+        let of = |missing| Counters { missing, ..Counters::default() };
         assert_eq!(of(None).plus(&of(Some(-3))).missing, Some(-3));
         assert_eq!(of(Some(5)).plus(&of(Some(-3))).missing, Some(2));
         assert_eq!(of(None).plus(&of(None)).missing, None);

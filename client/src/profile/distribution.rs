@@ -37,10 +37,7 @@ impl Distribution {
             }
             counts.push((bucket, count));
         }
-        Some(Distribution {
-            counts,
-            max: histogram.max,
-        })
+        Some(Distribution { counts, max: histogram.max })
     }
 
     /// A distribution of these values, each with its count.
@@ -67,14 +64,10 @@ impl Distribution {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// A value that at least this percentage of the values does not exceed: the end of its bucket. Zero if there
-    /// are no values.
+    /// A value that at least this percentage of the values does not exceed: the end of its bucket.
+    /// Zero if there are no values.
     pub(crate) fn percentile(&self, percent: u64) -> u64 {
-        let total: u128 = self
-            .counts
-            .iter()
-            .map(|(_, count)| u128::from(*count))
-            .sum();
+        let total: u128 = self.counts.iter().map(|(_, count)| u128::from(*count)).sum();
         let wanted = (total * u128::from(percent)).div_ceil(100);
         let mut below = 0;
         for (bucket, count) in &self.counts {
@@ -96,26 +89,20 @@ impl Distribution {
                 Err(at) => counts.insert(at, (bucket, count)),
             }
         }
-        Distribution {
-            counts,
-            max: self.max.max(other.max),
-        }
+        Distribution { counts, max: self.max.max(other.max) }
     }
 
     /// The buckets that were hit.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = Bin> + '_ {
-        self.counts
-            .iter()
-            .filter(|(_, count)| *count != 0)
-            .map(|&(bucket, count)| Bin {
-                from: bucket_floor(bucket),
-                to: last_of(bucket),
-                count,
-            })
+        self.counts.iter().filter(|(_, count)| *count != 0).map(|&(bucket, count)| Bin {
+            from: bucket_floor(bucket),
+            to: last_of(bucket),
+            count,
+        })
     }
 
-    /// The values in coarse steps for display, each eight times as wide as the previous one, from the first
-    /// nonempty step to the last, including empty ones between.
+    /// The values in coarse steps for display, each eight times as wide as the previous one, from
+    /// the first nonempty step to the last, including empty ones between.
     pub(crate) fn coarse(&self) -> Vec<Bin> {
         // Three powers of two, four buckets each; the first eight buckets are 0 to 7.
         let step = |bucket: usize| bucket.saturating_sub(8) / 12 + usize::from(bucket >= 8);
@@ -126,9 +113,7 @@ impl Distribution {
         (step(*first)..=step(*last))
             .map(|at| Bin {
                 from: if at == 0 { 0 } else { 1 << (3 * at) },
-                to: 1_u64
-                    .checked_shl(3 * (at as u32 + 1))
-                    .map_or(u64::MAX, |end| end - 1),
+                to: 1_u64.checked_shl(3 * (at as u32 + 1)).map_or(u64::MAX, |end| end - 1),
                 count: hit()
                     .filter(|(bucket, _)| step(*bucket) == at)
                     .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
@@ -150,13 +135,7 @@ mod tests {
     use super::*;
 
     fn of(buckets: &[u8], max: u64) -> Option<Distribution> {
-        Distribution::of(&Histogram {
-            epoch: 0,
-            vcpu: 0,
-            kind: 0,
-            max,
-            buckets,
-        })
+        Distribution::of(&Histogram { epoch: 0, vcpu: 0, kind: 0, max, buckets })
     }
 
     #[test]

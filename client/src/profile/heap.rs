@@ -1,22 +1,25 @@
 //! Estimates from sampled allocations: bytes and objects, with intervals.
 //!
-//! The agent samples bytes at random, one in every `interval_bytes` on average (a Poisson process). An allocation is
-//! sampled if one of its bytes is; allocations of at least `interval_bytes` always are. So an allocation of `s` bytes is
-//! sampled with the probability
+//! The agent samples bytes at random, one in every `interval_bytes` on average (a Poisson process).
+//! An allocation is sampled if one of its bytes is; allocations of at least `interval_bytes` always
+//! are. So an allocation of `s` bytes is sampled with the probability
 //!
 //! ```text
 //! p(s) = 1 - exp(-s / interval_bytes)   below interval_bytes,   1 from there on
 //! ```
 //!
-//! independently of all others, and a sample stands for `s / p(s)` bytes and `1 / p(s)` objects. These sums are unbiased
-//! (D. G. Horvitz and D. J. Thompson, "A Generalization of Sampling Without Replacement From a Finite Universe", 1952), and
-//! their variance is estimated without bias by the sum of `w² · (1 - p)` over the samples.
+//! independently of all others, and a sample stands for `s / p(s)` bytes and `1 / p(s)` objects.
+//! These sums are unbiased (D. G. Horvitz and D. J. Thompson, "A Generalization of Sampling Without
+//! Replacement From a Finite Universe", 1952), and their variance is estimated without bias by the
+//! sum of `w² · (1 - p)` over the samples.
 //!
-//! Intervals of sums are those of M. P. Fay and E. J. Feuer, "Confidence intervals for directly standardized rates: a method
-//! based on the gamma distribution", 1997: exact for one weight, conservative for several, valid from the first sample on.
-//! Intervals of shares join those of the part and of the rest (G. Y. Zou and A. Donner, "Construction of confidence limits
-//! about effect measures: a general approach", 2008). Both take it that no size occurs so seldom in a stack that it was
-//! never sampled there, although it makes up much of the sum: that can be so of small objects, whose bytes are few.
+//! Intervals of sums are those of M. P. Fay and E. J. Feuer, "Confidence intervals for directly
+//! standardized rates: a method based on the gamma distribution", 1997: exact for one weight,
+//! conservative for several, valid from the first sample on. Intervals of shares join those of the
+//! part and of the rest (G. Y. Zou and A. Donner, "Construction of confidence limits about effect
+//! measures: a general approach", 2008). Both take it that no size occurs so seldom in a stack that
+//! it was never sampled there, although it makes up much of the sum: that can be so of small
+//! objects, whose bytes are few.
 
 use std::collections::HashMap;
 
@@ -41,7 +44,8 @@ pub enum Measure {
 pub(crate) struct Heap {
     /// By stack and vCPU. A profile's samples are these, rounded, in the measure that is shown.
     pub(crate) amounts: HashMap<(NodeId, u32), Amounts>,
-    /// In mode `live`: what was held at the end of each epoch, oldest first. The amounts are those of the last.
+    /// In mode `live`: what was held at the end of each epoch, oldest first. The amounts are those
+    /// of the last.
     pub(crate) held: Vec<Held>,
 }
 
@@ -66,9 +70,7 @@ impl Heap {
     /// The sum over all stacks.
     pub(crate) fn total(&self) -> Amounts {
         let mut total = Amounts::default();
-        self.amounts
-            .values()
-            .for_each(|amounts| total.plus(amounts));
+        self.amounts.values().for_each(|amounts| total.plus(amounts));
         total
     }
 
@@ -87,16 +89,9 @@ impl Heap {
 
     /// Gives every stack's allocations to another stack.
     pub(crate) fn moved(&self, to: impl Fn(NodeId) -> NodeId) -> Heap {
-        let mut moved = Heap {
-            amounts: HashMap::new(),
-            held: self.held.clone(),
-        };
+        let mut moved = Heap { amounts: HashMap::new(), held: self.held.clone() };
         for (&(node, vcpu), amounts) in &self.amounts {
-            moved
-                .amounts
-                .entry((to(node), vcpu))
-                .or_default()
-                .plus(amounts);
+            moved.amounts.entry((to(node), vcpu)).or_default().plus(amounts);
         }
         for sample in moved.held.iter_mut().flat_map(|held| &mut held.samples) {
             sample.node = to(sample.node);
@@ -247,28 +242,20 @@ impl Estimate {
         self.variance.sqrt()
     }
 
-    /// The sum with its interval. `least_weight` is what a sample at least stands for: if nothing was sampled, as much as
-    /// a few of them can still be there.
+    /// The sum with its interval. `least_weight` is what a sample at least stands for: if nothing
+    /// was sampled, as much as a few of them can still be there.
     pub(crate) fn bounds(&self, least_weight: f64) -> Bounds {
         let heaviest = self.heaviest.max(least_weight);
         let (low, high) = gamma_interval(self.estimated, self.variance, heaviest);
         let value = self.value();
-        Bounds {
-            value,
-            low: (self.exact + low).min(value),
-            high: (self.exact + high).max(value),
-        }
+        Bounds { value, low: (self.exact + low).min(value), high: (self.exact + high).max(value) }
     }
 
     /// The share of this part in a whole that contains it.
     pub(crate) fn share_of(&self, whole: &Estimate, least_weight: f64) -> Interval {
         let all = whole.value();
         if all <= 0.0 {
-            return Interval {
-                share: 0.0,
-                low: 0.0,
-                high: 1.0,
-            };
+            return Interval { share: 0.0, low: 0.0, high: 1.0 };
         }
         let rest = Estimate {
             exact: (whole.exact - self.exact).max(0.0),
@@ -277,7 +264,8 @@ impl Estimate {
             heaviest: whole.heaviest,
         };
         let [part, rest] = [self.bounds(least_weight), rest.bounds(least_weight)];
-        // (1 - q)·part - q·rest is about zero at the true share q, and how far from it grows evenly with q.
+        // (1 - q)·part - q·rest is about zero at the true share q, and how far from it grows evenly
+        // with q.
         let is_within = |q: f64, of_part: f64, of_rest: f64| {
             let apart = (1.0 - q) * part.value - q * rest.value;
             apart.abs() <= ((1.0 - q) * of_part).hypot(q * of_rest)
@@ -324,7 +312,8 @@ fn gamma_interval(sum: f64, variance: f64, heaviest: f64) -> (f64, f64) {
 
 /// A quantile of the gamma distribution with this shape and scale 1.
 fn gamma_quantile(p: f64, shape: f64) -> f64 {
-    /// From this shape on, the normal distribution of the cube root (Wilson and Hilferty, 1931) is as good.
+    /// From this shape on, the normal distribution of the cube root (Wilson and Hilferty, 1931) is
+    /// as good.
     const MANY: f64 = 200.0;
     if shape < MANY
         && let Ok(gamma) = Gamma::new(shape, 1.0)
@@ -390,26 +379,20 @@ mod tests {
     use super::simulation::Sampler;
     use super::*;
 
-    /// How many of so many runs must have the truth in their 95 % intervals: 183 or more of 200 come with a probability
-    /// of 99.9 % if 95 % do.
+    /// How many of so many runs must have the truth in their 95 % intervals: 183 or more of 200
+    /// come with a probability of 99.9 % if 95 % do.
     const RUNS: u64 = 200;
     const LEAST: u32 = 183;
 
-    /// The published example: a directly standardized rate of few events, Fay and Feuer, 1997, table II gives the method;
-    /// with one weight it is the exact Poisson interval (F. Garwood, 1936).
+    /// The published example: a directly standardized rate of few events, Fay and Feuer, 1997,
+    /// table II gives the method; with one weight it is the exact Poisson interval (F. Garwood,
+    /// 1936).
     #[test]
     fn equal_weights_have_the_exact_poisson_interval() {
-        for (count, low, high) in [
-            (0.0, 0.0, 3.689),
-            (1.0, 0.0253, 5.572),
-            (10.0, 4.795, 18.390),
-        ] {
+        for (count, low, high) in [(0.0, 0.0, 3.689), (1.0, 0.0253, 5.572), (10.0, 4.795, 18.390)] {
             let (found_low, found_high) = gamma_interval(count * 7.0, count * 49.0, 7.0);
             assert!((found_low / 7.0 - low).abs() < 1e-3, "{count}: {found_low}");
-            assert!(
-                (found_high / 7.0 - high).abs() < 1e-3,
-                "{count}: {found_high}"
-            );
+            assert!((found_high / 7.0 - high).abs() < 1e-3, "{count}: {found_high}");
         }
         // The two ways to compute a quantile meet.
         for p in [0.025, 0.975] {
@@ -442,15 +425,9 @@ mod tests {
             amounts.add(samples, size, interval);
             for estimate in [amounts.bytes, amounts.objects] {
                 let bounds = estimate.bounds(1.0);
-                assert!(
-                    bounds.low <= bounds.value && bounds.value <= bounds.high,
-                    "{bounds:?}"
-                );
+                assert!(bounds.low <= bounds.value && bounds.value <= bounds.high, "{bounds:?}");
                 let share = estimate.share_of(&estimate, 1.0);
-                assert!(
-                    share.low <= share.share && share.share <= share.high,
-                    "{share:?}"
-                );
+                assert!(share.low <= share.share && share.share <= share.high, "{share:?}");
             }
         }
         let none = Estimate::default().share_of(&Estimate::default(), 1.0);
@@ -466,26 +443,11 @@ mod tests {
     const INTERVAL: u64 = 64 << 10;
 
     const SITES: [Site; 5] = [
-        Site {
-            count: 40_000,
-            size: |_| 64,
-        },
-        Site {
-            count: 10_000,
-            size: |random| random.u64(100..1_000),
-        },
-        Site {
-            count: 3_000,
-            size: |random| 1 << random.u32(9..15),
-        },
-        Site {
-            count: 60,
-            size: |random| random.u64(30_000..200_000),
-        },
-        Site {
-            count: 500,
-            size: |_| 1_500,
-        },
+        Site { count: 40_000, size: |_| 64 },
+        Site { count: 10_000, size: |random| random.u64(100..1_000) },
+        Site { count: 3_000, size: |random| 1 << random.u32(9..15) },
+        Site { count: 60, size: |random| random.u64(30_000..200_000) },
+        Site { count: 500, size: |_| 1_500 },
     ];
 
     #[test]
@@ -536,14 +498,11 @@ mod tests {
                 assert!(*held >= LEAST, "site {at}: {name} in {held} of {RUNS}");
             }
         }
-        assert!(
-            held_in_all.iter().all(|held| *held >= LEAST),
-            "{held_in_all:?}"
-        );
+        assert!(held_in_all.iter().all(|held| *held >= LEAST), "{held_in_all:?}");
     }
 
-    /// The mean over many runs comes to the truth: of all that was allocated, and of what is left after frees that know
-    /// nothing of the sampling.
+    /// The mean over many runs comes to the truth: of all that was allocated, and of what is left
+    /// after frees that know nothing of the sampling.
     #[test]
     fn sums_are_unbiased_also_after_random_frees() {
         const RUNS: u64 = 2_000;
@@ -570,9 +529,7 @@ mod tests {
                 }
             }
             let found = [made.bytes, made.objects, kept.bytes, kept.objects];
-            sums.iter_mut()
-                .zip(found)
-                .for_each(|(sum, found)| *sum += found.value());
+            sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found.value());
         }
         for ((sum, truth), within) in sums.iter().zip(truths).zip([0.005, 0.03, 0.01, 0.06]) {
             assert!((sum / truth - 1.0).abs() < within, "{sum} of {truth}");

@@ -36,7 +36,8 @@ impl Mode {
         }
     }
 
-    /// The unit in which the agent counts: of blocked time, and of stacks unless allocations are recorded.
+    /// The unit in which the agent counts: of blocked time, and of stacks unless allocations are
+    /// recorded.
     pub fn unit(self) -> Unit {
         match self {
             Mode::OffCpu => Unit::Nanoseconds,

@@ -26,9 +26,11 @@ pub struct RecordingInfo {
     pub architecture: Architecture,
     /// Which time it is about.
     pub mode: Mode,
-    /// The mean time between two targets, in nanoseconds of the sampled clock; 0 where allocations are recorded.
+    /// The mean time between two targets, in nanoseconds of the sampled clock; 0 where allocations
+    /// are recorded.
     pub period_ns: u64,
-    /// The mean number of bytes between two that are sampled, where allocations are recorded; else 0.
+    /// The mean number of bytes between two that are sampled, where allocations are recorded; else
+    /// 0.
     pub interval_bytes: u64,
     /// What is shown of allocations.
     pub measure: Measure,
@@ -50,15 +52,16 @@ pub struct RecordingInfo {
     pub server_ns: u64,
     /// A sample is late if more running time than this passed after its target, in nanoseconds.
     pub late_threshold_ns: u64,
-    /// Which part of the recording this is, if it was made from the ring's samples and not from the recording's own
-    /// counts. How callers were found, early deliveries and the cost of sampling are then unknown.
+    /// Which part of the recording this is, if it was made from the ring's samples and not from the
+    /// recording's own counts. How callers were found, early deliveries and the cost of sampling
+    /// are then unknown.
     pub ring: Option<FromRing>,
     /// The vCPUs that are shown, if not all.
     pub only_vcpus: Option<Vec<u32>>,
     /// The files, if several were merged.
     pub merged: Option<Merged>,
-    /// The names of the guests, if several were merged. A vCPU's number is then a place in this list, and stands for all
-    /// vCPUs of that guest.
+    /// The names of the guests, if several were merged. A vCPU's number is then a place in this
+    /// list, and stands for all vCPUs of that guest.
     pub guests: Vec<String>,
     /// Warnings for the user from the agent or the recording's reader.
     pub warnings: Vec<String>,
@@ -75,13 +78,14 @@ pub struct FromRing {
     pub(crate) inside: Option<String>,
 }
 
-/// The files from which a profile was merged. Times are in ns since 1970 (UTC): by the guest's clock, or if it
-/// knows no date, by that of the machine that fetched the files.
+/// The files from which a profile was merged. Times are in ns since 1970 (UTC): by the guest's
+/// clock, or if it knows no date, by that of the machine that fetched the files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Merged {
     /// How many files.
     pub files: u32,
-    /// How many runs of the guest or of several guests: each start of an agent, and each resume after a suspension.
+    /// How many runs of the guest or of several guests: each start of an agent, and each resume
+    /// after a suspension.
     pub runs: u32,
     /// How many recordings.
     pub recordings: u32,
@@ -195,7 +199,8 @@ pub struct VcpuStats {
 }
 
 impl VcpuStats {
-    /// Checks that every tick is accounted for, and the caller of every recorded one if these are known.
+    /// Checks that every tick is accounted for, and the caller of every recorded one if these are
+    /// known.
     pub fn check(&self, recording: &RecordingInfo) -> Result<(), CountersDisagree> {
         match self.counters.check() {
             Err(CountersDisagree::Ways { .. }) if recording.ring.is_some() => Ok(()),
@@ -226,7 +231,8 @@ pub struct Runstate {
 }
 
 impl Runstate {
-    /// What an agent tells; if its platform tells no states apart, the sampler's own clock knows the running time.
+    /// What an agent tells; if its platform tells no states apart, the sampler's own clock knows
+    /// the running time.
     pub(crate) fn told(running_ns: u64, states: Option<message::Runstate>) -> Runstate {
         match states {
             Some(states) => Runstate {
@@ -235,22 +241,20 @@ impl Runstate {
                 blocked_ns: Some(states.blocked_ns),
                 offline_ns: Some(states.offline_ns),
             },
-            None => Runstate {
-                running_ns: Some(running_ns),
-                ..Runstate::default()
-            },
+            None => Runstate { running_ns: Some(running_ns), ..Runstate::default() },
         }
     }
 
-    /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if the platform
-    /// cannot tell or there was no work.
+    /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if
+    /// the platform cannot tell or there was no work.
     pub(crate) fn stolen_share(&self) -> Option<f64> {
         let (running, stolen) = (self.running_ns?, self.runnable_ns?);
         let wanted = running.saturating_add(stolen);
         (wanted != 0).then(|| stolen as f64 / wanted as f64)
     }
 
-    /// The time since an earlier moment; a value that is unknown in one of them, or went back, is unknown.
+    /// The time since an earlier moment; a value that is unknown in one of them, or went back, is
+    /// unknown.
     #[cfg(feature = "fleet")]
     pub(crate) fn since(&self, earlier: &Runstate) -> Runstate {
         let passed = |now: Option<u64>, then: Option<u64>| now?.checked_sub(then?);
@@ -296,10 +300,7 @@ mod tests {
     #[test]
     fn the_share_of_an_unknown_running_time_is_unknown() {
         let mut stats = VcpuStats {
-            cost: Some(Cost {
-                total_ns: 5,
-                ..Cost::default()
-            }),
+            cost: Some(Cost { total_ns: 5, ..Cost::default() }),
             ..VcpuStats::default()
         };
         assert_eq!(stats.cost_share(), None);

@@ -50,10 +50,7 @@ struct Node {
 impl StackTree {
     /// A tree with nothing but the empty stack.
     pub(crate) fn new() -> StackTree {
-        let root = Node {
-            parent: 0,
-            item: u32::MAX,
-        };
+        let root = Node { parent: 0, item: u32::MAX };
         StackTree {
             nodes: vec![root],
             first_child: vec![0],
@@ -67,10 +64,7 @@ impl StackTree {
         if self.first_child.len() != self.nodes.len() {
             self.index_again()?;
         }
-        let wanted = Node {
-            parent: parent.0,
-            item,
-        };
+        let wanted = Node { parent: parent.0, item };
         let first = self.first_child[parent.index()];
         if first != 0 && self.nodes[first as usize] == wanted {
             return Ok(NodeId(first));
@@ -146,9 +140,7 @@ impl StackTree {
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         let hash = |node: Node| hasher.hash_one((node.parent, node.item));
         let is_same = |at: &u32| nodes[*at as usize] == node;
-        let found = self
-            .others
-            .entry(hash(node), is_same, |at| hash(nodes[*at as usize]));
+        let found = self.others.entry(hash(node), is_same, |at| hash(nodes[*at as usize]));
         *found.or_insert(next).get()
     }
 }
@@ -212,11 +204,7 @@ mod tests {
         let a = tree.child(NodeId::ROOT, 1).unwrap();
         let b = tree.child(a, 2).unwrap();
         assert_eq!(tree.child(NodeId::ROOT, 1), Ok(a));
-        assert_ne!(
-            tree.child(NodeId::ROOT, 2),
-            Ok(b),
-            "another caller is another stack"
-        );
+        assert_ne!(tree.child(NodeId::ROOT, 2), Ok(b), "another caller is another stack");
         assert_eq!(tree.path(b).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(tree.parent(NodeId::ROOT), None);
     }
@@ -227,9 +215,7 @@ mod tests {
         let mut last = NodeId::ROOT;
         let nodes: Vec<NodeId> = (0..10_000)
             .map(|i| {
-                last = tree
-                    .child(if i % 3 == 0 { NodeId::ROOT } else { last }, i)
-                    .unwrap();
+                last = tree.child(if i % 3 == 0 { NodeId::ROOT } else { last }, i).unwrap();
                 last
             })
             .collect();
@@ -237,9 +223,7 @@ mod tests {
         let len = tree.len();
         let mut last = NodeId::ROOT;
         for (i, node) in (0..10_000).zip(nodes) {
-            last = tree
-                .child(if i % 3 == 0 { NodeId::ROOT } else { last }, i)
-                .unwrap();
+            last = tree.child(if i % 3 == 0 { NodeId::ROOT } else { last }, i).unwrap();
             assert_eq!(last, node);
         }
         assert_eq!(tree.len(), len);

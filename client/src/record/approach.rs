@@ -8,8 +8,8 @@ use crate::interrupt::Interrupt;
 /// How often a connection may break before its greeting is over, however long that took.
 const GREETINGS: u32 = 3;
 
-/// The first wait before an agent is tried again, and the longest: strangers who do not wait at all are
-/// the competition, and each try is a draw.
+/// The first wait before an agent is tried again, and the longest: strangers who do not wait at all
+/// are the competition, and each try is a draw.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
@@ -43,9 +43,9 @@ impl Approach {
         Ok((connection, greeting))
     }
 
-    /// The first greeting. An address where nothing listens is tried once, or under a key for [`REFUSED`]. A
-    /// connection that opens and then ends is tried again for as long as connecting may take: strangers may have
-    /// crowded it out.
+    /// The first greeting. An address where nothing listens is tried once, or under a key for
+    /// [`REFUSED`]. A connection that opens and then ends is tried again for as long as connecting
+    /// may take: strangers may have crowded it out.
     pub(super) fn begin(&self) -> Result<(Connection, Greeting), ConnectionError> {
         let began = Instant::now();
         let mut waits = Waits::new(FIRST_WAIT, LONGEST_WAIT);
@@ -73,24 +73,18 @@ impl Approach {
             if left <= wait && tries >= GREETINGS {
                 return Err(error);
             }
-            if !self
-                .interrupt
-                .sleep_unless_quit(wait.min(self.timeouts.connect))
-            {
+            if !self.interrupt.sleep_unless_quit(wait.min(self.timeouts.connect)) {
                 return Err(ConnectionError::Interrupted);
             }
             tries += 1;
-            timeouts.connect = left
-                .saturating_sub(wait)
-                .max(LEAST_TRY)
-                .min(self.timeouts.connect);
+            timeouts.connect = left.saturating_sub(wait).max(LEAST_TRY).min(self.timeouts.connect);
             before = Some(error);
         }
     }
 }
 
-/// Waits that double, each between half and all of its length: clients that were turned away together
-/// must not come back together.
+/// Waits that double, each between half and all of its length: clients that were turned away
+/// together must not come back together.
 #[derive(Debug)]
 pub(super) struct Waits {
     next: Duration,
@@ -99,10 +93,7 @@ pub(super) struct Waits {
 
 impl Waits {
     pub(super) fn new(first: Duration, longest: Duration) -> Waits {
-        Waits {
-            next: first,
-            longest,
-        }
+        Waits { next: first, longest }
     }
 
     /// The next wait.
@@ -110,9 +101,8 @@ impl Waits {
         let whole = self.next;
         self.next = (whole * 2).min(self.longest);
         // Without random numbers it is the whole wait.
-        let share = getrandom::u32().map_or(1.0, |random| {
-            0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX)
-        });
+        let share = getrandom::u32()
+            .map_or(1.0, |random| 0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX));
         whole.mul_f64(share)
     }
 }
@@ -127,10 +117,9 @@ mod tests {
     /// On a busy machine the last of many tries may not even have the time to look up the name.
     #[test]
     fn a_name_that_was_not_resolved_in_time_is_for_want_of_time() {
-        for (kind, is_for_want) in [
-            (io::ErrorKind::TimedOut, true),
-            (io::ErrorKind::NotFound, false),
-        ] {
+        for (kind, is_for_want) in
+            [(io::ErrorKind::TimedOut, true), (io::ErrorKind::NotFound, false)]
+        {
             let error = ConnectionError::Resolve {
                 address: "guest:7777".parse().unwrap(),
                 source: kind.into(),

@@ -21,15 +21,16 @@ use crate::recording::{EpochError, EpochProgress, KnownNodes, Part, RecordingWri
 /// Retries while the agent reports older unacknowledged epochs.
 const MOST_ROUNDS: u32 = 64;
 
-/// How many vCPUs' shares of an epoch are requested before the first one was received: enough that a long round trip
-/// is waited for once, few enough for a small guest's buffers.
+/// How many vCPUs' shares of an epoch are requested before the first one was received: enough that
+/// a long round trip is waited for once, few enough for a small guest's buffers.
 const PIPELINED: usize = 8;
 
 /// How often an epoch is fetched anew because the agent has given up some of its counts meanwhile.
 const MOST_REPEATS: u32 = 16;
 
-/// How often a recording that has just ended is looked at until its last epoch is there, and how long
-/// to wait between: a tick that is under way is in its way, and its vCPU may have to wait for a processor.
+/// How often a recording that has just ended is looked at until its last epoch is there, and how
+/// long to wait between: a tick that is under way is in its way, and its vCPU may have to wait for
+/// a processor.
 const MOST_LOOKS: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
@@ -99,7 +100,8 @@ const NO_COUNTS: RecordError = RecordError::NothingToFetch;
 
 const PENDING: &str = "a list of pending epochs";
 
-/// The longest epoch that a collector fetches: far more than the memory that agents have for stacks.
+/// The longest epoch that a collector fetches: far more than the memory that agents have for
+/// stacks.
 #[cfg(feature = "fleet")]
 const MOST_EPOCH_BYTES: u64 = 64 << 20;
 
@@ -116,7 +118,8 @@ pub(super) struct Collector<'a> {
     head: Option<Head>,
     /// Whether any part of an epoch is in the file.
     arrived: bool,
-    /// Whether everything is fetched while the recording goes on, so that its records have no bounds.
+    /// Whether everything is fetched while the recording goes on, so that its records have no
+    /// bounds.
     is_draining: bool,
     bytes: u64,
     samples: u64,
@@ -161,8 +164,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Fetches one epoch into a file of its own, in which the nodes stand that were received before. Answers these and
-    /// the new ones; `None` if they are too many to be kept.
+    /// Fetches one epoch into a file of its own, in which the nodes stand that were received
+    /// before. Answers these and the new ones; `None` if they are too many to be kept.
     #[cfg(feature = "fleet")]
     pub(super) fn one_epoch(
         session: &'a mut Session,
@@ -181,11 +184,7 @@ impl<'a> Collector<'a> {
         collector.writer.end(None)?;
         collector.writer.publish()?;
         let nodes = collector.nodes;
-        Ok(collector.node_frames.map(|frames| KeptNodes {
-            nodes,
-            frames,
-            first,
-        }))
+        Ok(collector.node_frames.map(|frames| KeptNodes { nodes, frames, first }))
     }
 
     /// The same, following which code is interrupted.
@@ -204,7 +203,8 @@ impl<'a> Collector<'a> {
         growth.map_or(wait, |growth| growth.between_drains(wait))
     }
 
-    /// Adds rows to the caller table, if functions without any are interrupted often. Answers whether it did.
+    /// Adds rows to the caller table, if functions without any are interrupted often. Answers
+    /// whether it did.
     pub(super) fn grow(&mut self, observer: &mut dyn Observer) -> Result<bool, RecordError> {
         match &mut self.growth {
             Some(growth) => growth.grow(self.session, observer),
@@ -212,9 +212,10 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Fetches what has come together in a recording that goes on: its counts, and the new records of the rings. They
-    /// are on disk before the agent may clear them. Returns whether the recording has ended meanwhile, and the file with
-    /// it: the agent forgets a recording whose last epoch is acknowledged.
+    /// Fetches what has come together in a recording that goes on: its counts, and the new records
+    /// of the rings. They are on disk before the agent may clear them. Returns whether the
+    /// recording has ended meanwhile, and the file with it: the agent forgets a recording whose
+    /// last epoch is acknowledged.
     pub(super) fn drain(
         &mut self,
         recording: u64,
@@ -241,9 +242,9 @@ impl<'a> Collector<'a> {
                     other => other.map(drop),
                 }
             }
-            Request::Dump { recording } => self
-                .rounds(false, observer, |connection| dump(connection, recording))
-                .map(drop),
+            Request::Dump { recording } => {
+                self.rounds(false, observer, |connection| dump(connection, recording)).map(drop)
+            }
             Request::Copy { recording } => self.copy(recording, observer),
         }
     }
@@ -261,8 +262,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Fetches epochs until the agent has no more for now; returns whether the file has ended with them. With `goes_on`
-    /// it ends only if the recording has.
+    /// Fetches epochs until the agent has no more for now; returns whether the file has ended with
+    /// them. With `goes_on` it ends only if the recording has.
     fn rounds(
         &mut self,
         goes_on: bool,
@@ -270,22 +271,16 @@ impl<'a> Collector<'a> {
         ask: impl Fn(&mut Connection) -> Result<Pending, ConnectionError>,
     ) -> Result<bool, RecordError> {
         for _ in 0..MOST_ROUNDS {
-            let pending = self
-                .session
-                .persist(observer, |connection, _| Ok(ask(connection)?))?;
-            let epochs = pending.first_epoch
-                ..pending
-                    .first_epoch
-                    .saturating_add(u64::from(pending.epochs));
+            let pending = self.session.persist(observer, |connection, _| Ok(ask(connection)?))?;
+            let epochs =
+                pending.first_epoch..pending.first_epoch.saturating_add(u64::from(pending.epochs));
             for epoch in epochs.clone() {
                 self.fetch(epoch, observer)?;
             }
             let is_last = pending.complete
                 && (!goes_on || self.has_ended(pending.recording, epochs.end, observer)?);
             if pending.complete && !self.arrived {
-                return Err(RecordError::NotBegun {
-                    recording: pending.recording,
-                });
+                return Err(RecordError::NotBegun { recording: pending.recording });
             }
             if pending.complete {
                 self.rings(observer)?;
@@ -359,9 +354,7 @@ impl<'a> Collector<'a> {
                     break;
                 }
                 _ => {
-                    return Err(RecordError::NothingWaits {
-                        state: status.state_name(),
-                    });
+                    return Err(RecordError::NothingWaits { state: status.state_name() });
                 }
             }
         }
@@ -383,8 +376,8 @@ impl<'a> Collector<'a> {
         Ok(self.writer.describe(&head)?)
     }
 
-    /// Fetches the new records of the rings with the stacks that they name: all of a recording that is drained, else
-    /// as far back as was asked for now, or when the recording was started.
+    /// Fetches the new records of the rings with the stacks that they name: all of a recording that
+    /// is drained, else as far back as was asked for now, or when the recording was started.
     fn rings(&mut self, observer: &mut dyn Observer) -> Result<(), RecordError> {
         if !self.session.agent().keeps_time() {
             return Ok(());
@@ -392,23 +385,15 @@ impl<'a> Collector<'a> {
         let Some(head) = self.head else {
             return Ok(());
         };
-        let Head {
-            recording,
-            began_ns,
-            ended_ns,
-        } = head;
+        let Head { recording, began_ns, ended_ns } = head;
         let window = self.asked.as_ref().map(|part| part.window(Some(ended_ns)));
         let window = window.transpose()?;
-        let all = Wanted {
-            since_ns: began_ns.saturating_sub(BEFORE_NS),
-            most_bytes: 0,
-        };
+        let all = Wanted { since_ns: began_ns.saturating_sub(BEFORE_NS), most_bytes: 0 };
         let wanted = match window {
             _ if self.is_draining => all,
-            Some(window) => Wanted {
-                since_ns: window.from_ns.saturating_sub(BEFORE_NS),
-                most_bytes: 0,
-            },
+            Some(window) => {
+                Wanted { since_ns: window.from_ns.saturating_sub(BEFORE_NS), most_bytes: 0 }
+            }
             None => {
                 let recorder = self.session.check(observer)?;
                 match recorder.by_id(recording) {
@@ -423,14 +408,7 @@ impl<'a> Collector<'a> {
                 }
             }
         };
-        let Collector {
-            session,
-            writer,
-            nodes,
-            rings,
-            bytes,
-            ..
-        } = self;
+        let Collector { session, writer, nodes, rings, bytes, .. } = self;
         session.fetch_rings(wanted, rings, nodes, observer, &mut |frames| {
             *bytes += frames.len() as u64;
             Ok(writer.append(frames)?)
@@ -442,9 +420,10 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Fetches one epoch. If memory runs short in the guest while it is sent, the agent gives up the oldest of its counts;
-    /// what has arrived is then taken back, and the epoch is fetched anew. It is taken back too if another client has
-    /// acknowledged the epoch: that client has all of it.
+    /// Fetches one epoch. If memory runs short in the guest while it is sent, the agent gives up
+    /// the oldest of its counts; what has arrived is then taken back, and the epoch is fetched
+    /// anew. It is taken back too if another client has acknowledged the epoch: that client has all
+    /// of it.
     fn fetch(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let length = self.writer.length()?;
         let (nodes, bytes, samples) = (self.nodes.clone(), self.bytes, self.samples);
@@ -513,10 +492,7 @@ impl<'a> Collector<'a> {
                 *bytes += frame.len() as u64;
                 *samples = before.saturating_add(so_far);
                 if !*is_draining {
-                    observer.event(Event::Fetching {
-                        samples: *samples,
-                        bytes: *bytes,
-                    });
+                    observer.event(Event::Fetching { samples: *samples, bytes: *bytes });
                 }
                 Ok(())
             });
@@ -529,14 +505,12 @@ impl<'a> Collector<'a> {
 
     fn tell_progress(&self, observer: &mut dyn Observer) {
         if !self.is_draining {
-            observer.event(Event::Fetching {
-                samples: self.samples,
-                bytes: self.bytes,
-            });
+            observer.event(Event::Fetching { samples: self.samples, bytes: self.bytes });
         }
     }
 
-    /// Acknowledges an epoch. Once the file is complete, an agent that does not answer is no reason to fail.
+    /// Acknowledges an epoch. Once the file is complete, an agent that does not answer is no reason
+    /// to fail.
     fn acknowledge(
         &mut self,
         epoch: u64,
@@ -567,19 +541,15 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Ends the file where it could not be written on. What was safe in it before is cleared in the guest,
-    /// all else is still there.
+    /// Ends the file where it could not be written on. What was safe in it before is cleared in the
+    /// guest, all else is still there.
     fn keep_what_is_safe(
         self,
         source: OutputError,
         subcommand: &'static str,
     ) -> Result<Outcome, RecordError> {
         let error = RecordError::Unwritten { subcommand, source };
-        if self.writer.is_published() {
-            self.keep_published(error)
-        } else {
-            Err(error)
-        }
+        if self.writer.is_published() { self.keep_published(error) } else { Err(error) }
     }
 
     /// Ends the file behind what is safe in it.
@@ -608,7 +578,8 @@ pub(super) fn stop(
     connection.ask(&Stop { recording }, PENDING, "stopping the recording")
 }
 
-/// Keeps a frame with stack nodes. If they become too many, none are kept: an agent may send any number.
+/// Keeps a frame with stack nodes. If they become too many, none are kept: an agent may send any
+/// number.
 fn keep(kept: &mut Option<Vec<u8>>, frame: &[u8]) {
     let length = kept.as_ref().map_or(0, Vec::len);
     if length.saturating_add(frame.len()) > MOST_KEPT_BYTES {
@@ -643,8 +614,8 @@ struct Answers<'a> {
 const FETCHING: &str = "fetching an epoch";
 
 impl Answers<'_> {
-    /// Requests what is missing of the epoch and passes each new frame, as it came, to `keep`. `known` becomes the
-    /// epoch's head.
+    /// Requests what is missing of the epoch and passes each new frame, as it came, to `keep`.
+    /// `known` becomes the epoch's head.
     fn receive(
         mut self,
         known: &mut Option<Head>,
@@ -723,10 +694,8 @@ impl Answers<'_> {
                 }
                 _ => {}
             }
-            let (is_repeated, has_ended) = (
-                matches!(part, Part::Repeated),
-                matches!(part, Part::End(..)),
-            );
+            let (is_repeated, has_ended) =
+                (matches!(part, Part::Repeated), matches!(part, Part::End(..)));
             if !is_repeated {
                 keep(self.connection.received(), self.progress.samples())
                     .map_err(Attempt::Failed)?;

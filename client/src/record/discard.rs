@@ -8,8 +8,8 @@ use super::{Observer, RecordError};
 /// How often an agent may say that older epochs were in the way.
 const MOST_ROUNDS: u32 = 64;
 
-/// Stops a recording and discards the counts that no client has fetched; 0 selects the only recording. Other
-/// recordings are not affected.
+/// Stops a recording and discards the counts that no client has fetched; 0 selects the only
+/// recording. Other recordings are not affected.
 pub(crate) fn discard(
     session: &mut Session,
     recording: u64,

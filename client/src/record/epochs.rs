@@ -10,12 +10,13 @@ use super::collect::{Collector, dump, stop};
 use super::session::Session;
 use crate::recording::KnownNodes;
 
-/// The bytes of stacks that are kept from one epoch to the next in any case. Beyond that, and twice of what the agent had
-/// at first, most may be of stacks that it has given up: what it has is sent again.
+/// The bytes of stacks that are kept from one epoch to the next in any case. Beyond that, and twice
+/// of what the agent had at first, most may be of stacks that it has given up: what it has is sent
+/// again.
 const LEAST_KEPT: usize = 64 << 10;
 
-/// Fetches the epochs of a recording one at a time. Each file has all stacks that its counts need, but only new ones are
-/// sent: those of the epochs before are kept here.
+/// Fetches the epochs of a recording one at a time. Each file has all stacks that its counts need,
+/// but only new ones are sent: those of the epochs before are kept here.
 #[derive(Debug)]
 pub(crate) struct EpochReader {
     recording: u64,
@@ -43,14 +44,11 @@ impl KeptNodes {
 
 impl EpochReader {
     pub(crate) fn new(session: &Session, recording: u64) -> EpochReader {
-        EpochReader {
-            recording,
-            kept: KeptNodes::of(session),
-        }
+        EpochReader { recording, kept: KeptNodes::of(session) }
     }
 
-    /// The epochs that wait, and whether there is no further one. If none waits, the counts so far become one. The
-    /// lease on the recording is this client's from then on.
+    /// The epochs that wait, and whether there is no further one. If none waits, the counts so far
+    /// become one. The lease on the recording is this client's from then on.
     ///
     /// # Errors
     /// [`RecordError::Leased`], while another client has it, and all others of a session.

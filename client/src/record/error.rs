@@ -25,7 +25,8 @@ pub enum RecordError {
     Connection(ConnectionError),
     /// Another client holds the lease on the recording.
     #[error(
-        "another client is fetching this recording: {}. `copy` still works: it changes nothing in the guest",
+        "another client is fetching this recording: {}. `copy` still works: it changes nothing in \
+         the guest",
         Printable(text)
     )]
     Leased {
@@ -41,7 +42,8 @@ pub enum RecordError {
     },
     /// The address now belongs to another guest, or to a restarted one.
     #[error(
-        "the guest was restarted, replaced or suspended while the connection was down, so this recording cannot be \
+        "the guest was restarted, replaced or suspended while the connection was down, so this \
+         recording cannot be \
          continued in the same file; `check` shows what the guest has now"
     )]
     GuestChanged,
@@ -52,41 +54,36 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording {recording}, `{}`, may still be running in the guest: see `check`; `stop --name` \
+        "{source}. Recording {recording}, `{}`, may still be running in the guest: see `check`; \
+         `stop --name` \
          ends and fetches it",
         Printable(name)
     )]
-    StillRunning {
-        recording: u64,
-        name: String,
-        source: Box<RecordError>,
-    },
+    StillRunning { recording: u64, name: String, source: Box<RecordError> },
     /// A setting is outside the agent's limits.
     #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
-    Limit {
-        setting: &'static str,
-        asked: String,
-        lowest: String,
-        highest: String,
-    },
+    Limit { setting: &'static str, asked: String, lowest: String, highest: String },
     /// Unwinding by the caller table was requested without a table.
     #[error("`--unwind table` needs a caller table: name the guest's image with --image")]
     NoCallerTable,
     /// The guest has not reported any allocation.
     #[error(
-        "the guest has reported no allocation to its agent so far, so none can be recorded: its allocator must report to the \
+        "the guest has reported no allocation to its agent so far, so none can be recorded: its \
+         allocator must report to the \
          agent, which needs the feature `heap` (C: `--heap`); see docs/embedding/memory.md"
     )]
     NoAllocations,
     /// The guest does not allow traces.
     #[error(
-        "the guest does not allow traces: build it with the agent's feature `trace` (C: `--trace`) and give the agent \
+        "the guest does not allow traces: build it with the agent's feature `trace` (C: `--trace`) \
+         and give the agent \
          memory for traces when the guest starts; see docs/trace.md"
     )]
     NoTraces,
     /// The agent takes requests too short for what it accepts.
     #[error(
-        "the agent violated the protocol: it limits requests to {limit} bytes; {what} needs {needed}"
+        "the agent violated the protocol: it limits requests to {limit} bytes; {what} needs \
+         {needed}"
     )]
     ShortRequests {
         /// What does not fit.
@@ -98,7 +95,8 @@ pub enum RecordError {
     },
     /// The agent does not have all rows of the caller table that was sent.
     #[error(
-        "the caller table was not installed completely because another client sent one at the same time; try again"
+        "the caller table was not installed completely because another client sent one at the same \
+         time; try again"
     )]
     UploadDisturbed,
     /// The agent's counts are malformed.
@@ -126,13 +124,15 @@ pub enum RecordError {
     Unreadable(Box<RecordingError>),
     /// No recording is running, and this client's role does not allow starting one.
     #[error(
-        "no recording is running in the guest, and a key with the role `view` cannot start one: start one with a key \
+        "no recording is running in the guest, and a key with the role `view` cannot start one: \
+         start one with a key \
          with the role `control`"
     )]
     NothingRuns,
     /// The agent keeps no events.
     #[error(
-        "the agent keeps no events because it has no ring; give it memory for one when the guest starts"
+        "the agent keeps no events because it has no ring; give it memory for one when the guest \
+         starts"
     )]
     NoRing,
     /// The requested window is impossible.
@@ -143,7 +143,8 @@ pub enum RecordError {
     NothingToFetch,
     /// The agent reports more recordings than an agent can have.
     #[error(
-        "the agent violated the protocol: it reports {count} recordings; at most {MOST_RECORDINGS} are possible"
+        "the agent violated the protocol: it reports {count} recordings; at most {MOST_RECORDINGS} \
+         are possible"
     )]
     TooManyTold { count: u32 },
     /// There is no such recording.
@@ -158,19 +159,22 @@ pub enum RecordError {
     WhichRecording { there: Names },
     /// There is nothing to copy.
     #[error(
-        "there is nothing to copy yet: the recording is {state}, and its counts can be copied once it has ended. \
+        "there is nothing to copy yet: the recording is {state}, and its counts can be copied once \
+         it has ended. \
          Until then, use `dump` or `stop`, which need a key with the role `control`"
     )]
     NothingWaits { state: &'static str },
     /// The recording's delay is not over.
     #[error(
-        "recording {recording} has not begun: its delay is not over, so there is nothing to dump. `check` shows when it \
+        "recording {recording} has not begun: its delay is not over, so there is nothing to dump. \
+         `check` shows when it \
          begins, `stop --discard` cancels it"
     )]
     NotBegun { recording: u64 },
     /// The recording was stopped before its delay was over.
     #[error(
-        "recording {recording} is stopped, but it had not begun: its delay was not over, so there is nothing to write"
+        "recording {recording} is stopped, but it had not begun: its delay was not over, so there \
+         is nothing to write"
     )]
     NeverBegun { recording: u64 },
     /// The recording file could not be created.
@@ -254,11 +258,9 @@ impl RecordError {
     pub(super) fn while_running(self, recording: u64, name: &str) -> RecordError {
         match self {
             gone @ (RecordError::Gone { .. } | RecordError::GuestChanged) => gone,
-            source => RecordError::StillRunning {
-                recording,
-                name: name.into(),
-                source: Box::new(source),
-            },
+            source => {
+                RecordError::StillRunning { recording, name: name.into(), source: Box::new(source) }
+            }
         }
     }
 }
@@ -276,10 +278,7 @@ impl From<ConnectionError> for RecordError {
 
 fn no_such(wanted: Option<&str>, there: &Names) -> String {
     match wanted {
-        Some(name) => format!(
-            "the guest has no recording `{}`; it has: {there}",
-            Printable(name)
-        ),
+        Some(name) => format!("the guest has no recording `{}`; it has: {there}", Printable(name)),
         None => "the guest has no recordings; `start` begins one".into(),
     }
 }

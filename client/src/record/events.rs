@@ -35,7 +35,8 @@ pub(crate) struct Look {
     pub(crate) events: Vec<Event>,
     /// The dates of the guest's clock.
     pub(crate) clock: WallClock,
-    /// How many records were evicted since the look before, or at the first look, since the agent started.
+    /// How many records were evicted since the look before, or at the first look, since the agent
+    /// started.
     pub(crate) evicted: u64,
 }
 
@@ -54,17 +55,11 @@ impl EventReader {
         let mut evicted = 0_u64;
         for vcpu in 0..session.agent().vcpus {
             let position = self.next.get(&vcpu).copied();
-            let request = RingRequest {
-                vcpu,
-                position: position.unwrap_or(0),
-                since_ns,
-            };
+            let request = RingRequest { vcpu, position: position.unwrap_or(0), since_ns };
             let (ring, next) =
                 session.persist(observer, |connection, _| records(connection, &request))?;
             let gone = ring.evicted.saturating_sub(request.position);
-            evicted = evicted
-                .saturating_add(gone)
-                .saturating_add(ring.overwritten);
+            evicted = evicted.saturating_add(gone).saturating_add(ring.overwritten);
             self.next.insert(vcpu, next);
             rings.push(ring);
         }
@@ -76,11 +71,7 @@ impl EventReader {
         for event in &mut events {
             self.complete(event);
         }
-        Ok(Look {
-            events,
-            clock: timeline.wall_clock(),
-            evicted,
-        })
+        Ok(Look { events, clock: timeline.wall_clock(), evicted })
     }
 
     /// Finds how long a span took that began in an earlier look.
@@ -89,11 +80,7 @@ impl EventReader {
             What::SpanBegin { name, number } if self.open.len() < MOST_OPEN => {
                 self.open.insert((name.clone(), *number), event.at_ns);
             }
-            What::SpanEnd {
-                name,
-                number,
-                length_ns,
-            } => {
+            What::SpanEnd { name, number, length_ns } => {
                 let began_ns = self.open.remove(&(name.clone(), *number));
                 let passed = began_ns.map(|began| event.at_ns.saturating_sub(began));
                 *length_ns = length_ns.or(passed);
@@ -106,10 +93,7 @@ impl EventReader {
 /// The records that a request asks for, and where to go on.
 fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, u64), Attempt> {
     connection.send(request, DOING)?;
-    let mut ring = Ring {
-        vcpu: request.vcpu,
-        ..Ring::default()
-    };
+    let mut ring = Ring { vcpu: request.vcpu, ..Ring::default() };
     let (mut order, mut next, mut after) = (RingOrder::on_the_wire(), 0, None::<u64>);
     let bytes = &mut Vec::new();
     let answer = Answer::Records(request.vcpu);

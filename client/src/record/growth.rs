@@ -17,8 +17,8 @@ use crate::connection::ConnectionError;
 /// How often a recording is drained while rows may still be added.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The agent accepts few parts: the wait before each is this many times the previous one, so that seven parts serve
-/// a recording of an hour.
+/// The agent accepts few parts: the wait before each is this many times the previous one, so that
+/// seven parts serve a recording of an hour.
 const SLOWER: u32 = 4;
 
 /// A part is sent once functions without rows have one of this many samples.
@@ -123,8 +123,9 @@ impl Growth {
         self.table.as_ref().map(|_| self.coverage)
     }
 
-    /// Sends rows of functions that have been interrupted since, if they are worth a part. Answers whether it did: then
-    /// the samples that were taken without them are to be fetched at once, and this called again.
+    /// Sends rows of functions that have been interrupted since, if they are worth a part. Answers
+    /// whether it did: then the samples that were taken without them are to be fetched at once, and
+    /// this called again.
     pub(super) fn grow(
         &mut self,
         session: &mut Session,

@@ -12,15 +12,15 @@ use super::{CHECK_EVERY, Event, Observer, Outcome, RecordError, SHORTEST_PAUSE, 
 /// How often it is asked what is held, besides at the end.
 const TIMES: u32 = 8;
 
-/// When it is asked what is held, from the beginning of a recording of this length on. The first time is early: growth is
-/// counted from there; the last is its end.
+/// When it is asked what is held, from the beginning of a recording of this length on. The first
+/// time is early: growth is counted from there; the last is its end.
 pub(crate) fn dump_times(length: Duration) -> Vec<Duration> {
     let within = (0..TIMES).map(|at| length * (2 * at + 1) / (2 * TIMES));
     within.chain([length]).collect()
 }
 
-/// Records according to `settings`, which are of mode `live`, for `length` or until it is interrupted, and writes what was
-/// held at each of the [times](dump_times) to `path`.
+/// Records according to `settings`, which are of mode `live`, for `length` or until it is
+/// interrupted, and writes what was held at each of the [times](dump_times) to `path`.
 pub(crate) fn watch(
     session: &mut Session,
     settings: &Settings,
@@ -41,7 +41,8 @@ pub(crate) fn watch(
     collector.finish(collected, request)
 }
 
-/// Asks at each time but the last. Returns whether the recording has ended, and all of it is fetched.
+/// Asks at each time but the last. Returns whether the recording has ended, and all of it is
+/// fetched.
 fn dump_until_end(
     collector: &mut Collector<'_>,
     recording: u64,
@@ -57,10 +58,7 @@ fn dump_until_end(
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
         };
-        observer.event(Event::Running {
-            recording: status,
-            recorder: &recorder,
-        });
+        observer.event(Event::Running { recording: status, recorder: &recorder });
         let passed = began.elapsed();
         if status.state == state::FINISHED || passed >= last {
             return Ok(false);
@@ -71,14 +69,8 @@ fn dump_until_end(
             return Ok(true);
         }
         let next = times.peek().copied().unwrap_or(last);
-        let wait = next
-            .saturating_sub(passed)
-            .clamp(Duration::from_millis(1), CHECK_EVERY);
-        let wait = if status.wants_fetch {
-            wait.min(SHORTEST_PAUSE)
-        } else {
-            wait
-        };
+        let wait = next.saturating_sub(passed).clamp(Duration::from_millis(1), CHECK_EVERY);
+        let wait = if status.wants_fetch { wait.min(SHORTEST_PAUSE) } else { wait };
         if collector.session.sleep(wait) {
             observer.event(Event::Stopping);
             return Ok(false);

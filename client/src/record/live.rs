@@ -14,12 +14,12 @@ use crate::frame_reader::encoded;
 use crate::recording::{FileEnd, FileHeader, KnownNodes, Reading, Recording, preamble};
 use crate::timeline::RingOrderError;
 
-/// Stacks are kept for this multiple of the agent's number of segments: records may refer to stacks that the agent
-/// has discarded.
+/// Stacks are kept for this multiple of the agent's number of segments: records may refer to stacks
+/// that the agent has discarded.
 const SEGMENTS_KEPT: u64 = 2;
 
-/// Follows a recording through its agent's rings without changing anything in the guest: it creates, fetches and
-/// acknowledges no epoch, and takes no lease.
+/// Follows a recording through its agent's rings without changing anything in the guest: it
+/// creates, fetches and acknowledges no epoch, and takes no lease.
 ///
 /// It keeps the last seconds as a recording file in memory.
 #[derive(Debug)]
@@ -49,7 +49,8 @@ impl LiveReader {
         }
     }
 
-    /// Fetches the records that are new, and answers the last seconds of the recording; its timeline is there.
+    /// Fetches the records that are new, and answers the last seconds of the recording; its
+    /// timeline is there.
     pub(crate) fn look(
         &mut self,
         session: &mut Session,
@@ -60,14 +61,9 @@ impl LiveReader {
             return Err(RecordError::NoRing);
         }
         let now_ns = status.now_ns;
-        let wanted = Wanted {
-            since_ns: now_ns.saturating_sub(self.keep_ns),
-            most_bytes: 0,
-        };
+        let wanted = Wanted { since_ns: now_ns.saturating_sub(self.keep_ns), most_bytes: 0 };
         let mut frames = Vec::new();
-        let LiveReader {
-            received, known, ..
-        } = self;
+        let LiveReader { received, known, .. } = self;
         session.fetch_rings(wanted, received, known, observer, &mut |bytes| {
             frames.extend_from_slice(bytes);
             Ok(())
@@ -75,12 +71,8 @@ impl LiveReader {
         self.sort(&frames, session.agent().segment_nodes)?;
         self.forget(now_ns, session.agent().segments);
         let file = self.file(session, status)?;
-        Recording::read(
-            &file[..],
-            Path::new("the recording in memory"),
-            Reading::Strict,
-        )
-        .map_err(|error| RecordError::Unreadable(Box::new(error)))
+        Recording::read(&file[..], Path::new("the recording in memory"), Reading::Strict)
+            .map_err(|error| RecordError::Unreadable(Box::new(error)))
     }
 
     /// Puts each frame where it is kept.
@@ -116,9 +108,7 @@ impl LiveReader {
         let kept = SEGMENTS_KEPT * u64::from(segments);
         for of_vcpu in self.nodes.values_mut() {
             let newest = of_vcpu.back().map_or(0, |(segment, _)| *segment);
-            while of_vcpu
-                .front()
-                .is_some_and(|(segment, _)| segment.saturating_add(kept) < newest)
+            while of_vcpu.front().is_some_and(|(segment, _)| segment.saturating_add(kept) < newest)
             {
                 of_vcpu.pop_front();
             }
@@ -141,10 +131,7 @@ impl LiveReader {
         for (_, frames) in nodes.chain(records) {
             file.extend_from_slice(frames);
         }
-        file.extend(encoded(&FileEnd {
-            complete: true,
-            reason: "",
-        })?);
+        file.extend(encoded(&FileEnd { complete: true, reason: "" })?);
         Ok(file)
     }
 }

@@ -7,11 +7,12 @@ use super::settings::{Keep, Settings};
 /// A named set of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// Continuous recording: 97 Hz; a dump without a time window has at most the last 5 minutes and 512 KiB of
-    /// samples; when memory is full, the newest stacks are kept. Costs a tenth of `profile`
+    /// Continuous recording: 97 Hz; a dump without a time window has at most the last 5 minutes and
+    /// 512 KiB of samples; when memory is full, the newest stacks are kept. Costs a tenth of
+    /// `profile`
     Default,
-    /// Detailed recording for a limited time: 997 Hz; a dump has all samples, and no stack is dropped. Every
-    /// report shows the cost
+    /// Detailed recording for a limited time: 997 Hz; a dump has all samples, and no stack is
+    /// dropped. Every report shows the cost
     Profile,
 }
 

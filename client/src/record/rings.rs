@@ -14,10 +14,12 @@ use crate::connection::Connection;
 use crate::recording::{KnownNodes, NodeOrder};
 use crate::timeline::{Extent, Moment, RingOrder, RingOrderError, RingPart, WallClock, Window};
 
-/// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes sense.
+/// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes
+/// sense.
 const MOST_BYTES: usize = 64 << 20;
 
-/// So much before a recording or a window is fetched as well: what had begun when it began, and the times of its vCPUs.
+/// So much before a recording or a window is fetched as well: what had begun when it began, and the
+/// times of its vCPUs.
 pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 
 /// A record's size in the guest's memory, for limits in bytes.
@@ -49,8 +51,8 @@ pub(super) struct PartAsked {
 }
 
 impl PartAsked {
-    /// The window on the guest's clock. Moments before the end are before `ended_ns` of the last epoch if the recording
-    /// has ended: the status does not tell when another client stopped it.
+    /// The window on the guest's clock. Moments before the end are before `ended_ns` of the last
+    /// epoch if the recording has ended: the status does not tell when another client stopped it.
     pub(super) fn window(&self, ended_ns: Option<u64>) -> Result<Window, RecordError> {
         let mut extent = self.extent.clone();
         if let Some(ended_ns) = ended_ns.filter(|_| self.has_ended) {
@@ -77,7 +79,8 @@ pub(crate) struct RingFill {
 pub(super) struct Wanted {
     /// Records from this moment on.
     pub(super) since_ns: u64,
-    /// The maximum size of the newest records to fetch from all vCPUs together, as bytes in the guest; 0: all.
+    /// The maximum size of the newest records to fetch from all vCPUs together, as bytes in the
+    /// guest; 0: all.
     pub(super) most_bytes: u64,
 }
 
@@ -87,11 +90,7 @@ impl Session {
         &mut self,
         observer: &mut dyn Observer,
     ) -> Result<Vec<RingFill>, RecordError> {
-        let vcpus = if self.agent().keeps_time() {
-            self.agent().vcpus
-        } else {
-            0
-        };
+        let vcpus = if self.agent().keeps_time() { self.agent().vcpus } else { 0 };
         let fill = |vcpu| {
             let head = self.persist(observer, |connection, _| head_of_ring(connection, vcpu))?;
             Ok(RingFill {
@@ -135,17 +134,15 @@ impl Session {
         };
         let part = PartAsked {
             asked,
-            extent: Extent {
-                whole: Window { from_ns, to_ns },
-                clock: self.wall_clock(),
-            },
+            extent: Extent { whole: Window { from_ns, to_ns }, clock: self.wall_clock() },
             has_ended,
         };
         part.window(None)?;
         Ok(part)
     }
 
-    /// The part that is asked for of all time up to now; what comes later is in it if no end is asked for.
+    /// The part that is asked for of all time up to now; what comes later is in it if no end is
+    /// asked for.
     pub(crate) fn window_until_now(
         &mut self,
         asked: Asked,
@@ -155,22 +152,17 @@ impl Session {
             return Ok(Window::ALL);
         }
         let to_ns = self.check(observer)?.agent.now_ns;
-        let extent = Extent {
-            whole: Window { from_ns: 0, to_ns },
-            clock: self.wall_clock(),
-        };
+        let extent = Extent { whole: Window { from_ns: 0, to_ns }, clock: self.wall_clock() };
         let window = extent.window(asked.from, asked.to)?;
         Ok(match asked.to {
             Some(_) => window,
-            None => Window {
-                to_ns: u64::MAX,
-                ..window
-            },
+            None => Window { to_ns: u64::MAX, ..window },
         })
     }
 
-    /// Fetches the records since the last call with the stacks that they name, then the new names of events. Each part
-    /// is passed to `keep` once it is complete, so that a broken connection leaves no half.
+    /// Fetches the records since the last call with the stacks that they name, then the new names
+    /// of events. Each part is passed to `keep` once it is complete, so that a broken connection
+    /// leaves no half.
     pub(super) fn fetch_rings(
         &mut self,
         wanted: Wanted,
@@ -188,11 +180,7 @@ impl Session {
                     (None, 0) => 0,
                     (None, _) => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
                 };
-                let request = Ring {
-                    vcpu,
-                    position,
-                    since_ns: wanted.since_ns,
-                };
+                let request = Ring { vcpu, position, since_ns: wanted.since_ns };
                 RingPartReceived {
                     bytes: Vec::new(),
                     order: received.order.clone(),
@@ -208,9 +196,7 @@ impl Session {
         }
         // After the records: every name that they use is there by now.
         let (names, order, next_name) = self.persist(observer, |connection, _| {
-            let request = EventNames {
-                first: received.next_name,
-            };
+            let request = EventNames { first: received.next_name };
             connection.send(&request, DOING)?;
             let (mut bytes, mut order) = (Vec::new(), received.order.clone());
             let mut next = received.next_name;
@@ -239,11 +225,7 @@ pub(super) struct RingsReceived {
 
 impl Default for RingsReceived {
     fn default() -> Self {
-        RingsReceived {
-            order: RingOrder::on_the_wire(),
-            next: BTreeMap::new(),
-            next_name: 0,
-        }
+        RingsReceived { order: RingOrder::on_the_wire(), next: BTreeMap::new(), next_name: 0 }
     }
 }
 
@@ -262,19 +244,11 @@ impl RingPartReceived {
         connection: &mut Connection,
         request: &Ring,
     ) -> Result<RingPartReceived, Attempt> {
-        let RingPartReceived {
-            bytes,
-            order,
-            nodes,
-            next,
-        } = &mut self;
+        let RingPartReceived { bytes, order, nodes, next } = &mut self;
         let vcpu = request.vcpu;
         connection.send(request, DOING)?;
         // The agent answers in order: every stack that the records name is there by then.
-        let stacks = Stacks {
-            vcpu,
-            known: nodes.known(vcpu),
-        };
+        let stacks = Stacks { vcpu, known: nodes.known(vcpu) };
         connection.send(&stacks, DOING)?;
         receive(connection, order, Answer::Records(vcpu), bytes, |part| {
             if let RingPart::End(end) = part {
@@ -296,26 +270,16 @@ impl RingPartReceived {
 
 /// What a ring holds, without any of it.
 fn head_of_ring(connection: &mut Connection, vcpu: u32) -> Result<RingHead, Attempt> {
-    let request = Ring {
-        vcpu,
-        position: u64::MAX,
-        since_ns: u64::MAX,
-    };
+    let request = Ring { vcpu, position: u64::MAX, since_ns: u64::MAX };
     connection.send(&request, DOING)?;
     let (mut order, mut found) = (RingOrder::on_the_wire(), None);
     let bytes = &mut Vec::new();
-    receive(
-        connection,
-        &mut order,
-        Answer::Records(vcpu),
-        bytes,
-        |part| {
-            if let RingPart::Head(head) = part {
-                found = Some(*head);
-            }
-            Ok(())
-        },
-    )?;
+    receive(connection, &mut order, Answer::Records(vcpu), bytes, |part| {
+        if let RingPart::Head(head) = part {
+            found = Some(*head);
+        }
+        Ok(())
+    })?;
     // The order lets no end come before its head.
     found.ok_or(Attempt::Failed(RecordError::NoRing))
 }
@@ -350,16 +314,11 @@ pub(super) fn receive(
         let part = order.accept(&frame).map_err(failed)?;
         answer.check(&part, frame.kind).map_err(failed)?;
         visit(&part).map_err(failed)?;
-        let has_ended = matches!(
-            part,
-            RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd(_)
-        );
+        let has_ended =
+            matches!(part, RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd(_));
         let received = connection.received();
         if bytes.len() + received.len() > MOST_BYTES {
-            return Err(Attempt::Failed(RecordError::Endless {
-                what: "a ring",
-                most: MOST_BYTES,
-            }));
+            return Err(Attempt::Failed(RecordError::Endless { what: "a ring", most: MOST_BYTES }));
         }
         bytes.extend_from_slice(received);
         if has_ended {
@@ -376,10 +335,7 @@ impl Answer {
             | (Answer::Records(_), RingPart::End(_))
             | (Answer::Stacks, RingPart::Nodes(_) | RingPart::StacksEnd(_)) => Ok(()),
             (Answer::Records(vcpu), RingPart::Head(head)) if head.vcpu != vcpu => {
-                Err(RingOrderError::OtherVcpu {
-                    expected: vcpu,
-                    found: head.vcpu,
-                })
+                Err(RingOrderError::OtherVcpu { expected: vcpu, found: head.vcpu })
             }
             (Answer::Records(_), RingPart::Head(_)) => Ok(()),
             (Answer::Records(_), RingPart::Run(run)) => {

@@ -42,10 +42,7 @@ pub struct Patience {
 impl Default for Patience {
     /// The default timeouts, and half a minute for a connection to come back.
     fn default() -> Self {
-        Patience {
-            timeouts: Timeouts::default(),
-            reconnect: Duration::from_secs(30),
-        }
+        Patience { timeouts: Timeouts::default(), reconnect: Duration::from_secs(30) }
     }
 }
 
@@ -59,7 +56,8 @@ pub struct Session {
     protocol: u16,
     greeting: Greeting,
     connected: Timestamp,
-    /// The caller table that the agent holds with the parts that were sent for the recording that starts.
+    /// The caller table that the agent holds with the parts that were sent for the recording that
+    /// starts.
     installed: Option<u32>,
 }
 
@@ -71,33 +69,28 @@ pub(super) enum Attempt {
         /// Whether anything new had arrived: then this is no endless repetition.
         progressed: bool,
     },
-    /// Another connection would not help. The rest of the answer may not have been read, so the connection is dropped.
+    /// Another connection would not help. The rest of the answer may not have been read, so the
+    /// connection is dropped.
     Failed(RecordError),
 }
 
 impl Attempt {
-    /// An error while answers to further requests are still to come: after a refusal, the next frames belong to these,
-    /// so that the connection cannot be used on.
+    /// An error while answers to further requests are still to come: after a refusal, the next
+    /// frames belong to these, so that the connection cannot be used on.
     pub(super) fn while_pipelined(error: ConnectionError) -> Attempt {
-        if error.may_be_taken_up_again() {
-            error.into()
-        } else {
-            Attempt::Failed(error.into())
-        }
+        if error.may_be_taken_up_again() { error.into() } else { Attempt::Failed(error.into()) }
     }
 }
 
 impl From<ConnectionError> for Attempt {
     fn from(error: ConnectionError) -> Attempt {
-        Attempt::Broken {
-            error,
-            progressed: false,
-        }
+        Attempt::Broken { error, progressed: false }
     }
 }
 
 impl Session {
-    /// Connects to an agent without keys and requests its information: [`Session::with_access`] without a key.
+    /// Connects to an agent without keys and requests its information: [`Session::with_access`]
+    /// without a key.
     pub fn open(
         address: Address,
         patience: Patience,
@@ -106,22 +99,17 @@ impl Session {
         Session::with_access(address, Access::Open, patience, interrupt)
     }
 
-    /// Connects and requests the agent's information. If nothing listens at the address, there is one attempt. A
-    /// connection that opens and then ends is retried until the connection timeout, since the agent may be
-    /// overloaded, or may not have received the client's data in time on a bad connection. Every later connection
-    /// of this session uses the same key.
+    /// Connects and requests the agent's information. If nothing listens at the address, there is
+    /// one attempt. A connection that opens and then ends is retried until the connection timeout,
+    /// since the agent may be overloaded, or may not have received the client's data in time on a
+    /// bad connection. Every later connection of this session uses the same key.
     pub fn with_access(
         address: Address,
         access: Access,
         patience: Patience,
         interrupt: Interrupt,
     ) -> Result<Session, ConnectionError> {
-        let approach = Approach {
-            address,
-            access,
-            timeouts: patience.timeouts,
-            interrupt,
-        };
+        let approach = Approach { address, access, timeouts: patience.timeouts, interrupt };
         let (connection, greeting) = approach.begin()?;
         Ok(Session {
             approach,
@@ -165,10 +153,11 @@ impl Session {
         self.connected
     }
 
-    /// Sends the caller table given in the settings, unless the agent already has it, and starts a recording. While
-    /// other recordings run the agent replaces no table: if it has no room for a second one, the recording uses the
-    /// one that is there. If there is none, it starts without, unless every frame is to be looked up. The start request
-    /// is not repeated on a new connection, since it is unknown whether the first one arrived.
+    /// Sends the caller table given in the settings, unless the agent already has it, and starts a
+    /// recording. While other recordings run the agent replaces no table: if it has no room for a
+    /// second one, the recording uses the one that is there. If there is none, it starts without,
+    /// unless every frame is to be looked up. The start request is not repeated on a new
+    /// connection, since it is unknown whether the first one arrived.
     pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
         self.start_observed(settings, &mut ())
     }
@@ -179,11 +168,11 @@ impl Session {
         settings: &Settings,
         observer: &mut dyn Observer,
     ) -> Result<Started, RecordError> {
-        self.start_telling(settings, observer)
-            .map(|(started, _)| started)
+        self.start_telling(settings, observer).map(|(started, _)| started)
     }
 
-    /// [`start`](Self::start), which also answers whether the recording uses the caller table of the settings.
+    /// [`start`](Self::start), which also answers whether the recording uses the caller table of
+    /// the settings.
     pub(super) fn start_telling(
         &mut self,
         settings: &Settings,
@@ -201,7 +190,8 @@ impl Session {
         let may_install = self.greeting.info.role != role::VIEW;
         if may_install && self.greeting.info.caller_table != Some(callers.checksum()) {
             match self.install(callers, observer) {
-                // Others use the table that is there. It may have become this one since the greeting.
+                // Others use the table that is there. It may have become this one since the
+                // greeting.
                 Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
                     return match self.start_once(settings) {
                         Err(error) if error.is_refused(refusal::NO_TABLE) => {
@@ -228,9 +218,9 @@ impl Session {
         }
     }
 
-    /// Starts with the caller table that the agent has in place of that of the settings, which the agent does not take
-    /// now: `refused` says why. `held` is what it had before. Without a table, only a recording that can do without
-    /// starts.
+    /// Starts with the caller table that the agent has in place of that of the settings, which the
+    /// agent does not take now: `refused` says why. `held` is what it had before. Without a table,
+    /// only a recording that can do without starts.
     fn start_with_held(
         &mut self,
         settings: &Settings,
@@ -238,11 +228,7 @@ impl Session {
         refused: RecordError,
         observer: &mut dyn Observer,
     ) -> Result<(Started, bool), RecordError> {
-        let mut other = Settings {
-            callers: None,
-            held_callers: held,
-            ..settings.clone()
-        };
+        let mut other = Settings { callers: None, held_callers: held, ..settings.clone() };
         if other.held_callers.is_some() {
             match self.start_once(&other) {
                 Err(error) if error.is_refused(refusal::NO_TABLE) => {}
@@ -272,9 +258,8 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let max_request = self.greeting.info.max_request;
-        let held = self.persist(observer, |connection, _| {
-            upload(connection, callers, max_request)
-        })?;
+        let held =
+            self.persist(observer, |connection, _| upload(connection, callers, max_request))?;
         self.greeting.info.caller_table = Some(held);
         Ok(())
     }
@@ -291,7 +276,8 @@ impl Session {
         Ok(())
     }
 
-    /// Does what comes before there is anything that a first request to stop would end in good order.
+    /// Does what comes before there is anything that a first request to stop would end in good
+    /// order.
     pub(super) fn quitting_at_first<T>(&mut self, set_up: impl FnOnce(&mut Session) -> T) -> T {
         let interrupt = self.approach.interrupt.clone();
         self.set_interrupt(interrupt.quitting_at_first());
@@ -300,7 +286,8 @@ impl Session {
         done
     }
 
-    /// Makes the last request use a new connection, which is tried for a moment, also after the user gave up.
+    /// Makes the last request use a new connection, which is tried for a moment, also after the
+    /// user gave up.
     pub(super) fn renew(&mut self) {
         self.connection = None;
         self.reconnect = self.reconnect.min(LAST_TRY);
@@ -337,10 +324,7 @@ impl Session {
             if count > MOST_RECORDINGS {
                 return Err(Attempt::Failed(RecordError::TooManyTold { count }));
             }
-            let mut found = RecorderStatus {
-                recordings: Vec::new(),
-                agent: status,
-            };
+            let mut found = RecorderStatus { recordings: Vec::new(), agent: status };
             for _ in 0..count {
                 let one: RecordingStatus<'_> = connection.answer("a recording's status", DOING)?;
                 found.add(&one);
@@ -362,10 +346,7 @@ impl Session {
             match answer {
                 Ok(_) => Ok(()),
                 // A first attempt arrived, but its answer did not.
-                Err(ConnectionError::Refused {
-                    code: refusal::NO_EPOCH,
-                    ..
-                }) => Ok(()),
+                Err(ConnectionError::Refused { code: refusal::NO_EPOCH, .. }) => Ok(()),
                 Err(error) => Err(error.into()),
             }
         })

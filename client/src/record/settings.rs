@@ -103,15 +103,16 @@ pub struct Settings {
     pub keep: Keep,
     /// Replace a finished recording that no client has fetched.
     pub replace: bool,
-    /// Sample at fixed intervals: for comparison only, since periodic work in step with them biases the profile.
+    /// Sample at fixed intervals: for comparison only, since periodic work in step with them biases
+    /// the profile.
     pub fixed_interval: bool,
     /// How stacks are unwound.
     pub unwind: Unwind,
     /// The table to look callers up in, made [for this agent](crate::caller_table::prepare); it is
     /// sent unless the agent has it.
     pub callers: Option<CallerTable>,
-    /// If the agent had no room for all rows: the table from which [`callers`](Self::callers) was taken, so that
-    /// [`record`](super::record()) can add rows.
+    /// If the agent had no room for all rows: the table from which [`callers`](Self::callers) was
+    /// taken, so that [`record`](super::record()) can add rows.
     pub partial: Option<PartialTable>,
     /// If no table is to be sent: the checksum of the agent's table to use.
     pub held_callers: Option<u32>,

@@ -36,8 +36,8 @@ pub struct Snapshot {
     pub age_ns: u64,
     /// How long the vCPU had been blocked, in ns; `None` if it was running.
     pub blocked_ns: Option<u64>,
-    /// The program counter, the stack pointer, the frame pointer and the link register, which is 0 on architectures
-    /// without one.
+    /// The program counter, the stack pointer, the frame pointer and the link register, which is 0
+    /// on architectures without one.
     pub registers: [u64; 4],
     /// The stack, innermost frame first.
     pub frames: Vec<Frame>,
@@ -69,8 +69,8 @@ pub enum SnapshotError {
 }
 
 impl Session {
-    /// Takes a snapshot of each vCPU, all at about the same time: interrupts them, and waits until all have answered,
-    /// but not longer than `wait`. No recording is needed, and none is changed.
+    /// Takes a snapshot of each vCPU, all at about the same time: interrupts them, and waits until
+    /// all have answered, but not longer than `wait`. No recording is needed, and none is changed.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -84,11 +84,7 @@ impl Session {
         let mut all = Vec::new();
         for vcpu in vcpus {
             let first = self.take_snapshot(vcpu, u64::MAX, observer)?;
-            let snapshot = VcpuSnapshot {
-                vcpu,
-                taken: None,
-                ran_ns: 0,
-            };
+            let snapshot = VcpuSnapshot { vcpu, taken: None, ran_ns: 0 };
             all.push((first, snapshot));
         }
         loop {
@@ -125,8 +121,9 @@ impl Session {
         })
     }
 
-    /// How each vCPU has spent its time since a moment that the platform chose. No vCPU is interrupted, and no recording
-    /// is needed. A platform that does not tell the states apart tells running time alone.
+    /// How each vCPU has spent its time since a moment that the platform chose. No vCPU is
+    /// interrupted, and no recording is needed. A platform that does not tell the states apart
+    /// tells running time alone.
     #[cfg(feature = "fleet")]
     pub(crate) fn times(
         &mut self,
@@ -153,10 +150,7 @@ impl Session {
             let answer: Answer<'_> =
                 connection.ask(&request, "a vCPU's snapshot", "taking a snapshot")?;
             if answer.vcpu != vcpu {
-                let error = SnapshotError::OtherVcpu {
-                    expected: vcpu,
-                    found: answer.vcpu,
-                };
+                let error = SnapshotError::OtherVcpu { expected: vcpu, found: answer.vcpu };
                 return Err(Attempt::Failed(error.into()));
             }
             Ok((answer.now, answer.state.to_vec()))

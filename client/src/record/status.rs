@@ -56,10 +56,11 @@ pub struct RecordingStatus {
     pub(crate) max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
-    /// The time for which the rings hold the recording's samples at the present rate, in ns; `None` if there is no
-    /// ring or nothing is written to it.
+    /// The time for which the rings hold the recording's samples at the present rate, in ns; `None`
+    /// if there is no ring or nothing is written to it.
     pub(crate) samples_window_ns: Option<u64>,
-    /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if there are no new ones.
+    /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if
+    /// there are no new ones.
     pub(crate) stacks_window_ns: Option<u64>,
     /// Whether the guest can free the memory of the oldest stacks only after a fetch.
     pub(crate) wants_fetch: bool,
@@ -97,10 +98,7 @@ pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
         (peers.bad_record, "with modified records"),
         (peers.malformed, "with protocol violations"),
         (peers.timed_out, "timed out"),
-        (
-            peers.turned_away,
-            "rejected because all sessions were in use",
-        ),
+        (peers.turned_away, "rejected because all sessions were in use"),
         (peers.displaced, "closed before authentication to make room"),
     ]
 }
@@ -150,16 +148,15 @@ impl RecorderStatus {
     pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, RecordError> {
         match (name, self.recordings.as_slice()) {
             (None, [only]) => Ok(only),
-            (None, [_, ..]) => Err(RecordError::WhichRecording {
-                there: self.names(),
-            }),
-            (name, all) => all
-                .iter()
-                .find(|one| name == Some(one.name.as_str()))
-                .ok_or_else(|| RecordError::NoSuchRecording {
-                    wanted: name.map(Into::into),
-                    there: self.names(),
-                }),
+            (None, [_, ..]) => Err(RecordError::WhichRecording { there: self.names() }),
+            (name, all) => {
+                all.iter().find(|one| name == Some(one.name.as_str())).ok_or_else(|| {
+                    RecordError::NoSuchRecording {
+                        wanted: name.map(Into::into),
+                        there: self.names(),
+                    }
+                })
+            }
         }
     }
 

@@ -28,8 +28,8 @@ const DOING: &str = TRACING;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 const BETWEEN_COUNTS: Duration = Duration::from_secs(1);
 
-/// What the head of a message of functions or probes takes: the trace, the index of the first, their number and their
-/// length.
+/// What the head of a message of functions or probes takes: the trace, the index of the first,
+/// their number and their length.
 const RUN_HEAD: usize = 10 + 5 + 5 + 3;
 
 /// What the agent is asked to trace.
@@ -70,11 +70,11 @@ pub(crate) struct TraceOutcome {
     pub(crate) incomplete: Option<RecordError>,
 }
 
-/// Traces functions and writes what happened into a recording file. `name_of` gives the name of the function that holds a
-/// code.
+/// Traces functions and writes what happened into a recording file. `name_of` gives the name of the
+/// function that holds a code.
 ///
-/// Whatever goes wrong once probes may be set, the agent is asked to remove them. If that does not reach it, it removes
-/// them itself after [`TraceReady::patience_ns`].
+/// Whatever goes wrong once probes may be set, the agent is asked to remove them. If that does not
+/// reach it, it removes them itself after [`TraceReady::patience_ns`].
 pub(crate) fn trace(
     session: &mut Session,
     order: &TraceOrder,
@@ -216,16 +216,12 @@ impl Tracer<'_> {
         let Some(rings) = &mut self.rings else {
             return Ok(());
         };
-        let wanted = Wanted {
-            since_ns: rings.since_ns,
-            most_bytes: 0,
-        };
+        let wanted = Wanted { since_ns: rings.since_ns, most_bytes: 0 };
         let writer = &mut self.writer;
         let (received, nodes) = (&mut rings.received, &mut rings.nodes);
-        self.session
-            .fetch_rings(wanted, received, nodes, observer, &mut |frames| {
-                writer.append(frames).map_err(RecordError::Output)
-            })
+        self.session.fetch_rings(wanted, received, nodes, observer, &mut |frames| {
+            writer.append(frames).map_err(RecordError::Output)
+        })
     }
 }
 
@@ -241,8 +237,8 @@ struct Counts {
 }
 
 impl Session {
-    /// Sends the functions and their probes, and sets these. The first request to stop ends this, and removes the probes
-    /// that are set.
+    /// Sends the functions and their probes, and sets these. The first request to stop ends this,
+    /// and removes the probes that are set.
     fn set_up_trace(
         &mut self,
         order: &TraceOrder,
@@ -259,8 +255,8 @@ impl Session {
         begun
     }
 
-    /// All of it is repeated on a new connection: the agent ends what this client has begun. `begun` is the trace's id, as
-    /// soon as it is known.
+    /// All of it is repeated on a new connection: the agent ends what this client has begun.
+    /// `begun` is the trace's id, as soon as it is known.
     fn begin_trace(
         &mut self,
         order: &TraceOrder,
@@ -272,18 +268,11 @@ impl Session {
         let begin = TraceBegin {
             functions: order.functions.len() as u32,
             probes: u32::try_from(probes).unwrap_or(u32::MAX),
-            flags: if order.order.count_only {
-                trace_flag::COUNT
-            } else {
-                0
-            },
+            flags: if order.order.count_only { trace_flag::COUNT } else { 0 },
             max_cost_permille: order.order.max_cost_permille,
             slow_ns: order.order.slow_ns,
         };
-        let setting_up = Event::SettingUp {
-            functions: order.functions.len(),
-            probes,
-        };
+        let setting_up = Event::SettingUp { functions: order.functions.len(), probes };
         observer.event(setting_up);
         self.persist(observer, |connection, _| {
             let ready: TraceReady = connection.ask(&begin, "permission to send a trace", DOING)?;
@@ -310,16 +299,12 @@ impl Session {
                 }
                 frames.extend_from_slice(connection.received());
             }
-            Ok(Begun {
-                ready,
-                armed,
-                frames,
-            })
+            Ok(Begun { ready, armed, frames })
         })
     }
 
-    /// Asks the agent over a new connection to remove a trace's probes: answers to earlier requests may be on their way in
-    /// the old one, and the user may have given up.
+    /// Asks the agent over a new connection to remove a trace's probes: answers to earlier requests
+    /// may be on their way in the old one, and the user may have given up.
     fn abandon_trace(&mut self, trace: u64, observer: &mut dyn Observer) {
         self.renew();
         // The first error is the one to tell.
@@ -377,9 +362,7 @@ impl Counts {
         functions: &mut u32,
         callers: &mut u32,
     ) -> Result<bool, Attempt> {
-        let frame: Frame<'_> = connection
-            .receive(DOING)
-            .map_err(Attempt::while_pipelined)?;
+        let frame: Frame<'_> = connection.receive(DOING).map_err(Attempt::while_pipelined)?;
         let is_last = frame.kind == TraceEnd::TYPE;
         match frame.kind {
             TraceTotals::TYPE => {
@@ -405,16 +388,11 @@ impl Counts {
             TraceEnd::TYPE => {
                 let end: TraceEnd = decoded(&frame)?;
                 check_trace(trace, end.trace)?;
-                for (what, expected, found) in [
-                    ("functions", end.functions, *functions),
-                    ("callers", end.callers, *callers),
-                ] {
+                for (what, expected, found) in
+                    [("functions", end.functions, *functions), ("callers", end.callers, *callers)]
+                {
                     if expected != found {
-                        return Err(failed(TraceError::Count {
-                            what,
-                            expected,
-                            found,
-                        }));
+                        return Err(failed(TraceError::Count { what, expected, found }));
                     }
                 }
             }
@@ -439,7 +417,8 @@ impl Counts {
     }
 }
 
-/// The most that an answer about a trace's counts may have: a thousand functions and their callers need far less.
+/// The most that an answer about a trace's counts may have: a thousand functions and their callers
+/// need far less.
 const MOST_BYTES: usize = 16 << 20;
 
 fn failed(error: TraceError) -> Attempt {
@@ -476,19 +455,9 @@ fn messages(order: &TraceOrder, trace: u64, max_request: u32) -> Result<Vec<Vec<
         room,
         MAX_FUNCTION_BYTES,
         |encoder, function| {
-            encoder.function(&Function {
-                flags: function.flags,
-                parts: &function.parts,
-            });
+            encoder.function(&Function { flags: function.flags, parts: &function.parts });
         },
-        |first, count, payload| {
-            encoded(&TraceFunctions {
-                trace,
-                first,
-                count,
-                payload,
-            })
-        },
+        |first, count, payload| encoded(&TraceFunctions { trace, first, count, payload }),
     )?;
     let probes = order.functions.iter().enumerate();
     let probes = probes.flat_map(|(at, function)| function.probes.iter().map(move |it| (at, it)));
@@ -505,14 +474,7 @@ fn messages(order: &TraceOrder, trace: u64, max_request: u32) -> Result<Vec<Vec<
                 instruction: &probe.instruction,
             });
         },
-        |first, count, payload| {
-            encoded(&TraceProbes {
-                trace,
-                first,
-                count,
-                payload,
-            })
-        },
+        |first, count, payload| encoded(&TraceProbes { trace, first, count, payload }),
     )?);
     Ok(messages)
 }
@@ -563,29 +525,17 @@ fn write_order(writer: &mut RecordingWriter, order: &TraceOrder) -> Result<(), R
         &FileTrace {
             patterns: cut(&asked.patterns),
             inside: cut(&asked.inside),
-            flags: if asked.count_only {
-                trace_flag::COUNT
-            } else {
-                0
-            },
+            flags: if asked.count_only { trace_flag::COUNT } else { 0 },
             slow_ns: asked.slow_ns,
             max_cost_permille: asked.max_cost_permille,
         },
     )?;
     for function in &order.functions {
-        let head = FileFunction {
-            name: cut(&function.name),
-            flags: function.flags,
-            refused: "",
-        };
+        let head = FileFunction { name: cut(&function.name), flags: function.flags, refused: "" };
         append(writer, &head)?;
     }
     for (name, refused) in &order.refused {
-        let head = FileFunction {
-            name: cut(name),
-            flags: 0,
-            refused: cut(refused),
-        };
+        let head = FileFunction { name: cut(name), flags: 0, refused: cut(refused) };
         append(writer, &head)?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Uploads a caller table: announces each part, sends its rows, whose number received the agent reports, and waits
-//! for the confirmation.
+//! Uploads a caller table: announces each part, sends its rows, whose number received the agent
+//! reports, and waits for the confirmation.
 
 use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
 use unikprof_proto::frame::MAX_BODY;
@@ -13,16 +13,16 @@ use crate::frame_reader::encoded;
 
 const DOING: &str = "sending the caller table";
 
-/// How many bytes of rows are sent before the agent tells how many rows have arrived: what a busy guest takes within
-/// one timeout.
+/// How many bytes of rows are sent before the agent tells how many rows have arrived: what a busy
+/// guest takes within one timeout.
 const UNANSWERED: usize = 32 << 10;
 
 /// What a run's frame takes beside its rows: upload, first and count as varints of 64 and 32 bits,
 /// and the length of the rows, at most [`MAX_BODY`].
 const RUN_HEAD: usize = 10 + 5 + 5 + 3;
 
-/// Sends the parts that the agent does not have; returns the checksum of the table that it then holds. May be repeated
-/// after a lost connection: the agent tells which rows have arrived.
+/// Sends the parts that the agent does not have; returns the checksum of the table that it then
+/// holds. May be repeated after a lost connection: the agent tells which rows have arrived.
 pub(super) fn upload(
     connection: &mut Connection,
     table: &CallerTable,
@@ -40,12 +40,8 @@ fn upload_part(
     TablePart { part, rows }: &TablePart,
     max_request: u32,
 ) -> Result<u32, Attempt> {
-    let begin = TableBegin {
-        first: part.first,
-        end: part.end,
-        rows: part.rows,
-        checksum: part.checksum,
-    };
+    let begin =
+        TableBegin { first: part.first, end: part.end, rows: part.rows, checksum: part.checksum };
     // Announced again, a part is gone on with, and the answer tells how much of it has arrived.
     let announce = |connection: &mut Connection| -> Result<TableReady, Attempt> {
         send(connection, |connection| connection.send(&begin, DOING))?;
@@ -56,13 +52,9 @@ fn upload_part(
         let TableReady { upload, rows: held } = ready;
         let (frames, sent) =
             run_frames(upload, rows, held, max_request).map_err(Attempt::Failed)?;
-        send(connection, |connection| {
-            connection.send_frames(&frames, DOING)
-        })?;
+        send(connection, |connection| connection.send_frames(&frames, DOING))?;
         if sent == part.rows {
-            send(connection, |connection| {
-                connection.send(&TableEnd { upload }, DOING)
-            })?;
+            send(connection, |connection| connection.send(&TableEnd { upload }, DOING))?;
             let installed: TableInstalled =
                 connection.answer("an installed caller table", DOING)?;
             return Ok(installed.caller_table);
@@ -86,8 +78,8 @@ fn send(
     })
 }
 
-/// The next rows behind the first `held`, about [`UNANSWERED`] bytes of them as frames that this agent takes, and how
-/// many it then has.
+/// The next rows behind the first `held`, about [`UNANSWERED`] bytes of them as frames that this
+/// agent takes, and how many it then has.
 fn run_frames(
     upload: u64,
     rows: &[Row],
@@ -121,12 +113,7 @@ fn run_frames(
             count += 1;
         }
         let length = run.finish();
-        let message = TableRows {
-            upload,
-            first: first as u32,
-            count,
-            payload: &payload[..length],
-        };
+        let message = TableRows { upload, first: first as u32, count, payload: &payload[..length] };
         frames.extend(encoded(&message).map_err(ConnectionError::in_frame(DOING))?);
         first += count as usize;
     }
@@ -145,10 +132,7 @@ mod tests {
     fn every_row_arrives_in_frames_that_the_agent_takes() {
         // Rows of every length, the longest included.
         let rows: Vec<Row> = (0..1000_u32)
-            .map(|at| Row {
-                code: 16 + at * at * 4_000,
-                rule: Rule(u32::MAX >> (at % 30)),
-            })
+            .map(|at| Row { code: 16 + at * at * 4_000, rule: Rule(u32::MAX >> (at % 30)) })
             .collect();
         for limit in [RUN_HEAD + MAX_ROW_BYTES, 64, 1024, 1 << 20] {
             let (bytes, sent) = run_frames(u64::MAX, &rows, 0, limit as u32).unwrap();
@@ -180,17 +164,11 @@ mod tests {
 
     #[test]
     fn requests_too_short_for_a_row_are_an_error() {
-        let rows = [Row {
-            code: 16,
-            rule: Rule::ENTRY,
-        }];
+        let rows = [Row { code: 16, rule: Rule::ENTRY }];
         let limit = (RUN_HEAD + MAX_ROW_BYTES - 1) as u32;
         for limit in [0, limit] {
             let error = run_frames(1, &rows, 0, limit).unwrap_err();
-            assert!(
-                matches!(error, RecordError::ShortRequests { .. }),
-                "{error}"
-            );
+            assert!(matches!(error, RecordError::ShortRequests { .. }), "{error}");
         }
     }
 }

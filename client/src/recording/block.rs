@@ -10,26 +10,20 @@ use super::reader::Reading;
 
 const _: () = assert!(PREAMBLE < BlockHead::LENGTH, "a head is read in two pieces");
 
-/// The file in a block whose first bytes are `begun`; what follows it is not read. To salvage, also one that
-/// was altered or cut.
+/// The file in a block whose first bytes are `begun`; what follows it is not read. To salvage, also
+/// one that was altered or cut.
 pub(super) fn file(
     begun: &[u8],
     source: impl Read,
     path: &Path,
     reading: Reading,
 ) -> Result<Vec<u8>, RecordingError> {
-    let wrong = |source| RecordingError::Block {
-        path: path.into(),
-        source,
-    };
+    let wrong = |source| RecordingError::Block { path: path.into(), source };
     let mut source = begun.chain(source);
     let mut read = |length: u64| {
         let mut bytes = Vec::new();
         let found = source.by_ref().take(length).read_to_end(&mut bytes);
-        found.map(|_| bytes).map_err(|source| RecordingError::Open {
-            path: path.into(),
-            source,
-        })
+        found.map(|_| bytes).map_err(|source| RecordingError::Open { path: path.into(), source })
     };
     let mut memory = read(BlockHead::LENGTH as u64)?;
     let head = memory.first_chunk().and_then(BlockHead::decode);

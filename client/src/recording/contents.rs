@@ -40,7 +40,8 @@ pub(super) struct Contents {
     pub(super) progress: EpochProgress,
     nodes: KnownNodes,
     pub(super) stacks: Stacks,
-    /// What the counters of the current epoch say that its stacks hold, so far and on the current vCPU.
+    /// What the counters of the current epoch say that its stacks hold, so far and on the current
+    /// vCPU.
     pub(super) counted: u64,
     counted_on_vcpu: u64,
     pub(super) contradictions: Vec<String>,
@@ -143,8 +144,8 @@ impl Contents {
         })
     }
 
-    /// Reads up to the first epoch that has counts: the recording, and where that epoch lies. `None` if the file holds
-    /// no counts.
+    /// Reads up to the first epoch that has counts: the recording, and where that epoch lies.
+    /// `None` if the file holds no counts.
     pub(super) fn first_epoch<R: Read>(
         frames: &mut FrameReader<R>,
     ) -> Result<Option<(u64, EpochSpan)>, Damage> {
@@ -192,10 +193,7 @@ impl Contents {
                 });
             } else if kind == FileWindow::TYPE {
                 let asked: FileWindow = frame::decode(&frame)?;
-                self.asked = Some(Window {
-                    from_ns: asked.from_ns,
-                    to_ns: asked.to_ns,
-                });
+                self.asked = Some(Window { from_ns: asked.from_ns, to_ns: asked.to_ns });
             } else if traces::takes(kind) {
                 traces::accept(&mut self.trace, &frame)?;
             } else if kind == Nodes::TYPE {
@@ -228,12 +226,7 @@ impl Contents {
     }
 
     fn epoch_frame(&mut self, frame: &WireFrame<'_>) -> Result<(), Damage> {
-        let Contents {
-            progress,
-            stacks,
-            nodes,
-            ..
-        } = self;
+        let Contents { progress, stacks, nodes, .. } = self;
         let is_seen = self.is_seen;
         let part = progress.accept(frame, nodes, |vcpu, number, count| {
             if !is_seen {
@@ -283,10 +276,7 @@ impl Contents {
         let span = RecordingSpan {
             recording: Some(epoch.recording),
             ring_bit: epoch.ring_bit,
-            window: Window {
-                from_ns: epoch.recording_started_ns,
-                ..Window::ALL
-            },
+            window: Window { from_ns: epoch.recording_started_ns, ..Window::ALL },
         };
         if epoch.vcpus == 0 {
             // It describes a recording for the samples in the rings. Nothing else belongs to it.
@@ -384,7 +374,8 @@ impl Contents {
         const MOST: usize = 32;
         if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
             self.contradictions.push(format!(
-                "the counts of epoch {} on vCPU {} do not add up: {found} in its stacks, {} in its end message, {counted} \
+                "the counts of epoch {} on vCPU {} do not add up: {found} in its stacks, {} in its \
+                 end message, {counted} \
                  in its counters",
                 end.epoch, end.vcpu, end.samples
             ));

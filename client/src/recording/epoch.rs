@@ -42,7 +42,8 @@ struct Head {
 #[derive(Debug)]
 struct Share {
     vcpu: u32,
-    /// Its counters at both ends: others when it is sent again if the agent has given up some of its counts.
+    /// Its counters at both ends: others when it is sent again if the agent has given up some of
+    /// its counts.
     counters: [message::Counters; 2],
     histograms: Vec<u32>,
     /// The number of the last stack that was counted; 0 before the first.
@@ -67,9 +68,11 @@ pub(crate) enum Part<'a> {
     Counts,
     /// Allocations of that vCPU that were still held.
     Live(LiveSamples<'a>),
-    /// That vCPU's share is complete; the second field is the sum of its counts, or the number of what was still held.
+    /// That vCPU's share is complete; the second field is the sum of its counts, or the number of
+    /// what was still held.
     End(VcpuEnd, u64),
-    /// A frame that was received before: the connection broke, or another answer begins with the same head.
+    /// A frame that was received before: the connection broke, or another answer begins with the
+    /// same head.
     Repeated,
     /// A type that this client does not know.
     Unknown,
@@ -101,10 +104,7 @@ pub enum EpochError {
 impl EpochProgress {
     /// An epoch as it comes on the wire: an answer for each vCPU, each with the epoch's head.
     pub(crate) fn on_the_wire() -> EpochProgress {
-        EpochProgress {
-            is_wire: true,
-            ..EpochProgress::default()
-        }
+        EpochProgress { is_wire: true, ..EpochProgress::default() }
     }
 
     /// Whether an epoch was begun and is not complete.
@@ -114,8 +114,7 @@ impl EpochProgress {
 
     /// Whether the shares of all vCPUs are complete.
     pub(crate) fn is_whole(&self) -> bool {
-        self.head
-            .is_some_and(|head| self.share.is_none() && self.done.len() >= head.vcpus as usize)
+        self.head.is_some_and(|head| self.share.is_none() && self.done.len() >= head.vcpus as usize)
     }
 
     /// The samples in the counts so far.
@@ -136,14 +135,14 @@ impl EpochProgress {
         }
     }
 
-    /// Takes the current share as one that is sent again over a new connection: its head and the histograms that were
-    /// received are repetitions then.
+    /// Takes the current share as one that is sent again over a new connection: its head and the
+    /// histograms that were received are repetitions then.
     pub(crate) fn expect_repetition(&mut self) {
         self.repeating = self.share.is_some();
     }
 
-    /// Checks the next frame. Stack nodes are added to `nodes`; counts are passed to `visit` with the vCPU and the
-    /// stack's number.
+    /// Checks the next frame. Stack nodes are added to `nodes`; counts are passed to `visit` with
+    /// the vCPU and the stack's number.
     pub(crate) fn accept<'a>(
         &mut self,
         frame: &Frame<'a>,
@@ -181,10 +180,9 @@ impl EpochProgress {
             Some(known) if may_repeat && known.epoch == head.epoch => {
                 Err(EpochError::Changed(known.epoch))
             }
-            Some(known) if may_repeat => Err(EpochError::OtherEpoch {
-                expected: known.epoch,
-                found: head.epoch,
-            }),
+            Some(known) if may_repeat => {
+                Err(EpochError::OtherEpoch { expected: known.epoch, found: head.epoch })
+            }
             Some(_) => Err(self.out_of_place(Epoch::TYPE)),
         }
     }
@@ -323,10 +321,7 @@ impl EpochProgress {
         if head.epoch == epoch {
             Ok(head)
         } else {
-            Err(EpochError::OtherEpoch {
-                expected: head.epoch,
-                found: epoch,
-            })
+            Err(EpochError::OtherEpoch { expected: head.epoch, found: epoch })
         }
     }
 
@@ -363,10 +358,7 @@ mod tests {
 
     impl Epochs {
         fn new(progress: EpochProgress) -> Epochs {
-            Epochs {
-                progress,
-                nodes: KnownNodes::new(100),
-            }
+            Epochs { progress, nodes: KnownNodes::new(100) }
         }
 
         fn accept<'m, M: Message<'m>>(&mut self, message: &M) -> Result<String, EpochError> {
@@ -405,42 +397,21 @@ mod tests {
     }
 
     fn vcpu(vcpu: u32) -> VcpuEpoch {
-        VcpuEpoch {
-            epoch: 9,
-            vcpu,
-            start: Snapshot::default(),
-            end: Snapshot::default(),
-        }
+        VcpuEpoch { epoch: 9, vcpu, start: Snapshot::default(), end: Snapshot::default() }
     }
 
     /// One node of one frame.
     fn node(vcpu: u32, first: u64) -> Nodes<'static> {
-        Nodes {
-            vcpu,
-            first,
-            count: 1,
-            payload: &[0x11, 33],
-        }
+        Nodes { vcpu, first, count: 1, payload: &[0x11, 33] }
     }
 
     /// One count of 2, of the stack after this one.
     fn count(vcpu: u32, after: u64) -> Counts<'static> {
-        Counts {
-            epoch: 9,
-            vcpu,
-            after,
-            count: 1,
-            payload: &[1, 2],
-        }
+        Counts { epoch: 9, vcpu, after, count: 1, payload: &[1, 2] }
     }
 
     fn end(vcpu: u32, known: u64) -> VcpuEnd {
-        VcpuEnd {
-            epoch: 9,
-            vcpu,
-            known,
-            samples: 2,
-        }
+        VcpuEnd { epoch: 9, vcpu, known, samples: 2 }
     }
 
     #[test]
@@ -450,10 +421,7 @@ mod tests {
         epochs.accept(&vcpu(0)).unwrap();
         epochs.accept(&node(0, 100)).unwrap();
         let unknown = epochs.accept(&count(0, 100)).unwrap_err();
-        let expected = NodeError::Unknown {
-            vcpu: 0,
-            number: 101,
-        };
+        let expected = NodeError::Unknown { vcpu: 0, number: 101 };
         assert_eq!(unknown, EpochError::Nodes(expected));
         // In a file the stacks may follow.
         let mut epochs = Epochs::new(EpochProgress::default());
@@ -466,40 +434,21 @@ mod tests {
     #[test]
     fn frames_out_of_place_are_rejected() {
         let mut epochs = Epochs::new(EpochProgress::on_the_wire());
-        assert!(matches!(
-            epochs.accept(&end(0, 0)),
-            Err(EpochError::OutOfPlace { .. })
-        ));
+        assert!(matches!(epochs.accept(&end(0, 0)), Err(EpochError::OutOfPlace { .. })));
         epochs.accept(&head()).unwrap();
         assert!(epochs.accept(&node(0, 100)).is_err(), "nodes of no vCPU");
         assert!(epochs.accept(&count(0, 100)).is_err(), "counts of no vCPU");
         epochs.accept(&vcpu(1)).unwrap();
         assert!(epochs.accept(&head()).is_err(), "two heads");
-        assert!(
-            epochs.accept(&node(0, 100)).is_err(),
-            "another vCPU's nodes"
-        );
-        assert!(
-            epochs.accept(&count(0, 99)).is_err(),
-            "another vCPU's counts"
-        );
+        assert!(epochs.accept(&node(0, 100)).is_err(), "another vCPU's nodes");
+        assert!(epochs.accept(&count(0, 99)).is_err(), "another vCPU's counts");
         assert!(epochs.accept(&end(0, 0)).is_err(), "another vCPU's end");
-        let none = Counts {
-            count: 0,
-            payload: &[],
-            ..count(1, 99)
-        };
+        let none = Counts { count: 0, payload: &[], ..count(1, 99) };
         assert!(epochs.accept(&none).is_err(), "an empty run");
         epochs.accept(&end(1, 0)).unwrap();
         assert!(epochs.accept(&vcpu(1)).is_err(), "the same vCPU again");
-        let foreign = VcpuEpoch {
-            epoch: 8,
-            ..vcpu(2)
-        };
-        let other = EpochError::OtherEpoch {
-            expected: 9,
-            found: 8,
-        };
+        let foreign = VcpuEpoch { epoch: 8, ..vcpu(2) };
+        let other = EpochError::OtherEpoch { expected: 9, found: 8 };
         assert_eq!(epochs.accept(&foreign), Err(other.clone()));
         let foreign = Epoch { epoch: 8, ..head() };
         assert_eq!(epochs.accept(&foreign), Err(other));

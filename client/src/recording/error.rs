@@ -42,7 +42,8 @@ pub enum RecordingError {
     },
     /// It is of another version.
     #[error(
-        "{} has file version {file} and protocol version {protocol}, but this client reads file version {VERSION} \
+        "{} has file version {file} and protocol version {protocol}, but this client reads file \
+         version {VERSION} \
          and protocol version {VERSIONS}: use a newer client", path.display()
     )]
     Version {
@@ -53,7 +54,8 @@ pub enum RecordingError {
     },
     /// It is a block of memory that a guest left when it crashed, and not whole.
     #[error(
-        "{} is an incomplete crash dump from a guest's memory: {source}; `report --salvage` reads the part that \
+        "{} is an incomplete crash dump from a guest's memory: {source}; `report --salvage` reads \
+         the part that \
          is there", path.display()
     )]
     Block { path: PathBuf, source: BlockError },
@@ -70,13 +72,15 @@ pub enum RecordingError {
     },
     /// A file without counts among several.
     #[error(
-        "{} has only the contents of a guest's rings (a copy of a running recording, or a crash dump) and no counts; \
+        "{} has only the contents of a guest's rings (a copy of a running recording, or a crash \
+         dump) and no counts; \
          report such a file on its own",
         path.display()
     )]
     NoCounts { path: PathBuf },
     /// It has calls of functions where samples are needed.
-    #[error("{0} is a trace of function calls and has no samples: show it with `report {0}`", path.display())]
+    #[error("{0} is a trace of function calls and has no samples: show it with `report \
+             {0}`", path.display())]
     Trace { path: PathBuf },
     /// It is damaged or was cut.
     #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
@@ -147,10 +151,7 @@ impl RecordingError {
 fn way_out(holder: Holder, path: &Path) -> String {
     let (is, makes) = match holder {
         Holder::Log => ("a log that contains a crash dump", "extracts the recording"),
-        Holder::Memory => (
-            "a memory block that contains a crash dump",
-            "extracts the recording",
-        ),
+        Holder::Memory => ("a memory block that contains a crash dump", "extracts the recording"),
         Holder::Core => ("a memory dump", "searches it for a crash dump"),
     };
     format!("{is}: `unikprof-client recover {}` {makes}", path.display())

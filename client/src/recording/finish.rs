@@ -58,7 +58,8 @@ impl Contents {
         self.assemble(timeline, span, warnings, end.completeness)
     }
 
-    /// Ends the reading of a file: puts its stacks into the profile, and makes a timeline of its rings.
+    /// Ends the reading of a file: puts its stacks into the profile, and makes a timeline of its
+    /// rings.
     pub(super) fn end_reading(
         &mut self,
         reading: Reading,
@@ -96,19 +97,12 @@ impl Contents {
         let rings = std::mem::take(&mut self.rings);
         let stacks = std::mem::take(&mut self.stacks);
         let meaning = if self.info.mode.is_heap() {
-            Meaning::Allocations {
-                interval_bytes: self.info.interval_bytes,
-            }
+            Meaning::Allocations { interval_bytes: self.info.interval_bytes }
         } else {
             Meaning::Time
         };
-        let found = stacks.finish(
-            rings.named(),
-            missing,
-            meaning,
-            &self.agent,
-            &mut self.builder,
-        )?;
+        let found =
+            stacks.finish(rings.named(), missing, meaning, &self.agent, &mut self.builder)?;
         if found.without_size > 0 {
             self.contradictions.push(format!(
                 "{} samples of allocations have no size and are left out",
@@ -119,10 +113,7 @@ impl Contents {
         let spans = self.counted_epochs.iter();
         self.epoch_counts = spans
             .zip(found.epochs)
-            .map(|(span, stacks)| EpochCounts {
-                window: span.window,
-                stacks,
-            })
+            .map(|(span, stacks)| EpochCounts { window: span.window, stacks })
             .collect();
         let mut timeline = rings.finish(found.named, &mut self.builder)?;
         if let Some(timeline) = &mut timeline {
@@ -132,22 +123,13 @@ impl Contents {
             }
             for (vcpu, told) in &self.told {
                 if let Some(times) = &told.runstate {
-                    let sums = [
-                        times.running_ns,
-                        times.runnable_ns,
-                        times.blocked_ns,
-                        times.offline_ns,
-                    ];
+                    let sums =
+                        [times.running_ns, times.runnable_ns, times.blocked_ns, times.offline_ns];
                     timeline.know_times(*vcpu, told.at_ns, sums);
                 }
             }
         }
-        Ok(EndOfFile {
-            timeline,
-            completeness,
-            cut_epoch,
-            warnings,
-        })
+        Ok(EndOfFile { timeline, completeness, cut_epoch, warnings })
     }
 
     /// Adds what was held at the end of each epoch.
@@ -156,20 +138,14 @@ impl Contents {
             return;
         }
         let ends = self.counted_epochs.iter().map(|epoch| epoch.window.to_ns);
-        let mut by_epoch: Vec<Held> = ends
-            .map(|at_ns| Held {
-                at_ns,
-                samples: Vec::new(),
-            })
-            .collect();
+        let mut by_epoch: Vec<Held> =
+            ends.map(|at_ns| Held { at_ns, samples: Vec::new() }).collect();
         for (epoch, sample) in held {
             if let Some(held) = by_epoch.get_mut(epoch) {
                 held.samples.push(sample);
             }
         }
-        by_epoch
-            .into_iter()
-            .for_each(|held| self.builder.add_held(held));
+        by_epoch.into_iter().for_each(|held| self.builder.add_held(held));
     }
 
     /// The recording, from all that was read and added up.
@@ -215,10 +191,7 @@ impl Contents {
             agent: self.agent,
             created_unix_ns: self.created_unix_ns,
             epochs: self.epochs,
-            ended_ns: self
-                .counted_epochs
-                .last()
-                .map_or(0, |epoch| epoch.window.to_ns),
+            ended_ns: self.counted_epochs.last().map_or(0, |epoch| epoch.window.to_ns),
             completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
@@ -230,8 +203,8 @@ impl Contents {
         })
     }
 
-    /// The recording of a file that describes one alone: that is what it was made for, though others may have more
-    /// samples.
+    /// The recording of a file that describes one alone: that is what it was made for, though
+    /// others may have more samples.
     fn described(&self, timeline: &Timeline) -> Option<RecordingSpan> {
         match self.heads.as_slice() {
             [(only, _)] => timeline.recording(only.recording?),
@@ -249,11 +222,7 @@ impl Recording {
     pub(crate) fn choose(&mut self, wanted: &str) -> Result<(), Vec<String>> {
         let info = self.profile.recording();
         let Some(timeline) = &self.timeline else {
-            return if info.name == wanted {
-                Ok(())
-            } else {
-                Err(vec![info.name.clone()])
-            };
+            return if info.name == wanted { Ok(()) } else { Err(vec![info.name.clone()]) };
         };
         let all = timeline.recordings();
         let has_name = |span: &&RecordingSpan| {
@@ -261,10 +230,7 @@ impl Recording {
             timeline.recording_name(span) == wanted || id.as_deref() == Some(wanted)
         };
         let Some(span) = all.iter().copied().find(|span| has_name(&span)) else {
-            return Err(all
-                .iter()
-                .map(|span| timeline.recording_name(span))
-                .collect());
+            return Err(all.iter().map(|span| timeline.recording_name(span)).collect());
         };
         if self.span == Some(span) {
             return Ok(());
@@ -280,11 +246,8 @@ impl Recording {
         // Which one is shown is known now.
         let told = self.span.and_then(|span| about_others(timeline, &span));
         warnings.retain(|warning| told.as_ref() != Some(warning));
-        self.profile.recording = RecordingInfo {
-            warnings,
-            only_vcpus,
-            ..info_of(timeline, &span, of_guest)
-        };
+        self.profile.recording =
+            RecordingInfo { warnings, only_vcpus, ..info_of(timeline, &span, of_guest) };
         self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
         self.span = Some(span);
         self.asked = None;
@@ -297,10 +260,7 @@ impl Recording {
 fn info_of(timeline: &Timeline, span: &RecordingSpan, of_guest: RecordingInfo) -> RecordingInfo {
     match timeline.info(span) {
         Some(info) => info.clone(),
-        None => RecordingInfo {
-            name: timeline.recording_name(span),
-            ..of_guest
-        },
+        None => RecordingInfo { name: timeline.recording_name(span), ..of_guest },
     }
 }
 
@@ -314,7 +274,8 @@ fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
         .collect();
     (!others.is_empty()).then(|| {
         format!(
-            "the rings also contain other recordings ({}); showing {}, which has the most samples; --recording NAME \
+            "the rings also contain other recordings ({}); showing {}, which has the most samples; \
+             --recording NAME \
              shows another",
             others.join(", "),
             timeline.recording_name(span)

@@ -11,8 +11,8 @@ pub(crate) use unikprof_proto::file::{preamble, versions};
 /// The longest reason kept, in bytes.
 pub(crate) const MAX_REASON: usize = 1024;
 
-/// The time window requested when the file was made: reports show it by default. On the guest's monotonic clock, in
-/// ns, excluding its end.
+/// The time window requested when the file was made: reports show it by default. On the guest's
+/// monotonic clock, in ns, excluding its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileWindow {
     /// From when on.
@@ -25,9 +25,10 @@ impl Message<'_> for FileWindow {
     const TYPE: u16 = FILE_FIRST + 2;
 }
 
-/// A trace, as it was asked for. The rest of its frames follow: a [`FileFunction`] for each function, the agent's answers
-/// (`TraceReady`, `TraceArmed` and `TraceRefused`s, in the end `TraceState`, `TraceTotals`, `TraceCallers` and
-/// `TraceEnd`) and a [`FileCaller`] for each place that functions were called from. Its calls are in the rings.
+/// A trace, as it was asked for. The rest of its frames follow: a [`FileFunction`] for each
+/// function, the agent's answers (`TraceReady`, `TraceArmed` and `TraceRefused`s, in the end
+/// `TraceState`, `TraceTotals`, `TraceCallers` and `TraceEnd`) and a [`FileCaller`] for each place
+/// that functions were called from. Its calls are in the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileTrace<'a> {
     /// The patterns that the functions were chosen by, separated by spaces.
@@ -44,8 +45,8 @@ impl<'a> Message<'a> for FileTrace<'a> {
     const TYPE: u16 = FILE_FIRST + 3;
 }
 
-/// A function of a trace, in the order of their indices; or, with a reason, one that was asked for and cannot be traced,
-/// which has no index.
+/// A function of a trace, in the order of their indices; or, with a reason, one that was asked for
+/// and cannot be traced, which has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFunction<'a> {
     pub(crate) name: &'a str,
@@ -84,17 +85,11 @@ mod tests {
         assert_eq!(versions(&preamble(7)), Some((1, 7)));
         assert_eq!(versions(b"unikprof\x01\0\x01\0\0\0\0\0"), None);
         let mut buffer = [0; 64];
-        let header = FileHeader {
-            client: "c",
-            created_unix_ns: 300,
-        };
+        let header = FileHeader { client: "c", created_unix_ns: 300 };
         let length = frame::encode(&header, &mut buffer).unwrap();
         assert_eq!(buffer[..2], [0x00, 0x40]);
         assert_eq!(buffer[10..length], [1, b'c', 0xac, 0x02]);
-        let end = FileEnd {
-            complete: false,
-            reason: "r",
-        };
+        let end = FileEnd { complete: false, reason: "r" };
         let length = frame::encode(&end, &mut buffer).unwrap();
         assert_eq!(buffer[..2], [0x01, 0x40]);
         assert_eq!(buffer[10..length], [0, 1, b'r']);

@@ -30,14 +30,10 @@ pub enum NodeError {
     #[error(transparent)]
     Encoding(#[from] InvalidRun),
     #[error(
-        "expected stack nodes of one segment of {segment_nodes} numbers, found {count} from {first} on vCPU {vcpu}"
+        "expected stack nodes of one segment of {segment_nodes} numbers, found {count} from \
+         {first} on vCPU {vcpu}"
     )]
-    Segment {
-        segment_nodes: u64,
-        vcpu: u32,
-        first: u64,
-        count: u32,
-    },
+    Segment { segment_nodes: u64, vcpu: u32, first: u64, count: u32 },
     #[error(
         "expected each stack node of vCPU {vcpu} once, found some of the {count} from {first} again"
     )]
@@ -45,7 +41,8 @@ pub enum NodeError {
     #[error("expected stack nodes of vCPU {vcpu} above {known}, found {found}")]
     Order { vcpu: u32, known: u64, found: u64 },
     #[error(
-        "expected the parent of stack node {number} of vCPU {vcpu} in the same segment and before it, found {parent}"
+        "expected the parent of stack node {number} of vCPU {vcpu} in the same segment and before \
+         it, found {parent}"
     )]
     Parent { vcpu: u32, number: u64, parent: u64 },
     #[error("expected counts of stacks that were sent, found one of stack {number} of vCPU {vcpu}")]
@@ -64,10 +61,7 @@ pub(crate) enum NodeOrder {
 impl KnownNodes {
     /// No nodes yet, for an agent whose segments have this many numbers.
     pub(crate) fn new(segment_nodes: u32) -> KnownNodes {
-        KnownNodes {
-            segment_nodes: segment_nodes.into(),
-            vcpus: BTreeMap::new(),
-        }
+        KnownNodes { segment_nodes: segment_nodes.into(), vcpus: BTreeMap::new() }
     }
 
     /// The number up to which all nodes of a vCPU are known; 0 if none are.
@@ -77,20 +71,14 @@ impl KnownNodes {
 
     /// Whether a node was received.
     pub(crate) fn contains(&self, vcpu: u32, number: u64) -> bool {
-        self.vcpus
-            .get(&vcpu)
-            .is_some_and(|vcpu| vcpu.numbers.contains(number))
+        self.vcpus.get(&vcpu).is_some_and(|vcpu| vcpu.numbers.contains(number))
     }
 
     /// Takes the number up to which an answer says that all nodes were sent.
     pub(crate) fn sent_up_to(&mut self, vcpu: u32, number: u64) -> Result<(), NodeError> {
         let known = self.known(vcpu);
         if number < known {
-            return Err(NodeError::Order {
-                vcpu,
-                known,
-                found: number,
-            });
+            return Err(NodeError::Order { vcpu, known, found: number });
         }
         self.vcpus.entry(vcpu).or_default().known = number;
         Ok(())
@@ -103,9 +91,7 @@ impl KnownNodes {
         order: NodeOrder,
         mut visit: impl FnMut(u64, Node<'_>),
     ) -> Result<(), NodeError> {
-        let Nodes {
-            vcpu, first, count, ..
-        } = *run;
+        let Nodes { vcpu, first, count, .. } = *run;
         let segment = |number: u64| number.checked_div(self.segment_nodes).unwrap_or(0);
         let after = first.checked_add(count.into());
         // The first segment's birth is 1.
@@ -122,11 +108,7 @@ impl KnownNodes {
         };
         let of_vcpu = self.vcpus.entry(vcpu).or_default();
         if order == NodeOrder::Rising && first <= of_vcpu.known {
-            return Err(NodeError::Order {
-                vcpu,
-                known: of_vcpu.known,
-                found: first,
-            });
+            return Err(NodeError::Order { vcpu, known: of_vcpu.known, found: first });
         }
         let mut wrong = None;
         nodes::decode(first, count, run.payload, |number, node| {
@@ -137,11 +119,7 @@ impl KnownNodes {
                 || number / self.segment_nodes == parent / self.segment_nodes
                     && (is_there || order == NodeOrder::Any);
             if !is_right && wrong.is_none() {
-                wrong = Some(NodeError::Parent {
-                    vcpu,
-                    number,
-                    parent,
-                });
+                wrong = Some(NodeError::Parent { vcpu, number, parent });
             }
             if wrong.is_none() {
                 visit(number, node);
@@ -173,18 +151,11 @@ mod tests {
         let mut payload = [0; 256];
         let mut encoder = nodes::Encoder::new(first, &mut payload);
         for parent in parents {
-            encoder.push(Node {
-                parent: *parent,
-                frames: &[16],
-            });
+            encoder.push(Node { parent: *parent, frames: &[16] });
         }
         let length = encoder.finish();
-        let run = Nodes {
-            vcpu: 2,
-            first,
-            count: parents.len() as u32,
-            payload: &payload[..length],
-        };
+        let run =
+            Nodes { vcpu: 2, first, count: parents.len() as u32, payload: &payload[..length] };
         let mut visited = 0;
         known.add(&run, order, |_, _| visited += 1)?;
         Ok(visited)
@@ -218,10 +189,7 @@ mod tests {
         }
         add(&mut known, NodeOrder::Any, 10, &[0]).unwrap();
         let other_segment = add(&mut known, NodeOrder::Any, 20, &[10]).unwrap_err();
-        assert!(matches!(
-            other_segment,
-            NodeError::Parent { parent: 10, .. }
-        ));
+        assert!(matches!(other_segment, NodeError::Parent { parent: 10, .. }));
         let missing = add(&mut known, NodeOrder::Rising, 13, &[12]).unwrap_err();
         assert!(matches!(missing, NodeError::Parent { parent: 12, .. }));
         let none = add(&mut KnownNodes::new(0), NodeOrder::Any, 1, &[0]).unwrap_err();

@@ -1,7 +1,8 @@
 //! Several files as one recording.
 //!
-//! The files are read one at a time, in chronological order, into one profile. Repeated data is skipped: epochs by
-//! their numbers and records by their positions, which are unique within a run of the guest.
+//! The files are read one at a time, in chronological order, into one profile. Repeated data is
+//! skipped: epochs by their numbers and records by their positions, which are unique within a run
+//! of the guest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -113,13 +114,7 @@ pub(super) fn merge(
     let mut ids: Vec<RunId> = runs.keys().cloned().collect();
     ids.sort_by_key(|id| runs[id].clock_ns.unwrap_or(0) + i128::from(runs[id].first_ns));
     let run_of = |id: &RunId| ids.iter().position(|known| known == id).unwrap_or(0);
-    heads.sort_by_key(|head| {
-        (
-            run_of(&head.run),
-            head.first.window.from_ns,
-            head.first.epoch,
-        )
-    });
+    heads.sort_by_key(|head| (run_of(&head.run), head.first.window.from_ns, head.first.epoch));
     let mut all = Merge {
         runs: ids.iter().filter_map(|id| runs.remove(id)).collect(),
         compact_at: FIRST_COMPACTION,
@@ -148,9 +143,7 @@ impl Head {
             Recording::open(path, Reading::Salvage)?.with_samples(path)?;
             return Err(RecordingError::NoCounts { path: path.into() });
         };
-        let unix_ns = agent
-            .wall_clock_ns
-            .or(Some(created_unix_ns).filter(|ns| *ns != 0));
+        let unix_ns = agent.wall_clock_ns.or(Some(created_unix_ns).filter(|ns| *ns != 0));
         Ok(Head {
             path: path.to_owned(),
             clock_ns: unix_ns.map(|ns| i128::from(ns) - i128::from(agent.monotonic_ns)),
@@ -167,10 +160,8 @@ impl Merge {
         let path = &head.path;
         let key = (run, head.recording);
         let epochs = self.parts.get_mut(&key).map(|part| take(&mut part.epochs));
-        let seen = Seen {
-            epochs: epochs.unwrap_or_default(),
-            records: take(&mut self.runs[run].records),
-        };
+        let seen =
+            Seen { epochs: epochs.unwrap_or_default(), records: take(&mut self.runs[run].records) };
         let mut file = reader::open(path)?;
         let read_rest = |mut contents: Contents, frames: &mut Frames<'_>| {
             contents.totals = take(&mut self.totals);
@@ -191,7 +182,8 @@ impl Merge {
         self.take_over(contents, end, head, run)
     }
 
-    /// Checks that a file belongs to what was read before, and gives its code the addresses that the first file has.
+    /// Checks that a file belongs to what was read before, and gives its code the addresses that
+    /// the first file has.
     fn accept(&mut self, contents: &mut Contents, path: &Path) -> Result<(), RecordingError> {
         let Some((first, base)) = &self.base else {
             return Ok(());
@@ -204,11 +196,8 @@ impl Merge {
         same_settings(&base.info, &contents.info).map_err(apart)?;
         same_build(&base.agent, &contents.agent).map_err(apart)?;
         self.other_callers |= base.info.unwind != contents.info.unwind;
-        contents.agent.mappings = contents
-            .agent
-            .mappings
-            .placed_as(&base.agent.mappings)
-            .map_err(apart)?;
+        contents.agent.mappings =
+            contents.agent.mappings.placed_as(&base.agent.mappings).map_err(apart)?;
         Ok(())
     }
 
@@ -232,7 +221,8 @@ impl Merge {
                 first: cut.clone(),
                 other: path.clone(),
                 why: format!(
-                    "the first is truncated in epoch {epoch}, which the other contains too; omit the first"
+                    "the first is truncated in epoch {epoch}, which the other contains too; omit \
+                     the first"
                 ),
             });
         }
@@ -274,8 +264,7 @@ impl Merge {
         }
         self.totals = take(&mut contents.totals);
         let epochs = take(&mut contents.epoch_counts);
-        self.epoch_counts
-            .extend(epochs.into_iter().map(|epoch| (run, epoch)));
+        self.epoch_counts.extend(epochs.into_iter().map(|epoch| (run, epoch)));
         match &mut self.base {
             None => self.base = Some((path.clone(), contents)),
             Some((_, base)) => add_up(base, contents),
@@ -303,15 +292,14 @@ impl Merge {
         let dates = self.clocks(&parts)?;
         let shifts_ns = dates.iter().map(|date| date - dates[0]).map(clamped);
         let shifts_ns: Vec<i64> = shifts_ns.collect();
-        let merged = Merged {
-            files,
-            repeated_epochs: self.repeated_epochs,
-            ..merged_from(&parts, &dates)
-        };
+        let merged =
+            Merged { files, repeated_epochs: self.repeated_epochs, ..merged_from(&parts, &dates) };
         let mut warnings = take(&mut self.warnings);
         if self.other_callers {
             warnings.push(
-                "the files differ in how callers were found (frame pointers or table); shown is the first's".into(),
+                "the files differ in how callers were found (frame pointers or table); shown is \
+                 the first's"
+                    .into(),
             );
         }
         let (timeline, span) = match &self.without_times {
@@ -325,7 +313,9 @@ impl Merge {
             }
             None if !merged.overlaps.is_empty() => {
                 warnings.push(
-                    "there is no timeline: the guests were recorded at the same time; report the files of one guest".into(),
+                    "there is no timeline: the guests were recorded at the same time; report the \
+                     files of one guest"
+                        .into(),
                 );
                 (None, base.span)
             }
@@ -420,7 +410,8 @@ impl Part {
     }
 }
 
-/// Two recordings of one run must not have counted the same time: neighbours in the order of their beginnings.
+/// Two recordings of one run must not have counted the same time: neighbours in the order of their
+/// beginnings.
 fn no_overlap(first: &Part, next: &Part) -> Result<(), RecordingError> {
     let ends = first.counted.last().zip(next.counted.first());
     let overlap_ns = ends.map_or(0, |(end, begin)| end.to_ns.saturating_sub(begin.from_ns));
@@ -431,7 +422,8 @@ fn no_overlap(first: &Part, next: &Part) -> Result<(), RecordingError> {
         first: first.path.clone(),
         other: next.path.clone(),
         why: format!(
-            "they are of two recordings that ran at the same time in the same guest, and {} would count twice; give \
+            "they are of two recordings that ran at the same time in the same guest, and {} would \
+             count twice; give \
              the files of one of them",
             duration(overlap_ns)
         ),
@@ -468,10 +460,7 @@ fn merged_from(parts: &[Part], clocks_ns: &[i128]) -> Merged {
     for next in counted.iter().skip(1) {
         let reached = merged.time.to_unix_ns;
         if next.from_unix_ns > reached.saturating_add(LEAST_GAP_NS) {
-            merged.gaps.push(TimeSpan {
-                from_unix_ns: reached,
-                to_unix_ns: next.from_unix_ns,
-            });
+            merged.gaps.push(TimeSpan { from_unix_ns: reached, to_unix_ns: next.from_unix_ns });
         } else if reached > next.from_unix_ns.saturating_add(LEAST_GAP_NS) {
             merged.overlaps.push(TimeSpan {
                 from_unix_ns: next.from_unix_ns,
@@ -545,7 +534,8 @@ fn same_build(first: &AgentInfo, other: &AgentInfo) -> Result<(), String> {
         )),
         (None, None) if first.instance == other.instance => Ok(()),
         _ => Err(
-            "they are of different runs, and the guest has no build-id to tell whether it is the same build; link \
+            "they are of different runs, and the guest has no build-id to tell whether it is the \
+             same build; link \
              it with --build-id"
                 .into(),
         ),

@@ -68,7 +68,8 @@ pub struct Recording {
     pub span: Option<RecordingSpan>,
     /// The time window requested when the file was made.
     pub asked: Option<Window>,
-    /// What each epoch of the recording counted, in order; empty unless it was [read so](Recording::open_by_epoch).
+    /// What each epoch of the recording counted, in order; empty unless it was [read
+    /// so](Recording::open_by_epoch).
     pub(crate) epoch_counts: Vec<EpochCounts>,
 }
 
@@ -78,12 +79,13 @@ impl Recording {
         Recording::read(open(path)?, path, reading)
     }
 
-    /// Reads several files as one recording: their counts are added up, data that is in more than one of them
-    /// counts once, and the contents of their rings are one timeline.
-    /// [`RecordingInfo::merged`](crate::profile::RecordingInfo::merged) lists times that no file covers.
+    /// Reads several files as one recording: their counts are added up, data that is in more than
+    /// one of them counts once, and the contents of their rings are one timeline.
+    /// [`RecordingInfo::merged`](crate::profile::RecordingInfo::merged) lists times that no file
+    /// covers.
     ///
-    /// The files may come from several runs of the same build. Memory: one file, the distinct stacks of all, and a
-    /// timeline of at most 16 million records, the newest.
+    /// The files may come from several runs of the same build. Memory: one file, the distinct
+    /// stacks of all, and a timeline of at most 16 million records, the newest.
     pub fn open_all(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
         match paths {
             [only] => Recording::open(only, reading),
@@ -119,13 +121,7 @@ impl Recording {
             return Err(all.into_iter().collect());
         }
         all.retain(|vcpu| wanted.contains(vcpu));
-        let Profile {
-            samples,
-            heap,
-            vcpus,
-            recording,
-            ..
-        } = &mut self.profile;
+        let Profile { samples, heap, vcpus, recording, .. } = &mut self.profile;
         samples.retain(|sample| all.contains(&sample.vcpu));
         if let Some(heap) = heap {
             heap.keep_vcpus(|vcpu| all.contains(&vcpu));
@@ -175,7 +171,8 @@ impl Recording {
 /// The frames of a file behind its preamble.
 pub(super) type Frames<'r> = FrameReader<&'r mut dyn Read>;
 
-/// Reads the epochs, the rings and the end. What ended it before, in words, where damaged files are read.
+/// Reads the epochs, the rings and the end. What ended it before, in words, where damaged files are
+/// read.
 pub(super) fn read_on(
     contents: &mut Contents,
     frames: &mut Frames<'_>,
@@ -192,22 +189,16 @@ pub(super) fn read_on(
 }
 
 pub(super) fn open(path: &Path) -> Result<BufReader<File>, RecordingError> {
-    let open = |source| RecordingError::Open {
-        path: path.into(),
-        source,
-    };
+    let open = |source| RecordingError::Open { path: path.into(), source };
     let file = File::open(path).map_err(open)?;
     if file.metadata().map_err(open)?.is_dir() {
-        return Err(open(io::Error::new(
-            io::ErrorKind::IsADirectory,
-            "it is a directory",
-        )));
+        return Err(open(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")));
     }
     Ok(BufReader::new(file))
 }
 
-/// Reads a file's bytes, or those of a block of memory that a guest left when it crashed. `read_rest` is given the
-/// file's head and reads what follows.
+/// Reads a file's bytes, or those of a block of memory that a guest left when it crashed.
+/// `read_rest` is given the file's head and reads what follows.
 pub(super) fn read<T>(
     source: &mut dyn Read,
     path: &Path,
@@ -236,22 +227,12 @@ fn read_file<T>(
         // Whether the rest can be read does not matter: it is none.
         let holder = recover::holder(preamble.chain(source)).unwrap_or_default();
         return Err(match holder {
-            Some(holder) => RecordingError::Remains {
-                path: path.into(),
-                holder,
-            },
-            None => RecordingError::NotARecording {
-                path: path.into(),
-                found: preamble.to_owned(),
-            },
+            Some(holder) => RecordingError::Remains { path: path.into(), holder },
+            None => RecordingError::NotARecording { path: path.into(), found: preamble.to_owned() },
         });
     };
     if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
-        return Err(RecordingError::Version {
-            path: path.into(),
-            file,
-            protocol,
-        });
+        return Err(RecordingError::Version { path: path.into(), file, protocol });
     }
     let mut frames = FrameReader::new(source);
     let damaged = |offset: u64, source, salvageable| RecordingError::Damaged {
@@ -269,9 +250,6 @@ fn read_preamble(source: &mut dyn Read, path: &Path) -> Result<Vec<u8>, Recordin
     let mut preamble = Vec::with_capacity(PREAMBLE);
     match source.take(PREAMBLE as u64).read_to_end(&mut preamble) {
         Ok(_) => Ok(preamble),
-        Err(source) => Err(RecordingError::Open {
-            path: path.into(),
-            source,
-        }),
+        Err(source) => Err(RecordingError::Open { path: path.into(), source }),
     }
 }

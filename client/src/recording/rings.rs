@@ -27,7 +27,8 @@ pub(super) struct Rings {
 /// The parts of one vCPU's ring, each fetched where the one before ended.
 struct Parts {
     ring: Ring,
-    /// Its records as they came: each run's first position, the one after its last, and its records.
+    /// Its records as they came: each run's first position, the one after its last, and its
+    /// records.
     runs: Vec<(u64, u64, Vec<Record>)>,
     /// From when on the ring held all records when the first part was fetched.
     held_since_ns: Option<u64>,
@@ -82,7 +83,8 @@ impl Rings {
         all.map(|(vcpu, parts)| (*vcpu, named(parts))).collect()
     }
 
-    /// Ends the reading, also of a ring that is cut: the timeline with these stacks; `None` if there is no ring.
+    /// Ends the reading, also of a ring that is cut: the timeline with these stacks; `None` if
+    /// there is no ring.
     pub(super) fn finish(
         self,
         mut stacks: BTreeMap<u32, Vec<(u64, NodeId)>>,
@@ -98,9 +100,7 @@ impl Rings {
                 match (record.kind, record.first) {
                     (kind::SAMPLE, 0) => has_aged = true,
                     (kind::SAMPLE | kind::BLOCK, number) if number != 0 => {
-                        let known = ring
-                            .stacks
-                            .binary_search_by_key(&number, |(known, _)| *known);
+                        let known = ring.stacks.binary_search_by_key(&number, |(known, _)| *known);
                         has_unknown |= known.is_err();
                     }
                     _ => {}
@@ -130,11 +130,7 @@ impl Rings {
 impl Parts {
     fn of(head: &RingHead, from: u64) -> Parts {
         Parts {
-            ring: Ring {
-                vcpu: head.vcpu,
-                evicted: head.oldest,
-                ..Ring::default()
-            },
+            ring: Ring { vcpu: head.vcpu, evicted: head.oldest, ..Ring::default() },
             runs: Vec::new(),
             held_since_ns: None,
             from,
@@ -170,22 +166,14 @@ impl Parts {
 
     /// The ring with its records in their order.
     fn finish(self) -> Ring {
-        let Parts {
-            mut ring,
-            mut runs,
-            held_since_ns,
-            from,
-        } = self;
+        let Parts { mut ring, mut runs, held_since_ns, from } = self;
         runs.sort_unstable_by_key(|(first, ..)| *first);
         for ((_, after, before), (first, _, next)) in runs.iter().zip(runs.iter().skip(1)) {
             // The order accepts no position twice.
             let evicted = first.saturating_sub(*after);
             let ends = before.last().zip(next.first());
             if let Some((last, first)) = ends.filter(|_| evicted > 0) {
-                ring.gaps.push(Window {
-                    from_ns: last.at_ns,
-                    to_ns: first.at_ns.max(last.at_ns),
-                });
+                ring.gaps.push(Window { from_ns: last.at_ns, to_ns: first.at_ns.max(last.at_ns) });
             }
             ring.overwritten = ring.overwritten.saturating_add(evicted);
         }

@@ -16,7 +16,8 @@ use crate::profile::{
 /// The deepest stack read, in frames: far above what an agent keeps.
 const MAX_DEPTH: u32 = 4096;
 
-/// The stack nodes and counts of a file, by vCPU. A node may come before or after the counts and records that name it.
+/// The stack nodes and counts of a file, by vCPU. A node may come before or after the counts and
+/// records that name it.
 #[derive(Default)]
 pub(super) struct Stacks {
     vcpus: BTreeMap<u32, VcpuStacks>,
@@ -137,8 +138,8 @@ impl Stacks {
         vcpu.held.push((epoch, sample));
     }
 
-    /// Puts the counts into the profile. Of each vCPU, the stacks of these numbers, which rise, are found as well:
-    /// returned are those whose nodes are there, in the same order.
+    /// Puts the counts into the profile. Of each vCPU, the stacks of these numbers, which rise, are
+    /// found as well: returned are those whose nodes are there, in the same order.
     ///
     /// # Errors
     /// [`Damage`]: a stack is too deep or has an impossible frame, there are too many, or one that was counted is
@@ -280,12 +281,7 @@ impl VcpuStacks {
                 None if missing == Missing::Refused => return Err(self.lacks(vcpu, sample.node)),
                 None => builder.step(NodeId::ROOT, Frame::Special(SpecialFrame::UnknownCode))?,
             };
-            let sample = LiveSample {
-                node,
-                vcpu,
-                size: sample.size,
-                born_ns: sample.born_ns,
-            };
+            let sample = LiveSample { node, vcpu, size: sample.size, born_ns: sample.born_ns };
             held.push((*epoch, sample));
         }
         Ok(())
@@ -295,11 +291,7 @@ impl VcpuStacks {
     fn lacks(&self, vcpu: u32, number: u64) -> Damage {
         let parent = place(&self.nodes, number).map(|at| self.nodes[at].parent);
         Damage::Nodes(match parent {
-            Some(parent) => NodeError::Parent {
-                vcpu,
-                number,
-                parent,
-            },
+            Some(parent) => NodeError::Parent { vcpu, number, parent },
             None => NodeError::Unknown { vcpu, number },
         })
     }
@@ -327,10 +319,7 @@ impl Stack {
                 depth: 0,
                 size: None,
             };
-            return Ok(Some(Stack {
-                size,
-                ..parent.unwrap_or(unknown)
-            }));
+            return Ok(Some(Stack { size, ..parent.unwrap_or(unknown) }));
         }
         // The decoder rejects nodes without frames.
         let ([innermost, outer @ ..], Some(&outermost)) = (frames, frames.last()) else {
@@ -353,17 +342,9 @@ impl Stack {
         }
         depth += frames.len() as u32;
         if depth > MAX_DEPTH {
-            return Err(Damage::TooDeep {
-                most: MAX_DEPTH,
-                found: depth,
-            });
+            return Err(Damage::TooDeep { most: MAX_DEPTH, found: depth });
         }
-        Ok(Some(Stack {
-            callers,
-            innermost: agent.mappings.frame(*innermost, true)?,
-            depth,
-            size,
-        }))
+        Ok(Some(Stack { callers, innermost: agent.mappings.frame(*innermost, true)?, depth, size }))
     }
 
     /// The stack that ends here.
@@ -379,16 +360,12 @@ impl Stack {
 
 /// Where a node lies among those that are sorted by their numbers.
 fn place(nodes: &[StoredNode], number: u64) -> Option<usize> {
-    // Numbers of a segment are consecutive, so that the node is often exactly this far from the last.
+    // Numbers of a segment are consecutive, so that the node is often exactly this far from the
+    // last.
     let guess = nodes
         .last()
         .and_then(|last| last.number.checked_sub(number))
-        .and_then(|back| {
-            nodes
-                .len()
-                .checked_sub(1)?
-                .checked_sub(usize::try_from(back).ok()?)
-        });
+        .and_then(|back| nodes.len().checked_sub(1)?.checked_sub(usize::try_from(back).ok()?));
     match guess {
         Some(at) if nodes[at].number == number => Some(at),
         _ => nodes.binary_search_by_key(&number, |node| node.number).ok(),
@@ -402,10 +379,7 @@ fn marks_a_place(code: u32) -> bool {
 
 fn as_caller(frame: Frame) -> Frame {
     match frame {
-        Frame::Address { address, .. } => Frame::Address {
-            address,
-            kind: AddressKind::Caller,
-        },
+        Frame::Address { address, .. } => Frame::Address { address, kind: AddressKind::Caller },
         special => special,
     }
 }

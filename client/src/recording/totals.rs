@@ -34,9 +34,7 @@ struct Total {
 impl Totals {
     /// Adds one vCPU's share of an epoch; answers what its stacks should hold.
     pub(super) fn add(&mut self, share: &VcpuEpoch, mode: Mode) -> u64 {
-        let VcpuEpoch {
-            vcpu, start, end, ..
-        } = share;
+        let VcpuEpoch { vcpu, start, end, .. } = share;
         if ran_backwards(start, end, mode) {
             self.warn(format!(
                 "vCPU {vcpu}: a counter or clock ran backwards within epoch {}; counted as 0",
@@ -46,7 +44,8 @@ impl Totals {
         let delta = end.counters.zip(&start.counters, u64::saturating_sub);
         if !delta.add_up() {
             self.warn(format!(
-                "vCPU {vcpu}: the {} ticks of epoch {} or the callers of its {} recorded samples do not add up",
+                "vCPU {vcpu}: the {} ticks of epoch {} or the callers of its {} recorded samples \
+                 do not add up",
                 delta.ticks, share.epoch, delta.recorded
             ));
         }
@@ -70,16 +69,8 @@ impl Totals {
         add(&mut total.elapsed_ns, start.at_ns, end.at_ns);
         add(&mut total.cycles, start.cycles, end.cycles);
         add(&mut total.tick_cycles, start.tick_cycles, end.tick_cycles);
-        add(
-            &mut total.allocated_bytes,
-            start.allocated_bytes,
-            end.allocated_bytes,
-        );
-        add(
-            &mut total.freed_samples,
-            start.freed_samples,
-            end.freed_samples,
-        );
+        add(&mut total.allocated_bytes, start.allocated_bytes, end.allocated_bytes);
+        add(&mut total.freed_samples, start.freed_samples, end.freed_samples);
         match mode {
             // Counted as they are held, and not in stacks.
             Mode::Live => 0,
@@ -95,10 +86,7 @@ impl Totals {
             _ => return,
         };
         let Some(found) = Distribution::of(share) else {
-            self.warn(format!(
-                "vCPU {}: the distribution of the {what} is malformed",
-                share.vcpu
-            ));
+            self.warn(format!("vCPU {}: the distribution of the {what} is malformed", share.vcpu));
             return;
         };
         let total = self.vcpus.entry(share.vcpu).or_default();
@@ -140,16 +128,8 @@ impl Total {
             elapsed_ns: self.elapsed_ns,
             cost: self.cost(),
             lateness_ns: self.lateness_ns,
-            allocated_bytes: if mode.is_heap() {
-                self.allocated_bytes
-            } else {
-                0
-            },
-            freed_samples: if mode.is_heap() {
-                self.freed_samples
-            } else {
-                0
-            },
+            allocated_bytes: if mode.is_heap() { self.allocated_bytes } else { 0 },
+            freed_samples: if mode.is_heap() { self.freed_samples } else { 0 },
         }
     }
 
@@ -194,8 +174,8 @@ impl Total {
     }
 }
 
-/// A hosted guest's blocked clock is what others leave, which are read one after the other: that of a busy vCPU
-/// goes back now and then, by what a scheduler's turn takes.
+/// A hosted guest's blocked clock is what others leave, which are read one after the other: that of
+/// a busy vCPU goes back now and then, by what a scheduler's turn takes.
 const BLOCKED_SLACK_NS: u64 = 20_000_000;
 
 /// Whether the agent follows blocked time.
@@ -222,7 +202,8 @@ fn ran_backwards(start: &Snapshot, end: &Snapshot, mode: Mode) -> bool {
         || end.cycles < start.cycles
         || end.running_ns < start.running_ns
         // Not kept where nothing is sampled by it.
-        || (end.blocked_ns.saturating_add(BLOCKED_SLACK_NS) < start.blocked_ns && keeps_blocked(mode))
+        || (keeps_blocked(mode)
+            && end.blocked_ns.saturating_add(BLOCKED_SLACK_NS) < start.blocked_ns)
         || end.tick_cycles < start.tick_cycles
         || end.allocated_bytes < start.allocated_bytes
         || end.freed_samples < start.freed_samples
@@ -257,25 +238,14 @@ mod tests {
     }
 
     fn share(start: Snapshot, end: Snapshot) -> VcpuEpoch {
-        VcpuEpoch {
-            epoch: 1,
-            vcpu: 0,
-            start,
-            end,
-        }
+        VcpuEpoch { epoch: 1, vcpu: 0, start, end }
     }
 
     #[test]
     fn epochs_add_up_and_what_is_missing_is_told() {
         let mut totals = Totals::default();
-        assert_eq!(
-            totals.add(&share(snapshot(1000, 10), snapshot(2000, 15)), Mode::Cpu),
-            5
-        );
-        assert_eq!(
-            totals.add(&share(snapshot(2000, 15), snapshot(4000, 24)), Mode::Cpu),
-            9
-        );
+        assert_eq!(totals.add(&share(snapshot(1000, 10), snapshot(2000, 15)), Mode::Cpu), 5);
+        assert_eq!(totals.add(&share(snapshot(2000, 15), snapshot(4000, 24)), Mode::Cpu), 9);
         let (stats, warnings) = totals.finish(Mode::Cpu, 100);
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(stats[0].counters.ticks, 14);
@@ -283,10 +253,7 @@ mod tests {
         assert_eq!(stats[0].counters.missing, Some(1));
         assert_eq!(stats[0].runstate.blocked_ns, Some(1500));
         let cost = stats[0].cost.unwrap_or_default();
-        assert_eq!(
-            (cost.cycles_per_second, cost.total_ns),
-            (3_000_000_000, 1400)
-        );
+        assert_eq!((cost.cycles_per_second, cost.total_ns), (3_000_000_000, 1400));
     }
 
     /// What is missing is measured by the time that was sampled, which the mode decides.
@@ -311,13 +278,7 @@ mod tests {
         let mut totals = Totals::default();
         totals.add(&share(snapshot(0, 0), snapshot(1000, 1)), Mode::Cpu);
         let mut histogram = |kind, buckets| {
-            totals.add_histogram(&Histogram {
-                epoch: 1,
-                vcpu: 0,
-                kind,
-                max: 9,
-                buckets,
-            });
+            totals.add_histogram(&Histogram { epoch: 1, vcpu: 0, kind, max: 9, buckets });
         };
         histogram(histogram::SAMPLE_CYCLES, &[5, 1]);
         histogram(histogram::LATENESS_NS, &[3, 7]);
@@ -327,11 +288,7 @@ mod tests {
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(stats[0].cost.map(|cost| cost.cycles_p50), Some(5));
         let lateness = stats[0].lateness_ns.clone().unwrap_or_default();
-        assert_eq!(
-            (lateness.count(), lateness.max()),
-            (15, 9),
-            "two epochs add up"
-        );
+        assert_eq!((lateness.count(), lateness.max()), (15, 9), "two epochs add up");
     }
 
     #[test]

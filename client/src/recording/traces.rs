@@ -32,10 +32,7 @@ pub(super) fn takes(kind: u16) -> bool {
 pub(super) fn accept(trace: &mut Option<Trace>, frame: &Frame<'_>) -> Result<(), Damage> {
     if frame.kind == FileTrace::TYPE {
         if trace.is_some() {
-            return Err(Damage::OutOfPlace {
-                expected: "one trace in a file",
-                found: frame.kind,
-            });
+            return Err(Damage::OutOfPlace { expected: "one trace in a file", found: frame.kind });
         }
         let head: FileTrace<'_> = frame::decode(frame)?;
         *trace = Some(Trace {
@@ -132,13 +129,7 @@ mod tests {
         let length = frame::encode(message, &mut buffer).unwrap();
         let kind = M::TYPE;
         assert!(takes(kind));
-        accept(
-            trace,
-            &Frame {
-                kind,
-                body: &buffer[HEADER..length],
-            },
-        )
+        accept(trace, &Frame { kind, body: &buffer[HEADER..length] })
     }
 
     const HEAD: FileTrace<'static> = FileTrace {
@@ -153,11 +144,8 @@ mod tests {
         let mut trace = None;
         take(&mut trace, &HEAD).unwrap();
         for at in 0..count {
-            let function = FileFunction {
-                name: "tcp_input",
-                flags: u32::from(at == 0),
-                refused: "",
-            };
+            let function =
+                FileFunction { name: "tcp_input", flags: u32::from(at == 0), refused: "" };
             take(&mut trace, &function).unwrap();
         }
         trace
@@ -181,24 +169,13 @@ mod tests {
     #[test]
     fn counts_come_back_and_add_up() {
         let mut trace = with_functions(2);
-        let refused = FileFunction {
-            name: "tcp_isr",
-            flags: 0,
-            refused: "it returns from an interrupt",
-        };
+        let refused =
+            FileFunction { name: "tcp_isr", flags: 0, refused: "it returns from an interrupt" };
         take(&mut trace, &refused).unwrap();
         let payload = &totals(1)[..];
         // The second answer replaces the first.
         for _ in 0..2 {
-            take(
-                &mut trace,
-                &TraceTotals {
-                    trace: 1,
-                    count: 1,
-                    payload,
-                },
-            )
-            .unwrap();
+            take(&mut trace, &TraceTotals { trace: 1, count: 1, payload }).unwrap();
         }
         let trace = trace.unwrap();
         assert_eq!((trace.functions.len(), trace.refused.len()), (2, 1));
@@ -215,55 +192,27 @@ mod tests {
         let damaged = |found: Result<(), Damage>| matches!(found, Err(Damage::Trace(_)));
         let mut trace = with_functions(2);
         let payload = &totals(2)[..];
-        let message = TraceTotals {
-            trace: 1,
-            count: 1,
-            payload,
-        };
+        let message = TraceTotals { trace: 1, count: 1, payload };
         assert!(damaged(take(&mut trace, &message)), "totals");
-        let message = TraceTotals {
-            trace: 1,
-            count: 2,
-            payload,
-        };
+        let message = TraceTotals { trace: 1, count: 2, payload };
         assert!(damaged(take(&mut trace, &message)), "cut");
         let mut buffer = [0; 64];
         let mut encoder = Encoder::new(&mut buffer);
-        encoder.caller(&Caller {
-            function: 9,
-            code: 16,
-            calls: 1,
-        });
+        encoder.caller(&Caller { function: 9, code: 16, calls: 1 });
         let length = encoder.finish();
-        let message = TraceCallers {
-            trace: 1,
-            count: 1,
-            payload: &buffer[..length],
-        };
+        let message = TraceCallers { trace: 1, count: 1, payload: &buffer[..length] };
         assert!(damaged(take(&mut trace, &message)), "callers");
-        let message = TraceRefused {
-            function: 2,
-            reason: 1,
-            code: 0,
-        };
+        let message = TraceRefused { function: 2, reason: 1, code: 0 };
         assert!(damaged(take(&mut trace, &message)), "refused");
         let mut trace = with_functions(MAX_FUNCTIONS);
-        let more = FileFunction {
-            name: "more",
-            flags: 0,
-            refused: "",
-        };
+        let more = FileFunction { name: "more", flags: 0, refused: "" };
         assert!(damaged(take(&mut trace, &more)), "too many");
     }
 
     #[test]
     fn a_file_has_one_trace_and_its_head_comes_first() {
         let mut trace = None;
-        let message = TraceRefused {
-            function: 0,
-            reason: 1,
-            code: 0,
-        };
+        let message = TraceRefused { function: 0, reason: 1, code: 0 };
         let found = take(&mut trace, &message);
         assert!(matches!(found, Err(Damage::OutOfPlace { .. })));
         let mut trace = with_functions(1);

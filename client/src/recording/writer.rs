@@ -31,10 +31,7 @@ impl RecordingWriter {
         welcome: &[u8],
     ) -> Result<RecordingWriter, OutputError> {
         let file = AtomicFile::create_private(path)?;
-        let mut writer = RecordingWriter {
-            file: BufWriter::new(file),
-            room: u64::MAX,
-        };
+        let mut writer = RecordingWriter { file: BufWriter::new(file), room: u64::MAX };
         writer.append(&format::preamble(protocol))?;
         writer.message(&FileHeader {
             client: CLIENT,
@@ -54,7 +51,8 @@ impl RecordingWriter {
         self.file.get_ref().is_published()
     }
 
-    /// Takes so many bytes more at most, those that are cut off again counted as well: an agent can send without end.
+    /// Takes so many bytes more at most, those that are cut off again counted as well: an agent can
+    /// send without end.
     #[cfg(feature = "fleet")]
     pub(crate) fn limit(&mut self, bytes: u64) {
         self.room = bytes;
@@ -76,10 +74,7 @@ impl RecordingWriter {
 
     /// Adds the requested time window.
     pub(crate) fn window(&mut self, window: Window) -> Result<(), OutputError> {
-        self.message(&FileWindow {
-            from_ns: window.from_ns,
-            to_ns: window.to_ns,
-        })
+        self.message(&FileWindow { from_ns: window.from_ns, to_ns: window.to_ns })
     }
 
     /// Adds the end: `incomplete` is the reason if data is missing.
@@ -89,10 +84,7 @@ impl RecordingWriter {
         while !reason.is_char_boundary(length) {
             length -= 1;
         }
-        self.message(&FileEnd {
-            complete: incomplete.is_none(),
-            reason: &reason[..length],
-        })
+        self.message(&FileEnd { complete: incomplete.is_none(), reason: &reason[..length] })
     }
 
     /// Sees to it that everything written so far is on disk under the file's own name. More may
@@ -108,13 +100,11 @@ impl RecordingWriter {
         let RecordingWriter { file, room } = self;
         let (mut file, _) = file.into_parts();
         file.cut_back()?;
-        Ok(RecordingWriter {
-            file: BufWriter::new(file),
-            room,
-        })
+        Ok(RecordingWriter { file: BufWriter::new(file), room })
     }
 
-    /// The file's length, for [`cut_to`](Self::cut_to); `None` if nothing can be taken back from it.
+    /// The file's length, for [`cut_to`](Self::cut_to); `None` if nothing can be taken back from
+    /// it.
     pub(crate) fn length(&mut self) -> Result<Option<u64>, OutputError> {
         self.file.flush().map_err(|e| self.failed(e))?;
         Ok(self.file.get_mut().length())

@@ -1,5 +1,5 @@
-//! The head of the text report: what was recorded, the outcome of every tick, how callers were found, and blocked
-//! time.
+//! The head of the text report: what was recorded, the outcome of every tick, how callers were
+//! found, and blocked time.
 
 use std::io::{self, Write};
 
@@ -23,10 +23,7 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
     row(out, "recording", &or_unnamed(&recording.name))?;
     row(out, "mode", &mode(recording.mode))?;
     if recording.mode.is_heap() {
-        let rate = format!(
-            "a sample every {} on average",
-            size(recording.interval_bytes)
-        );
+        let rate = format!("a sample every {} on average", size(recording.interval_bytes));
         row(out, "rate", &rate)?;
     }
     if recording.mode.samples_time() {
@@ -71,10 +68,7 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
     row(
         out,
         "agent",
-        &format!(
-            "{agent}, {}, {} frames deep",
-            recording.architecture, recording.depth
-        ),
+        &format!("{agent}, {}, {} frames deep", recording.architecture, recording.depth),
     )
 }
 
@@ -100,8 +94,7 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
     } else {
         lines.push(format!(
             "missing {}",
-            c.missing
-                .map_or("none".to_owned(), |missing| missing.to_string())
+            c.missing.map_or("none".to_owned(), |missing| missing.to_string())
         ));
         lines.push(format!("ticks {}", c.equation()));
         lines.push(format!(
@@ -150,11 +143,8 @@ fn files(merged: &Merged) -> String {
         count => format!("{} {one}s", grouped(count)),
     };
     let date = |unix_ns| date(unix_ns).unwrap_or_else(|| "an unknown date".to_owned());
-    let mut text = format!(
-        "{} of {}",
-        count(merged.files, "file"),
-        count(merged.recordings, "recording")
-    );
+    let mut text =
+        format!("{} of {}", count(merged.files, "file"), count(merged.recordings, "recording"));
     if merged.runs > 1 {
         text.push_str(&format!(" in {}", count(merged.runs, "run")));
     }
@@ -170,23 +160,21 @@ fn files(merged: &Merged) -> String {
     text
 }
 
-/// The times that no file holds, and those that several runs hold: their number and length, and the longest.
+/// The times that no file holds, and those that several runs hold: their number and length, and the
+/// longest.
 fn times_between(merged: &Merged) -> Vec<String> {
     const SHOWN: usize = 3;
     let mut lines = Vec::new();
-    for (spans, one, many) in [
-        (&merged.gaps, "gap", "gaps"),
-        (&merged.overlaps, "overlap of runs", "overlaps of runs"),
-    ] {
+    for (spans, one, many) in
+        [(&merged.gaps, "gap", "gaps"), (&merged.overlaps, "overlap of runs", "overlaps of runs")]
+    {
         if spans.is_empty() {
             continue;
         }
         let mut longest: Vec<&TimeSpan> = spans.iter().collect();
         longest.sort_by_key(|span| std::cmp::Reverse(span.length_ns()));
         longest.truncate(SHOWN);
-        let total = spans
-            .iter()
-            .fold(0, |sum: u64, span| sum.saturating_add(span.length_ns()));
+        let total = spans.iter().fold(0, |sum: u64, span| sum.saturating_add(span.length_ns()));
         let longest: Vec<String> = longest
             .iter()
             .map(|span| {
@@ -200,11 +188,7 @@ fn times_between(merged: &Merged) -> Vec<String> {
             grouped(spans.len() as u64),
             if spans.len() == 1 { one } else { many },
             duration(total),
-            if spans.len() > SHOWN {
-                "the longest: "
-            } else {
-                ""
-            },
+            if spans.len() > SHOWN { "the longest: " } else { "" },
             longest.join(", ")
         ));
     }
@@ -247,24 +231,17 @@ pub(super) fn write_accounting(
         amount(c.blocked_aged, unit),
     ];
     let width = numbers.iter().map(|n| n.chars().count()).max();
-    let mut table = Table {
-        out,
-        width: width.unwrap_or(0),
-    };
+    let mut table = Table { out, width: width.unwrap_or(0) };
     let of_ticks = |n| share(n, c.ticks);
     let (title, formula) = match recording.mode {
         Mode::Wall => (
             "\nmissing = (running + blocked time) / period - ticks - blocked samples",
             "an independent check; small values are noise",
         ),
-        Mode::Alloc | Mode::Live => (
-            "\nmissing",
-            "not applicable: allocations are sampled, not time",
-        ),
-        Mode::OffCpu => (
-            "\nmissing",
-            "not applicable: blocked time is measured, not sampled",
-        ),
+        Mode::Alloc | Mode::Live => {
+            ("\nmissing", "not applicable: allocations are sampled, not time")
+        }
+        Mode::OffCpu => ("\nmissing", "not applicable: blocked time is measured, not sampled"),
         Mode::Cpu | Mode::Other(_) => (
             "\nmissing = running time / period - ticks",
             "an independent check; small values are noise",
@@ -301,12 +278,7 @@ pub(super) fn write_accounting(
     if recording.ring.is_none() {
         write_callers(c, recording, &mut table)?;
         table.title("other")?;
-        table.line(
-            "early",
-            &numbers[1],
-            "",
-            "timer deliveries before the target, not ticks",
-        )?;
+        table.line("early", &numbers[1], "", "timer deliveries before the target, not ticks")?;
     }
     if tells_blocked(c, recording.mode) {
         write_blocked(c, unit, &mut table)?;
@@ -323,16 +295,8 @@ fn write_callers(
     table.title("how the interrupted function's caller was found")?;
     for (name, count, what) in [
         ("by table", c.by_table, "in the caller table"),
-        (
-            "by bytes",
-            c.by_bytes,
-            "by the instructions at the interrupted address",
-        ),
-        (
-            "by pointer",
-            c.by_frame_pointer,
-            "by the frame pointer alone, which may be wrong",
-        ),
+        ("by bytes", c.by_bytes, "by the instructions at the interrupted address"),
+        ("by pointer", c.by_frame_pointer, "by the frame pointer alone, which may be wrong"),
     ] {
         table.line(name, &grouped(count), &of_sampled(count), what)?;
     }
@@ -356,12 +320,7 @@ fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) ->
     };
     table.title("blocked time")?;
     table.line("waits", &grouped(c.blocks), "", "times that a vCPU blocked")?;
-    table.line(
-        "blocked",
-        &amount(c.blocked, unit),
-        &share(c.blocked, whole),
-        &mean,
-    )?;
+    table.line("blocked", &amount(c.blocked, unit), &share(c.blocked, whole), &mean)?;
     table.line(
         "aged",
         &amount(c.blocked_aged, unit),
@@ -427,10 +386,7 @@ impl<W: Write> Table<'_, W> {
 
     fn line(&mut self, name: &str, number: &str, part: &str, what: &str) -> io::Result<()> {
         let width = self.width;
-        writeln!(
-            self.out,
-            "  {name:<10}  {number:>width$}  {part:>7}  {what}"
-        )
+        writeln!(self.out, "  {name:<10}  {number:>width$}  {part:>7}  {what}")
     }
 }
 

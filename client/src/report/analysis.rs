@@ -1,7 +1,8 @@
 //! What a recording says of its guest: rules that find what a reader should look at first.
 //!
-//! `doctor` judges the profile, these rules judge the guest. Each finding has a score, what was found, the evidence, and
-//! the next step. A rule that finds nothing is quiet; one that lacks what it needs says what.
+//! `doctor` judges the profile, these rules judge the guest. Each finding has a score, what was
+//! found, the evidence, and the next step. A rule that finds nothing is quiet; one that lacks what
+//! it needs says what.
 //!
 //! | rule | what it finds | from (score 25) | severe (score 75) |
 //! |---|---|---|---|
@@ -19,9 +20,9 @@
 //!
 //! The last two judge recordings of mode `live`, and all others those of time.
 //!
-//! Where a figure is an estimate, the threshold is compared with the lower end of its 95 % interval, so that a guest
-//! below it seldom triggers a rule. Rules that search through time are tested at a level of one false finding in a
-//! thousand recordings ([`CHANCE`]).
+//! Where a figure is an estimate, the threshold is compared with the lower end of its 95 %
+//! interval, so that a guest below it seldom triggers a rule. Rules that search through time are
+//! tested at a level of one false finding in a thousand recordings ([`CHANCE`]).
 
 mod activity;
 mod bursts;
@@ -50,7 +51,8 @@ use crate::symbols::FunctionKind;
 use crate::timeline::{Outcome, Tick, Timeline, Window};
 use crate::units::grouped;
 
-/// How often a rule that searches through time may find something in a recording in which there is nothing.
+/// How often a rule that searches through time may find something in a recording in which there is
+/// nothing.
 const CHANCE: f64 = 0.001;
 
 /// The score from which on something is a finding.
@@ -177,11 +179,8 @@ impl Analysis {
             profile: report.symbolized.profile(),
             counters: report.symbolized.profile().counters(),
         };
-        let mut analysis = Analysis {
-            findings: Vec::new(),
-            quiet: Vec::new(),
-            unchecked: Vec::new(),
-        };
+        let mut analysis =
+            Analysis { findings: Vec::new(), quiet: Vec::new(), unchecked: Vec::new() };
         let is_heap = subject.info().mode.is_heap();
         let of_time = RULES.iter().map(|rule| (rule, is_heap, HEAP));
         let of_heap = heap::RULES.iter().map(|rule| (rule, !is_heap, NO_HEAP));
@@ -288,11 +287,7 @@ impl<'r> Subject<'r> {
             let ticks = timeline.ticks(&view.of, info.mode, view.window, info.inside());
             ticks.filter(move |tick| {
                 let is_kept = tick.stack.is_none_or(|stack| report.weights.keeps(stack));
-                is_kept
-                    && matches!(
-                        tick.outcome,
-                        Outcome::Recorded | Outcome::Late | Outcome::Aged
-                    )
+                is_kept && matches!(tick.outcome, Outcome::Recorded | Outcome::Late | Outcome::Aged)
             })
         })
     }
@@ -326,11 +321,7 @@ impl Time<'_> {
 impl WindowOf {
     fn seconds(&self) -> String {
         let seconds = |ns: u64| ns as f64 / 1e9;
-        format!(
-            "{:.2} s to {:.2} s",
-            seconds(self.from_ns),
-            seconds(self.to_ns)
-        )
+        format!("{:.2} s to {:.2} s", seconds(self.from_ns), seconds(self.to_ns))
     }
 
     /// The options that show this time alone, to the millisecond around it.

@@ -1,7 +1,8 @@
 //! A function's source lines and instructions, with the samples of each.
 //!
-//! A sample belongs to the instruction at its address, which is the one that was to run next. It also counts, once
-//! each, for the calls that its stack is in. The code of a function includes that of functions inlined into it.
+//! A sample belongs to the instruction at its address, which is the one that was to run next. It
+//! also counts, once each, for the calls that its stack is in. The code of a function includes that
+//! of functions inlined into it.
 
 mod instructions;
 mod samples;
@@ -59,7 +60,8 @@ pub enum AnnotationError {
     Function(#[from] FunctionError),
     /// A mark in the stacks, such as `[blocked]`.
     #[error(
-        "`{0}` is a mark in the stacks and not a function: it has no code; `--callers` shows where it occurs"
+        "`{0}` is a mark in the stacks and not a function: it has no code; `--callers` shows where \
+         it occurs"
     )]
     NotCode(String),
     /// The code is not known.
@@ -72,15 +74,16 @@ pub enum AnnotationError {
     },
     /// The processor's instructions are not known.
     #[error(
-        "cannot annotate a function: instructions are shown for x86_64 and aarch64 only, and the recording is of {0}"
+        "cannot annotate a function: instructions are shown for x86_64 and aarch64 only, and the \
+         recording is of {0}"
     )]
     Processor(Architecture),
 }
 
 impl Annotation {
-    /// The lines and instructions of a function, with the samples that the report shows. `symbolizer` is the one that
-    /// named the report's functions. Source files are read at the paths in the debug information, or below one of
-    /// `source_folders`.
+    /// The lines and instructions of a function, with the samples that the report shows.
+    /// `symbolizer` is the one that named the report's functions. Source files are read at the
+    /// paths in the debug information, or below one of `source_folders`.
     ///
     /// # Errors
     /// [`AnnotationError`].
@@ -102,10 +105,8 @@ impl Annotation {
         let decode = decode_of(architecture);
         let decode = decode.ok_or_else(|| AnnotationError::Processor(architecture.clone()))?;
         let instructions = instructions::of(report, &functions, &frames, symbolizer, decode);
-        let instructions = instructions.map_err(|source| AnnotationError::Code {
-            function: function.clone(),
-            source,
-        })?;
+        let instructions = instructions
+            .map_err(|source| AnnotationError::Code { function: function.clone(), source })?;
 
         let mut lines: Vec<Line> = Vec::new();
         let mut known: HashMap<Origin, usize> = HashMap::new();
@@ -128,10 +129,7 @@ impl Annotation {
         for (line, counts) in lines.iter_mut().zip(&counted.lines) {
             line.counts = *counts;
         }
-        let rows = instructions
-            .into_iter()
-            .zip(line_of)
-            .zip(counted.instructions);
+        let rows = instructions.into_iter().zip(line_of).zip(counted.instructions);
         let instructions = rows.map(|((instruction, line), counts)| (instruction, line, counts));
         let mut annotation = Annotation {
             function,
@@ -168,20 +166,14 @@ fn frames_of(report: &Report<'_>, functions: &[FunctionId]) -> Vec<(FrameId, Map
     let profile = symbolized.profile();
     let is_meant = |frame: &FrameId| {
         let symbols = shown_symbols(symbolized.frame(*frame), &report.options);
-        symbols
-            .iter()
-            .any(|symbol| functions.contains(&symbol.function))
+        symbols.iter().any(|symbol| functions.contains(&symbol.function))
     };
     let located = |frame: FrameId| {
         let address = profile.frame(frame).lookup_address()?;
         let mapping = symbolized.mapping_of(frame);
         Some((frame, MappedAddress { address, mapping }))
     };
-    profile
-        .frame_ids()
-        .filter(is_meant)
-        .filter_map(located)
-        .collect()
+    profile.frame_ids().filter(is_meant).filter_map(located).collect()
 }
 
 /// The functions' own samples, as the report's table counts them.

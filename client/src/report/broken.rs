@@ -27,10 +27,8 @@ pub(crate) fn places(symbolized: &Symbolized<'_>) -> Vec<BrokenIn> {
     let mut images: HashMap<Option<String>, HashMap<Option<&str>, u64>> = HashMap::new();
     for (frame, samples) in last_frames(symbolized) {
         // Of inlined functions the outermost is what has a frame.
-        let function = symbolized
-            .frame(frame)
-            .last()
-            .map(|symbol| symbolized.function(symbol.function));
+        let function =
+            symbolized.frame(frame).last().map(|symbol| symbolized.function(symbol.function));
         let mapped = || {
             let mapping = &profile.mappings()[symbolized.mapping_of(frame)?];
             Some(mapping.file_name()).filter(|name| !name.is_empty())
@@ -103,11 +101,7 @@ mod tests {
 
     fn profile(stacks: &[(&[Frame], u64)]) -> Profile {
         let mut builder = ProfileBuilder::new();
-        for (start, name) in [
-            (0x1000, "/lib/libc.so.6"),
-            (0x8000, "guest.elf"),
-            (0xa000, ""),
-        ] {
+        for (start, name) in [(0x1000, "/lib/libc.so.6"), (0x8000, "guest.elf"), (0xa000, "")] {
             builder.add_mapping(Mapping {
                 start,
                 end: start + 0x1000,
@@ -136,18 +130,11 @@ mod tests {
             (&[Frame::leaf(0x8010), BROKEN], 2),
             (&[Frame::leaf(0xa010), BROKEN], 1),
             (&[Frame::leaf(0x8010)], 100),
-            (
-                &[Frame::leaf(0x8010), Frame::Special(SpecialFrame::Truncated)],
-                100,
-            ),
+            (&[Frame::leaf(0x8010), Frame::Special(SpecialFrame::Truncated)], 100),
         ]);
         assert_eq!(
             found(&profile),
-            [
-                (Some("libc.so.6".to_owned()), 8),
-                (Some("guest.elf".to_owned()), 2),
-                (None, 1)
-            ]
+            [(Some("libc.so.6".to_owned()), 8), (Some("guest.elf".to_owned()), 2), (None, 1)]
         );
     }
 

@@ -1,7 +1,7 @@
 //! The callers or callees of a function, as a tree.
 //!
-//! Each stack counts once, however often the function recurs in it: its callers are those of the innermost call, its
-//! callees those of the outermost.
+//! Each stack counts once, however often the function recurs in it: its callers are those of the
+//! innermost call, its callees those of the outermost.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -29,7 +29,8 @@ const SHOWN_PART: u64 = 200;
 /// The most names that an error lists.
 const LISTED: usize = 10;
 
-/// A function as the user names it: by its whole name, or by a regular expression that only one name matches.
+/// A function as the user names it: by its whole name, or by a regular expression that only one
+/// name matches.
 #[derive(Debug, Clone)]
 pub struct FunctionName {
     text: String,
@@ -41,10 +42,7 @@ impl FromStr for FunctionName {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(FunctionName {
-            text: text.to_owned(),
-            regex: Regex::new(text).ok(),
-        })
+        Ok(FunctionName { text: text.to_owned(), regex: Regex::new(text).ok() })
     }
 }
 
@@ -56,14 +54,11 @@ pub enum FunctionError {
     )]
     None(String),
     #[error(
-        "`{name}` matches {count} functions: {list}; give one's whole name, or a regular expression that matches \
+        "`{name}` matches {count} functions: {list}; give one's whole name, or a regular \
+         expression that matches \
          no other, such as `::name$`"
     )]
-    Several {
-        name: String,
-        count: usize,
-        list: String,
-    },
+    Several { name: String, count: usize, list: String },
 }
 
 /// Which calls.
@@ -82,7 +77,8 @@ pub struct Calls {
     name: String,
     /// The samples of stacks with the function.
     total: u64,
-    /// From the function on, each row followed by those of its callers or callees, the most samples first.
+    /// From the function on, each row followed by those of its callers or callees, the most samples
+    /// first.
     rows: Vec<Row>,
 }
 
@@ -108,9 +104,8 @@ impl FunctionName {
             }
         }
         let ids = |found: &[(FunctionId, u64)]| found.iter().map(|(id, _)| *id).collect();
-        let (exact, mut rest): (Vec<_>, Vec<_>) = found
-            .into_iter()
-            .partition(|(id, _)| name_of(*id) == self.text);
+        let (exact, mut rest): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|(id, _)| name_of(*id) == self.text);
         if !exact.is_empty() {
             return Ok(ids(&exact));
         }
@@ -118,11 +113,7 @@ impl FunctionName {
             let path = name.strip_suffix(&self.text);
             path.is_some_and(|path| path.ends_with("::"))
         };
-        let ends: Vec<_> = rest
-            .iter()
-            .copied()
-            .filter(|(id, _)| last_part(name_of(*id)))
-            .collect();
+        let ends: Vec<_> = rest.iter().copied().filter(|(id, _)| last_part(name_of(*id))).collect();
         if let Some((first, _)) = ends.first()
             && ends.iter().all(|(id, _)| name_of(*id) == name_of(*first))
         {
@@ -162,9 +153,7 @@ impl Calls {
     ) -> Result<Calls, FunctionError> {
         let functions = name.find(report)?;
         let tree = Tree::of(report, &functions, direction);
-        let name = functions
-            .first()
-            .map(|id| &report.symbolized.function(*id).name);
+        let name = functions.first().map(|id| &report.symbolized.function(*id).name);
         Ok(Calls {
             direction,
             name: Printable(name.map_or("", String::as_str)).to_string(),
@@ -223,11 +212,7 @@ impl Calls {
             writeln!(
                 out,
                 "{}{:>10}  {}  {:indent$}{name}",
-                if has_own {
-                    format!("{:>10}  ", amount(row.own, unit))
-                } else {
-                    String::new()
-                },
+                if has_own { format!("{:>10}  ", amount(row.own, unit)) } else { String::new() },
                 amount(row.total, unit),
                 share_columns(&row.share, unit),
                 ""
@@ -326,9 +311,7 @@ impl Tree {
                 },
             };
             // A tree of stacks has no more nodes than the profile's, which could be numbered.
-            let end = path
-                .iter()
-                .try_fold(NodeId::ROOT, |node, label| tree.child(node, *label));
+            let end = path.iter().try_fold(NodeId::ROOT, |node, label| tree.child(node, *label));
             let Ok(end) = end else { continue };
             ends.insert(sample.node, end);
             let leaf = profile.stack(sample.node).next();
@@ -397,7 +380,8 @@ impl Tree {
         rows
     }
 
-    /// How far the samples of each node come in bursts, where the rings tell and it is more than chance.
+    /// How far the samples of each node come in bursts, where the rings tell and it is more than
+    /// chance.
     fn designs(&self, report: &Report<'_>) -> HashMap<NodeId, Design> {
         let Some(slices) = uncertainty::slices(report) else {
             return HashMap::new();
@@ -435,11 +419,7 @@ mod tests {
     /// Guards that a function whose closures have samples too can be named only by its whole path.
     #[test]
     fn the_last_part_of_a_path_names_its_function() {
-        let functions = [
-            "note::is_spam",
-            "note::is_spam::{{closure}}",
-            "rule::is_spam_word",
-        ];
+        let functions = ["note::is_spam", "note::is_spam::{{closure}}", "rule::is_spam_word"];
         let mut builder = ProfileBuilder::new();
         for at in 0..functions.len() as u64 {
             let frame = Frame::caller(0x1000 * (at + 1));
@@ -450,12 +430,7 @@ mod tests {
         for (at, name) in functions.into_iter().enumerate() {
             let begin = names.begin();
             let function = names.function(None, name);
-            names.push(Symbol {
-                function,
-                file: None,
-                line: None,
-                inlined: false,
-            });
+            names.push(Symbol { function, file: None, line: None, inlined: false });
             names.assign(FrameId(at as u32), begin);
         }
         let symbolized = names.finish(&profile, vec![None; functions.len()]);

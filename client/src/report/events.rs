@@ -19,9 +19,7 @@ const MOST: usize = 256;
 /// Writes what the guest said within a window; nothing where it said nothing.
 pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -> io::Result<()> {
     write_spans(&timeline.spans(window), out)?;
-    let extent = timeline
-        .extent()
-        .map_or(window, |extent| extent.and(window));
+    let extent = timeline.extent().map_or(window, |extent| extent.and(window));
     write_counters(&timeline.counters(window), extent, out)?;
     let marks = timeline.marks(window);
     if !marks.is_empty() {
@@ -70,9 +68,8 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
             (table.moved, "ended on another vCPU"),
         ];
         let notes = notes.iter().filter(|(count, _)| *count > 0);
-        let notes: Vec<String> = notes
-            .map(|(count, what)| format!("{} {what}", grouped(*count)))
-            .collect();
+        let notes: Vec<String> =
+            notes.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
         if notes.is_empty() {
             writeln!(out)?;
         } else {

@@ -30,11 +30,8 @@ impl Weights {
         let profile = symbolized.profile();
         let tree = profile.tree();
         let kept = kept_nodes(symbolized, options);
-        let mut weights = Weights {
-            totals: vec![0; tree.len()],
-            kept,
-            recorded: profile.sample_count(),
-        };
+        let mut weights =
+            Weights { totals: vec![0; tree.len()], kept, recorded: profile.sample_count() };
         for sample in profile.samples() {
             if is_meant(sample) && weights.keeps(sample.node) {
                 let total = &mut weights.totals[sample.node.index()];
@@ -69,11 +66,7 @@ impl Weights {
 
 /// The symbols of a frame that are shown, innermost first.
 pub(super) fn shown_symbols<'s>(symbols: &'s [Symbol], options: &ReportOptions) -> &'s [Symbol] {
-    if options.no_inlines {
-        &symbols[symbols.len().saturating_sub(1)..]
-    } else {
-        symbols
-    }
+    if options.no_inlines { &symbols[symbols.len().saturating_sub(1)..] } else { symbols }
 }
 
 fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Vec<bool>> {
@@ -84,9 +77,7 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
     const IGNORED: u8 = 2;
     let marks_of = |function: &Function| {
         let matches = |regex: &Option<regex::Regex>| {
-            regex
-                .as_ref()
-                .is_some_and(|regex| regex.is_match(&function.name))
+            regex.as_ref().is_some_and(|regex| regex.is_match(&function.name))
         };
         u8::from(matches(&options.focus)) * FOCUSED + u8::from(matches(&options.ignore)) * IGNORED
     };
@@ -97,9 +88,7 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
         .map(|frame| {
             shown_symbols(symbolized.frame(frame), options)
                 .iter()
-                .fold(0, |marks, symbol| {
-                    marks | by_function[symbol.function.index()]
-                })
+                .fold(0, |marks, symbol| marks | by_function[symbol.function.index()])
         })
         .collect();
     let tree = profile.tree();
@@ -108,10 +97,5 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
         by_node[node.index()] = by_node[parent.index()] | by_frame[frame as usize];
     }
     let wanted = if options.focus.is_some() { FOCUSED } else { 0 };
-    Some(
-        by_node
-            .iter()
-            .map(|marks| marks & (FOCUSED | IGNORED) == wanted)
-            .collect(),
-    )
+    Some(by_node.iter().map(|marks| marks & (FOCUSED | IGNORED) == wanted).collect())
 }

@@ -1,12 +1,13 @@
-//! The Firefox profiler's processed format, in gzip: a track for each vCPU with samples, markers and counters.
+//! The Firefox profiler's processed format, in gzip: a track for each vCPU with samples, markers
+//! and counters.
 //!
-//! What was counted has its time if the ring holds it. The rest is a track of its own for each vCPU: stacks follow each
-//! other in the order of their functions' names, each for as long as it was counted, and the track's name says so. The
-//! categories tell apart what ran, what was blocked and what was stolen. The accounting and the warnings are in the
-//! profile's information.
+//! What was counted has its time if the ring holds it. The rest is a track of its own for each
+//! vCPU: stacks follow each other in the order of their functions' names, each for as long as it
+//! was counted, and the track's name says so. The categories tell apart what ran, what was blocked
+//! and what was stolen. The accounting and the warnings are in the profile's information.
 //!
-//! `fxprof-processed-profile` makes the file. Its frames have no files and lines and no inlined functions at an
-//! address, so `tables` replaces the tables of frames and functions.
+//! `fxprof-processed-profile` makes the file. Its frames have no files and lines and no inlined
+//! functions at an address, so `tables` replaces the tables of frames and functions.
 
 mod marker;
 mod tables;
@@ -55,9 +56,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
     let profile = report.symbolized.profile();
     if profile.vcpus().is_empty() && profile.samples().is_empty() {
         // The front end rejects a profile without threads.
-        return Err(ReportError::Empty {
-            recorded: report.weights.recorded,
-        });
+        return Err(ReportError::Empty { recorded: report.weights.recorded });
     }
     // No time and no name in the header: equal profiles are equal files.
     let mut gzip = GzBuilder::new().write(out, Compression::default());
@@ -96,10 +95,7 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
         end_ns = end_ns.max(tracks.add_counts(*vcpu, counted));
     }
     if let Some(view) = view {
-        let timed = tracks
-            .threads
-            .iter()
-            .filter(|((_, is_untimed), _)| !is_untimed);
+        let timed = tracks.threads.iter().filter(|((_, is_untimed), _)| !is_untimed);
         let timed = timed.map(|((vcpu, _), thread)| (*vcpu, *thread)).collect();
         Markers::new(&mut tracks.profile, &timed, categories, window).add(
             view,
@@ -107,20 +103,14 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
             info.mode,
         );
     }
-    // Without these the front end shows the time of the samples only, and no marker before or after it.
+    // Without these the front end shows the time of the samples only, and no marker before or after
+    // it.
     let meta = [
         ("extra", extra(report)),
         ("profilingStartTime", json!(0)),
         ("profilingEndTime", json!(end_ns as f64 / 1e6)),
     ];
-    tables::write(
-        report,
-        &tracks.profile,
-        &places,
-        &tracks.weights,
-        &meta,
-        out,
-    )
+    tables::write(report, &tracks.profile, &places, &tracks.weights, &meta, out)
 }
 
 /// What the front end shows as information about the profile.
@@ -170,14 +160,10 @@ impl<'r> Tracks<'r> {
         let counted = info.vcpus().iter().map(|vcpu| vcpu.vcpu);
         let sampled = info.samples().iter().map(|sample| sample.vcpu);
         let rings = report.view.iter().flat_map(|view| view.timeline.rings());
-        let vcpus: BTreeSet<u32> = counted
-            .chain(sampled)
-            .chain(rings.map(|ring| ring.vcpu))
-            .collect();
+        let vcpus: BTreeSet<u32> =
+            counted.chain(sampled).chain(rings.map(|ring| ring.vcpu)).collect();
         let is_timed = report.view.is_some();
-        let tracks = vcpus
-            .iter()
-            .flat_map(|vcpu| [(*vcpu, false), (*vcpu, true)]);
+        let tracks = vcpus.iter().flat_map(|vcpu| [(*vcpu, false), (*vcpu, true)]);
         let tracks = tracks.filter(|(vcpu, is_untimed)| match is_untimed {
             false => is_timed,
             true => !is_timed || moments.untimed.contains_key(vcpu),
@@ -250,18 +236,14 @@ impl<'r> Tracks<'r> {
         let profile = self.report.symbolized.profile();
         let leaf = profile.tree().item(moment.stack);
         let leaf = leaf.map(|frame| profile.frame(FrameId(frame)));
-        // A wait without times is known by its frame. Any other sample stands for so much running time.
+        // A wait without times is known by its frame. Any other sample stands for so much running
+        // time.
         let waits = is_blocked || leaf == Some(Frame::Special(SpecialFrame::Blocked));
         let period_ns = profile.recording().period_ns;
-        let ran_ns = if waits {
-            0
-        } else {
-            period_ns.saturating_mul(moment.count)
-        };
+        let ran_ns = if waits { 0 } else { period_ns.saturating_mul(moment.count) };
         let at = fx::Timestamp::from_nanos_since_reference(since_ns);
         // The weight is replaced by one that may be larger, or a part of a millisecond.
-        self.profile
-            .add_sample(thread, at, stack, fx::CpuDelta::from_nanos(ran_ns), 1);
+        self.profile.add_sample(thread, at, stack, fx::CpuDelta::from_nanos(ran_ns), 1);
         let weights = self.weights.entry(track).or_default();
         weights.push(moment.count);
     }
@@ -342,13 +324,12 @@ mod tests {
         numbers.map(|n| n.as_u64().unwrap() as usize).collect()
     }
 
-    /// The frames of a thread from the root to the leaf, as `function file:line +depth`, for each of its stacks.
+    /// The frames of a thread from the root to the leaf, as `function file:line +depth`, for each
+    /// of its stacks.
     fn stacks(thread: &Value) -> Vec<String> {
         let text = |at: &Value| {
             let at = at.as_u64();
-            at.map_or("", |at| {
-                thread["stringArray"][at as usize].as_str().unwrap()
-            })
+            at.map_or("", |at| thread["stringArray"][at as usize].as_str().unwrap())
         };
         let (frames, functions) = (&thread["frameTable"], &thread["funcTable"]);
         let describe = |frame: usize| {
@@ -363,9 +344,7 @@ mod tests {
             let mut path = Vec::new();
             let mut next = leaf.as_u64();
             while let Some(at) = next {
-                path.push(describe(
-                    table["frame"][at as usize].as_u64().unwrap() as usize
-                ));
+                path.push(describe(table["frame"][at as usize].as_u64().unwrap() as usize));
                 next = table["prefix"][at as usize].as_u64();
             }
             path.reverse();
@@ -383,7 +362,8 @@ mod tests {
             let stacks = stacks(thread);
             let weights = numbers(&thread["samples"]["weight"]);
             let inlined = "main src/main.c:12 +0 > Server::poll(int) src/server.cc:40 +0 > \
-                           mycrate::packet::next src/packet.rs:99 +0 > parse::<[u8; 4]> src/parse.rs:7 +1";
+                           mycrate::packet::next src/packet.rs:99 +0 > parse::<[u8; 4]> \
+                           src/parse.rs:7 +1";
             let at = stacks.iter().position(|stack| stack == inlined).unwrap();
             assert_eq!(weights[at], 500);
             let sum: usize = weights.iter().sum();
@@ -399,12 +379,7 @@ mod tests {
     }
 
     fn numbers_or_none(column: &Value) -> Vec<Option<u64>> {
-        column
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(Value::as_u64)
-            .collect()
+        column.as_array().unwrap().iter().map(Value::as_u64).collect()
     }
 
     #[test]
@@ -430,19 +405,13 @@ mod tests {
                 let strings = thread["stringArray"].as_array().unwrap().len();
                 let inside = |table: &str, column: &str, bound: usize| {
                     let column = thread[table][column].as_array().unwrap().iter();
-                    column
-                        .filter_map(Value::as_u64)
-                        .all(|at| (at as usize) < bound)
+                    column.filter_map(Value::as_u64).all(|at| (at as usize) < bound)
                 };
                 assert!(inside("frameTable", "func", length("funcTable")));
                 assert!(inside("funcTable", "name", strings));
                 assert!(inside("funcTable", "fileName", strings));
                 assert!(inside("funcTable", "resource", length("resourceTable")));
-                assert!(inside(
-                    "resourceTable",
-                    "lib",
-                    file["libs"].as_array().unwrap().len()
-                ));
+                assert!(inside("resourceTable", "lib", file["libs"].as_array().unwrap().len()));
                 assert!(inside("stackTable", "frame", length("frameTable")));
             }
         });
@@ -457,18 +426,14 @@ mod tests {
         });
         builder.add_stack(3, count, &[Frame::leaf(0x10)]).unwrap();
         let profile = builder.finish();
-        let symbolized = Symbolizer::new(Images::default())
-            .resolve(&profile)
-            .unwrap();
+        let symbolized = Symbolizer::new(Images::default()).resolve(&profile).unwrap();
         file(&Report::new(&symbolized, ReportOptions::default()))
     }
 
     #[test]
     fn a_recording_of_nothing_is_an_error() {
         let profile = ProfileBuilder::new().finish();
-        let symbolized = Symbolizer::new(Images::default())
-            .resolve(&profile)
-            .unwrap();
+        let symbolized = Symbolizer::new(Images::default()).resolve(&profile).unwrap();
         let report = Report::new(&symbolized, ReportOptions::default());
         let written = report.write(Format::Firefox, &mut Vec::new());
         assert!(matches!(written, Err(ReportError::Empty { recorded: 0 })));
@@ -484,7 +449,8 @@ mod tests {
         of_one_stack(Mode::Cpu, u64::MAX);
     }
 
-    /// Guards markers outside of the time of the samples, to which the front end limits itself without being told the range.
+    /// Guards markers outside of the time of the samples, to which the front end limits itself
+    /// without being told the range.
     #[test]
     fn the_whole_time_is_shown() {
         let meta = &of_one_stack(Mode::Cpu, 3)["meta"];
@@ -500,9 +466,6 @@ mod tests {
         assert_eq!(thread["samples"]["weightType"], "tracing-ms");
         assert_eq!(thread["samples"]["threadCPUDelta"], json!([0]));
         let category = thread["frameTable"]["category"][0].as_u64().unwrap();
-        assert_eq!(
-            file["meta"]["categories"][category as usize]["name"],
-            "Blocked"
-        );
+        assert_eq!(file["meta"]["categories"][category as usize]["name"], "Blocked");
     }
 }

@@ -1,5 +1,5 @@
-//! Folded stacks: a line `root;caller;leaf count` for each, sorted by name. The format has no labels; if they are
-//! requested, they are the outermost frames, `recording:NAME;vcpu:N;span:NAME`.
+//! Folded stacks: a line `root;caller;leaf count` for each, sorted by name. The format has no
+//! labels; if they are requested, they are the outermost frames, `recording:NAME;vcpu:N;span:NAME`.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -54,11 +54,7 @@ fn label_frames(profile: &Profile, vcpu: u32, span: Option<u32>) -> String {
 /// A `;` separates frames (so `[u8; 4]` becomes `[u8: 4]`); a number in the last place is the
 /// count, so a name must not end in one of its own; and a line must not look like a comment.
 pub(super) fn foldable_names(labels: &Labels) -> Vec<String> {
-    labels
-        .all()
-        .iter()
-        .map(|label| foldable(&label.text))
-        .collect()
+    labels.all().iter().map(|label| foldable(&label.text)).collect()
 }
 
 fn foldable(text: &str) -> String {

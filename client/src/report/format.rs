@@ -53,19 +53,13 @@ impl Format {
 
     /// The name [`Format::from_str`] takes.
     pub fn name(self) -> &'static str {
-        FORMATS
-            .iter()
-            .find(|(format, _, _)| *format == self)
-            .map_or("", |(_, name, _)| name)
+        FORMATS.iter().find(|(format, _, _)| *format == self).map_or("", |(_, name, _)| name)
     }
 
     /// The first of the endings that select it.
     pub(crate) fn ending(self) -> &'static str {
         let found = FORMATS.iter().find(|(format, _, _)| *format == self);
-        found
-            .and_then(|(_, _, endings)| endings.first())
-            .copied()
-            .unwrap_or_default()
+        found.and_then(|(_, _, endings)| endings.first()).copied().unwrap_or_default()
     }
 
     /// Whether it is not for a terminal.
@@ -75,18 +69,12 @@ impl Format {
 
     /// The format that a file's extension selects, in upper or lower case.
     pub(crate) fn from_path(path: &Path) -> Result<Format, UnknownFormat> {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .to_lowercase();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         FORMATS
             .iter()
             .find(|(_, _, endings)| endings.iter().any(|ending| name.ends_with(ending)))
             .map(|(format, _, _)| *format)
-            .ok_or_else(|| UnknownFormat::Ending {
-                path: path.display().to_string(),
-            })
+            .ok_or_else(|| UnknownFormat::Ending { path: path.display().to_string() })
     }
 }
 
@@ -98,9 +86,7 @@ impl FromStr for Format {
             .iter()
             .find(|(_, name, _)| *name == text)
             .map(|(format, _, _)| *format)
-            .ok_or_else(|| UnknownFormat::Name {
-                name: text.to_owned(),
-            })
+            .ok_or_else(|| UnknownFormat::Name { name: text.to_owned() })
     }
 }
 
@@ -154,11 +140,12 @@ mod tests {
 
     #[test]
     fn the_error_lists_what_there_is() {
-        let error = Format::from_path(Path::new("x.pdf"))
-            .unwrap_err()
-            .to_string();
+        let error = Format::from_path(Path::new("x.pdf")).unwrap_err().to_string();
         assert!(
-            error.contains(".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, .trace.json, .speedscope.json, .otlp, .json"),
+            error.contains(
+                ".txt, .folded, .html, .htm, .svg, .pb.gz, .pprof, .profile.json.gz, \
+                            .trace.json, .speedscope.json, .otlp, .json"
+            ),
             "{error}"
         );
         let error = "PDF".parse::<Format>().unwrap_err().to_string();
@@ -168,10 +155,7 @@ mod tests {
             ),
             "{error}"
         );
-        assert!(
-            Format::from_path(Path::new("svg")).is_err(),
-            "a name is no ending"
-        );
+        assert!(Format::from_path(Path::new("svg")).is_err(), "a name is no ending");
         assert!(Format::from_path(Path::new("")).is_err());
     }
 }

@@ -25,8 +25,8 @@ pub struct FunctionTable {
     pub recorded: u64,
     /// The unit of these counts and of the rows' counts.
     pub(crate) unit: Unit,
-    /// Samples that were due at an unknown place, if the intervals include what they could change; 0 if there are
-    /// too few.
+    /// Samples that were due at an unknown place, if the intervals include what they could change;
+    /// 0 if there are too few.
     pub(crate) unplaced: u64,
     /// Whether some intervals are wider because the samples come in bursts.
     pub(crate) is_clustered: bool,
@@ -56,9 +56,7 @@ pub struct FunctionRow {
 
 impl FunctionTable {
     pub(super) fn of(report: &Report<'_>) -> FunctionTable {
-        let mut sums = Sums {
-            by_label: vec![Sum::default(); report.labels.all().len()],
-        };
+        let mut sums = Sums { by_label: vec![Sum::default(); report.labels.all().len()] };
         walk(report, 1, &mut sums);
         let hottest = if report.options.lines {
             HashMap::new()
@@ -78,11 +76,7 @@ impl FunctionTable {
         };
         let heap = HeapTable::of(report);
         let mut clustered = 0;
-        let all = Recorded {
-            count: recorded,
-            unit,
-            unplaced,
-        };
+        let all = Recorded { count: recorded, unit, unplaced };
         let mut interval = |label: usize, part, hits| {
             let clusters = clusters.as_ref();
             let design = clusters.and_then(|clusters| clusters.design(label as LabelId, hits));
@@ -103,10 +97,9 @@ impl FunctionTable {
                 let allocated = heap.as_ref().map(|heap| (heap, heap.row(at as LabelId)));
                 let (own_share, total_share) = match &allocated {
                     Some((heap, row)) => (heap.share(&row.own), heap.share(&row.total)),
-                    None => (
-                        interval(at, sum.own, Hits::Own),
-                        interval(at, sum.total, Hits::Total),
-                    ),
+                    None => {
+                        (interval(at, sum.own, Hits::Own), interval(at, sum.total, Hits::Total))
+                    }
                 };
                 let row = FunctionRow {
                     function: label.function,
@@ -126,9 +119,8 @@ impl FunctionTable {
         let scatter = rows.windows(2).map(|pair| {
             let clusters = clusters.as_ref();
             let design = clusters.and_then(|it| it.design_of_difference(pair[0].0, pair[1].0));
-            design.map_or(Scatter::INDEPENDENT, |Design { effect, z }| {
-                Scatter::clustered(effect, z)
-            })
+            design
+                .map_or(Scatter::INDEPENDENT, |Design { effect, z }| Scatter::clustered(effect, z))
         });
         FunctionTable {
             scatter: scatter.collect(),
@@ -141,8 +133,8 @@ impl FunctionTable {
         }
     }
 
-    /// The place of the first row, among the first `within`, whose count and that of the row below do not
-    /// differ by more than chance explains. Measured rows always differ.
+    /// The place of the first row, among the first `within`, whose count and that of the row below
+    /// do not differ by more than chance explains. Measured rows always differ.
     pub(crate) fn first_tie(&self, within: usize) -> Option<usize> {
         if self.unit != Unit::Samples {
             return None;
@@ -157,7 +149,8 @@ impl FunctionTable {
             })
     }
 
-    /// How many times as many samples would tell the row at this place from the one below; `None` if none would.
+    /// How many times as many samples would tell the row at this place from the one below; `None`
+    /// if none would.
     pub(crate) fn times_to_differ(&self, at: usize) -> Option<f64> {
         let (a, b) = (self.rows.get(at)?, self.rows.get(at + 1)?);
         times_to_differ(a.own, b.own, *self.scatter.get(at)?)
@@ -202,11 +195,7 @@ fn hottest_lines(
     let profile = symbolized.profile();
     let tree = profile.tree();
     let mut by_frame = vec![(0_u64, 0_u64); profile.frames().len()];
-    for sample in profile
-        .samples()
-        .iter()
-        .filter(|sample| weights.keeps(sample.node))
-    {
+    for sample in profile.samples().iter().filter(|sample| weights.keeps(sample.node)) {
         if let Some(frame) = tree.item(sample.node) {
             let own = &mut by_frame[frame as usize].0;
             *own = own.saturating_add(sample.count);
@@ -235,8 +224,5 @@ fn hottest_lines(
         let best = hottest.entry(function).or_insert(candidate);
         *best = (*best).max(candidate);
     }
-    hottest
-        .into_iter()
-        .map(|(function, (_, Reverse(line)))| (function, line))
-        .collect()
+    hottest.into_iter().map(|(function, (_, Reverse(line)))| (function, line)).collect()
 }

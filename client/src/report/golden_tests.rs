@@ -74,24 +74,12 @@ pub(super) fn profile() -> Profile {
     };
     add(0, 500, &[Frame::leaf(PARSE)]);
     add(1, 100, &[Frame::leaf(PARSE)]);
-    add(
-        0,
-        40,
-        &[Frame::leaf(FIB), Frame::caller(FIB), Frame::caller(FIB)],
-    );
+    add(0, 40, &[Frame::leaf(FIB), Frame::caller(FIB), Frame::caller(FIB)]);
     add(0, 35, &[Frame::leaf(FIB), Frame::caller(FIB)]);
     add(0, 120, &[Frame::leaf(LIBRARY), Frame::caller(PARSE)]);
     add(1, 9, &[Frame::leaf(SERVE)]);
-    builder
-        .add_stack(
-            0,
-            30,
-            &[Frame::leaf(FIB), Frame::Special(SpecialFrame::Truncated)],
-        )
-        .unwrap();
-    builder
-        .add_stack(0, 4, &[Frame::Special(SpecialFrame::UnknownCode)])
-        .unwrap();
+    builder.add_stack(0, 30, &[Frame::leaf(FIB), Frame::Special(SpecialFrame::Truncated)]).unwrap();
+    builder.add_stack(0, 4, &[Frame::Special(SpecialFrame::UnknownCode)]).unwrap();
     builder.add_stack(1, 2, &[]).unwrap();
     builder.add_vcpu(VcpuStats {
         vcpu: 0,
@@ -160,30 +148,16 @@ pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
         let mut push = |raw_name: &str, line: Option<(&str, u32)>, inlined: bool| {
             let function = names.function(Some(image), raw_name);
             let file = line.map(|(path, _)| names.file(path));
-            names.push(Symbol {
-                function,
-                file,
-                line: line.map(|(_, line)| line),
-                inlined,
-            });
+            names.push(Symbol { function, file, line: line.map(|(_, line)| line), inlined });
         };
         let mut mapping = Some(0);
         match frame {
             Frame::Special(mark) => {
                 let name = mark.to_string();
                 let kind = FunctionKind::Special(*mark);
-                let function = names.intern(Function {
-                    raw_name: name.clone(),
-                    name,
-                    image: None,
-                    kind,
-                });
-                names.push(Symbol {
-                    function,
-                    file: None,
-                    line: None,
-                    inlined: false,
-                });
+                let function =
+                    names.intern(Function { raw_name: name.clone(), name, image: None, kind });
+                names.push(Symbol { function, file: None, line: None, inlined: false });
                 mapping = None;
             }
             Frame::Address { address, .. } => match *address {
@@ -191,29 +165,16 @@ pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
                 POLL => push("_ZN6Server4pollEi", Some(("src/server.cc", 40)), false),
                 PARSE => {
                     push("parse::<[u8; 4]>", Some(("src/parse.rs", 7)), true);
-                    push(
-                        "_RNvNtCs1234_7mycrate6packet4next",
-                        Some(("src/packet.rs", 99)),
-                        false,
-                    );
+                    push("_RNvNtCs1234_7mycrate6packet4next", Some(("src/packet.rs", 99)), false);
                 }
                 FIB => push("fib", Some(("src/fib.c", 3)), false),
                 SERVE => push("unikprof_agent::server::poll", None, false),
                 _ => {
                     let name = "0x7f0000001234 libc.so.6+0x1234".to_owned();
                     let kind = FunctionKind::Address;
-                    let function = names.intern(Function {
-                        raw_name: name.clone(),
-                        name,
-                        image: None,
-                        kind,
-                    });
-                    names.push(Symbol {
-                        function,
-                        file: None,
-                        line: None,
-                        inlined: false,
-                    });
+                    let function =
+                        names.intern(Function { raw_name: name.clone(), name, image: None, kind });
+                    names.push(Symbol { function, file: None, line: None, inlined: false });
                     mapping = Some(1);
                 }
             },
@@ -294,9 +255,7 @@ pub(super) fn svg_text(report: &Report<'_>) -> String {
     let svg = text(report, Format::Svg);
     let mut shown = String::new();
     for piece in svg.split('<') {
-        let keeps = ["title>", "text ", "rect "]
-            .iter()
-            .any(|tag| piece.starts_with(tag));
+        let keeps = ["title>", "text ", "rect "].iter().any(|tag| piece.starts_with(tag));
         if keeps {
             writeln!(shown, "<{}", piece.trim_end()).unwrap();
         }
@@ -350,10 +309,8 @@ fn recursion_counts_once_a_stack() {
 
 #[test]
 fn filters_that_keep_nothing_say_so() {
-    let options = ReportOptions {
-        focus: Some("no such".parse().unwrap()),
-        ..ReportOptions::default()
-    };
+    let options =
+        ReportOptions { focus: Some("no such".parse().unwrap()), ..ReportOptions::default() };
     with_report(options, |report| {
         assert!(report.functions().rows.is_empty());
         assert!(text(report, Format::Text).contains("shown: 0 of 840 samples (0.0 %)"));
@@ -476,12 +433,7 @@ pub(super) fn pprof_text(report: &Report<'_>) -> String {
     let kind = |t: &pprof::ValueType| format!("{}/{}", text(t.kind), text(t.unit));
     let mut out = String::new();
     let kinds: Vec<String> = p.sample_type.iter().map(kind).collect();
-    writeln!(
-        out,
-        "types {kinds:?}, default {:?}",
-        text(p.default_sample_type)
-    )
-    .unwrap();
+    writeln!(out, "types {kinds:?}, default {:?}", text(p.default_sample_type)).unwrap();
     let period = p.period_type.as_ref().map(kind);
     writeln!(
         out,
@@ -522,19 +474,11 @@ pub(super) fn pprof_text(report: &Report<'_>) -> String {
     }
     for l in &p.location {
         let lines: Vec<_> = l.line.iter().map(|l| (l.function_id, l.line)).collect();
-        writeln!(
-            out,
-            "location {} {:#x} mapping {} {lines:?}",
-            l.id, l.address, l.mapping_id
-        )
-        .unwrap();
+        writeln!(out, "location {} {:#x} mapping {} {lines:?}", l.id, l.address, l.mapping_id)
+            .unwrap();
     }
     for s in &p.sample {
-        let labels: Vec<_> = s
-            .label
-            .iter()
-            .map(|l| (text(l.key), text(l.text)))
-            .collect();
+        let labels: Vec<_> = s.label.iter().map(|l| (text(l.key), text(l.text))).collect();
         writeln!(out, "sample {:?} {:?} {labels:?}", s.location_id, s.value).unwrap();
     }
     assert_eq!(p.string_table[0], "", "the format wants it");

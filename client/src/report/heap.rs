@@ -1,4 +1,5 @@
-//! Allocations: their table, their accounting, and the stacks without the allocator's own functions.
+//! Allocations: their table, their accounting, and the stacks without the allocator's own
+//! functions.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -22,16 +23,19 @@ use crate::timeline::CounterSeries;
 /// The column in which the names of the table begin, in mode alloc.
 const NAMES_BEGIN: usize = 94;
 
-/// If names get fewer columns than this, those of the own share go, first its interval: JSON has them.
+/// If names get fewer columns than this, those of the own share go, first its interval: JSON has
+/// them.
 const NAME_COLUMNS: usize = 36;
 
-/// Allocations that have no stack, of all that were sampled, from which on intervals include what they could change.
+/// Allocations that have no stack, of all that were sampled, from which on intervals include what
+/// they could change.
 const NOTABLE: f64 = 0.02;
 
 /// So far from the exact sum, in standard deviations, chance seldom takes an estimate.
 const FAR: f64 = 4.0;
 
-/// If none of so many samples was freed, frees are not reported. A guest can hold all that it allocates, but seldom for long.
+/// If none of so many samples was freed, frees are not reported. A guest can hold all that it
+/// allocates, but seldom for long.
 pub(crate) const MANY: u64 = 100;
 
 /// What a function allocated: in itself, and with what it calls.
@@ -138,13 +142,15 @@ fn least_weight(measure: Measure, interval_bytes: u64) -> f64 {
     }
 }
 
-/// Sampled allocations that have no stack, or are not followed: what was counted and given up has no stack any more.
+/// Sampled allocations that have no stack, or are not followed: what was counted and given up has
+/// no stack any more.
 fn dropped(c: &Counters) -> u64 {
     c.overflow.saturating_add(c.lost).saturating_add(c.aged)
 }
 
-/// Of so many dropped samples, the number that they are judged against. In mode live that is what is held, since all of them may
-/// still be held too: beside all samples, most of which are freed soon, they would seem few.
+/// Of so many dropped samples, the number that they are judged against. In mode live that is what
+/// is held, since all of them may still be held too: beside all samples, most of which are freed
+/// soon, they would seem few.
 pub(crate) fn judged_against(dropped: u64, profile: &Profile) -> u64 {
     match &profile.heap {
         Some(heap) if profile.recording().mode == Mode::Live => {
@@ -193,11 +199,7 @@ pub(super) fn write_rows(
         _ => "objects",
     };
     let age = if is_live { "       age" } else { "" };
-    let heading = if report.options.lines {
-        "line"
-    } else {
-        "function"
-    };
+    let heading = if report.options.lines { "line" } else { "function" };
     const WHOLE: &str = "    share      interval";
     const SHARE: &str = "    share";
     let begin = |own: &str| NAMES_BEGIN + age.len() - (WHOLE.len() - own.len());
@@ -206,7 +208,8 @@ pub(super) fn write_rows(
     let own = [WHOLE, SHARE].into_iter().find(has_room).unwrap_or("");
     writeln!(
         out,
-        "\n      self{own}       total    share      interval  {other:>10}   mean size{age}  {heading}"
+        "\n      self{own}       total    share      interval  {other:>10}   mean size{age}  \
+         {heading}"
     )?;
     let columns = columns.map(|all| all.saturating_sub(begin(own)).max(LEAST_NAME));
     for row in rows {
@@ -267,19 +270,13 @@ pub(super) fn accounting(profile: &Profile) -> Vec<String> {
     };
     let (info, c) = (profile.recording(), profile.counters());
     let all = heap.total();
-    let mut lines = vec![
-        String::new(),
-        "samples = recorded + aged + overflow + lost".to_owned(),
-    ];
+    let mut lines = vec![String::new(), "samples = recorded + aged + overflow + lost".to_owned()];
     let mut line = |name: &str, count: u64, what: &str| {
         let part = match name {
             "samples" => String::new(),
             _ => share(count, c.ticks),
         };
-        lines.push(format!(
-            "{name:<10}  {:>10}  {part:>7}  {what}",
-            grouped(count)
-        ));
+        lines.push(format!("{name:<10}  {:>10}  {part:>7}  {what}", grouped(count)));
     };
     line("samples", c.ticks, "sampled allocations");
     line("recorded", c.recorded, "counted with a stack");
@@ -297,11 +294,7 @@ pub(super) fn accounting(profile: &Profile) -> Vec<String> {
     let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));
     if info.mode == Mode::Live {
         line("held", all.samples, "still held at the end");
-        line(
-            "freed",
-            freed,
-            "freed meanwhile, of all recordings of mode live",
-        );
+        line("freed", freed, "freed meanwhile, of all recordings of mode live");
     }
     lines.push(String::new());
     let bytes = all.bytes.bounds(info.interval_bytes as f64);
@@ -313,7 +306,8 @@ pub(super) fn accounting(profile: &Profile) -> Vec<String> {
     let every = size(info.interval_bytes);
     let interval = match is_lower_bound(profile) {
         true => format!(
-            "at least {low} by the samples, one every {every}; {} that were dropped may be held too",
+            "at least {low} by the samples, one every {every}; {} that were dropped may be held \
+             too",
             grouped(dropped(&c))
         ),
         false => format!("{low} - {high} by the samples, one every {every}"),
@@ -327,7 +321,8 @@ pub(super) fn accounting(profile: &Profile) -> Vec<String> {
                 size(check.exact)
             ),
             _ => format!(
-                "{:<10}  {:>10}  counted, an independent check: the samples say {} of it, {:.1} standard deviations apart",
+                "{:<10}  {:>10}  counted, an independent check: the samples say {} of it, {:.1} \
+                 standard deviations apart",
                 "exact",
                 size(check.exact),
                 percent(check.ratio),
@@ -387,7 +382,8 @@ pub(super) fn write_arenas(report: &Report<'_>, out: &mut impl Write) -> io::Res
     if let Some(explained) = explained(report.symbolized.profile(), &arenas) {
         writeln!(
             out,
-            "{:>10} of what is used is explained by what was allocated during the recording and is still held",
+            "{:>10} of what is used is explained by what was allocated during the recording and is \
+             still held",
             percent(explained)
         )?;
     }
@@ -405,11 +401,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Its line in the text.
     pub(super) fn line(&self) -> String {
-        let Arena {
-            name,
-            used,
-            size: room,
-        } = self;
+        let Arena { name, used, size: room } = self;
         format!(
             "{:>10} used of {:>10}  {name}{}",
             size(*used),
@@ -434,20 +426,13 @@ impl Arena {
         let last = |series: &CounterSeries| u64::try_from(series.last()).unwrap_or(0);
         let size_of = |name: &str| {
             let wanted = format!("{name}.size");
-            counters
-                .iter()
-                .find(|series| series.name() == wanted)
-                .map(last)
+            counters.iter().find(|series| series.name() == wanted).map(last)
         };
         counters
             .iter()
             .filter_map(|series| {
                 let name = series.name().strip_suffix(".used")?;
-                Some(Arena {
-                    name: name.to_owned(),
-                    used: last(series),
-                    size: size_of(name),
-                })
+                Some(Arena { name: name.to_owned(), used: last(series), size: size_of(name) })
             })
             .collect()
     }
@@ -456,14 +441,13 @@ impl Arena {
 /// The share of the used memory that live samples stand for; `None` of other recordings.
 pub(crate) fn explained(profile: &Profile, arenas: &[Arena]) -> Option<f64> {
     let heap = profile.heap.as_ref()?;
-    let used = arenas
-        .iter()
-        .fold(0, |sum: u64, arena| sum.saturating_add(arena.used));
+    let used = arenas.iter().fold(0, |sum: u64, arena| sum.saturating_add(arena.used));
     let is_told = profile.recording().mode == Mode::Live && used != 0;
     is_told.then(|| heap.total().bytes.value() / used as f64)
 }
 
-/// The profile without the allocator's own functions at the inner ends of its stacks; `None` where time was recorded.
+/// The profile without the allocator's own functions at the inner ends of its stacks; `None` where
+/// time was recorded.
 pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> {
     let profile = symbolized.profile();
     let heap = profile.heap.as_ref()?;
@@ -471,9 +455,7 @@ pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> 
         .frame_ids()
         .map(|frame| {
             let symbols = symbolized.frame(frame);
-            let functions = symbols
-                .iter()
-                .map(|symbol| symbolized.function(symbol.function));
+            let functions = symbols.iter().map(|symbol| symbolized.function(symbol.function));
             allocator_depth(functions) == symbols.len()
         })
         .collect();
@@ -491,10 +473,10 @@ pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> 
         let mut at = node;
         while let Some(frame) = tree.item(at) {
             let caller = tree.parent(at).unwrap_or(NodeId::ROOT);
-            // What the agent calls, such as a shim by the compiler in code that is not optimized, is as its own.
-            let is_called_by_agent = tree
-                .item(caller)
-                .is_some_and(|frame| is_agent[frame as usize]);
+            // What the agent calls, such as a shim by the compiler in code that is not optimized,
+            // is as its own.
+            let is_called_by_agent =
+                tree.item(caller).is_some_and(|frame| is_agent[frame as usize]);
             if !is_own[frame as usize] && !is_called_by_agent {
                 break;
             }
@@ -543,10 +525,7 @@ impl JsonBounds {
     fn of(estimate: &Estimate, least_weight: f64, is_lower_bound: bool) -> JsonBounds {
         let bounds = estimate.bounds(least_weight);
         let high = (!is_lower_bound).then_some(bounds.high as u64);
-        JsonBounds {
-            value: bounds.value as u64,
-            interval: (bounds.low as u64, high),
-        }
+        JsonBounds { value: bounds.value as u64, interval: (bounds.low as u64, high) }
     }
 }
 
@@ -595,18 +574,11 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
             "memory was full before they were fetched",
             "give the agent more memory, or fetch more often",
         ),
-        (
-            c.overflow,
-            full,
-            "give the agent more memory, or sample less often with --every",
-        ),
-        (
-            c.lost,
-            "the stack table was in use",
-            "sample less often with --every",
-        ),
+        (c.overflow, full, "give the agent more memory, or sample less often with --every"),
+        (c.lost, "the stack table was in use", "sample less often with --every"),
     ] {
-        // In mode live the three are judged together, so that whatever makes the intervals lower bounds is named.
+        // In mode live the three are judged together, so that whatever makes the intervals lower
+        // bounds is named.
         let is_notable = match info.mode {
             Mode::Live => count != 0 && is_lower_bound(profile),
             _ => notable(count, judged_against(count, profile)),
@@ -616,7 +588,8 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
         }
         all.push(match &profile.heap {
             Some(heap) if info.mode == Mode::Live => format!(
-                "{} sampled allocations are not followed because {why}, beside {} that are held: more may be held than is \
+                "{} sampled allocations are not followed because {why}, beside {} that are held: \
+                 more may be held than is \
                  shown; {advice}",
                 grouped(count),
                 grouped(heap.total().samples)
@@ -632,7 +605,8 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
     let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));
     if info.mode == Mode::Live && freed == 0 && c.recorded >= MANY {
         all.push(format!(
-            "none of {} sampled allocations was freed: the guest's allocator seems to report no frees, so all that it \
+            "none of {} sampled allocations was freed: the guest's allocator seems to report no \
+             frees, so all that it \
              allocates seems to be held",
             grouped(c.recorded)
         ));
@@ -665,13 +639,11 @@ mod tests {
     use crate::profile::{Frame, FrameId, ProfileBuilder};
     use crate::symbols::{Names, Symbol};
 
-    /// The innermost function that is left of a stack with so many functions in each frame, inlined into each other.
+    /// The innermost function that is left of a stack with so many functions in each frame, inlined
+    /// into each other.
     fn innermost(functions: &[&str], per_frame: usize) -> String {
         let mut builder = ProfileBuilder::new();
-        builder.set_recording(RecordingInfo {
-            mode: Mode::Alloc,
-            ..RecordingInfo::default()
-        });
+        builder.set_recording(RecordingInfo { mode: Mode::Alloc, ..RecordingInfo::default() });
         let frames = functions.len().div_ceil(per_frame);
         let node = (0..frames).rev().fold(NodeId::ROOT, |node, at| {
             let frame = Frame::caller(0x10 + at as u64);
@@ -707,8 +679,8 @@ mod tests {
         symbolized.function(symbol.function).name.clone()
     }
 
-    /// Guests that are not optimized, and those whose inlined functions are known, have the agent's call of a closure
-    /// inside its own functions.
+    /// Guests that are not optimized, and those whose inlined functions are known, have the agent's
+    /// call of a closure inside its own functions.
     #[test]
     fn what_the_agent_calls_did_not_ask_for_the_allocation() {
         let functions = [

@@ -19,15 +19,15 @@ impl Interval {
 
     /// Wilson's score interval for `hits` out of `samples`; from 0 to 1 if there are no samples.
     ///
-    /// It never exceeds the range from 0 to 1 and remains valid near both ends, where the textbook interval
-    /// collapses (E. B. Wilson, 1927).
+    /// It never exceeds the range from 0 to 1 and remains valid near both ends, where the textbook
+    /// interval collapses (E. B. Wilson, 1927).
     pub fn wilson(hits: u64, samples: u64) -> Interval {
         let share = (hits as f64 / samples as f64).min(1.0);
         Interval::of_share(share, samples as f64, Self::Z)
     }
 
-    /// The same for clustered samples, `effect` of which carry as much information as one independent sample, with
-    /// a number of standard deviations other than [`Interval::Z`].
+    /// The same for clustered samples, `effect` of which carry as much information as one
+    /// independent sample, with a number of standard deviations other than [`Interval::Z`].
     pub(super) fn wilson_clustered(hits: u64, samples: u64, effect: f64, z: f64) -> Interval {
         let share = (hits as f64 / samples as f64).min(1.0);
         Interval::of_share(share, samples as f64 / effect, z)
@@ -35,11 +35,7 @@ impl Interval {
 
     fn of_share(share: f64, n: f64, z: f64) -> Interval {
         if n == 0.0 {
-            return Interval {
-                share: 0.0,
-                low: 0.0,
-                high: 1.0,
-            };
+            return Interval { share: 0.0, low: 0.0, high: 1.0 };
         }
         let z2 = z * z;
         let center = share + z2 / (2.0 * n);
@@ -59,14 +55,11 @@ impl Interval {
             0 => 0.0,
             _ => (part as f64 / whole as f64).min(1.0),
         };
-        Interval {
-            share,
-            low: share,
-            high: share,
-        }
+        Interval { share, low: share, high: share }
     }
 
-    /// The interval's ends; `None` if the share was measured, or is of allocations that are all known.
+    /// The interval's ends; `None` if the share was measured, or is of allocations that are all
+    /// known.
     pub(super) fn ends(&self, unit: Unit) -> Option<[f64; 2]> {
         let has_ends = match unit {
             Unit::Samples => true,
@@ -82,8 +75,8 @@ impl Interval {
     }
 }
 
-/// How far the difference of two counts of one recording scatters by chance: by how many times their sum its square stays
-/// below in 95 % of all recordings.
+/// How far the difference of two counts of one recording scatters by chance: by how many times
+/// their sum its square stays below in 95 % of all recordings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scatter(f64);
 
@@ -91,32 +84,32 @@ impl Scatter {
     /// Of samples that tell nothing of each other.
     pub(crate) const INDEPENDENT: Scatter = Scatter(Interval::Z * Interval::Z);
 
-    /// Of samples of which `effect` tell as much as an independent one, with another number of standard deviations than
-    /// [`Interval::Z`].
+    /// Of samples of which `effect` tell as much as an independent one, with another number of
+    /// standard deviations than [`Interval::Z`].
     pub(super) fn clustered(effect: f64, z: f64) -> Scatter {
         Scatter(z * z * effect)
     }
 }
 
-/// Whether two functions that have `a` and `b` of the samples of one recording differ in their true shares. Functions with
-/// the same share are seen that far apart in 5 % of all recordings.
+/// Whether two functions that have `a` and `b` of the samples of one recording differ in their true
+/// shares. Functions with the same share are seen that far apart in 5 % of all recordings.
 ///
-/// With equal shares each of the `a + b` independent samples falls on either function with the same chance, so the variance
-/// of `a - b` is `a + b`. Whether the [intervals](Interval::wilson) of the two shares overlap is another question: shares can differ
-/// although they do.
+/// With equal shares each of the `a + b` independent samples falls on either function with the same
+/// chance, so the variance of `a - b` is `a + b`. Whether the [intervals](Interval::wilson) of the
+/// two shares overlap is another question: shares can differ although they do.
 pub(crate) fn differ(a: u64, b: u64, scatter: Scatter) -> bool {
     a.abs_diff(b) as f64 > (scatter.0 * (a as f64 + b as f64)).sqrt()
 }
 
-/// How many times as many samples it takes for two counts to [`differ`], if their shares stay as they are. `None` if they
-/// are equal.
+/// How many times as many samples it takes for two counts to [`differ`], if their shares stay as
+/// they are. `None` if they are equal.
 pub(crate) fn times_to_differ(a: u64, b: u64, scatter: Scatter) -> Option<f64> {
     let apart = a.abs_diff(b) as f64;
     (a != b).then(|| scatter.0 / apart.powi(2) * (a as f64 + b as f64))
 }
 
-/// The number of standard deviations that contains 95 % if the deviation itself is estimated with `freedom` degrees
-/// of freedom: Student's t by the expansion of Cornish and Fisher.
+/// The number of standard deviations that contains 95 % if the deviation itself is estimated with
+/// `freedom` degrees of freedom: Student's t by the expansion of Cornish and Fisher.
 pub(super) fn student(freedom: f64) -> f64 {
     let z = Interval::Z;
     let terms = [
@@ -135,10 +128,7 @@ mod tests {
 
     fn close(found: Interval, low: f64, high: f64) {
         assert!((found.low - low).abs() < 5e-5, "{found:?}, expected {low}");
-        assert!(
-            (found.high - high).abs() < 5e-5,
-            "{found:?}, expected {high}"
-        );
+        assert!((found.high - high).abs() < 5e-5, "{found:?}, expected {high}");
     }
 
     /// R. G. Newcombe, "Two-sided confidence intervals for the single proportion", 1998, table I,
@@ -153,26 +143,13 @@ mod tests {
 
     #[test]
     fn the_ends_hold_what_was_seen() {
-        for (hits, samples) in [
-            (0, 1),
-            (1, 1),
-            (5, 5),
-            (u64::MAX, u64::MAX),
-            (7, 3),
-            (1, u64::MAX),
-        ] {
+        for (hits, samples) in [(0, 1), (1, 1), (5, 5), (u64::MAX, u64::MAX), (7, 3), (1, u64::MAX)]
+        {
             let found = Interval::wilson(hits, samples);
             assert!(0.0 <= found.low && found.low <= found.share, "{found:?}");
             assert!(found.share <= found.high && found.high <= 1.0, "{found:?}");
         }
-        assert_eq!(
-            Interval::wilson(0, 0),
-            Interval {
-                share: 0.0,
-                low: 0.0,
-                high: 1.0
-            }
-        );
+        assert_eq!(Interval::wilson(0, 0), Interval { share: 0.0, low: 0.0, high: 1.0 });
     }
 
     /// The chi-squared distribution with one degree of freedom has 5 % above 3.841.

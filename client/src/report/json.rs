@@ -1,8 +1,8 @@
 //! The report as JSON.
 //!
-//! One object with a stable schema: fields are added, never renamed or removed; an incompatible change would
-//! increment `schema`. Counts are integers, times are nanoseconds (their names end in `_ns`), shares are between 0
-//! and 1, and values that the guest's platform cannot tell are `null`.
+//! One object with a stable schema: fields are added, never renamed or removed; an incompatible
+//! change would increment `schema`. Counts are integers, times are nanoseconds (their names end in
+//! `_ns`), shares are between 0 and 1, and values that the guest's platform cannot tell are `null`.
 //!
 //! ```json
 //! {
@@ -92,43 +92,50 @@
 //! }
 //! ```
 //!
-//! - `unit` is the unit of the counts in `samples` and `functions`: `samples`, or `nanoseconds` in mode `off-cpu`,
-//!   where time is measured; intervals are then `null`. `blocked`, `blocked_overflow` and `blocked_aged` have this
-//!   unit as well.
-//! - `merged` exists only for several files: `gaps` are times that no file covers, `overlaps` times in which
-//!   several runs were recorded at once. `repeated_epochs` were in more than one file and are counted once.
-//! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be negative, and is `null`
-//!   if nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
-//!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples are in the stack `[aged]`.
-//! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest value, its
-//!   highest value and its count. `p50` and `p99`, also those of cycles, are upper bounds: the highest value of
-//!   their bucket. The top-level field covers all vCPUs.
-//! - `functions` contains all functions of the shown stacks, most `self` first. If lines are shown separately there
-//!   is an entry for each line; otherwise `line` is the function's line with the most samples. Shares refer to
-//!   `samples.recorded`; intervals are 95 % intervals (Wilson). If samples come in bursts, or many have no known
-//!   place, intervals are wider and there is a warning.
+//! - `unit` is the unit of the counts in `samples` and `functions`: `samples`, or `nanoseconds` in
+//!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked`,
+//!   `blocked_overflow` and `blocked_aged` have this unit as well.
+//! - `merged` exists only for several files: `gaps` are times that no file covers, `overlaps` times
+//!   in which several runs were recorded at once. `repeated_epochs` were in more than one file and
+//!   are counted once.
+//! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be
+//!   negative, and is `null` if nothing is sampled. `ticks = recorded + aged + overflow + lost +
+//!   masked + idle`, and `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples
+//!   are in the stack `[aged]`.
+//! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest
+//!   value, its highest value and its count. `p50` and `p99`, also those of cycles, are upper
+//!   bounds: the highest value of their bucket. The top-level field covers all vCPUs.
+//! - `functions` contains all functions of the shown stacks, most `self` first. If lines are shown
+//!   separately there is an entry for each line; otherwise `line` is the function's line with the
+//!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson). If
+//!   samples come in bursts, or many have no known place, intervals are wider and there is a
+//!   warning.
 //! - `filter.vcpus` exists only with `--vcpu`.
-//! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the function, each row
-//!   followed by its callers or callees, one level deeper. `self` counts the stacks that end in the row: at their
-//!   root for callers, at their leaf for callees.
-//! - `annotation` exists only with `--annotate`. `self` counts samples at the function's code, including functions
-//!   inlined into it, `own_without_inlined` those of the function itself; `lines` and `instructions` cover the same
-//!   code. `lines` are sorted by `self`; `text` is `null` if the source file was not found. `instructions` are in the
-//!   order of `address`, their address in the image; there are none unless the guest is of x86_64.
-//! - `analysis` exists only with `--analyze`: what rules found about the guest, the highest `score` first; 25 is where a
-//!   rule begins to speak, 75 is severe. `windows` are relative to the start of the recording. `quiet` rules found
-//!   nothing, `unchecked` ones lack what they need. Rules' names and those of their `figures` stay, texts may change.
-//! - `window` is the part of the recording that is shown, if not all of it; everything then comes from the ring's
-//!   samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are unknown: 0.
-//! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
-//!   time shown; `refused_names` counts names that were too long, empty or too many. `seconds` is empty unless
-//!   requested. Their `from_ns` is relative to the start of the recording; `held` says whether the rings contain all of
-//!   that time, `covered` whether it does not lie between files that were merged. `recorded` is the total count of their
-//!   stacks, `shown` what remains after the filters, both in `unit`s; `top` is the function with the most of
-//!   `shown`, and `top_share` refers to `recorded`. `stolen` and `blocked` are shares of the time of the vCPUs
-//!   whose rings cover it.
-//! - `kind` is `function`, `address` (no known name), `agent` (the profiler itself) or `special` (a mark such as
-//!   `[truncated]`).
+//! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the
+//!   function, each row followed by its callers or callees, one level deeper. `self` counts the
+//!   stacks that end in the row: at their root for callers, at their leaf for callees.
+//! - `annotation` exists only with `--annotate`. `self` counts samples at the function's code,
+//!   including functions inlined into it, `own_without_inlined` those of the function itself;
+//!   `lines` and `instructions` cover the same code. `lines` are sorted by `self`; `text` is `null`
+//!   if the source file was not found. `instructions` are in the order of `address`, their address
+//!   in the image; there are none unless the guest is of x86_64.
+//! - `analysis` exists only with `--analyze`: what rules found about the guest, the highest `score`
+//!   first; 25 is where a rule begins to speak, 75 is severe. `windows` are relative to the start
+//!   of the recording. `quiet` rules found nothing, `unchecked` ones lack what they need. Rules'
+//!   names and those of their `figures` stay, texts may change.
+//! - `window` is the part of the recording that is shown, if not all of it; everything then comes
+//!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are
+//!   unknown: 0.
+//! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal
+//!   parts of the time shown; `refused_names` counts names that were too long, empty or too many.
+//!   `seconds` is empty unless requested. Their `from_ns` is relative to the start of the
+//!   recording; `held` says whether the rings contain all of that time, `covered` whether it does
+//!   not lie between files that were merged. `recorded` is the total count of their stacks, `shown`
+//!   what remains after the filters, both in `unit`s; `top` is the function with the most of
+//!   `shown`, and `top_share` refers to `recorded`. `stolen` and `blocked` are shares of the time
+//!   of the vCPUs whose rings cover it.
+//! - `kind` is `function`, `address` (no known name), `agent` (the profiler itself) or `special` (a
+//!   mark such as `[truncated]`).
 
 use std::io::{self, Write};
 
@@ -180,9 +187,7 @@ pub(super) fn document<'r>(
         })
         .collect();
     let time = report.view.as_ref().or(report.beside.as_ref());
-    let time = time
-        .map(|view| json_time::of(report, view))
-        .unwrap_or_default();
+    let time = time.map(|view| json_time::of(report, view)).unwrap_or_default();
     Document {
         schema: SCHEMA,
         recording: Recording {
@@ -217,10 +222,7 @@ pub(super) fn document<'r>(
             no_inlines: report.options.no_inlines,
             vcpus: recording.only_vcpus.as_deref(),
         },
-        samples: Samples {
-            recorded: table.recorded,
-            shown: table.shown,
-        },
+        samples: Samples { recorded: table.recorded, shown: table.shown },
         heap: heap::json(report),
         functions,
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
@@ -325,10 +327,7 @@ impl Lateness {
             p50: distribution.percentile(50),
             p99: distribution.percentile(99),
             max: distribution.max(),
-            buckets: distribution
-                .stretches()
-                .map(|s| (s.from, s.to, s.count))
-                .collect(),
+            buckets: distribution.stretches().map(|s| (s.from, s.to, s.count)).collect(),
         }
     }
 }
@@ -347,10 +346,7 @@ impl Vcpu {
             counters: stats.counters,
             elapsed_ns: stats.elapsed_ns,
             runstate: stats.runstate,
-            cost: stats.cost.map(|cost| VcpuCost {
-                cost,
-                share_of_running: stats.cost_share(),
-            }),
+            cost: stats.cost.map(|cost| VcpuCost { cost, share_of_running: stats.cost_share() }),
             lateness_ns: stats.lateness_ns.as_ref().map(Lateness::of),
         }
     }

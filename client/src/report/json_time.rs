@@ -88,11 +88,7 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
         values: values.collect(),
         marks: marks.map(|(name, count)| Mark { name, count }).collect(),
         refused_names: timeline.refused_names(),
-        seconds: if view.seconds {
-            seconds_of(report, view)
-        } else {
-            Vec::new()
-        },
+        seconds: if view.seconds { seconds_of(report, view) } else { Vec::new() },
     }
 }
 

@@ -39,10 +39,7 @@ impl Labels {
         let mut ends = Vec::new();
         for frame in symbolized.profile().frame_ids() {
             for symbol in shown_symbols(symbolized.frame(frame), options) {
-                let line = options
-                    .lines
-                    .then(|| symbol.file.zip(symbol.line))
-                    .flatten();
+                let line = options.lines.then(|| symbol.file.zip(symbol.line)).flatten();
                 let id = *known.entry((symbol.function, line)).or_insert_with(|| {
                     let name = Printable(&symbolized.function(symbol.function).name);
                     let text = match line {
@@ -51,11 +48,7 @@ impl Labels {
                         }
                         None => name.to_string(),
                     };
-                    all.push(Label {
-                        function: symbol.function,
-                        line,
-                        text,
-                    });
+                    all.push(Label { function: symbol.function, line, text });
                     all.len() - 1
                 });
                 of_frames.push(id);
@@ -71,17 +64,10 @@ impl Labels {
         for (at, label) in order.iter().enumerate() {
             rank[*label] = at as LabelId;
         }
-        let of_frames = of_frames
-            .into_iter()
-            .map(|label: usize| rank[label])
-            .collect();
+        let of_frames = of_frames.into_iter().map(|label: usize| rank[label]).collect();
         let mut ranked: Vec<(LabelId, Label)> = rank.into_iter().zip(all).collect();
         ranked.sort_by_key(|(rank, _)| *rank);
-        Labels {
-            all: ranked.into_iter().map(|(_, label)| label).collect(),
-            of_frames,
-            ends,
-        }
+        Labels { all: ranked.into_iter().map(|(_, label)| label).collect(), of_frames, ends }
     }
 
     pub(super) fn all(&self) -> &[Label] {
@@ -91,10 +77,7 @@ impl Labels {
     /// The labels of a frame, innermost first; at least one.
     pub(super) fn of_frame(&self, frame: FrameId) -> &[LabelId] {
         let end = self.ends[frame.index()] as usize;
-        let start = frame
-            .index()
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before] as usize);
+        let start = frame.index().checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.of_frames[start..end]
     }
 }

@@ -58,8 +58,8 @@ impl Marked {
     }
 }
 
-/// The functions that stand next to a [`SpecialFrame::Late`] leaf, with what those stacks hold, most
-/// first: these ran when the samples arrived.
+/// The functions that stand next to a [`SpecialFrame::Late`] leaf, with what those stacks hold,
+/// most first: these ran when the samples arrived.
 pub(crate) fn late_under(symbolized: &Symbolized<'_>) -> Vec<(String, u64)> {
     let profile = symbolized.profile();
     let tree = profile.tree();
@@ -80,10 +80,8 @@ pub(crate) fn late_under(symbolized: &Symbolized<'_>) -> Vec<(String, u64)> {
             *sum = sum.saturating_add(sample.count);
         }
     }
-    let mut functions: Vec<(String, u64)> = functions
-        .into_iter()
-        .map(|(name, count)| (Printable(name).to_string(), count))
-        .collect();
+    let mut functions: Vec<(String, u64)> =
+        functions.into_iter().map(|(name, count)| (Printable(name).to_string(), count)).collect();
     functions.sort_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
     functions
 }
@@ -116,18 +114,8 @@ mod tests {
             builder.add_stack(0, count, stack).unwrap();
         }
         let profile = builder.finish();
-        assert_eq!(
-            Marked::of(&profile),
-            Marked {
-                truncated: 8,
-                broken: 3,
-                late: 34,
-                blocked: 4
-            }
-        );
-        let symbolized = Symbolizer::new(Images::default())
-            .resolve(&profile)
-            .unwrap();
+        assert_eq!(Marked::of(&profile), Marked { truncated: 8, broken: 3, late: 34, blocked: 4 });
+        let symbolized = Symbolizer::new(Images::default()).resolve(&profile).unwrap();
         let under = late_under(&symbolized);
         assert_eq!(under.len(), 1, "{under:?}");
         assert_eq!(under[0].1, 2);

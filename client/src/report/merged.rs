@@ -1,7 +1,7 @@
 //! The stacks merged by name: frames of the same function under the same callers are one.
 //!
-//! The merged tree is never built. It is walked depth first, and subtrees too small to be shown are skipped, so its
-//! size does not matter.
+//! The merged tree is never built. It is walked depth first, and subtrees too small to be shown are
+//! skipped, so its size does not matter.
 
 use crate::profile::{ChildLists, FrameId, NodeId};
 
@@ -72,11 +72,7 @@ impl Walk<'_, '_> {
         let mut places = Vec::new();
         self.add_children(NodeId::ROOT, &mut places);
         places.sort_unstable_by_key(|p| (p.label, p.node));
-        let mut path = vec![Step {
-            label: 0,
-            begin: 0,
-            next: 0,
-        }];
+        let mut path = vec![Step { label: 0, begin: 0, next: 0 }];
         while let Some(step) = path.last_mut() {
             let Some(first) = places.get(step.next) else {
                 places.truncate(step.begin);
@@ -91,10 +87,7 @@ impl Walk<'_, '_> {
             };
             let label = first.label;
             let begin = step.next;
-            let same = places[begin..]
-                .iter()
-                .take_while(|p| p.label == label)
-                .count();
+            let same = places[begin..].iter().take_while(|p| p.label == label).count();
             let end = begin + same;
             step.next = end;
             let total = places[begin..end]
@@ -119,11 +112,7 @@ impl Walk<'_, '_> {
             }
             places[callees..].sort_unstable_by_key(|p| (p.label, p.node));
             visitor.enter(label, own, total);
-            path.push(Step {
-                label,
-                begin: callees,
-                next: callees,
-            });
+            path.push(Step { label, begin: callees, next: callees });
         }
     }
 
@@ -133,9 +122,7 @@ impl Walk<'_, '_> {
         self.children
             .of_node(node)
             .iter()
-            .fold(weights.total(node), |own, child| {
-                own.saturating_sub(weights.total(*child))
-            })
+            .fold(weights.total(node), |own, child| own.saturating_sub(weights.total(*child)))
     }
 
     fn add_children(&self, node: NodeId, places: &mut Vec<InlinedNode>) {
@@ -148,11 +135,7 @@ impl Walk<'_, '_> {
     }
 
     fn place(&self, node: NodeId, inner: u32) -> InlinedNode {
-        InlinedNode {
-            label: self.labels(node)[inner as usize],
-            node,
-            inner,
-        }
+        InlinedNode { label: self.labels(node)[inner as usize], node, inner }
     }
 
     fn labels(&self, node: NodeId) -> &[LabelId] {

@@ -100,26 +100,14 @@ fn off_cpu() -> Profile {
         },
         ..VcpuStats::default()
     };
-    let info = RecordingInfo {
-        mode: Mode::OffCpu,
-        ..RecordingInfo::default()
-    };
+    let info = RecordingInfo { mode: Mode::OffCpu, ..RecordingInfo::default() };
     profile(
         info,
         stats,
         &[
-            (
-                4_000_000_000,
-                &[Frame::leaf(POLL), Frame::caller(FIB), Frame::caller(MAIN)],
-            ),
-            (
-                2_500_000_000,
-                &[Frame::leaf(POLL), Frame::caller(PARSE), Frame::caller(MAIN)],
-            ),
-            (
-                400_000_000,
-                &[Frame::leaf(POLL), Frame::Special(SpecialFrame::Broken)],
-            ),
+            (4_000_000_000, &[Frame::leaf(POLL), Frame::caller(FIB), Frame::caller(MAIN)]),
+            (2_500_000_000, &[Frame::leaf(POLL), Frame::caller(PARSE), Frame::caller(MAIN)]),
+            (400_000_000, &[Frame::leaf(POLL), Frame::Special(SpecialFrame::Broken)]),
         ],
     )
 }
@@ -145,23 +133,11 @@ fn heap_that_dropped(mode: Mode, overflow: u64, lost: u64) -> Profile {
         freed_samples: 300,
         ..VcpuStats::default()
     };
-    let info = RecordingInfo {
-        mode,
-        period_ns: 0,
-        interval_bytes: INTERVAL,
-        ..RecordingInfo::default()
-    };
+    let info =
+        RecordingInfo { mode, period_ns: 0, interval_bytes: INTERVAL, ..RecordingInfo::default() };
     let stacks: [(u64, u64, &[Frame]); 4] = [
         (400, 1_000, &[Frame::caller(PARSE), Frame::caller(MAIN)]),
-        (
-            100,
-            24,
-            &[
-                Frame::caller(FIB),
-                Frame::caller(PARSE),
-                Frame::caller(MAIN),
-            ],
-        ),
+        (100, 24, &[Frame::caller(FIB), Frame::caller(PARSE), Frame::caller(MAIN)]),
         (20, 1 << 20, &[Frame::caller(POLL), Frame::caller(MAIN)]),
         (100, 40_000, &[Frame::caller(POLL), Frame::caller(MAIN)]),
     ];
@@ -173,14 +149,8 @@ fn heap_that_dropped(mode: Mode, overflow: u64, lost: u64) -> Profile {
         ..Mapping::default()
     });
     builder.set_recording(profile(info, stats.clone(), &[]).recording().clone());
-    builder.add_vcpu(VcpuStats {
-        elapsed_ns: 10_000_000_000,
-        ..stats
-    });
-    let mut held = Held {
-        at_ns: 10_000_000_000,
-        samples: Vec::new(),
-    };
+    builder.add_vcpu(VcpuStats { elapsed_ns: 10_000_000_000, ..stats });
+    let mut held = Held { at_ns: 10_000_000_000, samples: Vec::new() };
     for (count, size, frames) in stacks {
         let node = frames
             .iter()
@@ -204,32 +174,20 @@ fn heap_that_dropped(mode: Mode, overflow: u64, lost: u64) -> Profile {
 /// The modes differ in words, and measures in numbers: the same stacks are in each.
 #[test]
 fn allocations_are_as_blessed() {
-    for (name, mode, pprof) in [
-        ("alloc", Mode::Alloc, "alloc"),
-        ("live", Mode::Live, "inuse"),
-    ] {
-        for (measure, suffix, kind) in [
-            (Measure::Bytes, "", "space"),
-            (Measure::Objects, "-objects", "objects"),
-        ] {
+    for (name, mode, pprof) in [("alloc", Mode::Alloc, "alloc"), ("live", Mode::Live, "inuse")] {
+        for (measure, suffix, kind) in
+            [(Measure::Bytes, "", "space"), (Measure::Objects, "-objects", "objects")]
+        {
             let profile = heap(mode).measured_by(measure);
             let symbolized = symbolized(&profile);
             let report = Report::new(&symbolized, ReportOptions::default());
             check(&format!("{name}{suffix}.txt"), &text(&report, Format::Text));
-            check(
-                &format!("alloc{suffix}.folded"),
-                &text(&report, Format::Folded),
-            );
-            let (default, of_bytes) = (
-                format!("default \"{pprof}_{kind}\""),
-                format!("default \"{pprof}_space\""),
-            );
+            check(&format!("alloc{suffix}.folded"), &text(&report, Format::Folded));
+            let (default, of_bytes) =
+                (format!("default \"{pprof}_{kind}\""), format!("default \"{pprof}_space\""));
             let found = pprof_text(&report);
             assert!(found.contains(&default), "{found}");
-            check(
-                &format!("{name}.pprof.txt"),
-                &found.replace(&default, &of_bytes),
-            );
+            check(&format!("{name}.pprof.txt"), &found.replace(&default, &of_bytes));
             #[cfg(feature = "svg")]
             check(
                 &format!("alloc{suffix}.svg.txt"),
@@ -239,7 +197,8 @@ fn allocations_are_as_blessed() {
     }
 }
 
-/// Names get room where the table is narrow, beginning with the columns of the own share; a wide one has all.
+/// Names get room where the table is narrow, beginning with the columns of the own share; a wide
+/// one has all.
 #[test]
 fn tables_of_allocations_leave_room_for_names() {
     for (mode, columns, heading, begin) in [
@@ -251,10 +210,7 @@ fn tables_of_allocations_leave_room_for_names() {
     ] {
         let profile = heap(mode);
         let symbolized = symbolized(&profile);
-        let options = ReportOptions {
-            columns,
-            ..ReportOptions::default()
-        };
+        let options = ReportOptions { columns, ..ReportOptions::default() };
         let text = text(&Report::new(&symbolized, options), Format::Text);
         assert!(text.contains(heading), "{columns:?}: {text}");
         let mut rows = text.lines().filter(|line| line.ends_with("  fib"));
@@ -290,11 +246,7 @@ fn a_single_sample_is_in_the_singular() {
 fn the_explained_share_is_one_of_the_used_memory() {
     let live = heap(Mode::Live);
     let held = live.heap.as_ref().unwrap().total().bytes.value() as u64;
-    let arena = |used| heap::Arena {
-        name: "heap".into(),
-        used,
-        size: None,
-    };
+    let arena = |used| heap::Arena { name: "heap".into(), used, size: None };
     let explained = heap::explained(&live, &[arena(held), arena(held)]).unwrap();
     assert!((explained - 0.5).abs() < 1e-6, "{explained}");
     assert_eq!(heap::explained(&live, &[arena(0)]), None);
@@ -303,11 +255,9 @@ fn the_explained_share_is_one_of_the_used_memory() {
 
 #[test]
 fn an_arena_that_is_fuller_than_its_size_is_remarked_on() {
-    for (used, size, is_odd) in [
-        (2048, Some(1024), true),
-        (1024, Some(1024), false),
-        (1, None, false),
-    ] {
+    for (used, size, is_odd) in
+        [(2048, Some(1024), true), (1024, Some(1024), false), (1, None, false)]
+    {
         let name = "pool".into();
         let line = heap::Arena { name, used, size }.line();
         assert_eq!(line.contains("more than its size"), is_odd, "{line}");
@@ -393,10 +343,7 @@ fn blocked_time_is_as_blessed() {
         assert_eq!(of.get(name), Some(&Value::Null), "{name}");
     }
     let poll = &json["functions"][0];
-    assert_eq!(
-        (&poll["self"], &poll["self_share"]),
-        (&6_900_000_000_u64.into(), &1.0.into())
-    );
+    assert_eq!((&poll["self"], &poll["self_share"]), (&6_900_000_000_u64.into(), &1.0.into()));
     for function in json["functions"].as_array().unwrap() {
         for interval in ["self_interval", "total_interval"] {
             assert_eq!(function.get(interval), Some(&Value::Null), "{function}");
@@ -408,10 +355,7 @@ fn blocked_time_is_as_blessed() {
 #[test]
 fn measured_time_is_not_said_to_be_too_little_to_rank() {
     let profile = profile(
-        RecordingInfo {
-            mode: Mode::OffCpu,
-            ..RecordingInfo::default()
-        },
+        RecordingInfo { mode: Mode::OffCpu, ..RecordingInfo::default() },
         VcpuStats::default(),
         &[(11, &[Frame::leaf(FIB)]), (10, &[Frame::leaf(POLL)])],
     );
@@ -423,8 +367,8 @@ fn measured_time_is_not_said_to_be_too_little_to_rank() {
     assert!(!text(&report, Format::Text).contains("too few to rank"));
 }
 
-/// The counts of two functions in one recording are compared with each other: 55 more of 779 are hardly chance
-/// (z = 1.97), although their intervals overlap; 54 more of 778 may be (z = 1.94).
+/// The counts of two functions in one recording are compared with each other: 55 more of 779 are
+/// hardly chance (z = 1.97), although their intervals overlap; 54 more of 778 may be (z = 1.94).
 #[test]
 fn functions_are_ranked_by_the_difference_of_their_counts() {
     let ties = |first, second| {

@@ -1,9 +1,10 @@
 //! What a report counts, sample by sample in the order of time.
 //!
-//! The counts are the truth: the agent accounts for every tick, and knows from the runstate how long a wait was. The
-//! ring gives them their times. It may lack some that were counted (they were evicted, or its part of the file begins
-//! later), and have some that were not (their stack aged, or they came after the last epoch). Its waits end when the
-//! guest goes on, so they contain time in which the woken vCPU waited for a processor.
+//! The counts are the truth: the agent accounts for every tick, and knows from the runstate how
+//! long a wait was. The ring gives them their times. It may lack some that were counted (they were
+//! evicted, or its part of the file begins later), and have some that were not (their stack aged,
+//! or they came after the last epoch). Its waits end when the guest goes on, so they contain time
+//! in which the woken vCPU waited for a processor.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +20,8 @@ pub(super) struct Moment {
     pub(super) at_ns: u64,
     pub(super) vcpu: u32,
     pub(super) stack: NodeId,
-    /// What it counts in the report, in the mode's unit; a wait that is shorter than a period may count nothing.
+    /// What it counts in the report, in the mode's unit; a wait that is shorter than a period may
+    /// count nothing.
     pub(super) count: u64,
     /// How long a wait was; `None` for a sample.
     pub(super) blocked_ns: Option<u64>,
@@ -38,7 +40,8 @@ pub(super) type Counted = Vec<(NodeId, u64)>;
 pub(super) struct Moments {
     /// Of all vCPUs, in the order of time.
     pub(super) timed: Vec<Moment>,
-    /// By vCPU, what was counted beyond these, in the order of the functions' names from the root on.
+    /// By vCPU, what was counted beyond these, in the order of the functions' names from the root
+    /// on.
     pub(super) untimed: BTreeMap<u32, Counted>,
 }
 
@@ -80,10 +83,7 @@ impl Moments {
             None => Vec::new(),
         };
         left.retain(|_, count| *count != 0);
-        Ok(Moments {
-            timed,
-            untimed: by_name(report, left)?,
-        })
+        Ok(Moments { timed, untimed: by_name(report, left)? })
     }
 }
 
@@ -94,9 +94,7 @@ fn timed(
     left: &mut HashMap<(u32, NodeId), u64>,
 ) -> Vec<Moment> {
     let info = report.symbolized.profile().recording();
-    let ticks = view
-        .timeline
-        .ticks(&view.of, info.mode, view.window, info.inside());
+    let ticks = view.timeline.ticks(&view.of, info.mode, view.window, info.inside());
     let moment = |tick: Tick| {
         let stack = tick.stack.filter(|stack| report.weights.keeps(*stack))?;
         Some(Moment {
@@ -177,7 +175,8 @@ pub(super) mod tests {
 
     const PERIOD_NS: u64 = 1_000;
 
-    /// A report of two stacks that were counted on vCPU 0, whose ring has these records: the stacks are its 1 and 2.
+    /// A report of two stacks that were counted on vCPU 0, whose ring has these records: the stacks
+    /// are its 1 and 2.
     pub(in crate::report) fn with_ring<T>(
         mode: Mode,
         counts: [u64; 2],
@@ -196,12 +195,8 @@ pub(super) mod tests {
             builder.count(0, stack, count);
         }
         let profile = builder.finish();
-        let record = |&(kind, at_ns, first): &(u8, u64, u64)| Record {
-            kind,
-            at_ns,
-            first,
-            second: 1,
-        };
+        let record =
+            |&(kind, at_ns, first): &(u8, u64, u64)| Record { kind, at_ns, first, second: 1 };
         let ring = Ring {
             records: records.iter().map(record).collect(),
             stacks: vec![(1, stacks[0]), (2, stacks[1])],
@@ -213,11 +208,7 @@ pub(super) mod tests {
         let symbolized = symbolizer.resolve(&profile).unwrap();
         let view = TimelineView {
             timeline: &timeline,
-            of: RecordingSpan {
-                recording: Some(1),
-                ring_bit: 0,
-                window: Window::ALL,
-            },
+            of: RecordingSpan { recording: Some(1), ring_bit: 0, window: Window::ALL },
             window: Window::ALL,
             seconds: false,
             step_ns: None,
@@ -267,10 +258,7 @@ pub(super) mod tests {
             assert_eq!(moments.timed[0].blocked_ns, Some(30_000));
         }
         // Without its beginning the ring may lack waits.
-        let later = Ring {
-            held_since_ns: 5,
-            ..Ring::default()
-        };
+        let later = Ring { held_since_ns: 5, ..Ring::default() };
         let moments = moments_of(Mode::Wall, [1, 50], &records, later);
         assert_eq!(counts(&moments), (vec![29, 10, 1], vec![11]));
     }

@@ -1,9 +1,10 @@
-//! OpenTelemetry's profiles signal, which is in development: a `ProfilesData` message, whose bytes are those of an
-//! `ExportProfilesServiceRequest` too.
+//! OpenTelemetry's profiles signal, which is in development: a `ProfilesData` message, whose bytes
+//! are those of an `ExportProfilesServiceRequest` too.
 //!
-//! A profile has the stacks with their values in ns, by vCPU and span, and the times of their samples. What has no times is
-//! a profile of its own: samples of one profile should have one shape. Names of attributes are those of OpenTelemetry's
-//! semantic conventions where they have one.
+//! A profile has the stacks with their values in ns, by vCPU and span, and the times of their
+//! samples. What has no times is a profile of its own: samples of one profile should have one
+//! shape. Names of attributes are those of OpenTelemetry's semantic conventions where they have
+//! one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -27,10 +28,8 @@ use crate::symbols::{FileId, FunctionId};
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
-    let known = [
-        ("service.name", &recording.guest_name),
-        ("service.instance.id", &recording.guest_id),
-    ];
+    let known =
+        [("service.name", &recording.guest_name), ("service.instance.id", &recording.guest_id)];
     let attributes = known.into_iter().filter(|(_, value)| !value.is_empty());
     let attributes = attributes.map(|(key, value)| (key.to_owned(), value.clone()));
     out.write_all(&encoded(report, attributes, None)?)
@@ -64,10 +63,7 @@ fn encoded(
     for moment in moments.timed.iter().filter(|moment| moment.count != 0) {
         let unix_ns = unix_ns(moment.at_ns);
         let identity = (unix_ns.is_some(), moment.vcpu, moment.stack, moment.span);
-        series
-            .entry(identity)
-            .or_default()
-            .add(unix_ns, moment.count);
+        series.entry(identity).or_default().add(unix_ns, moment.count);
     }
     for (vcpu, stacks) in moments.untimed {
         for (stack, count) in stacks {
@@ -88,18 +84,14 @@ fn encoded(
         samples.push(otlp::Sample {
             stack_index: tables.stack(stack)?,
             attribute_indices: attributes,
-            values: counts
-                .map(|count| signed(count.saturating_mul(each)))
-                .collect(),
+            values: counts.map(|count| signed(count.saturating_mul(each))).collect(),
             timestamps_unix_nano: series.unix_ns,
             ..otlp::Sample::default()
         });
     }
     let lines = text::accounting_lines(report).into_iter();
     let lines = lines.map(|line| any(Value::StringValue(line)));
-    let comment = Value::ArrayValue(ArrayValue {
-        values: lines.collect(),
-    });
+    let comment = Value::ArrayValue(ArrayValue { values: lines.collect() });
     let mut attributes = vec![tables.attribute("pprof.profile.comment", comment)?];
     if !recording.name.is_empty() {
         let name = Value::StringValue(Printable(&recording.name).to_string());
@@ -185,10 +177,7 @@ fn resource(attributes: impl IntoIterator<Item = (String, String)>) -> Resource 
         value: Some(any(Value::StringValue(Printable(&value).to_string()))),
         ..KeyValue::default()
     });
-    Resource {
-        attributes: attributes.collect(),
-        ..Resource::default()
-    }
+    Resource { attributes: attributes.collect(), ..Resource::default() }
 }
 
 fn signed(number: u64) -> i64 {
@@ -203,10 +192,7 @@ struct Table<K, T> {
 
 impl<K: Eq + Hash, T: Default> Table<K, T> {
     fn new() -> Table<K, T> {
-        Table {
-            entries: vec![T::default()],
-            known: HashMap::new(),
-        }
+        Table { entries: vec![T::default()], known: HashMap::new() }
     }
 
     fn known(&self, key: &K) -> Option<i32> {
@@ -301,11 +287,8 @@ impl<'r> Tables<'r> {
         if let Some(known) = self.attributes.known(&known) {
             return Ok(known);
         }
-        let attribute = otlp::KeyValueAndUnit {
-            key_strindex,
-            value: Some(value),
-            unit_strindex: 0,
-        };
+        let attribute =
+            otlp::KeyValueAndUnit { key_strindex, value: Some(value), unit_strindex: 0 };
         self.attributes.push(known, attribute)
     }
 
@@ -316,9 +299,7 @@ impl<'r> Tables<'r> {
         // Leaf first.
         let frames = self.report.symbolized.profile().stack(node);
         let locations = frames.map(|frame| self.location(frame));
-        let stack = otlp::Stack {
-            location_indices: locations.collect::<io::Result<_>>()?,
-        };
+        let stack = otlp::Stack { location_indices: locations.collect::<io::Result<_>>()? };
         self.stacks.push(node, stack)
     }
 
@@ -395,7 +376,8 @@ impl<'r> Tables<'r> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+    use opentelemetry_proto::tonic::collector::profiles::v1development as service;
+    use service::ExportProfilesServiceRequest;
 
     use unikprof_proto::ring::kind;
 
@@ -433,10 +415,7 @@ mod tests {
             let profile = &request.resource_profiles[0].scope_profiles[0].profiles[0];
             let text = |at: i32| dictionary.string_table[at as usize].as_str();
             let of = profile.sample_type.unwrap();
-            assert_eq!(
-                (text(of.type_strindex), text(of.unit_strindex)),
-                ("cpu", "nanoseconds")
-            );
+            assert_eq!((text(of.type_strindex), text(of.unit_strindex)), ("cpu", "nanoseconds"));
             let recording = report.symbolized.profile().recording();
             let sum: i64 = profile.samples.iter().flat_map(|s| &s.values).sum();
             assert_eq!(sum as u64, report.weights.shown() * recording.period_ns);
@@ -454,9 +433,7 @@ mod tests {
                         && attribute.value == Some(any(Value::IntValue(vcpu)))
                 };
                 let mut on = profile.samples.iter().filter(is_on);
-                on.find(|sample| stack(&dictionary, sample) == inlined)
-                    .unwrap()
-                    .values[0] as u64
+                on.find(|sample| stack(&dictionary, sample) == inlined).unwrap().values[0] as u64
             };
             assert_eq!(found(0), 500 * recording.period_ns);
             assert_eq!(found(1), 100 * recording.period_ns);
@@ -473,19 +450,13 @@ mod tests {
             assert_eq!(dictionary.function_table[0], otlp::Function::default());
             assert_eq!(dictionary.link_table[0], otlp::Link::default());
             assert_eq!(dictionary.string_table[0], "");
-            assert_eq!(
-                dictionary.attribute_table[0],
-                otlp::KeyValueAndUnit::default()
-            );
+            assert_eq!(dictionary.attribute_table[0], otlp::KeyValueAndUnit::default());
             assert_eq!(dictionary.stack_table[0], otlp::Stack::default());
             let strings: std::collections::BTreeSet<_> = dictionary.string_table.iter().collect();
             assert_eq!(strings.len(), dictionary.string_table.len());
             let id = Value::StringValue("0123456789abcdef".to_owned());
-            let values: Vec<_> = dictionary
-                .attribute_table
-                .iter()
-                .map(|a| a.value.clone())
-                .collect();
+            let values: Vec<_> =
+                dictionary.attribute_table.iter().map(|a| a.value.clone()).collect();
             assert!(values.contains(&Some(any(id))), "the build-id");
         });
     }
@@ -494,12 +465,7 @@ mod tests {
     fn samples_have_the_times_of_the_ring_and_the_rest_is_a_profile_of_its_own() {
         const MIDNIGHT: u64 = 1_700_000_000_000_000_000;
         let sample = |at_ns, stack| (kind::SAMPLE, at_ns, stack);
-        let records = [
-            (kind::CLOCK, 0, MIDNIGHT),
-            sample(10, 1),
-            sample(20, 1),
-            sample(30, 2),
-        ];
+        let records = [(kind::CLOCK, 0, MIDNIGHT), sample(10, 1), sample(20, 1), sample(30, 2)];
         with_ring(Mode::Cpu, [2, 3], &records, Ring::default(), |report| {
             let request = request(report);
             let [timed, untimed] = &request.resource_profiles[0].scope_profiles[0].profiles[..]

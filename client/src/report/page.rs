@@ -1,13 +1,16 @@
-//! One page that holds a recording and the program that shows it: a file that a browser opens without a network.
+//! One page that holds a recording and the program that shows it: a file that a browser opens
+//! without a network.
 //!
-//! The program is the plain JavaScript in `client/page`. The data in the file is a gzip stream in base64 of
+//! The program is the plain JavaScript in `client/page`. The data in the file is a gzip stream in
+//! base64 of
 //!
 //! 1. the length of the head, in bytes, as a `u32` (little endian);
 //! 2. the head: JSON, see [`Head`];
 //! 3. the columns that the head lists, one after the other: unsigned numbers in LEB128.
 //!
 //! `client/page/decode.js` reads it. The page computes what it shows of a part of the time as
-//! [`Timeline::profile`](crate::timeline::Timeline::profile) and [`FunctionTable`](super::FunctionTable) do.
+//! [`Timeline::profile`](crate::timeline::Timeline::profile) and
+//! [`FunctionTable`](super::FunctionTable) do.
 
 mod columns;
 mod recordings;
@@ -68,8 +71,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     write_page(BODY, &MODULES, out, |out| write_report(report, out))
 }
 
-/// Writes a page: its body, the modules of its program beside the common ones, and the data that `write_data` writes,
-/// compressed.
+/// Writes a page: its body, the modules of its program beside the common ones, and the data that
+/// `write_data` writes, compressed.
 pub(crate) fn write_page(
     body: &str,
     modules: &[&str],
@@ -78,7 +81,8 @@ pub(crate) fn write_page(
 ) -> io::Result<()> {
     let script = script(COMMON.iter().chain(modules));
     let policy = format!(
-        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
+         form-action 'none'",
         hash(&script),
         hash(STYLE)
     );
@@ -117,18 +121,17 @@ pub(crate) fn write_data(
     columns.write(&mut out)
 }
 
-/// A page that asks a server for what it shows: its template with the style and the program of these modules. Answers the
-/// page, and its policy: it runs and asks nothing else. Recordings' pages that it opens may run too: what a page makes
-/// inherits its policy.
+/// A page that asks a server for what it shows: its template with the style and the program of
+/// these modules. Answers the page, and its policy: it runs and asks nothing else. Recordings'
+/// pages that it opens may run too: what a page makes inherits its policy.
 #[cfg(feature = "fleet")]
 pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
     let (script, style) = (script(modules.iter()), format!("{STYLE}{style}"));
-    let page = template
-        .replacen("{style}", &style, 1)
-        .replacen("{script}", &script, 1);
+    let page = template.replacen("{style}", &style, 1).replacen("{script}", &script, 1);
     let recordings = self::script(COMMON.iter().chain(&MODULES));
     let policy = format!(
-        "default-src 'none'; script-src 'sha256-{}' 'sha256-{}'; style-src 'sha256-{}' 'sha256-{}'; \
+        "default-src 'none'; script-src 'sha256-{}' 'sha256-{}'; style-src 'sha256-{}' \
+         'sha256-{}'; \
          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         hash(&script),
         hash(&recordings),
@@ -138,14 +141,12 @@ pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (Str
     (page, policy)
 }
 
-/// The modules as one program: names are unique across them, so imports are left out, and exports are declarations. Lines
-/// of comments are left out as well.
+/// The modules as one program: names are unique across them, so imports are left out, and exports
+/// are declarations. Lines of comments are left out as well.
 fn script<'m>(modules: impl Iterator<Item = &'m &'m str>) -> String {
     let lines = modules.flat_map(|module| module.lines());
     let is_comment = |line: &str| {
-        ["//", "/**", "* ", "*/"]
-            .iter()
-            .any(|mark| line.trim_start().starts_with(mark))
+        ["//", "/**", "* ", "*/"].iter().any(|mark| line.trim_start().starts_with(mark))
     };
     let lines = lines.filter(|line| !line.starts_with("import ") && !is_comment(line));
     let mut script = String::from("\"use strict\";\n(() => {\n");
@@ -212,10 +213,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut names = IndexSet::new();
     let stacks = Stacks::of(report).map_err(io::Error::other)?;
     columns.add("node_depth", stacks.nodes().map(|(depth, ..)| depth.into()));
-    columns.add(
-        "node_label",
-        stacks.nodes().map(|(_, label, _)| label.into()),
-    );
+    columns.add("node_label", stacks.nodes().map(|(_, label, _)| label.into()));
     columns.add("node_way", stacks.nodes().map(|(.., way)| way as u64));
     let profile = report.symbolized.profile();
     let spans = profile.span_names().iter();
@@ -261,18 +259,12 @@ fn labels<'a>(report: &'a Report<'_>) -> (Vec<Label<'a>>, Vec<&'a str>, Vec<&'a 
             label.text.as_str(),
             json::kind(function.kind),
             image.map_or(0, |image| images.insert_full(image).0 + 1),
-            line.map_or(0, |(file, _)| {
-                files.insert_full(symbolized.file(file)).0 + 1
-            }),
+            line.map_or(0, |(file, _)| files.insert_full(symbolized.file(file)).0 + 1),
             line.map_or(0, |(_, line)| line),
         )
     });
     let labels = labels.collect();
-    (
-        labels,
-        images.into_iter().collect(),
-        files.into_iter().collect(),
-    )
+    (labels, images.into_iter().collect(), files.into_iter().collect())
 }
 
 /// The ticks, waits and events of the time shown.
@@ -300,34 +292,23 @@ fn add_time(
     });
     columns.add("wait_ns", lengths);
     let stackless = ticks().filter(|tick| matches!(tick.outcome, Outcome::Blocked { .. }));
-    columns.add(
-        "wait_stack",
-        stackless.map(|tick| tick.stack.is_some().into()),
-    );
+    columns.add("wait_stack", stackless.map(|tick| tick.stack.is_some().into()));
 
     let window = timeline.bounded(&view.of, view.window);
     let spans = timeline.guest_spans(window);
-    let ids: Vec<u64> = spans
-        .iter()
-        .map(|span| index(names, timeline.name_or_id(span.name)))
-        .collect();
+    let ids: Vec<u64> =
+        spans.iter().map(|span| index(names, timeline.name_or_id(span.name))).collect();
     columns.add("span_name", ids.into_iter());
     columns.add("span_vcpu", spans.iter().map(|span| span.vcpu.into()));
     // Some began before the recording.
-    let from = spans
-        .iter()
-        .map(|span| span.began_ns.wrapping_sub(began_ns));
+    let from = spans.iter().map(|span| span.began_ns.wrapping_sub(began_ns));
     columns.add_changes("span_from", from);
     // Plus one; 0 if it has not ended.
     let length = |ended: u64, began: u64| ended.saturating_sub(began).saturating_add(1);
-    let lengths = spans.iter().map(|span| {
-        span.ended
-            .map_or(0, |(_, at_ns)| length(at_ns, span.began_ns))
-    });
+    let lengths =
+        spans.iter().map(|span| span.ended.map_or(0, |(_, at_ns)| length(at_ns, span.began_ns)));
     columns.add("span_length", lengths);
-    let moved = spans
-        .iter()
-        .map(|span| span.ended.is_some_and(|(vcpu, _)| vcpu != span.vcpu));
+    let moved = spans.iter().map(|span| span.ended.is_some_and(|(vcpu, _)| vcpu != span.vcpu));
     columns.add("span_moved", moved.map(u64::from));
 
     // Moment, kind, vCPU, name and value of each.
@@ -348,9 +329,7 @@ fn add_time(
         events.push([since(event.at_ns), kind, u64::from(event.vcpu), name, value]);
     }
     columns.add_changes("event_at", events.iter().map(|event| event[0]));
-    for (name, at) in ["event_kind", "event_vcpu", "event_name", "event_value"]
-        .into_iter()
-        .zip(1..)
+    for (name, at) in ["event_kind", "event_vcpu", "event_name", "event_value"].into_iter().zip(1..)
     {
         columns.add(name, events.iter().map(|event| event[at]));
     }
@@ -359,11 +338,7 @@ fn add_time(
         from_ns: since(window.from_ns),
         to_ns: since(window.to_ns),
         unix_ns: timeline.wall_clock().unix_ns(began_ns),
-        rings: timeline
-            .rings()
-            .iter()
-            .map(|ring| ring_head(ring, &since))
-            .collect(),
+        rings: timeline.rings().iter().map(|ring| ring_head(ring, &since)).collect(),
         recordings: all.iter().map(|of| of.head(began_ns)).collect(),
     }
 }
@@ -375,9 +350,7 @@ fn ring_head(ring: &Ring, since: &impl Fn(u64) -> u64) -> RingHead {
         vcpu: ring.vcpu,
         held_since_ns: since(ring.held_since_ns),
         evicted: ring.evicted,
-        gaps: gaps
-            .map(|gap| (since(gap.from_ns), since(gap.to_ns)))
-            .collect(),
+        gaps: gaps.map(|gap| (since(gap.from_ns), since(gap.to_ns))).collect(),
         told: told.len(),
         tells_stolen,
     }
@@ -385,24 +358,12 @@ fn ring_head(ring: &Ring, since: &impl Fn(u64) -> u64) -> RingHead {
 
 /// Moments, and each vCPU's time so far, ring by ring.
 fn add_times(timeline: &Timeline, began_ns: u64, columns: &mut Columns) {
-    let told: Vec<(u64, [u64; 4])> = timeline
-        .rings()
-        .iter()
-        .flat_map(|ring| ring.times_told().0)
-        .collect();
+    let told: Vec<(u64, [u64; 4])> =
+        timeline.rings().iter().flat_map(|ring| ring.times_told().0).collect();
     // Some lie before the recording began.
-    columns.add_changes(
-        "told_at",
-        told.iter().map(|(at_ns, _)| at_ns.wrapping_sub(began_ns)),
-    );
-    for (name, at) in [
-        "told_running",
-        "told_runnable",
-        "told_blocked",
-        "told_offline",
-    ]
-    .into_iter()
-    .zip(0..)
+    columns.add_changes("told_at", told.iter().map(|(at_ns, _)| at_ns.wrapping_sub(began_ns)));
+    for (name, at) in
+        ["told_running", "told_runnable", "told_blocked", "told_offline"].into_iter().zip(0..)
     {
         columns.add_changes(name, told.iter().map(|(_, sums)| sums[at]));
     }
@@ -479,22 +440,12 @@ pub(crate) mod tests {
 
     /// A page's program asks for nothing and makes neither programs nor markup of text.
     pub(crate) fn assert_offline(program: &str) {
-        for word in [
-            "eval(",
-            "Function(",
-            "import",
-            "fetch(",
-            "XMLHttp",
-            "http:",
-            "https:",
-            "innerHTML",
-        ] {
+        for word in
+            ["eval(", "Function(", "import", "fetch(", "XMLHttp", "http:", "https:", "innerHTML"]
+        {
             let is_allowed = |line: &&str| !line.contains("!important");
-            let lines: Vec<&str> = program
-                .lines()
-                .filter(is_allowed)
-                .filter(|line| line.contains(word))
-                .collect();
+            let lines: Vec<&str> =
+                program.lines().filter(is_allowed).filter(|line| line.contains(word)).collect();
             assert_eq!(lines, [""; 0], "{word}");
         }
     }
@@ -538,10 +489,8 @@ pub(crate) mod tests {
 
     #[test]
     fn what_a_filter_leaves_out_counts_in_no_stack() {
-        let options = ReportOptions {
-            focus: Some("^fib$".parse().unwrap()),
-            ..ReportOptions::default()
-        };
+        let options =
+            ReportOptions { focus: Some("^fib$".parse().unwrap()), ..ReportOptions::default() };
         with_report(options, |report| {
             let (_, columns) = read(&parts(&page(report)).1);
             let counts = columns["count_node"].iter().zip(&columns["count_value"]);

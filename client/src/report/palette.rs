@@ -33,15 +33,8 @@ impl<'s> Palette<'s> {
                 None => counts.push((image, 1)),
             }
         }
-        let program = counts
-            .iter()
-            .rev()
-            .max_by_key(|(_, count)| *count)
-            .map(|(image, _)| *image);
-        Palette {
-            symbolized,
-            program,
-        }
+        let program = counts.iter().rev().max_by_key(|(_, count)| *count).map(|(image, _)| *image);
+        Palette { symbolized, program }
     }
 
     pub(super) fn color(&self, function: FunctionId) -> Rgb {
@@ -55,11 +48,8 @@ impl<'s> Palette<'s> {
                 let part = hash(part_of(&function.name));
                 let own = hash(&function.name);
                 // The program is warm, from red to yellow; its libraries are green to blue.
-                let (from, to) = if function.image == self.program {
-                    (8.0, 52.0)
-                } else {
-                    (130.0, 205.0)
-                };
+                let (from, to) =
+                    if function.image == self.program { (8.0, 52.0) } else { (130.0, 205.0) };
                 let hue = from + (to - from) * unit(part);
                 let saturation = 0.68 + 0.20 * unit(part >> 20);
                 let lightness = 0.66 + 0.10 * unit(own);
@@ -73,9 +63,7 @@ impl<'s> Palette<'s> {
 fn part_of(name: &str) -> &str {
     let name = name.trim_start_matches(['<', '&', '*']);
     let name = name.strip_prefix("dyn ").unwrap_or(name);
-    let end = name
-        .find("::")
-        .or_else(|| name.find(['_', '(', '<', '.']).filter(|at| *at != 0));
+    let end = name.find("::").or_else(|| name.find(['_', '(', '<', '.']).filter(|at| *at != 0));
     &name[..end.unwrap_or(name.len())]
 }
 

@@ -31,7 +31,8 @@ pub(crate) struct PieceLimits {
     pub(crate) bytes: usize,
 }
 
-/// How much later each piece begins, in ns: engines take profiles of one series with equal times for one profile.
+/// How much later each piece begins, in ns: engines take profiles of one series with equal times
+/// for one profile.
 #[cfg(feature = "fleet")]
 const PIECES_APART_NS: u64 = 1_000_000;
 
@@ -43,9 +44,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     write_samples(report, &mut shown(report), None, &mut profile)?;
     for line in text::accounting_lines(report) {
         // `go tool pprof` prints comments that begin with a `#` only if it is asked for them.
-        let is_always = ["unikprof: ", "warning: "]
-            .iter()
-            .any(|it| line.starts_with(it));
+        let is_always = ["unikprof: ", "warning: "].iter().any(|it| line.starts_with(it));
         let line = if is_always { line } else { format!("# {line}") };
         let line = profile.strings.id(&line);
         profile.number(field::COMMENT, line)?;
@@ -53,7 +52,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     profile.finish()
 }
 
-/// Writes the samples as profiles that keep within the limits, without comments; none if there are no samples.
+/// Writes the samples as profiles that keep within the limits, without comments; none if there are
+/// no samples.
 #[cfg(feature = "fleet")]
 pub(super) fn pieces(
     report: &Report<'_>,
@@ -99,10 +99,7 @@ fn write_types(
         Mode::Alloc | Mode::Live | Mode::Other(_) => "time",
     });
     let nanoseconds = profile.strings.id("nanoseconds");
-    let time_type = ValueType {
-        kind: time,
-        unit: nanoseconds,
-    };
+    let time_type = ValueType { kind: time, unit: nanoseconds };
     if recording.unit() == Unit::Samples {
         let kind = profile.strings.id("samples");
         let unit = profile.strings.id("count");
@@ -123,7 +120,8 @@ fn write_types(
     profile.number(field::DURATION_NANOS, saturated(length_ns))
 }
 
-/// The types that Go's own heap profiles have, in their order. A period is the mean number of bytes between two samples.
+/// The types that Go's own heap profiles have, in their order. A period is the mean number of bytes
+/// between two samples.
 fn write_heap_types(
     recording: &RecordingInfo,
     started_unix_ns: u64,
@@ -159,12 +157,7 @@ fn write_samples<'r>(
     let vcpu_key = out.strings.id(vcpu_key);
     let recording = profile.recording().name.as_str();
     let name = (!recording.is_empty()).then(|| vec![("recording".into(), recording.into())]);
-    let fixed = report
-        .options
-        .guest_labels
-        .clone()
-        .or(name)
-        .unwrap_or_default();
+    let fixed = report.options.guest_labels.clone().or(name).unwrap_or_default();
     let fixed: Vec<Label> = fixed
         .iter()
         .map(|(key, text)| Label {
@@ -184,20 +177,18 @@ fn write_samples<'r>(
         }
         message.value.clear();
         match unit {
-            Unit::Samples => message.value.extend([
-                saturated(sample.count),
-                saturated(sample.count.saturating_mul(period)),
-            ]),
+            Unit::Samples => message
+                .value
+                .extend([saturated(sample.count), saturated(sample.count.saturating_mul(period))]),
             Unit::Nanoseconds => message.value.push(saturated(sample.count)),
             Unit::Bytes | Unit::Objects => {
                 let amounts = profile.heap.as_ref();
                 let amounts =
                     amounts.and_then(|heap| heap.amounts.get(&(sample.node, sample.vcpu)));
                 let amounts = amounts.copied().unwrap_or_default();
-                message.value.extend([
-                    saturated(amounts.objects.count()),
-                    saturated(amounts.bytes.count()),
-                ]);
+                message
+                    .value
+                    .extend([saturated(amounts.objects.count()), saturated(amounts.bytes.count())]);
             }
         }
         let label = vcpu_labels.entry(sample.vcpu).or_insert_with(|| Label {
@@ -230,10 +221,8 @@ fn write_samples<'r>(
 
 fn write_mappings(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Result<()> {
     let mappings = report.symbolized.profile().mappings();
-    for (at, (mapping, known)) in mappings
-        .iter()
-        .zip(report.symbolized.mapping_symbols())
-        .enumerate()
+    for (at, (mapping, known)) in
+        mappings.iter().zip(report.symbolized.mapping_symbols()).enumerate()
     {
         let message = Mapping {
             id: mapping_id(Some(at)),
@@ -241,10 +230,7 @@ fn write_mappings(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resu
             memory_limit: mapping.end,
             file_offset: mapping.file_offset,
             filename: out.strings.id(&Printable(&mapping.path).to_string()),
-            build_id: mapping
-                .build_id
-                .as_ref()
-                .map_or(0, |id| out.strings.id(&id.to_string())),
+            build_id: mapping.build_id.as_ref().map_or(0, |id| out.strings.id(&id.to_string())),
             has_functions: known.functions,
             has_filenames: known.lines,
             has_line_numbers: known.lines,
@@ -255,7 +241,8 @@ fn write_mappings(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resu
     Ok(())
 }
 
-/// The locations that were written, numbered from 1 in the order of their use: some readers take the numbers for places.
+/// The locations that were written, numbered from 1 in the order of their use: some readers take
+/// the numbers for places.
 struct Locations<'r> {
     report: &'r Report<'r>,
     /// By frame; zero for one that was not written.
@@ -284,10 +271,7 @@ impl<'r> Locations<'r> {
         let mut lines = Vec::new();
         for symbol in shown_symbols(symbolized.frame(frame), &self.report.options) {
             let next = self.functions.len() as u64 + 1;
-            let id = *self
-                .functions
-                .entry((symbol.function, symbol.file))
-                .or_insert(next);
+            let id = *self.functions.entry((symbol.function, symbol.file)).or_insert(next);
             if id == next {
                 let function = symbolized.function(symbol.function);
                 let message = Function {
@@ -300,16 +284,12 @@ impl<'r> Locations<'r> {
                         out.strings.id(&Printable(&function.raw_name).to_string())
                     },
                     filename: symbol.file.map_or(0, |file| {
-                        out.strings
-                            .id(&Printable(symbolized.file(file)).to_string())
+                        out.strings.id(&Printable(symbolized.file(file)).to_string())
                     }),
                 };
                 out.message(field::FUNCTION, &message)?;
             }
-            lines.push(Line {
-                function_id: id,
-                line: symbol.line.map_or(0, i64::from),
-            });
+            lines.push(Line { function_id: id, line: symbol.line.map_or(0, i64::from) });
         }
         let id = self.next;
         let address = symbolized.profile().frame(frame).lookup_address();
@@ -412,10 +392,7 @@ impl Strings {
     const HEADER: usize = 6;
 
     fn new() -> Strings {
-        Strings {
-            all: IndexSet::from([String::new()]),
-            size: Strings::HEADER,
-        }
+        Strings { all: IndexSet::from([String::new()]), size: Strings::HEADER }
     }
 
     fn id(&mut self, text: &str) -> i64 {

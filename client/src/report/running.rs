@@ -50,20 +50,12 @@ impl Summary {
         }
     }
 
-    /// The share of the time in which vCPUs were blocked, between 0 and 1; `None` where the platform cannot tell.
+    /// The share of the time in which vCPUs were blocked, between 0 and 1; `None` where the
+    /// platform cannot tell.
     pub(crate) fn blocked_share(&self) -> Option<f64> {
-        let Runstate {
-            running_ns,
-            runnable_ns,
-            blocked_ns,
-            offline_ns,
-        } = self.runstate;
-        let other = runnable_ns
-            .unwrap_or(0)
-            .saturating_add(offline_ns.unwrap_or(0));
-        let all = running_ns?
-            .saturating_add(blocked_ns?)
-            .saturating_add(other);
+        let Runstate { running_ns, runnable_ns, blocked_ns, offline_ns } = self.runstate;
+        let other = runnable_ns.unwrap_or(0).saturating_add(offline_ns.unwrap_or(0));
+        let all = running_ns?.saturating_add(blocked_ns?).saturating_add(other);
         (all != 0).then(|| blocked_ns.unwrap_or(0) as f64 / all as f64)
     }
 
@@ -78,9 +70,7 @@ impl RunningTable {
     /// Adds a part of the time; `names` are those of the table's rows.
     pub(crate) fn add(&mut self, table: &FunctionTable, names: &[String], profile: &Profile) {
         self.mode = profile.recording().mode;
-        self.length_ns = self
-            .length_ns
-            .saturating_add(profile.recording().elapsed_ns);
+        self.length_ns = self.length_ns.saturating_add(profile.recording().elapsed_ns);
         self.recorded = self.recorded.saturating_add(table.recorded);
         for vcpu in profile.vcpus() {
             let sum = self.counters.entry(vcpu.vcpu).or_default();

@@ -1,6 +1,7 @@
 //! One line for each tick and wait, for other programs.
 //!
-//! Without JSON the columns are separated by tabs, and the first line, which begins with `#`, names them:
+//! Without JSON the columns are separated by tabs, and the first line, which begins with `#`, names
+//! them:
 //!
 //! | column | what |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | `span` | the innermost open span of the guest's; `-` if none |
 //! | `stack` | as in folded stacks, `root;caller;leaf`; `-` if there is none |
 //!
-//! In JSON each line is an object with these fields, `at_ns` since the start of the recording, `unix_ns` (or
-//! `null`), and `stack` as an array, root first; unknown values are `null`.
+//! In JSON each line is an object with these fields, `at_ns` since the start of the recording,
+//! `unix_ns` (or `null`), and `stack` as an array, root first; unknown values are `null`.
 
 use std::io::{self, Write};
 
@@ -110,12 +111,9 @@ impl Line<'_> {
         });
         match date {
             Some(date) => out.write_all(date.as_bytes())?,
-            None => write!(
-                out,
-                "{}.{:09}",
-                self.at_ns / 1_000_000_000,
-                self.at_ns % 1_000_000_000
-            )?,
+            None => {
+                write!(out, "{}.{:09}", self.at_ns / 1_000_000_000, self.at_ns % 1_000_000_000)?
+            }
         }
         write!(out, "\t{}\t{}\t", self.vcpu, self.outcome)?;
         match self.blocked_ns {

@@ -128,16 +128,10 @@ pub(super) fn write(
     let amounts: Vec<_> = seconds.iter().map(held).collect();
     let line = sparkline(&amounts, OVERVIEW);
     match unit {
-        Unit::Samples => writeln!(
-            out,
-            "rate     {line}  max {:.0} samples/s",
-            highest(&amounts)
-        ),
-        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => writeln!(
-            out,
-            "waiting  {line}  max {}",
-            amount(highest(&amounts), unit)
-        ),
+        Unit::Samples => writeln!(out, "rate     {line}  max {:.0} samples/s", highest(&amounts)),
+        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => {
+            writeln!(out, "waiting  {line}  max {}", amount(highest(&amounts), unit))
+        }
     }?;
     let shares: [(&str, Vec<Option<f64>>); 2] = [
         ("stolen", seconds.iter().map(Second::stolen).collect()),
@@ -153,7 +147,8 @@ pub(super) fn write(
     };
     writeln!(
         out,
-        "\n     since  clock (UTC)  {amount_heading:>8}      stolen     blocked     share  top function"
+        "\n     since  clock (UTC)  {amount_heading:>8}      stolen     blocked     share  top \
+         function"
     )?;
     let clock = view.timeline.wall_clock();
     for second in &seconds {
@@ -171,17 +166,15 @@ pub(super) fn write(
         writeln!(out, "no recording: the files do not cover all of that time")?;
     }
     if covered.iter().any(|second| !second.slice.is_held) {
-        writeln!(
-            out,
-            "evicted: the ring no longer contained all of that time"
-        )?;
+        writeln!(out, "evicted: the ring no longer contained all of that time")?;
     }
     let shown = view.timeline.bounded(&view.of, view.window);
     let wanted = view.window.and(view.of.window);
     if shown.from_ns.saturating_sub(wanted.from_ns) >= TOLD_FROM_NS {
         writeln!(
             out,
-            "before {:.1} s there are counts only: the file's part of the rings begins there (see --max-age, --max-size \
+            "before {:.1} s there are counts only: the file's part of the rings begins there (see \
+             --max-age, --max-size \
              and the rings' size)",
             shown.from_ns.saturating_sub(view.of.window.from_ns) as f64 / 1e9
         )?;
@@ -242,32 +235,22 @@ mod tests {
     use crate::report::golden_tests::{PARSE, profile, symbolized};
     use crate::timeline::{RecordingSpan, Ring, Timeline, Window};
 
-    /// A second with one sample, in a function that is inlined: what is on top has the name that tables give it.
+    /// A second with one sample, in a function that is inlined: what is on top has the name that
+    /// tables give it.
     #[test]
     fn the_top_function_is_named_as_in_tables() {
         let profile = profile();
         let leaf = |node| profile.stack(node).next().map(|frame| profile.frame(frame));
         let mut nodes = profile.samples().iter().map(|sample| sample.node);
-        let node = nodes
-            .find(|node| leaf(*node) == Some(Frame::leaf(PARSE)))
-            .unwrap();
+        let node = nodes.find(|node| leaf(*node) == Some(Frame::leaf(PARSE))).unwrap();
         let ring = Ring {
-            records: vec![Record {
-                kind: kind::SAMPLE,
-                at_ns: 5,
-                first: 1,
-                second: 1,
-            }],
+            records: vec![Record { kind: kind::SAMPLE, at_ns: 5, first: 1, second: 1 }],
             stacks: vec![(1, node)],
             read_at_ns: 1_000_000_000,
             ..Ring::default()
         };
         let timeline = Timeline::new(vec![ring], BTreeMap::new(), 0);
-        let of = RecordingSpan {
-            recording: Some(1),
-            ring_bit: 0,
-            window: Window::ALL,
-        };
+        let of = RecordingSpan { recording: Some(1), ring_bit: 0, window: Window::ALL };
         let view = TimelineView {
             timeline: &timeline,
             of,
@@ -287,15 +270,9 @@ mod tests {
         };
         let options = ReportOptions::default();
         assert_eq!(top(options.clone()), "parse::<[u8; 4]>");
-        let lines = ReportOptions {
-            lines: true,
-            ..options.clone()
-        };
+        let lines = ReportOptions { lines: true, ..options.clone() };
         assert_eq!(top(lines), "parse::<[u8; 4]> src/parse.rs:7");
-        let no_inlines = ReportOptions {
-            no_inlines: true,
-            ..options
-        };
+        let no_inlines = ReportOptions { no_inlines: true, ..options };
         assert_eq!(top(no_inlines), "mycrate::packet::next");
     }
 }

@@ -137,10 +137,7 @@ mod tests {
         for (long, short) in [
             ("a::keys<alloc::sync::Arc<str>, u32>::go", "a::keys<…>::go"),
             ("run::<fn(u8) -> alloc::vec::Vec<u8>, u8>", "run::<…>"),
-            (
-                "<alloc::vec::Vec<T, A> as D>::drop",
-                "<alloc::vec::Vec<…> as D>::drop",
-            ),
+            ("<alloc::vec::Vec<T, A> as D>::drop", "<alloc::vec::Vec<…> as D>::drop"),
         ] {
             assert_eq!(name(long, long.chars().count() - 1), short);
         }
@@ -150,18 +147,12 @@ mod tests {
     fn then_the_paths_of_a_methods_type_and_trait() {
         let long = "<demo::middleware::size_limits::SizeLimits as demo::middleware::Layer>::call";
         assert_eq!(name(long, 50), "<…SizeLimits as …Layer>::call");
-        assert_eq!(
-            name("<&mut a::b::C<u8> as d::E>::f", 25),
-            "<&mut …C<…> as …E>::f"
-        );
+        assert_eq!(name("<&mut a::b::C<u8> as d::E>::f", 25), "<&mut …C<…> as …E>::f");
     }
 
     #[test]
     fn then_the_middle() {
-        assert_eq!(
-            name("first_crate::module::last_function", 16),
-            "first…t_function"
-        );
+        assert_eq!(name("first_crate::module::last_function", 16), "first…t_function");
         assert_eq!(name("abc", 1), "…");
         assert_eq!(name("abc", 0), "…");
     }

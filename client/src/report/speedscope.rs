@@ -1,7 +1,8 @@
 //! speedscope's own file format: a profile for each vCPU, of stacks with weights.
 //!
-//! What was counted and the ring holds comes in the order of time. The rest is a profile of its own for each vCPU, in the
-//! order of the functions' names; the profile's name says so, because speedscope shows the order as time.
+//! What was counted and the ring holds comes in the order of time. The rest is a profile of its own
+//! for each vCPU, in the order of the functions' names; the profile's name says so, because
+//! speedscope shows the order as time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -22,16 +23,12 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         schema: SCHEMA,
         exporter: format!("unikprof {}", env!("CARGO_PKG_VERSION")),
         name: title(report),
-        shared: Shared {
-            frames: frames(report),
-        },
+        shared: Shared { frames: frames(report) },
         profiles: profiles(report).map_err(io::Error::other)?,
     };
     if file.profiles.is_empty() {
         // speedscope rejects a file without profiles.
-        return Err(ReportError::Empty {
-            recorded: report.weights.recorded,
-        });
+        return Err(ReportError::Empty { recorded: report.weights.recorded });
     }
     serde_json::to_writer(out, &file).map_err(io::Error::from)?;
     Ok(())

@@ -18,8 +18,9 @@ const NAME: usize = 48;
 pub(crate) const BY_FRAME_POINTER: f64 = 0.1;
 
 /// What to do about late samples, after "if that code".
-pub(crate) const UNMASK_OR_STALL: &str = "unmasks events, mask events for less time there; if not, the guest was \
-     stalled: record on a less busy host, or on hardware instead of an emulator";
+pub(crate) const UNMASK_OR_STALL: &str = "unmasks events, mask events for less time there; \
+     if not, the guest was stalled: record on a less busy host, or on hardware instead of \
+     an emulator";
 
 /// What was found, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,10 +31,7 @@ pub(super) struct Told {
 
 impl Told {
     fn new(finding: impl Into<String>, advice: impl Into<String>) -> Told {
-        Told {
-            finding: finding.into(),
-            advice: advice.into(),
-        }
+        Told { finding: finding.into(), advice: advice.into() }
     }
 }
 
@@ -75,11 +73,7 @@ impl Incomplete {
 pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
     let profile = symbolized.profile();
     let recording = profile.recording();
-    let Incomplete {
-        truncated,
-        broken,
-        whole,
-    } = Incomplete::of(profile, counters);
+    let Incomplete { truncated, broken, whole } = Incomplete::of(profile, counters);
     if notable(truncated, whole) {
         all.push(about_truncated(&share(truncated, whole), recording.depth).to_string());
     }
@@ -87,11 +81,7 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
         all.push(about_broken(&share(broken, whole), &broken::places(symbolized)).to_string());
     }
     if notable(counters.late, counters.sampled()) {
-        all.push(about_late(
-            counters,
-            recording.late_threshold_ns,
-            &marks::late_under(symbolized),
-        ));
+        all.push(about_late(counters, recording.late_threshold_ns, &marks::late_under(symbolized)));
     }
     if recording.mode.is_heap() {
         // No code was interrupted: every frame is a call.
@@ -122,27 +112,18 @@ pub(super) fn about_broken(part: &str, places: &[BrokenIn]) -> Told {
 
 /// Where most stacks break, in words; `None` where no stack carries the mark.
 pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
-    let all = places
-        .iter()
-        .fold(0_u64, |sum, place| sum.saturating_add(place.samples));
+    let all = places.iter().fold(0_u64, |sum, place| sum.saturating_add(place.samples));
     let most = places.first().filter(|place| place.samples != 0)?;
     let image = most.image.as_deref().unwrap_or("code of an unknown file");
-    let part = if most.samples == all {
-        "all".to_owned()
-    } else {
-        share(most.samples, all)
-    };
+    let part = if most.samples == all { "all".to_owned() } else { share(most.samples, all) };
     let functions = listed(&most.functions);
     Some(format!("{part} of them in {image}{functions}"))
 }
 
 /// The first functions in parentheses after a space; nothing if there are none.
 pub(crate) fn listed(functions: &[String]) -> String {
-    let shown: Vec<_> = functions
-        .iter()
-        .take(FUNCTIONS)
-        .map(|name| shorten::name(name, NAME))
-        .collect();
+    let shown: Vec<_> =
+        functions.iter().take(FUNCTIONS).map(|name| shorten::name(name, NAME)).collect();
     if shown.is_empty() {
         return String::new();
     }
@@ -151,7 +132,8 @@ pub(crate) fn listed(functions: &[String]) -> String {
 
 fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
     let mut text = format!(
-        "{} of the samples arrived more than {} of running time late, because the guest masked events or was \
+        "{} of the samples arrived more than {} of running time late, because the guest masked \
+         events or was \
          stalled by its host or emulator; ",
         share(counters.late, counters.sampled()),
         duration(threshold_ns)
@@ -159,8 +141,10 @@ fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -
     text.push_str(&match where_late(under) {
         None => "they may show code that ran after the time they were due".to_owned(),
         Some(functions) => format!(
-            "the code that ran when they were due is unknown, so they are shown as {} under the code that ran when they \
-             arrived, most of them in {functions}; if that code unmasks events, mask events for less time there",
+            "the code that ran when they were due is unknown, so they are shown as {} under the \
+             code that ran when they \
+             arrived, most of them in {functions}; if that code unmasks events, mask events for \
+             less time there",
             SpecialFrame::Late
         ),
     });
@@ -169,9 +153,7 @@ fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -
 
 /// The functions under which most late samples lie, in words; `None` where there are none.
 pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
-    let all = under
-        .iter()
-        .fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+    let all = under.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
     let functions: Vec<String> = under
         .iter()
         .take(FUNCTIONS)
@@ -191,21 +173,24 @@ pub(super) fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind
     Some(match (has_table, unwind) {
         (false, _) => Told::new(
             format!(
-                "no caller table: in {guessed} of the samples the caller was taken from the frame pointer, which skips \
+                "no caller table: in {guessed} of the samples the caller was taken from the frame \
+                 pointer, which skips \
                  the caller of a function without its own frame"
             ),
             "record with --image",
         ),
         (true, Unwind::FramePointers) => Told::new(
             format!(
-                "the caller table does not cover {guessed} of the samples, so their callers were taken from the frame \
+                "the caller table does not cover {guessed} of the samples, so their callers were \
+                 taken from the frame \
                  pointer"
             ),
             ALL_IMAGES,
         ),
         (true, Unwind::Table) => Told::new(
             format!(
-                "the caller table does not cover {guessed} of the samples, although every frame is unwound with it"
+                "the caller table does not cover {guessed} of the samples, although every frame is \
+                 unwound with it"
             ),
             ALL_IMAGES,
         ),
@@ -227,38 +212,34 @@ mod tests {
         let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
         assert_eq!(
             about_broken("16.9 %", &places).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in libc.so.6 \
+            "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in \
+             libc.so.6 \
              (_int_malloc, _int_free, malloc); build that code with frame pointers, or record with \
              --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &places[1..]).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames, all of them in code of an unknown \
+            "16.9 % of the stacks are broken and lack their outer frames, all of them in code of \
+             an unknown \
              file; build that code with frame pointers, or record with --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &[]).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames; build all code with frame pointers"
+            "16.9 % of the stacks are broken and lack their outer frames; build all code with \
+             frame pointers"
         );
     }
 
     #[test]
     fn late_samples_are_told_with_the_code_that_unmasked() {
-        let counters = Counters {
-            recorded: 1_000,
-            late: 40,
-            ..Counters::default()
-        };
+        let counters = Counters { recorded: 1_000, late: 40, ..Counters::default() };
         let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
         let text = about_late(&counters, 50_000, &under);
         assert!(
             text.starts_with("4.0 % of the samples arrived more than 50 µs of running time late"),
             "{text}"
         );
-        assert!(
-            text.contains("most of them in irq_enable (75.0 %), unlock (25.0 %)"),
-            "{text}"
-        );
+        assert!(text.contains("most of them in irq_enable (75.0 %), unlock (25.0 %)"), "{text}");
         let text = about_late(&counters, 50_000, &[]);
         assert!(text.contains("they may show code that ran after"), "{text}");
     }
@@ -271,12 +252,8 @@ mod tests {
             ..Counters::default()
         };
         let about = |by_frame_pointer, has_table| {
-            about_callers(
-                &counters(by_frame_pointer),
-                has_table,
-                Unwind::FramePointers,
-            )
-            .map(|told| told.to_string())
+            about_callers(&counters(by_frame_pointer), has_table, Unwind::FramePointers)
+                .map(|told| told.to_string())
         };
         assert_eq!(about(99, false), None);
         assert!(
@@ -285,9 +262,6 @@ mod tests {
             )
         );
         assert!(about(900, true).is_some_and(|text| text.contains("does not cover 90.0 %")));
-        assert_eq!(
-            about_callers(&Counters::default(), false, Unwind::Table),
-            None
-        );
+        assert_eq!(about_callers(&Counters::default(), false, Unwind::Table), None);
     }
 }

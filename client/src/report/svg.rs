@@ -1,9 +1,10 @@
 //! A flame graph, drawn by `inferno`, with the root at the top, where a browser's view starts.
 //!
-//! A function narrower than three pixels cannot be read or pointed at. Such callees of one function are drawn as one
-//! cell that says how many they are, if that cell is wide enough itself. The graph ends at a depth that hardly any stack
-//! reaches, so that a few deep, thin stacks do not make it tall. Samples of what is not drawn count in the function
-//! above, and the subtitle gives their share.
+//! A function narrower than three pixels cannot be read or pointed at. Such callees of one function
+//! are drawn as one cell that says how many they are, if that cell is wide enough itself. The graph
+//! ends at a depth that hardly any stack reaches, so that a few deep, thin stacks do not make it
+//! tall. Samples of what is not drawn count in the function above, and the subtitle gives their
+//! share.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -35,9 +36,7 @@ const LEAST_ROW_SHARE: f64 = 0.02;
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
     let shown = report.weights.shown();
     if shown == 0 {
-        return Err(ReportError::Empty {
-            recorded: report.weights.recorded,
-        });
+        return Err(ReportError::Empty { recorded: report.weights.recorded });
     }
     let least = (shown as f64 * LEAST_SHARE).ceil() as u64;
     let mut rows = Rows::default();
@@ -61,12 +60,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
 
     let mut colors = PaletteMap::default();
     let palette = Palette::new(report.symbolized);
-    let drawn = report
-        .labels
-        .all()
-        .iter()
-        .zip(&lines.names)
-        .zip(&lines.drawn);
+    let drawn = report.labels.all().iter().zip(&lines.names).zip(&lines.drawn);
     for ((label, name), _) in drawn.filter(|(_, drawn)| **drawn) {
         colors.insert(name, rgb(palette.color(label.function)));
     }
@@ -126,11 +120,9 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
             recording.mode,
             size(recording.interval_bytes)
         )),
-        (Unit::Nanoseconds, _) => parts.push(format!(
-            "{}, measured: {} waits",
-            recording.mode,
-            grouped(counters.blocks)
-        )),
+        (Unit::Nanoseconds, _) => {
+            parts.push(format!("{}, measured: {} waits", recording.mode, grouped(counters.blocks)))
+        }
     }
     if recording.elapsed_ns != 0 {
         let from = recording.ring.as_ref().map_or_else(String::new, |ring| {
@@ -138,10 +130,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         });
         parts.push(duration(recording.elapsed_ns) + &from);
     }
-    let inside = recording
-        .ring
-        .as_ref()
-        .and_then(|ring| ring.inside.as_ref());
+    let inside = recording.ring.as_ref().and_then(|ring| ring.inside.as_ref());
     if let Some(span) = inside {
         parts.push(format!("inside `{}`", Printable(span)));
     }
@@ -237,8 +226,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Draws narrow callees of the function at the end of the path as one cell. Whole stacks are drawn in any case, so
-    /// that the widths add up. Returns the samples that were not drawn.
+    /// Draws narrow callees of the function at the end of the path as one cell. Whole stacks are
+    /// drawn in any case, so that the widths add up. Returns the samples that were not drawn.
     fn merge(&mut self, narrow: &Narrow) -> u64 {
         let is_root = self.path.is_empty();
         if narrow.samples == 0 || (narrow.samples < self.least && !is_root) {
@@ -272,11 +261,7 @@ impl Visitor for Lines {
             self.deeper = self.deeper.saturating_add(own);
             return;
         }
-        self.steps.push(Step {
-            length: self.path.len(),
-            weight: own,
-            narrow: Narrow::default(),
-        });
+        self.steps.push(Step { length: self.path.len(), weight: own, narrow: Narrow::default() });
         if !self.path.is_empty() {
             self.path.push(';');
         }
@@ -384,9 +369,7 @@ mod tests {
         assert!(svg.contains("<title>[1 function too narrow] (2 samples, 0.20%)</title>"));
         let mut builder = ProfileBuilder::new();
         builder.add_stack(0, 997, &[Frame::leaf(8)]).unwrap();
-        builder
-            .add_stack(0, 2, &[Frame::leaf(16), Frame::leaf(8)])
-            .unwrap();
+        builder.add_stack(0, 2, &[Frame::leaf(16), Frame::leaf(8)]).unwrap();
         let svg = drawn(&builder.finish());
         assert_eq!(rectangles(&svg), 1);
         assert!(svg.contains("999 samples · 0.2 % end in functions too narrow to draw"));

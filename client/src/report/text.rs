@@ -66,17 +66,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     let profile = report.symbolized.profile();
     let mut lines = accounting::lines(&profile.counters(), profile.recording());
-    lines.extend(
-        heap::accounting(profile)
-            .into_iter()
-            .filter(|line| !line.is_empty()),
-    );
-    lines.extend(
-        report
-            .warnings()
-            .into_iter()
-            .map(|warning| format!("warning: {warning}")),
-    );
+    lines.extend(heap::accounting(profile).into_iter().filter(|line| !line.is_empty()));
+    lines.extend(report.warnings().into_iter().map(|warning| format!("warning: {warning}")));
     lines
 }
 
@@ -84,9 +75,7 @@ fn write_warnings(warnings: &[String], out: &mut impl Write) -> io::Result<()> {
     if !warnings.is_empty() {
         writeln!(out)?;
     }
-    warnings
-        .iter()
-        .try_for_each(|warning| writeln!(out, "warning: {warning}"))
+    warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
 }
 
 fn write_functions(
@@ -94,11 +83,7 @@ fn write_functions(
     table: &FunctionTable,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let what = if report.options.lines {
-        "lines"
-    } else {
-        "functions"
-    };
+    let what = if report.options.lines { "lines" } else { "functions" };
     let top = match report.options.top {
         0 => table.rows.len(),
         top => top.min(table.rows.len()),
@@ -127,19 +112,12 @@ fn write_functions(
     if report.symbolized.profile().heap.is_some() {
         return heap::write_rows(report, table, &table.rows[..top], out);
     }
-    let heading = if report.options.lines {
-        "line"
-    } else {
-        "function"
-    };
+    let heading = if report.options.lines { "line" } else { "function" };
     let interval = match unit {
         Unit::Samples => "      interval",
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
     };
-    writeln!(
-        out,
-        "\n      self    share{interval}       total    share{interval}  {heading}"
-    )?;
+    writeln!(out, "\n      self    share{interval}       total    share{interval}  {heading}")?;
     let name_columns = report.options.columns;
     let name_columns =
         name_columns.map(|all| all.saturating_sub(names_begin(unit)).max(LEAST_NAME));
@@ -162,10 +140,7 @@ fn write_functions(
 
 /// What the filters leave, if there are any.
 fn write_shown(report: &Report<'_>, table: &FunctionTable, out: &mut impl Write) -> io::Result<()> {
-    let filters = [
-        ("focus", &report.options.focus),
-        ("ignore", &report.options.ignore),
-    ];
+    let filters = [("focus", &report.options.focus), ("ignore", &report.options.ignore)];
     let filters: Vec<String> = filters
         .iter()
         .filter_map(|(name, regex)| Some(format!("{name} {:?}", regex.as_ref()?.as_str())))
@@ -199,13 +174,7 @@ pub(super) fn label_name<'r>(
     label: &'r Label,
     columns: usize,
 ) -> Cow<'r, str> {
-    short_name(
-        report.symbolized,
-        &label.text,
-        label.function,
-        label.line,
-        columns,
-    )
+    short_name(report.symbolized, &label.text, label.function, label.line, columns)
 }
 
 fn short_name<'r>(

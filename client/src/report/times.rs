@@ -25,12 +25,8 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     if vcpus.is_empty() {
         return Ok(());
     }
-    let guests: Vec<String> = profile
-        .recording()
-        .guests
-        .iter()
-        .map(|name| Printable(name).to_string())
-        .collect();
+    let guests: Vec<String> =
+        profile.recording().guests.iter().map(|name| Printable(name).to_string()).collect();
     let (heading, width) = match guests.iter().map(|name| name.chars().count()).max() {
         Some(longest) => ("guest", longest.max(5)),
         None => ("vcpu", 4),
@@ -60,9 +56,7 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
         )?;
     }
     if vcpus.len() > 1 {
-        let elapsed = vcpus
-            .iter()
-            .fold(0, |sum: u64, v| sum.saturating_add(v.elapsed_ns));
+        let elapsed = vcpus.iter().fold(0, |sum: u64, v| sum.saturating_add(v.elapsed_ns));
         let recorded = profile.counters().recorded;
         line("all", &profile.runstate(), elapsed, recorded)?;
     }
@@ -70,10 +64,12 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     if vcpus.iter().any(|vcpu| unknown(&vcpu.runstate)) {
         let why = match profile.recording().ring.as_ref().map(|ring| &ring.inside) {
             None => {
-                "the guest's platform does not report these times; running time is by the sampler's own clock"
+                "the guest's platform does not report these times; running time is by the \
+                 sampler's own clock"
             }
             Some(None) => {
-                "the ring has these times too rarely for the window, or the guest's platform does not report them"
+                "the ring has these times too rarely for the window, or the guest's platform does \
+                 not report them"
             }
             Some(Some(_)) => "these times are recorded per vCPU, not per span",
         };
@@ -86,10 +82,7 @@ fn write_lateness(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     let Some(all) = profile.lateness_ns().filter(|all| all.count() != 0) else {
         return Ok(());
     };
-    writeln!(
-        out,
-        "\nsampling latency (running time from a sample's target to its delivery)"
-    )?;
+    writeln!(out, "\nsampling latency (running time from a sample's target to its delivery)")?;
     if profile.vcpus().len() > 1 {
         for vcpu in profile.vcpus() {
             match &vcpu.lateness_ns {
@@ -114,11 +107,7 @@ fn write_lateness(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         let bar = u128::from(step.count) * u128::from(BAR);
         let bar = bar.div_ceil(u128::from(most.max(1))) as usize;
         let range = format!("{:>8} - {:>8}", duration(step.from), duration(to));
-        let line = format!(
-            "  {range}  {:>10}  {}",
-            grouped(step.count),
-            "#".repeat(bar)
-        );
+        let line = format!("  {range}  {:>10}  {}", grouped(step.count), "#".repeat(bar));
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
@@ -131,31 +120,16 @@ fn quantiles(of: &Distribution) -> String {
 /// Percentiles out of buckets: only up to where a bucket goes is known.
 fn percentiles(p50: u64, p99: u64, max: u64, text: impl Fn(u64) -> String) -> String {
     let bound = |end: u64| {
-        if end == max {
-            text(max)
-        } else {
-            text(two_digits(end))
-        }
+        if end == max { text(max) } else { text(two_digits(end)) }
     };
-    format!(
-        "p50 ≤ {}, p99 ≤ {}, max {}",
-        bound(p50),
-        bound(p99),
-        text(max)
-    )
+    format!("p50 ≤ {}, p99 ≤ {}, max {}", bound(p50), bound(p99), text(max))
 }
 
 fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
-    let RecordingInfo {
-        server_ns,
-        elapsed_ns,
-        ..
-    } = *profile.recording();
+    let RecordingInfo { server_ns, elapsed_ns, .. } = *profile.recording();
     writeln!(out, "\nthe agent's own overhead")?;
     let of_running = |share: Option<f64>| {
-        share.map_or_else(String::new, |share| {
-            format!(" ({:.3} % of running)", share * 100.0)
-        })
+        share.map_or_else(String::new, |share| format!(" ({:.3} % of running)", share * 100.0))
     };
     for vcpu in profile.vcpus() {
         let Some(cost) = &vcpu.cost else {
@@ -184,9 +158,7 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     }
     let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();
     if costs.len() > 1 && costs.iter().any(|cost| cost.total_ns != 0) {
-        let total = costs
-            .iter()
-            .fold(0, |sum: u64, cost| sum.saturating_add(cost.total_ns));
+        let total = costs.iter().fold(0, |sum: u64, cost| sum.saturating_add(cost.total_ns));
         writeln!(
             out,
             "  all       sampling {}{}",
@@ -206,14 +178,12 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A bucket tells up to where its values go, and no more: 9,300 ns lie in the one that ends with 10,239 ns.
+    /// A bucket tells up to where its values go, and no more: 9,300 ns lie in the one that ends
+    /// with 10,239 ns.
     #[test]
     fn percentiles_are_shown_as_bounds() {
         let lateness = Distribution::from_values([(9_300, 99), (70_123, 1)]);
-        assert_eq!(
-            quantiles(&lateness),
-            "p50 ≤ 11 µs, p99 ≤ 11 µs, max 70.1 µs"
-        );
+        assert_eq!(quantiles(&lateness), "p50 ≤ 11 µs, p99 ≤ 11 µs, max 70.1 µs");
         let one = Distribution::from_values([(70_123, 1)]);
         assert_eq!(quantiles(&one), "p50 ≤ 70.1 µs, p99 ≤ 70.1 µs, max 70.1 µs");
     }

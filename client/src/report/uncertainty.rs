@@ -1,5 +1,5 @@
-//! Why shares are less certain than the same number of independent samples would make them: samples without a known
-//! place, and clusters.
+//! Why shares are less certain than the same number of independent samples would make them: samples
+//! without a known place, and clusters.
 
 use std::collections::HashMap;
 
@@ -73,8 +73,9 @@ impl Unplaced {
         self.missing as f64 + self.dropped as f64
     }
 
-    /// An interval of the samples that were recorded, widened by what these could change: in the worst case none of
-    /// them belongs to the function, or all do. `in_doubt` of its samples are late ones.
+    /// An interval of the samples that were recorded, widened by what these could change: in the
+    /// worst case none of them belongs to the function, or all do. `in_doubt` of its samples are
+    /// late ones.
     pub(crate) fn widen(&self, interval: Interval, recorded: u64, in_doubt: u64) -> Interval {
         let (recorded, in_doubt) = (recorded as f64, in_doubt as f64);
         let due = recorded + self.outside();
@@ -96,14 +97,14 @@ impl Unplaced {
             (self.aged, "aged"),
         ];
         let kinds = kinds.iter().filter(|(count, _)| *count != 0);
-        let kinds: Vec<String> = kinds
-            .map(|(count, kind)| format!("{} {kind}", grouped(*count)))
-            .collect();
+        let kinds: Vec<String> =
+            kinds.map(|(count, kind)| format!("{} {kind}", grouped(*count))).collect();
         kinds.join(", ")
     }
 }
 
-/// How many of each function's samples are late ones. None are its own: those have a leaf that says so.
+/// How many of each function's samples are late ones. None are its own: those have a leaf that says
+/// so.
 pub(super) fn late_samples(report: &Report<'_>) -> HashMap<LabelId, u64> {
     let profile = report.symbolized.profile();
     let mut late: HashMap<LabelId, u64> = HashMap::new();
@@ -139,8 +140,8 @@ pub(super) enum Hits {
     Total,
 }
 
-/// How the samples of each function lie in time, where the rings tell: if they come in bursts, there are fewer
-/// independent ones than were counted.
+/// How the samples of each function lie in time, where the rings tell: if they come in bursts,
+/// there are fewer independent ones than were counted.
 #[derive(Debug)]
 pub(super) struct Clusters {
     /// The samples of each part of the time that has any.
@@ -149,7 +150,8 @@ pub(super) struct Clusters {
     functions: HashMap<LabelId, (Vec<f64>, Vec<f64>)>,
 }
 
-/// How many times as many samples it takes for the certainty of independent ones, and by how many parts that is known.
+/// How many times as many samples it takes for the certainty of independent ones, and by how many
+/// parts that is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Design {
     pub(super) effect: f64,
@@ -166,7 +168,8 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// The share of `part`, whose samples are clustered by `design`. `in_doubt` of them are late ones.
+    /// The share of `part`, whose samples are clustered by `design`. `in_doubt` of them are late
+    /// ones.
     pub(super) fn share(&self, part: u64, design: Option<Design>, in_doubt: u64) -> Interval {
         if self.unit != Unit::Samples {
             return Interval::measured(part, self.count);
@@ -182,28 +185,28 @@ impl Recorded {
     }
 }
 
-/// The parts of the time shown in which there are samples; `None` where the file has no timeline, or all samples lie
-/// in one part of it.
+/// The parts of the time shown in which there are samples; `None` where the file has no timeline,
+/// or all samples lie in one part of it.
 pub(super) fn slices(report: &Report<'_>) -> Option<Vec<Slice>> {
     let view = report.view.as_ref()?;
     let profile = report.symbolized.profile();
     let info = profile.recording();
     let window = view.timeline.bounded(&view.of, view.window);
     let step_ns = window.length_ns().div_ceil(PARTS).max(1);
-    let mut slices = view
-        .timeline
-        .slices(info, &view.of, window, info.inside(), step_ns);
+    let mut slices = view.timeline.slices(info, &view.of, window, info.inside(), step_ns);
     slices.retain(|slice| !slice.stacks.is_empty());
     (slices.len() >= 2).then_some(slices)
 }
 
-/// The design effect of a share of which each part of the time has these counts, if it is more than chance makes it.
+/// The design effect of a share of which each part of the time has these counts, if it is more than
+/// chance makes it.
 pub(super) fn design_of_share(parts: &[f64], counts: &[f64]) -> Option<Design> {
     design(parts, counts, independent(parts, counts))
 }
 
 impl Clusters {
-    /// Those of functions; `None` where the file has no timeline, or all samples lie in one part of it.
+    /// Those of functions; `None` where the file has no timeline, or all samples lie in one part of
+    /// it.
     pub(super) fn of(report: &Report<'_>) -> Option<Clusters> {
         Clusters::by(report, |stack| {
             let labels = distinct_labels(report, stack);
@@ -211,16 +214,14 @@ impl Clusters {
         })
     }
 
-    /// Those of whatever `hits` numbers: for a stack those that its samples belong to, and those they count for.
+    /// Those of whatever `hits` numbers: for a stack those that its samples belong to, and those
+    /// they count for.
     pub(super) fn by(
         report: &Report<'_>,
         hits: impl Fn(NodeId) -> (Vec<u32>, Vec<u32>),
     ) -> Option<Clusters> {
         let slices = slices(report)?;
-        let mut clusters = Clusters {
-            parts: vec![0.0; slices.len()],
-            functions: HashMap::new(),
-        };
+        let mut clusters = Clusters { parts: vec![0.0; slices.len()], functions: HashMap::new() };
         let of_parts = || (vec![0.0; slices.len()], vec![0.0; slices.len()]);
         for (part, slice) in slices.iter().enumerate() {
             for (node, count) in &slice.stacks {
@@ -265,8 +266,8 @@ fn independent(parts: &[f64], counts: &[f64]) -> f64 {
     samples * share * (1.0 - share)
 }
 
-/// The variance of a share between parts, as a ratio estimate has it (W. G. Cochran, "Sampling Techniques", 1977,
-/// section 6.3), over that of as many `independent` samples.
+/// The variance of a share between parts, as a ratio estimate has it (W. G. Cochran, "Sampling
+/// Techniques", 1977, section 6.3), over that of as many `independent` samples.
 fn design(parts: &[f64], counts: &[f64], independent: f64) -> Option<Design> {
     let samples: f64 = parts.iter().sum();
     let share = counts.iter().sum::<f64>() / samples;
@@ -275,7 +276,8 @@ fn design(parts: &[f64], counts: &[f64], independent: f64) -> Option<Design> {
     design_of(parts.len() as f64, squares, independent)
 }
 
-/// The same of so many parts, and of the sum of the squares of what each has more or fewer than its share.
+/// The same of so many parts, and of the sum of the squares of what each has more or fewer than its
+/// share.
 fn design_of(parts: f64, squares: f64, independent: f64) -> Option<Design> {
     let freedom = parts - 1.0;
     if independent <= 0.0 || freedom < 1.0 {
@@ -285,13 +287,11 @@ fn design_of(parts: f64, squares: f64, independent: f64) -> Option<Design> {
     // 97.5 % of a χ² distribution over its degrees of freedom (Wilson and Hilferty, 1931).
     let spread = 2.0 / (9.0 * freedom);
     let chance = (1.0 - spread + Interval::Z * spread.sqrt()).powi(3);
-    (effect > chance).then(|| Design {
-        effect,
-        z: student(freedom),
-    })
+    (effect > chance).then(|| Design { effect, z: student(freedom) })
 }
 
-/// How the samples of one function lie in time, where parts of the time come one after the other and are not kept.
+/// How the samples of one function lie in time, where parts of the time come one after the other
+/// and are not kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct RunningClusters {
     /// Of the function's samples in each part, the squares.
@@ -307,8 +307,8 @@ impl RunningClusters {
         self.products += hits as f64 * samples as f64;
     }
 
-    /// The design effect of a function with so many samples, if it is more than chance makes it. `all` are those of all
-    /// samples, `parts` is how many parts had any.
+    /// The design effect of a function with so many samples, if it is more than chance makes it.
+    /// `all` are those of all samples, `parts` is how many parts had any.
     pub(super) fn design(
         &self,
         hits: u64,
@@ -320,11 +320,7 @@ impl RunningClusters {
         let share = hits / samples;
         // Σ(h − p·n)², without the parts.
         let squares = self.squares - 2.0 * share * self.products + share * share * all.squares;
-        design_of(
-            parts as f64,
-            squares.max(0.0),
-            samples * share * (1.0 - share),
-        )
+        design_of(parts as f64, squares.max(0.0), samples * share * (1.0 - share))
     }
 }
 
@@ -336,9 +332,7 @@ mod tests {
     #[test]
     fn samples_that_are_spread_evenly_have_no_design_effect() {
         let parts = [100.0; 32];
-        let counts: Vec<f64> = (0..32)
-            .map(|at| 50.0 + f64::from(at % 5) * 4.0 - 8.0)
-            .collect();
+        let counts: Vec<f64> = (0..32).map(|at| 50.0 + f64::from(at % 5) * 4.0 - 8.0).collect();
         assert_eq!(design_of_share(&parts, &counts), None);
         assert_eq!(design_of_share(&parts, &[0.0; 32]), None);
         assert_eq!(design_of_share(&parts, &parts), None);
@@ -350,10 +344,7 @@ mod tests {
         let parts = [100.0; 32];
         let counts: Vec<f64> = (0..32).map(|at| f64::from(at % 2) * 100.0).collect();
         let found = design_of_share(&parts, &counts).unwrap();
-        assert!(
-            (found.effect - 100.0 * 32.0 / 31.0).abs() < 1e-9,
-            "{found:?}"
-        );
+        assert!((found.effect - 100.0 * 32.0 / 31.0).abs() < 1e-9, "{found:?}");
         assert!((found.z - 2.0395).abs() < 1e-3, "{found:?}");
     }
 
@@ -372,31 +363,20 @@ mod tests {
         }
         let (hits, samples) = (hits.iter().sum(), parts.iter().sum());
         let running = of_function.design(hits, samples, &of_all, 32).unwrap();
-        assert!(
-            (running.effect - kept.effect).abs() < 1e-6,
-            "{running:?}, {kept:?}"
-        );
+        assert!((running.effect - kept.effect).abs() < 1e-6, "{running:?}, {kept:?}");
         assert_eq!(running.z, kept.z);
         assert_eq!(of_function.design(hits, samples, &of_all, 1), None);
     }
 
     #[test]
     fn the_worst_case_holds_whatever_the_unplaced_samples_were() {
-        let unplaced = Unplaced {
-            missing: 300,
-            dropped: 100,
-            late: 50,
-            aged: 0,
-        };
+        let unplaced = Unplaced { missing: 300, dropped: 100, late: 50, aged: 0 };
         let exact = Interval::measured(200, 1_000);
         let own = unplaced.widen(exact, 1_000, 0);
         assert!((own.low - 200.0 / 1_400.0).abs() < 1e-12, "{own:?}");
         assert!((own.high - 650.0 / 1_400.0).abs() < 1e-12, "{own:?}");
         let total = unplaced.widen(exact, 1_000, 50);
         assert!((total.low - 150.0 / 1_400.0).abs() < 1e-12, "{total:?}");
-        assert_eq!(
-            unplaced.kinds(),
-            "300 missing, 100 without a stack, 50 late"
-        );
+        assert_eq!(unplaced.kinds(), "300 missing, 100 without a stack, 50 late");
     }
 }

@@ -28,11 +28,8 @@ const RANKED_NAME: usize = 60;
 pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     let profile = report.symbolized.profile();
     let recording = profile.recording();
-    let mut all: Vec<String> = recording
-        .warnings
-        .iter()
-        .map(|warning| Printable(warning).to_string())
-        .collect();
+    let mut all: Vec<String> =
+        recording.warnings.iter().map(|warning| Printable(warning).to_string()).collect();
     all.extend(
         report
             .symbolized
@@ -51,14 +48,12 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     let stolen = profile.runstate().stolen_share();
     // Waiting is not made longer by it.
     if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode.samples_time()) {
-        all.push(format!(
-            "{}: {STILL_CORRECT}; {LESS_STEAL}",
-            stolen_words(stolen)
-        ));
+        all.push(format!("{}: {STILL_CORRECT}; {LESS_STEAL}", stolen_words(stolen)));
     }
     if recording.fixed_interval {
         all.push(
-            "sampled at a fixed interval: periodic work in step with it is over- or underrepresented, which \
+            "sampled at a fixed interval: periodic work in step with it is over- or \
+             underrepresented, which \
              the 95 % intervals do not show"
                 .to_owned(),
         );
@@ -71,10 +66,7 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
 fn from_sums(profile: &Profile, all: &mut Vec<String>) {
     for vcpu in profile.vcpus() {
         if let Err(disagree) = vcpu.check(profile.recording()) {
-            all.push(format!(
-                "vCPU {}: {disagree}; its profile is incomplete",
-                vcpu.vcpu
-            ));
+            all.push(format!("vCPU {}: {disagree}; its profile is incomplete", vcpu.vcpu));
         }
     }
     let uncounted = profile.uncounted();
@@ -94,16 +86,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
             "memory was full before they were fetched ([aged])",
             "give the agent more memory, fetch more often, or choose a shorter window",
         ),
-        (
-            counters.overflow,
-            "the stack table was full",
-            "give the agent more memory",
-        ),
-        (
-            counters.lost,
-            "the stack table was locked",
-            "use a lower rate",
-        ),
+        (counters.overflow, "the stack table was full", "give the agent more memory"),
+        (counters.lost, "the stack table was locked", "use a lower rate"),
         (
             counters.masked,
             "they arrived without registers",
@@ -122,7 +106,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let blocked = counters.blocked_in_all();
     if notable(counters.blocked_aged, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because memory was full before it was fetched ([aged]); give \
+            "{} of the blocked time ({}) has no stack because memory was full before it was \
+             fetched ([aged]); give \
              the agent more memory, or fetch more often",
             share(counters.blocked_aged, blocked),
             amount_with_unit(counters.blocked_aged, mode.unit())
@@ -130,8 +115,10 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     }
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because the stack table was full, or the guest passed no \
-             registers when it blocked; give the agent more memory, or pass registers to `on_block`",
+            "{} of the blocked time ({}) has no stack because the stack table was full, or the \
+             guest passed no \
+             registers when it blocked; give the agent more memory, or pass registers to \
+             `on_block`",
             share(counters.blocked_overflow, blocked),
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
@@ -163,10 +150,7 @@ pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> 
 
 /// How much of the wanted time was stolen, in words.
 pub(crate) fn stolen_words(share: f64) -> String {
-    format!(
-        "{} of the time in which the guest wanted to run was stolen",
-        percent(share)
-    )
+    format!("{} of the time in which the guest wanted to run was stolen", percent(share))
 }
 
 /// What to do about stolen time.
@@ -187,7 +171,8 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
                     .to_owned()
             }
             Unit::Bytes | Unit::Objects => {
-                "no allocations: the guest allocated less than what is sampled, or it does not report its \
+                "no allocations: the guest allocated less than what is sampled, or it does not \
+                 report its \
                  allocations to the agent"
                     .to_owned()
             }
@@ -200,20 +185,21 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             count => format!("{} samples", grouped(count)),
         };
         all.push(format!(
-            "{samples} cannot be attributed to a function ({}); the intervals include their worst-case effect",
+            "{samples} cannot be attributed to a function ({}); the intervals include their \
+             worst-case effect",
             unplaced.kinds()
         ));
     }
     if table.is_clustered {
         all.push(
-            "the samples of some functions come in bursts, so their intervals are wider; record for longer to cover \
+            "the samples of some functions come in bursts, so their intervals are wider; record \
+             for longer to cover \
              more bursts"
                 .to_owned(),
         );
     }
-    if let Some(at) = table
-        .first_tie(RANKED_ROWS)
-        .filter(|at| notable(table.rows[*at].own, table.recorded))
+    if let Some(at) =
+        table.first_tie(RANKED_ROWS).filter(|at| notable(table.rows[*at].own, table.recorded))
     {
         let name = |at: usize| row_name(report, &table.rows[at], RANKED_NAME);
         all.push(format!(
@@ -232,7 +218,8 @@ pub(crate) fn samples_needed(recorded: u64, times: Option<f64>) -> String {
     const MOST_TIMES: f64 = 100.0;
     match times {
         Some(times) if times < MOST_TIMES => format!(
-            "at this gap about {} samples would separate them: record {:.1} times as long, or at a higher rate",
+            "at this gap about {} samples would separate them: record {:.1} times as long, or at a \
+             higher rate",
             grouped(two_digits((recorded as f64 * times).ceil() as u64)),
             (times * 10.0).ceil() / 10.0
         ),
@@ -282,43 +269,23 @@ mod tests {
         };
         let all = warnings(counters);
         assert_eq!(all.len(), 5, "{all:#?}");
-        assert!(
-            all[0].starts_with("3.0 % of the ticks (30) have no stack"),
-            "{}",
-            all[0]
-        );
-        assert!(
-            all[3].starts_with("10.0 % of the blocked time (10 samples)"),
-            "{}",
-            all[3]
-        );
-        assert!(
-            all[4].contains("1,500 samples, but 1,000 arrived"),
-            "{}",
-            all[4]
-        );
+        assert!(all[0].starts_with("3.0 % of the ticks (30) have no stack"), "{}", all[0]);
+        assert!(all[3].starts_with("10.0 % of the blocked time (10 samples)"), "{}", all[3]);
+        assert!(all[4].contains("1,500 samples, but 1,000 arrived"), "{}", all[4]);
     }
 
     #[test]
     fn more_ticks_than_running_time_is_told_as_well() {
-        let counters = Counters {
-            ticks: 1_000,
-            recorded: 1_000,
-            missing: Some(-500),
-            ..Counters::default()
-        };
+        let counters =
+            Counters { ticks: 1_000, recorded: 1_000, missing: Some(-500), ..Counters::default() };
         assert_eq!(warnings(counters).len(), 1);
     }
 
     /// Blocked samples are not ticks, but stand for time all the same.
     #[test]
     fn blocked_samples_count_towards_the_rate() {
-        let counters = Counters {
-            ticks: 1_000,
-            blocked: 9_000,
-            missing: Some(200),
-            ..Counters::default()
-        };
+        let counters =
+            Counters { ticks: 1_000, blocked: 9_000, missing: Some(200), ..Counters::default() };
         assert_eq!(off_rate(&counters, Mode::Wall), None);
         assert_eq!(off_rate(&counters, Mode::Cpu), Some((1_200, 1_000)));
     }
@@ -333,10 +300,7 @@ mod tests {
             blocked_overflow: u64::MAX,
             ..Counters::default()
         });
-        warnings(Counters {
-            missing: Some(i64::MAX),
-            ..Counters::default()
-        });
+        warnings(Counters { missing: Some(i64::MAX), ..Counters::default() });
         samples_needed(0, Some(f64::MAX));
     }
 
@@ -344,7 +308,8 @@ mod tests {
     fn the_samples_needed_are_told_as_what_to_do() {
         assert_eq!(
             samples_needed(840, Some(3.84)),
-            "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at a \
+            "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at \
+             a \
              higher rate"
         );
         assert!(samples_needed(840, None).contains("treat them as equal"));

@@ -28,16 +28,15 @@ impl Wanted {
 }
 
 impl ImageOptions {
-    /// The program or library with this build-id, or else its debug file: its symbols are at the same addresses.
+    /// The program or library with this build-id, or else its debug file: its symbols are at the
+    /// same addresses.
     pub(super) fn find_image(
         &self,
         id: &BuildId,
         warnings: &mut Vec<SymbolWarning>,
     ) -> Option<Image> {
         let kinds = [Wanted::Executable, Wanted::DebugInfo];
-        let in_folders = kinds
-            .into_iter()
-            .find_map(|wanted| self.in_folders(id, wanted, warnings));
+        let in_folders = kinds.into_iter().find_map(|wanted| self.in_folders(id, wanted, warnings));
         in_folders.or_else(|| {
             let mut kinds = kinds.into_iter();
             kinds.find_map(|wanted| self.on_servers(id, wanted, warnings))

@@ -42,10 +42,7 @@ impl ByMapping {
             // A frame's number fits: the builder gave it.
             let id = FrameId(at as u32);
             let after = sorted.partition_point(|m| mappings[*m].start <= address);
-            match sorted[..after]
-                .last()
-                .filter(|m| mappings[**m].contains(address))
-            {
+            match sorted[..after].last().filter(|m| mappings[**m].contains(address)) {
                 Some(mapping) => {
                     found.mapped[*mapping].push((address, id));
                     found.of_frame[at] = u32::try_from(*mapping).ok();
@@ -67,11 +64,7 @@ mod tests {
     fn each_address_is_in_one_place() {
         let mut builder = ProfileBuilder::new();
         for (start, end) in [(0x3000, 0x4000), (0x1000, 0x2000)] {
-            builder.add_mapping(Mapping {
-                start,
-                end,
-                ..Mapping::default()
-            });
+            builder.add_mapping(Mapping { start, end, ..Mapping::default() });
         }
         let frames = [
             Frame::leaf(0x1fff),
@@ -87,14 +80,8 @@ mod tests {
         }
         let profile = builder.finish();
         let found = ByMapping::of(&profile);
-        assert_eq!(
-            found.of_frame,
-            [Some(1), Some(1), None, Some(0), None, None]
-        );
-        assert_eq!(
-            found.mapped[1],
-            [(0x1fff, FrameId(0)), (0x1fff, FrameId(1))]
-        );
+        assert_eq!(found.of_frame, [Some(1), Some(1), None, Some(0), None, None]);
+        assert_eq!(found.mapped[1], [(0x1fff, FrameId(0)), (0x1fff, FrameId(1))]);
         assert_eq!(found.outside, [(0x2000, FrameId(2)), (0x2fff, FrameId(4))]);
     }
 }

@@ -71,7 +71,8 @@ pub enum CodeError {
     },
     /// The image has no function there.
     #[error(
-        "{address:#x} lies in no function of {}: expected a symbol that covers it; name the unstripped image",
+        "{address:#x} lies in no function of {}: expected a symbol that covers it; name the \
+         unstripped image",
         path.display()
     )]
     NoFunction {
@@ -82,7 +83,8 @@ pub enum CodeError {
     },
     /// The image has a function there, but no bytes.
     #[error(
-        "{} holds no code at {address:#x}: it is a separate debug file or damaged; name the program itself with --image",
+        "{} holds no code at {address:#x}: it is a separate debug file or damaged; name the \
+         program itself with --image",
         path.display()
     )]
     NoBytes {
@@ -93,7 +95,8 @@ pub enum CodeError {
     },
     /// The function is too large.
     #[error(
-        "the function at {address:#x} of {} has {size} bytes, more than the {MAX_FUNCTION} that can be annotated",
+        "the function at {address:#x} of {} has {size} bytes, more than the {MAX_FUNCTION} that \
+         can be annotated",
         path.display()
     )]
     TooLarge {
@@ -107,8 +110,8 @@ pub enum CodeError {
 }
 
 impl Symbolizer {
-    /// The code of the functions that hold these addresses of a profile, each function once, in the order of the
-    /// images and the addresses.
+    /// The code of the functions that hold these addresses of a profile, each function once, in the
+    /// order of the images and the addresses.
     ///
     /// # Errors
     /// [`CodeError`], if one of them lies in no code that is known.
@@ -121,25 +124,21 @@ impl Symbolizer {
         self.locate(profile, addresses, &mut |located| match located {
             Located::In(image, addresses) => {
                 let linked = addresses.into_iter().map(|(linked, address)| {
-                    let no_bytes = || CodeError::NoBytes {
-                        path: image.path().to_owned(),
-                        address,
-                    };
+                    let no_bytes = || CodeError::NoBytes { path: image.path().to_owned(), address };
                     Ok((linked.ok_or_else(no_bytes)?, address))
                 });
                 self.code_of(image, linked.collect::<Result<_, CodeError>>()?, &mut all)
             }
-            Located::NoImage { mapping, address } => Err(CodeError::NoImage {
-                mapping: mapping.to_owned(),
-                address,
-            }),
+            Located::NoImage { mapping, address } => {
+                Err(CodeError::NoImage { mapping: mapping.to_owned(), address })
+            }
             Located::NotMapped { address } => Err(CodeError::NotMapped { address }),
         })?;
         Ok(all)
     }
 
-    /// By address, the functions that hold these addresses of a profile: from the function's first address in the guest
-    /// to the one after its last. Addresses in no known function are left out.
+    /// By address, the functions that hold these addresses of a profile: from the function's first
+    /// address in the guest to the one after its last. Addresses in no known function are left out.
     ///
     /// # Errors
     /// If an image that the user named does not belong to the profile.
@@ -182,9 +181,7 @@ impl Symbolizer {
         let assignment = self.images.assign(mappings, architecture, &mut warnings)?;
         for group in &assignment.groups {
             let here = addresses.iter().filter_map(|at| {
-                let mapping = at
-                    .mapping
-                    .filter(|mapping| group.mappings.contains(mapping))?;
+                let mapping = at.mapping.filter(|mapping| group.mappings.contains(mapping))?;
                 Some((&mappings[mapping], at.address))
             });
             let here: Vec<_> = here.collect();
@@ -202,10 +199,7 @@ impl Symbolizer {
                         |(mapping, address)| (image.link_address(mapping, address), address);
                     Located::In(image, here.into_iter().map(linked).collect())
                 }
-                None => Located::NoImage {
-                    mapping: group.name(),
-                    address: *first,
-                },
+                None => Located::NoImage { mapping: group.name(), address: *first },
             })?;
         }
         let outside = addresses.iter().filter(|at| at.mapping.is_none());
@@ -237,13 +231,13 @@ impl Symbolizer {
         let separate = separate.as_ref();
         let separate = separate.and_then(|file| object::File::parse(file.bytes()).ok());
         let full = separate.as_ref().map(NameTable::from_elf);
-        let table = full
-            .filter(|table| !table.is_empty())
-            .unwrap_or_else(|| NameTable::from_elf(&file));
+        let table =
+            full.filter(|table| !table.is_empty()).unwrap_or_else(|| NameTable::from_elf(&file));
         read(&file, &table)
     }
 
-    /// Adds the functions of an image that hold these addresses, given in the image and in the guest.
+    /// Adds the functions of an image that hold these addresses, given in the image and in the
+    /// guest.
     fn code_of(
         &self,
         image: &Image,
@@ -259,22 +253,13 @@ impl Symbolizer {
                 }
                 let range = table
                     .range(link_address)
-                    .ok_or_else(|| CodeError::NoFunction {
-                        path: path(),
-                        address: link_address,
-                    })?;
+                    .ok_or_else(|| CodeError::NoFunction { path: path(), address: link_address })?;
                 let size = range.end - range.start;
                 if size > MAX_FUNCTION {
-                    return Err(CodeError::TooLarge {
-                        path: path(),
-                        address: range.start,
-                        size,
-                    });
+                    return Err(CodeError::TooLarge { path: path(), address: range.start, size });
                 }
-                let bytes = bytes_at(file, &range).ok_or_else(|| CodeError::NoBytes {
-                    path: path(),
-                    address: link_address,
-                })?;
+                let bytes = bytes_at(file, &range)
+                    .ok_or_else(|| CodeError::NoBytes { path: path(), address: link_address })?;
                 let address = address.wrapping_sub(link_address - range.start);
                 // A function that lies inside this one.
                 all.retain(|inner| inner.address.wrapping_sub(address) >= size);

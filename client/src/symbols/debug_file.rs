@@ -31,10 +31,7 @@ fn by_build_id(
     let id = image.build_id()?.to_string();
     let (folder, rest) = id.split_at(2);
     debug_dirs.iter().find_map(|dir| {
-        let path = dir
-            .join(".build-id")
-            .join(folder)
-            .join(format!("{rest}.debug"));
+        let path = dir.join(".build-id").join(folder).join(format!("{rest}.debug"));
         let found = Image::open(&path).ok()?;
         if found.build_id() != image.build_id() {
             warnings.push(differs(image, &path));
@@ -61,20 +58,17 @@ fn by_debug_link(
     let mut places = vec![folder.join(name), folder.join(".debug").join(name)];
     let below_root = folder.strip_prefix("/").unwrap_or(folder);
     places.extend(debug_dirs.iter().map(|dir| dir.join(below_root).join(name)));
-    places
-        .iter()
-        .filter(|path| **path != image_path)
-        .find_map(|path| {
-            let found = Image::open(path).ok()?;
-            let mut crc = Crc::new();
-            crc.update(found.bytes());
-            let same_id = image.build_id().is_none() || found.build_id() == image.build_id();
-            if crc.sum() != checksum || !same_id {
-                warnings.push(differs(image, path));
-                return None;
-            }
-            Some(found)
-        })
+    places.iter().filter(|path| **path != image_path).find_map(|path| {
+        let found = Image::open(path).ok()?;
+        let mut crc = Crc::new();
+        crc.update(found.bytes());
+        let same_id = image.build_id().is_none() || found.build_id() == image.build_id();
+        if crc.sum() != checksum || !same_id {
+            warnings.push(differs(image, path));
+            return None;
+        }
+        Some(found)
+    })
 }
 
 fn differs(image: &Image, debug_file: &Path) -> SymbolWarning {

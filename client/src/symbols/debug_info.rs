@@ -30,8 +30,7 @@ impl<'a> DebugSections<'a> {
     pub(crate) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
         let has = |id: SectionId| {
             // An empty `.debug_info` is what `strip --only-keep-debug` leaves behind.
-            file.section_by_name(id.name())
-                .is_some_and(|s| s.size() != 0)
+            file.section_by_name(id.name()).is_some_and(|s| s.size() != 0)
         };
         if !has(SectionId::DebugInfo) {
             return None;
@@ -47,16 +46,9 @@ impl<'a> DebugSections<'a> {
             }))
         };
         let sections = DwarfSections::load(load).ok()?;
-        let endian = if file.is_little_endian() {
-            RunTimeEndian::Little
-        } else {
-            RunTimeEndian::Big
-        };
-        Some(DebugSections {
-            sections,
-            endian,
-            damage,
-        })
+        let endian =
+            if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        Some(DebugSections { sections, endian, damage })
     }
 
     /// Reads the table of units.
@@ -74,12 +66,12 @@ impl<'a> DebugSections<'a> {
     }
 
     fn dwarf(&'a self) -> Dwarf<Reader<'a>> {
-        self.sections
-            .borrow(|section| EndianSlice::new(section, self.endian))
+        self.sections.borrow(|section| EndianSlice::new(section, self.endian))
     }
 }
 
-/// The bytes of a section, decompressed; empty if that takes more memory than any compiler's sections do.
+/// The bytes of a section, decompressed; empty if that takes more memory than any compiler's
+/// sections do.
 pub(crate) fn section_bytes<'a>(
     section: &object::Section<'a, '_>,
 ) -> object::Result<Cow<'a, [u8]>> {
@@ -106,7 +98,8 @@ pub(crate) struct DebugInfo<'a> {
 pub(super) struct FoundFrame<'a> {
     /// Mangled where the language mangles; `None` where DWARF names no function.
     pub(super) raw_name: Option<Cow<'a, str>>,
-    /// Its name with the scopes it was declared in, where the raw name lacks them and they are known.
+    /// Its name with the scopes it was declared in, where the raw name lacks them and they are
+    /// known.
     pub(super) path: Option<Rc<str>>,
     /// Whether it was inlined into the function that is handed over next.
     pub(super) inlined: bool,
@@ -155,18 +148,15 @@ impl<'a> DebugInfo<'a> {
                 raw_name,
                 inlined: !matches!(after, Ok(None)),
                 file,
-                line: frame
-                    .location
-                    .and_then(|l| l.line)
-                    .filter(|line| *line != 0),
+                line: frame.location.and_then(|l| l.line).filter(|line| *line != 0),
             });
             next = after?;
         }
         Ok(())
     }
 
-    /// Where the function at `start` is declared, as `main.ml:12,4`: the file's name, the line and the column of the
-    /// first row for its first instruction. `None` if no line is known.
+    /// Where the function at `start` is declared, as `main.ml:12,4`: the file's name, the line and
+    /// the column of the first row for its first instruction. `None` if no line is known.
     ///
     /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
     pub(crate) fn declared_at(&self, start: u64) -> Option<String> {
@@ -194,14 +184,11 @@ impl<'a> DebugInfo<'a> {
         let unit = self.context.find_dwarf_and_unit(address);
         let unit = unit.skip_all_loads()?;
         let DebugInfoOffset(entry) = entry.to_debug_info_offset(&unit.header)?;
-        let scopes = self
-            .scopes
-            .get_or_init(|| Scopes::of(self.sections.dwarf()));
+        let scopes = self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf()));
         scopes.path(entry, is_rust)
     }
 
     fn source_paths(&self) -> &SourcePaths {
-        self.source_paths
-            .get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
+        self.source_paths.get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
     }
 }

@@ -1,7 +1,7 @@
 //! Files from debuginfod servers, with the cache of debuginfod's other clients.
 //!
-//! Requests `URL/buildid/ID/executable` or `URL/buildid/ID/debuginfo` from a server. The file received is used, and
-//! cached, only if it is an ELF file with that build-id.
+//! Requests `URL/buildid/ID/executable` or `URL/buildid/ID/debuginfo` from a server. The file
+//! received is used, and cached, only if it is an ELF file with that build-id.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -41,7 +41,8 @@ pub struct Debuginfod {
 /// What a download may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownloadLimits {
-    /// A server that sends less than 100 KiB within this time is skipped; `None`: however little it sends.
+    /// A server that sends less than 100 KiB within this time is skipped; `None`: however little it
+    /// sends.
     pub timeout: Option<Duration>,
     /// So long may the download of a file take; `None`: however long.
     pub max_time: Option<Duration>,
@@ -52,11 +53,7 @@ pub struct DownloadLimits {
 impl Default for DownloadLimits {
     /// Those of debuginfod's own client: 90 seconds for each 100 KiB.
     fn default() -> Self {
-        DownloadLimits {
-            timeout: Some(USUAL_TIMEOUT),
-            max_time: None,
-            max_bytes: Image::MAX_BYTES,
-        }
+        DownloadLimits { timeout: Some(USUAL_TIMEOUT), max_time: None, max_bytes: Image::MAX_BYTES }
     }
 }
 
@@ -71,13 +68,10 @@ struct Server {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum DebuginfodError {
     #[error("{variable} is a number of {unit}, found {found:?}")]
-    NotANumber {
-        variable: &'static str,
-        unit: &'static str,
-        found: String,
-    },
+    NotANumber { variable: &'static str, unit: &'static str, found: String },
     #[error(
-        "DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH"
+        "DEBUGINFOD_URLS is set, but there is no home folder for its cache: set \
+         DEBUGINFOD_CACHE_PATH"
     )]
     NoCache,
 }
@@ -100,7 +94,10 @@ enum DownloadError {
     TooSlow(Duration),
     #[error("the file did not arrive within {}, the DEBUGINFOD_MAXTIME", std_duration(*.0))]
     TooLong(Duration),
-    #[error("it sent a file with {}", match .0 { Some(id) => format!("build-id {id}"), None => "no build-id".into() })]
+    #[error(
+        "it sent a file with {}",
+        match .0 { Some(id) => format!("build-id {id}"), None => "no build-id".into() }
+    )]
     WrongBuild(Option<BuildId>),
     #[error("it sent no usable file: {0}")]
     Unusable(SymbolError),
@@ -109,9 +106,9 @@ enum DownloadError {
 }
 
 impl Debuginfod {
-    /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH`, `DEBUGINFOD_TIMEOUT`,
-    /// `DEBUGINFOD_MAXTIME` and `DEBUGINFOD_MAXSIZE`.
-    /// `None` if no server is configured.
+    /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH`,
+    /// `DEBUGINFOD_TIMEOUT`, `DEBUGINFOD_MAXTIME` and `DEBUGINFOD_MAXSIZE`. `None` if no server is
+    /// configured.
     pub(crate) fn from_environment() -> Result<Option<Debuginfod>, DebuginfodError> {
         Debuginfod::configured(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -130,11 +127,7 @@ impl Debuginfod {
             };
             match found.trim().parse::<i64>() {
                 Ok(number) => Ok(Some(u64::try_from(number).unwrap_or(0))),
-                Err(_) => Err(DebuginfodError::NotANumber {
-                    variable,
-                    unit,
-                    found,
-                }),
+                Err(_) => Err(DebuginfodError::NotANumber { variable, unit, found }),
             }
         };
         let time = |seconds| Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero());
@@ -151,7 +144,8 @@ impl Debuginfod {
         Ok(Debuginfod::new(&urls, cache, limits))
     }
 
-    /// Servers at these URLs, separated by spaces; `None` if there is none. Files are stored in the folder `cache`.
+    /// Servers at these URLs, separated by spaces; `None` if there is none. Files are stored in the
+    /// folder `cache`.
     pub fn new(urls: &str, cache: PathBuf, limits: DownloadLimits) -> Option<Debuginfod> {
         // Words such as `ima:enforcing` are settings for the servers behind them.
         let servers: Arc<[Server]> = urls
@@ -174,12 +168,7 @@ impl Debuginfod {
             .timeout_per_read(limits.timeout)
             .build()
             .into();
-        Some(Debuginfod {
-            servers,
-            cache,
-            limits,
-            agent,
-        })
+        Some(Debuginfod { servers, cache, limits, agent })
     }
 
     /// The file of this build, from the cache or from the first server that has it.
@@ -221,7 +210,8 @@ impl Debuginfod {
             }
         }
         if all_lack_it {
-            // An empty file is how the cache remembers that. Without it the servers are asked again.
+            // An empty file is how the cache remembers that. Without it the servers are asked
+            // again.
             let _ = fs::create_dir_all(&folder).and_then(|()| File::create(&path));
         }
         None
@@ -247,10 +237,7 @@ impl Debuginfod {
             404 => return Ok(None),
             status => return Err(DownloadError::Status(status)),
         }
-        let cache = |source| DownloadError::Cache {
-            path: folder.to_owned(),
-            source,
-        };
+        let cache = |source| DownloadError::Cache { path: folder.to_owned(), source };
         let told = response.body().content_length();
         let most = self.limits.max_bytes;
         if told.is_some_and(|length| length > most) {
@@ -328,12 +315,7 @@ struct Progressing<R> {
 
 impl<R: io::Read> Progressing<R> {
     fn new(body: R, timeout: Option<Duration>) -> Progressing<R> {
-        Progressing {
-            body,
-            timeout,
-            since: Instant::now(),
-            left: LEAST_PROGRESS,
-        }
+        Progressing { body, timeout, since: Instant::now(), left: LEAST_PROGRESS }
     }
 }
 
@@ -404,14 +386,9 @@ mod tests {
         let error = configured(&[urls]).unwrap_err();
         assert_eq!(error, DebuginfodError::NoCache);
         assert_eq!(found.limits, DownloadLimits::default());
-        let limits = [
-            ("DEBUGINFOD_TIMEOUT", "7"),
-            ("DEBUGINFOD_MAXTIME", "8"),
-            ("DEBUGINFOD_MAXSIZE", "9"),
-        ];
-        let found = configured(&[&[urls, home][..], &limits].concat())
-            .unwrap()
-            .unwrap();
+        let limits =
+            [("DEBUGINFOD_TIMEOUT", "7"), ("DEBUGINFOD_MAXTIME", "8"), ("DEBUGINFOD_MAXSIZE", "9")];
+        let found = configured(&[&[urls, home][..], &limits].concat()).unwrap().unwrap();
         let expected = DownloadLimits {
             timeout: Some(Duration::from_secs(7)),
             max_time: Some(Duration::from_secs(8)),
@@ -420,13 +397,8 @@ mod tests {
         assert_eq!(found.limits, expected);
         for none in ["0", "-1"] {
             let limits = limits.map(|(name, _)| (name, none));
-            let found = configured(&[&[urls, home][..], &limits].concat())
-                .unwrap()
-                .unwrap();
-            let expected = DownloadLimits {
-                timeout: None,
-                ..DownloadLimits::default()
-            };
+            let found = configured(&[&[urls, home][..], &limits].concat()).unwrap().unwrap();
+            let expected = DownloadLimits { timeout: None, ..DownloadLimits::default() };
             assert_eq!(found.limits, expected, "no limit");
         }
         let wrong = ("DEBUGINFOD_TIMEOUT", "soon");

@@ -8,9 +8,11 @@ use super::ocaml;
 /// exponentially longer.
 const MAX_NAME: usize = 16 * 1024;
 
-/// The source form of a mangled Rust, C++ or OCaml name; `None` if it is not one of them, or too long.
+/// The source form of a mangled Rust, C++ or OCaml name; `None` if it is not one of them, or too
+/// long.
 ///
-/// Rust names lose their hash, OCaml names their stamp. Names that are not mangled, such as C's, give `None`.
+/// Rust names lose their hash, OCaml names their stamp. Names that are not mangled, such as C's,
+/// give `None`.
 ///
 /// ```
 /// use unikprof_client::symbols::demangle;

@@ -39,13 +39,11 @@ pub enum SymbolError {
     },
     /// The file begins as an ELF file but its tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
-    Damaged {
-        path: PathBuf,
-        problem: object::Error,
-    },
+    Damaged { path: PathBuf, problem: object::Error },
     /// The image is not what the guest ran.
     #[error(
-        "{} is not the recorded image: expected build-id {expected}, found {}; name the image that the guest ran, \
+        "{} is not the recorded image: expected build-id {expected}, found {}; name the image that \
+         the guest ran, \
          or use this one anyway with --force-image",
         path.display(), id_or_none(found.as_ref())
     )]
@@ -57,14 +55,11 @@ pub enum SymbolError {
     },
     /// The image is for another processor than the guest's.
     #[error(
-        "{} is for another architecture: expected {expected}, found {found}; name the image that the guest ran",
+        "{} is for another architecture: expected {expected}, found {found}; name the image that \
+         the guest ran",
         path.display()
     )]
-    WrongArchitecture {
-        path: PathBuf,
-        expected: Architecture,
-        found: String,
-    },
+    WrongArchitecture { path: PathBuf, expected: Architecture, found: String },
     /// A symbol list without a single function.
     #[error(
         "{} contains no functions: expected lines such as `0000000000101000 T main` or \
@@ -98,7 +93,8 @@ pub enum SymbolWarning {
     },
     /// The file at the recorded path differs from the recorded file.
     #[error(
-        "{} on this host is not the recorded file: expected build-id {expected}, found {}; name the recorded one \
+        "{} on this host is not the recorded file: expected build-id {expected}, found {}; name \
+         the recorded one \
          with --image", path.display(), id_or_none(found.as_ref())
     )]
     LocalFileDiffers {
@@ -109,18 +105,16 @@ pub enum SymbolWarning {
     },
     /// Used although its build-id differs, because of `--force-image`.
     #[error(
-        "{} is used because of --force-image: the recording has build-id {expected}, the image {}; names may be \
+        "{} is used because of --force-image: the recording has build-id {expected}, the image {}; \
+         names may be \
          wrong",
         path.display(), id_or_none(found.as_ref())
     )]
-    Forced {
-        path: PathBuf,
-        expected: BuildId,
-        found: Option<BuildId>,
-    },
+    Forced { path: PathBuf, expected: BuildId, found: Option<BuildId> },
     /// The image cannot be verified.
     #[error(
-        "{} could not be verified: the recording has no build-id for it; link the guest with --build-id", path.display()
+        "{} could not be verified: the recording has no build-id for it; link the guest with \
+         --build-id", path.display()
     )]
     NotVerified { path: PathBuf },
     /// The image belongs to no mapping.
@@ -128,13 +122,15 @@ pub enum SymbolWarning {
     NotUsed { path: PathBuf },
     /// Names from the symbol table only.
     #[error(
-        "{} has no debug information: source lines and inlined functions are not shown; build it with -g (Rust: \
+        "{} has no debug information: source lines and inlined functions are not shown; build it \
+         with -g (Rust: \
          debug = \"line-tables-only\")", path.display()
     )]
     NoDebugInfo { path: PathBuf },
     /// No names at all.
     #[error(
-        "{} is stripped: it has neither symbols nor debug information; name the unstripped image, or a symbol list \
+        "{} is stripped: it has neither symbols nor debug information; name the unstripped image, \
+         or a symbol list \
          with --symbols", path.display()
     )]
     Stripped { path: PathBuf },
@@ -150,13 +146,10 @@ pub enum SymbolWarning {
     },
     /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
-    ServerFailed {
-        url: String,
-        build_id: BuildId,
-        problem: String,
-    },
+    ServerFailed { url: String, build_id: BuildId, problem: String },
     /// A separate debug file does not belong to the image.
-    #[error("{} is not the debug file of {} and was ignored", debug_file.display(), image.display())]
+    #[error("{} is not the debug file of {} and was \
+             ignored", debug_file.display(), image.display())]
     DebugFileDiffers { debug_file: PathBuf, image: PathBuf },
 }
 
@@ -181,29 +174,15 @@ impl SymbolWarning {
         for known in all.iter_mut() {
             match (known, &new) {
                 (
-                    SymbolWarning::NoImage {
-                        mapping,
-                        build_id,
-                        addresses,
-                    },
-                    SymbolWarning::NoImage {
-                        mapping: other,
-                        build_id: other_id,
-                        addresses: more,
-                    },
+                    SymbolWarning::NoImage { mapping, build_id, addresses },
+                    SymbolWarning::NoImage { mapping: other, build_id: other_id, addresses: more },
                 ) if mapping == other && build_id == other_id => {
                     *addresses += more;
                     return;
                 }
                 (
-                    SymbolWarning::DamagedDebugInfo {
-                        path, addresses, ..
-                    },
-                    SymbolWarning::DamagedDebugInfo {
-                        path: other,
-                        addresses: more,
-                        ..
-                    },
+                    SymbolWarning::DamagedDebugInfo { path, addresses, .. },
+                    SymbolWarning::DamagedDebugInfo { path: other, addresses: more, .. },
                 ) if path == other => {
                     *addresses += more;
                     return;
@@ -231,11 +210,7 @@ fn hex_bytes(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "an empty file".to_owned();
     }
-    bytes
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -246,11 +221,8 @@ mod tests {
     #[test]
     fn no_image_of_the_kernels_own_code_is_asked_for() {
         for (mapping, is_missing) in [("linux-vdso.so.1", false), ("guest.elf", true)] {
-            let warning = SymbolWarning::NoImage {
-                mapping: mapping.into(),
-                build_id: None,
-                addresses: 1,
-            };
+            let warning =
+                SymbolWarning::NoImage { mapping: mapping.into(), build_id: None, addresses: 1 };
             assert_eq!(warning.is_image_missing(), is_missing);
             assert_eq!(warning.to_string().contains("--image"), is_missing);
         }

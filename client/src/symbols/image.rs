@@ -48,19 +48,11 @@ impl Image {
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Image, SymbolError> {
         if !bytes.starts_with(&object::elf::ELFMAG) {
             let found = bytes.iter().take(4).copied().collect();
-            return Err(SymbolError::NotElf {
-                path: path.to_owned(),
-                found,
-            });
+            return Err(SymbolError::NotElf { path: path.to_owned(), found });
         }
-        let damaged = |problem| SymbolError::Damaged {
-            path: path.to_owned(),
-            problem,
-        };
+        let damaged = |problem| SymbolError::Damaged { path: path.to_owned(), problem };
         let file = object::File::parse(bytes.as_slice()).map_err(damaged)?;
-        let build_id = build_id(&file)
-            .map_err(damaged)?
-            .and_then(|id| BuildId::new(id).ok());
+        let build_id = build_id(&file).map_err(damaged)?.and_then(|id| BuildId::new(id).ok());
         let segments = file
             .segments()
             .map(|s| {
@@ -100,12 +92,13 @@ impl Image {
         self.position_independent
     }
 
-    /// The link address of the code that ran at `address`; `None` if the mapping does not contain it or the image
-    /// has no such bytes.
+    /// The link address of the code that ran at `address`; `None` if the mapping does not contain
+    /// it or the image has no such bytes.
     ///
-    /// A program with fixed addresses keeps them. Otherwise the file offset decides. If the offset is in no
-    /// segment, the mapping is assumed to begin with the first segment; for a separate debug file, whose executable
-    /// segment holds no bytes, in that segment's first page, since mappings contain code.
+    /// A program with fixed addresses keeps them. Otherwise the file offset decides. If the offset
+    /// is in no segment, the mapping is assumed to begin with the first segment; for a separate
+    /// debug file, whose executable segment holds no bytes, in that segment's first page, since
+    /// mappings contain code.
     pub fn link_address(&self, mapping: &Mapping, address: u64) -> Option<u64> {
         let offset = mapping.offset_of(address);
         if !self.position_independent {
@@ -113,9 +106,7 @@ impl Image {
         }
         let offset = offset?;
         let in_segment = self.segments.iter().find_map(|s| {
-            let within = offset
-                .checked_sub(s.file_offset)
-                .filter(|at| *at < s.file_size)?;
+            let within = offset.checked_sub(s.file_offset).filter(|at| *at < s.file_size)?;
             s.address.checked_add(within)
         });
         in_segment.or_else(|| {
@@ -131,15 +122,14 @@ impl Image {
         })
     }
 
-    /// The inverse of [`link_address`](Self::link_address): where a mapping has the code that was linked at an address.
+    /// The inverse of [`link_address`](Self::link_address): where a mapping has the code that was
+    /// linked at an address.
     pub(crate) fn guest_address(&self, mapping: &Mapping, linked: u64) -> Option<u64> {
         let place = |segment: &Segment| {
             let within = linked.checked_sub(segment.address)?;
             let within = (within < segment.file_size).then_some(within)?;
             let offset = segment.file_offset.checked_add(within)?;
-            mapping
-                .start
-                .checked_add(offset.checked_sub(mapping.file_offset)?)
+            mapping.start.checked_add(offset.checked_sub(mapping.file_offset)?)
         };
         let lowest = || {
             let lowest = self.segments.iter().map(|segment| segment.address).min()?;
@@ -178,8 +168,8 @@ impl Image {
     }
 }
 
-/// The first build-id among a file's notes. Sections whose alignment is neither 4 nor 8 have no readable notes and are
-/// passed over: Unikraft's `.note.Xen` on aarch64 is aligned to 16.
+/// The first build-id among a file's notes. Sections whose alignment is neither 4 nor 8 have no
+/// readable notes and are passed over: Unikraft's `.note.Xen` on aarch64 is aligned to 16.
 fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
     let has_notes = |section: &object::Section<'_, '_>| section.kind() == SectionKind::Note;
     if !file.sections().any(|section| has_notes(&section)) {
@@ -204,36 +194,23 @@ fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
 /// Reads a whole file, which must be a regular one: a recorded path may name a device that never
 /// ends.
 pub(crate) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
-    let read = |source| SymbolError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let read = |source| SymbolError::Read { path: path.to_owned(), source };
     // Asked before opening as well: opening a pipe waits for its writer.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
-        return Err(SymbolError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(SymbolError::NotAFile { path: path.to_owned() });
     }
     let file = File::open(path).map_err(read)?;
     let metadata = file.metadata().map_err(read)?;
     if !metadata.is_file() {
-        return Err(SymbolError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(SymbolError::NotAFile { path: path.to_owned() });
     }
-    let too_large = |found| SymbolError::TooLarge {
-        path: path.to_owned(),
-        found,
-        limit,
-    };
+    let too_large = |found| SymbolError::TooLarge { path: path.to_owned(), found, limit };
     if metadata.len() > limit {
         return Err(too_large(metadata.len()));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
     // Files in /proc say they are empty, and a file may grow meanwhile.
-    file.take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(read)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(read)?;
     if bytes.len() as u64 > limit {
         return Err(too_large(bytes.len() as u64));
     }
@@ -264,12 +241,7 @@ mod tests {
             position_independent,
             architecture: object::Architecture::X86_64,
             segments: vec![
-                Segment {
-                    file_offset: 0,
-                    file_size: 0x1000,
-                    address: 0,
-                    executable: false,
-                },
+                Segment { file_offset: 0, file_size: 0x1000, address: 0, executable: false },
                 Segment {
                     file_offset: 0x1000,
                     file_size: 0x800,
@@ -293,20 +265,12 @@ mod tests {
     }
 
     fn mapping(file_offset: u64) -> Mapping {
-        Mapping {
-            start: 0x7f00_0000,
-            end: 0x7f00_2000,
-            file_offset,
-            ..Mapping::default()
-        }
+        Mapping { start: 0x7f00_0000, end: 0x7f00_2000, file_offset, ..Mapping::default() }
     }
 
     #[test]
     fn an_offset_outside_the_file_falls_back_to_the_first_segment() {
-        assert_eq!(
-            image(true).link_address(&mapping(0x9000), 0x7f00_0010),
-            Some(0x10)
-        );
+        assert_eq!(image(true).link_address(&mapping(0x9000), 0x7f00_0010), Some(0x10));
     }
 
     #[test]
@@ -314,25 +278,16 @@ mod tests {
         let mut debug = image(true);
         debug.segments[1].file_size = 0;
         debug.segments[1].address = 0x3040;
-        assert_eq!(
-            debug.link_address(&mapping(0x1000), 0x7f00_0050),
-            Some(0x3050)
-        );
+        assert_eq!(debug.link_address(&mapping(0x1000), 0x7f00_0050), Some(0x3050));
         // A loader tells where the segment begins, and not its page.
-        let segment = Mapping {
-            start: 0x7f00_0040,
-            ..mapping(0x1040)
-        };
+        let segment = Mapping { start: 0x7f00_0040, ..mapping(0x1040) };
         assert_eq!(debug.link_address(&segment, 0x7f00_0050), Some(0x3050));
     }
 
     #[test]
     fn what_is_no_elf_file_says_what_it_is() {
-        let parse = |bytes: &[u8]| {
-            Image::parse(Path::new("x"), bytes.to_vec())
-                .unwrap_err()
-                .to_string()
-        };
+        let parse =
+            |bytes: &[u8]| Image::parse(Path::new("x"), bytes.to_vec()).unwrap_err().to_string();
         assert!(parse(b"#!/bin/sh\n").contains("found 23 21 2f 62"));
         assert!(parse(b"").contains("found an empty file"));
         assert!(parse(b"\x7fELF").contains("damaged ELF file"));
@@ -342,10 +297,7 @@ mod tests {
     fn devices_and_directories_are_not_read() {
         for path in ["/dev/zero", "/"] {
             let error = Image::open(Path::new(path)).unwrap_err();
-            assert!(
-                matches!(error, SymbolError::NotAFile { .. }),
-                "{path}: {error}"
-            );
+            assert!(matches!(error, SymbolError::NotAFile { .. }), "{path}: {error}");
         }
     }
 }

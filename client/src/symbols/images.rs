@@ -14,11 +14,12 @@ use crate::profile::{Architecture, BuildId, Mapping};
 pub struct ImageOptions {
     /// Folders searched for separate debug files, such as `/usr/lib/debug`.
     pub debug_dirs: Vec<PathBuf>,
-    /// Whether to open the file at the path that a mapping names; it is used only if it has the recording's
-    /// build-id.
+    /// Whether to open the file at the path that a mapping names; it is used only if it has the
+    /// recording's build-id.
     pub open_recorded_paths: bool,
-    /// Folders with files by build-id: `.build-id/ab/cdef.debug` and `.build-id/ab/cdef` as in `/usr/lib/debug`, files
-    /// that are called `abcdef` or `abcdef.debug`, or a cache of debuginfod.
+    /// Folders with files by build-id: `.build-id/ab/cdef.debug` and `.build-id/ab/cdef` as in
+    /// `/usr/lib/debug`, files that are called `abcdef` or `abcdef.debug`, or a cache of
+    /// debuginfod.
     pub symbol_folders: Vec<PathBuf>,
     /// Servers to query if no file on this machine has the build-id.
     #[cfg(feature = "debuginfod")]
@@ -57,10 +58,7 @@ pub struct Images {
 impl Images {
     /// Nothing named yet.
     pub fn new(options: ImageOptions) -> Images {
-        Images {
-            options,
-            ..Images::default()
-        }
+        Images { options, ..Images::default() }
     }
 
     /// Adds the guest's program or one of its libraries.
@@ -115,9 +113,7 @@ impl Images {
             let program = groups.first().filter(|g| g.image.is_none()).map(|_| 0);
             let Some(found) = by_name.or(program) else {
                 if !mappings.is_empty() {
-                    warnings.push(SymbolWarning::NotUsed {
-                        path: image.path().to_owned(),
-                    });
+                    warnings.push(SymbolWarning::NotUsed { path: image.path().to_owned() });
                 }
                 continue;
             };
@@ -199,11 +195,7 @@ impl<'a> Group<'a> {
 
     /// How a user would call the file.
     pub(crate) fn name(&self) -> &str {
-        if self.path.is_empty() {
-            "the guest's program"
-        } else {
-            self.path
-        }
+        if self.path.is_empty() { "the guest's program" } else { self.path }
     }
 
     pub(super) fn build_id(&self) -> Option<&BuildId> {
@@ -221,16 +213,12 @@ fn accept(
     let found = image.build_id().cloned();
     match (expected, force) {
         (None, _) => Ok(SymbolWarning::NotVerified { path }),
-        (Some(expected), Force::Yes) => Ok(SymbolWarning::Forced {
-            path,
-            expected: expected.clone(),
-            found,
-        }),
-        (Some(expected), Force::No) => Err(SymbolError::WrongBuildId {
-            path,
-            expected: expected.clone(),
-            found,
-        }),
+        (Some(expected), Force::Yes) => {
+            Ok(SymbolWarning::Forced { path, expected: expected.clone(), found })
+        }
+        (Some(expected), Force::No) => {
+            Err(SymbolError::WrongBuildId { path, expected: expected.clone(), found })
+        }
     }
 }
 

@@ -57,21 +57,18 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
     })
 }
 
-/// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not what asked for it.
+/// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not
+/// what asked for it.
 fn is_allocator(function: &Function) -> bool {
     function.kind == FunctionKind::Agent
         || memory_work(function) == Some(MemoryWork::Allocation)
-        || MEMPROF
-            .as_ref()
-            .is_some_and(|names| names.is_match(&function.name))
-        || function
-            .name
-            .trim_start_matches('<')
-            .starts_with("alloc::raw_vec::")
+        || MEMPROF.as_ref().is_some_and(|names| names.is_match(&function.name))
+        || function.name.trim_start_matches('<').starts_with("alloc::raw_vec::")
 }
 
-/// How many of an allocation's functions, the innermost first, are not what asked for it: the allocator's and the agent's,
-/// and a single one that the agent calls, such as a shim by the compiler.
+/// How many of an allocation's functions, the innermost first, are not what asked for it: the
+/// allocator's and the agent's, and a single one that the agent calls, such as a shim by the
+/// compiler.
 pub(crate) fn allocator_depth<'f>(functions: impl Iterator<Item = &'f Function>) -> usize {
     let mut depth = 0;
     for (at, function) in functions.enumerate() {

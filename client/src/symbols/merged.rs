@@ -1,5 +1,5 @@
-//! Profiles of several guests as one. Code is the same if it has the same names, files and lines, so that guests may be of
-//! different builds and lie at different addresses.
+//! Profiles of several guests as one. Code is the same if it has the same names, files and lines,
+//! so that guests may be of different builds and lie at different addresses.
 
 use std::collections::HashMap;
 
@@ -44,12 +44,7 @@ impl GuestMerger {
         let functions: Vec<FunctionId> = guest
             .functions()
             .iter()
-            .map(|function| {
-                self.names.intern(Function {
-                    image: None,
-                    ..function.clone()
-                })
-            })
+            .map(|function| self.names.intern(Function { image: None, ..function.clone() }))
             .collect();
         let frames: Vec<Frame> = profile
             .frame_ids()
@@ -70,8 +65,7 @@ impl GuestMerger {
         }
         let mut own: HashMap<FunctionId, u64> = HashMap::new();
         for sample in profile.samples() {
-            self.builder
-                .count(number, nodes[sample.node.index()], sample.count);
+            self.builder.count(number, nodes[sample.node.index()], sample.count);
             let innermost = profile.stack(sample.node).next();
             if let Some(symbol) = innermost.and_then(|frame| guest.frame(frame).first()) {
                 let count = own.entry(functions[symbol.function.index()]).or_default();
@@ -137,10 +131,7 @@ impl GuestMerger {
     pub(crate) fn finish(mut self) -> (Profile, MergedNames) {
         self.info.guest_name = format!("{} guests", self.info.guests.len());
         self.builder.set_recording(self.info);
-        let names = MergedNames {
-            names: self.names,
-            symbols: self.symbols,
-        };
+        let names = MergedNames { names: self.names, symbols: self.symbols };
         (self.builder.finish(), names)
     }
 }
@@ -155,8 +146,7 @@ impl MergedNames {
             }
             self.names.assign(id, begin);
         }
-        self.names
-            .finish(profile, vec![None; profile.frames().len()])
+        self.names.finish(profile, vec![None; profile.frames().len()])
     }
 }
 
@@ -184,14 +174,9 @@ mod tests {
     /// One build's address is another function in the other.
     #[test]
     fn builds_meet_by_names_and_not_by_addresses() {
-        let (old, of_old) = guest(
-            "1000 10 T work\n2000 10 T main\n",
-            &[(&[0x1000, 0x2000], 3)],
-        );
-        let (new, of_new) = guest(
-            "1000 10 T main\n2000 10 T work\n",
-            &[(&[0x2008, 0x1000], 4), (&[0x1000], 1)],
-        );
+        let (old, of_old) = guest("1000 10 T work\n2000 10 T main\n", &[(&[0x1000, 0x2000], 3)]);
+        let (new, of_new) =
+            guest("1000 10 T main\n2000 10 T work\n", &[(&[0x2008, 0x1000], 4), (&[0x1000], 1)]);
         let mut merger = GuestMerger::default();
         for (name, profile, symbolizer) in [("a", &old, of_old), ("b", &new, of_new)] {
             let symbolized = symbolizer.resolve(profile).unwrap();
@@ -211,11 +196,7 @@ mod tests {
             .collect();
         assert_eq!(
             stacks,
-            [
-                (1, vec!["main"], 1),
-                (0, vec!["work", "main"], 3),
-                (1, vec!["work", "main"], 4)
-            ]
+            [(1, vec!["main"], 1), (0, vec!["work", "main"], 3), (1, vec!["work", "main"], 4)]
         );
         assert_eq!(profile.recording().guests, ["a", "b"]);
     }

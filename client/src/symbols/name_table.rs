@@ -83,14 +83,10 @@ impl<'a> NameTable<'a> {
 
     fn entry(&self, address: u64) -> Option<&Entry<'a>> {
         let after = self.entries.partition_point(|e| e.start <= address);
-        self.entries[..after]
-            .iter()
-            .rev()
-            .take(Self::MAX_NESTED)
-            .find(|e| match e.size {
-                0 => address < e.limit,
-                size => address - e.start < size,
-            })
+        self.entries[..after].iter().rev().take(Self::MAX_NESTED).find(|e| match e.size {
+            0 => address < e.limit,
+            size => address - e.start < size,
+        })
     }
 
     /// The lowest and the highest start.
@@ -117,9 +113,7 @@ fn entries_of<'a, 'file>(
                 _ => return None,
             };
             let section = symbol.section_index()?;
-            let at = code
-                .binary_search_by_key(&section.0, |(index, _)| index.0)
-                .ok()?;
+            let at = code.binary_search_by_key(&section.0, |(index, _)| index.0).ok()?;
             let name = String::from_utf8_lossy(symbol.name_bytes().ok()?);
             // Mapping symbols ($x) and the assembler's labels name no function.
             if name.is_empty() || name.starts_with('$') || name.starts_with(".L") {
@@ -138,7 +132,8 @@ fn entries_of<'a, 'file>(
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
 pub(crate) fn is_code(section: &object::Section<'_, '_>) -> bool {
-    matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(SHF_EXECINSTR))
+    let SectionFlags::Elf { sh_flags, .. } = section.flags() else { return false };
+    sh_flags.contains(SHF_EXECINSTR)
 }
 
 #[cfg(test)]
@@ -146,13 +141,7 @@ mod tests {
     use super::*;
 
     fn entry(start: u64, size: u64, name: &str) -> Entry<'_> {
-        Entry {
-            start,
-            size,
-            limit: 0x1000,
-            rank: 0,
-            name: name.into(),
-        }
+        Entry { start, size, limit: 0x1000, rank: 0, name: name.into() }
     }
 
     #[test]
@@ -180,18 +169,12 @@ mod tests {
     #[test]
     fn behind_a_nested_function_the_outer_one_goes_on() {
         let table = NameTable::new(vec![entry(0x10, 0x20, "outer"), entry(0x18, 4, "inner")]);
-        assert_eq!(
-            (table.find(0x19), table.find(0x1c)),
-            (Some("inner"), Some("outer"))
-        );
+        assert_eq!((table.find(0x19), table.find(0x1c)), (Some("inner"), Some("outer")));
     }
 
     #[test]
     fn of_two_names_the_global_one_is_kept_whatever_the_order() {
-        let local = Entry {
-            rank: 1,
-            ..entry(0x10, 4, "aaa")
-        };
+        let local = Entry { rank: 1, ..entry(0x10, 4, "aaa") };
         let global = entry(0x10, 4, "zzz");
         for entries in [vec![local.clone(), global.clone()], vec![global, local]] {
             assert_eq!(NameTable::new(entries).find(0x10), Some("zzz"));
@@ -200,10 +183,7 @@ mod tests {
 
     #[test]
     fn hostile_sizes_do_not_overflow() {
-        let table = NameTable::new(vec![
-            entry(u64::MAX, u64::MAX, "f"),
-            entry(1, u64::MAX, "g"),
-        ]);
+        let table = NameTable::new(vec![entry(u64::MAX, u64::MAX, "f"), entry(1, u64::MAX, "g")]);
         assert_eq!(table.find(u64::MAX), Some("f"));
         assert_eq!(table.find(0), None);
     }

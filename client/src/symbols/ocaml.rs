@@ -1,21 +1,22 @@
 //! OCaml's names as their programmers wrote them.
 //!
-//! ocamlopt writes `caml`, the modules, the function and a stamp: `camlLwt__return_1319` up to OCaml 5.0,
-//! `camlLwt.return_1319` in 5.1 and 5.2, `camlLwt$return_1319` from 5.3 on (ocaml/ocaml#11430, #13050).
-//! Characters that assemblers do not take are `$` or, from 5.3 on, `$$` and two hexadecimal digits.
+//! ocamlopt writes `caml`, the modules, the function and a stamp: `camlLwt__return_1319` up to
+//! OCaml 5.0, `camlLwt.return_1319` in 5.1 and 5.2, `camlLwt$return_1319` from 5.3 on
+//! (ocaml/ocaml#11430, #13050). Characters that assemblers do not take are `$` or, from 5.3 on,
+//! `$$` and two hexadecimal digits.
 
 /// The source form of a name that ocamlopt wrote, or `None` where it is none.
 ///
-/// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`, or if that is not
-/// known, its stamp.
+/// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`,
+/// or if that is not known, its stamp.
 pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
     let body = raw.strip_prefix("caml")?;
     // The runtime's own functions are C: caml_alloc, caml_call_gc.
     if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
         return None;
     }
-    // An identifier may hold two underscores, too: the modules end with the last part that is written as
-    // one, and dune's `Dune__exe__Main` has a part that is not.
+    // An identifier may hold two underscores, too: the modules end with the last part that is
+    // written as one, and dune's `Dune__exe__Main` has a part that is not.
     let (mut modules, mut rest) = (Vec::new(), "");
     let (mut parts, mut left) = (Vec::new(), body);
     while !left.is_empty() {
@@ -71,8 +72,8 @@ fn split(text: &str) -> (&str, &str) {
 
 /// The character that an escape at the start of `text` stands for, and the escape's length.
 ///
-/// No identifier begins with a digit, and every character that is escaped has a code that does: `$` in
-/// front of anything else is a separator.
+/// No identifier begins with a digit, and every character that is escaped has a code that does: `$`
+/// in front of anything else is a separator.
 fn escape(text: &str) -> Option<(char, usize)> {
     let prefix = if text.starts_with("$$") { 2 } else { 1 };
     let digits = text.get(prefix..prefix + 2)?;
@@ -121,11 +122,7 @@ fn without_number(text: &str) -> (&str, bool) {
 /// What tells anonymous functions of one module apart: ` 385` of `fun_385`.
 fn stamp_of(rest: &str, identifier: &str) -> String {
     let stamp = rest[identifier.len()..].trim_matches('_');
-    if stamp.is_empty() {
-        String::new()
-    } else {
-        format!(" {}", stamp.trim_end_matches("_code"))
-    }
+    if stamp.is_empty() { String::new() } else { format!(" {}", stamp.trim_end_matches("_code")) }
 }
 
 /// Where an anonymous function of OCaml 5 stands: `main.ml:12,4--20` of `fun[main.ml:12,4--20]`.
@@ -144,8 +141,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Names as compilers wrote them: 4.13's from programs compiled with it, the later ones from OCaml's own
-    /// descriptions of its schemes.
+    /// Names as compilers wrote them: 4.13's from programs compiled with it, the later ones from
+    /// OCaml's own descriptions of its schemes.
     const NAMES: &[(&str, &str)] = &[
         // 4.13
         ("camlLwt__return_1319", "Lwt.return"),
@@ -165,27 +162,15 @@ mod tests {
         ("camlA_thing__entry", "A_thing.(entry)"),
         ("camlA_thing__entry_12", "A_thing.entry"),
         ("camlA_thing__code_begin", "A_thing.(code_begin)"),
-        (
-            "camlCamlinternalFormatBasics__erase_rel_142",
-            "CamlinternalFormatBasics.erase_rel",
-        ),
+        ("camlCamlinternalFormatBasics__erase_rel_142", "CamlinternalFormatBasics.erase_rel"),
         // flambda2
         ("camlA_thing__walk_0_3_code", "A_thing.walk"),
         // 5.1, 5.2
         ("camlStdlib__List.map_487", "Stdlib.List.map"),
-        (
-            "camlModule.Submodule.identifier_12",
-            "Module.Submodule.identifier",
-        ),
-        (
-            "camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567",
-            "Main.(fun main.ml:12,4--20)",
-        ),
+        ("camlModule.Submodule.identifier_12", "Module.Submodule.identifier"),
+        ("camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567", "Main.(fun main.ml:12,4--20)"),
         // 5.3
-        (
-            "camlModule$Submodule$identifier_12",
-            "Module.Submodule.identifier",
-        ),
+        ("camlModule$Submodule$identifier_12", "Module.Submodule.identifier"),
         ("camlStdlib__List$map_487", "Stdlib.List.map"),
         ("camlA_thing$$$3e$$3e$$3d_84", "A_thing.(>>=)"),
         ("camlA_thing$be_12", "A_thing.be"),

@@ -1,8 +1,8 @@
 //! A function's scope, from the DWARF entries that enclose its declaration.
 //!
-//! Compilers emit no mangled name for functions that exist only as inlined copies and are not visible in other
-//! files: templates with local arguments, lambdas, static functions. Their DWARF entries are still inside those of
-//! their namespaces, classes and functions.
+//! Compilers emit no mangled name for functions that exist only as inlined copies and are not
+//! visible in other files: templates with local arguments, lambdas, static functions. Their DWARF
+//! entries are still inside those of their namespaces, classes and functions.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -16,7 +16,8 @@ use gimli::{
 use super::debug_info::Reader;
 use super::demangle::without_generics;
 
-/// More scopes around a function, and more references from an entry to its declaration, than any program has.
+/// More scopes around a function, and more references from an entry to its declaration, than any
+/// program has.
 const MAX_SCOPES: usize = 64;
 const MAX_REFERENCES: usize = 16;
 
@@ -32,7 +33,8 @@ pub(super) struct Scopes<'a> {
     paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
 }
 
-/// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in rising order.
+/// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in
+/// rising order.
 struct ScopedUnit<'a> {
     unit: Unit<Reader<'a>>,
     parents: Vec<(usize, usize)>,
@@ -51,16 +53,12 @@ impl<'a> Scopes<'a> {
         while let Ok(Some(header)) = headers.next() {
             units.push((header, OnceCell::new()));
         }
-        Scopes {
-            dwarf,
-            units,
-            paths: RefCell::default(),
-        }
+        Scopes { dwarf, units, paths: RefCell::default() }
     }
 
-    /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes, as in
-    /// `shop::detail::sorted(…)::{lambda}`; Rust's have no generic arguments. `None` if it lies in no scope, or the entries
-    /// are damaged.
+    /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes,
+    /// as in `shop::detail::sorted(…)::{lambda}`; Rust's have no generic arguments. `None` if it
+    /// lies in no scope, or the entries are damaged.
     pub(super) fn path(&self, entry: usize, is_rust: bool) -> Option<Rc<str>> {
         if let Some(known) = self.paths.borrow().get(&entry) {
             return known.clone();
@@ -136,9 +134,7 @@ impl<'a> Scopes<'a> {
 
     /// The unit that holds an entry, and the unit's offset.
     fn unit(&self, entry: usize) -> Option<(usize, &ScopedUnit<'a>)> {
-        let after = self
-            .units
-            .partition_point(|(header, _)| header.offset().0 <= entry);
+        let after = self.units.partition_point(|(header, _)| header.offset().0 <= entry);
         let (header, scoped) = self.units.get(after.checked_sub(1)?)?;
         let scoped = scoped.get_or_init(|| ScopedUnit::read(&self.dwarf, *header));
         Some((header.offset().0, scoped.as_ref()?))

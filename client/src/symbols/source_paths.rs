@@ -1,10 +1,10 @@
 //! A Rust function's module path, from its source file.
 //!
-//! A build with only line tables keeps each inlined function's bare name, such as `find_match`. Every compilation
-//! unit still names its crate and that crate's root file
-//! (`…/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e…-cgu.0`), and a module is a file below it: `find_match` in
-//! `…/miniz_oxide-0.9.1/src/deflate/core.rs` is in `miniz_oxide::deflate::core`. Paths do not give a method's type
-//! or the modules written inside a file.
+//! A build with only line tables keeps each inlined function's bare name, such as `find_match`.
+//! Every compilation unit still names its crate and that crate's root file
+//! (`…/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e…-cgu.0`), and a module is a file below it:
+//! `find_match` in `…/miniz_oxide-0.9.1/src/deflate/core.rs` is in `miniz_oxide::deflate::core`.
+//! Paths do not give a method's type or the modules written inside a file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -68,10 +68,7 @@ impl SourcePaths {
         if !is_identifier(name) {
             return;
         }
-        let found = Crate {
-            name: name.to_owned(),
-            root: root.to_owned(),
-        };
+        let found = Crate { name: name.to_owned(), root: root.to_owned() };
         let rank = |c: &Crate| (c.root != "lib.rs", c.root.clone(), c.name.clone());
         self.crates
             .entry(folder.to_owned())
@@ -90,9 +87,7 @@ impl SourcePaths {
             return known.clone();
         }
         let found = self.find(&without_dots(file)).map(Rc::from);
-        self.known
-            .borrow_mut()
-            .insert(file.to_owned(), found.clone());
+        self.known.borrow_mut().insert(file.to_owned(), found.clone());
         found
     }
 
@@ -136,10 +131,7 @@ fn module(name: &str, below: &str) -> Option<String> {
     let mut path = name.to_owned();
     let stem = below.strip_suffix(".rs")?;
     let stem = stem.strip_suffix("/mod").unwrap_or(stem);
-    for part in stem
-        .split('/')
-        .filter(|part| !matches!(*part, "lib" | "mod"))
-    {
+    for part in stem.split('/').filter(|part| !matches!(*part, "lib" | "mod")) {
         if !is_identifier(part) {
             return None;
         }
@@ -177,17 +169,11 @@ mod tests {
     fn paths() -> SourcePaths {
         let mut paths = SourcePaths::default();
         for (name, folder) in [
-            (
-                "/r/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e-cgu.0",
-                "/r",
-            ),
+            ("/r/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e-cgu.0", "/r"),
             ("guests/demo/src/main.rs/@/demo.22-cgu.0", "/ws"),
             ("guests/demo/src/lib.rs/@/demo_service.11-cgu.0", "/ws"),
             ("agent/examples/hosted.rs/@/hosted.33-cgu.1", "/ws/./"),
-            (
-                "/rustc/aa/library/core/src/lib.rs/@/core.44-cgu.0",
-                "/rustc/aa",
-            ),
+            ("/rustc/aa/library/core/src/lib.rs/@/core.44-cgu.0", "/rustc/aa"),
             ("src/main.c", "/ws"),
             ("x/src/lib.rs/@/not a name", "/ws"),
         ] {
@@ -200,14 +186,8 @@ mod tests {
     fn a_file_below_a_crates_root_is_a_module_of_it() {
         let paths = paths();
         for (file, module) in [
-            (
-                "/r/miniz_oxide-0.9.1/src/deflate/core.rs",
-                "miniz_oxide::deflate::core",
-            ),
-            (
-                "/r/miniz_oxide-0.9.1/src/deflate/mod.rs",
-                "miniz_oxide::deflate",
-            ),
+            ("/r/miniz_oxide-0.9.1/src/deflate/core.rs", "miniz_oxide::deflate::core"),
+            ("/r/miniz_oxide-0.9.1/src/deflate/mod.rs", "miniz_oxide::deflate"),
             ("/r/miniz_oxide-0.9.1/src/lib.rs", "miniz_oxide"),
             ("/ws/guests/demo/src/store.rs", "demo_service::store"),
             ("/ws/guests/../guests/demo/src/./lib.rs", "demo_service"),
@@ -230,10 +210,7 @@ mod tests {
                 "/rustc/aa/library/core/src/../../stdarch/crates/core_arch/src/x86/sse2.rs",
                 "core_arch::x86::sse2",
             ),
-            (
-                "/home/x/.rustup/lib/rustlib/src/rust/library/alloc/src/vec/mod.rs",
-                "alloc::vec",
-            ),
+            ("/home/x/.rustup/lib/rustlib/src/rust/library/alloc/src/vec/mod.rs", "alloc::vec"),
         ] {
             assert_eq!(paths.module_of(file).as_deref(), Some(module), "{file}");
         }

@@ -43,14 +43,9 @@ impl SymbolFile {
         if entries.is_empty() {
             let found = first_other
                 .map_or_else(|| "no line of code".to_owned(), |line| format!("{line:?}"));
-            return Err(SymbolError::NoFunctions {
-                path: path.to_owned(),
-                found,
-            });
+            return Err(SymbolError::NoFunctions { path: path.to_owned(), found });
         }
-        Ok(SymbolFile {
-            table: NameTable::new(entries),
-        })
+        Ok(SymbolFile { table: NameTable::new(entries) })
     }
 
     /// The function at an address of the linked program.
@@ -60,9 +55,7 @@ impl SymbolFile {
 
     /// Whether the address lies between the first and the last function.
     pub(super) fn spans(&self, address: u64) -> bool {
-        self.table
-            .span()
-            .is_some_and(|(first, last)| (first..=last).contains(&address))
+        self.table.span().is_some_and(|(first, last)| (first..=last).contains(&address))
     }
 }
 
@@ -86,10 +79,7 @@ fn symbol_of(line: &str) -> Line {
         let mut size = 0;
         if kind_and_name.0.len() > 1 {
             size = u64::from_str_radix(kind_and_name.0, 16).ok()?;
-            kind_and_name = kind_and_name
-                .1
-                .trim_start()
-                .split_once(char::is_whitespace)?;
+            kind_and_name = kind_and_name.1.trim_start().split_once(char::is_whitespace)?;
         }
         let (kind, name) = kind_and_name;
         let mut letters = kind.chars();
@@ -134,10 +124,7 @@ mod tests {
         assert_eq!(file.find(0x101000), Some("main"));
         assert_eq!(file.find(0x10104f), Some("helper"));
         assert_eq!(file.find(0x101050), None);
-        assert_eq!(
-            file.find(0x101080),
-            Some("std::vector<int, x>::size() const")
-        );
+        assert_eq!(file.find(0x101080), Some("std::vector<int, x>::size() const"));
         assert_eq!(file.find(0xffff_ffff_8100_0010), Some("_stext"));
         assert!(file.spans(0x101000) && !file.spans(0x100fff));
     }
@@ -147,16 +134,8 @@ mod tests {
         let error = parse("\nhello world and more\n").unwrap_err().to_string();
         assert!(error.contains("list contains no functions"), "{error}");
         assert!(error.contains("found \"hello world and more\""), "{error}");
-        assert!(
-            parse("")
-                .unwrap_err()
-                .to_string()
-                .contains("no line of code")
-        );
-        assert!(
-            parse("0000000000200000 D data\n").is_err(),
-            "data is no function"
-        );
+        assert!(parse("").unwrap_err().to_string().contains("no line of code"));
+        assert!(parse("0000000000200000 D data\n").is_err(), "data is no function");
     }
 
     #[test]

@@ -105,10 +105,7 @@ impl<'p> Symbolized<'p> {
     ///
     /// If the other has other frames.
     pub(crate) fn of_window<'q>(self, profile: &'q Profile) -> Symbolized<'q> {
-        assert!(
-            self.profile.frames() == profile.frames(),
-            "a profile with other frames"
-        );
+        assert!(self.profile.frames() == profile.frames(), "a profile with other frames");
         Symbolized { profile, ..self }
     }
 
@@ -119,10 +116,7 @@ impl<'p> Symbolized<'p> {
     /// If the id comes from another profile and is out of range here.
     pub fn frame(&self, id: FrameId) -> &[Symbol] {
         let end = self.ends[id.index()] as usize;
-        let start = id
-            .index()
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before] as usize);
+        let start = id.index().checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.symbols[start..end]
     }
 
@@ -176,20 +170,16 @@ impl KnownNames {
         self.frames.is_empty()
     }
 
-    /// What is known of a profile's frames; nothing if its code lies elsewhere. [`KnownNames::end`] takes it back.
+    /// What is known of a profile's frames; nothing if its code lies elsewhere. [`KnownNames::end`]
+    /// takes it back.
     pub(super) fn begin(&mut self, profile: &Profile) -> Names {
         let (frames, mappings) = (profile.frames(), profile.mappings());
         if self.is_empty() || self.mappings != mappings {
             *self = KnownNames::default();
             return Names::new(frames.len(), mappings.len());
         }
-        let known = frames
-            .iter()
-            .map(|frame| self.frames.get(frame).copied().unwrap_or_default());
-        Names {
-            frames: known.collect(),
-            ..std::mem::take(&mut self.names)
-        }
+        let known = frames.iter().map(|frame| self.frames.get(frame).copied().unwrap_or_default());
+        Names { frames: known.collect(), ..std::mem::take(&mut self.names) }
     }
 
     pub(super) fn end(&mut self, profile: &Profile, names: Names) {
@@ -274,18 +264,9 @@ impl Names {
             None if self.raw => raw_name.to_owned(),
             None => demangle(raw_name).unwrap_or_else(|| raw_name.to_owned()),
         };
-        let kind = if is_agent(&name) {
-            FunctionKind::Agent
-        } else {
-            FunctionKind::Named
-        };
+        let kind = if is_agent(&name) { FunctionKind::Agent } else { FunctionKind::Named };
         let key = self.key.clone();
-        let id = self.intern(Function {
-            name,
-            raw_name: raw_name.to_owned(),
-            image,
-            kind,
-        });
+        let id = self.intern(Function { name, raw_name: raw_name.to_owned(), image, kind });
         self.by_raw_name.entry(image).or_default().insert(key, id);
         id
     }
@@ -293,10 +274,7 @@ impl Names {
     /// A function with a name that needs no reading.
     pub(crate) fn intern(&mut self, function: Function) -> FunctionId {
         let next = FunctionId(self.functions.len() as u32);
-        let id = *self
-            .function_ids
-            .entry((function.image, function.name.clone()))
-            .or_insert(next);
+        let id = *self.function_ids.entry((function.image, function.name.clone())).or_insert(next);
         if id == next {
             self.functions.push(function);
         }
@@ -336,12 +314,7 @@ impl Names {
     /// Gives a frame one function without a source location.
     pub(crate) fn assign_function(&mut self, frame: FrameId, function: FunctionId) {
         let begin = self.begin();
-        self.push(Symbol {
-            function,
-            file: None,
-            line: None,
-            inlined: false,
-        });
+        self.push(Symbol { function, file: None, line: None, inlined: false });
         self.assign(frame, begin);
     }
 
@@ -361,8 +334,8 @@ impl Names {
         known.inlined |= symbols.iter().any(|s| s.inlined);
     }
 
-    /// Whether a symbol is the agent's `Registers::here`, inlined into the code that blocks: that code
-    /// is what the stack is about.
+    /// Whether a symbol is the agent's `Registers::here`, inlined into the code that blocks: that
+    /// code is what the stack is about.
     fn is_here(&self, symbol: &Symbol) -> bool {
         let name = &self.functions[symbol.function.index()].name;
         // Where inlined functions have bare names only, theirs lacks the type.
@@ -373,9 +346,7 @@ impl Names {
 
     /// An allocation's place without the allocator's functions that were inlined into it.
     fn without_allocator<'s>(&self, symbols: &'s [Symbol]) -> &'s [Symbol] {
-        let functions = symbols
-            .iter()
-            .map(|symbol| &self.functions[symbol.function.index()]);
+        let functions = symbols.iter().map(|symbol| &self.functions[symbol.function.index()]);
         let inner = allocator_depth(functions);
         match &symbols[inner..] {
             [] => symbols,
@@ -435,12 +406,7 @@ mod tests {
         let mut names = Names::new(2, 0);
         let here = names.function(None, "unikprof_agent::ground::platform::Registers::here");
         let wait = names.function(None, "guest::wait");
-        let symbol = |function, inlined| Symbol {
-            function,
-            file: None,
-            line: None,
-            inlined,
-        };
+        let symbol = |function, inlined| Symbol { function, file: None, line: None, inlined };
         let begin = names.begin();
         names.push(symbol(here, true));
         names.push(symbol(wait, false));
@@ -455,9 +421,7 @@ mod tests {
     #[test]
     fn the_agents_functions_are_told_from_the_guests() {
         assert!(is_agent("unikprof_agent::walk::walk"));
-        assert!(is_agent(
-            "<unikprof_agent::table::Table as core::fmt::Debug>::fmt"
-        ));
+        assert!(is_agent("<unikprof_agent::table::Table as core::fmt::Debug>::fmt"));
         assert!(!is_agent("unikprof_demo_service::main"));
         assert!(!is_agent("core::ptr::drop_in_place<unikprof_agent::Slot>"));
     }

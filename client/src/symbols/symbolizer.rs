@@ -23,10 +23,7 @@ pub struct Symbolizer {
 impl Symbolizer {
     /// With no images at all, addresses stay hexadecimal.
     pub fn new(images: Images) -> Symbolizer {
-        Symbolizer {
-            images,
-            raw_names: false,
-        }
+        Symbolizer { images, raw_names: false }
     }
 
     /// Leaves names as their compilers wrote them.
@@ -44,13 +41,14 @@ impl Symbolizer {
     ///
     /// # Errors
     ///
-    /// If an image given by the user does not belong to the recording. Problems with files found otherwise, damaged
-    /// debug information and missing names are warnings in the result.
+    /// If an image given by the user does not belong to the recording. Problems with files found
+    /// otherwise, damaged debug information and missing names are warnings in the result.
     pub fn resolve<'p>(&self, profile: &'p Profile) -> Result<Symbolized<'p>, SymbolError> {
         self.resolve_new(profile, &mut KnownNames::default())
     }
 
-    /// The same for a profile that follows another one of the same guest: only what is new in it is looked up.
+    /// The same for a profile that follows another one of the same guest: only what is new in it is
+    /// looked up.
     pub(crate) fn resolve_new<'p>(
         &self,
         profile: &'p Profile,
@@ -78,22 +76,16 @@ impl Symbolizer {
     ) -> Result<(), SymbolError> {
         let mappings = profile.mappings();
         let warned = std::mem::take(&mut names.warnings);
-        let assignment = self.images.assign(
-            mappings,
-            &profile.recording().architecture,
-            &mut names.warnings,
-        )?;
+        let assignment =
+            self.images.assign(mappings, &profile.recording().architecture, &mut names.warnings)?;
         for group in &assignment.groups {
             self.resolve_group(group, mappings, by_mapping, names);
         }
         let linked = std::mem::take(&mut by_mapping.outside);
         for image in assignment.unmapped {
             let id = names.add_image(&file_name(image));
-            let open: Vec<(u64, FrameId)> = linked
-                .iter()
-                .copied()
-                .filter(|(_, frame)| !names.has(*frame))
-                .collect();
+            let open: Vec<(u64, FrameId)> =
+                linked.iter().copied().filter(|(_, frame)| !names.has(*frame)).collect();
             self.resolve_image(image, id, open, names);
         }
         for (address, frame) in linked {
@@ -119,11 +111,7 @@ impl Symbolizer {
         let mut frames: Vec<(usize, u64, FrameId)> = Vec::new();
         for &at in &group.mappings {
             let found = std::mem::take(&mut by_mapping.mapped[at]);
-            frames.extend(
-                found
-                    .into_iter()
-                    .map(|(address, frame)| (at, address, frame)),
-            );
+            frames.extend(found.into_iter().map(|(address, frame)| (at, address, frame)));
         }
         if frames.is_empty() {
             return;
@@ -157,23 +145,14 @@ impl Symbolizer {
                         None => vec![Some(*address), mapping.offset_of(*address)],
                     };
                     let candidates: Vec<u64> = candidates.into_iter().flatten().collect();
-                    from_lists(
-                        &self.images.symbol_files,
-                        image_id,
-                        &candidates,
-                        *frame,
-                        names,
-                    );
+                    from_lists(&self.images.symbol_files, image_id, &candidates, *frame, names);
                 }
             }
         }
         for (at, _, frame) in &frames {
             names.note_mapping(*at, *frame);
         }
-        let unnamed = frames
-            .iter()
-            .filter(|(_, _, frame)| !names.has(*frame))
-            .count();
+        let unnamed = frames.iter().filter(|(_, _, frame)| !names.has(*frame)).count();
         if unnamed != 0 && image.is_none() {
             names.warnings.push(SymbolWarning::NoImage {
                 mapping: group.name().to_owned(),
@@ -219,20 +198,15 @@ impl Symbolizer {
             if let Some(problem) = &sections.damage {
                 damage.note(problem);
             }
-            sections
-                .open()
-                .inspect_err(|problem| damage.note(problem))
-                .ok()
+            sections.open().inspect_err(|problem| damage.note(problem)).ok()
         });
         if sections.is_none() {
             let path = image.path().to_owned();
-            names
-                .warnings
-                .push(if table.is_empty() && self.images.symbol_files.is_empty() {
-                    SymbolWarning::Stripped { path }
-                } else {
-                    SymbolWarning::NoDebugInfo { path }
-                });
+            names.warnings.push(if table.is_empty() && self.images.symbol_files.is_empty() {
+                SymbolWarning::Stripped { path }
+            } else {
+                SymbolWarning::NoDebugInfo { path }
+            });
         }
         let mut frames = linked.iter().peekable();
         while let Some((address, frame)) = frames.next() {
@@ -313,12 +287,7 @@ fn name_address(
                 ),
                 None => names.function_in(Some(image), found.path.as_deref(), &raw_name),
             };
-            names.push(Symbol {
-                function,
-                file,
-                line: found.line,
-                inlined: found.inlined,
-            });
+            names.push(Symbol { function, file, line: found.line, inlined: found.inlined });
         });
         if let Err(problem) = result {
             damage.note(&problem);
@@ -331,17 +300,12 @@ fn name_address(
         let path = ocaml_name(address, raw_name, info, table, names.raw);
         let function = names.function_in(Some(image), path.as_deref(), raw_name);
         let (file, line) = nameless.unwrap_or_default();
-        names.push(Symbol {
-            function,
-            file,
-            line,
-            inlined: false,
-        });
+        names.push(Symbol { function, file, line, inlined: false });
     }
 }
 
-/// The name of the OCaml function at `address`, with its place if it is anonymous; `None` for other functions, and if names
-/// are to stay raw.
+/// The name of the OCaml function at `address`, with its place if it is anonymous; `None` for other
+/// functions, and if names are to stay raw.
 fn ocaml_name(
     address: u64,
     raw_name: &str,
@@ -397,12 +361,7 @@ fn name_the_rest(profile: &Profile, mapping_of: &[Option<u32>], names: &mut Name
                     address,
                     mapping_of[at].map(|mapping| &profile.mappings()[mapping as usize]),
                 );
-                Function {
-                    raw_name: name.clone(),
-                    name,
-                    image: None,
-                    kind: FunctionKind::Address,
-                }
+                Function { raw_name: name.clone(), name, image: None, kind: FunctionKind::Address }
             }
         };
         let function = names.intern(function);
@@ -423,10 +382,7 @@ fn hexadecimal(address: u64, mapping: Option<&Mapping>) -> String {
 }
 
 pub(super) fn file_name(image: &Image) -> String {
-    image
-        .path()
-        .file_name()
-        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    image.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -456,8 +412,8 @@ mod tests {
         frames.map(|frame| function(frame).name.clone()).collect()
     }
 
-    /// What a profile has in common with the one before is not looked up again, whatever the order of its frames, and a
-    /// warning counts each address once.
+    /// What a profile has in common with the one before is not looked up again, whatever the order
+    /// of its frames, and a warning counts each address once.
     #[test]
     fn only_new_addresses_are_looked_up() {
         let folder = tempfile::tempdir().unwrap();
@@ -490,18 +446,12 @@ mod tests {
         let next = profile(mapping.clone(), &[MAIN + 0x1010, MAIN + 0x5000, MAIN + 8]);
         let next = after.resolve_new(&next, &mut known).unwrap();
         let found = names(&next);
-        assert!(
-            found.contains(&"main".into()) && found.contains(&"work".into()),
-            "{found:?}"
-        );
+        assert!(found.contains(&"main".into()) && found.contains(&"work".into()), "{found:?}");
         assert!(!found.contains(&"other".into()), "{found:?}");
         assert_eq!(unnamed(&next), 3, "one more");
 
         // Code elsewhere is another program.
-        let moved = Mapping {
-            end: 0x30_0000,
-            ..mapping
-        };
+        let moved = Mapping { end: 0x30_0000, ..mapping };
         let moved = profile(moved, &[MAIN + 8]);
         let moved = after.resolve_new(&moved, &mut known).unwrap();
         assert!(names(&moved).contains(&"other".into()));

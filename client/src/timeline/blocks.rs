@@ -9,8 +9,8 @@ use super::{Event, What};
 pub(crate) struct Blocks(BTreeMap<u32, u64>);
 
 impl Blocks {
-    /// Says of each wake how long its vCPU had blocked, where its block is among these events or earlier ones;
-    /// the events of a vCPU must come in the order of their times.
+    /// Says of each wake how long its vCPU had blocked, where its block is among these events or
+    /// earlier ones; the events of a vCPU must come in the order of their times.
     pub(crate) fn complete(&mut self, events: &mut [Event]) {
         for event in events {
             match &mut event.what {
@@ -52,12 +52,7 @@ mod tests {
         assert_eq!(first[3].what, What::Wake { length_ns: Some(2) });
         let mut second = [event(40, 0, wake.clone()), event(41, 1, wake.clone())];
         blocks.complete(&mut second);
-        assert_eq!(
-            second[0].what,
-            What::Wake {
-                length_ns: Some(30)
-            }
-        );
+        assert_eq!(second[0].what, What::Wake { length_ns: Some(30) });
         assert_eq!(second[1].what, wake);
     }
 }

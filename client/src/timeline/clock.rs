@@ -1,7 +1,7 @@
 //! Converts between the guest's monotonic clock and dates.
 
-/// Dates on the guest's monotonic clock, from the moments at which both were recorded. The date may step forwards
-/// or back: a moment between two recorded ones uses the earlier one.
+/// Dates on the guest's monotonic clock, from the moments at which both were recorded. The date may
+/// step forwards or back: a moment between two recorded ones uses the earlier one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WallClock {
     /// Monotonic and ns since 1970 (UTC), in the order of the first.
@@ -27,8 +27,8 @@ impl WallClock {
         }
     }
 
-    /// The moment of a date; the latest one if the clock stepped back over it. Dates before all recorded ones use
-    /// the first.
+    /// The moment of a date; the latest one if the clock stepped back over it. Dates before all
+    /// recorded ones use the first.
     pub(crate) fn monotonic_ns(&self, date_ns: u64) -> Option<u64> {
         let first = self.anchors.first()?;
         let from = |(told_ns, unix_ns): (u64, u64)| match date_ns.checked_sub(unix_ns) {
@@ -40,9 +40,7 @@ impl WallClock {
             let next = self.anchors.get(at + 1).map(|(told, _)| *told);
             let moment = from(*anchor).filter(|_| date_ns >= anchor.1);
             // One that the clock stepped over is the moment of the step.
-            found = moment
-                .map(|moment| next.map_or(moment, |next| moment.min(next)))
-                .or(found);
+            found = moment.map(|moment| next.map_or(moment, |next| moment.min(next))).or(found);
         }
         found.or_else(|| from(*first))
     }
@@ -80,9 +78,6 @@ mod tests {
         let clock = WallClock::new([(u64::MAX, 0), (0, u64::MAX)]);
         assert_eq!(clock.unix_ns(5), None);
         assert_eq!(clock.unix_ns(u64::MAX), Some(0));
-        assert_eq!(
-            clock.monotonic_ns(u64::MAX),
-            None.or(clock.monotonic_ns(u64::MAX))
-        );
+        assert_eq!(clock.monotonic_ns(u64::MAX), None.or(clock.monotonic_ns(u64::MAX)));
     }
 }

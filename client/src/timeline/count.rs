@@ -10,7 +10,8 @@ use super::ticks::{Outcome, tick};
 use super::{Ring, Timeline, Window};
 use crate::profile::{Counters, Mode, NodeId, RecordingInfo};
 
-/// The ticks and waits that count: those of a recording, as its mode says, or those of them that lie inside spans.
+/// The ticks and waits that count: those of a recording, as its mode says, or those of them that
+/// lie inside spans.
 pub(super) struct Selection<'t> {
     of: &'t RecordingSpan,
     mode: Mode,
@@ -53,7 +54,8 @@ pub(super) struct Wait {
 }
 
 impl<'t> Selection<'t> {
-    /// All of a recording, or with `inside` what happened while a span of this name was open on the same vCPU.
+    /// All of a recording, or with `inside` what happened while a span of this name was open on the
+    /// same vCPU.
     pub(super) fn new(
         timeline: &Timeline,
         of: &'t RecordingSpan,
@@ -91,19 +93,15 @@ impl<'t> Selection<'t> {
 }
 
 impl VcpuCount<'_> {
-    /// What the records come to within a window. Windows must come in the order of time, and none may overlap.
+    /// What the records come to within a window. Windows must come in the order of time, and none
+    /// may overlap.
     pub(super) fn count(&mut self, window: Window) -> Counted {
-        let mut counted = Counted {
-            counters: Counters::default(),
-            stacks: Stacks::new(),
-        };
+        let mut counted = Counted { counters: Counters::default(), stacks: Stacks::new() };
         let ring = self.ring;
         for record in ring.within(window) {
             self.tick(record, &mut counted);
         }
-        let first = self
-            .waits
-            .partition_point(|wait| wait.window.to_ns <= window.from_ns);
+        let first = self.waits.partition_point(|wait| wait.window.to_ns <= window.from_ns);
         let mut blocked_ns = self.blocked_ns;
         for wait in &self.waits[first..] {
             if wait.window.from_ns >= window.to_ns {
@@ -169,10 +167,7 @@ impl VcpuCount<'_> {
             return;
         }
         c.blocked = c.blocked.saturating_add(amount);
-        let count = counted
-            .stacks
-            .entry((self.ring.stack(wait.stack), wait.span))
-            .or_default();
+        let count = counted.stacks.entry((self.ring.stack(wait.stack), wait.span)).or_default();
         *count = count.saturating_add(amount);
     }
 }

@@ -77,8 +77,8 @@ impl CounterSeries {
         (0..parts).map(mean).collect()
     }
 
-    /// The [means](Self::means) as heights to be drawn: the least value is an eighth of the range, which is not
-    /// nothing.
+    /// The [means](Self::means) as heights to be drawn: the least value is an eighth of the range,
+    /// which is not nothing.
     pub(crate) fn heights(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
         let least = self.min() as f64;
         let lowest = (self.max().abs_diff(self.min()) as f64 / 8.0).max(1.0);
@@ -92,8 +92,8 @@ impl CounterSeries {
 }
 
 impl Timeline {
-    /// The guest's counters within a window, by name. Each begins with its value at the start of the window, if
-    /// known.
+    /// The guest's counters within a window, by name. Each begins with its value at the start of
+    /// the window, if known.
     pub fn counters(&self, window: Window) -> Vec<CounterSeries> {
         let mut by_name: BTreeMap<String, Vec<(u64, i64)>> = BTreeMap::new();
         for (id, (_, value)) in self.counters_at(window.from_ns) {
@@ -112,7 +112,8 @@ impl Timeline {
         series.collect()
     }
 
-    /// What counters had been set to before a moment, by the ids of their names: when, and the value.
+    /// What counters had been set to before a moment, by the ids of their names: when, and the
+    /// value.
     pub(crate) fn counters_at(&self, at_ns: u64) -> BTreeMap<u64, (u64, i64)> {
         let before = Window::new(0, at_ns);
         let mut last: BTreeMap<u64, (u64, i64)> = BTreeMap::new();
@@ -145,10 +146,7 @@ mod tests {
     #[test]
     fn a_counter_that_falls_counts_no_work() {
         let growth = |values: &[(u64, i64)]| {
-            let series = CounterSeries {
-                name: String::new(),
-                values: values.to_vec(),
-            };
+            let series = CounterSeries { name: String::new(), values: values.to_vec() };
             series.growth()
         };
         assert_eq!(
@@ -161,26 +159,19 @@ mod tests {
 
     #[test]
     fn a_counter_keeps_its_value_until_the_next() {
-        let series = CounterSeries {
-            name: "depth".to_owned(),
-            values: vec![(15, -2), (30, 6), (35, 2)],
-        };
+        let series =
+            CounterSeries { name: "depth".to_owned(), values: vec![(15, -2), (30, 6), (35, 2)] };
         assert_eq!((series.min(), series.max(), series.last()), (-2, 6, 2));
         let window = Window::new(0, 50);
         let heights = series.heights(window, 5);
         assert_eq!(heights, [None, Some(1.0), Some(1.0), Some(7.0), Some(5.0)]);
         // One that goes up and down within each part is no line at its top.
         let swings = (0..100).map(|at| (at, if at % 2 == 0 { 8 } else { 0 }));
-        let swings = CounterSeries {
-            name: String::new(),
-            values: swings.collect(),
-        };
+        let swings = CounterSeries { name: String::new(), values: swings.collect() };
         let all = Window::new(0, 100);
         assert_eq!(swings.heights(all, 2), [Some(5.0), Some(5.0)]);
-        let extremes = CounterSeries {
-            name: String::new(),
-            values: vec![(0, i64::MIN), (1, i64::MAX)],
-        };
+        let extremes =
+            CounterSeries { name: String::new(), values: vec![(0, i64::MIN), (1, i64::MAX)] };
         assert!(extremes.heights(Window::ALL, 3).iter().all(Option::is_some));
     }
 }

@@ -83,10 +83,7 @@ pub enum What {
 impl What {
     /// Whether every vCPU's ring tells of it.
     pub(super) fn is_of_the_guest(&self) -> bool {
-        matches!(
-            self,
-            What::Began { .. } | What::Ended { .. } | What::Resumed
-        )
+        matches!(self, What::Began { .. } | What::Ended { .. } | What::Resumed)
     }
 
     /// A word for its kind.
@@ -114,11 +111,7 @@ impl fmt::Display for What {
             What::SpanBegin { name, number } => {
                 write!(f, "begin    {} #{number}", Printable(name))
             }
-            What::SpanEnd {
-                name,
-                number,
-                length_ns,
-            } => {
+            What::SpanEnd { name, number, length_ns } => {
                 write!(f, "end      {} #{number}", Printable(name))?;
                 match length_ns {
                     Some(ns) => write!(f, " after {}", units::duration(*ns)),
@@ -144,46 +137,31 @@ impl fmt::Display for What {
 }
 
 impl Event {
-    /// The event that a record tells of; `None` for ticks, times and kinds that this client does not know.
+    /// The event that a record tells of; `None` for ticks, times and kinds that this client does
+    /// not know.
     pub(super) fn of<'n>(
         vcpu: u32,
         record: &Record,
         pairs: &Pairs,
         name: impl Fn(u64) -> Option<&'n str>,
     ) -> Option<Event> {
-        let Record {
-            kind,
-            at_ns,
-            first,
-            second,
-        } = *record;
+        let Record { kind, at_ns, first, second } = *record;
         let name = || match name(first) {
             Some(name) => name.to_owned(),
             None => format!("[name {first}]"),
         };
         let what = match kind {
-            kind::MARK => What::Mark {
-                name: name(),
-                value: second,
-            },
-            kind::SPAN_BEGIN => What::SpanBegin {
-                name: name(),
-                number: second,
-            },
+            kind::MARK => What::Mark { name: name(), value: second },
+            kind::SPAN_BEGIN => What::SpanBegin { name: name(), number: second },
             kind::SPAN_END => What::SpanEnd {
                 name: name(),
                 number: second,
                 length_ns: pairs.length_ns(first, second),
             },
-            kind::COUNTER => What::Counter {
-                name: name(),
-                value: second as i64,
-            },
+            kind::COUNTER => What::Counter { name: name(), value: second as i64 },
             kind::BLOCK => What::Block,
             // Where it tells of no length, its block is found by who sees both.
-            kind::WAKE => What::Wake {
-                length_ns: (first != 0).then_some(first),
-            },
+            kind::WAKE => What::Wake { length_ns: (first != 0).then_some(first) },
             kind::BEGAN => What::Began { recording: first },
             kind::ENDED => What::Ended { recording: first },
             kind::STOLEN => What::Stolen { ns: first },

@@ -1,5 +1,5 @@
-//! Joins several timelines: the contents of a guest's rings as read for each file, and of the rings of its next
-//! run.
+//! Joins several timelines: the contents of a guest's rings as read for each file, and of the rings
+//! of its next run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +35,8 @@ pub(crate) struct Join {
     refused_names: u64,
     records: usize,
     most_records: usize,
-    /// By vCPU: up to when parts were left out (on the clock of the part's run), and how many records they had.
+    /// By vCPU: up to when parts were left out (on the clock of the part's run), and how many
+    /// records they had.
     left_out: BTreeMap<u32, (usize, u64, u64)>,
 }
 
@@ -61,12 +62,7 @@ impl Default for Join {
 impl Join {
     /// Adds what a file held. All files' stacks are in one tree.
     pub(crate) fn add(&mut self, run: usize, timeline: Timeline) {
-        let Timeline {
-            mut rings,
-            names,
-            refused_names,
-            ..
-        } = timeline;
+        let Timeline { mut rings, names, refused_names, .. } = timeline;
         let ids: BTreeMap<u64, u64> = names
             .into_iter()
             .map(|(id, name)| {
@@ -96,11 +92,7 @@ impl Join {
             for ring in oldest.rings {
                 self.records -= ring.records.len();
                 let left_out = self.left_out.entry(ring.vcpu).or_default();
-                *left_out = (
-                    oldest.run,
-                    ring.read_at_ns,
-                    left_out.2 + ring.records.len() as u64,
-                );
+                *left_out = (oldest.run, ring.read_at_ns, left_out.2 + ring.records.len() as u64);
             }
         }
     }
@@ -110,8 +102,9 @@ impl Join {
         self.parts.is_empty()
     }
 
-    /// The one timeline, on the clock of the first run, and the recording in it that stands for all of them. Each run's
-    /// clock is `shifts_ns` behind the first one's. The recordings must not overlap, and come in the order of time.
+    /// The one timeline, on the clock of the first run, and the recording in it that stands for all
+    /// of them. Each run's clock is `shifts_ns` behind the first one's. The recordings must not
+    /// overlap, and come in the order of time.
     pub(crate) fn finish(
         self,
         shifts_ns: &[i64],
@@ -154,11 +147,9 @@ impl Join {
         }
         let mut rings: Vec<Ring> = rings.into_values().map(|(_, ring)| ring).collect();
         for ring in &mut rings {
-            let between = windows
-                .windows(2)
-                .map(|pair| Window::new(pair[0].to_ns, pair[1].from_ns));
-            ring.uncovered
-                .extend(between.filter(|gap| gap.length_ns() > 0));
+            let between =
+                windows.windows(2).map(|pair| Window::new(pair[0].to_ns, pair[1].from_ns));
+            ring.uncovered.extend(between.filter(|gap| gap.length_ns() > 0));
             ring.stacks.sort_unstable();
             ring.stacks.dedup();
             ring.records.sort_by_key(|record| record.at_ns);
@@ -174,11 +165,8 @@ impl Join {
         }
         let first = windows.first().map_or(0, |window| window.from_ns);
         let last = windows.last().map_or(u64::MAX, |window| window.to_ns);
-        let span = RecordingSpan {
-            recording: id,
-            ring_bit: RING_BIT,
-            window: Window::new(first, last),
-        };
+        let span =
+            RecordingSpan { recording: id, ring_bit: RING_BIT, window: Window::new(first, last) };
         (timeline, span)
     }
 }
@@ -196,10 +184,7 @@ fn number_stacks_by_nodes(ring: &mut Ring) {
     }
     used.sort_unstable();
     used.dedup();
-    ring.stacks = used
-        .iter()
-        .map(|node| (node.index() as u64, *node))
-        .collect();
+    ring.stacks = used.iter().map(|node| (node.index() as u64, *node)).collect();
 }
 
 fn shifted(at_ns: u64, shift_ns: i64) -> u64 {
@@ -207,10 +192,7 @@ fn shifted(at_ns: u64, shift_ns: i64) -> u64 {
 }
 
 fn shifted_window(window: Window, shift_ns: i64) -> Window {
-    Window::new(
-        shifted(window.from_ns, shift_ns),
-        shifted(window.to_ns, shift_ns),
-    )
+    Window::new(shifted(window.from_ns, shift_ns), shifted(window.to_ns, shift_ns))
 }
 
 fn shift(ring: &mut Ring, shift_ns: i64) {
@@ -227,14 +209,12 @@ fn shift(ring: &mut Ring, shift_ns: i64) {
     }
 }
 
-/// Gives a sample of one of these recordings the bit of all, and no other a bit; and spans of different runs different
-/// numbers.
+/// Gives a sample of one of these recordings the bit of all, and no other a bit; and spans of
+/// different runs different numbers.
 fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
     match record.kind {
         kind::SAMPLE | kind::NO_SAMPLE => {
-            let is_one = recordings
-                .iter()
-                .any(|r| r.has(record.second, record.at_ns));
+            let is_one = recordings.iter().any(|r| r.has(record.second, record.at_ns));
             record.second = record.second & !RING_BITS | u64::from(is_one) << RING_BIT;
         }
         kind::SPAN_BEGIN | kind::SPAN_END => {
@@ -253,17 +233,14 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
         if missing > 0 && !ring.records.is_empty() {
             joined.overwritten = joined.overwritten.saturating_add(missing);
             joined.uncovered.extend(
-                last_ns
-                    .zip(first_ns)
-                    .map(|(last, first)| Window::new(last, first.max(last))),
+                last_ns.zip(first_ns).map(|(last, first)| Window::new(last, first.max(last))),
             );
         }
         joined.given_up = ring.given_up;
     } else {
-        joined.uncovered.push(Window::new(
-            joined.read_at_ns,
-            ring.held_since_ns.max(joined.read_at_ns),
-        ));
+        joined
+            .uncovered
+            .push(Window::new(joined.read_at_ns, ring.held_since_ns.max(joined.read_at_ns)));
         joined.given_up = joined.given_up.saturating_add(ring.given_up);
     }
     if !ring.records.is_empty() || !same_run {
@@ -277,18 +254,17 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
     joined.records.extend(ring.records);
     joined.told.extend(ring.told);
     joined.stacks.extend(ring.stacks);
-    for (known, also) in [
-        (&mut joined.unknown_stack, ring.unknown_stack),
-        (&mut joined.aged_stack, ring.aged_stack),
-    ] {
+    for (known, also) in
+        [(&mut joined.unknown_stack, ring.unknown_stack), (&mut joined.aged_stack, ring.aged_stack)]
+    {
         if *known == NodeId::ROOT {
             *known = also;
         }
     }
 }
 
-/// Lets the sums of a vCPU's kinds of time stand still between recordings, and go on where the next begins: what passed
-/// in between belongs to none, and another run counts from zero.
+/// Lets the sums of a vCPU's kinds of time stand still between recordings, and go on where the next
+/// begins: what passed in between belongs to none, and another run counts from zero.
 fn join_times(ring: &mut Ring, windows: &[Window]) {
     if windows.len() < 2 {
         return;
@@ -298,7 +274,8 @@ fn join_times(ring: &mut Ring, windows: &[Window]) {
         let at = after.checked_sub(1)?;
         (at_ns <= windows[at].to_ns).then_some(at)
     };
-    // By recording and half (running and runnable, blocked and offline): the first and the last sums.
+    // By recording and half (running and runnable, blocked and offline): the first and the last
+    // sums.
     let mut ends: Vec<[Option<[[u64; 2]; 2]>; 2]> = vec![[None; 2]; windows.len()];
     let mut told: Vec<(u64, usize, [u64; 2])> = Vec::new();
     for record in &ring.records {
@@ -362,43 +339,26 @@ fn join_times(ring: &mut Ring, windows: &[Window]) {
 mod tests {
     use super::*;
 
-    /// A day of many samples does not fit in memory: the newest files are kept whole, and what is not is told.
+    /// A day of many samples does not fit in memory: the newest files are kept whole, and what is
+    /// not is told.
     #[test]
     fn the_oldest_files_are_left_out_and_counted() {
         let ring = |from: u64| Ring {
             records: (from..from + 60)
-                .map(|at_ns| Record {
-                    kind: kind::SAMPLE,
-                    at_ns,
-                    first: 0,
-                    second: 1,
-                })
+                .map(|at_ns| Record { kind: kind::SAMPLE, at_ns, first: 0, second: 1 })
                 .collect(),
             positions: from..from + 60,
             held_since_ns: from,
             read_at_ns: from + 60,
             ..Ring::default()
         };
-        let mut join = Join {
-            most_records: 130,
-            ..Join::default()
-        };
+        let mut join = Join { most_records: 130, ..Join::default() };
         for from in [0, 60, 120, 180] {
             join.add(0, Timeline::new(vec![ring(from)], BTreeMap::new(), 0));
         }
-        let span = RecordingSpan {
-            recording: Some(1),
-            ring_bit: 0,
-            window: Window::ALL,
-        };
-        let (timeline, _) = join.finish(
-            &[0],
-            vec![JoinedRecording {
-                run: 0,
-                span,
-                info: RecordingInfo::default(),
-            }],
-        );
+        let span = RecordingSpan { recording: Some(1), ring_bit: 0, window: Window::ALL };
+        let (timeline, _) = join
+            .finish(&[0], vec![JoinedRecording { run: 0, span, info: RecordingInfo::default() }]);
         let ring = &timeline.rings()[0];
         assert_eq!((ring.records.len(), ring.left_out), (120, 120));
         let holds = |from_ns, to_ns| timeline.holds(Window::new(from_ns, to_ns));

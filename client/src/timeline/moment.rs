@@ -36,29 +36,24 @@ pub(crate) struct Extent {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MomentError {
     #[error(
-        "invalid time `{0}`: expected for example `12s` (after the recording began), `-30s` (before its end, or \
+        "invalid time `{0}`: expected for example `12s` (after the recording began), `-30s` \
+         (before its end, or \
          before now while it runs), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
     )]
     Words(String),
     #[error(
-        "clock times cannot be used because the guest has no wall clock; use for example `12s` (after the recording \
+        "clock times cannot be used because the guest has no wall clock; use for example `12s` \
+         (after the recording \
          began) or `-30s` (before its end)"
     )]
     NoDate,
     #[error("the window is empty: it begins at {from} and ends at {to} of a recording of {length}")]
-    Empty {
-        from: String,
-        to: String,
-        length: String,
-    },
+    Empty { from: String, to: String, length: String },
     #[error(
-        "the window is outside the recording: it begins at {from} and ends at {to} of a recording of {length}"
+        "the window is outside the recording: it begins at {from} and ends at {to} of a recording \
+         of {length}"
     )]
-    Outside {
-        from: String,
-        to: String,
-        length: String,
-    },
+    Outside { from: String, to: String, length: String },
 }
 
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -84,20 +79,14 @@ impl FromStr for Moment {
         });
         if let Some(date) = date {
             let date_ns = u64::try_from(date.as_nanosecond()).ok();
-            return date_ns
-                .map(Moment::Date)
-                .ok_or_else(|| MomentError::Words(text.to_owned()));
+            return date_ns.map(Moment::Date).ok_or_else(|| MomentError::Words(text.to_owned()));
         }
         let time: Option<Time> = text.parse().ok().filter(|_| text.contains(':'));
         let since_midnight = time.and_then(|time| {
-            let passed = (time - Time::midnight())
-                .total(jiff::Unit::Nanosecond)
-                .ok()?;
+            let passed = (time - Time::midnight()).total(jiff::Unit::Nanosecond).ok()?;
             Some(passed as u64)
         });
-        since_midnight
-            .map(Moment::TimeOfDay)
-            .ok_or_else(|| MomentError::Words(text.to_owned()))
+        since_midnight.map(Moment::TimeOfDay).ok_or_else(|| MomentError::Words(text.to_owned()))
     }
 }
 
@@ -113,11 +102,7 @@ impl Extent {
                 let end = self.clock.unix_ns(to_ns).ok_or(MomentError::NoDate)?;
                 let midnight = end - end % DAY_NS;
                 let today = midnight.saturating_add(of_day_ns);
-                let date_ns = if today <= end {
-                    today
-                } else {
-                    today.saturating_sub(DAY_NS)
-                };
+                let date_ns = if today <= end { today } else { today.saturating_sub(DAY_NS) };
                 self.clock.monotonic_ns(date_ns).ok_or(MomentError::NoDate)
             }
         }
@@ -163,10 +148,7 @@ mod tests {
         // It ends a minute after a midnight.
         let end_unix = 20_000 * DAY_NS + 60 * SECOND;
         let told = dates.then_some((200 * SECOND, end_unix));
-        Extent {
-            whole: Window::new(100 * SECOND, 200 * SECOND),
-            clock: WallClock::new(told),
-        }
+        Extent { whole: Window::new(100 * SECOND, 200 * SECOND), clock: WallClock::new(told) }
     }
 
     fn at(text: &str) -> Result<u64, MomentError> {
@@ -189,16 +171,9 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused() {
-        for text in [
-            "",
-            "12",
-            "soon",
-            "25:00:00",
-            "-00:00:10",
-            "--30s",
-            "-",
-            "1969-01-01T00:00:00Z",
-        ] {
+        for text in
+            ["", "12", "soon", "25:00:00", "-00:00:10", "--30s", "-", "1969-01-01T00:00:00Z"]
+        {
             assert!(matches!(at(text), Err(MomentError::Words(_))), "{text}");
         }
         let moment = "00:00:40".parse().unwrap();

@@ -1,8 +1,9 @@
 //! Checks the order of the frames about rings, on the wire and in a file alike.
 //!
-//! First the names of events, then for each vCPU its records and the stacks that they refer to. On the wire,
-//! records are in chronological order and precede their stacks; crash data has the newest records first, between
-//! their stacks. A vCPU's ring may occur several times, each time with the records since the last.
+//! First the names of events, then for each vCPU its records and the stacks that they refer to. On
+//! the wire, records are in chronological order and precede their stacks; crash data has the newest
+//! records first, between their stacks. A vCPU's ring may occur several times, each time with the
+//! records since the last.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,8 @@ enum Phase {
     /// Names, or the next vCPU.
     #[default]
     Between,
-    /// The records of a vCPU, from a position on and up to another; in a file, with stacks between them.
+    /// The records of a vCPU, from a position on and up to another; in a file, with stacks between
+    /// them.
     Records { vcpu: u32, first: u64, end: u64 },
     /// The stacks of a vCPU; there may be none at all.
     Stacks { vcpu: u32 },
@@ -69,12 +71,7 @@ pub enum RingOrderError {
     #[error("a frame belongs to vCPU {found}, in the middle of the ring of vCPU {expected}")]
     OtherVcpu { expected: u32, found: u32 },
     #[error("expected records from position {expected} to {end}, found {count} from {found}")]
-    Position {
-        expected: u64,
-        end: u64,
-        found: u64,
-        count: u32,
-    },
+    Position { expected: u64, end: u64, found: u64, count: u32 },
     #[error("the id {0} of an event name is invalid or already used")]
     Name(u32),
     #[error(transparent)]
@@ -85,10 +82,7 @@ pub enum RingOrderError {
 
 impl RingOrder {
     pub(crate) fn on_the_wire() -> RingOrder {
-        RingOrder {
-            is_strict: true,
-            ..RingOrder::default()
-        }
+        RingOrder { is_strict: true, ..RingOrder::default() }
     }
 
     /// Whether frames of this type are about rings; [`Nodes`] are also part of epochs.
@@ -142,11 +136,7 @@ impl RingOrder {
         if let Phase::Records { .. } = self.place {
             return Err(self.out_of_place(RingHead::TYPE));
         }
-        self.place = Phase::Records {
-            vcpu: head.vcpu,
-            first: head.oldest,
-            end: head.next,
-        };
+        self.place = Phase::Records { vcpu: head.vcpu, first: head.oldest, end: head.next };
         Ok(RingPart::Head(head))
     }
 
@@ -156,22 +146,13 @@ impl RingOrder {
         };
         same_vcpu(vcpu, run.vcpu)?;
         let records = self.records.entry(vcpu).or_default();
-        let expected = if self.is_strict {
-            first.max(records.next())
-        } else {
-            first
-        };
+        let expected = if self.is_strict { first.max(records.next()) } else { first };
         let after = run.first.checked_add(run.count.into());
         let after = after.filter(|after| run.first >= expected && *after <= end);
         if after.is_some_and(|after| records.add(run.first, after)) {
             Ok(RingPart::Run(run))
         } else {
-            Err(RingOrderError::Position {
-                expected,
-                end,
-                found: run.first,
-                count: run.count,
-            })
+            Err(RingOrderError::Position { expected, end, found: run.first, count: run.count })
         }
     }
 
@@ -221,11 +202,7 @@ impl RingOrder {
 }
 
 fn same_vcpu(expected: u32, found: u32) -> Result<(), RingOrderError> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(RingOrderError::OtherVcpu { expected, found })
-    }
+    if expected == found { Ok(()) } else { Err(RingOrderError::OtherVcpu { expected, found }) }
 }
 
 #[cfg(test)]
@@ -245,50 +222,23 @@ mod tests {
     }
 
     fn head(vcpu: u32) -> RingHead {
-        RingHead {
-            vcpu,
-            capacity: 8,
-            oldest: 4,
-            next: 9,
-            now_ns: 1,
-            wall_clock_ns: None,
-        }
+        RingHead { vcpu, capacity: 8, oldest: 4, next: 9, now_ns: 1, wall_clock_ns: None }
     }
 
     fn run(vcpu: u32, first: u64, count: u32) -> RingRun<'static> {
-        RingRun {
-            vcpu,
-            first,
-            count,
-            base_ns: 0,
-            payload: &[],
-        }
+        RingRun { vcpu, first, count, base_ns: 0, payload: &[] }
     }
 
     fn end(vcpu: u32) -> RingEnd {
-        RingEnd {
-            vcpu,
-            next: 9,
-            lost: 0,
-            whole_since_ns: 0,
-        }
+        RingEnd { vcpu, next: 9, lost: 0, whole_since_ns: 0 }
     }
 
     fn nodes() -> Nodes<'static> {
-        Nodes {
-            vcpu: 0,
-            first: 10,
-            count: 2,
-            payload: &[],
-        }
+        Nodes { vcpu: 0, first: 10, count: 2, payload: &[] }
     }
 
     fn stacks_end(vcpu: u32) -> StacksEnd {
-        StacksEnd {
-            vcpu,
-            oldest: 10,
-            known: 20,
-        }
+        StacksEnd { vcpu, oldest: 10, known: 20 }
     }
 
     #[test]
@@ -306,7 +256,8 @@ mod tests {
         accept(order, &end(1)).unwrap();
     }
 
-    /// A client that drains a ring fetches it again and again, each time from where the last answer ended.
+    /// A client that drains a ring fetches it again and again, each time from where the last answer
+    /// ended.
     #[test]
     fn a_ring_that_comes_again_goes_on_where_it_ended() {
         for order in [&mut RingOrder::default(), &mut RingOrder::on_the_wire()] {
@@ -314,11 +265,7 @@ mod tests {
             accept(order, &run(0, 4, 5)).unwrap();
             accept(order, &end(0)).unwrap();
             accept(order, &stacks_end(0)).unwrap();
-            let next = RingHead {
-                oldest: 7,
-                next: 12,
-                ..head(0)
-            };
+            let next = RingHead { oldest: 7, next: 12, ..head(0) };
             accept(order, &next).unwrap();
             let twice = accept(order, &run(0, 8, 2)).unwrap_err();
             assert!(matches!(twice, RingOrderError::Position { .. }), "{twice}");
@@ -327,7 +274,8 @@ mod tests {
         }
     }
 
-    /// What a crash has left: the newest first, each part behind its stacks; on the wire that is out of place.
+    /// What a crash has left: the newest first, each part behind its stacks; on the wire that is
+    /// out of place.
     #[test]
     fn parts_pass_in_any_order_in_a_file_but_none_twice() {
         let order = &mut RingOrder::default();
@@ -361,12 +309,7 @@ mod tests {
             order
         };
         let position = |first, count| accept(&mut begun(), &run(0, first, count)).unwrap_err();
-        for error in [
-            position(3, 1),
-            position(4, 6),
-            position(4, 0),
-            position(u64::MAX, 1),
-        ] {
+        for error in [position(3, 1), position(4, 6), position(4, 0), position(u64::MAX, 1)] {
             assert!(matches!(error, RingOrderError::Position { .. }), "{error}");
         }
         let other = accept(&mut begun(), &run(1, 4, 1)).unwrap_err();

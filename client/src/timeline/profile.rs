@@ -11,9 +11,9 @@ use crate::profile::{
 };
 
 impl Timeline {
-    /// A recording's samples within a window, with every tick in it accounted for. `whole` is the profile that was
-    /// read with the timeline; it supplies stacks, mappings and settings. With `inside`, only ticks during a span
-    /// of this name on the same vCPU count.
+    /// A recording's samples within a window, with every tick in it accounted for. `whole` is the
+    /// profile that was read with the timeline; it supplies stacks, mappings and settings. With
+    /// `inside`, only ticks during a span of this name on the same vCPU count.
     pub fn profile(
         &self,
         whole: &Profile,
@@ -28,10 +28,7 @@ impl Timeline {
         let (mut samples, mut vcpus) = (Vec::new(), Vec::new());
         for ring in &self.rings {
             let mut vcpu = selection.on(ring);
-            let Counted {
-                mut counters,
-                stacks,
-            } = vcpu.count(window);
+            let Counted { mut counters, stacks } = vcpu.count(window);
             count_ends(whole, &stacks, &mut counters);
             let (times, held) = match inside {
                 None => {
@@ -76,7 +73,8 @@ impl Timeline {
         recording.warnings.extend(self.what_is_gone(of, window));
         if info.mode.is_heap() {
             recording.warnings.push(format!(
-                "mode {}: the rings hold when allocations were sampled, so samples are shown and not bytes; fetch the \
+                "mode {}: the rings hold when allocations were sampled, so samples are shown and \
+                 not bytes; fetch the \
                  counts with `dump` or `stop`",
                 info.mode
             ));
@@ -103,10 +101,8 @@ impl Timeline {
         let extent = self.extent().unwrap_or(Window::new(0, 0));
         // From where one ring is whole on, also before its first record: then nothing happened.
         let since = self.rings.iter().map(|ring| ring.held_since_ns);
-        let extent = Window {
-            from_ns: since.min().unwrap_or(extent.from_ns).min(extent.to_ns),
-            ..extent
-        };
+        let extent =
+            Window { from_ns: since.min().unwrap_or(extent.from_ns).min(extent.to_ns), ..extent };
         window.and(of.window).and(extent)
     }
 
@@ -118,7 +114,8 @@ impl Timeline {
                 let since = ring.held_since_ns.saturating_sub(of.window.from_ns);
                 let why = match ring.evicted {
                     _ if ring.left_out > 0 => format!(
-                        "{} older records were left out to save memory: report fewer files to see them",
+                        "{} older records were left out to save memory: report fewer files to see \
+                         them",
                         ring.left_out
                     ),
                     0 => {
@@ -126,7 +123,8 @@ impl Timeline {
                             .to_owned()
                     }
                     evicted => format!(
-                        "{evicted} records were evicted since the agent started; a larger ring keeps more"
+                        "{evicted} records were evicted since the agent started; a larger ring \
+                         keeps more"
                     ),
                 };
                 all.push(format!(
@@ -138,7 +136,8 @@ impl Timeline {
             let misses = |gap: &Window| gap.and(window).length_ns() > 0;
             if ring.overwritten > 0 && ring.uncovered.iter().any(misses) {
                 all.push(format!(
-                    "vCPU {}: {} records are in none of the files: they were evicted before they could be fetched, or \
+                    "vCPU {}: {} records are in none of the files: they were evicted before they \
+                     could be fetched, or \
                      are in a file that was not given",
                     ring.vcpu, ring.overwritten
                 ));

@@ -1,4 +1,5 @@
-//! Which recording a sample belongs to: a sample names ring bits, and a bit belongs to one recording after another.
+//! Which recording a sample belongs to: a sample names ring bits, and a bit belongs to one
+//! recording after another.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use crate::profile::RecordingInfo;
 /// A recording in time: its ring bit, and from when to when it had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingSpan {
-    /// Its id; `None` if the recording began before the oldest record in the rings and nothing else gives it.
+    /// Its id; `None` if the recording began before the oldest record in the rings and nothing else
+    /// gives it.
     pub recording: Option<u64>,
     /// Which bit it has in the samples.
     pub ring_bit: u32,
@@ -30,8 +32,8 @@ impl RecordingSpan {
 const RING_BITS: u32 = 8;
 
 impl Timeline {
-    /// The recordings whose samples, beginning or end are in the rings, in the order of their ring bits and
-    /// beginnings.
+    /// The recordings whose samples, beginning or end are in the rings, in the order of their ring
+    /// bits and beginnings.
     pub fn recordings(&self) -> Vec<RecordingSpan> {
         if self.is_joined {
             return self.known.iter().map(|(span, _)| *span).collect();
@@ -95,7 +97,8 @@ impl Timeline {
 
     /// The settings of a recording; `None` if only the rings tell of it.
     pub(crate) fn info(&self, span: &RecordingSpan) -> Option<&RecordingInfo> {
-        // Of files that were joined, several may have a recording of this number: each start of a guest counts anew.
+        // Of files that were joined, several may have a recording of this number: each start of a
+        // guest counts anew.
         let is_it = |known: &RecordingSpan| match self.is_joined {
             true => known == span,
             false => known.recording == span.recording,

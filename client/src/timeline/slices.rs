@@ -26,12 +26,14 @@ pub struct Slice {
     pub is_covered: bool,
     /// How the time was spent, for each vCPU whose ring covers it.
     pub(crate) runstates: Vec<Runstate>,
-    /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
+    /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the
+    /// stacks.
     pub(crate) stacks: Vec<(NodeId, u64)>,
 }
 
 impl Slice {
-    /// The share of a kind of time in the time of the vCPUs whose rings cover it; `None` if none does.
+    /// The share of a kind of time in the time of the vCPUs whose rings cover it; `None` if none
+    /// does.
     pub(crate) fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
         let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
         let time_ns = known.len() as f64 * self.window.length_ns() as f64;
@@ -42,27 +44,20 @@ impl Slice {
 
 /// How long slices are, in ns: as wanted, or a second; longer where there were too many of them.
 pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 {
-    const STEPS: [u64; 13] = [
-        1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 86_400,
-    ];
-    let least = window
-        .length_ns()
-        .div_ceil(most.clamp(1, MOST_SLICES))
-        .max(1);
+    const STEPS: [u64; 13] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 86_400];
+    let least = window.length_ns().div_ceil(most.clamp(1, MOST_SLICES)).max(1);
     let steps = STEPS.iter().map(|seconds| seconds * SECOND_NS);
     match wanted_ns {
         Some(wanted) => wanted.max(least),
-        None => steps
-            .into_iter()
-            .find(|step| *step >= least)
-            .unwrap_or(least),
+        None => steps.into_iter().find(|step| *step >= least).unwrap_or(least),
     }
 }
 
 impl Timeline {
-    /// Divides a window into slices of `step_ns`, at most a thousand. The rest is omitted, and a last slice of less
-    /// than a tenth is merged into the previous one. `info` are the recording's settings. With `inside`, only
-    /// events during a span of this name on the same vCPU count, and the vCPUs' time is unknown.
+    /// Divides a window into slices of `step_ns`, at most a thousand. The rest is omitted, and a
+    /// last slice of less than a tenth is merged into the previous one. `info` are the recording's
+    /// settings. With `inside`, only events during a span of this name on the same vCPU count, and
+    /// the vCPUs' time is unknown.
     pub fn slices(
         &self,
         info: &RecordingInfo,
@@ -102,8 +97,8 @@ impl Timeline {
 }
 
 impl Timeline {
-    /// Of each of these windows, the share that was stolen of the time in which the vCPUs had work; `None` where no ring
-    /// tells of it.
+    /// Of each of these windows, the share that was stolen of the time in which the vCPUs had work;
+    /// `None` where no ring tells of it.
     pub(crate) fn stolen_shares(&self, windows: &[Window]) -> Vec<Option<f64>> {
         let times: Vec<Times> = self.rings.iter().map(Times::of).collect();
         let stolen = |window: &Window| {
@@ -120,11 +115,7 @@ fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
     let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
     // A crumb at the end belongs to the slice before it: its own rates would tell nothing.
     let has_crumb = whole > 0 && rest_ns < step_ns / 10;
-    let count = if has_crumb {
-        whole
-    } else {
-        window.length_ns().div_ceil(step_ns)
-    };
+    let count = if has_crumb { whole } else { window.length_ns().div_ceil(step_ns) };
     (0..count.min(MOST_SLICES)).map(move |at| {
         let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
         let to_ns = if has_crumb && at + 1 == whole {

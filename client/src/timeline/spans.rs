@@ -17,7 +17,8 @@ pub struct SpanTable {
     pub unfinished: u64,
     /// How many ended whose beginning the rings no longer held.
     pub cut: u64,
-    /// How many ended on another vCPU than they began on: no samples are taken to be inside of them.
+    /// How many ended on another vCPU than they began on: no samples are taken to be inside of
+    /// them.
     pub(crate) moved: u64,
 }
 
@@ -74,7 +75,8 @@ pub(crate) struct GuestSpan {
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     pairs: Vec<GuestSpan>,
-    /// By name and number: where the pair is. A number that begins again leaves the one before unfinished.
+    /// By name and number: where the pair is. A number that begins again leaves the one before
+    /// unfinished.
     by_number: HashMap<(u64, u64), usize>,
     /// Name and moment of ends without a beginning.
     cut: Vec<(u64, u64)>,
@@ -122,7 +124,8 @@ impl Pairs {
         Some(ended_ns.saturating_sub(pair.began_ns))
     }
 
-    /// The spans that began and ended on a vCPU, and those that have not ended, by their beginnings.
+    /// The spans that began and ended on a vCPU, and those that have not ended, by their
+    /// beginnings.
     pub(super) fn on(&self, vcpu: u32) -> Vec<VcpuSpan> {
         let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
         let stretch = |pair: &GuestSpan| {
@@ -132,18 +135,15 @@ impl Pairs {
                 Some(_) => return None,
             };
             let window = Window::new(pair.began_ns, to_ns.max(pair.began_ns));
-            Some(VcpuSpan {
-                name: pair.name,
-                window,
-            })
+            Some(VcpuSpan { name: pair.name, window })
         };
         here.filter_map(stretch).collect()
     }
 }
 
 impl Timeline {
-    /// The guest's spans by their names, those that end in the window, or are unfinished and begin before its
-    /// end; in the order of their total times, longest first.
+    /// The guest's spans by their names, those that end in the window, or are unfinished and begin
+    /// before its end; in the order of their total times, longest first.
     pub fn spans(&self, window: Window) -> Vec<SpanTable> {
         let pairs = Pairs::of(self);
         let mut tables: BTreeMap<u64, SpanTable> = BTreeMap::new();
@@ -189,7 +189,8 @@ impl Timeline {
         spans
     }
 
-    /// When spans of this name ended within a window, in order; also those that began before the rings do.
+    /// When spans of this name ended within a window, in order; also those that began before the
+    /// rings do.
     pub(crate) fn span_ends(&self, name: &str, window: Window) -> Vec<u64> {
         let names = self.name_ids(name);
         let records = self.all_records(window).map(|(_, record)| record);
@@ -219,14 +220,11 @@ pub(super) struct Inside {
 
 impl Inside {
     pub(super) fn new(stretches: Vec<VcpuSpan>) -> Inside {
-        Inside {
-            stretches,
-            next: 0,
-            open: BTreeMap::new(),
-        }
+        Inside { stretches, next: 0, open: BTreeMap::new() }
     }
 
-    /// The name of the span that began last of those that hold this moment; moments must come in order.
+    /// The name of the span that began last of those that hold this moment; moments must come in
+    /// order.
     pub(super) fn innermost(&mut self, at_ns: u64) -> Option<u64> {
         while let Some(stretch) = self.stretches.get(self.next) {
             if stretch.window.from_ns > at_ns {
@@ -259,12 +257,7 @@ mod tests {
         for &(vcpu, kind, at_ns, first, second) in events {
             let ring = rings.entry(vcpu).or_default();
             ring.vcpu = vcpu;
-            ring.records.push(Record {
-                kind,
-                at_ns,
-                first,
-                second,
-            });
+            ring.records.push(Record { kind, at_ns, first, second });
         }
         let names = [(0, "request".to_owned()), (1, "disk".to_owned())];
         Timeline::new(rings.into_values().collect(), names.into(), 0)
@@ -291,10 +284,7 @@ mod tests {
         };
         assert_eq!(request.name, "request");
         assert_eq!((request.times.count(), request.times.total_ns()), (3, 160));
-        assert_eq!(
-            (request.times.percentile(50), request.times.max_ns()),
-            (40, 100)
-        );
+        assert_eq!((request.times.percentile(50), request.times.max_ns()), (40, 100));
         assert_eq!((request.moved, request.unfinished, request.cut), (1, 0, 0));
         assert_eq!((disk.unfinished, disk.cut), (1, 1));
         let early = Window::new(0, 60);
@@ -312,9 +302,8 @@ mod tests {
             (0, BEGIN, 60, 1, 3),
         ]);
         let mut inside = Inside::new(Pairs::of(&timeline).on(0));
-        let names: Vec<Option<u64>> = [5, 10, 25, 30, 49, 50, 61]
-            .map(|at_ns| inside.innermost(at_ns))
-            .into();
+        let names: Vec<Option<u64>> =
+            [5, 10, 25, 30, 49, 50, 61].map(|at_ns| inside.innermost(at_ns)).into();
         let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];
         assert_eq!(names, expected);
     }

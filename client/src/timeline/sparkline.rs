@@ -1,15 +1,14 @@
 //! Values over time in one line of text.
 
-/// The values as blocks of eight heights, scaled to the greatest. Zero is a space, and an unknown value a dot.
-/// `most` is the maximum number of columns: with more values than columns, each column shows the greatest of its
-/// values.
+/// The values as blocks of eight heights, scaled to the greatest. Zero is a space, and an unknown
+/// value a dot. `most` is the maximum number of columns: with more values than columns, each column
+/// shows the greatest of its values.
 pub(crate) fn sparkline(values: &[Option<f64>], most: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let share = values.len().div_ceil(most.max(1)).max(1);
     let columns = values.chunks(share);
-    let columns: Vec<Option<f64>> = columns
-        .map(|values| values.iter().flatten().copied().reduce(f64::max))
-        .collect();
+    let columns: Vec<Option<f64>> =
+        columns.map(|values| values.iter().flatten().copied().reduce(f64::max)).collect();
     let highest = columns.iter().flatten().copied().fold(0.0, f64::max);
     let block = |value: &Option<f64>| match value {
         None => '·',
@@ -29,10 +28,7 @@ mod tests {
 
     #[test]
     fn what_is_there_never_shows_as_nothing() {
-        assert_eq!(
-            sparkline(&[Some(1.0), Some(8.0), Some(0.0), None], 80),
-            "▁█ ·"
-        );
+        assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(0.0), None], 80), "▁█ ·");
         assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(4.0)], 2), "█▄");
         assert_eq!(sparkline(&[Some(1e-9), Some(1.0)], 9), "▁█");
         assert_eq!(sparkline(&[Some(0.0)], 9), " ");

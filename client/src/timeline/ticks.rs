@@ -13,7 +13,8 @@ use crate::profile::{Mode, NodeId};
 /// A tick or a wait of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// On the guest's monotonic clock, in ns; of a wait its beginning, or that of the time asked for.
+    /// On the guest's monotonic clock, in ns; of a wait its beginning, or that of the time asked
+    /// for.
     pub(crate) at_ns: u64,
     pub(crate) vcpu: u32,
     pub(crate) outcome: Outcome,
@@ -53,8 +54,9 @@ impl Outcome {
 type Stream<'t> = Peekable<Box<dyn Iterator<Item = Tick> + 't>>;
 
 impl Timeline {
-    /// What a recording of this mode sampled within a window, vCPUs together, in the order of time. With `inside`, only
-    /// what happened while a span of this name was open on the same vCPU, as in [`Timeline::profile`].
+    /// What a recording of this mode sampled within a window, vCPUs together, in the order of time.
+    /// With `inside`, only what happened while a span of this name was open on the same vCPU, as in
+    /// [`Timeline::profile`].
     pub(crate) fn ticks<'t>(
         &'t self,
         of: &'t RecordingSpan,

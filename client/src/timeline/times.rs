@@ -61,10 +61,11 @@ impl Times {
         self.told.last().map(|told| told.at_ns)
     }
 
-    /// How the time of a window went. Between two moments that the ring tells of, time is taken to have gone
-    /// on evenly; what they do not reach, at either end, as the rest went. `None` where they reach less than
-    /// half of the window, or lie so far apart about one of its ends that the window could have been different
-    /// from what is about it: an agent that is not served writes none.
+    /// How the time of a window went. Between two moments that the ring tells of, time is taken to
+    /// have gone on evenly; what they do not reach, at either end, as the rest went. `None` where
+    /// they reach less than half of the window, or lie so far apart about one of its ends that the
+    /// window could have been different from what is about it: an agent that is not served writes
+    /// none.
     pub(super) fn of_window(&self, window: Window) -> Option<Runstate> {
         let (first, last) = (self.told.first()?, self.told.last()?);
         let reached = window.and(Window::new(first.at_ns, last.at_ns));
@@ -73,10 +74,7 @@ impl Times {
             return None;
         }
         let allowed = whole.max(APART_NS);
-        if [reached.from_ns, reached.to_ns]
-            .iter()
-            .any(|end| self.gap_ns(*end) > allowed)
-        {
+        if [reached.from_ns, reached.to_ns].iter().any(|end| self.gap_ns(*end) > allowed) {
             return None;
         }
         let (start, end) = (self.at(reached.from_ns)?, self.at(reached.to_ns)?);
@@ -164,10 +162,7 @@ mod tests {
         let times = Times::of(&ring(&[(0, [0, 0, 0, 0]), (100, [90, 0, 10, 0])]));
         let all = times.of_window(Window::new(0, 100)).unwrap();
         assert_eq!((all.running_ns, all.runnable_ns), (Some(90), None));
-        assert_eq!(
-            Times::of(&Ring::default()).of_window(Window::new(0, 1)),
-            None
-        );
+        assert_eq!(Times::of(&Ring::default()).of_window(Window::new(0, 1)), None);
     }
 
     /// What epochs tell at their ends closes the gap behind the ring's last.
@@ -179,14 +174,11 @@ mod tests {
         let times = Times::of(&ring);
         let end = times.of_window(Window::new(20, 40)).unwrap();
         assert_eq!((end.running_ns, end.blocked_ns), (Some(5), Some(10)));
-        assert_eq!(
-            times.of_window(Window::new(0, 10)).unwrap().running_ns,
-            Some(10)
-        );
+        assert_eq!(times.of_window(Window::new(0, 10)).unwrap().running_ns, Some(10));
     }
 
-    /// While the agent's thread is not run, no times are recorded: those seconds differ from each other and are
-    /// unknown.
+    /// While the agent's thread is not run, no times are recorded: those seconds differ from each
+    /// other and are unknown.
     #[test]
     fn a_short_window_within_a_long_silence_is_unknown() {
         const SECOND: u64 = 1_000_000_000;

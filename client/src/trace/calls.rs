@@ -1,8 +1,9 @@
 //! The calls of a trace, from the records of the rings: a tree for each stack of the guest.
 //!
-//! Records come from an agent or a file and may say anything: a call that ends without having begun, functions that do
-//! not exist, times that run backwards. What does not fit is counted and left out. After records were lost, the calls
-//! that were open before keep their place and later calls begin a new tree: nobody knows which of them had ended.
+//! Records come from an agent or a file and may say anything: a call that ends without having
+//! begun, functions that do not exist, times that run backwards. What does not fit is counted and
+//! left out. After records were lost, the calls that were open before keep their place and later
+//! calls begin a new tree: nobody knows which of them had ended.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use crate::timeline::{Ring, Timeline};
 pub(crate) struct Calls {
     /// In the order of their beginnings; a call stands before those inside it.
     pub(crate) all: Vec<Call>,
-    /// Times at which records were lost: the vCPU, from the last record before to the first one after.
+    /// Times at which records were lost: the vCPU, from the last record before to the first one
+    /// after.
     pub(crate) holes: Vec<Hole>,
     /// Records that were evicted from the rings before they could be fetched.
     pub(crate) lost: u64,
@@ -25,7 +27,8 @@ pub(crate) struct Calls {
     pub(crate) without_end: u64,
     /// Records of another trace.
     pub(crate) foreign: u64,
-    /// Records that name functions which the trace does not have, or that are nested deeper than any agent keeps.
+    /// Records that name functions which the trace does not have, or that are nested deeper than
+    /// any agent keeps.
     pub(crate) unknown: u64,
     /// Calls that end before they begin; their duration counts as zero.
     pub(crate) backwards: u64,
@@ -50,7 +53,8 @@ pub(crate) struct Call {
     /// The code of its return address.
     pub(crate) caller: u32,
     pub(crate) start_ns: u64,
-    /// If its end is not known: a time at which it was certainly over, or the time of the last record.
+    /// If its end is not known: a time at which it was certainly over, or the time of the last
+    /// record.
     pub(crate) end_ns: u64,
     pub(crate) end: End,
     /// While no traced call inside it was open and the vCPU was blocked.
@@ -77,13 +81,8 @@ pub(crate) enum End {
 
 impl End {
     /// In the order of the declaration.
-    pub(crate) const ALL: [End; 5] = [
-        End::Returned,
-        End::Unwound,
-        End::Replaced,
-        End::Open,
-        End::Lost,
-    ];
+    pub(crate) const ALL: [End; 5] =
+        [End::Returned, End::Unwound, End::Replaced, End::Open, End::Lost];
 
     /// The mark in tables and trees.
     pub(crate) fn text(self) -> &'static str {
@@ -125,7 +124,8 @@ struct Open {
 }
 
 impl Calls {
-    /// The calls of the trace with this number, of functions with an index below `functions`; `from_ns` is when it began.
+    /// The calls of the trace with this number, of functions with an index below `functions`;
+    /// `from_ns` is when it began.
     pub(crate) fn of(timeline: &Timeline, number: u16, functions: usize, from_ns: u64) -> Calls {
         let mut calls = Calls::default();
         let mut steps: Vec<(u64, u32, u64, Step)> = Vec::new();
@@ -214,19 +214,15 @@ impl Calls {
         calls
     }
 
-    /// Nothing tells when the open calls of functions without probes have ended: they take no time, and what began later
-    /// is inside the calls around them.
+    /// Nothing tells when the open calls of functions without probes have ended: they take no time,
+    /// and what began later is inside the calls around them.
     pub(crate) fn cut_open(&mut self, is_removed: impl Fn(u16) -> bool) {
         for at in 0..self.all.len() {
             let is_cut = |call: &Call| call.end == End::Open && is_removed(call.function);
             // Those around it stand before it.
             if let Some(parent) = self.all[at].parent {
                 let around = &self.all[parent];
-                let parent = if is_cut(around) {
-                    around.parent
-                } else {
-                    Some(parent)
-                };
+                let parent = if is_cut(around) { around.parent } else { Some(parent) };
                 self.all[at].parent = parent;
                 self.all[at].depth = parent.map_or(0, |parent| self.all[parent].depth + 1);
             }
@@ -288,12 +284,11 @@ fn holes(ring: &Ring, from_ns: u64) -> impl Iterator<Item = Hole> + '_ {
     let first = (ring.held_since_ns > from_ns).then_some((from_ns, ring.held_since_ns));
     let gaps = ring.gaps.iter().map(|gap| (gap.from_ns, gap.to_ns));
     let all = first.into_iter().chain(gaps);
-    all.filter(move |(_, to_ns)| *to_ns > from_ns)
-        .map(move |(from_ns, to_ns)| Hole {
-            vcpu,
-            from_ns,
-            to_ns,
-        })
+    all.filter(move |(_, to_ns)| *to_ns > from_ns).map(move |(from_ns, to_ns)| Hole {
+        vcpu,
+        from_ns,
+        to_ns,
+    })
 }
 
 #[cfg(test)]
@@ -306,32 +301,13 @@ pub(super) mod tests {
     pub(in crate::trace) const TRACE: u16 = 7;
 
     pub(in crate::trace) fn enter(function: u16, stack: u64, at_ns: u64) -> Record {
-        let enter = Enter {
-            function,
-            trace: TRACE,
-            caller: 99,
-        };
-        Record {
-            kind: kind::ENTER,
-            at_ns,
-            first: enter.to_number(),
-            second: stack,
-        }
+        let enter = Enter { function, trace: TRACE, caller: 99 };
+        Record { kind: kind::ENTER, at_ns, first: enter.to_number(), second: stack }
     }
 
     pub(in crate::trace) fn leave(function: u16, stack: u64, at_ns: u64, how: u8) -> Record {
-        let leave = Leave {
-            function,
-            trace: TRACE,
-            how,
-            blocked_ns: 1024,
-        };
-        Record {
-            kind: kind::LEAVE,
-            at_ns,
-            first: leave.to_number(),
-            second: stack,
-        }
+        let leave = Leave { function, trace: TRACE, how, blocked_ns: 1024 };
+        Record { kind: kind::LEAVE, at_ns, first: leave.to_number(), second: stack }
     }
 
     pub(in crate::trace) fn timeline(rings: Vec<Vec<Record>>, gaps: Vec<Window>) -> Timeline {
@@ -348,23 +324,15 @@ pub(super) mod tests {
     /// Each call: its function, beginning, end, how it ended, and its parent's place.
     fn shape(calls: &Calls) -> Vec<(u16, u64, u64, End, Option<usize>)> {
         let all = calls.all.iter();
-        all.map(|it| (it.function, it.start_ns, it.end_ns, it.end, it.parent))
-            .collect()
+        all.map(|it| (it.function, it.start_ns, it.end_ns, it.end, it.parent)).collect()
     }
 
     #[test]
     fn calls_nest_on_each_stack_by_itself_whichever_vcpu_it_runs_on() {
-        let first = vec![
-            enter(0, 1, 10),
-            enter(1, 2, 11),
-            enter(1, 1, 12),
-            leave(1, 1, 15, how::RETURNED),
-        ];
+        let first =
+            vec![enter(0, 1, 10), enter(1, 2, 11), enter(1, 1, 12), leave(1, 1, 15, how::RETURNED)];
         // Stack 1 moved to the other vCPU.
-        let second = vec![
-            leave(1, 2, 18, how::UNWOUND),
-            leave(0, 1, 20, how::RETURNED),
-        ];
+        let second = vec![leave(1, 2, 18, how::UNWOUND), leave(0, 1, 20, how::RETURNED)];
         let calls = Calls::of(&timeline(vec![first, second], vec![]), TRACE, 2, 0);
         assert_eq!(
             shape(&calls),
@@ -383,10 +351,7 @@ pub(super) mod tests {
         let records = vec![
             leave(0, 1, 5, how::RETURNED),
             enter(9, 1, 6),
-            Record {
-                first: Enter::from_number(0).to_number(),
-                ..enter(0, 1, 7)
-            },
+            Record { first: Enter::from_number(0).to_number(), ..enter(0, 1, 7) },
             enter(0, 1, 10),
             enter(1, 1, 12),
             leave(0, 1, 20, how::RETURNED),
@@ -401,14 +366,7 @@ pub(super) mod tests {
                 (1, 30, 30, End::Open, None),
             ]
         );
-        let Calls {
-            orphans,
-            foreign,
-            unknown,
-            without_end,
-            backwards,
-            ..
-        } = calls;
+        let Calls { orphans, foreign, unknown, without_end, backwards, .. } = calls;
         assert_eq!((orphans, foreign, unknown), (1, 1, 1));
         assert_eq!((without_end, backwards), (1, 0));
     }
@@ -425,10 +383,7 @@ pub(super) mod tests {
             enter(1, 1, 70),
             leave(1, 1, 71, how::RETURNED),
         ];
-        let gap = Window {
-            from_ns: 12,
-            to_ns: 50,
-        };
+        let gap = Window { from_ns: 12, to_ns: 50 };
         let calls = Calls::of(&timeline(vec![records], vec![gap]), TRACE, 2, 0);
         assert_eq!(
             shape(&calls),
@@ -444,7 +399,8 @@ pub(super) mod tests {
         assert_eq!((calls.lost, calls.holes.len()), (10, 1));
     }
 
-    /// Nobody knows when the first call of 1 ended, whose probes were removed: what follows may not be inside it.
+    /// Nobody knows when the first call of 1 ended, whose probes were removed: what follows may not
+    /// be inside it.
     #[test]
     fn calls_behind_one_without_an_end_are_inside_its_caller() {
         let records = vec![
@@ -485,10 +441,7 @@ pub(super) mod tests {
                 (0..40).map(|_| record(random)).collect()
             };
             let rings = vec![records(&mut random), records(&mut random)];
-            let gaps = vec![Window {
-                from_ns: random.u64(0..20),
-                to_ns: random.u64(0..60),
-            }];
+            let gaps = vec![Window { from_ns: random.u64(0..20), to_ns: random.u64(0..60) }];
             let calls = Calls::of(&timeline(rings, gaps), TRACE, 3, 0);
             for call in &calls.all {
                 assert!(call.end_ns >= call.start_ns && call.blocked_ns <= call.duration_ns());

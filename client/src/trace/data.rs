@@ -68,11 +68,7 @@ pub enum TraceError {
     #[error("a message is about trace {found}, in the answer about trace {expected}")]
     Other { expected: u64, found: u64 },
     #[error("{expected} {what} were announced, and {found} sent")]
-    Count {
-        what: &'static str,
-        expected: u32,
-        found: u32,
-    },
+    Count { what: &'static str, expected: u32, found: u32 },
     #[error(transparent)]
     Run(#[from] unikprof_proto::run::InvalidRun),
 }
@@ -96,10 +92,7 @@ impl Trace {
     fn function(&mut self, index: u32) -> Result<&mut TracedFunction, TraceError> {
         let functions = self.functions.len();
         let found = self.functions.get_mut(index as usize);
-        found.ok_or(TraceError::Function {
-            found: index,
-            functions,
-        })
+        found.ok_or(TraceError::Function { found: index, functions })
     }
 
     /// Takes the agent's reason not to trace a function.
@@ -157,9 +150,7 @@ impl Trace {
 impl TracedFunction {
     /// Calls whose end was seen.
     pub(crate) fn ended(&self) -> u64 {
-        self.histogram
-            .iter()
-            .fold(0, |sum: u64, count| sum.saturating_add(*count))
+        self.histogram.iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
 
     /// Calls that had not ended when the trace did.
@@ -173,12 +164,8 @@ impl TracedFunction {
     }
 
     fn not_open(&self) -> u64 {
-        let FunctionTotals {
-            unwound, replaced, ..
-        } = self.totals;
-        self.ended()
-            .saturating_add(unwound)
-            .saturating_add(replaced)
+        let FunctionTotals { unwound, replaced, .. } = self.totals;
+        self.ended().saturating_add(unwound).saturating_add(replaced)
     }
 
     /// Whether its probes were removed because the trace cost too much.
@@ -186,8 +173,8 @@ impl TracedFunction {
         self.totals.flags & totals_flag::REMOVED != 0
     }
 
-    /// The duration that this share of the ended calls, in thousandths, did not exceed: the end of its bucket, at most a
-    /// quarter too long. `None` if no call ended.
+    /// The duration that this share of the ended calls, in thousandths, did not exceed: the end of
+    /// its bucket, at most a quarter too long. `None` if no call ended.
     pub(crate) fn quantile(&self, permille: u64) -> Option<u64> {
         let ended = u128::from(self.ended());
         let wanted = (ended * u128::from(permille)).div_ceil(1000).max(1);
@@ -214,13 +201,15 @@ pub(crate) fn last_of(bucket: usize) -> u64 {
 fn refusal_text(reason: u32) -> String {
     let text = match reason {
         trace_refusal::OTHER_BYTES => {
-            "the guest's memory has other bytes there than the image: it was changed or another tracer is at work"
+            "the guest's memory has other bytes there than the image: it was changed or another \
+             tracer is at work"
         }
         trace_refusal::INSTRUCTION => {
             "the agent can neither copy nor emulate the instruction at a probe"
         }
         trace_refusal::NO_SLOT => {
-            "the agent has no more slots for copies of instructions near it: build it with more of them"
+            "the agent has no more slots for copies of instructions near it: build it with more of \
+             them"
         }
         trace_refusal::AGENT => "the agent may run it while it handles a breakpoint",
         trace_refusal::NOT_WRITABLE => "the guest cannot write to its code",

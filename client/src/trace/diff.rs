@@ -1,5 +1,5 @@
-//! What differs between two traces: how often functions were called, how long their calls took, and what of it is more than
-//! chance.
+//! What differs between two traces: how often functions were called, how long their calls took, and
+//! what of it is more than chance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -59,7 +59,8 @@ struct Side {
     seconds: f64,
     /// The agent removed its probes, so its counts end early.
     is_removed: bool,
-    /// It calls a function whose probes the agent removed in one of the traces: from then on that one's time is its own.
+    /// It calls a function whose probes the agent removed in one of the traces: from then on that
+    /// one's time is its own.
     calls_removed: bool,
     /// By block: the calls that began in it and have ended, and their own time in ns.
     blocks: Vec<[f64; 2]>,
@@ -83,16 +84,8 @@ impl TraceDiff {
             .map(|(name, sides)| DiffRow::of(name, sides))
             .collect();
         judge(&mut rows);
-        rows.sort_by(|a, b| {
-            b.change()
-                .total_cmp(&a.change())
-                .then_with(|| a.name.cmp(&b.name))
-        });
-        TraceDiff {
-            rows,
-            lengths_ns: [base, new].map(length_ns),
-            without,
-        }
+        rows.sort_by(|a, b| b.change().total_cmp(&a.change()).then_with(|| a.name.cmp(&b.name)));
+        TraceDiff { rows, lengths_ns: [base, new].map(length_ns), without }
     }
 
     /// A table: each column has the value before and the one after.
@@ -111,14 +104,11 @@ impl TraceDiff {
             Some(why) => writeln!(out, "warning: what is chance is not known, since {why}\n")?,
             None => writeln!(
                 out,
-                "changes are 95 % intervals; at most 5 % of the words after names are chance, and `-` was called too seldom to tell, or the agent removed probes\n"
+                "changes are 95 % intervals; at most 5 % of the words after names are chance, and \
+                 `-` was called too seldom to tell, or the agent removed probes\n"
             )?,
         }
-        let shown = if top == 0 {
-            self.rows.len()
-        } else {
-            top.min(self.rows.len())
-        };
+        let shown = if top == 0 { self.rows.len() } else { top.min(self.rows.len()) };
         let some = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
         let line = |row: &DiffRow| {
             let pair = |of: &dyn Fn(&Side) -> String| {
@@ -225,7 +215,8 @@ fn removed(view: &TraceView<'_>) -> Vec<String> {
     removed.map(|(at, _)| view.name(at)).collect()
 }
 
-/// The functions of a trace by name; several may have one. The probes of those in `removed` were removed in one of the traces.
+/// The functions of a trace by name; several may have one. The probes of those in `removed` were
+/// removed in one of the traces.
 fn sides(
     view: &TraceView<'_>,
     has_blocks: bool,
@@ -331,10 +322,7 @@ impl DiffRow {
 
     /// What is more than chance, and why counts end early.
     fn note(&self) -> String {
-        let found = [
-            (&self.own, "slower", "faster"),
-            (&self.calls, "more calls", "fewer calls"),
-        ];
+        let found = [(&self.own, "slower", "faster"), (&self.calls, "more calls", "fewer calls")];
         let found = found.into_iter().filter(|(changed, ..)| changed.is_found);
         let words = found.filter_map(|(changed, more, less)| {
             let factor = changed.factor?.factor;
@@ -356,8 +344,8 @@ impl Side {
         (!self.is_removed).then_some(count as f64 / self.seconds)
     }
 
-    /// Whether its blocks tell what chance does to its calls, or to their own time; those of a function that was not called at
-    /// all tell so of `calls`.
+    /// Whether its blocks tell what chance does to its calls, or to their own time; those of a
+    /// function that was not called at all tell so of `calls`.
     fn is_known(&self, calls: bool) -> bool {
         if calls && self.is_removed || !calls && self.calls_removed {
             return false;

@@ -1,4 +1,5 @@
-//! A trace in the formats of other programs: the Firefox profiler's, folded stacks, and a drawing of calls over time.
+//! A trace in the formats of other programs: the Firefox profiler's, folded stacks, and a drawing
+//! of calls over time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -34,10 +35,10 @@ fn changes(view: &TraceView<'_>) -> BTreeMap<u64, Vec<Change>> {
             && calls.all[last].end_ns <= until
         {
             open.pop();
-            changes.entry(stack).or_default().push(Change {
-                at_ns: calls.all[last].end_ns,
-                call: open.last().copied(),
-            });
+            changes
+                .entry(stack)
+                .or_default()
+                .push(Change { at_ns: calls.all[last].end_ns, call: open.last().copied() });
         }
     };
     let mut begun: Vec<(u64, Change)> = Vec::new();
@@ -49,13 +50,7 @@ fn changes(view: &TraceView<'_>) -> BTreeMap<u64, Vec<Change>> {
         end(call.stack, open, call.start_ns);
         open.push(at);
         let at_ns = call.start_ns;
-        begun.push((
-            call.stack,
-            Change {
-                at_ns,
-                call: Some(at),
-            },
-        ));
+        begun.push((call.stack, Change { at_ns, call: Some(at) }));
     }
     for (stack, open) in &mut open {
         end(*stack, open, u64::MAX);
@@ -95,16 +90,14 @@ pub(super) fn write_folded(view: &TraceView<'_>, out: &mut dyn Write) -> io::Res
         }
     }
     for (functions, ns) in folded {
-        let names = functions
-            .iter()
-            .map(|it| view.name((*it).into()).replace(';', ":"));
+        let names = functions.iter().map(|it| view.name((*it).into()).replace(';', ":"));
         writeln!(out, "{} {ns}", names.collect::<Vec<_>>().join(";"))?;
     }
     Ok(())
 }
 
-/// A thread for each stack of the guest. Each time between two events is a sample, weighted with its length, so that the
-/// stack chart shows each call from its beginning to its end.
+/// A thread for each stack of the guest. Each time between two events is a sample, weighted with
+/// its length, so that the stack chart shows each call from its beginning to its end.
 pub(super) fn write_firefox(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (from_ns, to_ns) = view.trace.extent();
     let began_ms = view.began_unix_ns.unwrap_or(0) as f64 / 1e6;
@@ -202,8 +195,10 @@ pub(super) fn write_svg(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result
     let plot = WIDTH - 2 * LEFT;
     writeln!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
+         fill=\"#fff\"/>\n\
          <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">{}: {}, {}</text>",
         over_time_title(view),
         escaped(&view.trace.order.patterns),
@@ -258,7 +253,5 @@ pub(super) fn write_svg(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result
 
 fn escaped(text: &str) -> String {
     let text = Printable(text).to_string();
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

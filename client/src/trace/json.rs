@@ -40,9 +40,7 @@ pub(super) fn document(view: &TraceView<'_>, rows: &[Row]) -> Value {
         function(view, row, over_time)
     });
     let refused = view.refused();
-    let refused = refused
-        .iter()
-        .map(|(name, reason)| json!({"function": name, "reason": reason}));
+    let refused = refused.iter().map(|(name, reason)| json!({"function": name, "reason": reason}));
     let state = trace.state.as_ref();
     json!({
         "patterns": trace.order.patterns,
@@ -64,11 +62,7 @@ pub(super) fn document(view: &TraceView<'_>, rows: &[Row]) -> Value {
 
 fn function(view: &TraceView<'_>, row: &Row, over_time: Option<&Vec<u64>>) -> Value {
     let traced = &view.trace.functions[row.function];
-    let buckets = traced
-        .histogram
-        .iter()
-        .enumerate()
-        .filter(|(_, calls)| **calls > 0);
+    let buckets = traced.histogram.iter().enumerate().filter(|(_, calls)| **calls > 0);
     let buckets = buckets.map(|(bucket, calls)| {
         json!({
             "from_ns": unikprof_proto::message::bucket_floor(bucket),
@@ -112,10 +106,7 @@ fn shorter(short: Short) -> Value {
 }
 
 fn branch(view: &TraceView<'_>, it: &Branch) -> Value {
-    let ends = it
-        .ends
-        .iter()
-        .map(|(end, count)| (end.text().to_owned(), Value::from(*count)));
+    let ends = it.ends.iter().map(|(end, count)| (end.text().to_owned(), Value::from(*count)));
     let first = view.calls.as_ref().and_then(|calls| calls.all.get(it.call));
     json!({
         "function": view.name(it.function.into()),

@@ -40,11 +40,13 @@ pub(crate) enum OrderError {
     #[error("the guest's processor is {found}: functions are traced on x86_64 only")]
     Architecture { found: String },
     #[error(
-        "no image of the guest's program was found: name it with --image, as functions are found in it"
+        "no image of the guest's program was found: name it with --image, as functions are found \
+         in it"
     )]
     NoImage,
     #[error(
-        "functions of {path} cannot be traced in a process: the C library runs some of them while signals are blocked, and a breakpoint there ends the process"
+        "functions of {path} cannot be traced in a process: the C library runs some of them while \
+         signals are blocked, and a breakpoint there ends the process"
     )]
     CLibrary { path: String },
     #[error("no function matches `{pattern}`{similar}")]
@@ -92,7 +94,8 @@ pub(crate) struct Placement<'i> {
 /// A function of one of the images.
 type Chosen = (usize, usize);
 
-/// Plans what is wanted for the images that the guest runs, and passes it on: the images are not needed longer.
+/// Plans what is wanted for the images that the guest runs, and passes it on: the images are not
+/// needed longer.
 pub(crate) fn plan<T>(
     symbolizer: &Symbolizer,
     agent: &AgentInfo,
@@ -101,9 +104,7 @@ pub(crate) fn plan<T>(
 ) -> Result<T, OrderError> {
     let architecture = Architecture::from_name(&agent.architecture);
     if architecture != Architecture::X86_64 {
-        return Err(OrderError::Architecture {
-            found: Printable(&agent.architecture).to_string(),
-        });
+        return Err(OrderError::Architecture { found: Printable(&agent.architecture).to_string() });
     }
     let mappings: Vec<Mapping> = agent.mappings.iter().cloned().collect();
     let images = symbolizer.images();
@@ -113,7 +114,8 @@ pub(crate) fn plan<T>(
         let Some(assigned) = &group.image else {
             continue;
         };
-        // Of the images that were found by the guest's own paths, the program's alone: nobody asked for its libraries.
+        // Of the images that were found by the guest's own paths, the program's alone: nobody asked
+        // for its libraries.
         if !assigned.is_named() && !group.mappings.contains(&0) {
             continue;
         }
@@ -121,9 +123,7 @@ pub(crate) fn plan<T>(
         let c_library =
             (agent.platform == "hosted").then(|| paths.clone().find(|it| is_c_library(it)));
         if let Some(path) = c_library.flatten() {
-            return Err(OrderError::CLibrary {
-                path: Printable(path).to_string(),
-            });
+            return Err(OrderError::CLibrary { path: Printable(path).to_string() });
         }
         let codes = agent.mappings.codes().enumerate();
         let codes = codes.filter(|(at, _)| group.mappings.contains(at));
@@ -152,9 +152,7 @@ impl Placement<'_> {
     pub(crate) fn name(&self, code: u32) -> Option<String> {
         self.images.iter().find_map(|placed| {
             let linked = placed.mappings.iter().find_map(|(base, mapping)| {
-                let address = mapping
-                    .start
-                    .checked_add(u64::from(code.checked_sub(*base)?))?;
+                let address = mapping.start.checked_add(u64::from(code.checked_sub(*base)?))?;
                 // A return address may be the one after the mapping's last.
                 let before = address.checked_sub(1)?;
                 let within = mapping.contains(before).then_some(before)?;
@@ -219,10 +217,7 @@ impl Placement<'_> {
             let placed = &self.images[image];
             let name = placed.planner.name(function);
             let is_root = wanted.slow_ns > 0 && roots.contains(&(image, function));
-            let flags = [
-                (is_root, function_flag::ROOT),
-                (plan.loops, function_flag::LOOPS),
-            ];
+            let flags = [(is_root, function_flag::ROOT), (plan.loops, function_flag::LOOPS)];
             let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
             let flags = flags.fold(0, |flags, (_, flag)| flags | flag);
             match placed.place(name, flags, &plan) {
@@ -241,10 +236,7 @@ impl Placement<'_> {
         Ok(TraceOrder {
             order: Order {
                 patterns: patterns.collect::<Vec<_>>().join(" "),
-                inside: wanted
-                    .inside
-                    .as_ref()
-                    .map_or_else(String::new, ToString::to_string),
+                inside: wanted.inside.as_ref().map_or_else(String::new, ToString::to_string),
                 count_only: wanted.count_only,
                 slow_ns: wanted.slow_ns,
                 max_cost_permille: wanted.max_cost_permille,
@@ -288,21 +280,14 @@ fn check_shown(
 ) -> Result<(), OrderError> {
     let names = || functions.iter().map(|it| it.name.as_str());
     let inside = wanted.inside.iter().map(|pattern| ("--in", pattern));
-    let shown = wanted
-        .shown
-        .iter()
-        .map(|(option, pattern)| (*option, pattern));
+    let shown = wanted.shown.iter().map(|(option, pattern)| (*option, pattern));
     for (option, pattern) in inside.chain(shown) {
         if names().any(|name| pattern.matches(name)) {
             continue;
         }
         let refusal = refused.iter().find(|(name, _)| pattern.matches(name));
         let refusal = refusal.map(|(name, reason)| {
-            format!(
-                "; `{}` cannot be traced: {}",
-                Printable(name),
-                Printable(reason)
-            )
+            format!("; `{}` cannot be traced: {}", Printable(name), Printable(reason))
         });
         return Err(OrderError::NotShown {
             option,

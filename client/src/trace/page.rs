@@ -1,7 +1,9 @@
-//! A trace as a page: its calls over time, a lane for each stack of the guest, and the table of functions.
+//! A trace as a page: its calls over time, a lane for each stack of the guest, and the table of
+//! functions.
 //!
-//! The file is made as that of a report's page; `client/page/trace.js` shows it. What it says of the whole trace is that
-//! of the JSON; of a part of the time, it counts the calls as [`TraceView::rows`] does for calls inside another function.
+//! The file is made as that of a report's page; `client/page/trace.js` shows it. What it says of
+//! the whole trace is that of the JSON; of a part of the time, it counts the calls as
+//! [`TraceView::rows`] does for calls inside another function.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -76,9 +78,7 @@ pub(super) fn write(view: &TraceView<'_>, mut out: &mut dyn Write) -> io::Result
             numbers: rows.iter().map(|row| row.function).collect(),
             is_part: view.is_part(),
             ends: End::ALL.map(End::text),
-            names: (0..view.trace.functions.len())
-                .map(|at| view.name(at))
-                .collect(),
+            names: (0..view.trace.functions.len()).map(|at| view.name(at)).collect(),
             refused: by_reason(&view.refused())
                 .into_iter()
                 .map(|(reason, names)| format!("not traced ({reason}): {}", names.join(", ")))
@@ -99,9 +99,7 @@ pub(super) fn write(view: &TraceView<'_>, mut out: &mut dyn Write) -> io::Result
 fn add_calls(view: &TraceView<'_>, calls: &Calls, columns: &mut Columns) -> Time {
     let (began_ns, ended_ns) = view.trace.extent();
     let since = |at_ns: u64| at_ns.saturating_sub(began_ns);
-    let shown: Vec<usize> = (0..calls.all.len())
-        .filter(|at| view.is_shown(calls, *at))
-        .collect();
+    let shown: Vec<usize> = (0..calls.all.len()).filter(|at| view.is_shown(calls, *at)).collect();
     let all = || shown.iter().map(|at| &calls.all[*at]);
 
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -133,18 +131,13 @@ fn add_calls(view: &TraceView<'_>, calls: &Calls, columns: &mut Columns) -> Time
         from_ns: 0,
         to_ns: since(ended_ns).max(last_ns),
         unix_ns: view.began_unix_ns,
-        lanes: stacks
-            .iter()
-            .map(|stack| format!("stack {stack}"))
-            .collect(),
-        holes: holes
-            .map(|hole| (hole.vcpu, since(hole.from_ns), since(hole.to_ns)))
-            .collect(),
+        lanes: stacks.iter().map(|stack| format!("stack {stack}")).collect(),
+        holes: holes.map(|hole| (hole.vcpu, since(hole.from_ns), since(hole.to_ns))).collect(),
     }
 }
 
-/// By call: the row of its lane plus one; 0 if it is not drawn. No two calls that were open at one time share a row, even if
-/// they do not nest because records were lost.
+/// By call: the row of its lane plus one; 0 if it is not drawn. No two calls that were open at one
+/// time share a row, even if they do not nest because records were lost.
 fn rows(view: &TraceView<'_>, calls: &Calls, shown: &[usize]) -> Vec<u64> {
     let mut open: HashMap<u64, Vec<u64>> = HashMap::new();
     let row = |at: &usize| {

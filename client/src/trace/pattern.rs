@@ -11,8 +11,9 @@ use crate::printable::Printable;
 
 /// A pattern over the names of functions.
 ///
-/// - `tcp_*`: `*` stands for any characters and `?` for one. The pattern matches a whole name, or all of it that follows
-///   a `::` or a `.`: `netif::*` matches `kernel::netif::poll`. A C++ name matches without its parameters, too.
+/// - `tcp_*`: `*` stands for any characters and `?` for one. The pattern matches a whole name, or
+///   all of it that follows a `::` or a `.`: `netif::*` matches `kernel::netif::poll`. A C++ name
+///   matches without its parameters, too.
 /// - `/^tcp_(rx|tx)/`: a regular expression that matches anywhere in the name.
 ///
 /// A pattern without upper-case letters matches them as well.
@@ -29,10 +30,7 @@ pub(crate) enum PatternError {
     #[error("expected a pattern such as `tcp_*` or `/^tcp_/`, found nothing")]
     Empty,
     #[error("`{text}` is no regular expression: {source}")]
-    Regex {
-        text: String,
-        source: Box<regex::Error>,
-    },
+    Regex { text: String, source: Box<regex::Error> },
 }
 
 impl std::str::FromStr for Pattern {
@@ -55,11 +53,7 @@ impl std::str::FromStr for Pattern {
             text: text.to_owned(),
             source: Box::new(source),
         })?;
-        Ok(Pattern {
-            text: text.to_owned(),
-            regex,
-            is_glob: body.is_none(),
-        })
+        Ok(Pattern { text: text.to_owned(), regex, is_glob: body.is_none() })
     }
 }
 
@@ -84,8 +78,8 @@ impl Pattern {
 }
 
 impl Pattern {
-    /// The end of a message that nothing matches: which of `names` may be meant, if any. They differ from the pattern in a
-    /// few characters, or else contain its longest word.
+    /// The end of a message that nothing matches: which of `names` may be meant, if any. They
+    /// differ from the pattern in a few characters, or else contain its longest word.
     pub(crate) fn almost<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> String {
         const MOST: usize = 5;
         let text = self.text.to_lowercase();
@@ -102,9 +96,7 @@ impl Pattern {
             similar = containing.map(|name| (Reverse(0), name)).collect();
         }
         let names = similar.iter().take(MOST);
-        let names: Vec<String> = names
-            .map(|(_, name)| format!("`{}`", Printable(name)))
-            .collect();
+        let names: Vec<String> = names.map(|(_, name)| format!("`{}`", Printable(name))).collect();
         match names.is_empty() {
             true => String::new(),
             false => format!("; there is {}", names.join(", ")),
@@ -112,8 +104,8 @@ impl Pattern {
     }
 }
 
-/// How similar a name, or all of it that follows a `::` or a `.`, is to a pattern in lower case, in thousandths. `None` if
-/// it is not. What a `*` at the pattern's end stands for does not count.
+/// How similar a name, or all of it that follows a `::` or a `.`, is to a pattern in lower case, in
+/// thousandths. `None` if it is not. What a `*` at the pattern's end stands for does not count.
 fn alike(pattern: &str, name: &str) -> Option<u32> {
     const LEAST: f64 = 0.65;
     let (start, is_open) = match pattern.strip_suffix('*') {
@@ -121,9 +113,7 @@ fn alike(pattern: &str, name: &str) -> Option<u32> {
         None => (pattern, false),
     };
     let bare = without_parameters(name).to_lowercase();
-    let parts = starts(&bare)
-        .into_iter()
-        .filter_map(|from| bare.get(from..));
+    let parts = starts(&bare).into_iter().filter_map(|from| bare.get(from..));
     let scores = parts.filter_map(|part| {
         let length = if is_open { start.len() } else { part.len() };
         let part = part.get(..length).unwrap_or(part);
@@ -196,11 +186,7 @@ mod tests {
             ("netif::*", "kernel::other::poll", false),
             ("netif::*", "<netif::Device as kernel::Driver>::poll", true),
             ("poll", "<netif::Device as kernel::Driver>::poll", true),
-            (
-                "driver::*",
-                "<netif::Device<a::Driver::x> as kernel::Driver>::poll",
-                false,
-            ),
+            ("driver::*", "<netif::Device<a::Driver::x> as kernel::Driver>::poll", false),
             ("Server::poll", "Server::poll(int)", true),
             ("poll", "ns::Server::poll(ns::Request const&)", true),
             ("poll", "ns::(anonymous namespace)::poll(int)", true),
@@ -241,10 +227,7 @@ mod tests {
             ("ab", ""),
             ("something_else", ""),
         ] {
-            let found = pattern
-                .parse::<Pattern>()
-                .unwrap()
-                .almost(names.into_iter());
+            let found = pattern.parse::<Pattern>().unwrap().almost(names.into_iter());
             assert_eq!(found, expected, "{pattern}");
         }
     }

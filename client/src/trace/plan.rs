@@ -1,9 +1,10 @@
 //! Where the probes of a function go: at its entry and at each of its exits.
 //!
-//! A function is disassembled with all of its parts: the range of its symbol, and the code that the compiler has moved
-//! elsewhere, which `.cold` symbols and unwind entries tell of. Exits are returns, jumps out of the parts, and indirect
-//! jumps, except those through a jump table that is proven: then the agent decides by the target each time. A function
-//! whose exits are not all certain is refused, with the [reason](Refusal).
+//! A function is disassembled with all of its parts: the range of its symbol, and the code that the
+//! compiler has moved elsewhere, which `.cold` symbols and unwind entries tell of. Exits are
+//! returns, jumps out of the parts, and indirect jumps, except those through a jump table that is
+//! proven: then the agent decides by the target each time. A function whose exits are not all
+//! certain is refused, with the [reason](Refusal).
 
 mod code;
 mod piece;
@@ -64,14 +65,12 @@ pub(crate) enum Refusal {
 #[derive(Debug, Error)]
 pub(crate) enum PlanError {
     #[error("{path}: {problem}")]
-    Damaged {
-        path: String,
-        problem: object::Error,
-    },
+    Damaged { path: String, problem: object::Error },
     #[error("{path} is for {found}: functions are traced on x86_64 only")]
     Architecture { path: String, found: String },
     #[error(
-        "{path} has no symbols of functions, and no debug file was found: name the unstripped image with --image"
+        "{path} has no symbols of functions, and no debug file was found: name the unstripped \
+         image with --image"
     )]
     NoFunctions { path: String },
 }
@@ -122,10 +121,7 @@ impl<'i> Planner<'i> {
         debug_dirs: &[std::path::PathBuf],
     ) -> Result<Planner<'i>, PlanError> {
         let path = || image.path().display().to_string();
-        let damaged = |problem| PlanError::Damaged {
-            path: path(),
-            problem,
-        };
+        let damaged = |problem| PlanError::Damaged { path: path(), problem };
         let file = object::File::parse(image.bytes()).map_err(damaged)?;
         if file.architecture() != object::Architecture::X86_64 {
             return Err(PlanError::Architecture {
@@ -291,12 +287,7 @@ impl<'i> Planner<'i> {
         }
         let bytes = self.code.bytes(&(address..instruction.next_ip()));
         let displacement = displacement(instruction, bytes).ok_or(Refusal::Instruction)?;
-        probes.push(PlannedProbe {
-            kind,
-            address,
-            displacement,
-            instruction: bytes.to_owned(),
-        });
+        probes.push(PlannedProbe { kind, address, displacement, instruction: bytes.to_owned() });
         Ok(())
     }
 
@@ -327,7 +318,8 @@ impl<'i> Planner<'i> {
         }
     }
 
-    /// Whether the first entry of a jump table leads into the function: a table of functions does not.
+    /// Whether the first entry of a jump table leads into the function: a table of functions does
+    /// not.
     fn is_proven(&self, table: Table, parts: &[&Piece]) -> bool {
         let target = match table {
             Table::Absolute(address) => self.code.word(address).map(u64::from_le_bytes),
@@ -423,19 +415,17 @@ impl<'i> Planner<'i> {
         }
     }
 
-    /// Finds the functions of the agent in the image, and the others that may run while a breakpoint is handled: those
-    /// that its handler calls, and the guest's handlers that call it, with what these call; in guests with the drop-in, what tells
-    /// their stacks apart. What runs only before a
-    /// panic or after a breakpoint that is not the agent's can be traced.
+    /// Finds the functions of the agent in the image, and the others that may run while a
+    /// breakpoint is handled: those that its handler calls, and the guest's handlers that call it,
+    /// with what these call; in guests with the drop-in, what tells their stacks apart. What runs
+    /// only before a panic or after a breakpoint that is not the agent's can be traced.
     fn find_agents(&mut self) {
         let all = 0..self.len();
         if !self.names.iter().any(|it| is_linked(it)) {
             return;
         }
         let named = |is_meant: fn(&str) -> bool| -> Vec<usize> {
-            all.clone()
-                .filter(|at| is_meant(&self.names[*at]))
-                .collect()
+            all.clone().filter(|at| is_meant(&self.names[*at])).collect()
         };
         let mut agents: HashSet<usize> = named(is_agents).into_iter().collect();
         let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -495,13 +485,7 @@ impl<'i> Planner<'i> {
 
     fn is_beginning(&self, address: u64) -> bool {
         let function = self.code.function_at(address);
-        let fragment = || {
-            Some(
-                self.code.fragments[self.code.fragment_at(address)?]
-                    .range
-                    .start,
-            )
-        };
+        let fragment = || Some(self.code.fragments[self.code.fragment_at(address)?].range.start);
         function.map(|it| self.entry(it)).or_else(fragment) == Some(address)
     }
 
@@ -531,8 +515,8 @@ impl Links {
     }
 }
 
-/// The offset of an instruction's displacement from the program counter, 0 if it has none; `None` if the agent can
-/// neither run a copy of it nor emulate it.
+/// The offset of an instruction's displacement from the program counter, 0 if it has none; `None`
+/// if the agent can neither run a copy of it nor emulate it.
 fn displacement(instruction: &Instruction, bytes: &[u8]) -> Option<u8> {
     if bytes.len() != instruction.len() {
         return None;
@@ -578,7 +562,8 @@ fn is_handler(name: &str) -> bool {
     name == C_HANDLER || name.contains("unikprof_agent::") && name.ends_with("::on_breakpoint")
 }
 
-/// Whether the breakpoint handler begins with a function of the agent, or calls a function of its platform, by its name.
+/// Whether the breakpoint handler begins with a function of the agent, or calls a function of its
+/// platform, by its name.
 fn is_of_handler(name: &str) -> bool {
     const METHODS: [&str; 8] = [
         "vcpu",
@@ -590,9 +575,8 @@ fn is_of_handler(name: &str) -> bool {
         "traced_blocked_ns",
         "write_code",
     ];
-    let method = name
-        .split_once("unikprof_agent::ground::platform::Platform>::")
-        .map(|(_, method)| method);
+    let method =
+        name.split_once("unikprof_agent::ground::platform::Platform>::").map(|(_, method)| method);
     is_handler(name)
         || name.contains("unikprof_agent::guests::hosted::breakpoint::")
         || method.is_some_and(|method| METHODS.contains(&method))

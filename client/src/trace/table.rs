@@ -39,10 +39,7 @@ impl Table {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at));
             cells.map(|cell| width(cell)).fold(width(head), usize::max)
         };
-        let all: Vec<usize> = (0..)
-            .zip(&self.head)
-            .map(|(at, head)| of_column(at, head))
-            .collect();
+        let all: Vec<usize> = (0..).zip(&self.head).map(|(at, head)| of_column(at, head)).collect();
         let mut shown: Vec<usize> = (0..all.len()).collect();
         let mut spare = self.spare.iter();
         let room = columns.map(|columns| {
@@ -57,17 +54,10 @@ impl Table {
         });
         let room = room.unwrap_or(usize::MAX);
         let line = |cell: &dyn Fn(usize) -> String| -> String {
-            let cells = shown
-                .iter()
-                .map(|at| format!("{:>1$} ", cell(*at), all[*at]));
+            let cells = shown.iter().map(|at| format!("{:>1$} ", cell(*at), all[*at]));
             cells.collect()
         };
-        writeln!(
-            out,
-            "{} {}",
-            line(&|at| self.head[at].to_owned()),
-            self.names
-        )?;
+        writeln!(out, "{} {}", line(&|at| self.head[at].to_owned()), self.names)?;
         for row in &self.rows {
             let cells = line(&|at| row.cells.get(at).cloned().unwrap_or_default());
             let name = row.fitted(room, width(&cells) + 1);
@@ -115,7 +105,8 @@ mod tests {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Guards numbers with more digits than a fixed column has, and lines that are wider than the terminal.
+    /// Guards numbers with more digits than a fixed column has, and lines that are wider than the
+    /// terminal.
     #[test]
     fn columns_are_aligned_and_lines_fit() {
         let long = "first_crate::module::Type<alloc::vec::Vec<u8>>::last_function";
@@ -123,12 +114,7 @@ mod tests {
             head: vec!["calls", "max", "over time"],
             names: "function",
             rows: vec![
-                row(
-                    &["12,345,678,901", "1 h 02 min 03 s", "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁"],
-                    0,
-                    long,
-                    "",
-                ),
+                row(&["12,345,678,901", "1 h 02 min 03 s", "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁"], 0, long, ""),
                 row(&["1", "9 ns", ""], 1, long, "  (1 unwound, 12 still open)"),
                 row(&["1", "9 ns", ""], 30, "deep", " × 31"),
             ],
@@ -140,24 +126,10 @@ mod tests {
             assert!(widest <= Some(columns), "{columns}: {lines:#?}");
             assert_eq!(lines[0].contains("over time"), columns > 60, "{lines:#?}");
             let ends = |text: &str, of: &str| text.split(of).next().map(|it| width(it) + width(of));
-            assert_eq!(
-                ends(&lines[0], "max"),
-                ends(&lines[1], "03 s"),
-                "{lines:#?}"
-            );
-            assert!(
-                lines[2].contains("function") || lines[2].contains("…"),
-                "{lines:#?}"
-            );
-            assert!(
-                lines
-                    .iter()
-                    .any(|line| line.ends_with("(1 unwound, 12 still open)"))
-            );
-            assert!(
-                lines.iter().any(|line| line.ends_with("deep × 31")),
-                "{lines:#?}"
-            );
+            assert_eq!(ends(&lines[0], "max"), ends(&lines[1], "03 s"), "{lines:#?}");
+            assert!(lines[2].contains("function") || lines[2].contains("…"), "{lines:#?}");
+            assert!(lines.iter().any(|line| line.ends_with("(1 unwound, 12 still open)")));
+            assert!(lines.iter().any(|line| line.ends_with("deep × 31")), "{lines:#?}");
         }
         assert!(written(&table, None)[1].ends_with(long));
     }

@@ -13,7 +13,8 @@ use super::*;
 use crate::report::page::tests::{assert_offline, parts, read};
 use crate::timeline::{Timeline, Window};
 
-/// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve` is open.
+/// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve`
+/// is open.
 fn trace() -> Trace {
     let function = |name: &str, calls, unwound, durations: &[u64]| {
         let mut histogram = vec![0; BUCKETS];
@@ -32,22 +33,14 @@ fn trace() -> Trace {
                 ..FunctionTotals::default()
             },
             histogram,
-            callers: vec![CallsFrom {
-                code: 16,
-                name: "main".into(),
-                calls,
-            }],
+            callers: vec![CallsFrom { code: 16, name: "main".into(), calls }],
             ..TracedFunction::default()
         }
     };
     let mut parse = function("parse\u{1b}[2J", 4, 1, &[5_000, 5_000, 6_000]);
     parse.totals.flags = totals_flag::REMOVED;
     Trace {
-        order: Order {
-            patterns: "serve parse".into(),
-            max_cost_permille: 50,
-            ..Order::default()
-        },
+        order: Order { patterns: "serve parse".into(), max_cost_permille: 50, ..Order::default() },
         functions: vec![function("serve", 2, 0, &[50_000]), parse],
         refused: vec![("isr".into(), "it returns from an interrupt".into())],
         ready: Some(TraceReady {
@@ -104,10 +97,7 @@ fn shown_of(trace: Trace, options: TraceOptions, format: Format) -> String {
         enter(1, 1, at(700)),
         leave(1, 1, at(705), how::RETURNED),
     ];
-    let gap = Window {
-        from_ns: at(400),
-        to_ns: at(700),
-    };
+    let gap = Window { from_ns: at(400), to_ns: at(700) };
     let timeline = timeline(vec![records], vec![gap]);
     let view = TraceView::new(&trace, Some(&timeline), options);
     let mut out = Vec::new();
@@ -115,7 +105,8 @@ fn shown_of(trace: Trace, options: TraceOptions, format: Format) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Guards times of a call whose function's probes were removed: nothing tells when it ended, and the agent charges none.
+/// Guards times of a call whose function's probes were removed: nothing tells when it ended, and
+/// the agent charges none.
 #[test]
 fn an_open_call_of_a_removed_function_has_no_time_inside_another_either() {
     let trace = trace();
@@ -128,10 +119,8 @@ fn an_open_call_of_a_removed_function_has_no_time_inside_another_either() {
         leave(0, 1, 1_900_000, how::RETURNED),
     ];
     let timeline = timeline(vec![records], Vec::new());
-    let options = TraceOptions {
-        inside: Some("serve".parse().unwrap()),
-        ..TraceOptions::default()
-    };
+    let options =
+        TraceOptions { inside: Some("serve".parse().unwrap()), ..TraceOptions::default() };
     let view = TraceView::new(&trace, Some(&timeline), options);
     let row = view.rows().into_iter().find(|row| row.function == 1);
     let row = row.unwrap();
@@ -140,10 +129,7 @@ fn an_open_call_of_a_removed_function_has_no_time_inside_another_either() {
     let caller = view.rows().into_iter().find(|row| row.function == 0);
     assert_eq!(caller.unwrap().self_ns, 900_000 - 5_000);
     let (trees, _) = view.trees();
-    assert_eq!(
-        (trees[0].self_ns, trees[0].inside[0].duration_ns),
-        (895_000, 5_000)
-    );
+    assert_eq!((trees[0].self_ns, trees[0].inside[0].duration_ns), (895_000, 5_000));
 }
 
 #[test]
@@ -165,10 +151,7 @@ fn sums_add_up_and_what_is_missing_says_so() {
     ] {
         assert!(text.contains(part), "{part}\nin\n{text}");
     }
-    assert!(
-        !text.contains('\u{1b}'),
-        "no control character reaches the terminal"
-    );
+    assert!(!text.contains('\u{1b}'), "no control character reaches the terminal");
 }
 
 #[test]
@@ -194,18 +177,8 @@ fn options_that_mean_no_traced_function_say_so() {
 
 #[test]
 fn a_trace_of_slow_calls_says_what_is_over_time() {
-    let slow = Order {
-        slow_ns: 4_000_000,
-        ..trace().order
-    };
-    let text = shown_of(
-        Trace {
-            order: slow,
-            ..trace()
-        },
-        options_of("serve"),
-        Format::Text,
-    );
+    let slow = Order { slow_ns: 4_000_000, ..trace().order };
+    let text = shown_of(Trace { order: slow, ..trace() }, options_of("serve"), Format::Text);
     for part in [
         "calls over time and trees have only the calls that took at least 4 ms",
         "kept calls over time  function",
@@ -229,12 +202,7 @@ fn formats_of_single_calls_refuse_a_trace_that_kept_none() {
 #[test]
 fn details_are_callers_a_histogram_and_a_plot() {
     let text = shown(options_of("serve"), Format::Text);
-    for part in [
-        "2 calls from main",
-        "duration",
-        "calls over time, in steps of",
-        "└─",
-    ] {
+    for part in ["2 calls from main", "duration", "calls over time, in steps of", "└─"] {
         assert!(text.contains(part), "{part}\nin\n{text}");
     }
 }
@@ -252,10 +220,7 @@ fn the_firefox_profile_holds_the_time_of_the_tree() {
     let weights = thread["samples"]["weight"].as_array().unwrap().iter();
     let sum_ms: f64 = weights.map(|it| it.as_f64().unwrap()).sum();
     let own_ns: u64 = trace.functions.iter().map(|it| it.totals.self_ns).sum();
-    assert!(
-        (sum_ms - own_ns as f64 / 1e6).abs() < 1e-6,
-        "{sum_ms} {own_ns}"
-    );
+    assert!((sum_ms - own_ns as f64 / 1e6).abs() < 1e-6, "{sum_ms} {own_ns}");
     let names = profile.to_string();
     assert!(names.contains("\"serve\"") && names.contains("\"weightType\":\"tracing-ms\""));
 }
@@ -265,9 +230,7 @@ fn folded_stacks_hold_the_time_of_the_tree() {
     let text = shown(TraceOptions::default(), Format::Folded);
     let sum = |prefix: &str| -> u64 {
         let lines = text.lines().filter(|line| line.starts_with(prefix));
-        lines
-            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
-            .sum()
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     };
     // The first call of `serve` took 50 µs; the one that is open is known up to the last record.
     assert_eq!(sum("serve"), 50_000 + 300_000 + 5_000 - 5_000, "{text}");
@@ -296,17 +259,12 @@ fn the_page_has_the_report_and_each_call() {
         let name = &head["names"][number.as_u64().unwrap() as usize];
         assert_eq!(*name, function["function"]);
     }
-    assert_eq!(
-        head["time"]["holes"][0],
-        serde_json::json!([0, 400_000, 700_000])
-    );
+    assert_eq!(head["time"]["holes"][0], serde_json::json!([0, 400_000, 700_000]));
     assert_eq!(columns["call_function"], [0, 1, 1, 1, 0, 1]);
-    // The last one began after records were lost: its caller is not known, and was open all the time.
+    // The last one began after records were lost: its caller is not known, and was open all the
+    // time.
     assert_eq!(columns["call_row"], [1, 2, 2, 2, 1, 2]);
-    assert_eq!(
-        columns["call_length"],
-        [50_000, 5_000, 5_000, 6_000, 305_000, 5_000]
-    );
+    assert_eq!(columns["call_length"], [50_000, 5_000, 5_000, 6_000, 305_000, 5_000]);
     assert_eq!(columns["call_self"][0], 34_000);
     assert_eq!(columns["call_end"], [0, 0, 0, 1, 4, 0]);
     assert_eq!(columns["call_hole"], [0, 0, 0, 0, 1, 0]);
@@ -322,10 +280,8 @@ fn what_is_left_out_of_the_page_is_counted_and_not_drawn() {
     };
     let (_, columns, _) = page(options);
     assert_eq!(columns["call_row"], [0, 0, 0, 1, 0, 0]);
-    let options = TraceOptions {
-        inside: Some("serve".parse().unwrap()),
-        ..TraceOptions::default()
-    };
+    let options =
+        TraceOptions { inside: Some("serve".parse().unwrap()), ..TraceOptions::default() };
     let (head, columns, _) = page(options);
     assert_eq!(columns["call_function"], [0, 1, 1, 1, 0]);
     assert_eq!(head["is_part"], true);
@@ -341,7 +297,8 @@ fn the_page_is_small_and_no_name_of_the_guest_is_markup() {
     assert_offline(&program);
 }
 
-/// A trace of 1 ms whose `serve` and `parse` are called in turns, `serve` for `serve_ns` and up to 100 ns more, and its rings.
+/// A trace of 1 ms whose `serve` and `parse` are called in turns, `serve` for `serve_ns` and up to
+/// 100 ns more, and its rings.
 fn in_turns(serve_ns: u64) -> (Trace, Timeline) {
     let mut records = Vec::new();
     let mut random = fastrand::Rng::with_seed(serve_ns);
@@ -381,24 +338,16 @@ fn traces_compare_by_function_and_tell_chance() {
     assert!(row("serve").ends_with("serve  (slower)"), "{text}");
     assert!(row("serve").contains("1.1 µs → 1.3 µs"), "{text}");
     assert!(row("parse").ends_with("[2J"), "{text}");
-    assert!(
-        text.lines().skip(3).all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
+    assert!(text.lines().skip(3).all(|line| line.chars().count() <= 80), "{text}");
     let serve = &json["functions"][0]["self_per_call_change"];
     let [low, high] = ["low", "high"].map(|key| serve[key].as_f64().unwrap());
-    assert!(
-        1.15 < low && low < 1.2 && 1.15 < high && high < 1.25,
-        "{json:#}"
-    );
+    assert!(1.15 < low && low < 1.2 && 1.15 < high && high < 1.25, "{json:#}");
     assert_eq!(serve["significant"], true);
-    assert_eq!(
-        json["functions"][1]["self_per_call_change"]["significant"],
-        false
-    );
+    assert_eq!(json["functions"][1]["self_per_call_change"]["significant"], false);
 }
 
-/// Guards against a change that is the removal of probes: calls of the function end early, and its time becomes its caller's.
+/// Guards against a change that is the removal of probes: calls of the function end early, and its
+/// time becomes its caller's.
 #[test]
 fn what_the_removal_of_probes_does_is_no_change_of_the_guest() {
     let nested = |removed_at: u64| {
@@ -433,10 +382,7 @@ fn what_the_removal_of_probes_does_is_no_change_of_the_guest() {
         let (text, json) = compared(&[nested(u64::MAX), nested(removed_at)]);
         let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
         assert!(row("serve").ends_with("serve"), "{text}");
-        assert!(
-            text.contains("(removed in NEW)") && !text.contains("fewer"),
-            "{text}"
-        );
+        assert!(text.contains("(removed in NEW)") && !text.contains("fewer"), "{text}");
         let mut functions = json["functions"].as_array().unwrap().iter();
         let parse = functions.find(|it| it["function"] != "serve").unwrap();
         assert!(
@@ -464,47 +410,23 @@ fn functions_that_are_refused_stand_below_their_reason() {
     let long =
         "core::ptr::drop_in_place<alloc::vec::Vec<u8>>::with::a::very::long::path::to::its::end";
     trace.refused.push(refused(long, "no slot"));
-    trace
-        .refused
-        .extend((0..6).map(|number| refused(&format!("f{number}"), "no slot")));
+    trace.refused.extend((0..6).map(|number| refused(&format!("f{number}"), "no slot")));
     let lines = |columns, top| -> Vec<String> {
-        let options = TraceOptions {
-            columns,
-            top,
-            ..TraceOptions::default()
-        };
+        let options = TraceOptions { columns, top, ..TraceOptions::default() };
         let text = shown_of(trace.clone(), options, Format::Text);
-        let lines = text
-            .lines()
-            .skip_while(|line| !line.starts_with("not traced"));
-        lines
-            .take_while(|line| !line.is_empty())
-            .map(str::to_owned)
-            .collect()
+        let lines = text.lines().skip_while(|line| !line.starts_with("not traced"));
+        lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
     };
     let some = lines(Some(80), 30);
     assert_eq!(
         some[..3],
-        [
-            "not traced (it returns from an interrupt):",
-            "  isr",
-            "not traced (no slot):"
-        ]
+        ["not traced (it returns from an interrupt):", "  isr", "not traced (no slot):"]
     );
     assert!(
         some[3].starts_with("  core::ptr::drop_in_place<…>::") && some[3].len() <= 82,
         "{some:#?}"
     );
-    assert_eq!(
-        some[4..],
-        [
-            "  f0",
-            "  f1",
-            "  f2",
-            "  f3",
-            "  and 2 more; --top 0 lists all"
-        ]
-    );
+    assert_eq!(some[4..], ["  f0", "  f1", "  f2", "  f3", "  and 2 more; --top 0 lists all"]);
     for all in [lines(Some(80), 0), lines(None, 30)] {
         assert_eq!(all.last().unwrap(), "  f5");
     }

@@ -110,14 +110,16 @@ pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
     let mut facts = vec![first];
     if trace.order.slow_ns > 0 {
         facts.push(format!(
-            "calls over time and trees have only the calls that took at least {}, and those inside them{}",
+            "calls over time and trees have only the calls that took at least {}, and those inside \
+             them{}",
             duration(trace.order.slow_ns),
             if view.is_part() { "" } else { "; the table counts all" }
         ));
     }
     if let Some(ready) = trace.ready.filter(|ready| ready.probe_cycles > 0) {
         facts.push(format!(
-            "a breakpoint takes about {} cycles: durations contain one of their own, and two for each traced call inside",
+            "a breakpoint takes about {} cycles: durations contain one of their own, and two for \
+             each traced call inside",
             grouped(ready.probe_cycles)
         ));
     }
@@ -126,18 +128,15 @@ pub(super) fn facts(view: &TraceView<'_>) -> Vec<String> {
 
 /// The title of calls over time, which say whether these are all calls.
 pub(super) fn over_time_title(view: &TraceView<'_>) -> &'static str {
-    if view.trace.order.slow_ns > 0 {
-        "kept calls over time"
-    } else {
-        "calls over time"
-    }
+    if view.trace.order.slow_ns > 0 { "kept calls over time" } else { "calls over time" }
 }
 
 fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     if rows.is_empty() {
         return out.write_all(if view.is_part() {
-            b"Nothing was called inside calls of --in that began during the trace; one that was under way before does not count.\n"
+            b"Nothing was called inside calls of --in that began during the trace; one that was \
+              under way before does not count.\n"
         } else {
             b"No traced function was called.\n"
         });
@@ -208,7 +207,8 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
     if orphans > 0 {
         writeln!(
             out,
-            "{:>first$} returns are of calls that began before the trace, or were nested too deeply",
+            "{:>first$} returns are of calls that began before the trace, or were nested too \
+             deeply",
             grouped(orphans)
         )?;
     }
@@ -224,9 +224,8 @@ fn marks(view: &TraceView<'_>, row: &Row) -> String {
         (row.lost, "with a lost end"),
     ];
     let marks = marks.iter().filter(|(count, _)| *count > 0);
-    let mut marks: Vec<String> = marks
-        .map(|(count, what)| format!("{} {what}", grouped(*count)))
-        .collect();
+    let mut marks: Vec<String> =
+        marks.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
     if view.trace.functions[row.function].is_removed() {
         marks.push("removed".into());
     }
@@ -244,16 +243,8 @@ fn write_details(view: &TraceView<'_>, at: usize, out: &mut dyn Write) -> io::Re
     callers.sort_by_key(|caller| (std::cmp::Reverse(caller.calls), caller.code));
     for caller in callers {
         let name = super::caller_name(caller);
-        let room = view
-            .options
-            .columns
-            .map_or(usize::MAX, |all| all.saturating_sub(23));
-        writeln!(
-            out,
-            "{:>11} calls from {}",
-            grouped(caller.calls),
-            shorten::name(&name, room)
-        )?;
+        let room = view.options.columns.map_or(usize::MAX, |all| all.saturating_sub(23));
+        writeln!(out, "{:>11} calls from {}", grouped(caller.calls), shorten::name(&name, room))?;
     }
     write_histogram(&function.histogram, plot_width(view), out)?;
     if let Some(over_time) = view.over_time(plot_width(view)) {
@@ -273,12 +264,7 @@ fn write_histogram(histogram: &[u64], width: usize, out: &mut dyn Write) -> io::
         line.1 = to;
         line.2 = line.2.saturating_add(count);
     }
-    let hit = || {
-        lines
-            .iter()
-            .filter(|(_, line)| line.2 > 0)
-            .map(|(power, _)| *power)
-    };
+    let hit = || lines.iter().filter(|(_, line)| line.2 > 0).map(|(power, _)| *power);
     let (Some(first), Some(last)) = (hit().next(), hit().next_back()) else {
         return Ok(());
     };
@@ -287,12 +273,7 @@ fn write_histogram(histogram: &[u64], width: usize, out: &mut dyn Write) -> io::
     for (from, to, count) in lines.range(first..=last).map(|(_, line)| *line) {
         let bar = (u128::from(count) * u128::from(width)).div_ceil(u128::from(most)) as usize;
         let range = format!("{} - {}", duration(from), duration(to));
-        writeln!(
-            out,
-            "{range:>22} {:>11} {}",
-            grouped(count),
-            "█".repeat(bar)
-        )?;
+        writeln!(out, "{range:>22} {:>11} {}", grouped(count), "█".repeat(bar))?;
     }
     Ok(())
 }
@@ -348,10 +329,7 @@ fn write_tree(
         left: view.options.lines.unwrap_or(usize::MAX),
         dropped: 0,
         rows: Vec::new(),
-        has_vcpus: view
-            .calls
-            .iter()
-            .any(|calls| calls.all.iter().any(|call| call.vcpu != 0)),
+        has_vcpus: view.calls.iter().any(|calls| calls.all.iter().any(|call| call.vcpu != 0)),
     };
     let holes = view.calls.iter().flat_map(|calls| &calls.holes);
     let mut holes = holes.peekable();
@@ -399,12 +377,7 @@ impl Lines<'_> {
         match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
-                self.rows.push(table::Row {
-                    cells,
-                    depth,
-                    name,
-                    note,
-                });
+                self.rows.push(table::Row { cells, depth, name, note });
             }
             None => self.dropped += 1,
         }
@@ -415,23 +388,16 @@ impl Lines<'_> {
         if branch.times > 1 {
             note = format!(" × {}", grouped(branch.times));
         }
-        let ends = branch
-            .ends
-            .iter()
-            .map(|(end, count)| match (branch.times, count) {
-                (1, _) => end.text().to_owned(),
-                _ => format!("{} {}", grouped(*count), end.text()),
-            });
+        let ends = branch.ends.iter().map(|(end, count)| match (branch.times, count) {
+            (1, _) => end.text().to_owned(),
+            _ => format!("{} {}", grouped(*count), end.text()),
+        });
         let mut marks: Vec<String> = ends.collect();
         if branch.has_hole && !branch.ends.iter().any(|(end, _)| *end == End::Lost) {
             marks.push("records were lost inside".into());
         }
         if depth == 0 && self.has_vcpus {
-            let call = self
-                .view
-                .calls
-                .as_ref()
-                .and_then(|calls| calls.all.get(branch.call));
+            let call = self.view.calls.as_ref().and_then(|calls| calls.all.get(branch.call));
             marks.extend(call.map(|call| format!("vCPU {}", call.vcpu)));
         }
         if !marks.is_empty() {

@@ -8,7 +8,8 @@ pub(crate) struct Selection<'s> {
     pub(crate) min_ns: u64,
     /// Whether the calls of a function are left out, and those inside them shown in their place.
     pub(crate) is_hidden: &'s dyn Fn(u16) -> bool,
-    /// Whether calls of a function, with those inside them, are shown; all others are only if they lie in one of these.
+    /// Whether calls of a function, with those inside them, are shown; all others are only if they
+    /// lie in one of these.
     pub(crate) is_inside: Option<&'s dyn Fn(u16) -> bool>,
 }
 
@@ -33,7 +34,8 @@ pub(crate) struct Branch {
     pub(crate) ends: Vec<(End, u64)>,
     pub(crate) has_hole: bool,
     pub(crate) inside: Vec<Branch>,
-    /// Calls inside that are left out for being short, with all calls inside them, and their duration.
+    /// Calls inside that are left out for being short, with all calls inside them, and their
+    /// duration.
     pub(crate) short: Short,
 }
 
@@ -119,16 +121,13 @@ pub(crate) fn branches(
     let sum = |of: fn(&Branch) -> u64| children.iter().map(of).fold(0, u64::saturating_add);
     let duration_ns = call.duration_ns();
     let self_ns = duration_ns.saturating_sub(sum(|it| it.duration_ns));
-    let hidden_ns = inside
-        .direct(at)
-        .filter(|child| (selection.is_hidden)(calls.all[*child].function));
+    let hidden_ns =
+        inside.direct(at).filter(|child| (selection.is_hidden)(calls.all[*child].function));
     let hidden_ns = hidden_ns.fold(0, |sum: u64, child| {
         sum.saturating_add(blocked_of_hidden(calls, inside, selection, child))
     });
-    let blocked_ns = call
-        .blocked_ns
-        .saturating_add(hidden_ns)
-        .saturating_add(sum(|it| it.blocked_ns));
+    let blocked_ns =
+        call.blocked_ns.saturating_add(hidden_ns).saturating_add(sum(|it| it.blocked_ns));
     let (children, short) = prune(children, selection.min_ns);
     vec![Branch {
         call: at,
@@ -149,11 +148,11 @@ pub(crate) fn branches(
     }]
 }
 
-/// The blocked time of a hidden call and of hidden calls inside it: it belongs to the call around them.
+/// The blocked time of a hidden call and of hidden calls inside it: it belongs to the call around
+/// them.
 fn blocked_of_hidden(calls: &Calls, inside: &Inside, selection: &Selection<'_>, at: usize) -> u64 {
-    let hidden = inside
-        .direct(at)
-        .filter(|child| (selection.is_hidden)(calls.all[*child].function));
+    let hidden =
+        inside.direct(at).filter(|child| (selection.is_hidden)(calls.all[*child].function));
     let own = calls.all[at].blocked_ns;
     hidden.fold(own, |sum, child| {
         sum.saturating_add(blocked_of_hidden(calls, inside, selection, child))
@@ -166,10 +165,7 @@ fn prune(branches: Vec<Branch>, min_ns: u64) -> (Vec<Branch>, Short) {
     let mut kept: Vec<Branch> = Vec::new();
     for branch in branches {
         if branch.duration_ns < min_ns {
-            short.add(Short {
-                calls: branch.calls(),
-                duration_ns: branch.duration_ns,
-            });
+            short.add(Short { calls: branch.calls(), duration_ns: branch.duration_ns });
             continue;
         }
         match kept.last_mut() {
@@ -184,21 +180,14 @@ impl Branch {
     /// All calls in it, those that are not shown as well.
     pub(crate) fn calls(&self) -> u64 {
         let inside = self.inside.iter().map(Branch::calls);
-        inside.fold(
-            self.times.saturating_add(self.short.calls),
-            u64::saturating_add,
-        )
+        inside.fold(self.times.saturating_add(self.short.calls), u64::saturating_add)
     }
 
     fn has_shape_of(&self, other: &Branch) -> bool {
         self.function == other.function
             && self.stack == other.stack
             && self.inside.len() == other.inside.len()
-            && self
-                .inside
-                .iter()
-                .zip(&other.inside)
-                .all(|(a, b)| a.has_shape_of(b))
+            && self.inside.iter().zip(&other.inside).all(|(a, b)| a.has_shape_of(b))
     }
 
     fn join(&mut self, other: Branch) {
@@ -288,32 +277,20 @@ mod tests {
 
     #[test]
     fn repetitions_are_folded() {
-        assert_eq!(
-            shown(0, &[], None),
-            "0x1 100 55 [1x3 15 9 [2x3 6 6]; 3x1 30 29 [2x1 1 1]]"
-        );
+        assert_eq!(shown(0, &[], None), "0x1 100 55 [1x3 15 9 [2x3 6 6]; 3x1 30 29 [2x1 1 1]]");
     }
 
     #[test]
     fn short_calls_are_left_out_and_counted() {
-        assert_eq!(
-            shown(2, &[], None),
-            "0x1 100 55 [1x3 15 9 [2x3 6 6]; 3x1 30 29 short 1 1]"
-        );
-        assert_eq!(
-            shown(6, &[], None),
-            "0x1 100 55 short 6 15 [3x1 30 29 short 1 1]"
-        );
+        assert_eq!(shown(2, &[], None), "0x1 100 55 [1x3 15 9 [2x3 6 6]; 3x1 30 29 short 1 1]");
+        assert_eq!(shown(6, &[], None), "0x1 100 55 short 6 15 [3x1 30 29 short 1 1]");
         assert_eq!(shown(101, &[], None), "");
     }
 
     #[test]
     fn hidden_functions_leave_what_they_called_and_their_time() {
         assert_eq!(shown(0, &[1, 3], None), "0x1 100 93 [2x4 7 7]");
-        assert_eq!(
-            shown(0, &[0], None),
-            "1x3 15 9 [2x3 6 6]; 3x1 30 29 [2x1 1 1]"
-        );
+        assert_eq!(shown(0, &[0], None), "1x3 15 9 [2x3 6 6]; 3x1 30 29 [2x1 1 1]");
     }
 
     #[test]

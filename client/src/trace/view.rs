@@ -143,8 +143,8 @@ impl<'t> TraceView<'t> {
         self.select(|selection| trees(calls, inside, selection))
     }
 
-    /// The longest calls, of the functions that `--of` means, or else of those that are not inside another one; each with
-    /// its tree.
+    /// The longest calls, of the functions that `--of` means, or else of those that are not inside
+    /// another one; each with its tree.
     pub(crate) fn slowest(&self) -> Vec<Branch> {
         let Some((calls, inside)) = self.calls.as_ref().zip(self.inside.as_ref()) else {
             return Vec::new();
@@ -160,9 +160,7 @@ impl<'t> TraceView<'t> {
         chosen.truncate(self.options.slowest);
         let chosen = chosen.into_iter();
         self.select(|selection| {
-            chosen
-                .flat_map(|at| branches(calls, inside, selection, at))
-                .collect()
+            chosen.flat_map(|at| branches(calls, inside, selection, at)).collect()
         })
     }
 
@@ -181,8 +179,8 @@ impl<'t> TraceView<'t> {
         self.within.is_some()
     }
 
-    /// The functions' lines, in the order that was asked for. They are the agent's counts; or, if only calls inside
-    /// another function are shown, what the calls add up to.
+    /// The functions' lines, in the order that was asked for. They are the agent's counts; or, if
+    /// only calls inside another function are shown, what the calls add up to.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = match (&self.within, &self.calls) {
             (Some(_), Some(calls)) => self.rows_of_calls(calls),
@@ -241,12 +239,8 @@ impl<'t> TraceView<'t> {
 
     fn rows_of_calls(&self, calls: &Calls) -> Vec<Row> {
         let count = self.trace.functions.len();
-        let mut rows: Vec<Row> = (0..count)
-            .map(|function| Row {
-                function,
-                ..Row::default()
-            })
-            .collect();
+        let mut rows: Vec<Row> =
+            (0..count).map(|function| Row { function, ..Row::default() }).collect();
         let mut durations: Vec<Vec<u64>> = vec![Vec::new(); count];
         let inside_ns = self.inside_ns(calls);
         for (at, call) in calls.all.iter().enumerate() {
@@ -316,7 +310,8 @@ impl<'t> TraceView<'t> {
             || !self.is_shown(calls, at)
     }
 
-    /// By function: its calls in each of `bins` equal parts of the trace. `None` if no calls were kept.
+    /// By function: its calls in each of `bins` equal parts of the trace. `None` if no calls were
+    /// kept.
     pub(crate) fn over_time(&self, bins: usize) -> Option<Vec<Vec<u64>>> {
         let calls = self.calls.as_ref()?;
         let mut counts = vec![vec![0_u64; bins]; self.trace.functions.len()];
@@ -360,16 +355,14 @@ impl<'t> TraceView<'t> {
         let removed = trace.functions.iter().filter(|it| it.is_removed());
         let removed: Vec<String> = removed.map(|it| Printable(&it.name).to_string()).collect();
         if !removed.is_empty() {
-            let named = removed
-                .iter()
-                .take(MOST_NAMED)
-                .map(|it| shorten::name(it, NAME));
+            let named = removed.iter().take(MOST_NAMED).map(|it| shorten::name(it, NAME));
             let more = match removed.len().saturating_sub(MOST_NAMED) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
             warnings.push(format!(
-                "the agent removed the probes of {}{more} because the trace cost more than {} % of a CPU (--max-cost): their \
+                "the agent removed the probes of {}{more} because the trace cost more than {} % of \
+                 a CPU (--max-cost): their \
                  counts end early, and calls under way then are still open",
                 named.collect::<Vec<_>>().join(", "),
                 f64::from(trace.order.max_cost_permille) / 10.0
@@ -386,23 +379,23 @@ impl<'t> TraceView<'t> {
             for (count, text) in [
                 (
                     state.unplaced,
-                    "breakpoints were on a thread or stack that the agent does not know, and were not counted",
+                    "breakpoints were on a thread or stack that the agent does not know, and were \
+                     not counted",
                 ),
                 (
                     state.too_deep,
                     "entries found no room for another open call, and were not measured",
                 ),
-                (
-                    state.mismatched,
-                    "exits were of another function than the innermost open call",
-                ),
+                (state.mismatched, "exits were of another function than the innermost open call"),
                 (
                     state.truncated,
-                    "slow calls had more calls inside than fit in the agent's memory: the newest are missing",
+                    "slow calls had more calls inside than fit in the agent's memory: the newest \
+                     are missing",
                 ),
                 (
                     state.callers_lost,
-                    "calls came from places that did not fit in the agent's memory: callers are incomplete",
+                    "calls came from places that did not fit in the agent's memory: callers are \
+                     incomplete",
                 ),
             ] {
                 if count > 0 {
@@ -413,26 +406,23 @@ impl<'t> TraceView<'t> {
         if let Some(calls) = &self.calls {
             if calls.lost > 0 || !calls.holes.is_empty() {
                 warnings.push(format!(
-                    "{} records were lost in {} places, since the ring was full before they were fetched: the tree has holes, the \
-                     table is complete. Trace fewer functions, use --count, or give the agent a larger ring",
+                    "{} records were lost in {} places, since the ring was full before they were \
+                     fetched: the tree has holes, the \
+                     table is complete. Trace fewer functions, use --count, or give the agent a \
+                     larger ring",
                     grouped(calls.lost),
                     grouped(calls.holes.len() as u64)
                 ));
             }
             for (count, text) in [
-                (
-                    calls.without_end,
-                    "calls in the tree have no end of their own",
-                ),
+                (calls.without_end, "calls in the tree have no end of their own"),
                 (calls.foreign, "records in the rings are of another trace"),
                 (
                     calls.unknown,
-                    "records name functions that the trace does not have, or are nested too deeply: they are left out",
+                    "records name functions that the trace does not have, or are nested too \
+                     deeply: they are left out",
                 ),
-                (
-                    calls.backwards,
-                    "calls end before they begin: their durations count as zero",
-                ),
+                (calls.backwards, "calls end before they begin: their durations count as zero"),
             ] {
                 if count > 0 {
                     warnings.push(format!("{} {text}", grouped(count)));

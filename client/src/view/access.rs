@@ -64,10 +64,7 @@ impl Access {
         let behind = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         match behind {
             Some((token, path)) if token == self.token => Verdict::Granted { path, is_front_end },
-            _ => refused(
-                404,
-                "expected the token that `unikprof-client view` printed",
-            ),
+            _ => refused(404, "expected the token that `unikprof-client view` printed"),
         }
     }
 }
@@ -101,10 +98,7 @@ mod tests {
         let address = access.address("profile.json");
         let url = address.strip_prefix("http://127.0.0.1:4321").unwrap();
         let host = Some("127.0.0.1:4321");
-        let granted = |is_front_end| Verdict::Granted {
-            path: "profile.json",
-            is_front_end,
-        };
+        let granted = |is_front_end| Verdict::Granted { path: "profile.json", is_front_end };
         assert_eq!(access.judge(url, host, None), granted(false));
         assert_eq!(access.judge(url, host, Some(FRONT_END)), granted(true));
         let own = Some("http://127.0.0.1:4321");
@@ -117,10 +111,7 @@ mod tests {
             "http://127.0.0.1:9",
         ] {
             let verdict = access.judge(url, host, Some(origin));
-            assert!(
-                matches!(verdict, Verdict::Refused { status: 403, .. }),
-                "{origin}"
-            );
+            assert!(matches!(verdict, Verdict::Refused { status: 403, .. }), "{origin}");
         }
     }
 
@@ -129,17 +120,9 @@ mod tests {
     fn other_hosts_are_refused_with_the_token_too() {
         let access = access();
         let url = format!("/{}/page.html", access.token);
-        for host in [
-            None,
-            Some("example.org:4321"),
-            Some("127.0.0.1"),
-            Some("localhost:4321"),
-        ] {
+        for host in [None, Some("example.org:4321"), Some("127.0.0.1"), Some("localhost:4321")] {
             let verdict = access.judge(&url, host, None);
-            assert!(
-                matches!(verdict, Verdict::Refused { status: 403, .. }),
-                "{host:?}"
-            );
+            assert!(matches!(verdict, Verdict::Refused { status: 403, .. }), "{host:?}");
         }
     }
 
@@ -147,18 +130,9 @@ mod tests {
     fn without_the_whole_token_there_is_nothing() {
         let access = access();
         let half = &access.token[..16];
-        for url in [
-            "/",
-            "",
-            "/profile.json",
-            "//profile.json",
-            &format!("/{half}/profile.json"),
-        ] {
+        for url in ["/", "", "/profile.json", "//profile.json", &format!("/{half}/profile.json")] {
             let verdict = access.judge(url, Some("127.0.0.1:4321"), None);
-            assert!(
-                matches!(verdict, Verdict::Refused { status: 404, .. }),
-                "{url}"
-            );
+            assert!(matches!(verdict, Verdict::Refused { status: 404, .. }), "{url}");
         }
         assert_ne!(access.token, self::access().token);
         assert_eq!(access.token.len(), 32);
@@ -166,9 +140,6 @@ mod tests {
 
     #[test]
     fn addresses_are_parts_of_addresses() {
-        assert_eq!(
-            encoded("http://a:1/b c?é"),
-            "http%3A%2F%2Fa%3A1%2Fb%20c%3F%C3%A9"
-        );
+        assert_eq!(encoded("http://a:1/b c?é"), "http%3A%2F%2Fa%3A1%2Fb%20c%3F%C3%A9");
     }
 }

@@ -1,4 +1,5 @@
-//! The images of a profile as the front end names them: name and debug id, and addresses as offsets in the file.
+//! The images of a profile as the front end names them: name and debug id, and addresses as offsets
+//! in the file.
 
 use std::collections::HashMap;
 
@@ -27,9 +28,7 @@ impl Modules {
     pub(super) fn address(&self, name: &str, id: &str, offset: u64) -> Option<u64> {
         let mappings = self.0.get(&(name.to_owned(), id.to_owned()))?;
         mappings.iter().find_map(|mapping| {
-            let address = mapping
-                .start
-                .checked_add(offset.checked_sub(mapping.file_offset)?)?;
+            let address = mapping.start.checked_add(offset.checked_sub(mapping.file_offset)?)?;
             mapping.contains(address).then_some(address)
         })
     }

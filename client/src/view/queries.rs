@@ -1,4 +1,5 @@
-//! Answers about addresses: names, source and instructions, in the JSON of the front end's symbol servers.
+//! Answers about addresses: names, source and instructions, in the JSON of the front end's symbol
+//! servers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -47,10 +48,9 @@ impl<'p> Named<'p> {
             Some((frame, address, symbolized.mapping_of(frame)))
         };
         let located: Vec<_> = profile.frame_ids().filter_map(located).collect();
-        let addresses = located.iter().map(|(_, address, mapping)| MappedAddress {
-            address: *address,
-            mapping: *mapping,
-        });
+        let addresses = located
+            .iter()
+            .map(|(_, address, mapping)| MappedAddress { address: *address, mapping: *mapping });
         let addresses: Vec<MappedAddress> = addresses.collect();
         let ranges = view.symbolizer.function_ranges(profile, &addresses);
         Ok(Named {
@@ -62,17 +62,12 @@ impl<'p> Named<'p> {
 
     /// The functions at an address, innermost first; none if it has no name.
     fn symbols(&self, address: u64) -> &[Symbol] {
-        let symbols = self
-            .frames
-            .get(&address)
-            .map(|frame| self.symbolized.frame(*frame));
+        let symbols = self.frames.get(&address).map(|frame| self.symbolized.frame(*frame));
         let is_named = |symbol: &&Symbol| {
             let kind = self.symbolized.function(symbol.function).kind;
             matches!(kind, FunctionKind::Named | FunctionKind::Agent)
         };
-        symbols
-            .filter(|all| all.first().as_ref().is_some_and(is_named))
-            .unwrap_or_default()
+        symbols.filter(|all| all.first().as_ref().is_some_and(is_named)).unwrap_or_default()
     }
 }
 
@@ -153,9 +148,7 @@ pub(super) fn symbolicate(view: &View<'_>, body: &[u8]) -> Answer {
     let result = |job: &Job| {
         let stack = |stack: &Vec<(i64, u64)>| -> Value {
             let frames = stack.iter().enumerate();
-            frames
-                .map(|(at, frame)| json!(symbolicated(view, job, &named, at, *frame)))
-                .collect()
+            frames.map(|(at, frame)| json!(symbolicated(view, job, &named, at, *frame))).collect()
         };
         let found = job.memory_map.iter().map(|(name, id)| {
             let is_found = view.modules.has(name, id);
@@ -242,10 +235,7 @@ fn source_of(view: &View<'_>, query: &SourceQuery) -> Result<Answer, Answer> {
     let address = address.ok_or_else(|| no_such_place(name, query.module_offset))?;
     let profile = profile_of(view, [address].into_iter())?;
     let named = Named::of(view, &profile)?;
-    let files = named
-        .symbols(address)
-        .iter()
-        .filter_map(|symbol| symbol.file);
+    let files = named.symbols(address).iter().filter_map(|symbol| symbol.file);
     let mut files = files.map(|file| named.symbolized.file(file));
     // The path that is read is the debug information's, not the query's.
     let path = files.find(|path| Printable(path).to_string() == query.file);
@@ -269,10 +259,7 @@ fn source_of(view: &View<'_>, query: &SourceQuery) -> Result<Answer, Answer> {
 }
 
 fn no_such_place(name: &str, offset: u64) -> Answer {
-    let message = format!(
-        "the profile has no code of {} at {offset:#x}",
-        Printable(name)
-    );
+    let message = format!("the profile has no code of {} at {offset:#x}", Printable(name));
     Answer::error(404, &message)
 }
 
@@ -310,17 +297,13 @@ fn assembly_of(view: &View<'_>, query: &AssemblyQuery) -> Result<Answer, Answer>
     let at = MappedAddress { address, mapping };
     let code = view.symbolizer.code(view.profile, &[at]);
     let code = code.map_err(|error| Answer::error(404, &error.to_string()))?;
-    let code = code
-        .first()
-        .ok_or_else(|| no_such_place(name, query.start_address))?;
+    let code = code.first().ok_or_else(|| no_such_place(name, query.start_address))?;
     // From the address on that is asked for: a function may begin before it.
     let skipped = address - code.address;
-    let instructions = listing(code, decode)
-        .into_iter()
-        .filter_map(|(offset, text)| {
-            let offset = offset.checked_sub(skipped)?;
-            (offset < query.size).then_some((offset, text))
-        });
+    let instructions = listing(code, decode).into_iter().filter_map(|(offset, text)| {
+        let offset = offset.checked_sub(skipped)?;
+        (offset < query.size).then_some((offset, text))
+    });
     let instructions: Vec<(u64, String)> = instructions.collect();
     let size = (code.bytes.len() as u64 - skipped).min(query.size);
     Ok(Answer::json(&json!({

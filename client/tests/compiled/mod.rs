@@ -119,9 +119,7 @@ impl Program {
 
 pub(crate) fn profile(mappings: Vec<Mapping>, frames: impl IntoIterator<Item = Frame>) -> Profile {
     let mut builder = ProfileBuilder::new();
-    mappings
-        .into_iter()
-        .for_each(|mapping| builder.add_mapping(mapping));
+    mappings.into_iter().for_each(|mapping| builder.add_mapping(mapping));
     for frame in frames {
         builder.add_stack(0, 1, &[frame]).unwrap();
     }
@@ -130,11 +128,7 @@ pub(crate) fn profile(mappings: Vec<Mapping>, frames: impl IntoIterator<Item = F
 
 /// Nothing but what is named: no debug files and no programs of this host.
 pub(crate) fn nothing_found() -> ImageOptions {
-    ImageOptions {
-        debug_dirs: Vec::new(),
-        open_recorded_paths: false,
-        ..ImageOptions::default()
-    }
+    ImageOptions { debug_dirs: Vec::new(), open_recorded_paths: false, ..ImageOptions::default() }
 }
 
 /// Copies of a file with changed bytes in every part of it, and some cut short.

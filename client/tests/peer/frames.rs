@@ -73,11 +73,7 @@ pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
         recording: RECORDING,
         ring_bit: 0,
         name: "default",
-        state: if finished {
-            state::FINISHED
-        } else {
-            state::RECORDING
-        },
+        state: if finished { state::FINISHED } else { state::RECORDING },
         mode: 0,
         period_ns: 1_003_009,
         depth: 128,
@@ -148,10 +144,7 @@ pub fn share(script: &Script, epoch: u64, vcpu: u32, known: u64, counted: u64) -
         }));
         after = run[run.len() - 1].0;
     }
-    let held = script
-        .held
-        .get(vcpu as usize)
-        .map_or(&[][..], Vec::as_slice);
+    let held = script.held.get(vcpu as usize).map_or(&[][..], Vec::as_slice);
     for run in held.chunks(script.nodes_per_frame) {
         let base_ns = run.iter().map(|sample| sample.born_ns).min().unwrap();
         let mut payload = vec![0; MAX_BODY - 64];
@@ -185,11 +178,7 @@ pub fn share(script: &Script, epoch: u64, vcpu: u32, known: u64, counted: u64) -
 /// The stack nodes of a vCPU above a number, and their end.
 pub fn stacks(script: &Script, epoch: u64, vcpu: u32, known: u64) -> Vec<u8> {
     let nodes = nodes(script, epoch, vcpu);
-    let end = StacksEnd {
-        vcpu,
-        oldest: SEGMENT,
-        known: last(&nodes).max(known),
-    };
+    let end = StacksEnd { vcpu, oldest: SEGMENT, known: last(&nodes).max(known) };
     let mut frames = node_frames(script, vcpu, &nodes, known).concat();
     frames.extend(encode(&end));
     frames
@@ -212,7 +201,8 @@ fn last(nodes: &[StackNode]) -> u64 {
     }
 }
 
-/// The nodes of a vCPU as of an epoch. The older one holds nothing; those that grow have a new stack in each epoch.
+/// The nodes of a vCPU as of an epoch. The older one holds nothing; those that grow have a new
+/// stack in each epoch.
 fn nodes(script: &Script, epoch: u64, vcpu: u32) -> Vec<StackNode> {
     if epoch == OLDER {
         return Vec::new();
@@ -221,11 +211,7 @@ fn nodes(script: &Script, epoch: u64, vcpu: u32) -> Vec<StackNode> {
     if script.grows {
         for later in NEWER..epoch {
             let count = u64::from(later + 1 == epoch);
-            nodes.push((
-                0,
-                vec![0x200 + (later - NEWER) as u32 % 0x100, 0x110],
-                count,
-            ));
+            nodes.push((0, vec![0x200 + (later - NEWER) as u32 % 0x100, 0x110], count));
         }
     }
     nodes
@@ -291,20 +277,13 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
         mode::LIVE => (
             counted
                 + script.freed_samples
-                + script
-                    .held
-                    .get(vcpu as usize)
-                    .map_or(0, |held| held.len() as u64),
+                + script.held.get(vcpu as usize).map_or(0, |held| held.len() as u64),
             0,
         ),
         _ => (counted, 0),
     };
     let idle = if mode::is_heap(script.mode) { 0 } else { 2 };
-    let start = Snapshot {
-        at_ns: 1_000,
-        cycles: 3_000,
-        ..Snapshot::default()
-    };
+    let start = Snapshot { at_ns: 1_000, cycles: 3_000, ..Snapshot::default() };
     let end = Snapshot {
         at_ns: 51_000,
         cycles: 153_000,
@@ -328,18 +307,7 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
         freed_samples: script.freed_samples,
     };
     vec![
-        encode(&VcpuEpoch {
-            epoch,
-            vcpu,
-            start,
-            end,
-        }),
-        encode(&Histogram {
-            epoch,
-            vcpu,
-            kind: 0,
-            max: 12,
-            buckets: &[4, 98, 8, 1, 10, 1],
-        }),
+        encode(&VcpuEpoch { epoch, vcpu, start, end }),
+        encode(&Histogram { epoch, vcpu, kind: 0, max: 12, buckets: &[4, 98, 8, 1, 10, 1] }),
     ]
 }

@@ -89,12 +89,7 @@ impl Keyed {
         connection: usize,
     ) -> std::io::Result<bool> {
         let refuse = |line: &mut Line, code| {
-            line.send(&Refusal {
-                code,
-                request: types::HANDSHAKE,
-                text: "no",
-            })
-            .map(|()| false)
+            line.send(&Refusal { code, request: types::HANDSHAKE, text: "no" }).map(|()| false)
         };
         if preamble::decode(theirs).unwrap().security != security::NOISE {
             return refuse(line, refusal::KEY_NEEDED);
@@ -119,11 +114,7 @@ impl Keyed {
         }
         let responder = Responder::new(&secret, &shown, &theirs);
         if self.is_false {
-            line.send(&HandshakeReply {
-                ephemeral: [9; 32],
-                preamble: ours,
-                tag: [0; 16],
-            })?;
+            line.send(&HandshakeReply { ephemeral: [9; 32], preamble: ours, tag: [0; 16] })?;
             return Ok(false);
         }
         let Some(responder) = responder.filter(|_| shown.key == key_id(&secret)) else {

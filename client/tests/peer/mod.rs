@@ -78,7 +78,8 @@ pub struct Script {
     pub wants_fetch: bool,
     /// The recording ends once it was dumped so often.
     pub ends_after_dumps: Option<usize>,
-    /// The last of these dumps fetches all of it: once that is acknowledged, the recording is forgotten.
+    /// The last of these dumps fetches all of it: once that is acknowledged, the recording is
+    /// forgotten.
     pub ends_in_dump: bool,
     /// Called with the epoch before an acknowledgement is answered.
     pub on_acknowledge: Option<OnAcknowledge>,
@@ -125,7 +126,8 @@ pub struct Script {
     pub is_empty: bool,
     /// How many epochs wait before anything is stopped.
     pub waiting: u32,
-    /// Whether the delay of its recordings is not over, so that no epoch waits when one is stopped or dumped.
+    /// Whether the delay of its recordings is not over, so that no epoch waits when one is stopped
+    /// or dumped.
     pub is_delayed: bool,
     /// Connections that were refused or cut.
     pub peers: Peers,
@@ -135,8 +137,8 @@ pub struct Script {
     pub keeps: (u64, u64),
 }
 
-/// Memory runs short in the middle of the first answer to a fetch: the agent gives up the counts of the first vCPU's
-/// oldest stack.
+/// Memory runs short in the middle of the first answer to a fetch: the agent gives up the counts of
+/// the first vCPU's oldest stack.
 #[derive(Clone, Copy)]
 pub struct Fold {
     /// How many frames of that answer are sent.
@@ -156,7 +158,8 @@ pub struct Ring {
     pub stacks: Vec<Vec<u8>>,
     /// After this many bytes of records the connection is closed.
     pub closes_after: Option<usize>,
-    /// Instead of all that, a ring that holds so many records, and has so many new ones at each look.
+    /// Instead of all that, a ring that holds so many records, and has so many new ones at each
+    /// look.
     pub live: Option<(u64, u64)>,
 }
 
@@ -286,10 +289,7 @@ impl Peer {
 
     /// A peer that is no agent: `speak` has the connection to itself.
     pub fn foreign(speak: impl Fn(TcpStream) + Send + 'static) -> Peer {
-        Peer {
-            address: listen(move |stream, _| speak(stream)),
-            seen: Arc::default(),
-        }
+        Peer { address: listen(move |stream, _| speak(stream)), seen: Arc::default() }
     }
 
     /// A session with it, which waits so long for a connection and so long for one that was lost.
@@ -301,21 +301,14 @@ impl Peer {
         interrupt: &Interrupt,
     ) -> Result<Session, ConnectionError> {
         let address = Address::new(self.address.ip().to_string(), self.address.port());
-        let patience = Patience {
-            timeouts: Timeouts {
-                connect,
-                answer: PATIENT,
-            },
-            reconnect,
-        };
+        let patience = Patience { timeouts: Timeouts { connect, answer: PATIENT }, reconnect };
         Session::with_access(address, access.into(), patience, interrupt.clone())
     }
 
     /// A session without a key.
     pub fn session(&self, reconnect: Duration) -> Session {
         let interrupt = Interrupt::default();
-        self.open(Access::Open, PATIENT, reconnect, &interrupt)
-            .unwrap()
+        self.open(Access::Open, PATIENT, reconnect, &interrupt).unwrap()
     }
 
     /// Records with the usual settings into a file.
@@ -359,11 +352,7 @@ impl Peer {
     pub fn wait_for(&self, word: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.log().iter().any(|entry| entry == word) {
-            assert!(
-                Instant::now() < deadline,
-                "`{word}` never came: {:?}",
-                self.log()
-            );
+            assert!(Instant::now() < deadline, "`{word}` never came: {:?}", self.log());
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -438,10 +427,7 @@ impl Guest {
         let keyed = keyed.filter(|_| number == 0 || !self.script.second_is_open);
         let ours = preamble::encode(match &keyed {
             None => preamble::OPEN,
-            Some(keyed) => Preamble {
-                security: keyed.says,
-                ..preamble::KEYED
-            },
+            Some(keyed) => Preamble { security: keyed.says, ..preamble::KEYED },
         });
         if keyed.as_ref().is_none_or(|keyed| !keyed.is_silent_first) {
             line.write(&ours)?;
@@ -493,11 +479,7 @@ impl Guest {
             && refused == kind
         {
             self.note("refused");
-            line.send(&Refusal {
-                code,
-                request: kind,
-                text,
-            })?;
+            line.send(&Refusal { code, request: kind, text })?;
             return if self.script.hangs_up {
                 Err(std::io::ErrorKind::ConnectionAborted.into())
             } else {
@@ -556,10 +538,7 @@ impl Guest {
                     flags: start.flags,
                     caller_table: start.caller_table,
                 });
-                line.send(&Started {
-                    recording: RECORDING,
-                    started_ns: 1_000,
-                })
+                line.send(&Started { recording: RECORDING, started_ns: 1_000 })
             }
             types::TABLE_BEGIN => {
                 let begin: TableBegin = frame::decode(&frame).unwrap();
@@ -568,18 +547,12 @@ impl Guest {
                     self.arriving.clear();
                     self.announced = Some(begin);
                 }
-                line.send(&TableReady {
-                    upload: UPLOAD,
-                    rows: self.arriving.len() as u32,
-                })
+                line.send(&TableReady { upload: UPLOAD, rows: self.arriving.len() as u32 })
             }
             types::TABLE_ROWS => {
                 let run: TableRows<'_> = frame::decode(&frame).unwrap();
                 assert!(body.len() <= MAX_REQUEST as usize);
-                assert_eq!(
-                    (run.upload, run.first),
-                    (UPLOAD, self.arriving.len() as u32)
-                );
+                assert_eq!((run.upload, run.first), (UPLOAD, self.arriving.len() as u32));
                 let after = self.arriving.last().map_or(0, |row| row.code);
                 let rows = &mut self.arriving;
                 decode_run(after, run.count, run.payload, |row| rows.push(row)).unwrap();
@@ -605,10 +578,7 @@ impl Guest {
                 self.note("table installed");
                 let count = rows.len() as u32;
                 self.seen.lock().unwrap().tables.push(rows);
-                line.send(&TableInstalled {
-                    rows: count,
-                    caller_table: found,
-                })
+                line.send(&TableInstalled { rows: count, caller_table: found })
             }
             types::CHECK => {
                 self.note("check");
@@ -627,10 +597,7 @@ impl Guest {
                     has_ended && self.script.ends_in_dump && self.acknowledged.len() >= self.dumps;
                 let is_there = !self.script.is_empty && !is_forgotten;
                 let first = is_there.then_some((RECORDING, "default"));
-                let there: Vec<_> = first
-                    .into_iter()
-                    .chain(self.script.others.clone())
-                    .collect();
+                let there: Vec<_> = first.into_iter().chain(self.script.others.clone()).collect();
                 line.send(&Status {
                     recordings: there.len() as u32,
                     peers: self.script.peers,
@@ -659,9 +626,7 @@ impl Guest {
             types::STOP | types::DUMP => {
                 let Dump { recording } = match kind {
                     types::DUMP => frame::decode(&frame).unwrap(),
-                    _ => Dump {
-                        recording: frame::decode::<Stop>(&frame).unwrap().recording,
-                    },
+                    _ => Dump { recording: frame::decode::<Stop>(&frame).unwrap().recording },
                 };
                 let word = if kind == types::STOP { "stop" } else { "dump" };
                 match recording {
@@ -678,12 +643,7 @@ impl Guest {
             }
             types::FETCH => {
                 let fetch: Fetch = frame::decode(&frame).unwrap();
-                let Fetch {
-                    epoch,
-                    vcpu,
-                    known,
-                    counted,
-                } = fetch;
+                let Fetch { epoch, vcpu, known, counted } = fetch;
                 self.note(&format!("fetch {epoch} {vcpu}"));
                 let mut frames = share(&self.script, epoch, vcpu, known, counted);
                 let fold = self.script.fold.take();

@@ -10,12 +10,7 @@ use unikprof_proto::ring::{Encoder, Record, kind};
 use super::{SEGMENT, encode};
 
 pub fn record(kind: u8, at_ns: u64, first: u64, second: u64) -> Record {
-    Record {
-        kind,
-        at_ns,
-        first,
-        second,
-    }
+    Record { kind, at_ns, first, second }
 }
 
 /// The head of a ring that holds so many records from position `oldest` on.
@@ -50,12 +45,7 @@ pub fn end(vcpu: u32, next: u64) -> Vec<u8> {
 }
 
 fn end_since(vcpu: u32, next: u64, whole_since_ns: u64) -> Vec<u8> {
-    encode(&RingEnd {
-        vcpu,
-        next,
-        lost: 0,
-        whole_since_ns,
-    })
+    encode(&RingEnd { vcpu, next, lost: 0, whole_since_ns })
 }
 
 /// Records from the head to the end.
@@ -70,7 +60,8 @@ pub fn records(head: &RingHead, records: &[Record]) -> Vec<u8> {
     [encode(head), run, end].concat()
 }
 
-/// The number of a ring's stack, of which the first is 1: they lie in the second segment, behind those of epochs.
+/// The number of a ring's stack, of which the first is 1: they lie in the second segment, behind
+/// those of epochs.
 pub fn stack(at: u64) -> u64 {
     2 * SEGMENT + at - 1
 }
@@ -85,17 +76,8 @@ pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
     let length = encoder.finish();
     let count = stacks.len() as u32;
     [
-        encode(&Nodes {
-            vcpu,
-            first: stack(1),
-            count,
-            payload: &payload[..length],
-        }),
-        encode(&StacksEnd {
-            vcpu,
-            oldest: SEGMENT,
-            known: stack(stacks.len() as u64),
-        }),
+        encode(&Nodes { vcpu, first: stack(1), count, payload: &payload[..length] }),
+        encode(&StacksEnd { vcpu, oldest: SEGMENT, known: stack(stacks.len() as u64) }),
     ]
     .concat()
 }
@@ -104,21 +86,15 @@ pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
 pub fn names(names: &[&str], refused: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (id, name) in names.iter().enumerate() {
-        bytes.extend(encode(&EventName {
-            id: id as u32,
-            name,
-        }));
+        bytes.extend(encode(&EventName { id: id as u32, name }));
     }
-    let end = EventNamesEnd {
-        names: names.len() as u32,
-        refused,
-    };
+    let end = EventNamesEnd { names: names.len() as u32, refused };
     bytes.extend(encode(&end));
     bytes
 }
 
-/// A ring that fills up: so many records were written into it, of which it holds the newest; the answer from a position
-/// on. Record `n` is a sample of the script's second node.
+/// A ring that fills up: so many records were written into it, of which it holds the newest; the
+/// answer from a position on. Record `n` is a sample of the script's second node.
 pub fn live(vcpu: u32, capacity: u64, written: u64, position: u64) -> Vec<u8> {
     let oldest = written.saturating_sub(capacity);
     let first = position.max(oldest);
@@ -131,11 +107,7 @@ pub fn live(vcpu: u32, capacity: u64, written: u64, position: u64) -> Vec<u8> {
         now_ns: 1_000 + written * 10,
         ..head(vcpu, 0, 0)
     };
-    let run = if records.is_empty() {
-        Vec::new()
-    } else {
-        run(vcpu, first, &records)
-    };
+    let run = if records.is_empty() { Vec::new() } else { run(vcpu, first, &records) };
     let since_ns = match oldest {
         0 => 0,
         _ => 1_000 + first * 10,

@@ -12,7 +12,8 @@ macro_rules! counters {
         ///
         /// A *tick* is a timer delivery whose target was reached, and
         /// `ticks = recorded + aged + overflow + lost + masked + idle`.
-        // Serialized as an array in a loop: serializing field by field adds a kibibyte of code to the agent.
+        // Serialized as an array in a loop: serializing field by field adds a kibibyte of code to
+        // the agent.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(from = "[u64; Counters::FIELDS]", into = "[u64; Counters::FIELDS]")]
         pub struct Counters {
@@ -111,18 +112,8 @@ impl From<[u64; Counters::FIELDS]> for Counters {
 impl Counters {
     /// Whether every tick is accounted for, and the caller of every recorded tick.
     pub fn add_up(&self) -> bool {
-        let parts = [
-            self.recorded,
-            self.aged,
-            self.overflow,
-            self.lost,
-            self.masked,
-            self.idle,
-        ];
-        parts
-            .iter()
-            .try_fold(0_u64, |sum, part| sum.checked_add(*part))
-            == Some(self.ticks)
+        let parts = [self.recorded, self.aged, self.overflow, self.lost, self.masked, self.idle];
+        parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part)) == Some(self.ticks)
             && self
                 .by_table
                 .checked_add(self.by_bytes)
@@ -134,9 +125,7 @@ impl Counters {
     #[must_use]
     pub fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         let (these, others) = (self.to_array(), other.to_array());
-        Self::from_array(core::array::from_fn(|field| {
-            combine(these[field], others[field])
-        }))
+        Self::from_array(core::array::from_fn(|field| combine(these[field], others[field])))
     }
 }
 
@@ -159,18 +148,9 @@ mod tests {
         };
         assert!(whole.add_up());
         assert!(!Counters { ticks: 22, ..whole }.add_up());
-        let two_ways = Counters {
-            by_table: 1,
-            ..whole
-        };
+        let two_ways = Counters { by_table: 1, ..whole };
         assert!(!two_ways.add_up(), "one sample has one way");
-        assert!(
-            !Counters {
-                lost: u64::MAX,
-                ..whole
-            }
-            .add_up()
-        );
+        assert!(!Counters { lost: u64::MAX, ..whole }.add_up());
     }
 
     #[test]

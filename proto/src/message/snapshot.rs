@@ -22,11 +22,11 @@ pub struct Snapshot {
     /// Cycles spent in ticks since the recording began, and in block and wake calls if blocked time
     /// is recorded.
     pub tick_cycles: u64,
-    /// The bytes that the vCPU has allocated since the agent started, sampled or not; 0 if the guest
-    /// reports no allocations. Exact to within 8 KiB if the vCPU allocates at that time.
+    /// The bytes that the vCPU has allocated since the agent started, sampled or not; 0 if the
+    /// guest reports no allocations. Exact to within 8 KiB if the vCPU allocates at that time.
     pub allocated_bytes: u64,
-    /// Sampled allocations of this vCPU, in recordings of mode [`LIVE`](crate::code::mode::LIVE), that
-    /// have been freed since the agent started, on any vCPU.
+    /// Sampled allocations of this vCPU, in recordings of mode [`LIVE`](crate::code::mode::LIVE),
+    /// that have been freed since the agent started, on any vCPU.
     pub freed_samples: u64,
 }
 

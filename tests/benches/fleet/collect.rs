@@ -1,4 +1,5 @@
-//! `collect`: the time it takes to start with very many guests, how often each is asked, and what that costs.
+//! `collect`: the time it takes to start with very many guests, how often each is asked, and what
+//! that costs.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -24,13 +25,8 @@ pub(super) fn measure() -> Done {
     let mut between = Vec::new();
     // When each guest had its first epoch in the spool, and what was spent until then.
     let mut started = None;
-    let spent = || {
-        (
-            start.elapsed().as_secs_f64(),
-            collector.cpu_seconds(),
-            collector.written_bytes(),
-        )
-    };
+    let spent =
+        || (start.elapsed().as_secs_f64(), collector.cpu_seconds(), collector.written_bytes());
     while start.elapsed() < LASTS {
         thread::sleep(Duration::from_secs(4));
         for (name, end) in last_epochs(&guests)? {
@@ -53,7 +49,8 @@ pub(super) fn measure() -> Done {
     println!(
         "collect: {GUESTS} guests at 97 Hz, 50 ms away, into a folder\n  \
          every guest has an epoch in the spool after: {first:.0} s\n  \
-         from an epoch's end to the next one's: median {:.1} s, p99 {:.1} s, most {:.1} s ({} of them)\n  \
+         from an epoch's end to the next one's: median {:.1} s, p99 {:.1} s, most {:.1} s ({} of \
+         them)\n  \
          CPU: {cores:.2} cores, {:.2} ms for a guest and second\n  \
          to the disk: {:.1} KB/s for a guest\n  \
          memory: {:.2} MiB for a guest at most",

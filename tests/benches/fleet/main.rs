@@ -5,8 +5,9 @@
 //! cargo bench -p unikprof-tests --bench fleet -- [collect | push | serve]...
 //! ```
 //!
-//! The guests are those of `many-guests`: real agents with keys and simulated vCPUs, each with 2,000 stacks that come in
-//! turns, so that nearly every sample of an epoch has a stack of its own. They run on the same machine, and take some of it.
+//! The guests are those of `many-guests`: real agents with keys and simulated vCPUs, each with
+//! 2,000 stacks that come in turns, so that nearly every sample of an epoch has a stack of its own.
+//! They run on the same machine, and take some of it.
 
 mod collect;
 mod processes;
@@ -30,11 +31,8 @@ fn main() -> Done {
         println!("nothing measured: run it with cargo bench");
         return Ok(());
     }
-    let sections: [Section; 3] = [
-        ("collect", collect::measure),
-        ("push", push::measure),
-        ("serve", serve::measure),
-    ];
+    let sections: [Section; 3] =
+        [("collect", collect::measure), ("push", push::measure), ("serve", serve::measure)];
     let is_named = |name: &str| arguments.iter().any(|argument| argument == name);
     let all = !sections.iter().any(|(name, _)| is_named(name));
     for (name, measure) in sections {

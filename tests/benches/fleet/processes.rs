@@ -68,7 +68,8 @@ impl Guests {
         Ok(Guests { folder, _process })
     }
 
-    /// Runs the client with these settings, which follow those of the guests, and waits until it has said its first line.
+    /// Runs the client with these settings, which follow those of the guests, and waits until it
+    /// has said its first line.
     pub(super) fn client(
         &self,
         command: &str,

@@ -1,5 +1,5 @@
-//! A profile on its way to Pyroscope: `collect` fetches, keeps, names, encodes and sends it; Pyroscope's own agent does that
-//! in the process that it profiles.
+//! A profile on its way to Pyroscope: `collect` fetches, keeps, names, encodes and sends it;
+//! Pyroscope's own agent does that in the process that it profiles.
 
 use std::error::Error;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -49,7 +49,8 @@ pub(super) fn measure() -> Done {
     let cpu: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
     let profiles = sink.requests.load(Ordering::Relaxed) - before;
     println!(
-        "push: pyroscope 2.1 with pprof-rs, one process: {profiles} profiles, {:.2} ms of CPU each, its samples not counted",
+        "push: pyroscope 2.1 with pprof-rs, one process: {profiles} profiles, {:.2} ms of CPU \
+         each, its samples not counted",
         1000.0 * cpu / profiles as f64
     );
     Ok(())
@@ -59,9 +60,7 @@ pub(super) fn measure() -> Done {
 fn accepted(guests: &Guests) -> Result<u64, Box<dyn Error + Send + Sync>> {
     let audit = audit(guests)?;
     let guests = audit["guests"].as_array().ok_or("no guests")?;
-    let accepted = guests
-        .iter()
-        .map(|guest| &guest["targets"][0]["accepted"]["parcels"]);
+    let accepted = guests.iter().map(|guest| &guest["targets"][0]["accepted"]["parcels"]);
     Ok(accepted.filter_map(serde_json::Value::as_u64).sum())
 }
 
@@ -107,10 +106,8 @@ impl Sink {
     fn start() -> io::Result<Sink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let requests = Arc::<AtomicU64>::default();
-        let sink = Sink {
-            url: format!("http://{}", listener.local_addr()?),
-            requests: requests.clone(),
-        };
+        let sink =
+            Sink { url: format!("http://{}", listener.local_addr()?), requests: requests.clone() };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let requests = requests.clone();

@@ -1,5 +1,5 @@
-//! A process of its own, profiled by Pyroscope's agent: a thread whose stacks are 8 to 40 frames deep, nearly every sample one
-//! of its own, as those of the guests.
+//! A process of its own, profiled by Pyroscope's agent: a thread whose stacks are 8 to 40 frames
+//! deep, nearly every sample one of its own, as those of the guests.
 
 use std::hint::black_box;
 use std::thread;
@@ -17,8 +17,8 @@ pub(super) const ARGUMENT: &str = "pyroscope-agent";
 /// A profile is sent every ten seconds.
 const LASTS: Duration = Duration::from_secs(60);
 
-/// Prints the CPU's time of the agent's threads in seconds: that of the process without that of the profiled thread, in
-/// which samples are taken.
+/// Prints the CPU's time of the agent's threads in seconds: that of the process without that of the
+/// profiled thread, in which samples are taken.
 pub(super) fn run(url: &str) -> Done {
     let config = PprofConfig { sample_rate: 97 };
     let backend = pprof_backend(config, BackendConfig::default());
@@ -54,14 +54,10 @@ fn step<const N: u64>(depth: u64, seed: u64) -> u64 {
         return (0..1_000_000).fold(seed, |sum, add| black_box(sum ^ add));
     }
     let seed = next(seed ^ N);
-    black_box(FUNCTIONS[(seed >> 40) as usize % FUNCTIONS.len()](
-        depth - 1,
-        seed,
-    )) + N
+    black_box(FUNCTIONS[(seed >> 40) as usize % FUNCTIONS.len()](depth - 1, seed)) + N
 }
 
 /// A congruential generator's next number.
 fn next(seed: u64) -> u64 {
-    seed.wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407)
+    seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }

@@ -166,13 +166,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         let session = service.open().expect("a session is free");
         let mut talk = Talk::default();
         talk.ask(service, session, &preamble::encode(preamble::OPEN));
-        Honest {
-            service,
-            session,
-            talk,
-            received: Vec::new(),
-            numbers: Default::default(),
-        }
+        Honest { service, session, talk, received: Vec::new(), numbers: Default::default() }
     }
 
     pub(crate) fn forget(&mut self) {
@@ -183,8 +177,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     /// Sends a request, and waits for all of its answer.
     fn ask<'m>(&mut self, request: &impl Message<'m>) -> &Talk {
         let request = encoded(request);
-        self.talk
-            .exchange(self.service, self.session, &request, true);
+        self.talk.exchange(self.service, self.session, &request, true);
         assert!(!self.talk.received.is_empty(), "no answer");
         assert!(!self.service.is_over(self.session), "cut off");
         self.received.extend(&self.talk.received);
@@ -193,10 +186,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
 
     /// Who is there?
     pub(crate) fn hello(&mut self) {
-        let talk = self.ask(&Hello {
-            client: "fuzz",
-            client_id: 1,
-        });
+        let talk = self.ask(&Hello { client: "fuzz", client_id: 1 });
         let welcome: Welcome<'_> = talk.one();
         assert_eq!(welcome.vcpus, VCPUS);
         let mappings = talk.all::<Mapping<'_>>().len();
@@ -227,8 +217,8 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         }
     }
 
-    /// Ends the only recording, or takes what it has so far; all of it is fetched and acknowledged. Returns the counters of
-    /// what was fetched.
+    /// Ends the only recording, or takes what it has so far; all of it is fetched and acknowledged.
+    /// Returns the counters of what was fetched.
     pub(crate) fn collect(&mut self, stop: bool) -> Counters {
         self.collect_of(0, stop)
     }
@@ -255,7 +245,8 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         panic!("the agent keeps older epochs");
     }
 
-    /// Fetches one vCPU's share of an epoch, in which everything must add up. Each count belongs to a node that was sent.
+    /// Fetches one vCPU's share of an epoch, in which everything must add up. Each count belongs to
+    /// a node that was sent.
     fn fetch(&mut self, epoch: u64, vcpu: u32) -> Counters {
         let mut numbers = std::mem::take(&mut self.numbers[vcpu as usize]);
         let talk = self.ask(&Fetch {
@@ -267,8 +258,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         let share: VcpuEpoch = talk.one();
         assert_eq!((share.epoch, share.vcpu), (epoch, vcpu));
         let delta = share.end.counters.zip(&share.start.counters, |end, start| {
-            end.checked_sub(start)
-                .expect("counters do not run backwards")
+            end.checked_sub(start).expect("counters do not run backwards")
         });
         assert!(delta.add_up(), "{share:?}");
         assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");

@@ -110,11 +110,7 @@ impl<'a> Fake<'a> {
     pub(crate) fn interrupt_at(&self, at: Option<(u64, usize, usize)>) {
         let start = self.bounds().start;
         *self.registers.borrow_mut() = at.map(|(pc, sp, fp)| {
-            Registers::new(
-                CODE + pc % 0x2_0000,
-                start + 8 * sp as u64,
-                start + 8 * fp as u64,
-            )
+            Registers::new(CODE + pc % 0x2_0000, start + 8 * sp as u64, start + 8 * fp as u64)
         });
     }
 
@@ -194,10 +190,7 @@ unsafe impl Platform for FakePlatform<'_> {
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         self.0.maybe_interrupt();
-        Some(Runstate {
-            running_ns: self.0.running_ns[vcpu as usize].get(),
-            ..Runstate::default()
-        })
+        Some(Runstate { running_ns: self.0.running_ns[vcpu as usize].get(), ..Runstate::default() })
     }
 
     fn kick(&self, vcpu: u32) {
@@ -211,9 +204,7 @@ unsafe impl Platform for FakePlatform<'_> {
 
     fn random(&self) -> Option<u64> {
         let random = self.0.random.get();
-        self.0
-            .random
-            .set(random.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        self.0.random.set(random.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         Some(random)
     }
 

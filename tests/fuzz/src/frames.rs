@@ -69,9 +69,11 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
         )*};
     }
     round_trip! {
-        Acknowledge Acknowledged Check Counts Dump Epoch EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
-        LiveSamples Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
-        TableInstalled TableReady TableRows TakeSnapshot VcpuEnd VcpuEpoch VcpuSnapshot Welcome
+        Acknowledge Acknowledged Check Counts Dump Epoch EventName EventNames EventNamesEnd Fetch
+        FileEnd FileHeader Handshake HandshakeReply Hello Histogram LiveSamples Mapping Nodes
+        Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started
+        Status Stop TableBegin TableEnd TableInstalled TableReady TableRows TakeSnapshot VcpuEnd
+        VcpuEpoch VcpuSnapshot Welcome
     }
     is_message
 }

@@ -1,5 +1,6 @@
-//! The calls of an allocator in any order, with any addresses and sizes, on any vCPU, interrupted by ticks and by allocations in
-//! upcalls: nothing panics, and every sample that a client gets is an allocation that is still held.
+//! The calls of an allocator in any order, with any addresses and sizes, on any vCPU, interrupted
+//! by ticks and by allocations in upcalls: nothing panics, and every sample that a client gets is
+//! an allocation that is still held.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -37,12 +38,8 @@ pub fn check(bytes: &[u8]) -> u64 {
     let interval = (input.number() % (1 << 41)).max(64);
     let first = Start::heap("held", mode::LIVE, interval.min(1 << 40));
     let second = Start::heap("allocated", mode::ALLOC, 64);
-    let requests = [
-        &preamble::encode(preamble::OPEN)[..],
-        &encoded(&first),
-        &encoded(&second),
-    ]
-    .concat();
+    let requests =
+        [&preamble::encode(preamble::OPEN)[..], &encoded(&first), &encoded(&second)].concat();
     client.ask(&mut service, session, &requests);
     let recording = client.last::<Started>().map_or(0, |it| it.recording) - 1;
     fake.set_interrupts(input.byte() / 4);
@@ -101,25 +98,14 @@ pub fn check(bytes: &[u8]) -> u64 {
     }
     fake.set_interrupts(0);
     let mut sizes: HashMap<usize, usize> = HashMap::new();
-    held.values()
-        .for_each(|size| *sizes.entry(*size).or_default() += 1);
+    held.values().for_each(|size| *sizes.entry(*size).or_default() += 1);
     client.ask(&mut service, session, &encoded(&Dump { recording }));
-    let Some(Pending {
-        first_epoch: epoch,
-        epochs: 1,
-        ..
-    }) = client.last()
-    else {
+    let Some(Pending { first_epoch: epoch, epochs: 1, .. }) = client.last() else {
         return 0;
     };
     let mut all = 0;
     for vcpu in 0..VCPUS {
-        let fetch = Fetch {
-            epoch,
-            vcpu,
-            known: 0,
-            counted: 0,
-        };
+        let fetch = Fetch { epoch, vcpu, known: 0, counted: 0 };
         client.ask(&mut service, session, &encoded(&fetch));
         let mut samples = 0;
         for run in client.all::<LiveSamples<'_>>() {

@@ -28,11 +28,7 @@ impl<'d> Input<'d> {
 
     /// A number below `limit`, which is not zero.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        let number = if limit > 256 {
-            usize::from(self.short())
-        } else {
-            usize::from(self.byte())
-        };
+        let number = if limit > 256 { usize::from(self.short()) } else { usize::from(self.byte()) };
         number % limit
     }
 

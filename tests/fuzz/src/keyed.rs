@@ -1,5 +1,5 @@
-//! An agent with keys: what strangers send is answered with refusals and with nothing of the guest's, and
-//! what is sealed comes out as it went in, or ends the conversation.
+//! An agent with keys: what strangers send is answered with refusals and with nothing of the
+//! guest's, and what is sealed comes out as it went in, or ends the conversation.
 
 use std::mem::MaybeUninit;
 
@@ -20,8 +20,8 @@ const VIEW: [u8; 32] = [0x11; 32];
 const CONTROL: [u8; 32] = [0x22; 32];
 const PREAMBLE: preamble::Preamble = preamble::KEYED;
 
-/// Strangers' bytes, with a first message that was overheard among them. None gets in, and who has a
-/// key does afterwards.
+/// Strangers' bytes, with a first message that was overheard among them. None gets in, and who has
+/// a key does afterwards.
 pub fn check_handshake(bytes: &[u8]) {
     with_service(|fake, service| {
         let overheard = encoded(&initiator(CONTROL).message);
@@ -84,17 +84,12 @@ pub fn check_handshake(bytes: &[u8]) {
     });
 }
 
-/// A client with a key, whose records hold what they like, come in pieces, and are altered now and then.
+/// A client with a key, whose records hold what they like, come in pieces, and are altered now and
+/// then.
 pub fn check_sealed(bytes: &[u8]) {
     with_service(|fake, service| {
         let mut client = Client::connect(service);
-        let mut answers = client.ask(
-            service,
-            &encoded(&Hello {
-                client: "fuzz",
-                client_id: 1,
-            }),
-        );
+        let mut answers = client.ask(service, &encoded(&Hello { client: "fuzz", client_id: 1 }));
         let mut input = Input::new(bytes);
         let mut is_damaged = false;
         while !input.is_empty() && !service.is_over(client.session) {
@@ -124,13 +119,11 @@ pub fn check_sealed(bytes: &[u8]) {
             fake.pass(u64::from(input.byte()) * 1000);
             service.advance();
             if is_damaged {
-                // Whatever the damage was: a length that waits for more is ended by a record behind it.
+                // Whatever the damage was: a length that waits for more is ended by a record behind
+                // it.
                 let behind = vec![0; RECORD_HEADER + secure::MAX_REQUEST + TAG];
                 assert!(exchange(service, client.session, &behind).is_empty());
-                assert!(
-                    service.is_over(client.session),
-                    "a damaged record was taken"
-                );
+                assert!(service.is_over(client.session), "a damaged record was taken");
             }
         }
         let mut rest = &answers[..];
@@ -188,12 +181,7 @@ fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u
 
 /// A handshake, the same each time.
 fn initiator(key: [u8; 32]) -> Initiator {
-    Initiator::with(
-        &key,
-        key_id(&key),
-        &preamble::encode(PREAMBLE),
-        Some(&[7; 32]),
-    )
+    Initiator::with(&key, key_id(&key), &preamble::encode(PREAMBLE), Some(&[7; 32]))
 }
 
 /// A client that keeps to the handshake.

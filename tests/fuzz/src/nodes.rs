@@ -69,28 +69,20 @@ fn encode(first: u64, nodes: &[Owned], buffer: &mut [u8]) -> usize {
     let mut encoder = Encoder::new(first, buffer);
     for (parent, frames) in nodes {
         assert!(encoder.has_room());
-        encoder.push(Node {
-            parent: *parent,
-            frames,
-        });
+        encoder.push(Node { parent: *parent, frames });
     }
     encoder.finish()
 }
 
 fn reread(first: u64, count: usize, bytes: &[u8]) -> Vec<Owned> {
     let mut nodes = Vec::new();
-    let result = decode(first, count as u32, bytes, |number, node| {
-        nodes.push(owned(number, node))
-    });
+    let result = decode(first, count as u32, bytes, |number, node| nodes.push(owned(number, node)));
     assert_eq!(result, Ok(()), "{nodes:?}");
     nodes
 }
 
 fn owned(number: u64, node: Node<'_>) -> Owned {
-    assert!(
-        node.parent == 0 || node.parent < number,
-        "a parent comes before its children"
-    );
+    assert!(node.parent == 0 || node.parent < number, "a parent comes before its children");
     assert!((1..=MAX_FRAMES).contains(&node.frames.len()));
     assert!(!node.frames.contains(&0), "no frame is none");
     (node.parent, node.frames.to_vec())
@@ -107,11 +99,7 @@ fn counted(input: &mut Input<'_>) {
     });
     assert!(pairs.len() * 2 <= payload.len());
     assert!(pairs.is_sorted_by(|(one, _), (next, _)| one < next));
-    assert!(
-        pairs
-            .iter()
-            .all(|(number, count)| *number > after && *count > 0)
-    );
+    assert!(pairs.iter().all(|(number, count)| *number > after && *count > 0));
     let mut buffer = vec![0; pairs.len() * MAX_PAIR_BYTES];
     let mut encoder = counts::Encoder::new(after, &mut buffer);
     for (number, count) in &pairs {
@@ -124,13 +112,8 @@ fn counted(input: &mut Input<'_>) {
         assert!(length <= payload.len(), "no encoding is shorter");
     }
     let mut again = Vec::new();
-    let reread = counts::decode(
-        after,
-        pairs.len() as u32,
-        &buffer[..length],
-        |number, count| {
-            again.push((number, count));
-        },
-    );
+    let reread = counts::decode(after, pairs.len() as u32, &buffer[..length], |number, count| {
+        again.push((number, count));
+    });
     assert_eq!((reread, again), (Ok(()), pairs));
 }

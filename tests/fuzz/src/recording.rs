@@ -1,5 +1,5 @@
-//! Recording files: whatever is in one, reading it ends with a recording or an error, in memory that
-//! its length bounds; and what could be read can be reported and judged.
+//! Recording files: whatever is in one, reading it ends with a recording or an error, in memory
+//! that its length bounds; and what could be read can be reported and judged.
 
 use std::path::Path;
 
@@ -55,10 +55,7 @@ fn read(file: &[u8]) {
     if let Err(error) = &strict {
         assert!(!error.to_string().is_empty());
     }
-    assert!(
-        strict.is_err() || salvaged.is_ok(),
-        "what is sound can be salvaged"
-    );
+    assert!(strict.is_err() || salvaged.is_ok(), "what is sound can be salvaged");
     if let Ok(recording) = strict.or(salvaged) {
         report(&recording);
     }
@@ -66,13 +63,9 @@ fn read(file: &[u8]) {
 
 /// Reports are bounded by the recording, not by its file: counts may be large, and names repeat.
 fn report(recording: &Recording) {
-    let symbolized = Symbolizer::default()
-        .resolve(&recording.profile)
-        .expect("no image is asked for");
-    let options = ReportOptions {
-        labels: true,
-        ..ReportOptions::default()
-    };
+    let symbolized =
+        Symbolizer::default().resolve(&recording.profile).expect("no image is asked for");
+    let options = ReportOptions { labels: true, ..ReportOptions::default() };
     let mut report = Report::new(&symbolized, options);
     if let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) {
         in_time(recording, timeline, of);
@@ -85,9 +78,7 @@ fn report(recording: &Recording) {
         });
     }
     for format in [Format::Text, Format::Folded, Format::Json, Format::Pprof] {
-        report
-            .write(format, &mut Vec::new())
-            .expect("a vector takes everything");
+        report.write(format, &mut Vec::new()).expect("a vector takes everything");
     }
     // There may be nothing to show.
     for format in [Format::Firefox, Format::Speedscope] {
@@ -105,10 +96,7 @@ fn in_time(recording: &Recording, timeline: &Timeline, of: RecordingSpan) {
     let spans = timeline.spans(Window::ALL);
     let span = spans.first().map(|table| table.name.as_str());
     for (window, inside) in [(Window::ALL, None), (extent, span)] {
-        let window = Window {
-            to_ns: window.to_ns.max(middle_ns),
-            ..window
-        };
+        let window = Window { to_ns: window.to_ns.max(middle_ns), ..window };
         let profile = timeline.profile(&recording.profile, &of, window, inside);
         for vcpu in profile.vcpus() {
             assert_eq!(vcpu.check(profile.recording()), Ok(()));

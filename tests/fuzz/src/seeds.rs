@@ -66,11 +66,7 @@ fn allocations() -> Vec<Vec<u8>> {
         let head = [&[room][..], &interval, &[interrupts]].concat();
         head.into_iter().chain(calls).collect()
     };
-    vec![
-        calls(255, [2, 64, 0], 0),
-        calls(20, [2, 0, 16], 0),
-        calls(100, [2, 64, 0], 200),
-    ]
+    vec![calls(255, [2, 64, 0], 0), calls(20, [2, 0, 16], 0), calls(100, [2, 64, 0], 200)]
 }
 
 /// Code of each kind of instruction that a probe may replace, and traces of it.
@@ -89,10 +85,7 @@ fn traces() -> Vec<Vec<u8>> {
     (0..4)
         .map(|_| {
             let code = CODE.into_iter().cycle().take(400);
-            std::iter::once(200)
-                .chain(code)
-                .chain((0..3_000).map(|_| any()))
-                .collect()
+            std::iter::once(200).chain(code).chain((0..3_000).map(|_| any())).collect()
         })
         .collect()
 }
@@ -134,33 +127,19 @@ fn conversations() -> Vec<Vec<u8>> {
 fn strangers() -> Vec<Vec<u8>> {
     let first = [0, 3, 0, 4, 0, 2];
     let second = [0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 5, 0, 20, 1, 2, 1];
-    vec![
-        first.to_vec(),
-        [&first[..], &second].concat(),
-        vec![0, 3, 0, 6, 0, 1, 0],
-    ]
+    vec![first.to_vec(), [&first[..], &second].concat(), vec![0, 3, 0, 6, 0, 1, 0]]
 }
 
 /// Requests, bytes that are none, and a record that is altered.
 fn sealed() -> Vec<Vec<u8>> {
     let sound = [0, 0, 0, 1, 5, 0, 3];
-    vec![
-        sound.to_vec(),
-        [sound, sound].concat(),
-        [&sound[..3], &[0, 4, 1, 9, 1]].concat(),
-    ]
+    vec![sound.to_vec(), [sound, sound].concat(), [&sound[..3], &[0, 4, 1, 9, 1]].concat()]
 }
 
 /// A file as it is, and as the list of its frames.
 fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
-    put(
-        &FileHeader {
-            client: "fuzz",
-            created_unix_ns: 1,
-        },
-        &mut content,
-    );
+    put(&FileHeader { client: "fuzz", created_unix_ns: 1 }, &mut content);
     let mut last = None;
     for frame in split(answers) {
         // An epoch's head comes with each vCPU's share, and is kept once.
@@ -179,13 +158,7 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
         }
     }
     rings(&mut content);
-    put(
-        &FileEnd {
-            complete: true,
-            reason: "",
-        },
-        &mut content,
-    );
+    put(&FileEnd { complete: true, reason: "" }, &mut content);
     let mut whole = vec![0];
     whole.extend(recording::preamble());
     whole.extend(&content);
@@ -205,10 +178,7 @@ const STACK: u64 = 1000;
 fn rings(content: &mut Vec<u8>) {
     let (id, name) = (0, "request");
     put(&EventName { id, name }, content);
-    let end = EventNamesEnd {
-        names: 1,
-        refused: 0,
-    };
+    let end = EventNamesEnd { names: 1, refused: 0 };
     put(&end, content);
     let mut payload = [0; 200];
     let mut encoder = ring::Encoder::new(0, &mut payload);
@@ -230,36 +200,13 @@ fn rings(content: &mut Vec<u8>) {
         wall_clock_ns: Some(1_700_000_000_000_000_000),
     };
     put(&head, content);
-    let run = RingRun {
-        vcpu: 0,
-        first: 5,
-        count: 16,
-        base_ns: 0,
-        payload: &payload[..length],
-    };
+    let run = RingRun { vcpu: 0, first: 5, count: 16, base_ns: 0, payload: &payload[..length] };
     put(&run, content);
-    let end = RingEnd {
-        vcpu: 0,
-        next: 21,
-        lost: 0,
-        whole_since_ns: 0,
-    };
+    let end = RingEnd { vcpu: 0, next: 21, lost: 0, whole_since_ns: 0 };
     put(&end, content);
-    let nodes = Nodes {
-        vcpu: 0,
-        first: STACK,
-        count: 1,
-        payload: &[0x11, 11],
-    };
+    let nodes = Nodes { vcpu: 0, first: STACK, count: 1, payload: &[0x11, 11] };
     put(&nodes, content);
-    put(
-        &StacksEnd {
-            vcpu: 0,
-            oldest: STACK,
-            known: STACK,
-        },
-        content,
-    );
+    put(&StacksEnd { vcpu: 0, oldest: STACK, known: STACK }, content);
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
@@ -271,7 +218,8 @@ fn images() -> Vec<Vec<u8>> {
     let section = call_frames();
     let elf = TestElf::new(&[0xf4; 256], &[(".eh_frame", 0, &section)]);
     let whole = [vec![0], elf.bytes()].concat();
-    // The code's byte and length, no more segments, the address 0; two bytes of length for choice 3.
+    // The code's byte and length, no more segments, the address 0; two bytes of length for choice
+    // 3.
     let made =
         |choices, length: &[u8]| [&[choices, 0xf4, 0, 1, 0, 0], length, &section[..]].concat();
     let cut = (section.len() as u16).to_le_bytes();
@@ -296,9 +244,7 @@ fn call_frames() -> Vec<u8> {
     let mut at = entry(0, &[shared]);
     // push %rbp; mov %rsp, %rbp; pop %rbp
     let frame: &[u8] = &[0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x5a, 0x0c, 7, 8];
-    let linkage: &[u8] = &[
-        0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
-    ];
+    let linkage: &[u8] = &[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     for (start, length, instructions) in [(0_u64, 31_u64, frame), (64, 64, linkage)] {
         let start = (CODE_ADDRESS + start).to_le_bytes();
         let back = at as u32 + 4;

@@ -1,5 +1,5 @@
-//! Several clients that send what they like, and ticks in the middle: the agent's answers are always
-//! whole messages, and an honest client is served afterwards as if they had never been.
+//! Several clients that send what they like, and ticks in the middle: the agent's answers are
+//! always whole messages, and an honest client is served afterwards as if they had never been.
 
 use std::mem::MaybeUninit;
 
@@ -36,10 +36,7 @@ pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
     let agent = agent.with_caller_memory(&mut callers);
     fake.attach(&agent);
     let mut service = FakeService::new(&agent, Access::Open).expect("it is the first");
-    let mut world = World {
-        fake: &fake,
-        clients: Vec::new(),
-    };
+    let mut world = World { fake: &fake, clients: Vec::new() };
     let mut input = Input::new(bytes);
     while !input.is_empty() {
         world.act(&mut input, &mut service);
@@ -158,7 +155,8 @@ impl<'a> World<'_, 'a> {
     }
 }
 
-/// Two rows of a caller table: all of the code is said to be at an entry, then to have frame records.
+/// Two rows of a caller table: all of the code is said to be at an entry, then to have frame
+/// records.
 const ROWS: [u8; 6] = [16, 0x82, 0x02, 100, 0x8b, 0x04];
 const ROWS_CHECKSUM: u32 = 0xc8a6_7054;
 
@@ -168,10 +166,7 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
     let byte = u64::from(input.byte());
     let epoch = byte >> 4 << 32 | byte & 15;
     match input.below(11) as u16 {
-        message_type::HELLO => client.send_message(&Hello {
-            client: "",
-            client_id: epoch % 3,
-        }),
+        message_type::HELLO => client.send_message(&Hello { client: "", client_id: epoch % 3 }),
         message_type::START => client.send_message(&Start {
             interval_bytes: 0,
             name: ["a", "", "\n", "recording"][input.below(4)],
@@ -201,9 +196,9 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             count: 2,
             payload: &ROWS[..ROWS.len() - usize::from(input.byte() > 250)],
         }),
-        message_type::TABLE_END => client.send_message(&TableEnd {
-            upload: u64::from(input.byte() % 8),
-        }),
+        message_type::TABLE_END => {
+            client.send_message(&TableEnd { upload: u64::from(input.byte() % 8) })
+        }
         message_type::STOP => client.send_message(&Stop { recording: 0 }),
         message_type::DUMP => client.send_message(&Dump { recording: 0 }),
         message_type::FETCH => client.send_message(&Fetch {
@@ -217,8 +212,8 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
     }
 }
 
-/// Somebody comes who wants a profile. Whatever went on before is ended; a new recording has each of
-/// its ticks accounted for.
+/// Somebody comes who wants a profile. Whatever went on before is ended; a new recording has each
+/// of its ticks accounted for.
 fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec<u8> {
     let agent = service.agent();
     for vcpu in 0..VCPUS {
@@ -235,10 +230,7 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     honest.forget();
 
     honest.hello();
-    honest.start(&Start {
-        depth: 16,
-        ..Start::running_time("honest", 1_000_000)
-    });
+    honest.start(&Start { depth: 16, ..Start::running_time("honest", 1_000_000) });
     fake.interrupt_at(Some((0x10, 2, 2)));
     let mut fetched = Counters::default();
     for is_last in [false, true] {

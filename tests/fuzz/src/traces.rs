@@ -1,6 +1,6 @@
-//! A client that lies about what it wants to trace, in a guest whose code is any bytes. Whatever it says: only first bytes of
-//! instructions change, each breakpoint continues as the processor would have, by another decoder, and in the end the
-//! code is as before.
+//! A client that lies about what it wants to trace, in a guest whose code is any bytes. Whatever it
+//! says: only first bytes of instructions change, each breakpoint continues as the processor would
+//! have, by another decoder, and in the end the code is as before.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -44,10 +44,7 @@ struct Memory {
 }
 
 /// In the program, so that slots in its text reach it. Used in turns.
-static mut MEMORY: Memory = Memory {
-    code: [0; CODE],
-    stack: [0; WORDS],
-};
+static mut MEMORY: Memory = Memory { code: [0; CODE], stack: [0; WORDS] };
 static TURN: Mutex<()> = Mutex::new(());
 
 fn memory() -> *mut Memory {
@@ -73,9 +70,7 @@ fn word(address: u64) -> Option<u64> {
     let readable = code_start()..stack().end - 7;
     let place = std::ptr::with_exposed_provenance::<u64>(address as usize);
     // SAFETY: inside the memory.
-    readable
-        .contains(&address)
-        .then(|| unsafe { place.read_unaligned() })
+    readable.contains(&address).then(|| unsafe { place.read_unaligned() })
 }
 
 #[derive(Default)]
@@ -155,11 +150,7 @@ pub fn check(bytes: &[u8]) -> u64 {
         build_id: &[],
         path: "",
     }];
-    let config = Config {
-        vcpus: 1,
-        mappings: &mappings,
-        ..fake::config(1)
-    };
+    let config = Config { vcpus: 1, mappings: &mappings, ..fake::config(1) };
     let mut own = vec![MaybeUninit::uninit(); 200 << 10];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(8, 2)];
     let agent = Agent::new(Guest::default(), config, &mut own).expect("there is room");
@@ -218,10 +209,7 @@ impl World<'_, '_> {
     }
 
     fn greet(&mut self) {
-        let hello = Hello {
-            client: "fuzz",
-            client_id: 7,
-        };
+        let hello = Hello { client: "fuzz", client_id: 7 };
         let request = [&preamble::encode(preamble::OPEN)[..], &encoded(&hello)].concat();
         self.ask(&request);
     }
@@ -233,11 +221,7 @@ impl World<'_, '_> {
             _ => self.trace,
         };
         match input.below(16) {
-            0 => self.begin(
-                1 + input.below(10) as u32,
-                1 + input.below(80) as u32,
-                input,
-            ),
+            0 => self.begin(1 + input.below(10) as u32, 1 + input.below(80) as u32, input),
             1 => {
                 let count = 1 + input.below(4) as u32;
                 self.send_functions(trace, count, input);
@@ -317,10 +301,7 @@ impl World<'_, '_> {
                     (self.code_base + start, 1 + input.below(64) as u32)
                 })
                 .collect();
-            encoder.function(&Function {
-                flags: u32::from(input.byte() & 3),
-                parts: &parts,
-            });
+            encoder.function(&Function { flags: u32::from(input.byte() & 3), parts: &parts });
         }
         let length = encoder.finish();
         let first = lie(input, self.sent.0);
@@ -355,8 +336,7 @@ impl World<'_, '_> {
                 bytes[0] ^= input.byte();
             }
             let code = lie(input, self.code_base + at as u32);
-            self.offered
-                .insert(code.wrapping_sub(self.code_base) as usize);
+            self.offered.insert(code.wrapping_sub(self.code_base) as usize);
             encoder.probe(&Probe {
                 function: input.below(self.sent.0.clamp(1, 8) as usize) as u32,
                 kind: lie(input, kind.into()) as u8,
@@ -367,12 +347,7 @@ impl World<'_, '_> {
         }
         let length = encoder.finish();
         let first = lie(input, self.sent.1);
-        self.ask(&encoded(&TraceProbes {
-            trace,
-            first,
-            count,
-            payload: &payload[..length],
-        }));
+        self.ask(&encoded(&TraceProbes { trace, first, count, payload: &payload[..length] }));
         self.sent.1 += count;
     }
 
@@ -389,7 +364,8 @@ impl World<'_, '_> {
         }
     }
 
-    /// The first offset of the instruction that holds an offset, if all are decoded from the first one on.
+    /// The first offset of the instruction that holds an offset, if all are decoded from the first
+    /// one on.
     fn boundary(&self, within: usize) -> usize {
         let mut at = 0;
         loop {
@@ -403,10 +379,7 @@ impl World<'_, '_> {
 
     /// The instruction at an offset in the original code, by another decoder than the agent's.
     fn instruction(&self, at: usize) -> Instruction {
-        decoded(
-            &self.before[at..CODE.min(at + LONGEST)],
-            code_start() + at as u64,
-        )
+        decoded(&self.before[at..CODE.min(at + LONGEST)], code_start() + at as u64)
     }
 
     fn displacement(&self, at: usize) -> u8 {
@@ -421,7 +394,8 @@ impl World<'_, '_> {
         offsets.displacement_offset() as u8
     }
 
-    /// Only first bytes of whole instructions of the client's choice are changed, and none lies within another.
+    /// Only first bytes of whole instructions of the client's choice are changed, and none lies
+    /// within another.
     fn judge_code(&self) {
         let mut free = 0;
         for (at, (now, before)) in code().into_iter().zip(self.before).enumerate() {
@@ -432,7 +406,8 @@ impl World<'_, '_> {
             assert!(self.offered.contains(&at), "at {at}");
             assert!(at >= free, "inside another probe's instruction: {at}");
             let instruction = self.instruction(at);
-            // One that the other decoder does not know faults in its slot as it would have at its place.
+            // One that the other decoder does not know faults in its slot as it would have at its
+            // place.
             if !instruction.is_invalid() {
                 free = at + instruction.len();
             }
@@ -442,9 +417,7 @@ impl World<'_, '_> {
     /// A breakpoint, at a probe or anywhere.
     fn trap(&mut self, input: &mut Input<'_>) {
         let now = code();
-        let set: Vec<usize> = (0..CODE)
-            .filter(|at| now[*at] != self.before[*at])
-            .collect();
+        let set: Vec<usize> = (0..CODE).filter(|at| now[*at] != self.before[*at]).collect();
         let at = match (input.below(4), &set[..]) {
             (0, _) | (_, []) => input.below(CODE),
             (_, set) => set[input.below(set.len())],
@@ -485,7 +458,8 @@ impl World<'_, '_> {
         assert_eq!(frame, wanted, "{instruction}");
     }
 
-    /// Where an instruction leads; `None` if it reads what is no memory, or the other decoder does not know it.
+    /// Where an instruction leads; `None` if it reads what is no memory, or the other decoder does
+    /// not know it.
     fn expected(&self, instruction: &Instruction, start: &TrapFrame) -> Option<Expected> {
         if instruction.is_invalid() {
             return None;

@@ -126,12 +126,8 @@ fn walk_by_table(
     for row in rows.iter().filter(|row| row.code < code.end()) {
         assert_eq!(table.rule(row.code), row.rule);
     }
-    let guide = Guide {
-        code,
-        callers: Some(&table),
-        every_frame: input.byte() & 1 == 1,
-        instructions: (),
-    };
+    let guide =
+        Guide { code, callers: Some(&table), every_frame: input.byte() & 1 == 1, instructions: () };
     watched.read.borrow_mut().clear();
     let cells = PathCells::default();
     let mut path = cells.begin();
@@ -170,26 +166,24 @@ fn judge(
     assert!((1..=depth).contains(&frames.len()));
     let mut read = watched.read.borrow().clone();
     assert!(read.len() <= 2 * depth, "no record more than twice");
-    // One that returns into another stretch of code than the one before is looked at twice: to keep what was read
-    // costs each tick more.
+    // One that returns into another stretch of code than the one before is looked at twice: to keep
+    // what was read costs each tick more.
     read.dedup();
     let mut floor = registers.sp;
     for (at, _) in read.iter() {
         assert!(*at >= floor, "strictly upward, from the stack pointer");
         floor = at + FRAME_RECORD;
     }
-    let callers = read
-        .iter()
-        .map(|(_, address)| known(*address).unwrap_or(frame_code::UNKNOWN_CODE));
+    let callers =
+        read.iter().map(|(_, address)| known(*address).unwrap_or(frame_code::UNKNOWN_CODE));
     let callers: Vec<u32> = callers.take(frames.len() - 1).collect();
     assert_eq!(frames[1..], callers, "the return addresses, in order");
-    let unknown = callers
-        .iter()
-        .filter(|caller| **caller == frame_code::UNKNOWN_CODE);
+    let unknown = callers.iter().filter(|caller| **caller == frame_code::UNKNOWN_CODE);
     assert!(unknown.count() <= MAX_UNKNOWN as usize);
     match read.get(frames.len() - 1..) {
         Some([]) => {}
-        // One record more than is kept: it ends the chain, or shows that there is one beyond the limit.
+        // One record more than is kept: it ends the chain, or shows that there is one beyond the
+        // limit.
         Some([(_, address)]) => assert!(end == End::Truncated || known(*address).is_none()),
         other => panic!("{other:?} beyond the path"),
     }
@@ -232,14 +226,8 @@ impl ReadStack for Watched {
         let record = self.memory.frame_record(fp);
         if let Some([_, return_address]) = record {
             let is_inside = fp >= self.bounds.start
-                && fp
-                    .checked_add(FRAME_RECORD)
-                    .is_some_and(|end| end <= self.bounds.end);
-            assert!(
-                is_inside && fp.is_multiple_of(8),
-                "{fp:#x} is not in {:#x?}",
-                self.bounds
-            );
+                && fp.checked_add(FRAME_RECORD).is_some_and(|end| end <= self.bounds.end);
+            assert!(is_inside && fp.is_multiple_of(8), "{fp:#x} is not in {:#x?}", self.bounds);
             self.read.borrow_mut().push((fp, return_address));
         }
         record
@@ -249,9 +237,7 @@ impl ReadStack for Watched {
         let word = self.memory.word(address);
         if word.is_some() {
             let is_inside = address >= self.bounds.start
-                && address
-                    .checked_add(8)
-                    .is_some_and(|end| end <= self.bounds.end);
+                && address.checked_add(8).is_some_and(|end| end <= self.bounds.end);
             assert!(
                 is_inside && address.is_multiple_of(8),
                 "{address:#x} is not in {:#x?}",

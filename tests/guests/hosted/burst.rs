@@ -1,5 +1,5 @@
-//! At least two seconds of usual work, then two of a burst, repeatedly or once. The guest reports both by its own
-//! events.
+//! At least two seconds of usual work, then two of a burst, repeatedly or once. The guest reports
+//! both by its own events.
 
 use std::error::Error;
 use std::hint::black_box;

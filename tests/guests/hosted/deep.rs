@@ -33,12 +33,13 @@ const CHURN_DEPTH: u32 = 24;
 const HOT_WAYS: u64 = 50;
 /// The time of one path on an otherwise idle machine: half of the paths are new, 200 per second.
 const WAY: Duration = Duration::from_micros(2_500);
-/// The spins of one path, measured at the start: reading a clock on the path would be another stack.
+/// The spins of one path, measured at the start: reading a clock on the path would be another
+/// stack.
 static SPINS: AtomicU32 = AtomicU32::new(1);
 const MEASURED: u32 = 200;
 
-/// An endless load: half of its work is on 50 hot stacks, the other half on stacks that occur once. The paths are
-/// `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
+/// An endless load: half of its work is on 50 hot stacks, the other half on stacks that occur once.
+/// The paths are `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
 pub(crate) fn churn(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     // The minimum of several measurements, because other programs may have run in the others.
     let spins_take = || {

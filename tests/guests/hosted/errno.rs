@@ -1,7 +1,8 @@
 //! A thread that stores a value in `errno` and checks whether it is preserved.
 //!
-//! A successful system call may change `errno`, though Linux's do not; so the timer calls of this guest go through a
-//! wrapper that always does. The first sample then reveals a signal handler that does not restore `errno`.
+//! A successful system call may change `errno`, though Linux's do not; so the timer calls of this
+//! guest go through a wrapper that always does. The first sample then reveals a signal handler that
+//! does not restore `errno`.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;

@@ -1,4 +1,5 @@
-//! Two guests for `report --analyze`: one in which there is nothing to find, and one that has several things wrong.
+//! Two guests for `report --analyze`: one in which there is nothing to find, and one that has
+//! several things wrong.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,7 +10,8 @@ use unikprof_agent::hosted::Guest;
 
 use crate::stop::Stop;
 
-/// Serves requests that come at random moments, in four functions of equal work; as many requests wait as come and go.
+/// Serves requests that come at random moments, in four functions of equal work; as many requests
+/// wait as come and go.
 pub(crate) fn healthy(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let vcpu = guest.register_thread()?;
     let agent = guest.agent();
@@ -28,8 +30,8 @@ pub(crate) fn healthy(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Everything comes in the first third of each fifth of a second; one request of forty copies memory a hundred times
-/// as often as the others, and all that is held stays held.
+/// Everything comes in the first third of each fifth of a second; one request of forty copies
+/// memory a hundred times as often as the others, and all that is held stays held.
 pub(crate) fn ailing(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     const PERIOD: Duration = Duration::from_millis(200);
     const BUSY: Duration = Duration::from_millis(66);

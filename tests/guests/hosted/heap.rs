@@ -17,7 +17,8 @@ const ENTRY: usize = 2_000;
 const LEAKED: usize = 1_000;
 const ENTRIES: usize = 500;
 
-/// The size of the arena that the guest reports; what it holds beside these allocations is not in it.
+/// The size of the arena that the guest reports; what it holds beside these allocations is not in
+/// it.
 const ARENA: u64 = 64 << 20;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {

@@ -1,5 +1,5 @@
-//! Two functions without a frame, each with its own caller: one runs from the start, the other after a line on
-//! standard input.
+//! Two functions without a frame, each with its own caller: one runs from the start, the other
+//! after a line on standard input.
 //!
 //! A walk along frame pointers skips the callers; only the caller table knows them.
 #![allow(unsafe_code)]
@@ -42,8 +42,8 @@ macro_rules! frameless {
     };
 }
 
-// Each change of the stack pointer is a row of the table. With so many of them, the early function alone fills the
-// room that a test gives the table at first, wherever the linker places the two.
+// Each change of the stack pointer is a row of the table. With so many of them, the early function
+// alone fills the room that a test gives the table at first, wherever the linker places the two.
 frameless!("early_leaf", "14");
 frameless!("late_leaf", "0");
 

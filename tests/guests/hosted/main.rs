@@ -6,15 +6,15 @@
 //!     [--record-at-boot NAME] [--listen ADDRESS]
 //! ```
 //!
-//! `--open` serves every client on loopback. Otherwise clients need one of the keys in the files; whoever can read
-//! the files has the keys.
+//! `--open` serves every client on loopback. Otherwise clients need one of the keys in the files;
+//! whoever can read the files has the keys.
 //!
 //! `--record-at-boot` begins an always-on recording with that name before any client has connected.
 //!
 //! `--listen` chooses the address, for a guest that is to be found where the one before it was.
 //!
-//! It prints `listening on ADDRESS`, then the load's output. It ends when its standard input ends, so that no guest
-//! outlives the test that started it.
+//! It prints `listening on ADDRESS`, then the load's output. It ends when its standard input ends,
+//! so that no guest outlives the test that started it.
 
 mod access;
 mod burst;
@@ -138,7 +138,5 @@ fn take(words: &mut Vec<String>, option: &str) -> Result<Option<String>, String>
         return Ok(None);
     };
     let taken = words.drain(at..words.len().min(at + 2)).nth(1);
-    taken
-        .map(Some)
-        .ok_or_else(|| format!("{option} takes a value"))
+    taken.map(Some).ok_or_else(|| format!("{option} takes a value"))
 }

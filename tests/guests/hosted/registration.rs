@@ -12,10 +12,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let vcpu = guest.register_thread()?;
     println!("again: {}", told(guest));
     let elsewhere = thread::scope(|scope| scope.spawn(|| told(guest)).join());
-    println!(
-        "too many: {}",
-        elsewhere.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    );
+    println!("too many: {}", elsewhere.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     drop(vcpu);
     println!("after the first has left: {}", told(guest));
     while !stop.is_set() {

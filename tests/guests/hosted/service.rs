@@ -1,9 +1,9 @@
-//! The demo service over TCP, so that another program can measure its response times; and a second vCPU with bursts
-//! of the same work, which blocks in between. Each request and each burst causes events: a mark with its number, a
-//! span around it, and a counter with its number.
+//! The demo service over TCP, so that another program can measure its response times; and a second
+//! vCPU with bursts of the same work, which blocks in between. Each request and each burst causes
+//! events: a mark with its number, a span around it, and a counter with its number.
 //!
-//! The load prints `serving on ADDRESS` when both are registered. A request to that address is its length in bytes
-//! (u32, little endian) and that many bytes; so is its answer.
+//! The load prints `serving on ADDRESS` when both are registered. A request to that address is its
+//! length in bytes (u32, little endian) and that many bytes; so is its answer.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -41,9 +41,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         let _ = other.recv();
         println!("serving on {}", listener.local_addr()?);
         let served = serve(&vcpu, stop, &listener, requests);
-        bursts
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        bursts.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         served
     })?;
     Ok(())
@@ -60,11 +58,7 @@ struct Teller {
 impl Teller {
     fn new(guest: &Guest, name: &str) -> Result<Teller, EventNameError> {
         let agent = guest.agent();
-        Ok(Teller {
-            agent,
-            name: agent.event_name(name)?,
-            number: 0,
-        })
+        Ok(Teller { agent, name: agent.event_name(name)?, number: 0 })
     }
 
     /// Performs one operation and reports it.
@@ -150,10 +144,7 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8], stop: &Stop) -> io::Result<bo
 }
 
 fn is_pause(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn bursts(

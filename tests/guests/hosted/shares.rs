@@ -1,8 +1,8 @@
 //! Functions with known shares of the work: of 100 parts, `sixty` takes 60, `thirty` 30, `ten` 10.
 //!
-//! Each works in its own frame, on its own lines, and calls nothing, so that a profile must name these functions and
-//! lines. `morning` calls the first and the last, `evening` the second. A caller modifies each result, so that no
-//! call becomes a tail jump.
+//! Each works in its own frame, on its own lines, and calls nothing, so that a profile must name
+//! these functions and lines. `morning` calls the first and the last, `evening` the second. A
+//! caller modifies each result, so that no call becomes a tail jump.
 
 use std::error::Error;
 use std::hint::black_box;

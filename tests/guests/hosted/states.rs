@@ -1,5 +1,5 @@
-//! A vCPU in each state that a snapshot can show: 0 runs, 1 is blocked, 2 runs with the agent's signal masked, 3 has
-//! no thread.
+//! A vCPU in each state that a snapshot can show: 0 runs, 1 is blocked, 2 runs with the agent's
+//! signal masked, 3 has no thread.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -32,9 +32,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         }
         println!("registered");
         for thread in threads {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         Ok(())
     })

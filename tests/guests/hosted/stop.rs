@@ -20,8 +20,8 @@ struct Flags {
 }
 
 impl Stop {
-    /// A flag that is set when standard input ends. A load that does not check it, such as an endless loop, is ended
-    /// a minute later with exit code 3.
+    /// A flag that is set when standard input ends. A load that does not check it, such as an
+    /// endless loop, is ended a minute later with exit code 3.
     pub(crate) fn at_end_of_input() -> io::Result<Stop> {
         let stop = Stop::default();
         let set = stop.clone();

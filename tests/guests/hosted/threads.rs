@@ -36,9 +36,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
             })
         });
         for thread in lasting.into_iter().chain(renewed) {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         Ok::<(), hosted::Error>(())
     })?;

@@ -1,5 +1,6 @@
-//! A load with a known tree of calls, each counted by the load itself and timed with the clock of its thread. It begins
-//! when anything arrives on standard input, and prints `done` with what it counted.
+//! A load with a known tree of calls, each counted by the load itself and timed with the clock of
+//! its thread. It begins when anything arrives on standard input, and prints `done` with what it
+//! counted.
 
 use std::cell::Cell;
 use std::error::Error;

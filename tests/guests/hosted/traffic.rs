@@ -1,8 +1,11 @@
-//! Traffic of a server: requests, timers, connections, caches, waves of load, and a leak if one is wanted.
+//! Traffic of a server: requests, timers, connections, caches, waves of load, and a leak if one is
+//! wanted.
 //!
-//! A guest that gets too little of its processor allocates less: the time of a round counts as a tenth of a second at most.
+//! A guest that gets too little of its processor allocates less: the time of a round counts as a
+//! tenth of a second at most.
 //!
-//! The guest keeps books: the counters `leaked` and `held` are the bytes that the leak and all of the traffic hold.
+//! The guest keeps books: the counters `leaked` and `held` are the bytes that the leak and all of
+//! the traffic hold.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -17,8 +20,8 @@ use unikprof_agent::hosted::Guest;
 use crate::HEAP;
 use crate::stop::Stop;
 
-/// The variable with the bytes a second of the traffic, those of the leak, and the seconds for which the guest is looked at:
-/// long lives and waves are parts of these.
+/// The variable with the bytes a second of the traffic, those of the leak, and the seconds for
+/// which the guest is looked at: long lives and waves are parts of these.
 const VARIABLE: &str = "UNIKPROF_TEST_TRAFFIC";
 
 /// Room for what is held, so that the guest's own books do not grow.
@@ -90,7 +93,8 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let numbers: Vec<f64> = numbers.split(' ').map_while(|it| it.parse().ok()).collect();
     let [traffic, leak, seconds] = numbers[..] else {
         return Err(format!(
-            "set {VARIABLE} to three numbers: the bytes a second of the traffic and of the leak, and a time in seconds"
+            "set {VARIABLE} to three numbers: the bytes a second of the traffic and of the leak, \
+             and a time in seconds"
         )
         .into());
     };
@@ -141,10 +145,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
                 }
             }
         }
-        while objects
-            .peek()
-            .is_some_and(|Reverse(object)| object.until <= now)
-        {
+        while objects.peek().is_some_and(|Reverse(object)| object.until <= now) {
             let freed = objects.pop();
             held -= freed.map_or(0, |Reverse(object)| object.bytes.len());
         }
@@ -171,17 +172,11 @@ impl When {
 }
 
 fn site(make: Make, bytes_per_second: f64, size: usize, life: Life, when: When) -> Site {
-    Site {
-        make,
-        bytes_per_second,
-        size,
-        life,
-        when,
-        due: 0.0,
-    }
+    Site { make, bytes_per_second, size, life, when, due: 0.0 }
 }
 
-/// The traffic, in parts of its bytes: the same as in the simulation that the client's tests look for leaks in.
+/// The traffic, in parts of its bytes: the same as in the simulation that the client's tests look
+/// for leaks in.
 fn sites(bytes: f64, seconds: f64) -> Vec<Site> {
     let part = |make, part: f64, size, life, when| site(make, bytes * part, size, life, when);
     let requests: [(Make, usize); 13] = [
@@ -207,13 +202,7 @@ fn sites(bytes: f64, seconds: f64) -> Vec<Site> {
     let (always, forever) = (When::Always, Life::Forever);
     all.extend([
         part(request::<13>, 0.1, 16_384, Life::Mean(0.05), always),
-        part(
-            request::<14>,
-            0.05,
-            600,
-            Life::Fixed(3.0_f64.min(seconds / 10.0)),
-            always,
-        ),
+        part(request::<14>, 0.05, 600, Life::Fixed(3.0_f64.min(seconds / 10.0)), always),
         part(
             request::<15>,
             0.05,
@@ -222,36 +211,12 @@ fn sites(bytes: f64, seconds: f64) -> Vec<Site> {
             When::Waves(seconds / 4.0),
         ),
         // Connections that live for a while, with their buffers.
-        part(
-            connection::<0>,
-            0.02,
-            4_000,
-            Life::Mean(seconds / 10.0),
-            When::Batches(10.0),
-        ),
-        part(
-            connection::<1>,
-            0.02,
-            1_000,
-            Life::Mean(seconds / 15.0),
-            When::Waves(seconds / 3.0),
-        ),
+        part(connection::<0>, 0.02, 4_000, Life::Mean(seconds / 10.0), When::Batches(10.0)),
+        part(connection::<1>, 0.02, 1_000, Life::Mean(seconds / 15.0), When::Waves(seconds / 3.0)),
         // A cache of a fixed size, what a load leaves, and a cache that fills up.
         part(cache::<0>, 0.02, 3_000, Life::Fixed(seconds / 5.0), always),
-        part(
-            cache::<1>,
-            0.05,
-            5_000,
-            forever,
-            When::Within(seconds / 3.0, seconds / 120.0),
-        ),
-        part(
-            cache::<2>,
-            0.01,
-            700,
-            forever,
-            When::Within(0.0, seconds / 5.0),
-        ),
+        part(cache::<1>, 0.05, 5_000, forever, When::Within(seconds / 3.0, seconds / 120.0)),
+        part(cache::<2>, 0.01, 700, forever, When::Within(0.0, seconds / 5.0)),
     ]);
     all
 }

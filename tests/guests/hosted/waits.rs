@@ -1,4 +1,5 @@
-//! Two seconds of waiting, then at least two of work, repeatedly; the waiting is a span of the guest.
+//! Two seconds of waiting, then at least two of work, repeatedly; the waiting is a span of the
+//! guest.
 
 use std::error::Error;
 use std::hint::black_box;

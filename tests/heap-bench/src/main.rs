@@ -4,7 +4,8 @@
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run --release --manifest-path tests/heap-bench/Cargo.toml
 //! ```
 //!
-//! Each configuration runs in a process of its own, because profilers cannot be removed again; the configurations alternate.
+//! Each configuration runs in a process of its own, because profilers cannot be removed again; the
+//! configurations alternate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::error::Error;
@@ -76,12 +77,7 @@ fn main() -> Result<()> {
             continue;
         };
         let median = &results[ROUNDS / 2];
-        println!(
-            "{name:<28} {:>8} ({} to {})",
-            median.trim(),
-            least.trim(),
-            most.trim()
-        );
+        println!("{name:<28} {:>8} ({} to {})", median.trim(), least.trim(), most.trim());
     }
     Ok(())
 }
@@ -94,10 +90,7 @@ fn number(text: &str) -> f64 {
 fn measure(configuration: &str) -> Result<()> {
     let _profiler;
     let attach = || -> Result<hosted::Guest> {
-        let guest = hosted::start(Config {
-            live_samples: 30_000,
-            ..Config::new(Access::Open)
-        })?;
+        let guest = hosted::start(Config { live_samples: 30_000, ..Config::new(Access::Open) })?;
         SAMPLED.attach(guest.agent());
         Ok(guest)
     };
@@ -152,16 +145,14 @@ fn begin(guest: &hosted::Guest, mode: u32, interval: u64) -> Result<TcpStream> {
 
 /// The CPU time of this thread, which other programs' load changes little.
 fn cpu_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes into a structure of the right type.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Keeps 20,000 objects and replaces one after the other at random: 16 bytes to 1 KiB, every hundredth 16 KiB.
+/// Keeps 20,000 objects and replaces one after the other at random: 16 bytes to 1 KiB, every
+/// hundredth 16 KiB.
 fn load(allocator: &dyn GlobalAlloc, pairs: u32) {
     const OBJECTS: usize = 20_000;
     let mut objects = vec![(std::ptr::null_mut::<u8>(), Layout::new::<u64>()); OBJECTS];
@@ -193,14 +184,11 @@ fn load(allocator: &dyn GlobalAlloc, pairs: u32) {
     run(pairs / 10);
     let begun = cpu_time();
     run(pairs);
-    println!(
-        "{:.1}",
-        (cpu_time() - begun).as_nanos() as f64 / f64::from(pairs)
-    );
+    println!("{:.1}", (cpu_time() - begun).as_nanos() as f64 / f64::from(pairs));
 }
 
-/// The hooks alone, in ns: an allocation and a free with nothing recorded, a free while what is held is recorded, and a sampled
-/// allocation of each mode with its free.
+/// The hooks alone, in ns: an allocation and a free with nothing recorded, a free while what is
+/// held is recorded, and a sampled allocation of each mode with its free.
 fn hooks(guest: &hosted::Guest) -> Result<()> {
     const CALLS: u64 = 20_000_000;
     let _vcpu = guest.register_thread()?;
@@ -246,7 +234,8 @@ fn hooks(guest: &hosted::Guest) -> Result<()> {
         }
     });
     println!(
-        "{allocated:.2} alloc, {freed:.2} free, {missed:.2} free beside 10,000 live samples, {sampled:.0} sampled alloc and free"
+        "{allocated:.2} alloc, {freed:.2} free, {missed:.2} free beside 10,000 live samples, \
+         {sampled:.0} sampled alloc and free"
     );
     Ok(())
 }

@@ -12,9 +12,7 @@ pub fn root() -> &'static Path {
 
 /// `README.md` of the repository and of the archive, and all pages of `docs`.
 pub fn pages() -> Vec<PathBuf> {
-    let mut pages = ["README.md", "agent/capi/README.md"]
-        .map(|page| root().join(page))
-        .to_vec();
+    let mut pages = ["README.md", "agent/capi/README.md"].map(|page| root().join(page)).to_vec();
     for folder in ["docs", "docs/embedding"] {
         let files = fs::read_dir(root().join(folder)).unwrap();
         let paths = files.map(|file| file.unwrap().path());
@@ -25,9 +23,7 @@ pub fn pages() -> Vec<PathBuf> {
 
 /// The arguments with which the pages run `program`, each with the line that shows it.
 pub fn commands(program: &str) -> Vec<(String, Vec<String>)> {
-    let texts = pages()
-        .into_iter()
-        .map(|page| fs::read_to_string(page).unwrap());
+    let texts = pages().into_iter().map(|page| fs::read_to_string(page).unwrap());
     texts.flat_map(|text| commands_of(&text, program)).collect()
 }
 
@@ -50,9 +46,7 @@ fn commands_of(page: &str, program: &str) -> Vec<(String, Vec<String>)> {
             _ => {}
         }
         // A comment, or where the output goes.
-        let end = arguments
-            .iter()
-            .position(|word| word.starts_with(['#', '>', '|']));
+        let end = arguments.iter().position(|word| word.starts_with(['#', '>', '|']));
         let arguments = &arguments[..end.unwrap_or(arguments.len())];
         found.push((line.trim().to_owned(), arguments.to_vec()));
     }
@@ -84,8 +78,8 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     of_language.map(|(_, code)| code).collect()
 }
 
-/// `frame`, what surrounds the code of a page, with each line `//= N` replaced by the page's block number N of this
-/// language. Every block must have one place.
+/// `frame`, what surrounds the code of a page, with each line `//= N` replaced by the page's block
+/// number N of this language. Every block must have one place.
 pub fn framed(frame: &str, page: &str, language: &str) -> String {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let blocks = blocks(&text, language);
@@ -114,8 +108,10 @@ mod tests {
     /// A line that is not found is not checked.
     #[test]
     fn commands_are_found_in_blocks_of_both_kinds() {
-        let page = "Run `tool prose`:\n\n    $ tool one --name 'x y'   # a comment\n    next    tool two\n\n```\n\
-                    tool three \\\n     --four\n```\n    cargo run --bin tool -- five\n    cargo test -p tool\n";
+        let page = "Run `tool prose`:\n\n    $ tool one --name 'x y'   # a comment\n    next    \
+                    tool two\n\n```\n\
+                    tool three \\\n     --four\n```\n    cargo run --bin tool -- five\n    cargo \
+                    test -p tool\n";
         let found = commands_of(page, "tool");
         assert_eq!(found[0].1, ["one", "--name", "x y"]);
         let found = found.into_iter().map(|(_, words)| words.join(" "));

@@ -1,5 +1,6 @@
-//! The engines that keep profiles, as far as tests need them: an HTTP server that takes what Pyroscope, Parca and an
-//! OpenTelemetry collector take, refuses what they refuse, and fails when it is told to.
+//! The engines that keep profiles, as far as tests need them: an HTTP server that takes what
+//! Pyroscope, Parca and an OpenTelemetry collector take, refuses what they refuse, and fails when
+//! it is told to.
 //!
 //! | path | definition |
 //! |---|---|
@@ -56,7 +57,8 @@ pub struct Limits {
     pub samples: usize,
     /// Of a profile, before compression.
     pub bytes: usize,
-    /// What one request may have of a tenant's budget, before compression; one with more is always told to come later.
+    /// What one request may have of a tenant's budget, before compression; one with more is always
+    /// told to come later.
     pub burst: usize,
     /// Of a series, with those of the samples.
     pub labels: usize,
@@ -95,8 +97,9 @@ pub enum Failure {
     Status(u16, Vec<(String, String)>),
     /// Success that no engine writes, such as the page of a proxy. Nothing is taken.
     Page,
-    /// The profiles are taken, and the connection ends within the answer. A collector's whole answer is empty if all is
-    /// well: this one takes nothing, and ends within the answer that says so.
+    /// The profiles are taken, and the connection ends within the answer. A collector's whole
+    /// answer is empty if all is well: this one takes nothing, and ends within the answer that says
+    /// so.
     HalfAnswer,
     /// The profiles are taken, and the connection ends without an answer.
     NoAnswer,
@@ -173,10 +176,7 @@ struct Refusal {
 impl Refusal {
     /// Of what is wrong with it.
     fn invalid(text: impl Into<String>) -> Refusal {
-        Refusal {
-            status: 400,
-            text: text.into(),
-        }
+        Refusal { status: 400, text: text.into() }
     }
 }
 
@@ -184,10 +184,7 @@ impl Receiver {
     /// Listens on a free port.
     pub fn start() -> io::Result<Receiver> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let receiver = Receiver {
-            address: listener.local_addr()?,
-            shared: Arc::default(),
-        };
+        let receiver = Receiver { address: listener.local_addr()?, shared: Arc::default() };
         let shared = receiver.shared.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {

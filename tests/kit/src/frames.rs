@@ -18,10 +18,7 @@ pub struct Frame {
 impl Frame {
     /// The message.
     pub fn decode<'f, M: Message<'f>>(&'f self) -> Result<M, FrameError> {
-        frame::decode(&frame::Frame {
-            kind: self.kind,
-            body: &self.body,
-        })
+        frame::decode(&frame::Frame { kind: self.kind, body: &self.body })
     }
 
     /// The code, if the message is a refusal.
@@ -52,8 +49,8 @@ pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads once into `buffer`. A signal does not end it: a process that is stopped and continued finds even its reads of sockets with a
-/// deadline interrupted (signal(7)).
+/// Reads once into `buffer`. A signal does not end it: a process that is stopped and continued
+/// finds even its reads of sockets with a deadline interrupted (signal(7)).
 pub fn read_once(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {
@@ -69,10 +66,7 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, FrameError> {
         return Ok(None);
     };
     let length = found.length();
-    let taken = Frame {
-        kind: found.kind,
-        body: found.body.to_vec(),
-    };
+    let taken = Frame { kind: found.kind, body: found.body.to_vec() };
     bytes.drain(..length);
     Ok(Some(taken))
 }

@@ -16,9 +16,7 @@ const MESSAGE: usize = KEY + TAG;
 
 /// A key's id.
 pub fn key_id(key: &[u8; KEY]) -> [u8; KEY_ID] {
-    let hash = Blake2s256::new_with_prefix(KEY_ID_CONTEXT)
-        .chain_update(key)
-        .finalize();
+    let hash = Blake2s256::new_with_prefix(KEY_ID_CONTEXT).chain_update(key).finalize();
     *hash.first_chunk().expect("a hash is longer than an id")
 }
 
@@ -43,7 +41,8 @@ impl Initiator {
         Initiator::with(key, key_id(key), &preamble::encode(preamble::KEYED), None)
     }
 
-    /// The same with any key id and preamble, and with the same ephemeral key each time if one is given.
+    /// The same with any key id and preamble, and with the same ephemeral key each time if one is
+    /// given.
     pub fn with(
         key: &[u8; KEY],
         id: [u8; KEY_ID],
@@ -70,8 +69,8 @@ impl Initiator {
         }
     }
 
-    /// Reads the agent's reply. Returns the records and the agent's preamble, or `None` if the reply is not
-    /// authentic.
+    /// Reads the agent's reply. Returns the records and the agent's preamble, or `None` if the
+    /// reply is not authentic.
     pub fn finish(mut self, reply: &HandshakeReply) -> Option<(Records, Preamble)> {
         let message = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
         let mut sealed = [0; preamble::LENGTH];
@@ -84,12 +83,11 @@ impl Initiator {
 pub struct Responder(HandshakeState);
 
 impl Responder {
-    /// Reads the first message of a client that has sent this preamble; `None` if it is not authentic.
+    /// Reads the first message of a client that has sent this preamble; `None` if it is not
+    /// authentic.
     pub fn new(key: &[u8; KEY], message: &Handshake, theirs: &Preamble) -> Option<Responder> {
         let prologue = secure::prologue(theirs, &message.key);
-        let mut state = builder(key, &prologue)
-            .build_responder()
-            .expect("a handshake");
+        let mut state = builder(key, &prologue).build_responder().expect("a handshake");
         let bytes = [&message.ephemeral[..], &message.tag].concat();
         state.read_message(&bytes, &mut []).ok()?;
         Some(Responder(state))
@@ -136,7 +134,8 @@ impl Records {
         record
     }
 
-    /// The plaintext of all records that are complete with these bytes; `None` if one is not authentic.
+    /// The plaintext of all records that are complete with these bytes; `None` if one is not
+    /// authentic.
     pub fn open(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.arrived.extend_from_slice(bytes);
         let mut plaintext = Vec::new();

@@ -1,7 +1,8 @@
 //! Case 7: waiting for timers and for the network.
 //!
-//! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth is the
-//! monotonic clock around each wait, less what the thread ran in it or could have run while others did.
+//! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth
+//! is the monotonic clock around each wait, less what the thread ran in it or could have run while
+//! others did.
 
 use anyhow::Result;
 use unikprof_client::record::{Mode, Settings};
@@ -42,10 +43,7 @@ impl Waited {
 }
 
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2]> {
-    let settings = Settings {
-        mode: Mode::OffCpu,
-        ..settings(1_000_000)
-    };
+    let settings = Settings { mode: Mode::OffCpu, ..settings(1_000_000) };
     let command = format!(
         "waits count={} timer_ns={} network_ns={}",
         effort.waits, effort.timer_ns, effort.network_ns
@@ -65,11 +63,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
         case: 7,
         load: format!("{} waits in `{}`", effort.waits, waited.function),
         truth: format!("{} blocked", ms(waited.truth_ns)),
-        said: format!(
-            "{} in it, off by {}",
-            ms(waited.shown_ns),
-            percent(waited.error())
-        ),
+        said: format!("{} in it, off by {}", ms(waited.shown_ns), percent(waited.error())),
         interval: format!("± {}", percent(GOAL)),
         verdict: Verdict::of(waited.error().abs() <= GOAL, || percent(waited.error())),
         ..Row::default()

@@ -1,7 +1,8 @@
 //! Case 10: chains of frame pointers that are too deep, or broken.
 //!
-//! Each sample of the load is to be recorded, counted as what it is, and shown so. With `--unwind table` the
-//! frame pointers do not matter, and the stacks of broken chains go on beyond the fault.
+//! Each sample of the load is to be recorded, counted as what it is, and shown so. With
+//! `--unwind table` the frame pointers do not matter, and the stacks of broken chains go on beyond
+//! the fault.
 
 use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
@@ -84,8 +85,8 @@ pub struct Marked {
 }
 
 impl Marked {
-    /// Whether nearly all of the function's samples were counted and shown. A few are taken just before the
-    /// fault is made or after it is set right.
+    /// Whether nearly all of the function's samples were counted and shown. A few are taken just
+    /// before the fault is made or after it is set right.
     pub(crate) fn is_told(&self) -> bool {
         self.adds_up
             && self.worker > 0
@@ -100,11 +101,7 @@ pub fn measure(
     chain: Chain,
     unwind: Unwind,
 ) -> Result<Marked> {
-    let settings = Settings {
-        depth: Some(DEPTH_LIMIT),
-        unwind,
-        ..settings(effort.period_ns)
-    };
+    let settings = Settings { depth: Some(DEPTH_LIMIT), unwind, ..settings(effort.period_ns) };
     let run = guest.record(&settings, &chain.command(effort.run_ns))?;
     let counters = run.counters;
     Ok(Marked {
@@ -147,12 +144,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for chain in Chain::ALL {
         let found = measure(guest, effort, chain, Unwind::Fp)?;
-        let Marked {
-            worker,
-            counted,
-            shown,
-            ..
-        } = found;
+        let Marked { worker, counted, shown, .. } = found;
         rows.push(row(
             chain.load(),
             &found,
@@ -164,12 +156,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
             continue;
         }
         let found = measure(guest, effort, chain, Unwind::Table)?;
-        let Marked {
-            worker,
-            counted,
-            beyond,
-            ..
-        } = found;
+        let Marked { worker, counted, beyond, .. } = found;
         rows.push(row(
             &format!("{}, `--unwind table`", chain.load()),
             &found,

@@ -52,17 +52,11 @@ impl Captured {
         let mut samples = Vec::new();
         while words.len() > 0 {
             let left = words.len() * 8 + odd.len();
-            let cut = CaptureError::Cut {
-                sample: samples.len(),
-                left,
-            };
+            let cut = CaptureError::Cut { sample: samples.len(), left };
             let head: Vec<u64> = words.by_ref().take(HEAD).collect();
             let [pc, sp, fp, lr, base, count] = head.try_into().map_err(|_| cut)?;
             if count > MAX_WORDS as u64 {
-                return Err(CaptureError::TooLong {
-                    sample: samples.len(),
-                    words: count,
-                });
+                return Err(CaptureError::TooLong { sample: samples.len(), words: count });
             }
             let copied: Vec<u64> = words.by_ref().take(count as usize).collect();
             if copied.len() as u64 != count {
@@ -70,17 +64,11 @@ impl Captured {
             }
             samples.push(Captured {
                 registers: Registers::new(pc, sp, fp).with_lr(lr),
-                stack: CapturedStack {
-                    base,
-                    words: copied,
-                },
+                stack: CapturedStack { base, words: copied },
             });
         }
         if !odd.is_empty() {
-            return Err(CaptureError::Cut {
-                sample: samples.len(),
-                left: odd.len(),
-            });
+            return Err(CaptureError::Cut { sample: samples.len(), left: odd.len() });
         }
         Ok(samples)
     }
@@ -139,10 +127,7 @@ mod tests {
         }
         assert_eq!(
             Captured::read_all(&bytes(&[1, 2, 3, 0, 4, u64::MAX])),
-            Err(CaptureError::TooLong {
-                sample: 0,
-                words: u64::MAX
-            })
+            Err(CaptureError::TooLong { sample: 0, words: u64::MAX })
         );
         assert_eq!(Captured::read_all(&[]), Ok(Vec::new()));
     }

@@ -9,8 +9,8 @@ use super::images::Images;
 use super::recorded::Recorded;
 
 pub trait Guest {
-    /// Records while the guest does what `command` says, and nothing else; with the caller table of the guest,
-    /// as the client's program does.
+    /// Records while the guest does what `command` says, and nothing else; with the caller table of
+    /// the guest, as the client's program does.
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded>;
 
     /// Captures so many samples of a leaf load, or of the load `frameless`.
@@ -28,10 +28,5 @@ pub struct Captures {
 
 /// Settings for a recording that lasts as long as its load.
 pub(crate) fn settings(period_ns: u64) -> Settings {
-    Settings {
-        name: "accuracy".into(),
-        period_ns,
-        replace: true,
-        ..Settings::default()
-    }
+    Settings { name: "accuracy".into(), period_ns, replace: true, ..Settings::default() }
 }

@@ -24,7 +24,8 @@ use super::recorded::Recorded;
 use super::truth::Truth;
 use crate::lab::guest_image::{cargo, locked_folder, run};
 
-/// Whether the guest's Rust code keeps frame pointers. The standard library's is as it was delivered.
+/// Whether the guest's Rust code keeps frame pointers. The standard library's is as it was
+/// delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramePointers {
     /// It does, as the agent asks for.
@@ -115,7 +116,8 @@ impl HostedGuest {
 }
 
 impl HostedGuest {
-    /// As [`Guest::record`], several recordings at once, each by its settings and under its own name.
+    /// As [`Guest::record`], several recordings at once, each by its settings and under its own
+    /// name.
     pub(crate) fn record_together(
         &mut self,
         settings: &[Settings],
@@ -124,10 +126,8 @@ impl HostedGuest {
         let mut session = self.session()?;
         let mut started = Vec::new();
         for settings in settings {
-            let one = session.start(&Settings {
-                callers: self.callers.clone(),
-                ..settings.clone()
-            })?;
+            let one =
+                session.start(&Settings { callers: self.callers.clone(), ..settings.clone() })?;
             started.push(one.recording);
         }
         let truth = self.tell(command)?;
@@ -155,10 +155,7 @@ impl Guest for HostedGuest {
     fn capture(&mut self, load: &str, samples: usize) -> Result<Captures> {
         let path = self.folder.path().join("samples");
         let load = load.replace(' ', "_");
-        self.tell(&format!(
-            "capture load={load} samples={samples} file={}",
-            path.display()
-        ))?;
+        self.tell(&format!("capture load={load} samples={samples} file={}", path.display()))?;
         let bytes = fs::read(&path).context("reading captured samples")?;
         let samples = Captured::read_all(&bytes)?;
         let session = self.session()?;
@@ -171,10 +168,7 @@ impl Guest for HostedGuest {
         Ok(Captures {
             samples,
             images,
-            callers: self
-                .callers
-                .as_ref()
-                .map_or_else(Vec::new, |table| table.rows().to_vec()),
+            callers: self.callers.as_ref().map_or_else(Vec::new, |table| table.rows().to_vec()),
         })
     }
 }
@@ -186,7 +180,8 @@ impl Drop for HostedGuest {
     }
 }
 
-/// Builds the guest's program, optimised, in a folder of its own: its flags are not the workspace's.
+/// Builds the guest's program, optimised, in a folder of its own: its flags are not the
+/// workspace's.
 fn build(frame_pointers: FramePointers) -> Result<PathBuf> {
     let (name, keep) = match frame_pointers {
         FramePointers::Kept => ("accuracy-guest", "yes"),

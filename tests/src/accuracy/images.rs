@@ -51,8 +51,8 @@ struct Sections {
 }
 
 impl Images {
-    /// Those at the mappings that an agent tells of, in its order; `file` names the file of a mapping, `None`
-    /// where there is none: its code then has neither functions nor tables.
+    /// Those at the mappings that an agent tells of, in its order; `file` names the file of a
+    /// mapping, `None` where there is none: its code then has neither functions nor tables.
     pub(crate) fn of_mappings<'m>(
         mappings: impl IntoIterator<Item = &'m client::Mapping>,
         program: &Path,
@@ -76,11 +76,7 @@ impl Images {
             })
             .collect();
         let code = CodeMap::new(&laid_out)?;
-        Ok(Images {
-            images,
-            code,
-            program: program.to_owned(),
-        })
+        Ok(Images { images, code, program: program.to_owned() })
     }
 
     /// The code as an agent sees it.
@@ -96,10 +92,10 @@ impl Images {
         (address < self.images[at].end).then_some(address)
     }
 
-    /// The function that holds an address: the nearest that begins at or before it, in the same image.
+    /// The function that holds an address: the nearest that begins at or before it, in the same
+    /// image.
     pub(crate) fn function(&self, address: u64) -> Option<FunctionStart> {
-        self.found(address)
-            .map(|function| FunctionStart(function.start))
+        self.found(address).map(|function| FunctionStart(function.start))
     }
 
     /// The function's name, demangled; empty where there is none.
@@ -112,8 +108,7 @@ impl Images {
 
     /// Whether the address lies in the program itself and not in a library.
     pub(crate) fn in_program(&self, address: u64) -> bool {
-        self.image(address)
-            .is_some_and(|image| image.path == self.program)
+        self.image(address).is_some_and(|image| image.path == self.program)
     }
 
     /// Whether the address lies in an image that has unwind tables.
@@ -205,9 +200,7 @@ impl Image {
         let bytes = fs::read(&path).with_context(place)?;
         let file = object::File::parse(&*bytes).with_context(place)?;
         let linked = address_of_offset(&file, mapping.file_offset);
-        let bias = mapping
-            .start
-            .wrapping_sub(linked.unwrap_or(mapping.file_offset));
+        let bias = mapping.start.wrapping_sub(linked.unwrap_or(mapping.file_offset));
         let range = mapping.start..mapping.end;
         let mut functions: Vec<Function> = file
             .symbols()
@@ -239,11 +232,7 @@ impl Sections {
         let section = |name| file.section_by_name(name);
         let range = |name| section(name).map(|s| s.address()..s.address().saturating_add(s.size()));
         let data = |name| Some(section(name)?.uncompressed_data().ok()?.into_owned());
-        let both = |name| {
-            range(name)
-                .zip(data(name))
-                .filter(|(_, data)| !data.is_empty())
-        };
+        let both = |name| range(name).zip(data(name)).filter(|(_, data)| !data.is_empty());
         Sections {
             text: both(".text"),
             got: range(".got"),
@@ -308,10 +297,7 @@ mod tests {
         let function = images.function(here + 1).unwrap();
         assert_eq!(function, FunctionStart(here));
         let name = images.name(function);
-        assert!(
-            name.ends_with("a_process_finds_its_own_functions"),
-            "{name}"
-        );
+        assert!(name.ends_with("a_process_finds_its_own_functions"), "{name}");
         assert!(images.has_tables(here) && images.in_program(here));
         // `push rbp`: the workspace keeps frame pointers.
         assert_eq!((&images).around(here).unwrap()[1], 0x55);
@@ -321,11 +307,7 @@ mod tests {
 
     #[test]
     fn code_without_a_file_is_code() {
-        let mapping = client::Mapping {
-            start: 0x1000,
-            end: 0x2000,
-            ..client::Mapping::default()
-        };
+        let mapping = client::Mapping { start: 0x1000, end: 0x2000, ..client::Mapping::default() };
         let images = Images::of_mappings([&mapping], Path::new("/guest"), |_| None).unwrap();
         assert!(images.code().code(0x1800).is_some());
         assert_eq!(images.function(0x1800), None);

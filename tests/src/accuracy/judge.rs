@@ -1,8 +1,8 @@
 //! The judge: captured samples, walked by the agent's own code and by full unwind tables.
 //!
-//! What framehop finds by all of an image's call frame information is taken for right. Its stacks and
-//! the walk's are compared function by function, since a walk may return to another instruction of the same
-//! function.
+//! What framehop finds by all of an image's call frame information is taken for right. Its stacks
+//! and the walk's are compared function by function, since a walk may return to another instruction
+//! of the same function.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -26,8 +26,8 @@ pub(crate) enum Way {
     Naive,
     /// A look at the instructions around the interrupted one, then along frame pointers.
     Bytes,
-    /// The interrupted function in the caller table, then along frame pointers: what a recording does by
-    /// itself.
+    /// The interrupted function in the caller table, then along frame pointers: what a recording
+    /// does by itself.
     Table,
     /// Every frame in the caller table: `--unwind table`.
     EveryFrame,
@@ -61,7 +61,8 @@ pub struct Agreement {
 pub(crate) enum Extent {
     /// The interrupted function's caller.
     LeafCaller,
-    /// All frames from the leaf to the program's outermost; a library's below that is the platform's.
+    /// All frames from the leaf to the program's outermost; a library's below that is the
+    /// platform's.
     Whole,
 }
 
@@ -112,7 +113,8 @@ impl<'a> Judge<'a> {
         agreement
     }
 
-    /// Which of the leaf's callers was wrong most often: who called whom, what the walk said, and how often.
+    /// Which of the leaf's callers was wrong most often: who called whom, what the walk said, and
+    /// how often.
     pub(crate) fn worst(
         &mut self,
         samples: &[Captured],
@@ -152,28 +154,20 @@ impl<'a> Judge<'a> {
             };
             let Registers { pc, sp, fp, lr, .. } = sample.registers;
             let full = match &mut self.tables {
-                Tables::X86_64(unwinder, cache) => full(
-                    images,
-                    sample,
-                    unwinder,
-                    cache,
-                    UnwindRegsX86_64::new(pc, sp, fp),
-                ),
-                Tables::Aarch64(unwinder, cache) => full(
-                    images,
-                    sample,
-                    unwinder,
-                    cache,
-                    UnwindRegsAarch64::new(lr, sp, fp),
-                ),
+                Tables::X86_64(unwinder, cache) => {
+                    full(images, sample, unwinder, cache, UnwindRegsX86_64::new(pc, sp, fp))
+                }
+                Tables::Aarch64(unwinder, cache) => {
+                    full(images, sample, unwinder, cache, UnwindRegsAarch64::new(lr, sp, fp))
+                }
             };
             visit(images, full.as_deref(), &walked);
         }
     }
 }
 
-/// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where they do not
-/// lead from the leaf to a caller.
+/// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None`
+/// where they do not lead from the leaf to a caller.
 fn full<U: Unwinder>(
     images: &Images,
     sample: &Captured,
@@ -207,12 +201,7 @@ fn guide<'g>(
     callers: Option<&'g CallerTable<'g>>,
     every_frame: bool,
 ) -> Guide<'g, &'g Images> {
-    Guide {
-        code: images.code(),
-        callers,
-        every_frame,
-        instructions: images,
-    }
+    Guide { code: images.code(), callers, every_frame, instructions: images }
 }
 
 /// The functions of a sample by the agent's walk, leaf first; it ends at what is no code.
@@ -252,8 +241,9 @@ mod tests {
     use super::*;
     use crate::requirement::skip;
 
-    /// GCC's frames on aarch64 begin with their records. Past a function without a table the stack pointer is unknown, and
-    /// rules that count from it would take what lies in that function's frame for return addresses.
+    /// GCC's frames on aarch64 begin with their records. Past a function without a table the stack
+    /// pointer is unknown, and rules that count from it would take what lies in that function's
+    /// frame for return addresses.
     #[test]
     fn callers_behind_a_gcc_function_without_a_table_are_found_by_records() {
         let has = |program| Command::new(program).arg("--version").output().is_ok();
@@ -264,10 +254,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/accuracy/untold.c");
         let compile = |words: &[&str]| {
             let mut gcc = Command::new("aarch64-linux-gnu-gcc");
-            gcc.current_dir(folder.path())
-                .arg("-O2")
-                .args(words)
-                .arg(&source);
+            gcc.current_dir(folder.path()).arg("-O2").args(words).arg(&source);
             assert!(gcc.status().unwrap().success());
         };
         let untold = ["-DUNTOLD", "-fno-asynchronous-unwind-tables", "-c"];
@@ -292,11 +279,7 @@ mod tests {
         rows.iter_mut().for_each(|row| row.code += base);
         let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len())];
         let callers = CallerTable::from_rows(&mut block, images.code(), &rows);
-        let found = walked(
-            &images,
-            &samples[0],
-            &guide(&images, callers.as_ref(), true),
-        );
+        let found = walked(&images, &samples[0], &guide(&images, callers.as_ref(), true));
         let names: Vec<String> = found.into_iter().map(|it| images.name(it)).collect();
         let names = names.join(" ");
         assert!(names.starts_with("untold inner outer main"), "{names}");

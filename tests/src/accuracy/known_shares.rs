@@ -1,8 +1,8 @@
 //! Case 1: a dozen functions with known shares of the running time.
 //!
-//! Each run is a recording of its own, and states an interval for each function's share. The truth is the
-//! function's CPU time around its calls, of all that the thread ran. Of intervals that say 95 %, 95 % should
-//! hold it.
+//! Each run is a recording of its own, and states an interval for each function's share. The truth
+//! is the function's CPU time around its calls, of all that the thread ran. Of intervals that say
+//! 95 %, 95 % should hold it.
 
 use anyhow::Result;
 use std::iter;
@@ -17,8 +17,8 @@ use super::statistics::{Coverage, Errors};
 /// The part of the stated intervals that must hold the truth.
 pub const GOAL: f64 = 0.93;
 
-/// How far a function may be off with all runs together, in standard deviations: one of the twelve is in one of 1,000
-/// runs of the suite.
+/// How far a function may be off with all runs together, in standard deviations: one of the twelve
+/// is in one of 1,000 runs of the suite.
 pub const DEVIATIONS: f64 = 3.93;
 
 /// How much is run.
@@ -77,12 +77,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares> {
         shown: Interval::wilson(seen, samples),
         errors,
     });
-    Ok(Shares {
-        coverage,
-        too_wide,
-        functions: functions.collect(),
-        samples,
-    })
+    Ok(Shares { coverage, too_wide, functions: functions.collect(), samples })
 }
 
 /// The case's rows: the coverage, then each function over all runs.

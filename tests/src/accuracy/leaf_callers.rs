@@ -1,7 +1,8 @@
 //! Case 2: the callers of leaf functions.
 //!
-//! Samples of loads that spend their time where a frame pointer does not tell the caller are captured with
-//! their stacks; the agent's walk and full unwind tables are asked for the caller of each.
+//! Samples of loads that spend their time where a frame pointer does not tell the caller are
+//! captured with their stacks; the agent's walk and full unwind tables are asked for the caller of
+//! each.
 
 use anyhow::Result;
 use unikprof_accuracy_loads::leaves::LOADS;

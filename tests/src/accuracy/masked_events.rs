@@ -1,7 +1,7 @@
 //! Case 6: work while events are masked.
 //!
-//! What is due meanwhile is delivered when they are unmasked. One sample comes of each stretch, late; it says
-//! nothing of where the stretch was spent, and must not be charged to what unmasked.
+//! What is due meanwhile is delivered when they are unmasked. One sample comes of each stretch,
+//! late; it says nothing of where the stretch was spent, and must not be charged to what unmasked.
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
@@ -10,8 +10,8 @@ use anyhow::Result;
 /// Samples of a hundred stretches that may be charged to the code that unmasks.
 pub const CHARGED_PERCENT: u64 = 1;
 
-/// The same in the emulator: twice the part of a period that an upcall takes there. What comes due within it is charged
-/// to the instruction that was interrupted, the one behind the unmasking too.
+/// The same in the emulator: twice the part of a period that an upcall takes there. What comes due
+/// within it is charged to the instruction that was interrupted, the one behind the unmasking too.
 pub const CHARGED_PERCENT_ON_XEN: u64 = 10;
 
 /// How much is run.
@@ -41,8 +41,9 @@ pub struct Masked {
 }
 
 impl Masked {
-    /// Whether each stretch was told, and so many samples of a hundred stretches, at the most, charged to the code that
-    /// unmasks. A stretch of which others take a part is late too: there may be more, not less.
+    /// Whether each stretch was told, and so many samples of a hundred stretches, at the most,
+    /// charged to the code that unmasks. A stretch of which others take a part is late too: there
+    /// may be more, not less.
     pub fn is_told(&self, charged_percent: u64) -> bool {
         self.late >= self.stretches
             && self.shown == self.late

@@ -30,7 +30,8 @@ use unikprof_accuracy_loads::leaves::LOADS;
 use hosted::{FramePointers, HostedGuest};
 use row::{HEADING, Row, Verdict};
 
-/// Runs loads whose truth is known and prints a row for each: what is true, and what a profile says.
+/// Runs loads whose truth is known and prints a row for each: what is true, and what a profile
+/// says.
 ///
 /// Hosted it takes some ten minutes, best on a machine with nothing else to do.
 #[derive(Debug, Parser)]
@@ -64,28 +65,16 @@ type Case = fn(&mut HostedGuest) -> Result<Vec<Row>>;
 
 const CASES: [(u8, Case); 10] = [
     (1, |guest| {
-        let effort = known_shares::Effort {
-            runs: 100,
-            run_ns: SECOND / 2,
-            period_ns: PERIOD_NS,
-        };
+        let effort = known_shares::Effort { runs: 100, run_ns: SECOND / 2, period_ns: PERIOD_NS };
         known_shares::rows(guest, &effort)
     }),
     (2, |guest| leaf_callers::rows(guest, 20_000)),
     (3, |guest| {
-        let effort = step_lock::Effort {
-            runs: 20,
-            run_ns: SECOND / 2,
-            period_ns: 1_000_000,
-        };
+        let effort = step_lock::Effort { runs: 20, run_ns: SECOND / 2, period_ns: 1_000_000 };
         step_lock::rows(guest, &effort)
     }),
     (4, |guest| {
-        let effort = slow_down::Effort {
-            pairs: 40,
-            run_ns: SECOND / 2,
-            period_ns: PERIOD_NS,
-        };
+        let effort = slow_down::Effort { pairs: 40, run_ns: SECOND / 2, period_ns: PERIOD_NS };
         slow_down::rows(guest, &effort)
     }),
     (6, |guest| {
@@ -98,11 +87,7 @@ const CASES: [(u8, Case); 10] = [
         masked_events::rows(guest, &effort, masked_events::CHARGED_PERCENT)
     }),
     (7, |guest| {
-        let effort = blocking::Effort {
-            waits: 500,
-            timer_ns: 10_000_000,
-            network_ns: 7_000_000,
-        };
+        let effort = blocking::Effort { waits: 500, timer_ns: 10_000_000, network_ns: 7_000_000 };
         blocking::rows(guest, &effort)
     }),
     (8, |guest| {
@@ -116,30 +101,18 @@ const CASES: [(u8, Case); 10] = [
     }),
     (9, |guest| {
         let mixed = "Rust below two C functions without frame pointers";
-        let mut rows = vec![without_frame_pointers::row(
-            guest,
-            mixed,
-            "frameless",
-            20_000,
-        )?];
+        let mut rows = vec![without_frame_pointers::row(guest, mixed, "frameless", 20_000)?];
         let mut whole = HostedGuest::start(FramePointers::Omitted)?;
         for load in LOADS.map(|load| load.name) {
             let what = format!("no frame pointers at all: {load}");
-            rows.push(without_frame_pointers::row(
-                &mut whole, &what, load, 20_000,
-            )?);
+            rows.push(without_frame_pointers::row(&mut whole, &what, load, 20_000)?);
         }
         let outermost = "accuracy_guest::main";
-        rows.push(without_frame_pointers::recorded_row(
-            &mut whole, outermost, SECOND,
-        )?);
+        rows.push(without_frame_pointers::recorded_row(&mut whole, outermost, SECOND)?);
         Ok(rows)
     }),
     (10, |guest| {
-        let effort = broken_chains::Effort {
-            run_ns: 2 * SECOND,
-            period_ns: PERIOD_NS,
-        };
+        let effort = broken_chains::Effort { run_ns: 2 * SECOND, period_ns: PERIOD_NS };
         broken_chains::rows(guest, &effort)
     }),
     (11, |guest| several_recordings::rows(guest, 10 * SECOND)),

@@ -33,10 +33,7 @@ impl Recorded {
     pub(crate) fn open(path: &Path, symbolizer: &Symbolizer, truth: Truth) -> Result<Recorded> {
         let recording = Recording::open(path, Reading::Strict)?;
         let symbolized = symbolizer.resolve(&recording.profile)?;
-        let options = ReportOptions {
-            no_inlines: true,
-            ..ReportOptions::default()
-        };
+        let options = ReportOptions { no_inlines: true, ..ReportOptions::default() };
         let report = Report::new(&symbolized, options);
         let functions = report.functions();
         Ok(Recorded {
@@ -49,37 +46,24 @@ impl Recorded {
 
     pub(crate) fn own(&self, name: &str) -> Shown {
         match self.row(name) {
-            Some(row) => Shown {
-                samples: row.own,
-                share: row.own_share,
-            },
+            Some(row) => Shown { samples: row.own, share: row.own_share },
             None => self.none(),
         }
     }
 
     pub(crate) fn total(&self, name: &str) -> Shown {
         match self.row(name) {
-            Some(row) => Shown {
-                samples: row.total,
-                share: row.total_share,
-            },
+            Some(row) => Shown { samples: row.total, share: row.total_share },
             None => self.none(),
         }
     }
 
-    /// Whether a function's interval is wider than it must be: more than twice as wide as that of so many independent
-    /// samples, beyond what samples without a known place could change at either end.
+    /// Whether a function's interval is wider than it must be: more than twice as wide as that of
+    /// so many independent samples, beyond what samples without a known place could change at
+    /// either end.
     pub(crate) fn is_too_wide(&self, shown: &Shown) -> bool {
         let width = |interval: &Interval| interval.high - interval.low;
-        let Counters {
-            missing,
-            overflow,
-            lost,
-            masked,
-            late,
-            aged,
-            ..
-        } = self.counters;
+        let Counters { missing, overflow, lost, masked, late, aged, .. } = self.counters;
         let missing = u64::try_from(missing.unwrap_or(0)).unwrap_or(0);
         let unplaced = missing + overflow + lost + masked + late + aged;
         let independent = Interval::wilson(shown.samples, self.samples);
@@ -94,18 +78,13 @@ impl Recorded {
     }
 
     fn none(&self) -> Shown {
-        Shown {
-            samples: 0,
-            share: Interval::wilson(0, self.samples),
-        }
+        Shown { samples: 0, share: Interval::wilson(0, self.samples) }
     }
 
     /// The function whose path ends with `name`.
     fn row(&self, name: &str) -> Option<&FunctionRow> {
         self.rows.iter().find(|row| {
-            row.text
-                .strip_suffix(name)
-                .is_some_and(|path| path.is_empty() || path.ends_with("::"))
+            row.text.strip_suffix(name).is_some_and(|path| path.is_empty() || path.ends_with("::"))
         })
     }
 }

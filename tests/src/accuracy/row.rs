@@ -31,11 +31,7 @@ pub(crate) enum Verdict {
 impl Verdict {
     /// Met where it holds; else missed, for the reason given.
     pub(crate) fn of(met: bool, reason: impl FnOnce() -> String) -> Verdict {
-        if met {
-            Verdict::Met
-        } else {
-            Verdict::Missed(reason())
-        }
+        if met { Verdict::Met } else { Verdict::Missed(reason()) }
     }
 }
 
@@ -97,10 +93,7 @@ mod tests {
             verdict: Verdict::of(false, || "one\ntwo".into()),
         };
         let text = row.to_string();
-        assert_eq!(
-            text,
-            "| 2 | a\\|b |  | 12.50 % |  |  | x | **missed**: one two |"
-        );
+        assert_eq!(text, "| 2 | a\\|b |  | 12.50 % |  |  | x | **missed**: one two |");
         let bars = |line: &str| line.replace("\\|", "").matches('|').count();
         assert_eq!(bars(&text), HEADING.lines().next().map_or(0, bars));
     }

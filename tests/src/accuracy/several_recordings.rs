@@ -1,5 +1,5 @@
-//! Case 11: several recordings at once over one sampler, at different rates and in different modes, on the
-//! load of [case 1](super::known_shares): each must tell the same shares.
+//! Case 11: several recordings at once over one sampler, at different rates and in different modes,
+//! on the load of [case 1](super::known_shares): each must tell the same shares.
 
 use anyhow::Result;
 use unikprof_accuracy_loads::shares::FUNCTIONS;
@@ -44,8 +44,7 @@ impl One {
             (*name, (shown.share - truth).abs() / deviation.max(1e-9))
         };
         let all = self.functions.iter().map(off);
-        all.max_by(|a, b| a.1.total_cmp(&b.1))
-            .unwrap_or(("no function", f64::INFINITY))
+        all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("no function", f64::INFINITY))
     }
 
     /// How many of the samples came that its period promises.
@@ -62,9 +61,7 @@ pub fn measure(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<One>> {
     });
     let recorded = guest.record_together(&asked, &format!("shares ns={run_ns}"))?;
     let pairs = RECORDINGS.iter().zip(&recorded);
-    Ok(pairs
-        .map(|((name, _, period_ns), recorded)| one(name, *period_ns, recorded))
-        .collect())
+    Ok(pairs.map(|((name, _, period_ns), recorded)| one(name, *period_ns, recorded)).collect())
 }
 
 fn one(name: &'static str, period_ns: u64, recorded: &Recorded) -> One {
@@ -96,7 +93,8 @@ pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>> {
             load: format!("`{}` beside two others, case 1's load", one.name),
             truth: format!("{} shares by thread CPU clock", one.functions.len()),
             said: format!(
-                "`{name}` is the farthest off, {off:.1} deviations of {} samples; {} of those due came",
+                "`{name}` is the farthest off, {off:.1} deviations of {} samples; {} of those due \
+                 came",
                 one.running,
                 percent(one.kept())
             ),

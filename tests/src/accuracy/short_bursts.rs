@@ -1,7 +1,8 @@
 //! Case 8: bursts of work that are shorter than the sampling period.
 //!
-//! The running time left to the next sample is kept while the guest blocks, so bursts add up: there are as
-//! many samples as periods of running time. A sampler that drew a new interval at each wake would see none.
+//! The running time left to the next sample is kept while the guest blocks, so bursts add up: there
+//! are as many samples as periods of running time. A sampler that drew a new interval at each wake
+//! would see none.
 
 use anyhow::Result;
 use unikprof_accuracy_loads::bursts::FUNCTION;
@@ -24,10 +25,11 @@ pub struct Effort {
 pub struct Bursts {
     /// Periods of running time in the bursts, without the gaps.
     pub in_bursts: f64,
-    /// Periods of all running time without the gaps: also before and after each wait, in the system below.
+    /// Periods of all running time without the gaps: also before and after each wait, in the system
+    /// below.
     pub in_all: f64,
-    /// Gaps of more than half a period in the running time: the machine below ran something else and did not say
-    /// so, and delivered no timer.
+    /// Gaps of more than half a period in the running time: the machine below ran something else
+    /// and did not say so, and delivered no timer.
     pub gaps: u64,
     pub recorded: u64,
     /// Ticks that were due within the block call, and are no samples.
@@ -35,32 +37,25 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// How many samples there may be more or less: five standard deviations. Steps are uniform with a
-    /// variance of a twelfth of a squared period, and so is the variance of their number a twelfth of it;
-    /// one sample more for the ends, and one for each gap, as a tick that was due in it is delivered after it.
+    /// How many samples there may be more or less: five standard deviations. Steps are uniform with
+    /// a variance of a twelfth of a squared period, and so is the variance of their number a
+    /// twelfth of it; one sample more for the ends, and one for each gap, as a tick that was due in
+    /// it is delivered after it.
     pub fn tolerance(&self) -> f64 {
         5.0 * (self.in_all / 12.0).sqrt() + 1.0 + self.gaps as f64
     }
 
-    /// How many samples there are too many, or, if negative, too few: at least those of the bursts, at most those
-    /// of all running time.
+    /// How many samples there are too many, or, if negative, too few: at least those of the bursts,
+    /// at most those of all running time.
     pub fn off(&self) -> f64 {
         let ticks = (self.recorded + self.idle) as f64;
-        let (least, most) = (
-            self.in_bursts - self.tolerance(),
-            self.in_all + self.tolerance(),
-        );
+        let (least, most) = (self.in_bursts - self.tolerance(), self.in_all + self.tolerance());
         (ticks - most).max(0.0) + (ticks - least).min(0.0)
     }
 }
 
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts> {
-    let Effort {
-        bursts,
-        burst_ns,
-        every_ns,
-        period_ns,
-    } = effort;
+    let Effort { bursts, burst_ns, every_ns, period_ns } = effort;
     let command = format!(
         "bursts count={bursts} burst_ns={burst_ns} every_ns={every_ns} gap_ns={}",
         period_ns / 2

@@ -1,7 +1,8 @@
 //! Case 4: a function that becomes slower.
 //!
-//! Two recordings, one before and one after; the function's samples against those of a function that has
-//! stayed as it was say by how much it became slower. The truth are the same sums by thread CPU clock.
+//! Two recordings, one before and one after; the function's samples against those of a function
+//! that has stayed as it was say by how much it became slower. The truth are the same sums by
+//! thread CPU clock.
 
 use super::guest::{Guest, settings};
 use super::recorded::Recorded;
@@ -28,11 +29,13 @@ pub struct Moved {
     /// Pairs of recordings whose interval holds their own truth.
     pub(crate) held: u64,
     pub(crate) pairs: u64,
-    /// All pairs together, each beside its own truth; `None` where some have no samples of some kind.
+    /// All pairs together, each beside its own truth; `None` where some have no samples of some
+    /// kind.
     pub(crate) pooled: Option<Pooled>,
 }
 
-/// How wide the interval of all pairs together may be, to either side: wider, it would tell nothing.
+/// How wide the interval of all pairs together may be, to either side: wider, it would tell
+/// nothing.
 pub(crate) const WIDEST: f64 = 0.1;
 
 #[derive(Clone, Copy)]
@@ -52,10 +55,7 @@ impl Sums {
     }
 
     fn odds(self) -> Odds {
-        Odds {
-            function: self.samples[0],
-            other: self.samples[1],
-        }
+        Odds { function: self.samples[0], other: self.samples[1] }
     }
 
     /// Of the function's time to the other's.
@@ -95,11 +95,7 @@ impl Moved {
     pub fn shown(&self) -> Option<Factor> {
         let Factor { factor, low, high } = self.pooled?.error;
         let times = |error: f64| error * self.truth;
-        Some(Factor {
-            factor: times(factor),
-            low: times(low),
-            high: times(high),
-        })
+        Some(Factor { factor: times(factor), low: times(low), high: times(high) })
     }
 
     /// Why the goal was missed, if it was.
@@ -127,14 +123,9 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for percent in PERCENTS {
         let found = measure(guest, effort, percent)?;
-        let Moved {
-            truth, held, pairs, ..
-        } = found;
+        let Moved { truth, held, pairs, .. } = found;
         let (said, interval) = found.shown().map_or_else(Default::default, |shown| {
-            (
-                format!("{:.3} ×", shown.factor),
-                format!("{:.3} to {:.3}; ", shown.low, shown.high),
-            )
+            (format!("{:.3} ×", shown.factor), format!("{:.3} to {:.3}; ", shown.low, shown.high))
         });
         let scatter = found.pooled.map_or_else(String::new, |pooled| {
             format!(", design effect {:.2}", pooled.design_effect)

@@ -6,7 +6,8 @@ use unikprof_client::report::Interval;
 /// How many standard deviations hold 95 % of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// How seldom a sound case may miss its bound where that is one of chance: a thousand runs of the suite.
+/// How seldom a sound case may miss its bound where that is one of chance: a thousand runs of the
+/// suite.
 pub const RISK: f64 = 0.001;
 
 /// How often intervals hold the truth.
@@ -33,7 +34,8 @@ pub(crate) fn holds(interval: &Interval, truth: f64) -> bool {
     (interval.low..=interval.high).contains(&truth)
 }
 
-/// How far counts of several runs were from those expected, against what chance makes of independent samples.
+/// How far counts of several runs were from those expected, against what chance makes of
+/// independent samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
     sum: f64,
@@ -55,8 +57,8 @@ impl Errors {
         self.squares / self.variance.max(f64::MIN_POSITIVE)
     }
 
-    /// By how many standard deviations all runs together are above what was expected. A design effect above 1 makes the
-    /// deviation larger; one below 1 does not make it smaller.
+    /// By how many standard deviations all runs together are above what was expected. A design
+    /// effect above 1 makes the deviation larger; one below 1 does not make it smaller.
     pub fn deviations(&self) -> f64 {
         let variance = self.variance * self.design_effect().max(1.0);
         self.sum / variance.max(f64::MIN_POSITIVE).sqrt()
@@ -90,18 +92,15 @@ impl Factor {
         let [a, b, c, d] = counts.map(|count| count as f64);
         let factor = (c / d) / (a / b);
         let spread = (Z * (1.0 / a + 1.0 / b + 1.0 / c + 1.0 / d).sqrt()).exp();
-        Some(Factor {
-            factor,
-            low: factor / spread,
-            high: factor * spread,
-        })
+        Some(Factor { factor, low: factor / spread, high: factor * spread })
     }
 
     pub(crate) fn holds(&self, truth: f64) -> bool {
         (self.low..=self.high).contains(&truth)
     }
 
-    /// By how many standard deviations it is above the truth, as the interval has them and not only its 1.96.
+    /// By how many standard deviations it is above the truth, as the interval has them and not only
+    /// its 1.96.
     pub fn deviations_from(&self, truth: f64) -> f64 {
         (self.factor / truth).ln() / self.deviation()
     }
@@ -114,10 +113,10 @@ impl Factor {
 
 /// Several factors, each beside its own truth.
 ///
-/// The logarithms of their errors are averaged, each with the reciprocal of its variance. A sum of all samples would let a
-/// recording that lost samples count for less in the samples than in the truth. How much the errors scatter says whether
-/// the intervals are as wide as they should be: the design effect is their variance to the variance that the
-/// intervals state.
+/// The logarithms of their errors are averaged, each with the reciprocal of its variance. A sum of
+/// all samples would let a recording that lost samples count for less in the samples than in the
+/// truth. How much the errors scatter says whether the intervals are as wide as they should be: the
+/// design effect is their variance to the variance that the intervals state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pooled {
     /// The factors to their truths, all together: 1 where there is no bias.
@@ -128,8 +127,8 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    /// Puts factors and their truths together; `None` where there are fewer than two. A design effect above 1 widens the
-    /// interval; one below 1 does not narrow it.
+    /// Puts factors and their truths together; `None` where there are fewer than two. A design
+    /// effect above 1 widens the interval; one below 1 does not narrow it.
     pub(crate) fn of(factors: &[(Factor, f64)]) -> Option<Pooled> {
         if factors.len() < 2 {
             return None;
@@ -141,9 +140,7 @@ impl Pooled {
         let weighted: Vec<(f64, f64)> = weighted.collect();
         let weights: f64 = weighted.iter().map(|(weight, _)| weight).sum();
         let mean = weighted.iter().map(|(weight, it)| weight * it).sum::<f64>() / weights;
-        let squares = weighted
-            .iter()
-            .map(|(weight, it)| weight * (it - mean).powi(2));
+        let squares = weighted.iter().map(|(weight, it)| weight * (it - mean).powi(2));
         let design_effect = squares.sum::<f64>() / (factors.len() - 1) as f64;
         let spread = Z * (design_effect.max(1.0) / weights).sqrt();
         Some(Pooled {
@@ -157,8 +154,8 @@ impl Pooled {
         })
     }
 
-    /// Whether there is no bias, and the intervals are neither too narrow nor too wide: a sound profiler misses
-    /// each of the three bounds in one of 1,000 runs.
+    /// Whether there is no bias, and the intervals are neither too narrow nor too wide: a sound
+    /// profiler misses each of the three bounds in one of 1,000 runs.
     pub(crate) fn is_sound(&self) -> bool {
         let (least, most) = scatter_bounds(self.count.saturating_sub(1));
         self.error.deviations_from(1.0).abs() <= RISK_DEVIATIONS
@@ -169,8 +166,8 @@ impl Pooled {
 /// A normal deviate is beyond this, to either side, with a probability of [`RISK`].
 const RISK_DEVIATIONS: f64 = 3.290_526_731_491_926;
 
-/// The bounds that the mean of so many squared normal deviates misses, to either side, with a probability of [`RISK`]
-/// each (E. B. Wilson and M. M. Hilferty, 1931).
+/// The bounds that the mean of so many squared normal deviates misses, to either side, with a
+/// probability of [`RISK`] each (E. B. Wilson and M. M. Hilferty, 1931).
 pub(crate) fn scatter_bounds(count: u64) -> (f64, f64) {
     const ONE_SIDED: f64 = 3.090_232_306_167_813;
     let ninth = 2.0 / (9.0 * count.max(1) as f64);
@@ -178,8 +175,8 @@ pub(crate) fn scatter_bounds(count: u64) -> (f64, f64) {
     (bound(-ONE_SIDED), bound(ONE_SIDED))
 }
 
-/// The greatest number of hits that `trials`, each a hit with this probability, stay below with at most the
-/// given `risk`: a bound that a sound run misses that seldom.
+/// The greatest number of hits that `trials`, each a hit with this probability, stay below with at
+/// most the given `risk`: a bound that a sound run misses that seldom.
 pub fn least_hits(trials: u64, probability: f64, risk: f64) -> u64 {
     if probability <= 0.0 {
         return 0;
@@ -279,10 +276,7 @@ mod tests {
         let sound: Vec<f64> = (0..20).map(|at| f64::from(at % 2) * 2.0 - 1.0).collect();
         let found = pooled(&sound);
         assert!((found.error.factor - 1.0).abs() < 1e-9, "{found:?}");
-        assert!(
-            (found.design_effect - 20.0 / 19.0).abs() < 1e-9,
-            "{found:?}"
-        );
+        assert!((found.design_effect - 20.0 / 19.0).abs() < 1e-9, "{found:?}");
         // 0.1 ÷ √20, by the design effect.
         let deviation = 0.1 / f64::sqrt(20.0) * f64::sqrt(20.0 / 19.0);
         assert!((found.error.deviation() - deviation).abs() < 1e-9);

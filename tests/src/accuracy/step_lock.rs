@@ -1,7 +1,8 @@
 //! Case 3: a load in step with the sampler.
 //!
-//! One function works in the first half of each period, another in the second. Sampled at fixed intervals
-//! of the period, each recording sees one half only; sampled at random, both have their share.
+//! One function works in the first half of each period, another in the second. Sampled at fixed
+//! intervals of the period, each recording sees one half only; sampled at random, both have their
+//! share.
 
 use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
@@ -84,11 +85,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
             case: 3,
             load: format!("two halves of {}/{} of a sampling period", step.0, step.1),
             truth: format!("first half {}", percent(random.truth)),
-            said: format!(
-                "{}; {}",
-                percent(random.shown.share),
-                points(random.mean_error)
-            ),
+            said: format!("{}; {}", percent(random.shown.share), points(random.mean_error)),
             interval: format!(
                 "{} to {}; {held} of {stated} runs' intervals hold the truth",
                 percent(random.shown.low),

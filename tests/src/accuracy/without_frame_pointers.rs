@@ -1,8 +1,8 @@
 //! Case 9: code that keeps no frame pointers: some of a stack, or a whole guest.
 //!
 //! Captured stacks are walked whole, along frame pointers and by the caller table for every frame
-//! (`--unwind table`), and compared frame by frame with full unwind tables. Recordings of a guest without
-//! frame pointers then say how many stacks reach their outermost function.
+//! (`--unwind table`), and compared frame by frame with full unwind tables. Recordings of a guest
+//! without frame pointers then say how many stacks reach their outermost function.
 
 use anyhow::Result;
 use unikprof_client::record::{Settings, Unwind};
@@ -30,11 +30,7 @@ pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stac
     let captures = guest.capture(load, samples)?;
     let mut judge = Judge::new(&captures.images, &captures.callers);
     let mut by = |way| judge.agreement(&captures.samples, way, Extent::Whole);
-    Ok(Stacks {
-        naive: by(Way::Naive),
-        table: by(Way::Table),
-        every_frame: by(Way::EveryFrame),
-    })
+    Ok(Stacks { naive: by(Way::Naive), table: by(Way::Table), every_frame: by(Way::EveryFrame) })
 }
 
 /// The case's row for one load; `what` says in words what the stacks are made of.
@@ -76,18 +72,15 @@ impl Reached {
     }
 }
 
-/// Records a load of small functions for `run_ns` of running time; `outermost` is the function that all
-/// its stacks should reach.
+/// Records a load of small functions for `run_ns` of running time; `outermost` is the function that
+/// all its stacks should reach.
 pub fn record(
     guest: &mut dyn Guest,
     outermost: &str,
     run_ns: u64,
     unwind: Unwind,
 ) -> Result<Reached> {
-    let settings = Settings {
-        unwind,
-        ..settings(1_000_000)
-    };
+    let settings = Settings { unwind, ..settings(1_000_000) };
     let command = format!("leaves load=small_functions ns={run_ns}");
     let run = guest.record(&settings, &command)?;
     Ok(Reached {
@@ -114,11 +107,7 @@ pub(crate) fn recorded_row(guest: &mut dyn Guest, outermost: &str, run_ns: u64) 
         case: 9,
         load: "no frame pointers at all: recordings".into(),
         truth: format!("all stacks reach `{outermost}`"),
-        said: format!(
-            "with `--unwind table` {}; without it {}",
-            said(&by_table),
-            said(&without)
-        ),
+        said: format!("with `--unwind table` {}; without it {}", said(&by_table), said(&without)),
         interval: format!("at least {} with it", percent(GOAL)),
         verdict: Verdict::of(found >= GOAL, || percent(found)),
         ..Row::default()

@@ -36,9 +36,7 @@ struct Text {
 impl Facts {
     /// Everything the stream has said; empty if it said nothing.
     pub(crate) fn text(&self, stream: Stream) -> &str {
-        self.texts
-            .get(&stream)
-            .map_or("", |text| text.text.as_str())
+        self.texts.get(&stream).map_or("", |text| text.text.as_str())
     }
 
     /// The stream was closed: nothing more will come.
@@ -75,12 +73,7 @@ impl Board {
     pub(crate) fn append(&self, stream: Stream, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let mut facts = self.lock();
-        facts
-            .texts
-            .entry(stream)
-            .or_default()
-            .text
-            .extend(text.chars().filter(|&c| c != '\r'));
+        facts.texts.entry(stream).or_default().text.extend(text.chars().filter(|&c| c != '\r'));
         drop(facts);
         self.changed.notify_all();
     }
@@ -116,11 +109,8 @@ impl Board {
                 return Some(answer);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            facts = self
-                .changed
-                .wait_timeout(facts, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            facts =
+                self.changed.wait_timeout(facts, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -147,10 +137,7 @@ mod tests {
         });
         let deadline = Instant::now() + Duration::from_secs(10);
         let found = board.wait(deadline, |facts| {
-            facts
-                .text(Stream::Serial)
-                .contains("first\nsecond\n")
-                .then_some(())
+            facts.text(Stream::Serial).contains("first\nsecond\n").then_some(())
         });
         thread.join().unwrap();
         assert_eq!(found, Some(()));
@@ -171,16 +158,10 @@ mod tests {
         board.append(Stream::Fate(0), b"gone");
         board.close(Stream::Fate(0));
         assert!(board.look(|facts| facts.closed(Stream::Fate(0))));
-        assert_eq!(
-            board.look(|facts| facts.text(Stream::Fate(0)).to_owned()),
-            "gone"
-        );
+        assert_eq!(board.look(|facts| facts.text(Stream::Fate(0)).to_owned()), "gone");
         board.reopen(Stream::Fate(0));
         assert!(!board.look(|facts| facts.closed(Stream::Fate(0))));
-        assert_eq!(
-            board.look(|facts| facts.text(Stream::Fate(0)).to_owned()),
-            ""
-        );
+        assert_eq!(board.look(|facts| facts.text(Stream::Fate(0)).to_owned()), "");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The cache: packages downloaded once, unpacked once, shared by every lab of this checkout.
 //!
-//! A file lock is held while it is filled, so labs that start together fill it once. A stamp, written
-//! last, says that it is whole; a cache without one is made anew.
+//! A file lock is held while it is filled, so labs that start together fill it once. A stamp,
+//! written last, says that it is whole; a cache without one is made anew.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache; the first caller fills it, which downloads about 170 MB, and for aarch64 another 250 MB.
+    /// Opens the cache; the first caller fills it, which downloads about 170 MB, and for aarch64
+    /// another 250 MB.
     pub(crate) fn open(processor: Processor) -> Result<Self, LabError> {
         let host = format!("{} {}", std::env::consts::ARCH, std::env::consts::OS);
         if host != "x86_64 linux" {
@@ -80,7 +81,8 @@ impl Cache {
         }
     }
 
-    /// A Rust compiler for the guests of machines with this processor; `None` where the stock one is.
+    /// A Rust compiler for the guests of machines with this processor; `None` where the stock one
+    /// is.
     pub(crate) fn rustc(&self) -> Option<PathBuf> {
         match self.processor {
             Processor::X86_64 => None,
@@ -116,7 +118,8 @@ impl Cache {
         self.machine().join("xen")
     }
 
-    /// Dom0's kernel: an ELF image where its compression is known, a bzImage otherwise; on aarch64 a flat image.
+    /// Dom0's kernel: an ELF image where its compression is known, a bzImage otherwise; on aarch64
+    /// a flat image.
     pub(crate) fn dom0_kernel(&self) -> PathBuf {
         self.machine().join("vmlinux-dom0")
     }
@@ -223,10 +226,7 @@ impl Cache {
         // Released when the file is closed, also when this process dies.
         lock.lock().map_err(|e| LabError::setup(step, e))?;
         // QEMU for aarch64 uses libraries and files of the other.
-        let host = Self {
-            folder: self.folder.clone(),
-            processor: Processor::X86_64,
-        };
+        let host = Self { folder: self.folder.clone(), processor: Processor::X86_64 };
         host.fill_machine(&packages::X86_64)?;
         match self.processor {
             Processor::X86_64 => Ok(()),
@@ -311,10 +311,7 @@ impl Cache {
             .output()
             .map_err(|e| LabError::setup("decompressing the dom0 kernel", e))?;
         fs::remove_file(&packed).map_err(|e| LabError::setup("removing the payload", e))?;
-        Ok(output
-            .stdout
-            .starts_with(b"\x7fELF")
-            .then_some(output.stdout))
+        Ok(output.stdout.starts_with(b"\x7fELF").then_some(output.stdout))
     }
 
     fn decompress_xen(&self, architecture: &str) -> Result<(), LabError> {
@@ -359,9 +356,7 @@ fn needed(file: &Path) -> Result<Vec<String>, LabError> {
     let step = format!("reading the libraries of {}", file.display());
     let bytes = fs::read(file).map_err(|e| LabError::setup(&step, e))?;
     let elf = ElfFile64::<Endianness>::parse(&*bytes).map_err(|e| LabError::setup(&step, e))?;
-    let table = elf
-        .elf_dynamic_table()
-        .map_err(|e| LabError::setup(&step, e))?;
+    let table = elf.elf_dynamic_table().map_err(|e| LabError::setup(&step, e))?;
     let needed = table.iter().filter(|entry| entry.tag == elf::DT_NEEDED);
     let name = |entry| Some(String::from_utf8_lossy(table.string(entry).ok()?).into_owned());
     Ok(needed.filter_map(name).collect())
@@ -376,11 +371,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>, LabError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| LabError::setup(step(), e))? {
         let entry = entry.map_err(|e| LabError::setup(step(), e))?;
-        if entry
-            .file_type()
-            .map_err(|e| LabError::setup(step(), e))?
-            .is_dir()
-        {
+        if entry.file_type().map_err(|e| LabError::setup(step(), e))?.is_dir() {
             files.extend(files_below(&entry.path())?);
         } else {
             files.push(entry.path());

@@ -26,15 +26,15 @@ pub struct LabConfig {
     pub gic: u32,
     /// The guests, created in this order. Guest `n` has the address 10.0.2.(50+n).
     pub guests: Vec<GuestConfig>,
-    /// Processors of the emulated machine; dom0 is pinned to the first, the guests share the others.
-    /// `None`: one for dom0 and as many as the largest guest has vCPUs.
+    /// Processors of the emulated machine; dom0 is pinned to the first, the guests share the
+    /// others. `None`: one for dom0 and as many as the largest guest has vCPUs.
     pub processors: Option<u32>,
     /// More memory for dom0 in MiB, such as for the images that `xl save` writes to its RAM disk.
     pub extra_dom0_memory_mb: u64,
     /// Files of the host to lay into dom0: (absolute path in dom0, path on the host).
     pub dom0_files: Vec<(String, PathBuf)>,
-    /// Xen clears the machine's free memory at boot, as it does on most hosts. Otherwise a guest may find what an
-    /// earlier one or the firmware left where it expects zeroes.
+    /// Xen clears the machine's free memory at boot, as it does on most hosts. Otherwise a guest
+    /// may find what an earlier one or the firmware left where it expects zeroes.
     pub scrub_memory: bool,
     /// How long from QEMU's start until every guest is created.
     pub boot_deadline: Duration,
@@ -57,46 +57,29 @@ impl Default for LabConfig {
 
 impl LabConfig {
     pub fn with_guest(guest: GuestConfig) -> Self {
-        Self {
-            guests: vec![guest],
-            ..Self::default()
-        }
+        Self { guests: vec![guest], ..Self::default() }
     }
 
     pub(crate) fn processors(&self) -> u32 {
-        let largest = self
-            .guests
-            .iter()
-            .map(|guest| guest.vcpus)
-            .max()
-            .unwrap_or(1);
+        let largest = self.guests.iter().map(|guest| guest.vcpus).max().unwrap_or(1);
         self.processors.unwrap_or(1 + largest).max(2)
     }
 
     pub(crate) fn check(&self) -> Result<(), LabError> {
         let error = |text: String| Err(LabError::Config(text));
         if self.guests.len() > 64 {
-            return error(format!(
-                "{} guests; at most 64 have an address",
-                self.guests.len()
-            ));
+            return error(format!("{} guests; at most 64 have an address", self.guests.len()));
         }
         for (i, guest) in self.guests.iter().enumerate() {
             if guest.name.is_empty()
-                || !guest
-                    .name
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '-')
+                || !guest.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
             {
                 return error(format!(
                     "guest name {:?}: letters, digits and dashes only",
                     guest.name
                 ));
             }
-            if self.guests[..i]
-                .iter()
-                .any(|other| other.name == guest.name)
-            {
+            if self.guests[..i].iter().any(|other| other.name == guest.name) {
                 return error(format!("two guests are called {}", guest.name));
             }
             if guest.command_line.contains(['"', '\\', '\n']) {
@@ -110,11 +93,7 @@ impl LabConfig {
                     processors - 1
                 ));
             }
-            if guest
-                .interfaces
-                .iter()
-                .any(|own| own.contains(['\'', '"', '\n']))
-            {
+            if guest.interfaces.iter().any(|own| own.contains(['\'', '"', '\n'])) {
                 return error(format!("guest {}: quotes in an interface", guest.name));
             }
             // They become words of dom0's shell.
@@ -135,25 +114,29 @@ impl LabConfig {
 pub struct GuestConfig {
     /// The domain's name; also how the lab's methods name it.
     pub(crate) name: String,
-    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 a flat image, or an ELF file
-    /// that begins with the header of one; xl gets that.
+    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 a flat image, or
+    /// an ELF file that begins with the header of one; xl gets that.
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
     pub(crate) domain_type: String,
     pub memory_mb: u64,
     pub vcpus: u32,
-    /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is dom0's. `None`:
-    /// any but dom0's.
+    /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is
+    /// dom0's. `None`: any but dom0's.
     pub(crate) processor: Option<u32>,
-    /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is there.
+    /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is
+    /// there.
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
     pub(crate) extra_xl_lines: Vec<String>,
-    /// Its network interfaces, in the words of `xl`; the lab adds its bridge. None: one with the guest's address.
+    /// Its network interfaces, in the words of `xl`; the lab adds its bridge. None: one with the
+    /// guest's address.
     pub interfaces: Vec<String>,
-    /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with their values.
+    /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with
+    /// their values.
     pub store: Vec<(String, String)>,
-    /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
+    /// TCP ports of the guest to forward to free ports of the host's loopback; see
+    /// `Lab::forwarded`.
     pub ports: Vec<u16>,
     /// TCP ports of other addresses of the guest to forward likewise; see `Lab::forwarded_from`.
     pub other_ports: Vec<SocketAddrV4>,
@@ -198,7 +181,8 @@ impl GuestConfig {
         // Its interface is the last thing that xl makes of a guest that stays paused.
         let mut script = format!(
             "( until id=$(xl domid {name} 2>/dev/null) && \
-             [ \"$(xenstore-read /local/domain/0/backend/vif/$id/0/hotplug-status 2>/dev/null)\" = connected ]; \
+             [ \"$(xenstore-read /local/domain/0/backend/vif/$id/0/hotplug-status 2>/dev/null)\" = \
+             connected ]; \
              do usleep 200000; done; sleep 1; "
         );
         for (node, value) in store {
@@ -208,19 +192,10 @@ impl GuestConfig {
     }
 
     pub(crate) fn xl_config(&self, index: usize, processors: u32) -> String {
-        let Self {
-            name,
-            domain_type,
-            memory_mb,
-            vcpus,
-            ..
-        } = self;
+        let Self { name, domain_type, memory_mb, vcpus, .. } = self;
         let address = guest_address(index);
         let command_line = self.full_command_line(index);
-        let usual = [format!(
-            "mac=00:16:3e:00:00:{:02x},ip={address}",
-            0x50 + index
-        )];
+        let usual = [format!("mac=00:16:3e:00:00:{:02x},ip={address}", 0x50 + index)];
         let interfaces = match self.interfaces.as_slice() {
             [] => &usual,
             own => own,
@@ -253,17 +228,11 @@ impl GuestConfig {
     }
 
     fn full_command_line(&self, index: usize) -> String {
-        if self
-            .command_line
-            .split_whitespace()
-            .any(|word| word.starts_with("ip="))
-        {
+        if self.command_line.split_whitespace().any(|word| word.starts_with("ip=")) {
             return self.command_line.clone();
         }
         let address = guest_address(index);
-        format!("{} ip={address}/24 gateway={GATEWAY}", self.command_line)
-            .trim()
-            .to_owned()
+        format!("{} ip={address}/24 gateway={GATEWAY}", self.command_line).trim().to_owned()
     }
 }
 
@@ -280,10 +249,7 @@ mod tests {
     #[test]
     fn the_lab_gives_an_address_unless_the_case_does() {
         let mut guest = GuestConfig::new("g", "k");
-        assert_eq!(
-            guest.full_command_line(1),
-            "ip=10.0.2.51/24 gateway=10.0.2.2"
-        );
+        assert_eq!(guest.full_command_line(1), "ip=10.0.2.51/24 gateway=10.0.2.2");
         guest.command_line = "work=1 ip=dhcp".to_owned();
         assert_eq!(guest.full_command_line(1), "work=1 ip=dhcp");
     }

@@ -21,11 +21,7 @@ pub(crate) struct CpioWriter<W: Write> {
 
 impl<W: Write> CpioWriter<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self {
-            out,
-            next_inode: 1,
-            folders: BTreeSet::new(),
-        }
+        Self { out, next_inode: 1, folders: BTreeSet::new() }
     }
 
     /// Adds an empty folder. Paths are relative to the root, without a leading slash.
@@ -77,9 +73,7 @@ impl<W: Write> CpioWriter<W> {
         let (inode, owner, group, links, time) = (self.next_inode, 0, 0, 1, 0);
         self.next_inode += 1;
         write!(self.out, "070701")?;
-        for field in [
-            inode, mode, owner, group, links, time, size, 0, 0, 0, 0, name_size, 0,
-        ] {
+        for field in [inode, mode, owner, group, links, time, size, 0, 0, 0, 0, name_size, 0] {
             write!(self.out, "{field:08x}")?;
         }
         self.out.write_all(name.as_bytes())?;
@@ -122,9 +116,8 @@ mod tests {
         archive.file("a/b/one", b"").unwrap();
         archive.file("a/b/two", b"").unwrap();
         let text = String::from_utf8(archive.finish().unwrap()).unwrap();
-        let names: Vec<usize> = ["a\0", "a/b\0", "a/b/one\0", "a/b/two\0"]
-            .map(|n| text.find(n).unwrap())
-            .to_vec();
+        let names: Vec<usize> =
+            ["a\0", "a/b\0", "a/b/one\0", "a/b/two\0"].map(|n| text.find(n).unwrap()).to_vec();
         assert!(names.is_sorted(), "{names:?}");
         assert_eq!(text.matches("a/b\0").count(), 1);
     }

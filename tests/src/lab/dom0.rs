@@ -78,17 +78,11 @@ pub(crate) fn write_initramfs(
         }
         archive.file("init", include_bytes!("dom0/init.sh"))?;
         archive.file("bin/lab-command", include_bytes!("dom0/command.sh"))?;
-        archive.file(
-            "etc/xen/scripts/vif-bridge",
-            include_bytes!("dom0/vif-bridge.sh"),
-        )?;
+        archive.file("etc/xen/scripts/vif-bridge", include_bytes!("dom0/vif-bridge.sh"))?;
         // Dom0's memory is fixed on Xen's command line.
         archive.file("etc/xen/xl.conf", b"autoballoon=\"off\"\n")?;
         archive.copy("bin/busybox", &cache.dom0_root().join("bin/busybox"))?;
-        archive.copy(
-            cache.dom0_loader(),
-            &cache.dom0_root().join(cache.dom0_loader()),
-        )?;
+        archive.copy(cache.dom0_loader(), &cache.dom0_root().join(cache.dom0_loader()))?;
         for library in &libraries {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             archive.copy(&format!("lib64/{name}"), library)?;
@@ -185,13 +179,12 @@ pub(crate) fn run_for_bytes(
     let mut connection = send(port, script).map_err(|e| failure(&e, &text))?;
     let mut chunk = [0; 4096];
     loop {
-        let left = deadline
-            .checked_duration_since(Instant::now())
-            .filter(|left| !left.is_zero())
-            .ok_or_else(|| CommandFailure::Late(String::from_utf8_lossy(&text).into_owned()))?;
-        connection
-            .set_read_timeout(Some(left))
-            .map_err(|e| failure(&e, &text))?;
+        let left =
+            deadline
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+                .ok_or_else(|| CommandFailure::Late(String::from_utf8_lossy(&text).into_owned()))?;
+        connection.set_read_timeout(Some(left)).map_err(|e| failure(&e, &text))?;
         match read_once(&mut connection, &mut chunk) {
             Ok(0) => break,
             Ok(n) => text.extend_from_slice(&chunk[..n]),
@@ -205,9 +198,7 @@ pub(crate) fn run_for_bytes(
 pub(crate) fn bytes_of_success(mut bytes: Vec<u8>) -> Result<Vec<u8>, CommandFailure> {
     let end = format!("{STATUS}0\n");
     if !bytes.ends_with(end.as_bytes()) {
-        return Err(CommandFailure::Broken(
-            String::from_utf8_lossy(&bytes).into_owned(),
-        ));
+        return Err(CommandFailure::Broken(String::from_utf8_lossy(&bytes).into_owned()));
     }
     bytes.truncate(bytes.len() - end.len());
     Ok(bytes)
@@ -245,10 +236,7 @@ fn send(port: u16, script: &str) -> io::Result<TcpStream> {
 
 fn parse_output(text: &str) -> Option<Dom0Output> {
     let (text, status) = text.rsplit_once(STATUS)?;
-    Some(Dom0Output {
-        status: status.trim().parse().ok()?,
-        text: text.to_owned(),
-    })
+    Some(Dom0Output { status: status.trim().parse().ok()?, text: text.to_owned() })
 }
 
 #[cfg(test)]
@@ -257,18 +245,9 @@ mod tests {
 
     #[test]
     fn the_status_line_is_told_from_the_output() {
-        let output = |status, text: &str| {
-            Some(Dom0Output {
-                status,
-                text: text.to_owned(),
-            })
-        };
+        let output = |status, text: &str| Some(Dom0Output { status, text: text.to_owned() });
         assert_eq!(parse_output("a\nb\n\nlab-status:0\n"), output(0, "a\nb\n"));
         assert_eq!(parse_output("\nlab-status:127\n"), output(127, ""));
-        assert_eq!(
-            parse_output("lost in the mid"),
-            None,
-            "an output cut short is no success"
-        );
+        assert_eq!(parse_output("lost in the mid"), None, "an output cut short is no success");
     }
 }

@@ -25,48 +25,24 @@ pub enum LabError {
     BootFailed { reason: String, tail: String },
 
     #[error("guest {guest} was not created:\n{output}\n--- serial log ---\n{tail}")]
-    GuestNotCreated {
-        guest: String,
-        output: String,
-        tail: String,
-    },
+    GuestNotCreated { guest: String, output: String, tail: String },
 
     #[error("guest {guest} crashed ({how})\n--- console ---\n{tail}")]
-    GuestCrashed {
-        guest: String,
-        how: String,
-        tail: String,
-    },
+    GuestCrashed { guest: String, how: String, tail: String },
 
     #[error("guest {guest} ended ({reason}) before {waited_for}\n--- console ---\n{tail}")]
-    GuestEnded {
-        guest: String,
-        reason: String,
-        waited_for: String,
-        tail: String,
-    },
+    GuestEnded { guest: String, reason: String, waited_for: String, tail: String },
 
     #[error("QEMU ended ({status}) before {waited_for}\n--- QEMU and serial log ---\n{tail}")]
-    MachineEnded {
-        status: String,
-        waited_for: String,
-        tail: String,
-    },
+    MachineEnded { status: String, waited_for: String, tail: String },
 
     #[error("timed out after {after:?} waiting for {waited_for}\n--- log ---\n{tail}")]
-    TimedOut {
-        waited_for: String,
-        after: Duration,
-        tail: String,
-    },
+    TimedOut { waited_for: String, after: Duration, tail: String },
 }
 
 impl LabError {
     pub(crate) fn setup(step: impl fmt::Display, detail: impl fmt::Display) -> Self {
-        Self::Setup {
-            step: step.to_string(),
-            detail: detail.to_string(),
-        }
+        Self::Setup { step: step.to_string(), detail: detail.to_string() }
     }
 }
 
@@ -106,11 +82,7 @@ impl fmt::Display for Wanted<'_> {
         for (i, package) in self.0.iter().enumerate() {
             let separator = if i == 0 { "" } else { "; " };
             let found = package.found.as_deref().unwrap_or("no such package");
-            write!(
-                f,
-                "{separator}{} {}…, found {found}",
-                package.package, package.wanted
-            )?;
+            write!(f, "{separator}{} {}…, found {found}", package.package, package.wanted)?;
         }
         Ok(())
     }

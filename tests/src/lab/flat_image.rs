@@ -1,4 +1,5 @@
-//! Flat images, which Xen on Arm boots: such a file, or an ELF file's segments at their places in memory.
+//! Flat images, which Xen on Arm boots: such a file, or an ELF file's segments at their places in
+//! memory.
 
 use std::fs;
 use std::io;
@@ -7,7 +8,8 @@ use std::path::Path;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, elf};
 
-/// The magic of an arm64 image ("ARM\x64"), and where it is (Linux, `Documentation/arch/arm64/booting.rst`).
+/// The magic of an arm64 image ("ARM\x64"), and where it is (Linux,
+/// `Documentation/arch/arm64/booting.rst`).
 const MAGIC: (usize, &[u8]) = (56, b"ARM\x64");
 
 /// The flat image that a file is, or that an ELF file has.
@@ -17,10 +19,7 @@ pub(super) fn of(file: &Path) -> io::Result<Vec<u8>> {
         return Ok(bytes);
     }
     from_elf(&bytes).ok_or_else(|| {
-        let text = format!(
-            "{} is no arm64 image, also none in an ELF file",
-            file.display()
-        );
+        let text = format!("{} is no arm64 image, also none in an ELF file", file.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }
@@ -112,7 +111,8 @@ mod tests {
         assert_eq!(of(file.path()).unwrap(), image);
     }
 
-    /// Guards against a kernel for another loader, and against an image as large as the distance of its segments.
+    /// Guards against a kernel for another loader, and against an image as large as the distance of
+    /// its segments.
     #[test]
     fn what_xen_would_not_boot_is_refused() {
         let head = head();

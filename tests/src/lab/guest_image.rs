@@ -11,7 +11,8 @@ use super::packages::create;
 use super::toolchain;
 use crate::c_xen_guest::build_archive;
 
-/// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame pointers.
+/// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame
+/// pointers.
 const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
     "-Clink-arg=-Wl,--build-id=sha1",
     "-Crelocation-model=static",
@@ -53,18 +54,15 @@ pub fn build_xen_guest_for(processor: Processor, features: &[&str]) -> Result<Pa
     }
 }
 
-/// The same guest, compiled without frame pointers; on aarch64 that leaves those of functions that call others. Its unwind
-/// tables are there.
+/// The same guest, compiled without frame pointers; on aarch64 that leaves those of functions that
+/// call others. Its unwind tables are there.
 pub fn build_xen_guest_without_frame_pointers(
     processor: Processor,
     features: &[&str],
 ) -> Result<PathBuf, LabError> {
     match processor {
         Processor::X86_64 => {
-            let build = Build {
-                flags: Some(FLAGS_WITHOUT_FRAME_POINTERS),
-                ..Build::default()
-            };
+            let build = Build { flags: Some(FLAGS_WITHOUT_FRAME_POINTERS), ..Build::default() };
             build_with("xen-guest-without-frame-pointers", features, &build)
         }
         Processor::Aarch64 => {
@@ -99,14 +97,12 @@ pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
     let archive = folder.join("libunikprof-dropin.a");
     let dropin = [
         "-Cforce-frame-pointers=yes",
-        // With link-time optimization it reaches the core library: upcalls come on the interrupted stack.
+        // With link-time optimization it reaches the core library: upcalls come on the interrupted
+        // stack.
         "-Cllvm-args=-force-attribute=noredzone",
         "-Clink-arg=-Wl,--undefined=unikprof_dropin_start",
     ];
-    let profile = [
-        "profile.release.lto=\"fat\"",
-        "profile.release.codegen-units=1",
-    ];
+    let profile = ["profile.release.lto=\"fat\"", "profile.release.codegen-units=1"];
     let flags = [FLAGS_WITHOUT_FRAME_POINTERS, &dropin].concat();
     let build = Build {
         profile: &profile,
@@ -126,7 +122,8 @@ struct Build<'a> {
     profile: &'a [&'a str],
     /// In place of the flags that Cargo finds for the package.
     flags: Option<&'a [&'a str]>,
-    /// Linked into the guest. When it changes the guest is linked again: Cargo does not see that in flags.
+    /// Linked into the guest. When it changes the guest is linked again: Cargo does not see that in
+    /// flags.
     archive: Option<&'a Path>,
 }
 
@@ -166,10 +163,7 @@ fn build_with(name: &str, features: &[&str], build: &Build<'_>) -> Result<PathBu
     command.envs(build.archive.map(|archive| ("XEN_GUEST_ARCHIVE", archive)));
     run(step, &mut command)?;
     let built = target.join(build.target).join("release/xen-guest");
-    let suffix: String = features
-        .iter()
-        .map(|feature| format!("+{feature}"))
-        .collect();
+    let suffix: String = features.iter().map(|feature| format!("+{feature}")).collect();
     let image = target.join(format!("{name}{suffix}.elf"));
     // A lab may be reading the last one: the image is renamed into place.
     let beside = target.join("image");
@@ -184,9 +178,7 @@ pub(crate) fn locked_folder(name: impl AsRef<Path>) -> Result<(PathBuf, File), L
     let folder = super::target_folder().join(name);
     create(&folder)?;
     let step = "locking the folder of a build";
-    let folder = folder
-        .canonicalize()
-        .map_err(|e| LabError::setup(step, e))?;
+    let folder = folder.canonicalize().map_err(|e| LabError::setup(step, e))?;
     let lock = File::create(folder.join("lock")).map_err(|e| LabError::setup(step, e))?;
     lock.lock().map_err(|e| LabError::setup(step, e))?;
     Ok((folder, lock))
@@ -199,10 +191,7 @@ pub(crate) fn cargo() -> Command {
 
 /// Runs a compiler; its failure is an error with what it said.
 pub(crate) fn run(step: &str, command: &mut Command) -> Result<(), LabError> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| LabError::setup(step, e))?;
+    let output = command.stdin(Stdio::null()).output().map_err(|e| LabError::setup(step, e))?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,7 +1,8 @@
 //! The ELF image inside a Linux `bzImage`.
 //!
-//! Xen's loader can start a `bzImage`, but then decompresses it inside the emulated machine, which costs
-//! seconds. The payload's place is in the setup header (Linux `Documentation/arch/x86/boot.rst`).
+//! Xen's loader can start a `bzImage`, but then decompresses it inside the emulated machine, which
+//! costs seconds. The payload's place is in the setup header (Linux
+//! `Documentation/arch/x86/boot.rst`).
 
 /// Offset of `setup_sects`: sectors of the 16-bit part, 0 meaning 4.
 const SETUP_SECTS: usize = 0x1f1;

@@ -44,15 +44,11 @@ pub(crate) struct Machine {
 impl Machine {
     /// No machine: nothing runs, no port leads anywhere.
     pub(crate) fn none() -> Self {
-        Self {
-            stop: None,
-            keeper: None,
-            ports: Vec::new(),
-            messages: PathBuf::new(),
-        }
+        Self { stop: None, keeper: None, ports: Vec::new(), messages: PathBuf::new() }
     }
 
-    /// Starts QEMU in `folder`, which holds `initrd`. The serial line goes to the board and to a file.
+    /// Starts QEMU in `folder`, which holds `initrd`. The serial line goes to the board and to a
+    /// file.
     pub(crate) fn start(
         cache: &Cache,
         hardware: &Hardware,
@@ -87,12 +83,7 @@ impl Machine {
             }
         });
         match start.recv() {
-            Ok(Ok(())) => Ok(Self {
-                stop: Some(stop),
-                keeper: Some(keeper),
-                ports,
-                messages,
-            }),
+            Ok(Ok(())) => Ok(Self { stop: Some(stop), keeper: Some(keeper), ports, messages }),
             Ok(Err(error)) => Err(LabError::setup("starting QEMU", error)),
             Err(_) => Err(LabError::setup("starting QEMU", "its keeper ended")),
         }
@@ -162,17 +153,15 @@ fn keep(mut child: Child, mut serial: File, board: &Arc<Board>, stopped: &Receiv
 fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
     let root = cache.root();
     let mut command = with_parent_death_signal(&cache.qemu());
-    command.env(
-        "QEMU_MODULE_DIR",
-        root.join("usr/lib/x86_64-linux-gnu/qemu"),
-    );
+    command.env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
     for folder in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
         command.arg("-L").arg(root.join(folder));
     }
     let dom0 = hardware.dom0_memory_mb;
     let scrub = u8::from(hardware.scrub_memory);
     let xen = format!(
-        "dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 dom0_vcpus_pin bootscrub={scrub} loglvl=warning guest_loglvl=all"
+        "dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 dom0_vcpus_pin bootscrub={scrub} \
+         loglvl=warning guest_loglvl=all"
     );
     let linux = "console=hvc0 quiet loglevel=3 net.ifnames=0 mitigations=off nokaslr";
     let mut network = "user,id=network,dhcpstart=10.0.2.50".to_owned();
@@ -191,22 +180,9 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
     command
         .args(["-machine", &machine, "-accel", "tcg,thread=multi"])
         .args(["-cpu", processor])
-        .args([
-            "-smp",
-            &smp,
-            "-m",
-            &memory,
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-        ])
+        .args(["-smp", &smp, "-m", &memory, "-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-display", "none"])
-        .args([
-            "-chardev",
-            "stdio,id=serial,signal=off",
-            "-serial",
-            "chardev:serial",
-        ])
+        .args(["-chardev", "stdio,id=serial,signal=off", "-serial", "chardev:serial"])
         .args(["-netdev", &network])
         .arg("-kernel")
         .arg(cache.xen());
@@ -227,15 +203,14 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
                 kernel.display()
             ))
             .arg("-device")
-            .arg(format!(
-                "guest-loader,addr={AARCH64_INITRD:#x},initrd=initrd"
-            ))
+            .arg(format!("guest-loader,addr={AARCH64_INITRD:#x},initrd=initrd"))
             .args(["-device", "virtio-net-device,netdev=network"]),
     };
     command
 }
 
-/// Where QEMU places dom0's kernel and its initramfs; its memory begins at 1 GiB. Xen needs the memory below.
+/// Where QEMU places dom0's kernel and its initramfs; its memory begins at 1 GiB. Xen needs the
+/// memory below.
 const AARCH64_KERNEL: u64 = 0x5000_0000;
 const AARCH64_INITRD: u64 = 0x5400_0000;
 /// The memory of an aarch64 machine below its initramfs, in MiB.
@@ -246,9 +221,7 @@ fn with_parent_death_signal(inner: &Command) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     let mut command = if setpriv.exists() {
         let mut command = Command::new(setpriv);
-        command
-            .args(["--pdeathsig", "KILL"])
-            .arg(inner.get_program());
+        command.args(["--pdeathsig", "KILL"]).arg(inner.get_program());
         command
     } else {
         Command::new(inner.get_program())
@@ -257,8 +230,8 @@ fn with_parent_death_signal(inner: &Command) -> Command {
     command
 }
 
-/// Ports free at this moment; QEMU takes them a few milliseconds later. None of them is among those that Linux gives to
-/// whoever connects meanwhile, which begin at 32,768.
+/// Ports free at this moment; QEMU takes them a few milliseconds later. None of them is among those
+/// that Linux gives to whoever connects meanwhile, which begin at 32,768.
 fn free_ports(count: usize) -> Result<Vec<u16>, LabError> {
     const TRIES: usize = 1_000;
     let step = |e| LabError::setup("finding a free port", e);
@@ -269,10 +242,8 @@ fn free_ports(count: usize) -> Result<Vec<u16>, LabError> {
             .find(|bound| !matches!(bound, Err(e) if e.kind() == ErrorKind::AddrInUse))
             .unwrap_or_else(|| Err(ErrorKind::AddrInUse.into()))
     };
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(free)
-        .collect::<Result<_, _>>()
-        .map_err(step)?;
+    let listeners: Vec<TcpListener> =
+        (0..count).map(free).collect::<Result<_, _>>().map_err(step)?;
     listeners
         .iter()
         .map(|l| l.local_addr().map(|a| a.port()))

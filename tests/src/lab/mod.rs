@@ -1,8 +1,9 @@
 //! A real Xen in a box: hypervisor, dom0 and guests in an emulated machine, without root.
 //!
-//! A [`Lab`] downloads Debian's packages once into a cache under `target/`, boots Xen with a Linux dom0 in
-//! QEMU's software emulation, creates the guests, forwards ports of the loopback to them, and kills
-//! everything when it is dropped. Several labs run at once, each in its own folder and with its own ports.
+//! A [`Lab`] downloads Debian's packages once into a cache under `target/`, boots Xen with a Linux
+//! dom0 in QEMU's software emulation, creates the guests, forwards ports of the loopback to them,
+//! and kills everything when it is dropped. Several labs run at once, each in its own folder and
+//! with its own ports.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -19,8 +20,8 @@
 //! # }
 //! ```
 //!
-//! Xen and dom0 take about six seconds. Times measured inside are those of an emulator: compare them with
-//! each other, never with hardware.
+//! Xen and dom0 take about six seconds. Times measured inside are those of an emulator: compare
+//! them with each other, never with hardware.
 
 mod board;
 mod cache;
@@ -74,7 +75,8 @@ pub(crate) fn is_downloaded(processor: Processor) -> bool {
     Cache::is_filled(processor)
 }
 
-/// Downloads and unpacks what a lab runs, unless it is there: about 170 MB, and for aarch64 another 250 MB.
+/// Downloads and unpacks what a lab runs, unless it is there: about 170 MB, and for aarch64 another
+/// 250 MB.
 pub(crate) fn download(processor: Processor) -> Result<(), LabError> {
     Cache::open(processor).map(drop)
 }
@@ -110,12 +112,7 @@ impl Lab {
         let mut lab = Self {
             board: Arc::new(Board::default()),
             machine: Machine::none(),
-            guests: guests
-                .map(|(config, first_forward)| Guest {
-                    config,
-                    first_forward,
-                })
-                .collect(),
+            guests: guests.map(|(config, first_forward)| Guest { config, first_forward }).collect(),
             folder,
         };
         lab.boot(&cache, &hardware, &config, deadline)?;
@@ -163,11 +160,9 @@ impl Lab {
     pub fn wait_for_end(&self, guest: &str, within: Duration) -> Result<GuestEnd, LabError> {
         let index = self.index(guest)?;
         self.board
-            .wait(Instant::now() + within, |facts| {
-                match guest_end(facts, index) {
-                    Some(end) => Some(Some(end)),
-                    None => facts.machine_ended().map(|_| None),
-                }
+            .wait(Instant::now() + within, |facts| match guest_end(facts, index) {
+                Some(end) => Some(Some(end)),
+                None => facts.machine_ended().map(|_| None),
             })
             .flatten()
             .ok_or_else(|| self.explain(None, format!("the end of {guest}"), within))
@@ -196,7 +191,8 @@ impl Lab {
             .ok_or_else(|| LabError::Config(format!("{guest} has no domain")))
     }
 
-    /// Runs a shell script in dom0 and returns its output and status; a status other than 0 is no error.
+    /// Runs a shell script in dom0 and returns its output and status; a status other than 0 is no
+    /// error.
     ///
     /// `xl`, `xenctx`, `xen-hvmctx`, `xenstore-*` and busybox are there.
     pub fn dom0(&self, script: &str, within: Duration) -> Result<Dom0Output, LabError> {
@@ -217,17 +213,13 @@ impl Lab {
             return self.explain(None, waited_for, within);
         }
         match failure {
-            CommandFailure::Late(tail) => LabError::TimedOut {
-                waited_for,
-                after: within,
-                tail,
-            },
+            CommandFailure::Late(tail) => LabError::TimedOut { waited_for, after: within, tail },
             CommandFailure::Broken(text) => LabError::setup(&waited_for, text),
         }
     }
 
-    /// Creates a guest again from the image that `xl save` left in dom0, under the same name. `store` is written into its
-    /// part of xenstore before it runs.
+    /// Creates a guest again from the image that `xl save` left in dom0, under the same name.
+    /// `store` is written into its part of xenstore before it runs.
     ///
     /// Its console and its end are followed anew.
     pub fn restore(
@@ -243,7 +235,8 @@ impl Lab {
         self.launch(index, &command, Instant::now() + within)
     }
 
-    /// The port on 127.0.0.1 that leads to `port` of a guest; `None` if its configuration has no such port.
+    /// The port on 127.0.0.1 that leads to `port` of a guest; `None` if its configuration has no
+    /// such port.
     pub fn forwarded(&self, guest: &str, port: u16) -> Option<u16> {
         let guest = self.guests.iter().find(|g| g.config.name == guest)?;
         let offset = guest.config.ports.iter().position(|&p| p == port)?;
@@ -284,9 +277,7 @@ impl Lab {
             return match outcome {
                 Some(BootOutcome::Ready) => Ok(()),
                 Some(BootOutcome::Failed(reason)) => {
-                    let tail = self
-                        .board
-                        .look(|facts| facts.tail(Stream::Serial, TAIL_LINES));
+                    let tail = self.board.look(|facts| facts.tail(Stream::Serial, TAIL_LINES));
                     Err(LabError::BootFailed { reason, tail })
                 }
                 Some(BootOutcome::MachineEnded)
@@ -322,16 +313,9 @@ impl Lab {
                 .map_err(broken),
             Some(false) if self.board.look(|facts| facts.machine_ended().is_none()) => {
                 let (output, tail) = self.board.look(|facts| {
-                    (
-                        facts.text(fate).to_owned(),
-                        facts.tail(Stream::Serial, TAIL_LINES),
-                    )
+                    (facts.text(fate).to_owned(), facts.tail(Stream::Serial, TAIL_LINES))
                 });
-                Err(LabError::GuestNotCreated {
-                    guest: name.clone(),
-                    output,
-                    tail,
-                })
+                Err(LabError::GuestNotCreated { guest: name.clone(), output, tail })
             }
             _ => Err(self.explain(None, format!("xl to create {name}"), start.elapsed())),
         }
@@ -343,35 +327,20 @@ impl Lab {
         self.board.look(|facts| {
             if let Some(status) = facts.machine_ended() {
                 let tail = format!("{messages}{}", facts.tail(Stream::Serial, TAIL_LINES));
-                return LabError::MachineEnded {
-                    status: status.to_owned(),
-                    waited_for,
-                    tail,
-                };
+                return LabError::MachineEnded { status: status.to_owned(), waited_for, tail };
             }
             let Some(index) = guest else {
                 let tail = facts.tail(Stream::Serial, TAIL_LINES);
-                return LabError::TimedOut {
-                    waited_for,
-                    after,
-                    tail,
-                };
+                return LabError::TimedOut { waited_for, after, tail };
             };
             let guest = self.guests[index].config.name.clone();
             let tail = board::tail(&console_text(facts, index), TAIL_LINES);
             match guest_end(facts, index) {
                 Some(GuestEnd::Crash(how)) => LabError::GuestCrashed { guest, how, tail },
-                Some(GuestEnd::InOrder(reason)) => LabError::GuestEnded {
-                    guest,
-                    reason,
-                    waited_for,
-                    tail,
-                },
-                None => LabError::TimedOut {
-                    waited_for,
-                    after,
-                    tail,
-                },
+                Some(GuestEnd::InOrder(reason)) => {
+                    LabError::GuestEnded { guest, reason, waited_for, tail }
+                }
+                None => LabError::TimedOut { waited_for, after, tail },
             }
         })
     }
@@ -384,9 +353,7 @@ impl Lab {
     }
 
     fn command_port(&self) -> Result<u16, LabError> {
-        self.machine
-            .port(0)
-            .ok_or_else(|| LabError::setup("talking to dom0", "no machine"))
+        self.machine.port(0).ok_or_else(|| LabError::setup("talking to dom0", "no machine"))
     }
 }
 
@@ -407,17 +374,12 @@ impl Drop for Lab {
 impl fmt::Debug for Lab {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let guests: Vec<&str> = self.guests.iter().map(|g| g.config.name.as_str()).collect();
-        f.debug_struct("Lab")
-            .field("folder", &self.folder)
-            .field("guests", &guests)
-            .finish()
+        f.debug_struct("Lab").field("folder", &self.folder).field("guests", &guests).finish()
     }
 }
 
 /// The target folder of this checkout: `CARGO_TARGET_DIR`, or `target/` at its root.
 pub(crate) fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
-        PathBuf::from,
-    )
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
 }

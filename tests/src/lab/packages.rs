@@ -1,8 +1,8 @@
 //! Debian's packages, downloaded with apt as an ordinary user and unpacked without installing.
 //!
 //! Apt gets state folders of its own and a status file that says nothing is installed, so what it
-//! downloads does not depend on the host. The host's package sources are used as they are; those of another architecture
-//! are found in them too.
+//! downloads does not depend on the host. The host's package sources are used as they are; those of
+//! another architecture are found in them too.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,7 +22,8 @@ pub(crate) struct Selection {
     wanted: &'static [(&'static str, &'static str)],
     /// Downloaded with all they depend on.
     with_dependencies: &'static [&'static [&'static str]],
-    /// Downloaded alone: their dependencies (Python, a boot loader, a C compiler) serve only an installed system.
+    /// Downloaded alone: their dependencies (Python, a boot loader, a C compiler) serve only an
+    /// installed system.
     alone: &'static [&'static str],
     /// The package that depends on the standard kernel, if one is needed.
     kernel: Option<&'static str>,
@@ -53,11 +54,7 @@ pub(crate) const X86_64: Selection = Selection {
         ("linux-image-amd64", "6.1"),
     ],
     with_dependencies: &[DOM0, &["qemu-system-x86", "xz-utils"]],
-    alone: &[
-        "xen-hypervisor-4.17-amd64",
-        "xen-utils-4.17",
-        "xenstore-utils",
-    ],
+    alone: &["xen-hypervisor-4.17-amd64", "xen-utils-4.17", "xenstore-utils"],
     kernel: Some("linux-image-amd64"),
 };
 
@@ -79,26 +76,17 @@ pub(crate) const AARCH64_DOM0: Selection = Selection {
         ("linux-image-arm64", "6.1"),
     ],
     with_dependencies: &[DOM0],
-    alone: &[
-        "xen-hypervisor-4.17-arm64",
-        "xen-utils-4.17",
-        "xenstore-utils",
-    ],
+    alone: &["xen-hypervisor-4.17-arm64", "xen-utils-4.17", "xenstore-utils"],
     kernel: Some("linux-image-arm64"),
 };
 
 /// Dependencies that nothing here reads.
-const NOT_UNPACKED: [&str; 6] = [
-    "iso-codes_",
-    "libc-bin_",
-    "passwd_",
-    "perl",
-    "tzdata_",
-    "debconf_",
-];
+const NOT_UNPACKED: [&str; 6] =
+    ["iso-codes_", "libc-bin_", "passwd_", "perl", "tzdata_", "debconf_"];
 
-/// A Rust compiler with the standard library of the host, for build scripts. There is no package of the stock compiler
-/// for other targets. It comes from Debian's security updates, whose version moves on.
+/// A Rust compiler with the standard library of the host, for build scripts. There is no package of
+/// the stock compiler for other targets. It comes from Debian's security updates, whose version
+/// moves on.
 pub(crate) const RUSTC: Selection = Selection {
     architecture: "amd64",
     wanted: &[("rustc-web", "1.")],
@@ -164,15 +152,8 @@ pub(crate) fn download(selection: &Selection, folder: &Path) -> Result<Downloade
     };
     let (kernels, others): (Vec<_>, Vec<_>) = debs_in(&alone)?.into_iter().partition(is_kernel);
     packages.extend(others);
-    packages.retain(|deb| {
-        !NOT_UNPACKED
-            .iter()
-            .any(|name| file_name(deb).starts_with(name))
-    });
-    Ok(Downloaded {
-        packages,
-        kernel: kernels.into_iter().next(),
-    })
+    packages.retain(|deb| !NOT_UNPACKED.iter().any(|name| file_name(deb).starts_with(name)));
+    Ok(Downloaded { packages, kernel: kernels.into_iter().next() })
 }
 
 pub(crate) struct Downloaded {
@@ -213,11 +194,7 @@ pub(crate) fn unpack(deb: &Path, root: &Path, wanted: &[String]) -> Result<(), L
     let unpacked = tar.output();
     let read = reader.wait().map_err(|e| LabError::setup(step(), e))?;
     check(&step(), unpacked.map_err(|e| LabError::setup(step(), e))?)?;
-    if read.success() {
-        Ok(())
-    } else {
-        Err(LabError::setup(step(), read))
-    }
+    if read.success() { Ok(()) } else { Err(LabError::setup(step(), read)) }
 }
 
 /// Apt with a configuration of its own.
@@ -243,10 +220,7 @@ impl Apt {
         );
         write(&folder.join("status"), b"")?;
         write(&configuration, text.as_bytes())?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            configuration,
-        })
+        Ok(Self { folder: folder.to_owned(), configuration })
     }
 
     fn run(&self, tool: &str, arguments: &[&str], folder: &Path) -> Result<Output, LabError> {
@@ -266,16 +240,12 @@ impl Apt {
         if output.status.success() {
             return Ok(());
         }
-        Err(Unavailable::Download {
-            output: both(&output),
-        }
-        .into())
+        Err(Unavailable::Download { output: both(&output) }.into())
     }
 
     /// One source that cannot be reached does not matter if the packages are found in the others.
     fn update(&self) -> Result<(), LabError> {
-        self.run("apt-get", &["-qq", "update"], &self.folder)
-            .map(drop)
+        self.run("apt-get", &["-qq", "update"], &self.folder).map(drop)
     }
 
     fn wrong_versions(&self, wanted: &[(&str, &str)]) -> Result<Vec<WrongVersion>, LabError> {
@@ -287,9 +257,7 @@ impl Apt {
             .iter()
             .filter_map(|&(package, wanted)| {
                 let found = candidate(&policy, package);
-                let fits = found
-                    .as_deref()
-                    .is_some_and(|version| version.starts_with(wanted));
+                let fits = found.as_deref().is_some_and(|version| version.starts_with(wanted));
                 (!fits).then(|| WrongVersion {
                     package: package.into(),
                     wanted: wanted.into(),
@@ -313,10 +281,8 @@ impl Apt {
 
 /// The candidate version of `package` in the output of `apt-cache policy`.
 fn candidate(policy: &str, package: &str) -> Option<String> {
-    let mut lines = policy
-        .lines()
-        .skip_while(|line| line.strip_suffix(':') != Some(package))
-        .skip(1);
+    let mut lines =
+        policy.lines().skip_while(|line| line.strip_suffix(':') != Some(package)).skip(1);
     let version = lines
         .by_ref()
         .take_while(|line| line.starts_with(' '))
@@ -360,10 +326,7 @@ pub(crate) fn check(step: &str, output: Output) -> Result<Vec<u8>, LabError> {
     if output.status.success() {
         Ok(output.stdout)
     } else {
-        Err(LabError::setup(
-            step,
-            format!("{}: {}", output.status, both(&output)),
-        ))
+        Err(LabError::setup(step, format!("{}: {}", output.status, both(&output))))
     }
 }
 
@@ -380,25 +343,15 @@ pub(crate) fn write(path: &Path, data: &[u8]) -> Result<(), LabError> {
 mod tests {
     use super::*;
 
-    const POLICY: &str = "qemu-system-x86:\n  Installed: (none)\n  Candidate: 1:7.2+dfsg-7\n  Version \
+    const POLICY: &str = "qemu-system-x86:\n  Installed: (none)\n  Candidate: 1:7.2+dfsg-7\n  \
+                          Version \
                           table:\n     1:7.2+dfsg-7 500\nxen-utils-4.17:\n  Installed: (none)\n  \
                           Candidate: (none)\n";
 
     #[test]
     fn the_candidate_of_the_asked_package_is_read() {
-        assert_eq!(
-            candidate(POLICY, "qemu-system-x86").as_deref(),
-            Some("1:7.2+dfsg-7")
-        );
-        assert_eq!(
-            candidate(POLICY, "xen-utils-4.17"),
-            None,
-            "apt writes (none)"
-        );
-        assert_eq!(
-            candidate(POLICY, "linux-image-amd64"),
-            None,
-            "apt leaves unknown names out"
-        );
+        assert_eq!(candidate(POLICY, "qemu-system-x86").as_deref(), Some("1:7.2+dfsg-7"));
+        assert_eq!(candidate(POLICY, "xen-utils-4.17"), None, "apt writes (none)");
+        assert_eq!(candidate(POLICY, "linux-image-amd64"), None, "apt leaves unknown names out");
     }
 }

@@ -1,4 +1,5 @@
-//! Cases that need a real Xen: as many at once as the machine has room for, and none on machines that cannot have one.
+//! Cases that need a real Xen: as many at once as the machine has room for, and none on machines
+//! that cannot have one.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,8 @@ use crate::requirement::skip;
 /// The most labs at once. Once booted, one with a guest of one vCPU takes about one processor.
 pub const LABS: usize = 2;
 
-/// How long a lab stays without a case before it makes room for another: the next case that needs it may be about to begin.
+/// How long a lab stays without a case before it makes room for another: the next case that needs
+/// it may be about to begin.
 const KEPT: Duration = Duration::from_millis(500);
 
 /// Runs a case that needs a lab; skips it on a machine that cannot run one.
@@ -28,11 +30,13 @@ pub fn run_or_skip(body: impl FnOnce() -> Result<(), LabError>) {
     }
 }
 
-/// Labs, or guests in labs, kept from case to case for as long as cases need the same: a boot costs both processors
-/// for ten seconds. Cases that need the same one run one after another, others beside them.
+/// Labs, or guests in labs, kept from case to case for as long as cases need the same: a boot costs
+/// both processors for ten seconds. Cases that need the same one run one after another, others
+/// beside them.
 ///
-/// With more test threads than labs at once, such as by `RUST_TEST_THREADS=4`, a case that waits for its lab keeps no other
-/// from one. Cases that share a lab are next to each other in the order of their names.
+/// With more test threads than labs at once, such as by `RUST_TEST_THREADS=4`, a case that waits
+/// for its lab keeps no other from one. Cases that share a lab are next to each other in the order
+/// of their names.
 pub struct Shared<K, T> {
     labs: usize,
     kept: Mutex<Vec<Kept<K, T>>>,
@@ -53,16 +57,14 @@ enum Use<T> {
 }
 
 impl<K: PartialEq + Clone, T> Shared<K, T> {
-    /// Nothing yet; `labs` at once, at most [`LABS`]. Where times are compared, 1: two labs take from each other.
+    /// Nothing yet; `labs` at once, at most [`LABS`]. Where times are compared, 1: two labs take
+    /// from each other.
     pub const fn new(labs: usize) -> Self {
-        Self {
-            labs,
-            kept: Mutex::new(Vec::new()),
-            changed: Condvar::new(),
-        }
+        Self { labs, kept: Mutex::new(Vec::new()), changed: Condvar::new() }
     }
 
-    /// Runs a case with what `make` makes of `key`, alone with that; skips it where there can be no lab.
+    /// Runs a case with what `make` makes of `key`, alone with that; skips it where there can be no
+    /// lab.
     pub fn on(
         &self,
         key: K,
@@ -92,11 +94,7 @@ impl<K: PartialEq + Clone, T> Shared<K, T> {
 
     /// Waits for what belongs to the key, or for room for it.
     fn take(&self, key: Option<K>) -> Turn<'_, K, T> {
-        let turn = |made| Turn {
-            shared: self,
-            key: key.clone(),
-            made,
-        };
+        let turn = |made| Turn { shared: self, key: key.clone(), made };
         let mut kept = self.kept();
         loop {
             let found = kept.iter_mut().find(|one| key.is_some() && one.key == key);
@@ -106,10 +104,7 @@ impl<K: PartialEq + Clone, T> Shared<K, T> {
                     return turn(Some(made));
                 }
             } else if kept.len() < self.labs {
-                kept.push(Kept {
-                    key: key.clone(),
-                    use_: Use::Running,
-                });
+                kept.push(Kept { key: key.clone(), use_: Use::Running });
                 return turn(None);
             } else if let Some((oldest, since)) = longest_idle(&kept) {
                 let left = KEPT.saturating_sub(since.elapsed());
@@ -207,16 +202,13 @@ mod tests {
     #[test]
     fn only_an_unavailable_lab_is_a_reason_to_skip() {
         let unavailable = Unavailable::ToolMissing { tool: "apt-get" };
-        assert!(matches!(
-            reason_to_skip(Err(unavailable.into())),
-            Ok(Some(_))
-        ));
+        assert!(matches!(reason_to_skip(Err(unavailable.into())), Ok(Some(_))));
         assert!(reason_to_skip(Err(LabError::setup("a", "b"))).is_err());
         assert!(matches!(reason_to_skip(Ok(())), Ok(None)));
     }
 
-    /// Guards against a lab that is booted again for each of its cases, one that two cases use at once, one too many, and
-    /// one that is used after a case failed in it.
+    /// Guards against a lab that is booted again for each of its cases, one that two cases use at
+    /// once, one too many, and one that is used after a case failed in it.
     #[test]
     fn labs_are_shared_by_one_case_at_a_time() {
         const CASES: u32 = 12;

@@ -29,10 +29,7 @@ fn remove_old(runs: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        let age = entry
-            .metadata()
-            .and_then(|data| data.modified())
-            .map(|at| at.elapsed());
+        let age = entry.metadata().and_then(|data| data.modified()).map(|at| at.elapsed());
         if matches!(age, Ok(Ok(age)) if age > KEPT) {
             // Another lab may be at it too.
             let _ = std::fs::remove_dir_all(entry.path());

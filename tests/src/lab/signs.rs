@@ -20,12 +20,8 @@ pub(super) enum BootOutcome {
 }
 
 pub(super) fn boot_outcome(facts: &Facts) -> Option<BootOutcome> {
-    const BAD_SIGNS: [&str; 4] = [
-        "Panic on CPU",
-        "Hardware Dom0 crashed",
-        "Kernel panic",
-        dom0::FAILED,
-    ];
+    const BAD_SIGNS: [&str; 4] =
+        ["Panic on CPU", "Hardware Dom0 crashed", "Kernel panic", dom0::FAILED];
     let serial = facts.text(Stream::Serial);
     if serial.contains(dom0::READY) {
         return Some(BootOutcome::Ready);
@@ -95,9 +91,7 @@ impl ConsolePosition {
 }
 
 pub(super) fn line_with(text: &str, pattern: &str) -> Option<String> {
-    text.lines()
-        .find(|line| line.contains(pattern))
-        .map(str::to_owned)
+    text.lines().find(|line| line.contains(pattern)).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -127,19 +121,10 @@ mod tests {
     fn the_end_of_a_guest_is_told_from_its_life() {
         assert_eq!(end("", WAITING, false), None);
         let off = format!("{WAITING}Domain 3 has shut down, reason code 0 0x0\n");
-        assert_eq!(
-            end("", &off, false),
-            Some(GuestEnd::InOrder("power off".to_owned()))
-        );
+        assert_eq!(end("", &off, false), Some(GuestEnd::InOrder("power off".to_owned())));
         let crash = format!("{WAITING}Domain 3 has shut down, reason code 3 0x3\n");
-        assert_eq!(
-            end("", &crash, true),
-            Some(GuestEnd::Crash("crash".to_owned()))
-        );
-        assert_eq!(
-            end("", WAITING, true),
-            Some(GuestEnd::InOrder("destroyed".to_owned()))
-        );
+        assert_eq!(end("", &crash, true), Some(GuestEnd::Crash("crash".to_owned())));
+        assert_eq!(end("", WAITING, true), Some(GuestEnd::InOrder("destroyed".to_owned())));
     }
 
     #[test]
@@ -147,14 +132,8 @@ mod tests {
         let reboot = format!("{WAITING}Domain 3 has shut down, reason code 1 0x1\n");
         let fault =
             |domain| format!("(XEN) d{domain}v0 Triple fault - invoking HVM shutdown action 1\n");
-        assert_eq!(
-            end(&fault(3), &reboot, true),
-            Some(GuestEnd::Crash("triple fault".to_owned()))
-        );
-        assert_eq!(
-            end(&fault(31), &reboot, true),
-            Some(GuestEnd::InOrder("reboot".to_owned()))
-        );
+        assert_eq!(end(&fault(3), &reboot, true), Some(GuestEnd::Crash("triple fault".to_owned())));
+        assert_eq!(end(&fault(31), &reboot, true), Some(GuestEnd::InOrder("reboot".to_owned())));
     }
 
     #[test]
@@ -164,10 +143,7 @@ mod tests {
             outcome("(XEN) Panic on CPU 0:\n"),
             Some(BootOutcome::Failed(line)) if line.contains("Panic")
         ));
-        assert!(matches!(
-            outcome("lab: dom0 ready\n"),
-            Some(BootOutcome::Ready)
-        ));
+        assert!(matches!(outcome("lab: dom0 ready\n"), Some(BootOutcome::Ready)));
         assert!(outcome("(XEN) Xen version 4.17\n").is_none());
     }
 }

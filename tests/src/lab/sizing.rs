@@ -19,18 +19,8 @@ pub(super) fn hardware(
     let mut guests_mb = 0;
     for (index, guest) in config.guests.iter().enumerate() {
         first_forwards.push(forwards.len());
-        forwards.extend(
-            guest
-                .ports
-                .iter()
-                .map(|&port| (config::guest_address(index), port)),
-        );
-        forwards.extend(
-            guest
-                .other_ports
-                .iter()
-                .map(|at| (at.ip().to_string(), at.port())),
-        );
+        forwards.extend(guest.ports.iter().map(|&port| (config::guest_address(index), port)));
+        forwards.extend(guest.other_ports.iter().map(|at| (at.ip().to_string(), at.port())));
         kernels_mb += file_size_mb(&guest.kernel)?;
         // What Xen keeps for a domain beside its memory.
         guests_mb += guest.memory_mb + 24;

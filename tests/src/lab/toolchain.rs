@@ -1,4 +1,5 @@
-//! A Rust compiler for aarch64 from Debian's packages, where the stock toolchain has only the host's core library.
+//! A Rust compiler for aarch64 from Debian's packages, where the stock toolchain has only the
+//! host's core library.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -21,10 +22,7 @@ pub(super) fn rustc(folder: &Path) -> PathBuf {
 
 /// Downloads the compiler by apt's folder and unpacks it.
 pub(super) fn unpack(folder: &Path, apt: &Path) -> Result<(), LabError> {
-    for (selection, name) in [
-        (&packages::RUSTC, "rustc"),
-        (&packages::AARCH64_CORE, "core"),
-    ] {
+    for (selection, name) in [(&packages::RUSTC, "rustc"), (&packages::AARCH64_CORE, "core")] {
         for deb in &packages::download(selection, &apt.join(name))?.packages {
             packages::unpack(deb, folder, &[])?;
         }
@@ -32,7 +30,8 @@ pub(super) fn unpack(folder: &Path, apt: &Path) -> Result<(), LabError> {
     // The host's own loader and C library run it; what else it needs is beside it.
     let at = folder.display();
     let script = format!(
-        "#!/bin/sh\nLD_LIBRARY_PATH=\"{at}/usr/lib/x86_64-linux-gnu\" exec \"{at}/usr/bin/rustc\" \"$@\"\n"
+        "#!/bin/sh\nLD_LIBRARY_PATH=\"{at}/usr/lib/x86_64-linux-gnu\" \
+         exec \"{at}/usr/bin/rustc\" \"$@\"\n"
     );
     let step = "setting up the compiler for aarch64";
     let rustc = rustc(folder);
@@ -43,11 +42,8 @@ pub(super) fn unpack(folder: &Path, apt: &Path) -> Result<(), LabError> {
     let output = check(step, output.map_err(|e| LabError::setup(step, e))?)?;
     let found = String::from_utf8_lossy(&output).trim().to_owned();
     if minor(found.trim_start_matches("rustc ")) < minor(OLDEST) {
-        let wrong = WrongVersion {
-            package: "rustc-web".into(),
-            wanted: OLDEST.into(),
-            found: Some(found),
-        };
+        let wrong =
+            WrongVersion { package: "rustc-web".into(), wanted: OLDEST.into(), found: Some(found) };
         return Err(Unavailable::Versions(vec![wrong]).into());
     }
     Ok(())
@@ -61,10 +57,7 @@ pub(super) fn linker() -> Result<PathBuf, LabError> {
     let sysroot = String::from_utf8_lossy(&output);
     let linker = Path::new(sysroot.trim()).join(LINKER);
     if !linker.is_file() {
-        return Err(LabError::setup(
-            step,
-            format!("{} is missing", linker.display()),
-        ));
+        return Err(LabError::setup(step, format!("{} is missing", linker.display())));
     }
     Ok(linker)
 }

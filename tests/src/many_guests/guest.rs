@@ -87,7 +87,11 @@ impl Guest {
             let bound = TcpListener::bind(self.address).await;
             listener = bound.map_err(Failure::listen(self.address))?;
         }
-        let life = |life: &Life| json!({"instance": format!("{:016x}", life.instance), "ticks": life.ticks});
+        let life = |life: &Life| {
+            json!({
+                "instance": format!("{:016x}", life.instance), "ticks": life.ticks
+            })
+        };
         Ok(json!({
             "name": self.name,
             "address": self.address.to_string(),
@@ -123,10 +127,7 @@ impl Guest {
         };
         let agent = Agent::new(Simulated::new(), config, &mut memory).map_err(Failure::Agent)?;
         let service = Service::new(&agent, Access::Keys(&plan.keys)).map_err(Failure::Serve)?;
-        self.lives.push(Life {
-            instance: agent.instance(),
-            ticks: 0,
-        });
+        self.lives.push(Life { instance: agent.instance(), ticks: 0 });
         let mut running = Running {
             agent: &agent,
             service,
@@ -227,8 +228,7 @@ impl Running<'_, '_> {
         }
         let next_ns = self.service.advance();
         self.service.end_work(work);
-        self.closing
-            .retain(|line| line.pump(context, now).is_ok() && !line.is_flushed());
+        self.closing.retain(|line| line.pump(context, now).is_ok() && !line.is_flushed());
 
         let platform = self.agent.platform();
         if platform.take_kick() {
@@ -236,10 +236,7 @@ impl Running<'_, '_> {
         }
         self.deadline_ns = self.agent.deadline();
         let door_ns = self.service.place_from_ns();
-        let service = [next_ns, door_ns]
-            .into_iter()
-            .flatten()
-            .map(|ns| platform.instant(ns));
+        let service = [next_ns, door_ns].into_iter().flatten().map(|ns| platform.instant(ns));
         let open = self.connections.iter().map(Connection::stream);
         let lines = open.chain(&self.closing).filter_map(Line::next);
         let batch = now + BATCH;
@@ -276,10 +273,7 @@ impl Running<'_, '_> {
     fn resume(&mut self) {
         self.tick();
         self.agent.resume();
-        self.guest.lives.push(Life {
-            instance: self.agent.instance(),
-            ticks: 0,
-        });
+        self.guest.lives.push(Life { instance: self.agent.instance(), ticks: 0 });
     }
 
     /// The guest blocks for ever.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 use tokio::net::TcpStream;
 
-/// The bytes that are on their way in each direction, at most: they are on it for half a round trip, so it is as fast as a
-/// TCP window of twice as many.
+/// The bytes that are on their way in each direction, at most: they are on it for half a round
+/// trip, so it is as fast as a TCP window of twice as many.
 const WINDOW: usize = 32 << 10;
 
 /// A connection. Clones are the same one.
@@ -89,8 +89,8 @@ impl Line {
         })))
     }
 
-    /// Moves bytes from the socket to the way in, and those that have arrived from the way out to the socket. The task is
-    /// woken when the socket is ready for more.
+    /// Moves bytes from the socket to the way in, and those that have arrived from the way out to
+    /// the socket. The task is woken when the socket is ready for more.
     ///
     /// # Errors
     /// The client is gone.

@@ -1,7 +1,9 @@
-//! A fleet for tests of scale: many guests in one process, each with an agent, keys and a way of 50 ms.
+//! A fleet for tests of scale: many guests in one process, each with an agent, keys and a way of 50
+//! ms.
 //!
-//! The agents are real, and so is what they say; the guests' only vCPU is simulated. What a client has of a
-//! guest can be compared with the ticks that the guest has had, which are printed at the end.
+//! The agents are real, and so is what they say; the guests' only vCPU is simulated. What a client
+//! has of a guest can be compared with the ticks that the guest has had, which are printed at the
+//! end.
 
 mod guest;
 mod line;
@@ -33,11 +35,13 @@ use guest::{Guest, Order, Plan};
 use orders::Orders;
 use program::Program;
 
-/// Runs many guests on addresses of loopback (127.77.0.1 and the following), and writes the fleet.toml of them, with a
-/// key and the functions' names beside it. Each guest's vCPU always runs, in one of its stacks after the other.
+/// Runs many guests on addresses of loopback (127.77.0.1 and the following), and writes the
+/// fleet.toml of them, with a key and the functions' names beside it. Each guest's vCPU always
+/// runs, in one of its stacks after the other.
 ///
-/// At the end the ticks of each guest are printed as JSON: ticks of the sampling timer in which an instance of the agent
-/// read a stack. The sum over a recording's outcomes is the same number, if no other recording ran at the time.
+/// At the end the ticks of each guest are printed as JSON: ticks of the sampling timer in which an
+/// instance of the agent read a stack. The sum over a recording's outcomes is the same number, if
+/// no other recording ran at the time.
 #[derive(Debug, Parser)]
 #[command(name = "many-guests", after_help = orders::HELP)]
 struct Arguments {
@@ -80,7 +84,8 @@ const HEAD: &str = "[defaults]\nkey-file = \"key\"\nrate = 97\nsymbols = \"symbo
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(
-        "cannot listen on {0}: {1}; if too many files are open, raise `ulimit -n` to twice the number of guests"
+        "cannot listen on {0}: {1}; if too many files are open, raise `ulimit -n` to twice the \
+         number of guests"
     )]
     Listen(SocketAddr, io::Error),
     #[error("cannot write {0:?}: {1}")]
@@ -140,19 +145,13 @@ fn run(arguments: &Arguments) -> Result<Value, Failure> {
         let name = format!("guest-{number:04}");
         let _ = write!(
             fleet,
-            "\n[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nlabels = {{ app = \"app-{}\" }}\n",
+            "\n[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nlabels = {{ app \
+             = \"app-{}\" }}\n",
             number % 10
         );
         let (sender, orders) = unbounded_channel();
         senders.insert(name.clone(), sender);
-        let guest = Guest {
-            plan,
-            name,
-            address,
-            orders,
-            rests: false,
-            lives: Vec::new(),
-        };
+        let guest = Guest { plan, name, address, orders, rests: false, lives: Vec::new() };
         parts[part].push((guest, listener));
     }
     write(&folder.join("symbols"), &Program::symbols())?;
@@ -163,11 +162,7 @@ fn run(arguments: &Arguments) -> Result<Value, Failure> {
         let parts = parts.into_iter().map(|part| scope.spawn(|| serve(part)));
         let parts: Vec<_> = parts.collect();
         // Whoever started the program may wait for this line.
-        eprintln!(
-            "serving {} guests of {}",
-            arguments.guests,
-            arguments.fleet.display()
-        );
+        eprintln!("serving {} guests of {}", arguments.guests, arguments.fleet.display());
         command(arguments, senders, &interrupt);
         let mut guests = Vec::new();
         for part in parts {
@@ -180,9 +175,7 @@ fn run(arguments: &Arguments) -> Result<Value, Failure> {
 
 /// Runs the guests until nobody can tell them anything more.
 fn serve(part: Vec<(Guest, TcpListener)>) -> Result<Vec<Value>, Failure> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let mut guests = JoinSet::new();
@@ -206,20 +199,15 @@ fn command(
     let orders = Orders::read();
     let start = Instant::now();
     let seconds = |seconds: f64| Duration::from_secs_f64(seconds.clamp(0.0, 1e8));
-    let (rest_at, end) = (
-        seconds(arguments.seconds),
-        seconds(arguments.seconds) + seconds(arguments.rest),
-    );
+    let (rest_at, end) =
+        (seconds(arguments.seconds), seconds(arguments.seconds) + seconds(arguments.rest));
     let mut rests = false;
     while start.elapsed() < end && !interrupt.stop() {
         if !rests && start.elapsed() >= rest_at {
             rests = true;
             orders::send(&guests, "all", Order::Rest);
         }
-        if orders
-            .pass_on(&guests, Duration::from_millis(50))
-            .is_break()
-        {
+        if orders.pass_on(&guests, Duration::from_millis(50)).is_break() {
             return;
         }
     }
@@ -238,8 +226,7 @@ fn keys(path: &Path) -> Result<Keys, Failure> {
     };
     let key = unikprof_agent::Key::parse(&key.to_text()).map_err(|error| wrong(&error))?;
     let mut keys = Keys::new();
-    keys.add(Role::Control, key)
-        .map_err(|error| wrong(&error))?;
+    keys.add(Role::Control, key).map_err(|error| wrong(&error))?;
     Ok(keys)
 }
 

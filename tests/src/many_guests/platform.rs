@@ -1,7 +1,8 @@
 //! The platform below each agent: one vCPU that always runs, until the guest rests.
 //!
-//! The clock stands still between batches of ticks. Each tick is delivered with the clock at its deadline, as if it had come
-//! in time, however busy this machine is; a client sees the guest between batches only, when the clock is the machine's.
+//! The clock stands still between batches of ticks. Each tick is delivered with the clock at its
+//! deadline, as if it had come in time, however busy this machine is; a client sees the guest
+//! between batches only, when the clock is the machine's.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -70,18 +71,15 @@ impl Simulated {
     }
 }
 
-// SAFETY: the only bounds are those given to `interrupt`, of stacks in a `Program`, which outlives the agent's calls: it is
-// called with its own.
+// SAFETY: the only bounds are those given to `interrupt`, of stacks in a `Program`, which outlives
+// the agent's calls: it is called with its own.
 unsafe impl Platform for Simulated {
     fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
 
     fn work_ns(&self) -> u64 {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the pointer is that of a `timespec`, which the call writes.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

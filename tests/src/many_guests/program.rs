@@ -1,4 +1,5 @@
-//! The program that all guests run: a generated call graph, and the stacks in which it is interrupted.
+//! The program that all guests run: a generated call graph, and the stacks in which it is
+//! interrupted.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -66,14 +67,11 @@ impl Program {
                 bounds: first..start + 16 * used as u64,
             }
         });
-        Program {
-            interrupted: interrupted.collect(),
-            _records: records,
-        }
+        Program { interrupted: interrupted.collect(), _records: records }
     }
 
-    /// The stack of the tick with this number, counted from 0: all of them in turns, so that no two ticks of a short
-    /// time have the same.
+    /// The stack of the tick with this number, counted from 0: all of them in turns, so that no two
+    /// ticks of a short time have the same.
     pub(super) fn at(&self, tick: u64) -> &Interrupted {
         let stacks = self.interrupted.len() as u64;
         &self.interrupted[(tick % stacks) as usize]
@@ -84,17 +82,14 @@ impl Program {
         let mut text = String::new();
         for function in 0..FUNCTIONS {
             let address = CODE + function * FUNCTION_BYTES;
-            let _ = writeln!(
-                text,
-                "{address:016x} {FUNCTION_BYTES:016x} T function_{function:04}"
-            );
+            let _ = writeln!(text, "{address:016x} {FUNCTION_BYTES:016x} T function_{function:04}");
         }
         text
     }
 }
 
-/// A stack, leaf first: a way through the call graph, in which half of all functions call one other function, and the
-/// others two.
+/// A stack, leaf first: a way through the call graph, in which half of all functions call one other
+/// function, and the others two.
 fn stack(random: &mut Random) -> Vec<u64> {
     let depth = SHALLOWEST + random.below((DEEPEST - SHALLOWEST + 1) as u64) as usize;
     let mut function = 0;

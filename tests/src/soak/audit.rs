@@ -1,6 +1,7 @@
 //! Whether everything that the agent counted has arrived: all downloads, frame by frame.
 //!
-//! It reads the files itself, not through the client's reader: a mistake there must not hide one here.
+//! It reads the files itself, not through the client's reader: a mistake there must not hide one
+//! here.
 
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
@@ -120,17 +121,8 @@ impl Audit {
                 self.partial += u64::from(open.is_some() && is_other);
                 // Each vCPU's share repeats the head, also a download that goes on.
                 if is_other {
-                    let whole = Whole {
-                        vcpus: BTreeMap::new(),
-                        samples: 0,
-                    };
-                    *open = Some(Open {
-                        key,
-                        vcpus: head.vcpus,
-                        ended: 0,
-                        samples: 0,
-                        whole,
-                    });
+                    let whole = Whole { vcpus: BTreeMap::new(), samples: 0 };
+                    *open = Some(Open { key, vcpus: head.vcpus, ended: 0, samples: 0, whole });
                 }
             }
             VcpuEpoch::TYPE => {
@@ -176,7 +168,8 @@ impl Audit {
         }
         if samples != end.samples || samples != expected {
             self.wrong.push(format!(
-                "recording {recording}, epoch {epoch}, vCPU {}: its stacks hold {samples} samples, its end \
+                "recording {recording}, epoch {epoch}, vCPU {}: its stacks hold {samples} samples, \
+                 its end \
                  says {}, its counters {expected}",
                 end.vcpu, end.samples
             ));
@@ -190,9 +183,9 @@ impl Audit {
         match self.epochs.entry(key) {
             Entry::Vacant(place) => drop(place.insert(whole)),
             Entry::Occupied(known) if *known.get() == whole => self.repeated += 1,
-            Entry::Occupied(_) => self.wrong.push(format!(
-                "recording {recording}, epoch {epoch}: two downloads differ"
-            )),
+            Entry::Occupied(_) => self
+                .wrong
+                .push(format!("recording {recording}, epoch {epoch}: two downloads differ")),
         }
     }
 
@@ -272,10 +265,7 @@ pub fn instance(file: &Path) -> Result<Option<u64>> {
 
 /// What was counted within an epoch.
 fn counted(share: &VcpuEpoch) -> Counters {
-    share
-        .end
-        .counters
-        .zip(&share.start.counters, u64::wrapping_sub)
+    share.end.counters.zip(&share.start.counters, u64::wrapping_sub)
 }
 
 #[cfg(test)]
@@ -286,12 +276,7 @@ mod tests {
     use unikprof_test_kit::frames::encoded;
 
     fn counters(recorded: u64) -> Counters {
-        Counters {
-            ticks: recorded,
-            recorded,
-            by_bytes: recorded,
-            ..Counters::default()
-        }
+        Counters { ticks: recorded, recorded, by_bytes: recorded, ..Counters::default() }
     }
 
     fn download(epoch: u64, from: u64, to: u64, held: u64) -> Vec<u8> {
@@ -315,39 +300,16 @@ mod tests {
             vcpus: 1,
             caller_table: None,
         };
-        let at = |recorded| Snapshot {
-            counters: counters(recorded),
-            ..Snapshot::default()
-        };
-        let share = VcpuEpoch {
-            epoch,
-            vcpu: 0,
-            start: at(from),
-            end: at(to),
-        };
+        let at = |recorded| Snapshot { counters: counters(recorded), ..Snapshot::default() };
+        let share = VcpuEpoch { epoch, vcpu: 0, start: at(from), end: at(to) };
         let mut payload = [0; 64];
         let mut run = counts::Encoder::new(0, &mut payload);
         run.push(20, held);
         let length = run.finish();
-        let counts = message::Counts {
-            epoch,
-            vcpu: 0,
-            after: 0,
-            count: 1,
-            payload: &payload[..length],
-        };
-        let end = VcpuEnd {
-            epoch,
-            vcpu: 0,
-            known: 20,
-            samples: to - from,
-        };
-        let frames = [
-            encoded(&head),
-            encoded(&share),
-            encoded(&counts),
-            encoded(&end),
-        ];
+        let counts =
+            message::Counts { epoch, vcpu: 0, after: 0, count: 1, payload: &payload[..length] };
+        let end = VcpuEnd { epoch, vcpu: 0, known: 20, samples: to - from };
+        let frames = [encoded(&head), encoded(&share), encoded(&counts), encoded(&end)];
         [vec![0; FILE_PREAMBLE], frames.concat()].concat()
     }
 
@@ -362,11 +324,7 @@ mod tests {
 
     #[test]
     fn downloads_that_hold_everything_are_right() {
-        let files = [
-            download(1, 0, 5, 5),
-            download(2, 5, 9, 4),
-            download(1, 0, 5, 5),
-        ];
+        let files = [download(1, 0, 5, 5), download(2, 5, 9, 4), download(1, 0, 5, 5)];
         let audit = audited(&files, 9);
         assert_eq!((audit.repeated, audit.partial), (1, 0));
         assert_eq!(audit.wrong, Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! A recording brought home again and again, in every way that can go wrong; and its end, compared with what
-//! the agent has counted.
+//! A recording brought home again and again, in every way that can go wrong; and its end, compared
+//! with what the agent has counted.
 
 use anyhow::{Context as _, Result};
 use std::net::SocketAddr;
@@ -46,19 +46,17 @@ pub fn stop(target: &Target, recording: &str) -> Result<Counted> {
         answer::<Pending>(&speaker.ask(&Stop { recording: id })?)?;
         let checked = check(speaker)?;
         let ended = checked.named(recording).ok_or(End::Nonsense)?;
-        Ok(Counted {
-            recording: ended.id,
-            counters: ended.counters,
-        })
+        Ok(Counted { recording: ended.id, counters: ended.counters })
     })
 }
 
-/// A client of the program's may find all sessions taken, or the recording leased to one that has vanished, so often.
+/// A client of the program's may find all sessions taken, or the recording leased to one that has
+/// vanished, so often.
 const TRIES: u32 = 120;
 
 impl Downloads<'_> {
-    /// Takes what a recording has counted so far into the file of this name, in one way or another; `more` are
-    /// words for `dump`.
+    /// Takes what a recording has counted so far into the file of this name, in one way or another;
+    /// `more` are words for `dump`.
     pub(crate) fn take(
         &self,
         recording: &str,
@@ -74,8 +72,7 @@ impl Downloads<'_> {
             Some(part) => format!("dump {part}"),
         };
         let count = |how: &str, outcome: String| {
-            self.ledger
-                .count(self.subject, format!("{kind}{how}"), outcome);
+            self.ledger.count(self.subject, format!("{kind}{how}"), outcome);
         };
         let failed = "running the client";
         let begin = |address| self.program.begin(address, Role::Control, &words);
@@ -100,8 +97,7 @@ impl Downloads<'_> {
                 let bytes = random.below(20_000) as usize;
                 let end = self.fetch_in_part(recording, bytes);
                 let outcome = end.map_or_else(End::text, |()| "left in the middle".into());
-                self.ledger
-                    .count(self.subject, "fetch, left in the middle", outcome);
+                self.ledger.count(self.subject, "fetch, left in the middle", outcome);
             }
             _ => self.must(&kind, &words)?,
         }
@@ -123,7 +119,8 @@ impl Downloads<'_> {
         }
     }
 
-    /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
+    /// Ends a recording and takes its rest into the file of this name; what it counted is asked for
+    /// before.
     pub(crate) fn end(&self, recording: &str, file: &str) -> Result<Counted> {
         let counted = stop(self.target, recording)?;
         let path = self.path(file);

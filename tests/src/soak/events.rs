@@ -1,7 +1,9 @@
-//! The guest's own events, followed by the client's program: each of them is received, or told as evicted.
+//! The guest's own events, followed by the client's program: each of them is received, or told as
+//! evicted.
 //!
-//! The guest tells of each of its requests and bursts in four steps: a mark with a number, the beginning and the
-//! end of a span, and a counter with the number again. So whatever is missing shows.
+//! The guest tells of each of its requests and bursts in four steps: a mark with a number, the
+//! beginning and the end of a span, and a counter with the number again. So whatever is missing
+//! shows.
 
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
@@ -42,8 +44,8 @@ pub struct Followed {
     pub(crate) problems: Vec<String>,
 }
 
-/// The steps of each request or burst: mark, begin, end, counter. An event's place among those of its name is
-/// the number of the request times this, and the step.
+/// The steps of each request or burst: mark, begin, end, counter. An event's place among those of
+/// its name is the number of the request times this, and the step.
 const STEPS: u64 = 4;
 
 /// Where one follower is among the events of a name.
@@ -57,22 +59,13 @@ struct Reached {
 impl Follower<'_> {
     /// Follows until told to stop, one client after the other.
     pub(crate) fn follow(&self, random: &mut Random) -> Result<Followed> {
-        let words = [
-            "events",
-            "--follow",
-            "--json",
-            "--only",
-            "mark,span,counter",
-        ];
+        let words = ["events", "--follow", "--json", "--only", "mark,span,counter"];
         let path = self.downloads.folder.join("events.json");
         let mut followed = Followed::default();
         while !self.stop.load(Ordering::Relaxed) {
             let is_bad = random.below(3) == 0;
-            let address = if is_bad {
-                self.downloads.faulty
-            } else {
-                self.downloads.target.address
-            };
+            let address =
+                if is_bad { self.downloads.faulty } else { self.downloads.target.address };
             let wait = Duration::from_millis(500 + random.below(9_500));
             let ended = File::create(&path)
                 .and_then(|file| {
@@ -94,14 +87,8 @@ impl Follower<'_> {
                     continue;
                 }
             };
-            let kind = if is_bad {
-                "follow over a bad line"
-            } else {
-                "follow"
-            };
-            self.downloads
-                .ledger
-                .count(EVENTS, kind, finished.outcome());
+            let kind = if is_bad { "follow over a bad line" } else { "follow" };
+            self.downloads.ledger.count(EVENTS, kind, finished.outcome());
             let printed = fs::read_to_string(&path).context("reading events")?;
             followed.take(&printed, &finished.said);
         }
@@ -118,9 +105,7 @@ impl Followed {
             let event: Value = serde_json::from_str(line).unwrap_or_default();
             match self.event(&event, &mut reached) {
                 Some(before) => missing += before,
-                None => self
-                    .problems
-                    .push(format!("no event, or not in its place: {line}")),
+                None => self.problems.push(format!("no event, or not in its place: {line}")),
             }
         }
         for (name, reached) in reached {
@@ -177,9 +162,7 @@ fn after(place: u64, step: u64) -> u64 {
 /// How many records the client said were evicted.
 fn told_as_evicted(said: &str) -> u64 {
     let told = said.lines().filter_map(|line| {
-        let (count, _) = line
-            .strip_prefix("warning: ")?
-            .split_once(" records were evicted")?;
+        let (count, _) = line.strip_prefix("warning: ")?.split_once(" records were evicted")?;
         count.replace(',', "").parse::<u64>().ok()
     });
     told.sum()
@@ -191,22 +174,14 @@ mod tests {
 
     fn printed(events: &[(&str, u64)]) -> String {
         let line = |(kind, number): &(&str, u64)| {
-            let key = if kind.starts_with("span") {
-                "number"
-            } else {
-                "value"
-            };
+            let key = if kind.starts_with("span") { "number" } else { "value" };
             format!("{{\"kind\":\"{kind}\",\"name\":\"n\",\"{key}\":{number}}}\n")
         };
         events.iter().map(line).collect()
     }
 
-    const FIRST: [(&str, u64); 4] = [
-        ("mark", 1),
-        ("span_begin", 70),
-        ("span_end", 70),
-        ("counter", 1),
-    ];
+    const FIRST: [(&str, u64); 4] =
+        [("mark", 1), ("span_begin", 70), ("span_end", 70), ("counter", 1)];
 
     #[test]
     fn events_that_come_again_are_counted_once() {

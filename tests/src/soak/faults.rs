@@ -295,10 +295,7 @@ mod tests {
     fn records_are_found_behind_the_handshake() {
         let clear = KEYED.len() - 10;
         for (fault, expected) in [
-            (
-                Fault::ReplayRecord(1),
-                &b"\x01\0a\x02\0bb\x02\0bb\x01\0c"[..],
-            ),
+            (Fault::ReplayRecord(1), &b"\x01\0a\x02\0bb\x02\0bb\x01\0c"[..]),
             (Fault::ReorderRecord(0), b"\x02\0bb\x01\0a\x01\0c"),
             (Fault::DropRecord(2), b"\x01\0a\x02\0bb"),
             (Fault::CutRecord(1), b"\x01\0a\x02\0b\x01\0c"),

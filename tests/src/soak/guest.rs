@@ -42,8 +42,8 @@ impl Guest {
         folder: &Path,
         keys: Option<Keys>,
     ) -> Result<Guest> {
-        // Ahead of its peers, which on this machine take their CPU from the same few; where that is not
-        // allowed, beside them.
+        // Ahead of its peers, which on this machine take their CPU from the same few; where that is
+        // not allowed, beside them.
         let mut command = Command::new("nice");
         command.args(["-n", "-15"]).arg(program).arg(load);
         match &keys {
@@ -73,10 +73,7 @@ impl Guest {
             child,
             stdin: Some(stdin),
             stdout,
-            target: Target {
-                address: SocketAddr::from(([127, 0, 0, 1], 0)),
-                keys,
-            },
+            target: Target { address: SocketAddr::from(([127, 0, 0, 1], 0)), keys },
             service: None,
         };
         // With the guest in its value it ends here whatever went wrong.
@@ -86,8 +83,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The agent's thread is ahead of all others where the system allows it: what it takes is then its
-    /// own work, and not the machine's.
+    /// The agent's thread is ahead of all others where the system allows it: what it takes is then
+    /// its own work, and not the machine's.
     fn run_the_agent_first(&self) {
         for thread in self.threads_of_the_agent() {
             let _ = Command::new("chrt")
@@ -114,9 +111,7 @@ impl Guest {
     pub(crate) fn end(mut self) -> Result<()> {
         drop(self.stdin.take());
         let mut said = String::new();
-        self.stdout
-            .read_to_string(&mut said)
-            .context("reading from the guest")?;
+        self.stdout.read_to_string(&mut said).context("reading from the guest")?;
         Ok(())
     }
 
@@ -157,9 +152,7 @@ impl Drop for Guest {
 fn told(from: &mut impl BufRead, label: &str, expected: &'static str) -> Result<SocketAddr> {
     loop {
         let mut line = String::new();
-        let length = from
-            .read_line(&mut line)
-            .context("reading from the guest")?;
+        let length = from.read_line(&mut line).context("reading from the guest")?;
         let found = line.trim_end();
         match found.strip_prefix(label).map(str::parse) {
             Some(Ok(address)) => return Ok(address),

@@ -1,5 +1,5 @@
-//! The recording that is always on: started, dumped again and again, stopped, and compared with what the agent
-//! has counted.
+//! The recording that is always on: started, dumped again and again, stopped, and compared with
+//! what the agent has counted.
 
 use anyhow::Result;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -35,11 +35,7 @@ pub(crate) fn finish(
     if sealed != *theirs {
         return Err(End::Nonsense);
     }
-    Ok(KeyedLine {
-        line,
-        records,
-        plain: Vec::new(),
-    })
+    Ok(KeyedLine { line, records, plain: Vec::new() })
 }
 
 /// Connects and says that a key will be used; answers the agent's preamble too.
@@ -59,8 +55,8 @@ pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
 }
 
 impl KeyedLine {
-    /// The bytes of the record that would carry `plain` next; they can be sent once, as they are, or
-    /// damaged.
+    /// The bytes of the record that would carry `plain` next; they can be sent once, as they are,
+    /// or damaged.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         self.records.seal(plain)
     }
@@ -87,8 +83,7 @@ impl KeyedLine {
             let mut record = self.line.read_exact(RECORD_HEADER)?;
             let length = ciphertext([record[0], record[1]], MAX_ANSWER).ok_or(End::Nonsense)?;
             record.extend(self.line.read_exact(length)?);
-            self.plain
-                .extend(self.records.open(&record).ok_or(End::Nonsense)?);
+            self.plain.extend(self.records.open(&record).ok_or(End::Nonsense)?);
         }
     }
 

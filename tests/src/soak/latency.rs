@@ -114,9 +114,7 @@ impl Spread {
 }
 
 pub fn all_measured(latencies: &Latencies) -> bool {
-    PHASES
-        .iter()
-        .all(|phase| latencies.spread(*phase, |_| true).requests > 0)
+    PHASES.iter().all(|phase| latencies.spread(*phase, |_| true).requests > 0)
 }
 
 #[cfg(test)]

@@ -39,10 +39,8 @@ impl Ledger {
         let row = |(kind, mut outcomes): (String, Vec<(String, u64)>)| {
             outcomes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
             let tries: u64 = outcomes.iter().map(|(_, count)| count).sum();
-            let outcomes: Vec<String> = outcomes
-                .iter()
-                .map(|(outcome, count)| format!("{outcome} {count}"))
-                .collect();
+            let outcomes: Vec<String> =
+                outcomes.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
             format!("| {kind} | {tries} | {} |", outcomes.join(", "))
         };
         kinds.into_iter().map(row).collect()

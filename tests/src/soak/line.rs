@@ -10,8 +10,8 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
 use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
-/// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it from its
-/// processor.
+/// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it
+/// from its processor.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(50);
 
 /// An open connection.
@@ -47,10 +47,7 @@ impl Line {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Line {
-            stream,
-            received: Vec::new(),
-        })
+        Ok(Line { stream, received: Vec::new() })
     }
 
     /// How long reads wait.

@@ -35,8 +35,9 @@ use clap::Parser;
 use crate::lab::guest_image::{cargo, run as compile};
 use run::{Plan, run};
 
-/// Runs a guest with a recording always on, under load, on bad lines and among hostile peers; prints
-/// what became of it as Markdown. Fails where something was lost uncounted, or somebody got in.
+/// Runs a guest with a recording always on, under load, on bad lines and among hostile peers;
+/// prints what became of it as Markdown. Fails where something was lost uncounted, or somebody got
+/// in.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {

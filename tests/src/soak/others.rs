@@ -1,5 +1,6 @@
-//! Recordings beside the one that is always on, at other rates and in other modes: begun and ended by clients
-//! that come and go, up to as many as the agent holds, and one more, which must be refused.
+//! Recordings beside the one that is always on, at other rates and in other modes: begun and ended
+//! by clients that come and go, up to as many as the agent holds, and one more, which must be
+//! refused.
 
 use anyhow::{Context as _, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,8 @@ const MOST: usize = 3;
 /// Who has recordings beside the one that is always on.
 pub(crate) struct Others<'o> {
     pub(crate) downloads: Downloads<'o>,
-    /// Taken while the agent is asked for more than it holds, so that the other one is not in its place.
+    /// Taken while the agent is asked for more than it holds, so that the other one is not in its
+    /// place.
     pub(crate) place: &'o Mutex<()>,
     /// Set when all are to end.
     pub(crate) stop: &'o AtomicBool,
@@ -33,7 +35,8 @@ struct Other {
     name: String,
     /// When it was seen first.
     began: Instant,
-    /// Whether it ends by itself. Then its last dump takes it away, and it would not be there to be compared.
+    /// Whether it ends by itself. Then its last dump takes it away, and it would not be there to be
+    /// compared.
     ends: bool,
 }
 
@@ -66,14 +69,7 @@ impl Others<'_> {
                     let other = running.swap_remove(some);
                     self.end(&other, number, random, &mut ended)?;
                 }
-                (
-                    Some(Other {
-                        name,
-                        began,
-                        ends: false,
-                    }),
-                    _,
-                ) => {
+                (Some(Other { name, began, ends: false }), _) => {
                     let parts = [
                         &[][..],
                         &["--last", "3s"],
@@ -112,26 +108,16 @@ impl Others<'_> {
             words.extend(["--duration", "3s"]);
         }
         if random.below(3) == 0 {
-            let Downloads {
-                program,
-                faulty,
-                ledger,
-                ..
-            } = self.downloads;
-            let finished = program
-                .run(faulty, Role::Control, &words)
-                .context("running the client")?;
+            let Downloads { program, faulty, ledger, .. } = self.downloads;
+            let finished =
+                program.run(faulty, Role::Control, &words).context("running the client")?;
             ledger.count(OTHERS, "start over a bad line", finished.outcome());
         } else {
             self.downloads.must("start", &words)?;
         }
         let checked = served(self.downloads.target, Role::View, "a check", check)?;
         let is_there = checked.named(&name).is_some();
-        Ok(is_there.then(|| Other {
-            name,
-            began: Instant::now(),
-            ends,
-        }))
+        Ok(is_there.then(|| Other { name, began: Instant::now(), ends }))
     }
 
     /// Asks for one more than the agent holds.
@@ -143,9 +129,7 @@ impl Others<'_> {
             return Ok(());
         }
         let words = ["start", "--name", NAME];
-        let finished = self
-            .downloads
-            .unless_crowded("start, one too many", &words)?;
+        let finished = self.downloads.unless_crowded("start, one too many", &words)?;
         if finished.code != Some(5) {
             let problem = format!("one recording more than the agent holds: {finished:?}");
             ended.problems.push(problem);

@@ -43,10 +43,7 @@ impl Program {
             None => None,
             Some(keys) => Some(KeyFiles::write(keys, folder)?),
         };
-        Ok(Program {
-            path: path.into(),
-            keys,
-        })
+        Ok(Program { path: path.into(), keys })
     }
 
     /// Begins `connect ADDRESS WORDS`.
@@ -77,15 +74,8 @@ impl Program {
             };
             command.arg("--key-file").arg(key);
         }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(results)
-            .stderr(Stdio::piped())
-            .spawn()?;
-        Ok(Running {
-            child,
-            words: words.join(" "),
-        })
+        let child = command.stdin(Stdio::null()).stdout(results).stderr(Stdio::piped()).spawn()?;
+        Ok(Running { child, words: words.join(" ") })
     }
 
     /// Runs `connect ADDRESS WORDS` to its end.
@@ -109,15 +99,12 @@ impl Running {
         early
     }
 
-    /// Asks it to end after a while, as Ctrl-C would, and waits for its end. It is SIGTERM, since who is started in
-    /// the background is started with SIGINT ignored.
+    /// Asks it to end after a while, as Ctrl-C would, and waits for its end. It is SIGTERM, since
+    /// who is started in the background is started with SIGINT ignored.
     pub(crate) fn interrupt_after(self, wait: Duration) -> io::Result<Finished> {
         thread::sleep(wait);
         let id = self.child.id().to_string();
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .stderr(Stdio::null())
-            .status()?;
+        Command::new("kill").args(["-TERM", &id]).stderr(Stdio::null()).status()?;
         self.finish()
     }
 
@@ -140,11 +127,7 @@ impl Running {
             // It says little: the pipe cannot have been full.
             stderr.read_to_string(&mut said)?;
         }
-        Ok(Finished {
-            words: self.words,
-            code: status.code(),
-            said,
-        })
+        Ok(Finished { words: self.words, code: status.code(), said })
     }
 }
 
@@ -164,14 +147,13 @@ impl Finished {
         }
     }
 
-    /// Whether others were in its way: the agent had no session for it and said so or closed before a word, another
-    /// client began to send its caller table meanwhile, or one that has vanished still holds the lease.
+    /// Whether others were in its way: the agent had no session for it and said so or closed before
+    /// a word, another client began to send its caller table meanwhile, or one that has vanished
+    /// still holds the lease.
     pub(crate) fn was_crowded(&self) -> bool {
         match self.code {
             Some(3 | 12) => true,
-            Some(5) => ["sessions", "try again"]
-                .iter()
-                .any(|why| self.said.contains(why)),
+            Some(5) => ["sessions", "try again"].iter().any(|why| self.said.contains(why)),
             _ => false,
         }
     }

@@ -120,25 +120,19 @@ impl Shared {
         for (from, to, has_fault) in [(0, 1, upwards), (1, 0, !upwards)] {
             let (shared, ends, over) = (Arc::clone(self), Arc::clone(&ends), Arc::clone(&over));
             let mut direction = Direction::new(if has_fault { fault } else { Fault::None });
-            thread::Builder::new()
-                .name("faulty line".into())
-                .spawn(move || {
-                    shared.forward(&ends[from], &ends[to], &mut direction, &over);
-                    if has_fault {
-                        let way = if upwards {
-                            "to the agent"
-                        } else {
-                            "to the client"
-                        };
-                        let what = if fault != Fault::None && !direction.happened() {
-                            // The conversation was over before.
-                            "did not come to it"
-                        } else {
-                            way
-                        };
-                        shared.ledger.count(FAULTS, fault.name(), what);
-                    }
-                })?;
+            thread::Builder::new().name("faulty line".into()).spawn(move || {
+                shared.forward(&ends[from], &ends[to], &mut direction, &over);
+                if has_fault {
+                    let way = if upwards { "to the agent" } else { "to the client" };
+                    let what = if fault != Fault::None && !direction.happened() {
+                        // The conversation was over before.
+                        "did not come to it"
+                    } else {
+                        way
+                    };
+                    shared.ledger.count(FAULTS, fault.name(), what);
+                }
+            })?;
         }
         Ok(())
     }

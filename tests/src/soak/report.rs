@@ -18,16 +18,8 @@ use super::samples::Sample;
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let minutes = self.plan.duration.as_secs_f64() / 60.0;
-        let access = if self.plan.keyed {
-            "a guest with keys"
-        } else {
-            "an open guest"
-        };
-        writeln!(
-            f,
-            "{minutes:.1} minutes, {access}, seed {}.\n",
-            self.plan.seed
-        )?;
+        let access = if self.plan.keyed { "a guest with keys" } else { "an open guest" };
+        writeln!(f, "{minutes:.1} minutes, {access}, seed {}.\n", self.plan.seed)?;
         self.verdict(f)?;
         self.start_and_end(f)?;
         self.latency(f)?;
@@ -49,7 +41,8 @@ impl Display for Outcome {
         }
         writeln!(
             f,
-            "\nThe cuts were at {} places, each a byte further than the one before (up to {PLACES}, \
+            "\nThe cuts were at {} places, each a byte further than the one before (up to \
+             {PLACES}, \
              then again from the first).",
             self.cuts.min(PLACES)
         )
@@ -80,31 +73,17 @@ impl Outcome {
             writeln!(f, "| {what} | {first} | {middle} | {last} |")
         };
         row("at", &|s| format!("{:.1} min", s.at.as_secs_f64() / 60.0))?;
-        row("memory (RSS)", &|s| {
-            format!("{} KiB", s.footprint.resident_kib)
-        })?;
+        row("memory (RSS)", &|s| format!("{} KiB", s.footprint.resident_kib))?;
         row("open descriptors", &|s| s.footprint.descriptors.to_string())?;
-        row("stack nodes", &|s| {
-            format!("{} of {}", s.nodes.0, s.nodes.1)
-        })?;
+        row("stack nodes", &|s| format!("{} of {}", s.nodes.0, s.nodes.1))?;
         row("recordings", &|s| s.recordings.to_string())?;
-        row("the id of the one that is always on", &|s| {
-            s.recording.to_string()
-        })?;
+        row("the id of the one that is always on", &|s| s.recording.to_string())?;
         row("its ticks", &|s| s.counters.ticks.to_string())?;
         row("records in the rings", &|s| s.ring.held.to_string())?;
-        row("records evicted for newer ones", &|s| {
-            s.ring.evicted.to_string()
-        })?;
-        row("records given up while written", &|s| {
-            s.ring.given_up.to_string()
-        })?;
-        row("longest poll so far", &|s| {
-            format!("{} µs", s.server_longest_ns / 1_000)
-        })?;
-        row("agent's network work so far", &|s| {
-            format!("{} ms", s.server_ns / 1_000_000)
-        })?;
+        row("records evicted for newer ones", &|s| s.ring.evicted.to_string())?;
+        row("records given up while written", &|s| s.ring.given_up.to_string())?;
+        row("longest poll so far", &|s| format!("{} µs", s.server_longest_ns / 1_000))?;
+        row("agent's network work so far", &|s| format!("{} ms", s.server_ns / 1_000_000))?;
         row("CPU of the agent's thread so far", &|s| {
             format!("{} ms", s.footprint.agent_cpu_ns / 1_000_000)
         })?;
@@ -122,13 +101,10 @@ impl Outcome {
         let share = |ns: u64| ns as f64 * 100.0 / elapsed as f64;
         writeln!(
             f,
-            "\nThe agent's network work took {:.2} % of a CPU by its own clock, its thread {:.2} %.",
+            "\nThe agent's network work took {:.2} % of a CPU by its own clock, its thread {:.2} \
+             %.",
             share(last.server_ns.saturating_sub(first.server_ns)),
-            share(
-                last.footprint
-                    .agent_cpu_ns
-                    .saturating_sub(first.footprint.agent_cpu_ns)
-            )
+            share(last.footprint.agent_cpu_ns.saturating_sub(first.footprint.agent_cpu_ns))
         )
     }
 
@@ -141,22 +117,10 @@ impl Outcome {
              request was due:\n",
             self.requests
         )?;
-        writeln!(
-            f,
-            "| | requests | p50 | p99 | p99.9 | longest |\n|---|---|---|---|---|---|"
-        )?;
+        writeln!(f, "| | requests | p50 | p99 | p99.9 | longest |\n|---|---|---|---|---|---|")?;
         let mut row = |what: String, spread: Spread| {
-            let Spread {
-                requests,
-                p50_us,
-                p99_us,
-                p999_us,
-                max_us,
-            } = spread;
-            writeln!(
-                f,
-                "| {what} | {requests} | {p50_us} | {p99_us} | {p999_us} | {max_us} |"
-            )
+            let Spread { requests, p50_us, p99_us, p999_us, max_us } = spread;
+            writeln!(f, "| {what} | {requests} | {p50_us} | {p99_us} | {p999_us} | {max_us} |")
         };
         for phase in PHASES {
             row(phase.name().into(), self.latencies.spread(phase, |_| true))?;
@@ -174,13 +138,11 @@ impl Outcome {
     fn entries(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\nA client with the control key that comes twice a second, from its first packet to its \
+            "\nA client with the control key that comes twice a second, from its first packet to \
+             its \
              answer, all tries included:\n"
         )?;
-        writeln!(
-            f,
-            "| | clients | half within | longest |\n|---|---|---|---|"
-        )?;
+        writeln!(f, "| | clients | half within | longest |\n|---|---|---|---|")?;
         for phase in PHASES {
             let (count, half, longest) = self.entries.of(phase);
             writeln!(
@@ -195,31 +157,23 @@ impl Outcome {
     }
 
     fn lost(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Audit {
-            files,
-            repeated,
-            partial,
-            bytes,
-            ..
-        } = &self.audit;
+        let Audit { files, repeated, partial, bytes, .. } = &self.audit;
         writeln!(
             f,
-            "\n{files} files of {} MB; {repeated} epochs came more than once and were the same, {partial} \
+            "\n{files} files of {} MB; {repeated} epochs came more than once and were the same, \
+             {partial} \
              files ended within one that another has. The agent's own counters at each stop of a \
              recording are what its downloads come to.\n",
             bytes / 1_000_000
         )?;
         sum(f, "always-on recordings", &self.recordings)?;
         sum(f, "other recordings", &self.others)?;
-        writeln!(
-            f,
-            "Thrown away, and so not compared: {} other recordings.\n",
-            self.discarded
-        )?;
+        writeln!(f, "Thrown away, and so not compared: {} other recordings.\n", self.discarded)?;
         let followed = &self.followed;
         writeln!(
             f,
-            "The guest's own marks, spans and counters: {} received, and {} of these again; {} were evicted \
+            "The guest's own marks, spans and counters: {} received, and {} of these again; {} \
+             were evicted \
              before a client came for them, as it was told.",
             followed.events, followed.repeated, followed.evicted
         )
@@ -233,20 +187,11 @@ fn sum(f: &mut Formatter<'_>, what: &str, recordings: &[(u64, Sum)]) -> fmt::Res
         sum.epochs += of.epochs;
         sum.counters = sum.counters.zip(&of.counters, u64::wrapping_add);
     }
-    let Counters {
-        ticks,
-        recorded,
-        aged,
-        overflow,
-        lost,
-        masked,
-        idle,
-        blocks,
-        ..
-    } = sum.counters;
+    let Counters { ticks, recorded, aged, overflow, lost, masked, idle, blocks, .. } = sum.counters;
     writeln!(
         f,
-        "{} {what} of {} epochs: {ticks} ticks = {recorded} recorded + {aged} aged + {overflow} overflow + \
+        "{} {what} of {} epochs: {ticks} ticks = {recorded} recorded + {aged} aged + {overflow} \
+         overflow + \
          {lost} lost + {masked} masked + {idle} idle; {blocks} blocks.\n",
         recordings.len(),
         sum.epochs

@@ -70,27 +70,16 @@ impl Checked {
 }
 
 /// The first message of each client.
-pub(super) const HELLO: Hello<'static> = Hello {
-    client: "soak",
-    client_id: 0,
-};
+pub(super) const HELLO: Hello<'static> = Hello { client: "soak", client_id: 0 };
 
 /// The request for the first vCPU's share of an epoch.
 pub fn fetch(epoch: u64) -> Fetch {
-    Fetch {
-        epoch,
-        vcpu: 0,
-        known: 0,
-        counted: 0,
-    }
+    Fetch { epoch, vcpu: 0, known: 0, counted: 0 }
 }
 
 pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     let agent: Status = answer(&speaker.ask(&Check {})?)?;
-    let mut checked = Checked {
-        agent,
-        recordings: Vec::new(),
-    };
+    let mut checked = Checked { agent, recordings: Vec::new() };
     for _ in 0..checked.agent.recordings {
         let frame = speaker.read_frame()?;
         let one: RecordingStatus<'_> = answer(&frame)?;
@@ -132,18 +121,11 @@ impl Entries {
     /// How many got in during a phase, how long half of them took, and the longest.
     pub fn of(&self, phase: Phase) -> (usize, Duration, Duration) {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut took: Vec<Duration> = entries
-            .iter()
-            .filter(|(of, _)| *of == phase)
-            .map(|(_, took)| *took)
-            .collect();
+        let mut took: Vec<Duration> =
+            entries.iter().filter(|(of, _)| *of == phase).map(|(_, took)| *took).collect();
         took.sort_unstable();
         let at = |index: usize| took.get(index).copied().unwrap_or_default();
-        (
-            took.len(),
-            at(took.len() / 2),
-            took.last().copied().unwrap_or_default(),
-        )
+        (took.len(), at(took.len() / 2), took.last().copied().unwrap_or_default())
     }
 }
 
@@ -168,10 +150,7 @@ impl Comers<'_> {
     fn come_once(&self, random: &mut Random) -> Result<()> {
         let role = random.pick(&[Role::View, Role::Control]);
         let Downloads { target, faulty, .. } = self.downloads;
-        let bad = Target {
-            address: faulty,
-            keys: target.keys.clone(),
-        };
+        let bad = Target { address: faulty, keys: target.keys.clone() };
         let either = |random: &mut Random| random.pick(&[target.address, faulty]);
         let patience = Duration::from_secs(4);
         match random.below(18) {
@@ -218,9 +197,7 @@ impl Comers<'_> {
         random: &mut Random,
     ) -> Result<()> {
         let failed = "running the client";
-        let Downloads {
-            program, faulty, ..
-        } = self.downloads;
+        let Downloads { program, faulty, .. } = self.downloads;
         let running = program.begin(address, role, words).context(failed)?;
         let word = words.first().copied().unwrap_or_default();
         if random.below(3) == 0 {
@@ -255,9 +232,7 @@ impl Comers<'_> {
     }
 
     fn count(&self, kind: &str, outcome: impl Into<String>) {
-        let Downloads {
-            ledger, subject, ..
-        } = self.downloads;
+        let Downloads { ledger, subject, .. } = self.downloads;
         ledger.count(subject, kind, outcome);
     }
 }

@@ -75,9 +75,7 @@ const PHASE: Duration = Duration::from_secs(15);
 const SHIFT: Duration = Duration::from_secs(300);
 
 pub fn run(plan: Plan) -> Result<Outcome> {
-    let keys = plan
-        .keyed
-        .then(|| Keys::draw(&mut Random::stream(plan.seed, 0)));
+    let keys = plan.keyed.then(|| Keys::draw(&mut Random::stream(plan.seed, 0)));
     let mut guest = Guest::start(&plan.guest, "service", &plan.folder, keys.clone())?;
     let decoy = Guest::start(&plan.guest, "idle", &plan.folder, keys.clone())?;
     let program =
@@ -109,22 +107,9 @@ pub fn run(plan: Plan) -> Result<Outcome> {
         entries: Entries::default(),
         problems: Mutex::default(),
     };
-    let Seen {
-        mut samples,
-        counted,
-        mut others,
-        mut followed,
-        requests,
-    } = soak.all();
-    let Soak {
-        latencies,
-        entries,
-        problems,
-        ..
-    } = soak;
-    let mut problems = problems
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let Seen { mut samples, counted, mut others, mut followed, requests } = soak.all();
+    let Soak { latencies, entries, problems, .. } = soak;
+    let mut problems = problems.into_inner().unwrap_or_else(PoisonError::into_inner);
     match calm(&guest, plan.duration) {
         Ok(sample) => samples.push(sample),
         Err(error) => problems.push(format!("at the end: {error}")),
@@ -169,32 +154,24 @@ fn growth(samples: &[Sample]) -> Vec<String> {
     /// The guest's own service keeps documents, whose sizes differ.
     const MEMORY_KIB: u64 = 2_048;
     const DESCRIPTORS: usize = 2;
-    let (Some(first), Some(quarter), Some(last)) = (
-        samples.first(),
-        samples.get(samples.len() / 4),
-        samples.last(),
-    ) else {
+    let (Some(first), Some(quarter), Some(last)) =
+        (samples.first(), samples.get(samples.len() / 4), samples.last())
+    else {
         return vec!["nothing was looked at".into()];
     };
     let mut grown = Vec::new();
     let [before, after] = [quarter, last].map(|sample| sample.footprint.resident_kib);
     // A short soak is over before everything was used once.
     if after > before + MEMORY_KIB && last.at >= Duration::from_secs(600) {
-        grown.push(format!(
-            "the guest's memory grew from {before} to {after} KiB"
-        ));
+        grown.push(format!("the guest's memory grew from {before} to {after} KiB"));
     }
     let [before, after] = [first, last].map(|sample| sample.footprint.descriptors);
     if after > before + DESCRIPTORS {
-        grown.push(format!(
-            "the guest's descriptors grew from {before} to {after}"
-        ));
+        grown.push(format!("the guest's descriptors grew from {before} to {after}"));
     }
     if last.sessions != 1 {
         let sessions = last.sessions - 1;
-        grown.push(format!(
-            "{sessions} sessions were left when everybody had gone"
-        ));
+        grown.push(format!("{sessions} sessions were left when everybody had gone"));
     }
     grown
 }
@@ -263,10 +240,7 @@ impl Soak<'_> {
                 others.keep(&mut Random::stream(self.seed, 3))
             });
             let follower = scope.spawn(|| {
-                let follower = Follower {
-                    downloads: self.downloads_as(EVENTS),
-                    stop: &self.stop,
-                };
+                let follower = Follower { downloads: self.downloads_as(EVENTS), stop: &self.stop };
                 follower.follow(&mut Random::stream(self.seed, 4))
             });
             let load = self.guest.service.map(|service| {
@@ -279,17 +253,14 @@ impl Soak<'_> {
             let comers: Vec<_> = (0..COMERS)
                 .map(|number| {
                     scope.spawn(move || {
-                        let comers = Comers {
-                            downloads: self.downloads_as(CLIENTS),
-                            stop: &self.stop,
-                        };
+                        let comers =
+                            Comers { downloads: self.downloads_as(CLIENTS), stop: &self.stop };
                         comers.keep_coming(&mut Random::stream(self.seed, 10 + number))
                     })
                 })
                 .collect();
-            let hostile: Vec<_> = (0..HOSTILE)
-                .map(|number| scope.spawn(move || self.hostile(number)))
-                .collect();
+            let hostile: Vec<_> =
+                (0..HOSTILE).map(|number| scope.spawn(move || self.hostile(number))).collect();
             let samples = self.watch();
             self.peers_stop.store(true, Ordering::Relaxed);
             self.phases.set(Phase::Quiet);
@@ -329,8 +300,9 @@ impl Soak<'_> {
         }
     }
 
-    /// Goes through the phases and looks once a minute, until the time is over and a client has come in during an
-    /// attack: on a busy machine the attacks of a short soak may pass between two clients.
+    /// Goes through the phases and looks once a minute, until the time is over and a client has
+    /// come in during an attack: on a busy machine the attacks of a short soak may pass between two
+    /// clients.
     fn watch(&self) -> Vec<Sample> {
         let began = Instant::now();
         let phase = PHASE.min(self.duration / 8);
@@ -378,11 +350,7 @@ impl Soak<'_> {
                 Phase::Attack => (target, Phase::Attack),
             };
             let peer = random.pick(&kinds);
-            let visit = Visit {
-                target,
-                overheard: &self.overheard,
-                stop: &self.peers_stop,
-            };
+            let visit = Visit { target, overheard: &self.overheard, stop: &self.peers_stop };
             for end in peer.visit(&visit, &mut random) {
                 if phase == Phase::Attack {
                     self.ledger.count(PEERS, peer.name(), end.text());

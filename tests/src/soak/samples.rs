@@ -51,11 +51,7 @@ impl RingState {
     fn ask(speaker: &mut Speaker, vcpus: u32) -> Result<RingState, End> {
         let mut state = RingState::default();
         for vcpu in 0..vcpus {
-            let request = Ring {
-                vcpu,
-                position: u64::MAX,
-                since_ns: u64::MAX,
-            };
+            let request = Ring { vcpu, position: u64::MAX, since_ns: u64::MAX };
             let head: RingHead = answer(&speaker.ask(&request)?)?;
             let end: RingEnd = answer(&speaker.read_frame()?)?;
             state.held += head.next - head.oldest;
@@ -94,14 +90,11 @@ impl Sample {
 /// One line, for who waits.
 impl Display for Sample {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Footprint {
-            resident_kib,
-            descriptors,
-            ..
-        } = self.footprint;
+        let Footprint { resident_kib, descriptors, .. } = self.footprint;
         write!(
             f,
-            "{:>5} s: {resident_kib} KiB, {descriptors} descriptors, {} sessions, longest poll {} µs, \
+            "{:>5} s: {resident_kib} KiB, {descriptors} descriptors, {} sessions, longest poll {} \
+             µs, \
              {} ms of network work, {} peers refused or cut",
             self.at.as_secs(),
             self.sessions,

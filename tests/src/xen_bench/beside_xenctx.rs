@@ -122,7 +122,8 @@ fn table(loads: &[Load], turns: &[Vec<Turn>], cycles_per_second: f64) -> String 
     let idle_not_running = mean(0, &|turn| turn.not_running).mean;
     let mut table = String::from(
         "\n### Beside xenctx\n\n\
-         | who takes stacks | stacks/s | requests/s | against nobody | lost a stack | stall a stack |\n\
+         | who takes stacks | stacks/s | requests/s | against nobody | lost a stack | stall a \
+         stack |\n\
          |---|---|---|---|---|---|\n",
     );
     let mut stalls = Vec::new();
@@ -150,7 +151,8 @@ fn table(loads: &[Load], turns: &[Vec<Turn>], cycles_per_second: f64) -> String 
             }
         };
         stalls.push(stall_s);
-        // All of what a stack costs, also what the hypervisor and the emulator make of an interrupt.
+        // All of what a stack costs, also what the hypervisor and the emulator make of an
+        // interrupt.
         let lost_s = -against.mean / 100.0 / stacks;
         losses.push(lost_s);
         let name = match load {
@@ -175,7 +177,8 @@ fn table(loads: &[Load], turns: &[Vec<Turn>], cycles_per_second: f64) -> String 
     {
         let _ = writeln!(
             table,
-            "\nxenctx ÷ unikprof: stall a stack {:.0} at the same rate, {:.0} at 997 Hz; lost a stack {:.0} at 997 Hz.",
+            "\nxenctx ÷ unikprof: stall a stack {:.0} at the same rate, {:.0} at 997 Hz; lost a \
+             stack {:.0} at 997 Hz.",
             xenctx / same,
             xenctx / fast,
             losses[1] / losses[4]

@@ -24,7 +24,8 @@ const ECHOED: usize = 4 << 20;
 /// The table: a guest that is open and one with a key, one after the other.
 pub(super) fn measure() -> Result<String> {
     let mut table = String::from(
-        "\n### Download\n\n| | distinct stacks | bytes | from `stop` to the file | MB/s |\n|---|---|---|---|---|\n",
+        "\n### Download\n\n| | distinct stacks | bytes | from `stop` to the file | MB/s |\n\
+         |---|---|---|---|---|\n",
     );
     let open = Rig::start(WORK)?;
     let clear = downloads(&open, "in the clear", &mut table)?;
@@ -35,7 +36,8 @@ pub(super) fn measure() -> Result<String> {
     // Writing to a string does not fail.
     let _ = writeln!(
         table,
-        "\nUnder a key, by the medians: {:.2} of the rate in the clear. The guest's echo service, over the same \
+        "\nUnder a key, by the medians: {:.2} of the rate in the clear. The guest's echo service, \
+         over the same \
          network and stack, sends back {echoed:.2} MB/s, and {:.2} in the guest with the key.",
         sealed / clear,
         echo_rate(&keyed)?
@@ -53,9 +55,7 @@ fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64> {
         let start = Instant::now();
         fetch(&mut session, &path)?;
         let elapsed = start.elapsed().as_secs_f64();
-        let bytes = fs::metadata(&path)
-            .with_context(|| path.display().to_string())?
-            .len();
+        let bytes = fs::metadata(&path).with_context(|| path.display().to_string())?.len();
         let recording = Recording::open(&path, Reading::Strict)?;
         let stacks = recording.profile.samples().len();
         if stacks < STACKS {
@@ -63,16 +63,14 @@ fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64> {
         }
         let rate = bytes as f64 / 1e6 / elapsed;
         rates.push(rate);
-        let _ = writeln!(
-            table,
-            "| {how} | {stacks} | {bytes} | {elapsed:.2} s | {rate:.2} |"
-        );
+        let _ = writeln!(table, "| {how} | {stacks} | {bytes} | {elapsed:.2} s | {rate:.2} |");
     }
     rates.sort_unstable_by(f64::total_cmp);
     Ok(rates[rates.len() / 2])
 }
 
-/// Records until there are enough stacks. The table tells nothing of that: it keeps those of earlier recordings.
+/// Records until there are enough stacks. The table tells nothing of that: it keeps those of
+/// earlier recordings.
 fn record_many(rig: &Rig) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(180);
     rig.start_recording(RATE_HZ)?;

@@ -39,7 +39,8 @@ impl Rig {
         Ok(Rig::of(lab))
     }
 
-    /// The same for those who hold a key, which is drawn here and lies in xenstore before the guest runs.
+    /// The same for those who hold a key, which is drawn here and lies in xenstore before the guest
+    /// runs.
     pub(super) fn start_with_key(command_line: &str) -> Result<Rig> {
         eprintln!("booting a guest with `{command_line}` and a key");
         let key = Key::generate()?;
@@ -49,10 +50,7 @@ impl Rig {
         guest.command_line = guest.command_line.replace("=open:", "=keys:");
         guest.store = vec![("data/unikprof/control".to_owned(), key.clone())];
         let lab = start_profiled(&LabConfig::with_guest(guest))?;
-        Ok(Rig {
-            key: Some(key),
-            ..Rig::of(lab)
-        })
+        Ok(Rig { key: Some(key), ..Rig::of(lab) })
     }
 
     /// The same image, but nobody starts the profiler in it.
@@ -67,11 +65,7 @@ impl Rig {
 
     fn of(lab: Lab) -> Rig {
         let folder = lab.folder().to_owned();
-        Rig {
-            lab,
-            folder,
-            key: None,
-        }
+        Rig { lab, folder, key: None }
     }
 
     pub(super) fn statistics(&self) -> Result<GuestStatistics> {
@@ -93,12 +87,7 @@ impl Rig {
             Some(text) => Key::parse(text.as_bytes())?.into(),
             None => Access::Open,
         };
-        Ok(Session::with_access(
-            address,
-            access,
-            Patience::default(),
-            Interrupt::default(),
-        )?)
+        Ok(Session::with_access(address, access, Patience::default(), Interrupt::default())?)
     }
 
     pub(super) fn start_recording(&self, rate_hz: f64) -> Result<()> {
@@ -158,21 +147,14 @@ impl Mean {
     /// Of at least two values.
     pub(super) fn of(values: &[f64]) -> Mean {
         /// Student's t, two-sided 95 %, for 1 to 10 degrees of freedom.
-        const T: [f64; 10] = [
-            12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-        ];
+        const T: [f64; 10] =
+            [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let error = (squares / (count - 1.0).max(1.0) / count).sqrt();
-        let t = T
-            .get(values.len().saturating_sub(2))
-            .copied()
-            .unwrap_or(2.0);
-        Mean {
-            mean,
-            half: t * error,
-        }
+        let t = T.get(values.len().saturating_sub(2)).copied().unwrap_or(2.0);
+        Mean { mean, half: t * error }
     }
 }
 

@@ -93,11 +93,10 @@ pub fn sizes(image: &Path) -> Result<Sizes> {
         let Some(name) = symbol.name().ok().filter(|_| in_text) else {
             continue;
         };
-        // A generic's name holds its arguments too: the crate that is named first is its own, as a rule.
-        let owner = OWNERS
-            .iter()
-            .filter_map(|(krate, owner)| Some((name.find(krate)?, *owner)))
-            .min();
+        // A generic's name holds its arguments too: the crate that is named first is its own, as a
+        // rule.
+        let owner =
+            OWNERS.iter().filter_map(|(krate, owner)| Some((name.find(krate)?, *owner))).min();
         if let Some((_, owner)) = owner {
             *sizes.owners.entry(owner).or_default() += symbol.size();
         }

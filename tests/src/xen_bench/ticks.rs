@@ -27,7 +27,8 @@ impl Parts {
         })
     }
 
-    /// What is neither the sampler's nor a hypercall's: the entry, the demultiplexing, the guest's own.
+    /// What is neither the sampler's nor a hypercall's: the entry, the demultiplexing, the guest's
+    /// own.
     fn rest(&self) -> f64 {
         self.upcall - self.sampler - self.calls
     }
@@ -62,35 +63,20 @@ pub(super) fn measure(turn: Duration) -> Result<String> {
         .context("the recording tells no cost")?;
 
     let mut table = format!(
-        "\n### A tick\n\nMean cycles of the emulated counter ({:.2} GHz), ticks at {RATE_HZ} Hz during the demo load.\n\n\
+        "\n### A tick\n\nMean cycles of the emulated counter ({:.2} GHz), ticks at {RATE_HZ} Hz \
+         during the demo load.\n\n\
          | part | bare handler | unikprof | difference |\n|---|---|---|---|\n",
         cost.cycles_per_second as f64 / 1e9
     );
     let rows: [(&str, f64, f64); 4] = [
-        (
-            "entry, demultiplexing, book-keeping",
-            bare.rest(),
-            sampled.rest(),
-        ),
-        (
-            "handler: clock, walk, count, next target",
-            bare.sampler,
-            sampled.sampler,
-        ),
-        (
-            "hypercall that arms the timer again",
-            bare.calls,
-            sampled.calls,
-        ),
+        ("entry, demultiplexing, book-keeping", bare.rest(), sampled.rest()),
+        ("handler: clock, walk, count, next target", bare.sampler, sampled.sampler),
+        ("hypercall that arms the timer again", bare.calls, sampled.calls),
         ("**upcall, entry to return**", bare.upcall, sampled.upcall),
     ];
     for (part, bare, sampled) in rows {
         // Writing to a string does not fail.
-        let _ = writeln!(
-            table,
-            "| {part} | {bare:.0} | {sampled:.0} | {:+.0} |",
-            sampled - bare
-        );
+        let _ = writeln!(table, "| {part} | {bare:.0} | {sampled:.0} | {:+.0} |", sampled - bare);
     }
     let _ = writeln!(
         table,

@@ -1,7 +1,9 @@
-//! A tick by the local APIC's timer, as the drop-in has it, beside one by VIRQ_TIMER, as the integrated agent has it.
+//! A tick by the local APIC's timer, as the drop-in has it, beside one by VIRQ_TIMER, as the
+//! integrated agent has it.
 //!
-//! The same kernel in C does the same work with either. It is recorded so fast that the next tick is always due: its
-//! running time by the ticks is then what a tick takes, from interrupt to interrupt. Stolen time is no running time.
+//! The same kernel in C does the same work with either. It is recorded so fast that the next tick
+//! is always due: its running time by the ticks is then what a tick takes, from interrupt to
+//! interrupt. Stolen time is no running time.
 
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
@@ -32,10 +34,7 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
         ("data/unikprof/address".into(), "10.0.2.51/24".into()),
         ("data/unikprof/access".into(), "open".into()),
     ];
-    let lab = Lab::start(LabConfig {
-        guests: vec![by_virq, by_apic],
-        ..LabConfig::default()
-    })?;
+    let lab = Lab::start(LabConfig { guests: vec![by_virq, by_apic], ..LabConfig::default() })?;
     for name in [BY_VIRQ, BY_APIC] {
         lab.wait_for_console(name, "c-xen: at work", BOOT)?;
     }
@@ -46,8 +45,10 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
         }
     }
     let [by_virq, by_apic] = found.map(|values| Mean::of(&values));
-    let mut table = "\n### A tick by either timer\n\nThe kernel in C, recorded at the highest rate; running time by ticks, mean and \
-         95 % interval.\n\n| VIRQ_TIMER, set by a hypercall | local APIC, one-shot | ratio |\n|---|---|---|\n"
+    let mut table = "\n### A tick by either timer\n\nThe kernel in C, recorded at the highest \
+                     rate; running time by ticks, mean and \
+         95 % interval.\n\n| VIRQ_TIMER, set by a hypercall | local APIC, one-shot | ratio |\n\
+         |---|---|---|\n"
         .to_owned();
     // Writing to a string does not fail.
     let _ = writeln!(
@@ -68,12 +69,7 @@ fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64> {
         let address = profiler_address(lab, name)?;
         let address = Address::new(address.ip().to_string(), address.port());
         let (patience, interrupt) = (Patience::default(), Interrupt::default());
-        Ok(Session::with_access(
-            address,
-            Access::Open,
-            patience,
-            interrupt,
-        )?)
+        Ok(Session::with_access(address, Access::Open, patience, interrupt)?)
     };
     let settings = Settings {
         name: name.into(),
@@ -87,11 +83,7 @@ fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64> {
     let path = lab.folder().join("timers.unikprof");
     fetch(&mut session()?, &path)?;
     let recording = Recording::open(&path, Reading::Strict)?;
-    let running_ns = recording
-        .profile
-        .vcpus()
-        .first()
-        .and_then(|vcpu| vcpu.runstate.running_ns);
+    let running_ns = recording.profile.vcpus().first().and_then(|vcpu| vcpu.runstate.running_ns);
     match (running_ns, recording.profile.counters().ticks) {
         (Some(running_ns), ticks @ 1000..) => Ok(running_ns as f64 / ticks as f64),
         other => bail!("{name}: running time and ticks {other:?}"),

@@ -1,4 +1,5 @@
-//! `xen-demo --kernel`: any guest on the lab's Xen, with its console on the screen and its port on this machine.
+//! `xen-demo --kernel`: any guest on the lab's Xen, with its console on the screen and its port on
+//! this machine.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -21,20 +22,28 @@ const PROFILER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, PROFILER_PORT);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A guest of your own")]
 pub(super) struct KernelArguments {
-    /// Boot this kernel instead of the demo's guest, show its console, and print how to connect to it: an ELF file or
-    /// what else xl boots, on aarch64 a flat image or an ELF file with one. It runs for --duration, or with --hold until Ctrl-C or Enter
+    /// Boot this kernel instead of the demo's guest, show its console, and print how to connect to
+    /// it: an ELF file or what else xl boots, on aarch64 a flat image or an ELF file with one. It
+    /// runs for --duration, or with --hold until Ctrl-C or Enter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "load", "output"])]
     pub(super) kernel: Option<PathBuf>,
     /// How Xen runs the kernel
-    #[arg(long = "type", value_name = "TYPE", value_parser = ["pvh", "pv"], default_value = "pvh", requires = "kernel")]
+    #[arg(
+        long = "type", value_name = "TYPE", value_parser = ["pvh", "pv"], default_value = "pvh",
+        requires = "kernel"
+    )]
     domain_type: String,
-    /// A network interface in xl's words, for example ip=10.0.2.50; can be repeated. The lab adds its bridge. The
-    /// network is 10.0.2.0/24, its gateway 10.0.2.2 [default: one with ip=10.0.2.50]
+    /// A network interface in xl's words, for example ip=10.0.2.50; can be repeated. The lab adds
+    /// its bridge. The network is 10.0.2.0/24, its gateway 10.0.2.2 [default: one with
+    /// ip=10.0.2.50]
     #[arg(long = "vif", value_name = "SPEC", requires = "kernel")]
     interfaces: Vec<String>,
-    /// A TCP port of the guest to forward to this machine, of its address 10.0.2.50 unless another one is given; can be
-    /// repeated
-    #[arg(long = "port", value_name = "[ADDRESS:]PORT", value_parser = port, default_values_t = [PROFILER], requires = "kernel")]
+    /// A TCP port of the guest to forward to this machine, of its address 10.0.2.50 unless another
+    /// one is given; can be repeated
+    #[arg(
+        long = "port", value_name = "[ADDRESS:]PORT", value_parser = port,
+        default_values_t = [PROFILER], requires = "kernel"
+    )]
     ports: Vec<SocketAddrV4>,
     /// The guest's memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "kernel")]
@@ -46,7 +55,8 @@ pub(super) struct KernelArguments {
     /// data/unikprof/control=KEY; can be repeated
     #[arg(long = "store", value_name = "NODE=VALUE", value_parser = node, requires = "kernel")]
     store: Vec<(String, String)>,
-    /// Do not clear the machine's memory at boot: faster, but a guest may find data where it expects zeroes
+    /// Do not clear the machine's memory at boot: faster, but a guest may find data where it
+    /// expects zeroes
     #[arg(long, requires = "kernel")]
     no_scrub: bool,
 }
@@ -58,20 +68,17 @@ fn port(text: &str) -> Result<SocketAddrV4, String> {
 }
 
 fn node(text: &str) -> Result<(String, String), String> {
-    let (node, value) = text
-        .split_once('=')
-        .ok_or("expected NODE=VALUE, for example data/name=web")?;
+    let (node, value) =
+        text.split_once('=').ok_or("expected NODE=VALUE, for example data/name=web")?;
     Ok((node.to_owned(), value.to_owned()))
 }
 
-/// Boots the kernel and shows its console until it ends, its time is over, or the user has seen enough.
+/// Boots the kernel and shows its console until it ends, its time is over, or the user has seen
+/// enough.
 pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoError> {
     let own = &arguments.own;
     if let Err(source) = File::open(&kernel) {
-        return Err(DemoError::Kernel {
-            path: kernel,
-            source,
-        });
+        return Err(DemoError::Kernel { path: kernel, source });
     }
     fill_cache(arguments.arch)?;
     eprintln!("booting Xen and dom0 in QEMU, then {}", kernel.display());

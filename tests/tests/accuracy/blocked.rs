@@ -4,24 +4,21 @@ use unikprof_tests::accuracy::{blocking, short_bursts};
 
 /// Guards blocked time: the functions that wait, and how long.
 ///
-/// Nothing here is left to chance: both sides read clocks. The suite's goal is 0.02; what others take of
-/// the machine between two readings is not in it.
+/// Nothing here is left to chance: both sides read clocks. The suite's goal is 0.02; what others
+/// take of the machine between two readings is not in it.
 #[test]
 fn waits_are_named_and_as_long_as_they_were() {
-    let effort = blocking::Effort {
-        waits: 50,
-        timer_ns: 10_000_000,
-        network_ns: 7_000_000,
-    };
+    let effort = blocking::Effort { waits: 50, timer_ns: 10_000_000, network_ns: 7_000_000 };
     for found in blocking::measure(&mut super::guest(), &effort).unwrap() {
-        // Less than was asked for if the thread loses its processor between its request and its wait.
+        // Less than was asked for if the thread loses its processor between its request and its
+        // wait.
         assert!(found.truth_ns > 100_000_000, "{found:?}");
         assert!(found.error().abs() < 0.1, "{found:?}");
     }
 }
 
-/// Guards the remainder that is kept while the guest blocks: a sampler that drew anew at each wake would see
-/// nothing of bursts shorter than half its period.
+/// Guards the remainder that is kept while the guest blocks: a sampler that drew anew at each wake
+/// would see nothing of bursts shorter than half its period.
 ///
 /// The bound: five standard deviations and one sample, less likely than 1e-6.
 #[test]

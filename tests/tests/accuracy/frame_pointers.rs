@@ -4,7 +4,8 @@ use unikprof_client::record::Unwind;
 use unikprof_tests::accuracy::hosted::{FramePointers, HostedGuest};
 use unikprof_tests::accuracy::without_frame_pointers::{GOAL, measure, record};
 
-/// Guards `--unwind table`: code of a C compiler that keeps no frame pointer in the middle of a stack.
+/// Guards `--unwind table`: code of a C compiler that keeps no frame pointer in the middle of a
+/// stack.
 #[test]
 fn stacks_with_and_without_frame_pointers_are_whole() {
     let found = measure(&mut super::guest(), "frameless", 3_000).unwrap();
@@ -13,7 +14,8 @@ fn stacks_with_and_without_frame_pointers_are_whole() {
     assert!(found.naive.share() < 0.5, "no need of the table: {found:?}");
 }
 
-/// The same for a guest that keeps none at all, also on the whole way from the client to a recording.
+/// The same for a guest that keeps none at all, also on the whole way from the client to a
+/// recording.
 #[test]
 fn stacks_of_a_guest_without_frame_pointers_are_whole() {
     let mut guest = HostedGuest::start(FramePointers::Omitted).unwrap();

@@ -4,8 +4,8 @@ use unikprof_tests::accuracy::leaf_callers::{GOAL, measure};
 
 /// Guards the caller table, the byte rules, and the way both go from the client to a tick.
 ///
-/// Nothing here is left to chance but where samples fall, and a wrong rule costs whole stretches of a function: the goal
-/// is the suite's own.
+/// Nothing here is left to chance but where samples fall, and a wrong rule costs whole stretches of
+/// a function: the goal is the suite's own.
 #[test]
 fn callers_of_leaves_are_right_with_the_table() {
     let mut naive_was_wrong = false;
@@ -13,10 +13,7 @@ fn callers_of_leaves_are_right_with_the_table() {
         assert!(found.naive.judged >= 2_900, "{found:#?}");
         assert!(found.table.share() >= GOAL, "{found:#?}");
         assert!(found.every_frame.share() >= GOAL, "{found:#?}");
-        assert!(
-            found.bytes.share() >= found.naive.share() - 0.02,
-            "{found:#?}"
-        );
+        assert!(found.bytes.share() >= found.naive.share() - 0.02, "{found:#?}");
         naive_was_wrong |= found.naive.share() < 0.9;
     }
     // Otherwise the loads are not what they should be, and the judge has nothing to judge.

@@ -2,11 +2,11 @@
 
 use unikprof_tests::accuracy::masked_events::{CHARGED_PERCENT, Effort, measure};
 
-/// Guards the count of late samples and their mark: without it, whoever unmasks is charged with what ran
-/// masked.
+/// Guards the count of late samples and their mark: without it, whoever unmasks is charged with
+/// what ran masked.
 ///
-/// The suite's own goals: each stretch is told, and at most 1 % of the samples of masked stretches are charged to the code
-/// that unmasks.
+/// The suite's own goals: each stretch is told, and at most 1 % of the samples of masked stretches
+/// are charged to the code that unmasks.
 #[test]
 fn masked_stretches_are_told_and_not_charged() {
     let effort = Effort {

@@ -4,15 +4,11 @@ use unikprof_tests::accuracy::step_lock::{Effort, STEPS, measure};
 
 /// Guards the random interval: in step with the load, a recording would see one half of it.
 ///
-/// The bound: six standard deviations of a half in all samples, less likely than 1e-8; sampled in step it would be
-/// off by a half.
+/// The bound: six standard deviations of a half in all samples, less likely than 1e-8; sampled in
+/// step it would be off by a half.
 #[test]
 fn a_load_in_step_with_the_sampler_has_its_shares() {
-    let effort = Effort {
-        runs: 4,
-        run_ns: 300_000_000,
-        period_ns: super::PERIOD_NS,
-    };
+    let effort = Effort { runs: 4, run_ns: 300_000_000, period_ns: super::PERIOD_NS };
     let mut guest = super::guest();
     for step in STEPS {
         let found = measure(&mut guest, &effort, step, false).unwrap();

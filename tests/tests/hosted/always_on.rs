@@ -46,10 +46,7 @@ impl Reader {
         });
         let functions: Vec<_> = functions.collect();
         assert_eq!(functions.len(), 2, "left and right");
-        Reader {
-            image: Image::parse(Guest::program(), bytes).unwrap(),
-            functions,
-        }
+        Reader { image: Image::parse(Guest::program(), bytes).unwrap(), functions }
     }
 
     /// The calls of each stack, with its samples.
@@ -57,10 +54,7 @@ impl Reader {
         let call = |address: u64| {
             let (_, mapping) = profile.mapping_of(address)?;
             let at = self.image.link_address(mapping, address)?;
-            let function = self
-                .functions
-                .iter()
-                .find(|(from, to, _)| (*from..*to).contains(&at));
+            let function = self.functions.iter().find(|(from, to, _)| (*from..*to).contains(&at));
             function.map(|(.., is_right)| u64::from(*is_right))
         };
         let calls = |sample: &unikprof_client::profile::Sample| {
@@ -112,7 +106,8 @@ fn record(client: &Client, is_long: bool) -> Recording {
     client.recording("run.unikprof")
 }
 
-/// Two recordings at once, of which nobody fetches the first; `UNIKPROF_LONG` runs it for ten minutes.
+/// Two recordings at once, of which nobody fetches the first; `UNIKPROF_LONG` runs it for ten
+/// minutes.
 #[test]
 fn stacks_without_end_overflow_nothing() {
     let is_long = std::env::var_os("UNIKPROF_LONG").is_some();
@@ -147,25 +142,14 @@ fn stacks_without_end_overflow_nothing() {
     };
     let is_whole = |(depth, _): Calls| depth == DEPTH + 1;
     let mask = (1 << (DEPTH + 1)) - 1;
-    let hot: HashSet<u64> = (0..HOT_WAYS)
-        .map(|number| way(number) << 1 & mask)
-        .collect();
+    let hot: HashSet<u64> = (0..HOT_WAYS).map(|number| way(number) << 1 & mask).collect();
     let of_hot = samples_of(&|calls| is_whole(calls) && hot.contains(&calls.1));
     let share = of_hot as f64 / samples_of(&is_whole) as f64;
-    assert!(
-        (0.4..0.6).contains(&share),
-        "each second way is a hot one, not {share}"
-    );
-    let ways: HashSet<u64> = stacks
-        .iter()
-        .filter(|(calls, _)| is_whole(*calls))
-        .map(|((_, bits), _)| *bits)
-        .collect();
+    assert!((0.4..0.6).contains(&share), "each second way is a hot one, not {share}");
+    let ways: HashSet<u64> =
+        stacks.iter().filter(|(calls, _)| is_whole(*calls)).map(|((_, bits), _)| *bits).collect();
     println!("{} ways", ways.len());
     assert!(ways.len() as u64 > 4 * HOT_WAYS, "{} ways", ways.len());
     let (counters, _) = check("boot", &boot);
-    assert!(
-        !is_long || counters.aged > 0,
-        "nobody fetched it: {counters:?}"
-    );
+    assert!(!is_long || counters.aged > 0, "nobody fetched it: {counters:?}");
 }

@@ -1,4 +1,5 @@
-//! `report --analyze`: what is wrong with one guest is found in its recording, and nothing in that of another.
+//! `report --analyze`: what is wrong with one guest is found in its recording, and nothing in that
+//! of another.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +18,8 @@ fn record(guest: &Guest) -> Client {
     client
 }
 
-/// Records the ailing guest until its report has all that ails it: if the guest stands still for a while, its counter does
-/// not rise meanwhile.
+/// Records the ailing guest until its report has all that ails it: if the guest stands still for a
+/// while, its counter does not rise meanwhile.
 fn analyze(guest: &Guest) -> (Client, Value) {
     wait_until("all findings", || {
         let client = record(guest);
@@ -44,9 +45,8 @@ fn a_healthy_guest_has_nothing_to_look_at() {
     let client = record(&guest);
     let report = report(&client, "run.unikprof", &["--analyze"]);
     let found = findings(&report).iter().map(|found| &found["rule"]);
-    let found: Vec<&Value> = found
-        .filter(|rule| !OF_THE_HOST.iter().any(|host| rule == host))
-        .collect();
+    let found: Vec<&Value> =
+        found.filter(|rule| !OF_THE_HOST.iter().any(|host| rule == host)).collect();
     assert!(found.is_empty(), "{:#}", report["analysis"]);
 }
 
@@ -56,69 +56,31 @@ fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
     let (client, analyzed) = analyze(&guest);
 
     let memory = of_rule(&analyzed, "memory");
-    assert!(
-        memory["figures"]["share"].as_f64() > Some(0.5),
-        "{memory:#}"
-    );
-    assert!(
-        memory["functions"][0]
-            .as_str()
-            .unwrap()
-            .ends_with("health::copy"),
-        "{memory:#}"
-    );
+    assert!(memory["figures"]["share"].as_f64() > Some(0.5), "{memory:#}");
+    assert!(memory["functions"][0].as_str().unwrap().ends_with("health::copy"), "{memory:#}");
 
     let slow = of_rule(&analyzed, "slow span");
-    assert!(
-        slow["finding"].as_str().unwrap().contains("`request`"),
-        "{slow:#}"
-    );
+    assert!(slow["finding"].as_str().unwrap().contains("`request`"), "{slow:#}");
     let compact = "health::compact";
-    assert!(
-        slow["functions"][0].as_str().unwrap().ends_with(compact),
-        "{slow:#}"
-    );
+    assert!(slow["functions"][0].as_str().unwrap().ends_with(compact), "{slow:#}");
     // The next step is a command as it stands.
     let next = slow["next"].as_str().unwrap();
-    let command = next
-        .split('`')
-        .nth(1)
-        .unwrap()
-        .strip_prefix("report ")
-        .unwrap();
-    let words: Vec<&str> = command
-        .split(' ')
-        .map(|word| word.trim_matches('\''))
-        .collect();
+    let command = next.split('`').nth(1).unwrap().strip_prefix("report ").unwrap();
+    let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
     let longest = report(&client, "run.unikprof", &words);
     assert_eq!(longest["window"]["inside"], "request", "{command}");
 
     let rising = of_rule(&analyzed, "rising counter");
-    assert!(
-        rising["finding"]
-            .as_str()
-            .unwrap()
-            .starts_with("`held` only rises"),
-        "{rising:#}"
-    );
+    assert!(rising["finding"].as_str().unwrap().starts_with("`held` only rises"), "{rising:#}");
 
     let text = client.report("run.unikprof", &["--analyze"]);
     let text = &text.expect_success().stdout;
-    for words in [
-        "findings of ",
-        "slow span",
-        "-> pass references",
-        "nothing found by: ",
-    ] {
+    for words in ["findings of ", "slow span", "-> pass references", "nothing found by: "] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let svg = client.report("run.unikprof", &["--analyze", "-o", "run.svg"]);
     assert_eq!(svg.code, Some(2), "{}", svg.stderr);
-    assert!(
-        svg.stderr.contains("--analyze makes text"),
-        "{}",
-        svg.stderr
-    );
+    assert!(svg.stderr.contains("--analyze makes text"), "{}", svg.stderr);
 }
 
 /// The page has the same findings, and its buttons show when and where.
@@ -126,9 +88,7 @@ fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
 fn the_page_begins_with_the_findings() {
     let guest = Guest::start("ailing");
     let (client, analyzed) = analyze(&guest);
-    client
-        .report("run.unikprof", &["-o", "run.html"])
-        .expect_success();
+    client.report("run.unikprof", &["-o", "run.html"]).expect_success();
     let path = client.path("run.html");
     let details = "#analysis details[data-rule='slow span']";
     let steps = [
@@ -154,10 +114,7 @@ fn the_page_begins_with_the_findings() {
         })
         .collect();
     let summaries: Vec<String> = serde_json::from_value(shown[1].clone()).unwrap();
-    assert_eq!(
-        summaries.into_iter().collect::<BTreeSet<String>>(),
-        expected
-    );
+    assert_eq!(summaries.into_iter().collect::<BTreeSet<String>>(), expected);
     let head = shown[2][0].as_str().unwrap();
     assert!(head.starts_with("Analysis of the guest: "), "{head}");
     let slow = of_rule(&analyzed, "slow span");
@@ -167,8 +124,5 @@ fn the_page_begins_with_the_findings() {
     assert!(text(&shown[6]).contains(&range), "{}: {range}", shown[6]);
     let sandwich = shown[9][0].as_str().unwrap();
     let function = slow["functions"][0].as_str().unwrap();
-    assert!(
-        sandwich.contains(&format!("callers of {function} above")),
-        "{sandwich}"
-    );
+    assert!(sandwich.contains(&format!("callers of {function} above")), "{sandwich}");
 }

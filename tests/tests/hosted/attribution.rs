@@ -36,11 +36,7 @@ fn functions_have_their_shares_in_order_on_their_lines() {
     let report = client.report("run.unikprof", &["--json"]).expect_json();
     let functions = report["functions"].as_array().unwrap();
     for ((name, share), found) in SHARES.iter().zip(functions) {
-        assert_eq!(
-            short(found["name"].as_str().unwrap()),
-            *name,
-            "{functions:#?}"
-        );
+        assert_eq!(short(found["name"].as_str().unwrap()), *name, "{functions:#?}");
         let measured = found["self_share"].as_f64().unwrap();
         assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
         expect_line_of(found, name, "guests/hosted/shares.rs", SOURCE);
@@ -70,17 +66,11 @@ fn callers_are_the_right_ones() {
             assert_eq!(above, ["day", "run"], "{stack}");
         }
     }
-    let expected = [
-        ("morning", "sixty"),
-        ("evening", "thirty"),
-        ("morning", "ten"),
-    ];
+    let expected = [("morning", "sixty"), ("evening", "thirty"), ("morning", "ten")];
     let right: u64 = expected.iter().filter_map(|pair| by_caller.get(pair)).sum();
-    // A sample in a prologue skips its caller; these functions have one prologue in 10,000 iterations.
-    assert!(
-        right * 100 >= samples * 97,
-        "{right} of {samples}: {by_caller:?}"
-    );
+    // A sample in a prologue skips its caller; these functions have one prologue in 10,000
+    // iterations.
+    assert!(right * 100 >= samples * 97, "{right} of {samples}: {by_caller:?}");
 }
 
 #[test]
@@ -90,7 +80,8 @@ fn counters_add_up_and_say_what_it_cost() {
     let counters = &report["counters"];
     let count = |name: &str| counters[name].as_u64().unwrap();
     counters_add_up(&report);
-    // What other programs on this machine can cause is left out: a tick that comes late counts as masked.
+    // What other programs on this machine can cause is left out: a tick that comes late counts as
+    // masked.
     for reason in ["overflow", "idle", "truncated"] {
         assert_eq!(count(reason), 0, "{reason}: {counters:#}");
     }

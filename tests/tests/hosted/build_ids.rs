@@ -1,4 +1,5 @@
-//! A stripped guest, whose debug information is found by its build-id: in a folder, and on a real debuginfod server.
+//! A stripped guest, whose debug information is found by its build-id: in a folder, and on a real
+//! debuginfod server.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,7 +21,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it has the file of this build; `None` if debuginfod is not installed.
+    /// Starts it and waits until it has the file of this build; `None` if debuginfod is not
+    /// installed.
     fn start(files: &Path, build_id: &str) -> Option<Server> {
         loop {
             let mut server = Server::spawn(files)?;
@@ -93,11 +95,7 @@ fn names(client: &Client, arguments: &[&str], urls: Option<(&str, &Path)>) -> St
 #[test]
 fn a_stripped_guest_is_named_by_its_build_id() {
     let folder = TempDir::new().unwrap();
-    let id = Image::open(Guest::program())
-        .unwrap()
-        .build_id()
-        .unwrap()
-        .to_string();
+    let id = Image::open(Guest::program()).unwrap().build_id().unwrap().to_string();
     let stripped = folder.path().join("guest");
     let files = folder.path().join("files");
     let debug = files.join(format!(".build-id/{}/{}.debug", &id[..2], &id[2..]));

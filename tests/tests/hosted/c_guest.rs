@@ -1,4 +1,5 @@
-//! The whole way with a guest in C: gcc, the header, the archive, its own sockets and its own timer.
+//! The whole way with a guest in C: gcc, the header, the archive, its own sockets and its own
+//! timer.
 
 use std::collections::HashMap;
 use std::fs;
@@ -85,10 +86,7 @@ pub(crate) fn archive() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
-        run(&mut build_archive(
-            &folder,
-            &["--ring", "--heap", "--trace"],
-        ));
+        run(&mut build_archive(&folder, &["--ring", "--heap", "--trace"]));
         folder
     })
 }
@@ -106,18 +104,16 @@ fn doctor(client: &Client) -> String {
 }
 
 /// The functions that work, with their shares and callers.
-const SHARES: [(&str, f64, &str); 3] = [
-    ("sixty", 0.6, "morning"),
-    ("thirty", 0.3, "evening"),
-    ("ten", 0.1, "morning"),
-];
+const SHARES: [(&str, f64, &str); 3] =
+    [("sixty", 0.6, "morning"), ("thirty", 0.3, "evening"), ("ten", 0.1, "morning")];
 
 /// How far a measured share may be off: six standard deviations of 1,000 samples are 0.093.
 const TOLERANCE: f64 = 0.1;
 
 const SAMPLES: u64 = 1_000;
 
-/// A process in C that handles breakpoints by SIGTRAP: each day has one morning, and that one call of `sixty`.
+/// A process in C that handles breakpoints by SIGTRAP: each day has one morning, and that one call
+/// of `sixty`.
 #[test]
 fn functions_of_a_process_in_c_are_traced() {
     let (guest, client) = start(Frames::Kept, &[]);
@@ -185,10 +181,7 @@ fn two_builds_are_compared_by_the_names_of_functions() {
     };
     let is_both = |[base, new]: [f64; 2], share: f64| {
         let is_near = |found: f64| (found - share).abs() < 1.5 * TOLERANCE;
-        assert!(
-            is_near(base) && is_near(new),
-            "{base} and {new}, not {share}"
-        );
+        assert!(is_near(base) && is_near(new), "{base} and {new}, not {share}");
     };
     let [old_name, new_name] = RENAMED;
     let found = json(&[]);
@@ -206,13 +199,7 @@ fn two_builds_are_compared_by_the_names_of_functions() {
     assert!(functions.iter().all(|f| f["name"] != old_name));
     // The other build's addresses are not looked up in this one.
     let [old_image, _] = images;
-    let words = [
-        "diff",
-        "run.unikprof",
-        new.to_str().unwrap(),
-        "--image",
-        old_image,
-    ];
+    let words = ["diff", "run.unikprof", new.to_str().unwrap(), "--image", old_image];
     let finished = client.run(&words);
     assert_eq!(finished.code, Some(6), "{finished:?}");
     assert!(finished.stderr.contains("build-id"), "{finished:?}");
@@ -236,20 +223,17 @@ fn callers_in_c_are_the_right_ones() {
             assert_eq!(above[..2.min(above.len())], ["day", "main"], "{stack}");
         }
     }
-    let right: u64 = SHARES
-        .iter()
-        .filter_map(|(name, _, caller)| by_caller.get(&(*caller, *name)))
-        .sum();
+    let right: u64 =
+        SHARES.iter().filter_map(|(name, _, caller)| by_caller.get(&(*caller, *name))).sum();
     assert!(worked >= SAMPLES / 2, "{folded:#?}");
-    // A sample in a prologue skips its caller; these functions have one prologue in 50,000 iterations.
-    assert!(
-        right * 100 >= worked * 97,
-        "{right} of {worked}: {by_caller:?}"
-    );
+    // A sample in a prologue skips its caller; these functions have one prologue in 50,000
+    // iterations.
+    assert!(right * 100 >= worked * 97, "{right} of {worked}: {by_caller:?}");
     end(guest);
 }
 
-/// A coroutine's stack has its callers on the stack that resumed it, and the guest says that the frame pointer leads there.
+/// A coroutine's stack has its callers on the stack that resumed it, and the guest says that the
+/// frame pointer leads there.
 #[test]
 fn a_coroutines_callers_are_those_that_resumed_it() {
     let (guest, client) = start(Frames::Kept, &["coroutine"]);
@@ -268,8 +252,9 @@ fn a_coroutines_callers_are_those_that_resumed_it() {
     end(guest);
 }
 
-/// Without frame pointers, and without a caller table in their place, the leaf is right all the same; the rest
-/// is not, and the profile and `doctor` say so, with the flag to set. Unwound by the table all of it is right.
+/// Without frame pointers, and without a caller table in their place, the leaf is right all the
+/// same; the rest is not, and the profile and `doctor` say so, with the flag to set. Unwound by the
+/// table all of it is right.
 #[test]
 fn a_guest_without_frame_pointers_is_told_as_broken() {
     let (guest, client) = start(Frames::Omitted, &[]);
@@ -305,9 +290,7 @@ fn a_guest_tells_of_its_days() {
     let find = |kind: &str, name: &str| {
         let all = whole[kind].as_array().unwrap();
         let found = all.iter().find(|one| one["name"] == name);
-        found
-            .unwrap_or_else(|| panic!("no `{name}`: {all:?}"))
-            .clone()
+        found.unwrap_or_else(|| panic!("no `{name}`: {all:?}")).clone()
     };
     let day = find("spans", "day");
     let count = day["count"].as_u64().unwrap();
@@ -328,12 +311,11 @@ fn a_guest_tells_of_its_days() {
 
     let events = events(&client);
     let of = |kind: &str, name: &str| {
-        let it = events
-            .iter()
-            .filter(|one| one["kind"] == kind && one["name"] == name);
+        let it = events.iter().filter(|one| one["kind"] == kind && one["name"] == name);
         it.cloned().collect::<Vec<_>>()
     };
-    // A fast guest is at the end of its ring while it is read: what is overwritten meanwhile is missing.
+    // A fast guest is at the end of its ring while it is read: what is overwritten meanwhile is
+    // missing.
     let (begins, ends) = (of("span_begin", "day"), of("span_end", "day"));
     let at = |event: &Value| event["at_ns"].as_u64().unwrap();
     let mut whole = 0;
@@ -355,10 +337,7 @@ fn a_recording_begins_with_the_guest() {
     client.wait_for_samples(SAMPLES);
     assert_eq!(client.status()["name"], "flight");
     let info = client.connect(&["info", "--json"]).expect_json();
-    assert_eq!(
-        info["server_share_permille"], 250,
-        "as profiler.c configures it"
-    );
+    assert_eq!(info["server_share_permille"], 250, "as profiler.c configures it");
     client.must(&["dump", "--name", "flight", "-o", "run.unikprof"]);
     let report = report(&client, "run.unikprof", &[]);
     assert_eq!(report["recording"]["name"], "flight");
@@ -366,7 +345,8 @@ fn a_recording_begins_with_the_guest() {
     end(guest);
 }
 
-/// Without kick: the guest calls `unikprof_deadline` after each poll, and its next tick takes the snapshot.
+/// Without kick: the guest calls `unikprof_deadline` after each poll, and its next tick takes the
+/// snapshot.
 #[test]
 fn a_snapshot_shows_where_a_c_guest_is() {
     let (guest, client) = start(Frames::Kept, &[]);

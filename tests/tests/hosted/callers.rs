@@ -80,10 +80,7 @@ fn an_upload_that_was_cut_goes_on_from_there() {
     assert!(known > 1, "the agent has told how far it was");
     // From a row on that the first connection has sent, behind those that the agent had told of.
     let told = cut[FORWARDED / 2].0;
-    assert!(
-        (told..=cut[FORWARDED - 1].1).contains(&rest[0].0),
-        "{rest:?}"
-    );
+    assert!((told..=cut[FORWARDED - 1].1).contains(&rest[0].0), "{rest:?}");
     // Further parts, of other images, begin with their own first row.
     let goes_on = |pair: &[(u32, u32)]| pair[1].0 == pair[0].1 || pair[1].0 == 0;
     assert!(cut.windows(2).all(goes_on) && rest.windows(2).all(goes_on));
@@ -143,7 +140,8 @@ fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
     assert_eq!(held, linked, "nothing was sent in its place");
 }
 
-/// The client's table has rows for libraries as well, and the linked one is not replaced while a recording runs.
+/// The client's table has rows for libraries as well, and the linked one is not replaced while a
+/// recording runs.
 #[test]
 fn beside_a_recording_from_boot_the_linked_table_serves_where_there_is_no_room_for_another() {
     let program = Linked::new();
@@ -183,8 +181,9 @@ fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
     found
 }
 
-/// Of a table for which there is little room, the rows of what runs are there from the first sample on; those of a
-/// function that begins to run later are added meanwhile; and how many samples had rows is told as it was.
+/// Of a table for which there is little room, the rows of what runs are there from the first sample
+/// on; those of a function that begins to run later are added meanwhile; and how many samples had
+/// rows is told as it was.
 #[test]
 fn what_runs_has_its_rows_where_there_is_little_room() {
     const SAMPLES: u64 = 300;
@@ -200,16 +199,12 @@ fn what_runs_has_its_rows_where_there_is_little_room() {
         let run = recordings.iter().find(|one| one["name"] == "run");
         run.map_or(0, |run| run["counters"]["recorded"].as_u64().unwrap())
     };
-    client.wait_for_status("samples of the early function", |status| {
-        of_run(status) >= SAMPLES
-    });
+    client.wait_for_status("samples of the early function", |status| of_run(status) >= SAMPLES);
     let held = || held(&client);
     let first = held();
     assert!(first.is_some());
     guest.tell();
-    crate::harness::wait_until("rows of the late function", || {
-        (held() != first).then_some(())
-    });
+    crate::harness::wait_until("rows of the late function", || (held() != first).then_some(()));
     let added = of_run(&client.status());
     client.wait_for_status("samples of the late function", |status| {
         of_run(status) >= added + SAMPLES

@@ -32,10 +32,7 @@ fn every_tick_is_somewhere_through_faults() {
     let mut many = ManyGuests::start(&["--guests", "3", "--round-trip", "4", "--stacks", "100"]);
     let folder = many.folder.path().to_owned();
     let engine = Receiver::start().unwrap();
-    let mut toml = fs::File::options()
-        .append(true)
-        .open(folder.join("fleet.toml"))
-        .unwrap();
+    let mut toml = fs::File::options().append(true).open(folder.join("fleet.toml")).unwrap();
     write!(
         toml,
         "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n\
@@ -50,15 +47,9 @@ fn every_tick_is_somewhere_through_faults() {
     collector.wait_for("ticks in the folder", GUESTS, |guest| {
         ticks(guest, "folder", "accepted") > 100 && ticks(guest, "pyroscope", "spooled") > 100
     });
-    assert!(
-        collector
-            .log()
-            .contains("pyroscope does not take profiles now")
-    );
+    assert!(collector.log().contains("pyroscope does not take profiles now"));
     // A person is told who has the recording.
-    let refused = many
-        .client(0)
-        .connect(&["dump", "--name", "collect", "-o", "mine.unikprof"]);
+    let refused = many.client(0).connect(&["dump", "--name", "collect", "-o", "mine.unikprof"]);
     assert_eq!(refused.code, Some(12), "{refused:?}");
 
     engine.fail_next(bad_answers());
@@ -110,7 +101,8 @@ fn every_tick_is_somewhere_through_faults() {
     }
 }
 
-/// A collector's folder, for the guest at this address, with more settings of the guest; recordings go there.
+/// A collector's folder, for the guest at this address, with more settings of the guest; recordings
+/// go there.
 fn folder_for(address: SocketAddr, more: &str) -> TempDir {
     let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
     let toml = format!(
@@ -138,16 +130,14 @@ fn a_line_that_breaks_loses_nothing() {
         before = fetched(&audit[0]);
         proxy.cut();
     }
-    collector.wait_for("ticks behind the last cut", 1, |guest| {
-        fetched(guest) > before
-    });
+    collector.wait_for("ticks behind the last cut", 1, |guest| fetched(guest) > before);
     collector.end();
     let audit = collector.audit();
     assert_eq!(audit[0]["lost"]["times"], 0, "{audit:#?}");
 }
 
-/// The collector of the guest behind a proxy, recorded so, and its folder. It has an epoch whose acknowledgement did not
-/// arrive.
+/// The collector of the guest behind a proxy, recorded so, and its folder. It has an epoch whose
+/// acknowledgement did not arrive.
 fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Collector) {
     let folder = folder_for(proxy.address(), how);
     proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
@@ -157,8 +147,8 @@ fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Coll
     (folder, collector)
 }
 
-/// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does not even see its
-/// connection end.
+/// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does
+/// not even see its connection end.
 #[test]
 fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
     let guest = Guest::start("shares");
@@ -174,7 +164,8 @@ fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
     collector.end();
 }
 
-/// A guest that migrates before an epoch is acknowledged has another instance, and sends that epoch again.
+/// A guest that migrates before an epoch is acknowledged has another instance, and sends that epoch
+/// again.
 #[test]
 fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
     // It is suspended and resumed every second.
@@ -208,10 +199,7 @@ fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
 #[test]
 fn an_engines_certificate_may_be_a_companys_own() {
     let guest = Guest::start("shares");
-    let entry = format!(
-        "[[guests]]\nname = \"guest\"\naddress = \"{}\"\n",
-        guest.address()
-    );
+    let entry = format!("[[guests]]\nname = \"guest\"\naddress = \"{}\"\n", guest.address());
     let folder = TempDir::with_prefix("unikprof-fleet-").unwrap();
     certify(folder.path());
     // It is no engine, but it speaks TLS, and answers.
@@ -221,7 +209,8 @@ fn an_engines_certificate_may_be_a_companys_own() {
     for (authorities, told) in [("", "UnknownIssuer"), (&own, "answered 404")] {
         let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
         let toml = format!(
-            "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n{authorities}{entry}",
+            "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n\
+             {authorities}{entry}",
             server.url
         );
         fs::write(folder.path().join("fleet.toml"), toml).unwrap();

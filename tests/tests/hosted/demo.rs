@@ -15,7 +15,8 @@ use crate::page::drive;
 /// How many samples it takes to see how varied the work is.
 const ENOUGH: u64 = 1_000;
 
-/// The page finds what README tells of. With `UNIKPROF_PICTURES=docs` the pictures are the documentation's.
+/// The page finds what README tells of. With `UNIKPROF_PICTURES=docs` the pictures are the
+/// documentation's.
 fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     let is_in = |stack: &str| stack.split(';').any(|name| name.ends_with("note::is_spam"));
     let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
@@ -43,10 +44,7 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     assert!(above > 0.0 && below < 2.0, "the root is seen: {}", shown[2]);
     let matched = shown[4][0].as_str().unwrap().replace(',', "");
     let expected = format!("matched {mistake} ");
-    assert!(
-        matched.starts_with(&expected),
-        "{matched}, {expected}of {samples}"
-    );
+    assert!(matched.starts_with(&expected), "{matched}, {expected}of {samples}");
     for picture in pictures {
         assert!(fs::metadata(picture).unwrap().len() > 10_000);
     }
@@ -97,10 +95,7 @@ fn the_demo_shows_real_work_deep_and_varied() {
         "{mistake} of {samples} samples are in `is_spam`"
     );
     // Blocking and waking are the agent's, and cost what they cost: next to nothing.
-    assert!(
-        own * 100 <= samples,
-        "{own} of {samples} samples are the agent's"
-    );
+    assert!(own * 100 <= samples, "{own} of {samples} samples are the agent's");
 
     for table in [text("demo.txt"), finished.stdout] {
         assert!(table.contains(" samples; 95 % intervals"), "{table}");
@@ -111,12 +106,6 @@ fn the_demo_shows_real_work_deep_and_varied() {
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.contains("unikprof_demo_service::"));
     let mut pprof = Vec::new();
-    GzDecoder::new(&*read("demo.pb.gz"))
-        .read_to_end(&mut pprof)
-        .unwrap();
-    assert!(
-        pprof
-            .windows(21)
-            .any(|bytes| bytes == b"unikprof_demo_service")
-    );
+    GzDecoder::new(&*read("demo.pb.gz")).read_to_end(&mut pprof).unwrap();
+    assert!(pprof.windows(21).any(|bytes| bytes == b"unikprof_demo_service"));
 }

@@ -24,7 +24,8 @@ fn only<'j>(json: &'j Value, name: &'j str) -> &'j Value {
     rows(json, name).next().unwrap()
 }
 
-/// The page has the rows of the JSON in its order, finds functions, and its address restores what it shows.
+/// The page has the rows of the JSON in its order, finds functions, and its address restores what
+/// it shows.
 fn the_page_shows_the_same(client: &Client, files: [&str; 2], found: &Value) {
     diff(client, 0, files, &["--force", "-o", "diff.html"]);
     let path = client.path("diff.html").display().to_string();
@@ -44,50 +45,31 @@ fn the_page_shows_the_same(client: &Client, files: [&str; 2], found: &Value) {
     ];
     let Some(shown) = drive(&steps) else { return };
     let functions = found["functions"].as_array().unwrap();
-    let expected: Vec<[&Value; 2]> = functions
-        .iter()
-        .map(|f| [&f["verdict"], &f["name"]])
-        .collect();
+    let expected: Vec<[&Value; 2]> =
+        functions.iter().map(|f| [&f["verdict"], &f["name"]]).collect();
     let shown_rows = shown[1].as_array().unwrap();
     let rows: Vec<[&Value; 2]> = shown_rows.iter().map(|row| [&row[7], &row[8]]).collect();
     assert_eq!(rows, expected);
     let percent = |share: &Value| format!("{:.1} %", share.as_f64().unwrap() * 100.0);
     for (function, row) in functions.iter().zip(shown_rows) {
         let own = &function["self"];
-        assert_eq!(
-            [&row[0], &row[1]],
-            [&percent(&own["base"]), &percent(&own["new"])],
-            "{row}"
-        );
+        assert_eq!([&row[0], &row[1]], [&percent(&own["base"]), &percent(&own["new"])], "{row}");
     }
     let said = shown[2][0].as_str().unwrap();
     for words in ["base", "burst", "new", "shares", "cause"] {
         assert!(said.contains(words), "{words}: {said}");
     }
     let tip = shown[3].as_str().unwrap();
-    assert!(
-        tip.contains("base 100.0 %, new 100.0 % of all time"),
-        "{tip}"
-    );
+    assert!(tip.contains("base 100.0 %, new 100.0 % of all time"), "{tip}");
     // The one recording has only these functions, the other none of them.
     let matched = shown[5][0].as_str().unwrap();
     assert!(matched.starts_with("matched 0.0 % of base, "), "{matched}");
     let hash = shown[7].as_str().unwrap();
-    assert!(
-        hash.contains("view=flame") && hash.contains("query=shares"),
-        "{hash}"
-    );
-    let names: Vec<&str> = shown[9]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| row[8].as_str().unwrap())
-        .collect();
+    assert!(hash.contains("view=flame") && hash.contains("query=shares"), "{hash}");
+    let names: Vec<&str> =
+        shown[9].as_array().unwrap().iter().map(|row| row[8].as_str().unwrap()).collect();
     assert!(names.len() >= 3 && names.is_sorted(), "{names:?}");
-    assert!(
-        names.iter().all(|name| name.contains("shares::")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| name.contains("shares::")), "{names:?}");
     assert_eq!(shown[10][0], "Flame graph");
 }
 
@@ -112,29 +94,18 @@ fn what_vanished_and_what_appeared_is_shown() {
     for (name, verdict) in [("shares::sixty", "new"), ("burst::usual", "gone")] {
         let row = only(&found, name);
         // The time of one function that vanished may be as long as that of one that appeared.
-        assert!(
-            row["verdict"] == verdict || row["verdict"] == "moved",
-            "{row:#}"
-        );
+        assert!(row["verdict"] == verdict || row["verdict"] == "moved", "{row:#}");
         let chance = row["chance"].as_f64().unwrap();
         assert!(chance < 0.001, "{row:#}");
     }
     the_page_shows_the_same(&client, files, &found);
     // Self time is that of the reports, as far as rings and counts hold the same samples.
     let report = client.report("base.unikprof", &["--json"]).expect_json();
-    let share = only(&report, "burst::usual")["self_share"]
-        .as_f64()
-        .unwrap();
-    let compared = only(&found, "burst::usual")["self"]["base"]
-        .as_f64()
-        .unwrap();
+    let share = only(&report, "burst::usual")["self_share"].as_f64().unwrap();
+    let compared = only(&found, "burst::usual")["self"]["base"].as_f64().unwrap();
     assert!((share - compared).abs() < 0.01, "{share} and {compared}");
     let name = |of: &Value, name| only(of, name)["name"].as_str().unwrap().to_owned();
-    let rename = format!(
-        "{}={}",
-        name(&found, "burst::usual"),
-        name(&found, "shares::ten")
-    );
+    let rename = format!("{}={}", name(&found, "burst::usual"), name(&found, "shares::ten"));
     let renamed = json(&client, files, &["--force", "--rename", &rename]);
     assert_eq!(rows(&renamed, "burst::usual").count(), 0);
     assert_eq!(only(&renamed, "shares::ten")["self"]["base"], compared);
@@ -149,10 +120,7 @@ fn time_is_compared_for_each_call() {
     let file = "run.unikprof";
     let report = client.report(file, &["--json"]).expect_json();
     let spans = report["spans"].as_array().unwrap();
-    let span = spans
-        .iter()
-        .max_by_key(|span| span["count"].as_u64())
-        .unwrap();
+    let span = spans.iter().max_by_key(|span| span["count"].as_u64()).unwrap();
     let per = span["name"].as_str().unwrap();
     let found = json(&client, [file, file], &["--per", per]);
     let calls = span["count"].as_u64().unwrap() + span["cut"].as_u64().unwrap();
@@ -161,12 +129,8 @@ fn time_is_compared_for_each_call() {
     assert!(work > 0.0 && work <= calls as f64, "{work} of {calls}");
     assert_eq!((&found["per"], &found["changed"]), (&per.into(), &0.into()));
     assert_eq!(found["total"]["factor"], 1.0);
-    let (text, stderr) = diff(
-        &client,
-        0,
-        [file, file],
-        &["--per", per, "--fail-on", "significant"],
-    );
+    let (text, stderr) =
+        diff(&client, 0, [file, file], &["--per", per, "--fail-on", "significant"]);
     assert!(text.contains("no change beyond chance"), "{text}");
     let line: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
     assert_eq!(line["diff"], "passed");

@@ -1,4 +1,5 @@
-//! The guest's events, as the program prints them: each kind that a guest on this machine can cause.
+//! The guest's events, as the program prints them: each kind that a guest on this machine can
+//! cause.
 
 use std::collections::BTreeSet;
 
@@ -21,21 +22,16 @@ fn every_kind_is_printed() {
     // Blocks are noted where a recording counts blocked time.
     let words = ["start", "--name", "a", "--mode", "wall"];
     client.must(&words);
-    wait_until(
-        "blocks, a resume and some spans while it is recorded",
-        || {
-            let found = events(&client);
-            let began = found.iter().position(|e| e["kind"] == "recording_began")?;
-            let since = &found[began..];
-            let there = kinds(since);
-            let spans = since.iter().filter(|e| e["kind"] == "span_begin").count();
-            let all = ["block", "wake", "resumed"]
-                .iter()
-                .all(|kind| there.contains(kind));
-            // Two begin at a time; the first two may be over with nothing behind them.
-            (all && spans > 6).then_some(())
-        },
-    );
+    wait_until("blocks, a resume and some spans while it is recorded", || {
+        let found = events(&client);
+        let began = found.iter().position(|e| e["kind"] == "recording_began")?;
+        let since = &found[began..];
+        let there = kinds(since);
+        let spans = since.iter().filter(|e| e["kind"] == "span_begin").count();
+        let all = ["block", "wake", "resumed"].iter().all(|kind| there.contains(kind));
+        // Two begin at a time; the first two may be over with nothing behind them.
+        (all && spans > 6).then_some(())
+    });
     client.must(&["stop", "--name", "a", "-o", "a.unikprof"]);
     let found = events(&client);
     let expected = [
@@ -50,10 +46,7 @@ fn every_kind_is_printed() {
         "wake",
     ];
     let there = kinds(&found);
-    assert!(
-        expected.iter().all(|kind| there.contains(kind)),
-        "{there:?}"
-    );
+    assert!(expected.iter().all(|kind| there.contains(kind)), "{there:?}");
     // In order, with their numbers, and dates where the machine has a clock.
     let times: Vec<u64> = found.iter().map(|e| e["at_ns"].as_u64().unwrap()).collect();
     assert!(times.is_sorted());
@@ -63,17 +56,15 @@ fn every_kind_is_printed() {
         .filter(|event| event["kind"] == "mark")
         .map(|event| event["value"].as_u64().unwrap())
         .collect();
-    assert!(
-        marks.windows(2).all(|pair| pair[1] == pair[0] + 1),
-        "{marks:?}"
-    );
+    assert!(marks.windows(2).all(|pair| pair[1] == pair[0] + 1), "{marks:?}");
     let text = client.connect(&["events", "--only", "block,resumed"]);
     let text = text.expect_success().stdout;
     assert!(text.contains("wake     after "), "{text}");
     assert!(text.contains("resumed  after a suspend"), "{text}");
     assert!(!text.contains("mark "), "{text}");
 
-    // One span within another, one across both, and one that never ends; names that were refused are told.
+    // One span within another, one across both, and one that never ends; names that were refused
+    // are told.
     let told = report(&client, "a.unikprof", &["--from", "0s"]);
     assert_eq!(told["refused_names"], 46);
     let span = |name: &str| {
@@ -89,7 +80,8 @@ fn every_kind_is_printed() {
     assert!(text.contains("rejected 46 event names"), "{text}");
 }
 
-/// A recording of running time, which is what is always on, shows at least where the guest slept for long.
+/// A recording of running time, which is what is always on, shows at least where the guest slept
+/// for long.
 #[test]
 fn long_waits_are_told_in_a_recording_of_running_time() {
     let guest = Guest::start("events");
@@ -115,15 +107,9 @@ fn events_are_followed_as_they_happen() {
     following.wait_for_lines(30);
     following.interrupt();
     let finished = following.finish();
-    assert_eq!(
-        finished.code,
-        Some(exit_code::SUCCESS.into()),
-        "{finished:?}"
-    );
-    let followed: Vec<u64> = lines(&finished.stdout)
-        .iter()
-        .map(|event| event["value"].as_u64().unwrap())
-        .collect();
+    assert_eq!(finished.code, Some(exit_code::SUCCESS.into()), "{finished:?}");
+    let followed: Vec<u64> =
+        lines(&finished.stdout).iter().map(|event| event["value"].as_u64().unwrap()).collect();
     assert!(followed.len() > 5, "{followed:?}");
     let expected: Vec<u64> = (1..=followed.len() as u64).collect();
     assert_eq!(followed, expected);
@@ -139,8 +125,6 @@ fn a_failed_handshake_is_an_event() {
     let viewer = keyed.viewer();
     wait_until("the refused handshake", || {
         let told = viewer.must(&["events", "--only", "bad-key"]);
-        told.stdout
-            .contains("a client's handshake failed")
-            .then_some(())
+        told.stdout.contains("a client's handshake failed").then_some(())
     });
 }

@@ -1,4 +1,5 @@
-//! `serve` with hosted guests. Their profiles and metrics are requested by curl, Go's pprof and Prometheus.
+//! `serve` with hosted guests. Their profiles and metrics are requested by curl, Go's pprof and
+//! Prometheus.
 
 mod page;
 
@@ -40,7 +41,8 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
         keyed.control.display(),
     );
     let rest = format!(
-        "{shares}[[guests]]\nname = \"bad\"\nadress = \"10.0.0.5\"\n[[targets]]\nfile = \"targets.json\"\n"
+        "{shares}[[guests]]\nname = \"bad\"\nadress = \"10.0.0.5\"\n[[targets]]\nfile \
+         = \"targets.json\"\n"
     );
     let fleet = Fleet::start(folder, "", &rest);
     fleet.wait_for("shares");
@@ -61,15 +63,15 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
         targets[1],
         json!({
             "targets": [here],
-            "labels": {"app": "web", "instance": "shares", "service_name": "web", "__scheme__": "http", "__profile_path_prefix__": "/guests/shares"},
+            "labels": {
+                "app": "web", "instance": "shares", "service_name": "web", "__scheme__": "http",
+                "__profile_path_prefix__": "/guests/shares",
+            },
         })
     );
     let log = fleet.log();
     // The line of the setting: below four of [serve], seven of the first guest, and two of its own.
-    for wrong in [
-        "fleet.toml:14: `adress`",
-        "targets.json: group 2: expected a port",
-    ] {
+    for wrong in ["fleet.toml:14: `adress`", "targets.json: group 2: expected a port"] {
         assert!(log.contains(wrong), "no {wrong:?} in:\n{log}");
     }
 
@@ -83,26 +85,24 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
     let mut profiles = 1.0;
     if has_go() {
         let client = Client::of(open.address());
-        // Again if the machine kept the guest from its processor in that time, or the server from ending it.
-        wait_until(
-            "a profile of three seconds with the hottest function",
-            || {
-                fs::copy(&file, client.path("run.pb.gz")).unwrap();
-                let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
-                // Thirty is what a request without a time gets.
-                let (_, duration) = table.split_once("Duration: ").unwrap();
-                let seconds = duration.split('s').next().unwrap().parse::<f64>();
-                let is_whole = seconds.is_ok_and(|seconds| (2.5..25.0).contains(&seconds));
-                let names = names(&table);
-                let is_hot = names.first().is_some_and(|name| name.ends_with("sixty"));
-                if is_whole && is_hot {
-                    return Some(());
-                }
-                profile("shares", "profile?seconds=3");
-                profiles += 1.0;
-                None
-            },
-        );
+        // Again if the machine kept the guest from its processor in that time, or the server from
+        // ending it.
+        wait_until("a profile of three seconds with the hottest function", || {
+            fs::copy(&file, client.path("run.pb.gz")).unwrap();
+            let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
+            // Thirty is what a request without a time gets.
+            let (_, duration) = table.split_once("Duration: ").unwrap();
+            let seconds = duration.split('s').next().unwrap().parse::<f64>();
+            let is_whole = seconds.is_ok_and(|seconds| (2.5..25.0).contains(&seconds));
+            let names = names(&table);
+            let is_hot = names.first().is_some_and(|name| name.ends_with("sixty"));
+            if is_whole && is_hot {
+                return Some(());
+            }
+            profile("shares", "profile?seconds=3");
+            profiles += 1.0;
+            None
+        });
         let tags = go_tool_pprof(&client, &["-tags"], "run.pb.gz");
         assert!(tags.contains("shares") && tags.contains("web"), "{tags}");
         // Its name is another one each time: a series of its own in every engine.
@@ -120,11 +120,7 @@ fn guests_are_profiled_by_their_names_and_wrong_entries_are_told() {
     wait_until("the guest's own counter", || {
         fleet.metric("unikprof_guest_counter{counter=\"burst\",guest=\"service\",app=\"demo\"}")
     });
-    assert_eq!(
-        keyed.owner().recording_names(),
-        [""; 0],
-        "nothing is left behind"
-    );
+    assert_eq!(keyed.owner().recording_names(), [""; 0], "nothing is left behind");
     let key = fs::read_to_string(&keyed.control).unwrap();
     let secret = key.rsplit(':').next().unwrap().trim().to_owned();
     let log = fleet.log();
@@ -141,42 +137,20 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
     for (path, status, told) in [
         ("/nothing", 404, "expected /, /metrics"),
         ("/guests/other/debug/pprof/profile", 404, "no guest `other`"),
-        (
-            "/guests/%1b[2J/debug/pprof/profile",
-            404,
-            "no guest `\\u{1b}[2J`",
-        ),
+        ("/guests/%1b[2J/debug/pprof/profile", 404, "no guest `\\u{1b}[2J`"),
         (&format!("{pprof}/heap"), 404, "`wall` or `offcpu`"),
-        (
-            &format!("{pprof}/profile?seconds=201"),
-            400,
-            "from 1 to 200",
-        ),
+        (&format!("{pprof}/profile?seconds=201"), 400, "from 1 to 200"),
         (&format!("{pprof}/profile?seconds=-1"), 400, "found `-1`"),
-        (
-            "/guests/down/debug/pprof/profile?seconds=1",
-            503,
-            "cannot connect",
-        ),
+        ("/guests/down/debug/pprof/profile?seconds=1", 503, "cannot connect"),
     ] {
         let (found, text) = fleet.get(path, &[]);
-        assert_eq!(
-            (found, text.contains(told)),
-            (status, true),
-            "{path}: {text}"
-        );
+        assert_eq!((found, text.contains(told)), (status, true), "{path}: {text}");
     }
     // A page of another site, and a name of another site's that leads here.
-    for header in [
-        "Sec-Fetch-Site: cross-site",
-        "Origin: http://evil.example",
-        "Host: evil.example",
-    ] {
-        assert_eq!(
-            fleet.get("/guests", &["--header", header]).0,
-            403,
-            "{header}"
-        );
+    for header in
+        ["Sec-Fetch-Site: cross-site", "Origin: http://evil.example", "Host: evil.example"]
+    {
+        assert_eq!(fleet.get("/guests", &["--header", header]).0, 403, "{header}");
     }
     wait_until("an answer to HEAD", || {
         let (status, _) = fleet.get(&format!("{pprof}/profile"), &["--head"]);
@@ -202,13 +176,9 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
     });
     assert_eq!(fleet.get(&format!("{pprof}/profile?seconds=1"), &[]).0, 429);
     drop(two);
-    wait_until("their end", || {
-        client.recording_names().is_empty().then_some(())
-    });
+    wait_until("their end", || client.recording_names().is_empty().then_some(()));
     let ended = "unikprof_profiles_total{outcome=\"failed\",guest=\"shares\"}";
-    wait_until("the count of both", || {
-        fleet.metric(ended).filter(|count| *count == 2.0)
-    });
+    wait_until("the count of both", || fleet.metric(ended).filter(|count| *count == 2.0));
     let ticks = "unikprof_profile_ticks_total{outcome=\"recorded\",guest=\"shares\"}";
     assert!(fleet.metric(ticks) >= Some(2.0), "they were taken");
     fleet.end();
@@ -219,10 +189,7 @@ fn a_list_that_changes_is_followed() {
     let guests = [Guest::start("idle"), Guest::start("idle")];
     let folder = folder();
     let list = |path: &Path, guests: &[&Guest]| {
-        let targets: Vec<String> = guests
-            .iter()
-            .map(|guest| guest.address().to_string())
-            .collect();
+        let targets: Vec<String> = guests.iter().map(|guest| guest.address().to_string()).collect();
         fs::write(path, json!([{ "targets": targets }]).to_string()).unwrap();
     };
     let path = folder.path().join("targets.json");
@@ -235,9 +202,7 @@ fn a_list_that_changes_is_followed() {
     assert!(fleet.guest(&first).is_none());
     // What cannot be read changes nothing.
     fs::write(&path, "[").unwrap();
-    wait_until("a warning", || {
-        fleet.log().contains("expected a JSON array").then_some(())
-    });
+    wait_until("a warning", || fleet.log().contains("expected a JSON array").then_some(()));
     assert!(fleet.guest(&second).is_some());
     fleet.end();
 }
@@ -249,7 +214,8 @@ fn tokens_say_who_may_look_and_who_may_record() {
     fs::write(folder.path().join("view"), "0123456789abcdef\n").unwrap();
     fs::write(folder.path().join("control"), "fedcba9876543210\n").unwrap();
     certify(folder.path());
-    let settings = "view-tokens = \"view\"\ncontrol-tokens = \"control\"\ncertificate = \"chain.pem\"\nprivate-key = \"key.pem\"";
+    let settings = "view-tokens = \"view\"\ncontrol-tokens = \"control\"\ncertificate \
+                    = \"chain.pem\"\nprivate-key = \"key.pem\"";
     let fleet = Fleet::start(folder, settings, &entry("shares", guest.address()));
     assert!(fleet.url.starts_with("https://"), "{}", fleet.url);
     let chain = fleet.path("chain.pem");
@@ -266,12 +232,7 @@ fn tokens_say_who_may_look_and_who_may_record() {
             options.extend(["--header", &*header]);
         }
         assert_eq!(fleet.get("/metrics", &options).0, metrics, "{token:?}");
-        assert_eq!(
-            fleet.get(profile, &options).0,
-            profiles,
-            "{token:?}: {}",
-            fleet.log()
-        );
+        assert_eq!(fleet.get(profile, &options).0, profiles, "{token:?}: {}", fleet.log());
     }
     // Another token and another certificate: whoever has the old ones is told so soon.
     fs::write(fleet.path("view"), "0123456789abcdee\n").unwrap();
@@ -292,26 +253,17 @@ fn tokens_say_who_may_look_and_who_may_record() {
 
 /// Makes a certificate and its key, as an administrator does.
 pub(crate) fn certify(folder: &Path) {
-    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out chain.pem";
-    let made = Command::new("openssl")
-        .args(words.split(' '))
-        .current_dir(folder)
-        .output();
+    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext \
+                 subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout \
+                 key.pem -out chain.pem";
+    let made = Command::new("openssl").args(words.split(' ')).current_dir(folder).output();
     let made = made.expect("`openssl`, which is needed for this case");
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 #[test]
 fn prometheus_answers_about_the_fleet() {
-    if Command::new("prometheus")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
+    if Command::new("prometheus").arg("--version").output().is_err() {
         return skip("there is no `prometheus` on this machine");
     }
     let guest = Guest::start("service");
@@ -350,12 +302,8 @@ fn prometheus_answers_about_the_fleet() {
         let value = &answer(query)?["data"]["result"][0]["value"][1];
         value.as_str()?.parse().ok()
     };
-    wait_until("the guest is up", || {
-        ask("unikprof_up{guest=\"service\"}").filter(|up| *up == 1.0)
-    });
-    wait_until("the guest's counter", || {
-        ask("unikprof_guest_counter{counter=\"burst\"}")
-    });
+    wait_until("the guest is up", || ask("unikprof_up{guest=\"service\"}").filter(|up| *up == 1.0));
+    wait_until("the guest's counter", || ask("unikprof_guest_counter{counter=\"burst\"}"));
     let profile = "/guests/service/debug/pprof/profile?seconds=1";
     // Again if the guest had no processor in that second.
     wait_until("a profile", || {
@@ -377,11 +325,7 @@ fn prometheus_answers_about_the_fleet() {
         .arg(docs.join("prometheus.yaml"))
         .output()
         .unwrap();
-    assert!(
-        checked.status.success(),
-        "{}",
-        String::from_utf8_lossy(&checked.stderr)
-    );
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     fleet.end();
 }
 

@@ -11,7 +11,8 @@ use crate::harness::{Client, Guest, Keyed, RunningClient};
 fn entry(name: &str, address: SocketAddr, app: &str, more: &str) -> String {
     let image = Guest::program().display();
     format!(
-        "[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nimage = \"{image}\"\nlabels = {{ app = \"{app}\" }}\n{more}\n"
+        "[[guests]]\nname = \"{name}\"\naddress = \"{address}\"\nimage = \"{image}\"\nlabels = {{ \
+         app = \"{app}\" }}\n{more}\n"
     )
 }
 
@@ -37,20 +38,13 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
     let client = Client::of(second.address());
     fs::write(client.path("fleet.toml"), fleet).unwrap();
     let mut command = client.command();
-    command.args([
-        "record",
-        "--guests",
-        "fleet.toml",
-        "--label",
-        "app=web",
-        "--json",
-    ]);
+    command.args(["record", "--guests", "fleet.toml", "--label", "app=web", "--json"]);
     command.args(["-o", "run/", "-o", "run.txt", "-o", "run.folded"]);
     let recording = RunningClient::spawn(&mut command);
     let clients = [second.address(), third.address(), odd.address()].map(Client::of);
     for client in clients.iter().chain([&keyed.owner()]) {
-        // Of so many, guests that are alike are told apart by chance in less than one of 10,000,000 runs: six standard
-        // deviations of the difference are less than the least that is told.
+        // Of so many, guests that are alike are told apart by chance in less than one of 10,000,000
+        // runs: six standard deviations of the difference are less than the least that is told.
         client.wait_for_status("four thousand samples", |status| {
             status["counters"]["recorded"].as_u64() >= Some(4_000)
         });
@@ -67,10 +61,7 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
     let [own, rest] = ["share", "share_of_rest"].map(|key| function[key].as_f64().unwrap());
     assert!((own - rest).abs() > 0.2, "{function}");
     let guests = told["guests"].as_array().unwrap();
-    let names: Vec<&str> = guests
-        .iter()
-        .map(|it| it["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> = guests.iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "b", "c", "odd", "z"]);
     let error = guests[4]["error"].as_str().unwrap();
     assert!(error.contains("127.0.0.1:1"), "{error}");
@@ -86,24 +77,14 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
     // Each guest's own image has named its own samples, wherever its code lay.
     let folded = fs::read_to_string(client.path("run.folded")).unwrap();
     let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap());
-    let sum: u64 = counts
-        .clone()
-        .map(|(_, count)| count.parse::<u64>().unwrap())
-        .sum();
+    let sum: u64 = counts.clone().map(|(_, count)| count.parse::<u64>().unwrap()).sum();
     assert_eq!(sum, recorded);
     assert!(counts.clone().any(|(stack, _)| stack.contains("sixty")));
     let unnamed = counts.filter(|(stack, _)| stack.rsplit(';').next().unwrap().starts_with("0x"));
     assert_eq!(unnamed.count(), 0, "{folded}");
     let text = fs::read_to_string(client.path("run.txt")).unwrap();
-    assert!(
-        text.contains("4 guests") && text.contains("\n  odd "),
-        "{text}"
-    );
-    assert_eq!(
-        clients[0].recording_names(),
-        [""; 0],
-        "nothing is left behind"
-    );
+    assert!(text.contains("4 guests") && text.contains("\n  odd "), "{text}");
+    assert_eq!(clients[0].recording_names(), [""; 0], "nothing is left behind");
 }
 
 #[test]

@@ -18,13 +18,11 @@ fn function<'v>(report: &'v Value, name: &str) -> &'v Value {
 }
 
 fn report(client: &Client, more: &[&str]) -> Value {
-    client
-        .report("run.unikprof", &[&["--json"], more].concat())
-        .expect_json()
+    client.report("run.unikprof", &[&["--json"], more].concat()).expect_json()
 }
 
-/// An allocation's function is the one that wants the memory, not the allocator; and the samples add up to what the agent
-/// counted byte by byte.
+/// An allocation's function is the one that wants the memory, not the allocator; and the samples
+/// add up to what the agent counted byte by byte.
 #[test]
 pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
     let guest = Guest::start("leaking");
@@ -35,32 +33,27 @@ pub(crate) fn allocations_are_those_of_the_code_that_makes_them() {
     assert!(heap["deviations"].as_f64().unwrap() < 5.0, "{heap}");
     // A request of 700 bytes 20 times a round, an entry of 2,000, a leak of 1,000.
     let all = 20.0 * 700.0 + 2_000.0 + 1_000.0;
-    for (name, bytes) in [
-        ("heap::request", 14_000.0),
-        ("heap::entry", 2_000.0),
-        ("heap::leak", 1_000.0),
-    ] {
+    for (name, bytes) in
+        [("heap::request", 14_000.0), ("heap::entry", 2_000.0), ("heap::leak", 1_000.0)]
+    {
         let found = function(&by_bytes, name);
         let share = found["total_share"].as_f64().unwrap();
         let interval = found["total_interval"].as_array().unwrap();
         let width = interval[1].as_f64().unwrap() - interval[0].as_f64().unwrap();
-        // An interval reaches two standard deviations to either side: by chance in one of a million runs.
+        // An interval reaches two standard deviations to either side: by chance in one of a million
+        // runs.
         let off = (share - bytes / all).abs();
         assert!(off < 1.25 * width, "{name}: {found}");
     }
     let by_objects = report(&client, &["--by", "objects"]);
-    let mean = function(&by_objects, "heap::request")["mean_size"]
-        .as_f64()
-        .unwrap();
+    let mean = function(&by_objects, "heap::request")["mean_size"].as_f64().unwrap();
     assert!((mean / 700.0 - 1.0).abs() < 0.05, "{mean}");
     let text = client.report("run.unikprof", &[]).expect_success().stdout;
     for inner in ["__rust_alloc", "GlobalAlloc", "unikprof_agent"] {
         assert!(!text.contains(inner), "{text}");
     }
     for name in ["out.html", "out.svg", "out.folded", "out.pb.gz"] {
-        client
-            .report("run.unikprof", &["-o", name])
-            .expect_success();
+        client.report("run.unikprof", &["-o", name]).expect_success();
     }
     if has_go() {
         let top = go_tool_pprof(&client, &["-top"], "out.pb.gz");
@@ -86,12 +79,7 @@ pub(crate) fn what_is_held_has_the_stack_that_allocated_it() {
     // The store holds 500 entries at most: a million bytes.
     assert!(bytes < 1.5e6, "{entry}");
     assert!(low < high && low < 64e6, "{low} {high}");
-    assert!(
-        function(&held, "heap::leak")["mean_age_ns"]
-            .as_u64()
-            .unwrap()
-            > 100_000_000
-    );
+    assert!(function(&held, "heap::leak")["mean_age_ns"].as_u64().unwrap() > 100_000_000);
     // What lives for at least as long as the recording is held by the arena as well.
     let arenas = held["heap"]["arenas"].as_array().unwrap();
     assert_eq!(arenas[0]["name"], "objects", "{arenas:?}");
@@ -101,15 +89,12 @@ pub(crate) fn what_is_held_has_the_stack_that_allocated_it() {
     let doctor = client.run(&["doctor", "run.unikprof", "--json"]);
     let doctor: Value = serde_json::from_str(&doctor.stdout).unwrap();
     let checks = doctor["checks"].as_array().unwrap();
-    let frees = checks
-        .iter()
-        .find(|check| check["name"] == "frees")
-        .unwrap();
+    let frees = checks.iter().find(|check| check["name"] == "frees").unwrap();
     assert_eq!(frees["verdict"], "good", "{frees}");
 }
 
-/// The ends of an interval. There is no upper one if samples were dropped: the guest's server lost its processor while it held
-/// what samples are counted in.
+/// The ends of an interval. There is no upper one if samples were dropped: the guest's server lost
+/// its processor while it held what samples are counted in.
 fn ends(interval: &Value) -> [f64; 2] {
     let low = interval[0].as_f64().unwrap();
     [low, interval[1].as_f64().unwrap_or(f64::INFINITY)]
@@ -133,15 +118,11 @@ fn leaked(whole: &Value) -> (f64, f64) {
     (bytes, ns / 1e9)
 }
 
-/// Looks for leaks in a guest with this traffic, whose own books say how much was leaked: again, for longer, if it got so
-/// little of its processor that it leaked less than half of what it should have.
+/// Looks for leaks in a guest with this traffic, whose own books say how much was leaked: again,
+/// for longer, if it got so little of its processor that it leaked less than half of what it should
+/// have.
 fn look(look: &Look) {
-    let Look {
-        traffic,
-        leak,
-        seconds,
-        every,
-    } = look;
+    let Look { traffic, leak, seconds, every } = look;
     let numbers = format!("{traffic} {leak} {seconds}");
     let mut command = Command::new(Guest::program());
     command.args(["traffic", "--open"]);
@@ -150,25 +131,14 @@ fn look(look: &Look) {
     let image = client.image().to_str().unwrap();
     let length = format!("{seconds}s");
     let names = ["--image", image];
-    let words = [
-        "--json",
-        "leaks",
-        &length,
-        "--every",
-        every,
-        "-o",
-        "held.unikprof",
-    ];
+    let words = ["--json", "leaks", &length, "--every", every, "-o", "held.unikprof"];
     let found = client.must(&[&words[..], &names].concat()).stdout;
     let found: Value = serde_json::from_str(&found).unwrap();
     let growing = found["growing"].as_array().unwrap();
     let whole = client.report("held.unikprof", &["--json"]).expect_json();
     let (bytes, elapsed) = leaked(&whole);
     if bytes < 0.5 * f64::from(*leak) * f64::from(*seconds) && *seconds < 200 {
-        return self::look(&Look {
-            seconds: 2 * seconds,
-            ..*look
-        });
+        return self::look(&Look { seconds: 2 * seconds, ..*look });
     }
     assert_eq!(growing.len(), usize::from(*leak > 0), "{found:#}");
     let again = client.run(&[&["leaks", "held.unikprof"][..], &names].concat());
@@ -178,12 +148,7 @@ fn look(look: &Look) {
         return;
     };
     let mut frames = growing["stack"].as_array().unwrap().iter();
-    let is_leak = |frame: &Value| {
-        frame["name"]
-            .as_str()
-            .unwrap()
-            .ends_with("traffic::leaking")
-    };
+    let is_leak = |frame: &Value| frame["name"].as_str().unwrap().ends_with("traffic::leaking");
     assert!(frames.any(is_leak), "{found:#}");
     let table = &whole["recording"]["caller_table"];
     assert!(table.is_u64(), "the callers were looked up: {table}");
@@ -193,14 +158,11 @@ fn look(look: &Look) {
     let [low, high] = ends(&growth["interval"]);
     // An estimate is twice as far from the truth as its interval reaches in one of 10,000 looks.
     let [low, high] = [low, high].map(|end| value + 2.0 * (end - value));
-    assert!(
-        low <= a_minute && a_minute <= high,
-        "{a_minute}: {growing:#}"
-    );
+    assert!(low <= a_minute && a_minute <= high, "{a_minute}: {growing:#}");
 }
 
-/// The leak is found, with its function and its growth, and nothing else is shown. `UNIKPROF_LONG` takes the rates and the times of
-/// docs/client.md: 24 minutes.
+/// The leak is found, with its function and its growth, and nothing else is shown. `UNIKPROF_LONG`
+/// takes the rates and the times of docs/client.md: 24 minutes.
 #[test]
 pub(crate) fn a_leak_in_traffic_is_found_and_nothing_else() {
     const KIB: u32 = 1 << 10;
@@ -217,12 +179,7 @@ pub(crate) fn a_leak_in_traffic_is_found_and_nothing_else() {
         &[(5 * MIB, 64 * KIB, 12, EVERY), (5 * MIB, 0, 12, EVERY)]
     };
     for (traffic, leak, seconds, every) in looks.iter().copied() {
-        look(&Look {
-            traffic,
-            leak,
-            seconds,
-            every,
-        });
+        look(&Look { traffic, leak, seconds, every });
     }
 }
 
@@ -231,31 +188,16 @@ pub(crate) fn a_leak_in_traffic_is_found_and_nothing_else() {
 pub(crate) fn two_dumps_show_the_leak() {
     let guest = Guest::start("leaking");
     let client = guest.allocating_client();
-    client.must(&[
-        "start", "--name", "held", "--mode", "live", "--every", EVERY,
-    ]);
+    client.must(&["start", "--name", "held", "--mode", "live", "--every", EVERY]);
     client.wait_for_samples(500);
     client.must(&["dump", "--name", "held", "-o", "a.unikprof"]);
     client.wait_for_samples(8_000);
     client.must(&["stop", "--name", "held", "-o", "b.unikprof"]);
     let image = client.image().to_str().unwrap();
     let found = client.run(&["leaks", "a.unikprof", "b.unikprof", "--image", image]);
-    assert!(
-        found.stdout.contains("1. grows by"),
-        "{}\n{}",
-        found.stdout,
-        found.stderr
-    );
-    assert!(
-        found.stdout.contains("heap::leak  hosted/heap.rs:"),
-        "{}",
-        found.stdout
-    );
+    assert!(found.stdout.contains("1. grows by"), "{}\n{}", found.stdout, found.stderr);
+    assert!(found.stdout.contains("heap::leak  hosted/heap.rs:"), "{}", found.stdout);
     // `top` is about time.
     let refused = client.connect(&["top", "--count", "1", "--mode", "live"]);
-    assert!(
-        refused.stderr.contains("top shows recordings of time"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("top shows recordings of time"), "{}", refused.stderr);
 }

@@ -13,10 +13,7 @@ use crate::harness::{Guest, wait_until};
 fn random_bytes_do_not_disturb_a_recording() {
     let mut guest = Guest::start("shares");
     let client = guest.client();
-    let target = Target {
-        address: guest.address(),
-        keys: None,
-    };
+    let target = Target { address: guest.address(), keys: None };
     let running = client.begin(&["record", "1h", "-o", "run.unikprof", "--json"]);
     // It has its session before the others come, who may take all the rest.
     client.wait_for_samples(1);
@@ -24,9 +21,7 @@ fn random_bytes_do_not_disturb_a_recording() {
     let choose = |random: &mut Random| random.pick(&[Peer::ForeignBytes, Peer::WrongChecksums]);
     let judge = |_, _: &[_]| _ = visits.fetch_add(1, Ordering::Relaxed);
     let told = among(&target, 2, choose, judge, || {
-        wait_until("visits that disturb", || {
-            (visits.load(Ordering::Relaxed) > 100).then_some(())
-        });
+        wait_until("visits that disturb", || (visits.load(Ordering::Relaxed) > 100).then_some(()));
         // It is ended and fetched among them.
         running.interrupt();
         running.finish().expect_json()
@@ -38,9 +33,6 @@ fn random_bytes_do_not_disturb_a_recording() {
     assert!(recording.profile.sample_count() > 0);
     let status =
         client.wait_for_status("the visitors to be gone", |status| status["sessions"] == 1);
-    assert!(
-        status["peers"]["malformed"].as_u64() > Some(10),
-        "{status:#}"
-    );
+    assert!(status["peers"]["malformed"].as_u64() > Some(10), "{status:#}");
     guest.assert_alive();
 }

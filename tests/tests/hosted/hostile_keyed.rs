@@ -1,5 +1,5 @@
-//! Whoever else reaches the port of a guest with keys: what each of them gets, that it is counted and
-//! told, and that a client who has a session does not notice.
+//! Whoever else reaches the port of a guest with keys: what each of them gets, that it is counted
+//! and told, and that a client who has a session does not notice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +41,7 @@ impl Scene {
         let KeyFiles { view, control, .. } = KeyFiles::write(&keys, folder.path()).unwrap();
         let guest = Guest::start_with_keys("shares", &view, &control);
         let client = guest.client().with_key(&control);
-        let target = Target {
-            address: guest.address(),
-            keys: Some(keys),
-        };
+        let target = Target { address: guest.address(), keys: Some(keys) };
         let bystander = session(&target, Role::Control).unwrap();
         Scene {
             guest,
@@ -62,8 +59,9 @@ impl Scene {
         self.target.keys.as_ref().unwrap()
     }
 
-    /// Visits as this peer until so many have come to the end that is theirs: one that the machine keeps from its
-    /// processor for longer than a stranger has is rightly timed out, and comes again.
+    /// Visits as this peer until so many have come to the end that is theirs: one that the machine
+    /// keeps from its processor for longer than a stranger has is rightly timed out, and comes
+    /// again.
     fn visit(&mut self, peer: Peer, times: usize) -> Vec<End> {
         let mut ends = Vec::new();
         while ends.len() < times {
@@ -81,22 +79,11 @@ impl Scene {
         check(&mut self.bystander).unwrap().agent.peers.timed_out
     }
 
-    /// Visits as this peer. The session that was there before is served meanwhile: it asks now and then,
-    /// lest its own silence end it where a visit takes long.
+    /// Visits as this peer. The session that was there before is served meanwhile: it asks now and
+    /// then, lest its own silence end it where a visit takes long.
     fn visit_once(&mut self, peer: Peer) -> Vec<End> {
-        let Scene {
-            target,
-            overheard,
-            stop,
-            random,
-            bystander,
-            ..
-        } = self;
-        let visit = Visit {
-            target,
-            overheard,
-            stop,
-        };
+        let Scene { target, overheard, stop, random, bystander, .. } = self;
+        let visit = Visit { target, overheard, stop };
         let ends = thread::scope(|scope| {
             let _leave = Leave(stop);
             let ended = scope.spawn(|| peer.visit(&visit, random));
@@ -111,8 +98,8 @@ impl Scene {
         ends
     }
 
-    /// Waits until `check` tells so many of a kind; then the session that was there before and a new one
-    /// are both served.
+    /// Waits until `check` tells so many of a kind; then the session that was there before and a
+    /// new one are both served.
     fn expect_told(&mut self, kind: &str, count: u64) {
         let told = self
             .client
@@ -141,8 +128,8 @@ fn expect_whole(client: &Client) {
     assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
 }
 
-/// How long a visit may take, or somebody in a flood to get in: on a busy machine a slow reader's answers take minutes
-/// to fill all buffers.
+/// How long a visit may take, or somebody in a flood to get in: on a busy machine a slow reader's
+/// answers take minutes to fill all buffers.
 const VISIT: Duration = Duration::from_secs(600);
 
 /// Each peer is told so, or cut, and counted; who was there before does not notice.
@@ -156,10 +143,7 @@ fn every_peer_gets_what_is_its_due() {
     let mut told = BTreeMap::new();
     let mut expect = |(peer, times, kind), is_due: &dyn Fn(&End) -> bool, each: u64| {
         let ends = scene.visit(peer, times);
-        assert!(
-            ends.len() == times && ends.iter().all(is_due),
-            "{peer:?}: {ends:?}"
-        );
+        assert!(ends.len() == times && ends.iter().all(is_due), "{peer:?}: {ends:?}");
         let told = told.entry(kind).or_default();
         *told += each * times as u64;
         scene.expect_told(kind, *told);
@@ -167,11 +151,7 @@ fn every_peer_gets_what_is_its_due() {
     let bad_key = refused(refusal::BAD_KEY);
     expect((Peer::WrongKey, 5, "bad_key"), &bad_key, 1);
     expect((Peer::AlteredHandshake, 12, "bad_key"), &bad_key, 1);
-    expect(
-        (Peer::Downgrade, 3, "bad_key"),
-        &refused(refusal::KEY_NEEDED),
-        1,
-    );
+    expect((Peer::Downgrade, 3, "bad_key"), &refused(refusal::KEY_NEEDED), 1);
     // Whoever kept a client's first message gets the agent's reply, and no further.
     expect((Peer::ReplayedHandshake, 4, "bad_record"), &cut, 1);
     expect(damage(RecordDamage::Altered, 12), &cut, 1);
@@ -180,11 +160,7 @@ fn every_peer_gets_what_is_its_due() {
     expect(damage(RecordDamage::Cut, 12), &cut, 1);
     // Five requests in each visit.
     let not_allowed = refused(refusal::NOT_ALLOWED);
-    expect(
-        (Peer::ViewAsksForControl, 2, "not_allowed"),
-        &not_allowed,
-        5,
-    );
+    expect((Peer::ViewAsksForControl, 2, "not_allowed"), &not_allowed, 5);
     assert_eq!(scene.client.status()["state"], "idle");
 }
 
@@ -324,14 +300,7 @@ fn views_leave_room_for_control() {
 /// All sessions are strangers', again and again; who holds a key gets in, and a recording is whole.
 #[test]
 fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
-    let Scene {
-        mut guest,
-        target,
-        client,
-        mut bystander,
-        _keys,
-        ..
-    } = Scene::new(17);
+    let Scene { mut guest, target, client, mut bystander, _keys, .. } = Scene::new(17);
     among(
         &target,
         2,
@@ -399,9 +368,8 @@ fn strangers_make_room_for_each_other() {
     // Again where the machine was too slow for it: strangers are not kept for long in any case.
     wait_until("a stranger who made room", || {
         // Beside the one that was there before, which is nobody's to take.
-        let mut strangers: Vec<Line> = (0..3)
-            .map(|_| Line::connect(scene.target.address).unwrap())
-            .collect();
+        let mut strangers: Vec<Line> =
+            (0..3).map(|_| Line::connect(scene.target.address).unwrap()).collect();
         for stranger in &mut strangers {
             let _ = stranger.read_preamble();
         }

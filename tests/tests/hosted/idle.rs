@@ -12,11 +12,12 @@ const NAP: Duration = Duration::from_millis(200);
 /// How many switches a nap may have; an agent that wakes the guest for its samples causes hundreds.
 const MOST: u64 = 3;
 
-/// How often the guest's thread gave up its processor while it was recorded, and how many naps it had
-/// time for, with one more for its ends. Each is a switch away from the thread, and may have one more
-/// for a timer that was armed before it.
+/// How often the guest's thread gave up its processor while it was recorded, and how many naps it
+/// had time for, with one more for its ends. Each is a switch away from the thread, and may have
+/// one more for a timer that was armed before it.
 fn switches(client: &Client, thread: &str, rate: &str) -> (u64, u64) {
-    // The time is taken outside of the counts: however long this thread stands still, it holds all of their naps.
+    // The time is taken outside of the counts: however long this thread stands still, it holds all
+    // of their naps.
     let started = Instant::now();
     let before = voluntary_switches(thread);
     client.record("1s", &["-F", rate]);
@@ -27,9 +28,7 @@ fn switches(client: &Client, thread: &str, rate: &str) -> (u64, u64) {
 
 fn voluntary_switches(thread: &str) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(thread).join("status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()
 }
 
@@ -40,10 +39,7 @@ fn blocking_wakes_no_more_often_at_a_hundred_times_the_rate() {
     let thread = guest.told("thread ");
     for rate in ["97", "9973"] {
         let (switches, naps) = switches(&client, &thread, rate);
-        assert!(
-            switches <= MOST * naps,
-            "{switches} wake-ups at {rate} Hz, for {naps} naps"
-        );
+        assert!(switches <= MOST * naps, "{switches} wake-ups at {rate} Hz, for {naps} naps");
     }
 }
 

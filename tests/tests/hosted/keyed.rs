@@ -41,17 +41,15 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
     assert!(by_table > 0, "the table arrived");
 }
 
-/// The rotation of docs/SECURITY.md: the old key and the new one are both good, then the new one alone, and who
-/// comes with the old one is counted.
+/// The rotation of docs/SECURITY.md: the old key and the new one are both good, then the new one
+/// alone, and who comes with the old one is counted.
 #[test]
 fn a_key_is_replaced_without_a_gap() {
     let folder = TempDir::new().unwrap();
     let [old, new] = ["old", "new"].map(|name| new_key(&folder, name));
     let option = |file| ["--control-key-file".as_ref(), file];
-    let both = Guest::start_with(
-        "idle",
-        &[option(old.as_os_str()), option(new.as_os_str())].concat(),
-    );
+    let both =
+        Guest::start_with("idle", &[option(old.as_os_str()), option(new.as_os_str())].concat());
     for key in [&old, &new] {
         let client = both.client().with_key(key);
         let info = client.connect(&["info", "--json"]).expect_json();
@@ -66,13 +64,13 @@ fn a_key_is_replaced_without_a_gap() {
     assert_eq!(status["peers"]["bad_key"], 1, "{status:#}");
 }
 
-/// Starts a recording of a second, and waits for its end; a longer one if the guest had no processor in that time.
+/// Starts a recording of a second, and waits for its end; a longer one if the guest had no
+/// processor in that time.
 fn finish_recording(owner: &Client) {
     for duration in ["1s", "4s", "16s", "64s"] {
         owner.must(&["start", "--duration", duration, "-F", "997"]);
-        let status = owner.wait_for_status("the end of the recording", |status| {
-            status["state"] == "finished"
-        });
+        let status = owner
+            .wait_for_status("the end of the recording", |status| status["state"] == "finished");
         if status["counters"]["recorded"].as_u64() >= Some(50) {
             return;
         }
@@ -127,21 +125,15 @@ fn strangers_and_downgrades_are_refused_and_counted() {
 
     // An open guest is not spoken to with a key.
     let open_guest = Guest::start("shares");
-    refused(
-        open_guest.client().with_key(&keyed.control),
-        "requires no key",
-    );
+    refused(open_guest.client().with_key(&keyed.control), "requires no key");
     // And refuses it for its part.
-    let target = Target {
-        address: open_guest.address(),
-        keys: None,
-    };
+    let target = Target { address: open_guest.address(), keys: None };
     let refused = open(&target, &TestKey([1; 32])).err();
     assert_eq!(refused, Some(End::Refused(refusal::NOT_KEYED)));
 }
 
-/// Lines that break in the midst of the handshake and of sealed records: every new one begins with a
-/// handshake of its own.
+/// Lines that break in the midst of the handshake and of sealed records: every new one begins with
+/// a handshake of its own.
 #[test]
 fn a_line_that_breaks_is_taken_up_under_the_key() {
     let keyed = Keyed::start("shares");
@@ -166,17 +158,15 @@ fn altered_bytes_cost_a_connection_and_no_count() {
     let samples = copied(&keyed.viewer());
     let proxy = Proxy::to(keyed.guest.address());
     let client = Client::of(proxy.address()).with_key(&keyed.view);
-    // How long the greeting is depends on the names of the guest's mappings, and a little on the time and on how many records it
-    // comes in.
+    // How long the greeting is depends on the names of the guest's mappings, and a little on the
+    // time and on how many records it comes in.
     client.must(&["info"]);
     let greeting = proxy.answered();
-    // Beyond both preambles and the handshake: hello's record; and those of the answers behind the greeting. The client
-    // hears of its own altered record by the end of the connection.
-    for (way, at) in [
-        (Way::ToGuest, 110),
-        (Way::ToClient, greeting + 200),
-        (Way::ToClient, greeting + 400),
-    ] {
+    // Beyond both preambles and the handshake: hello's record; and those of the answers behind the
+    // greeting. The client hears of its own altered record by the end of the connection.
+    for (way, at) in
+        [(Way::ToGuest, 110), (Way::ToClient, greeting + 200), (Way::ToClient, greeting + 400)]
+    {
         let before = proxy.connections();
         proxy.alter_next(way, at);
         assert_eq!(copied(&client), samples, "{way:?} {at}");
@@ -184,15 +174,11 @@ fn altered_bytes_cost_a_connection_and_no_count() {
     }
     wait_for_peers(&keyed.owner(), "bad_record", 1);
 
-    // The key's id and the ephemeral key: bound into the handshake. A checksum covers the frame, so the
-    // agent takes it for a damaged one before it looks at the key; the preamble has none.
+    // The key's id and the ephemeral key: bound into the handshake. A checksum covers the frame, so
+    // the agent takes it for a damaged one before it looks at the key; the preamble has none.
     proxy.alter_next(Way::ToGuest, 14);
     let refused = client.connect(&["info"]).expect_code(exit_code::KEY);
-    assert!(
-        refused.stderr.contains("modified on the way"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("modified on the way"), "{}", refused.stderr);
     wait_for_peers(&keyed.owner(), "bad_key", 1);
 }
 
@@ -203,9 +189,7 @@ fn a_replayed_conversation_gets_nothing() {
     let owner = keyed.owner();
     let proxy = Proxy::to(keyed.guest.address());
     let words = ["start", "--name", "first"];
-    Client::of(proxy.address())
-        .with_key(&keyed.control)
-        .must(&words);
+    Client::of(proxy.address()).with_key(&keyed.control).must(&words);
     owner.stop("first.unikprof");
     let said = proxy.sent().concat();
     assert!(said.len() > 200, "{} bytes are no conversation", said.len());

@@ -6,9 +6,7 @@ use crate::harness::{Client, Guest};
 /// The time in which the vCPU was blocked, by the platform's account.
 fn blocked_ns(client: &Client) -> u64 {
     let report = report(client, "run.unikprof", &[]);
-    report["vcpus"][0]["runstate"]["blocked_ns"]
-        .as_u64()
-        .unwrap()
+    report["vcpus"][0]["runstate"]["blocked_ns"].as_u64().unwrap()
 }
 
 /// On the wall's clock an idle guest is blocked, below the code that waits.
@@ -25,20 +23,14 @@ fn waiting_has_its_share_of_the_time_on_the_wall() {
     let counters = recording.profile.counters();
     let blocked_ns = blocked_ns(&client);
     let periods = blocked_ns / recording.profile.recording().period_ns;
-    assert!(
-        counters.blocked.abs_diff(periods) <= periods / 20,
-        "{periods} periods: {counters:?}"
-    );
+    assert!(counters.blocked.abs_diff(periods) <= periods / 20, "{periods} periods: {counters:?}");
     let blocked: u64 = client
         .folded(&[])
         .iter()
         .filter(|(stack, _)| stack.contains("idle::blocked") && stack.ends_with("[blocked]"))
         .map(|(_, samples)| samples)
         .sum();
-    assert!(
-        blocked * 10 > counters.blocked * 9,
-        "{blocked}: {counters:?}"
-    );
+    assert!(blocked * 10 > counters.blocked * 9, "{blocked}: {counters:?}");
 }
 
 /// Blocked time alone is measured, in ns; nothing is sampled.
@@ -65,8 +57,5 @@ fn waits_are_measured_where_the_guest_waits() {
         .filter(|(stack, _)| stack.contains("idle::blocked"))
         .map(|(_, ns)| ns)
         .sum();
-    assert!(
-        measured * 10 > counters.blocked * 9,
-        "{measured}: {counters:?}"
-    );
+    assert!(measured * 10 > counters.blocked * 9, "{measured}: {counters:?}");
 }

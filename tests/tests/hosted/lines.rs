@@ -22,11 +22,7 @@ fn ctrl_c_keeps_what_was_sampled() {
     let recording = client.recording("run.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
     assert!(recording.profile.sample_count() >= 100);
-    assert_eq!(
-        watcher.status()["state"],
-        "idle",
-        "the guest is left as it was found"
-    );
+    assert_eq!(watcher.status()["state"], "idle", "the guest is left as it was found");
 }
 
 #[test]
@@ -40,18 +36,11 @@ fn a_line_cut_while_recording_is_taken_up_again() {
     proxy.wait_for_limit();
     let finished = running.finish().expect_success();
     assert!(proxy.connections() >= 2);
-    assert!(
-        finished.stderr.contains("connection"),
-        "the user is told: {}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("connection"), "the user is told: {}", finished.stderr);
     let recording = client.recording("run.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
     let elapsed_ns = recording.profile.recording().elapsed_ns;
-    assert!(
-        elapsed_ns >= 2_000_000_000,
-        "the guest went on: {elapsed_ns}"
-    );
+    assert!(elapsed_ns >= 2_000_000_000, "the guest went on: {elapsed_ns}");
 }
 
 /// Starts a recording of many stacks and answers its guest, once there are enough.
@@ -59,9 +48,7 @@ fn guest_with_many_stacks() -> Guest {
     let guest = Guest::start("deep");
     let client = guest.client();
     client.must(&["start", "-F", "4999"]);
-    client.wait_for_status("a large table", |status| {
-        status["nodes_used"].as_u64() > Some(3_000)
-    });
+    client.wait_for_status("a large table", |status| status["nodes_used"].as_u64() > Some(3_000));
     guest
 }
 
@@ -94,11 +81,7 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
     let finished = client
         .connect(&["stop", "-o", "part.unikprof", "--retry", "500ms"])
         .expect_code(exit_code::INCOMPLETE);
-    assert!(
-        finished.stderr.contains("incomplete"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("incomplete"), "{}", finished.stderr);
     let recording = client.recording("part.unikprof");
     assert!(
         matches!(&recording.completeness, Completeness::Incomplete(reason) if !reason.is_empty())

@@ -35,9 +35,7 @@ impl ManyGuests {
         stderr.read_line(&mut line).unwrap();
         assert!(line.starts_with("serving "), "{line}");
         let fleet = std::fs::read_to_string(folder.path().join("fleet.toml")).unwrap();
-        let addresses = fleet
-            .lines()
-            .filter_map(|line| line.strip_prefix("address = "));
+        let addresses = fleet.lines().filter_map(|line| line.strip_prefix("address = "));
         let addresses = addresses.map(|address| address.trim_matches('"').parse().unwrap());
         ManyGuests {
             stdin: child.stdin.take().unwrap(),
@@ -65,19 +63,10 @@ impl ManyGuests {
         let report: Value = serde_json::from_str(&text).unwrap();
         let ticks = |life: &Value| life["ticks"].as_u64().unwrap();
         let lives = |guest: &Value| -> Vec<u64> {
-            guest["lives"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(ticks)
-                .collect()
+            guest["lives"].as_array().unwrap().iter().map(ticks).collect()
         };
-        let guests: Vec<Vec<u64>> = report["guests"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(lives)
-            .collect();
+        let guests: Vec<Vec<u64>> =
+            report["guests"].as_array().unwrap().iter().map(lives).collect();
         let sum: u64 = guests.iter().flatten().sum();
         assert_eq!(report["ticks"], sum);
         guests
@@ -113,9 +102,7 @@ fn each_tick_is_told_and_found_once_through_restarts() {
     many.order("resume guest-0000");
     many.order("restart guest-0001");
     for ((client, before), expected) in [&first, &second].iter().zip(before).zip(&mut expected) {
-        wait_until("another instance", || {
-            instance(client).filter(|now| *now != before)
-        });
+        wait_until("another instance", || instance(client).filter(|now| *now != before));
         expected.push(record(client));
     }
     assert_eq!(many.end(), expected);

@@ -1,4 +1,5 @@
-//! Several recordings as one: dumps of one recording, another recording, and another run of the guest.
+//! Several recordings as one: dumps of one recording, another recording, and another run of the
+//! guest.
 
 use serde_json::Value;
 
@@ -28,14 +29,11 @@ fn json(client: &Client, files: &[String], more: &[&str]) -> Value {
 }
 
 fn sum(reports: &[Value], of: impl Fn(&Value) -> &Value) -> u64 {
-    reports
-        .iter()
-        .map(|report| of(report).as_u64().unwrap())
-        .sum()
+    reports.iter().map(|report| of(report).as_u64().unwrap()).sum()
 }
 
-/// Every tick of every file is in the merged report, once; a run of the same program elsewhere in memory adds to the
-/// same functions, and the seconds of the rings are those of the counts.
+/// Every tick of every file is in the merged report, once; a run of the same program elsewhere in
+/// memory adds to the same functions, and the seconds of the rings are those of the counts.
 #[test]
 fn dumps_and_another_run_are_one_profile() {
     let guest = Guest::start("burst");
@@ -44,14 +42,10 @@ fn dumps_and_another_run_are_one_profile() {
     let again = Guest::start("burst");
     let of_again = again.client();
     files.extend(record_in_three(&of_again));
-    let each: Vec<Value> = files
-        .iter()
-        .map(|file| json(&client, std::slice::from_ref(file), &[]))
-        .collect();
+    let each: Vec<Value> =
+        files.iter().map(|file| json(&client, std::slice::from_ref(file), &[])).collect();
     let all = json(&client, &files, &[]);
-    for counter in [
-        "ticks", "recorded", "overflow", "lost", "masked", "idle", "early", "late",
-    ] {
+    for counter in ["ticks", "recorded", "overflow", "lost", "masked", "idle", "early", "late"] {
         let expected = sum(&each, |report| &report["counters"][counter]);
         assert_eq!(all["counters"][counter], expected, "{counter}");
     }

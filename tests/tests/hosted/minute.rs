@@ -13,15 +13,14 @@ fn now_ns(client: &Client) -> u64 {
     client.status()["now_ns"].as_u64().unwrap()
 }
 
-/// A recording as `--preset default` makes it, from boot; one burst of two seconds; then a minute of nothing but
-/// usual work. It takes that minute, beside the other cases.
+/// A recording as `--preset default` makes it, from boot; one burst of two seconds; then a minute
+/// of nothing but usual work. It takes that minute, beside the other cases.
 #[test]
 fn a_burst_a_minute_ago_is_found() {
     let guest = Guest::start_recording("once", "flight");
     let client = guest.client();
-    let burst = wait_until("the end of the burst", || {
-        Span::since_recording(&events(&client), "batch")
-    });
+    let burst =
+        wait_until("the end of the burst", || Span::since_recording(&events(&client), "batch"));
     let most = Duration::from_nanos(MINUTE_NS) + SOON;
     wait_within(most, "a minute after the burst", || {
         thread::sleep(Duration::from_millis(500));
@@ -37,7 +36,8 @@ fn a_burst_a_minute_ago_is_found() {
     burst.dump(&client, "then.unikprof");
     is_burst("then.unikprof", &[]);
 
-    // From before the burst's beginning on, however long the client takes to ask: a little more than the last minute.
+    // From before the burst's beginning on, however long the client takes to ask: a little more
+    // than the last minute.
     const ASKING_NS: u64 = MINUTE_NS;
     let last = format!("{}ns", now_ns(&client) - burst.from_ns + ASKING_NS);
     client.must(&["dump", "--last", &last, "-o", "last.unikprof"]);
@@ -53,12 +53,7 @@ fn a_burst_a_minute_ago_is_found() {
 
     // The seconds: those of the burst, and none of those after it.
     let seconds = report(&client, "last.unikprof", &["--timeline", "--step", "500ms"]);
-    let began_ns = client
-        .recording("last.unikprof")
-        .span
-        .unwrap()
-        .window
-        .from_ns;
+    let began_ns = client.recording("last.unikprof").span.unwrap().window.from_ns;
     let (mut inside, mut after) = (0, 0);
     for second in seconds["seconds"].as_array().unwrap() {
         let from_ns = began_ns + second["from_ns"].as_u64().unwrap();

@@ -1,4 +1,5 @@
-//! The whole way with a guest in OCaml and C, compiled by the system's `ocamlopt`, which keeps no frame pointers.
+//! The whole way with a guest in OCaml and C, compiled by the system's `ocamlopt`, which keeps no
+//! frame pointers.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,12 +18,10 @@ const KINDS: [(&str, &str); 5] = [
     ("C called from OCaml", "Work.calls_c;guest_in_c;work_in_c"),
     (
         "OCaml called from C",
-        "Work.calls_c_that_calls_back;guest_call_back;caml_callback;caml_start_program;Work.called_back;Work.spin",
+        "Work.calls_c_that_calls_back;guest_call_back;caml_callback;\
+         caml_start_program;Work.called_back;Work.spin",
     ),
-    (
-        "garbage collection",
-        "Work.collects;Work.grow;caml_call_gc;caml_alloc_small_dispatch;",
-    ),
+    ("garbage collection", "Work.collects;Work.grow;caml_call_gc;caml_alloc_small_dispatch;"),
     ("exceptions", "Work.raises;Work.descends;Work.descends;"),
 ];
 
@@ -38,42 +37,31 @@ fn compile() -> PathBuf {
     let headers = Command::new("ocamlopt").arg("-where").output().unwrap();
     let headers = String::from_utf8(headers.stdout).unwrap();
     let program = folder.join("guest");
-    let sources = [
-        "ocaml-hosted/main.c",
-        "c-hosted/coroutine.c",
-        "c-hosted/profiler.c",
-        "c-hosted/server.c",
-    ];
+    let sources =
+        ["ocaml-hosted/main.c", "c-hosted/coroutine.c", "c-hosted/profiler.c", "c-hosted/server.c"];
     let mut gcc = Command::new("gcc");
-    gcc.args([
-        "-std=gnu99",
-        "-O2",
-        "-g",
-        "-fomit-frame-pointer",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-    ])
-    .args(["-Wl,--build-id", "-isystem", headers.trim(), "-I"])
-    .arg(archive())
-    .args(sources.map(|source| guests.join(source)))
-    .arg(folder.join("complete.o"))
-    .arg(archive().join("libunikprof.a"))
-    .args(["-lm", "-ldl", "-o"])
-    .arg(&program);
+    gcc.args(["-std=gnu99", "-O2", "-g", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror"])
+        .args(["-Wl,--build-id", "-isystem", headers.trim(), "-I"])
+        .arg(archive())
+        .args(sources.map(|source| guests.join(source)))
+        .arg(folder.join("complete.o"))
+        .arg(archive().join("libunikprof.a"))
+        .args(["-lm", "-ldl", "-o"])
+        .arg(&program);
     run(&mut gcc);
     program
 }
 
-/// By the table, each frame has its caller: through calls in both directions, collections and frames that an exception
-/// leaves.
+/// By the table, each frame has its caller: through calls in both directions, collections and
+/// frames that an exception leaves.
 #[test]
 fn ocaml_without_frame_pointers_has_its_callers_by_the_table() {
     if Command::new("ocamlopt").arg("-version").output().is_err() {
         const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
         let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
         assert!(!is_required, "{REQUIRE} is set, but there is no `ocamlopt`");
-        let line = "SKIPPED ocaml_without_frame_pointers_has_its_callers_by_the_table: there is no `ocamlopt`";
+        let line = "SKIPPED ocaml_without_frame_pointers_has_its_callers_by_the_table: there is no \
+                    `ocamlopt`";
         writeln!(std::io::stderr(), "{line}").unwrap();
         return;
     }
@@ -91,8 +79,9 @@ fn ocaml_without_frame_pointers_has_its_callers_by_the_table() {
         assert!(found, "{kind}: {folded:#?}");
     }
     for (stack, _) in &folded {
-        // For two instructions each, unwind information does not lead to the caller: `caml_raise_exn` has left the stack of
-        // its caller, `caml_c_call` has popped its return address.
+        // For two instructions each, unwind information does not lead to the caller:
+        // `caml_raise_exn` has left the stack of its caller, `caml_c_call` has popped its return
+        // address.
         let leads_nowhere = stack.ends_with("caml_raise_exn") || stack.ends_with("caml_c_call");
         let begins = match stack.contains("Work.") {
             true => TURN,

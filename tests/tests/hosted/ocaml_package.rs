@@ -1,4 +1,5 @@
-//! The OCaml package, built by dune: events from OCaml, and clients over the guest's own TCP in Lwt.
+//! The OCaml package, built by dune: events from OCaml, and clients over the guest's own TCP in
+//! Lwt.
 
 use std::fs;
 use std::io::Read as _;
@@ -33,10 +34,7 @@ fn build_workspace() -> PathBuf {
     let _ = fs::remove_dir_all(&workspace);
     let package = tests.join("../agent/capi/ocaml");
     for folder in ["", "src", "lwt"] {
-        copy_files(
-            &package.join(folder),
-            &workspace.join("unikprof").join(folder),
-        );
+        copy_files(&package.join(folder), &workspace.join("unikprof").join(folder));
     }
     let guest = workspace.join("guest");
     copy_files(&tests.join("guests/ocaml-lwt"), &guest);
@@ -45,13 +43,7 @@ fn build_workspace() -> PathBuf {
     }
     fs::write(workspace.join("dune-project"), "(lang dune 2.7)\n").unwrap();
     let mut dune = Command::new("dune");
-    dune.args([
-        "build",
-        "--root",
-        ".",
-        "guest/guest.exe",
-        "guest/without.exe",
-    ]);
+    dune.args(["build", "--root", ".", "guest/guest.exe", "guest/without.exe"]);
     run(dune.current_dir(&workspace).env("UNIKPROF", archive()));
     workspace.join("_build/default/guest")
 }
@@ -77,14 +69,7 @@ fn the_stubs_agree_with_the_header() {
     let stubs =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/capi/ocaml/src/unikprof_stubs.c");
     let mut gcc = Command::new("gcc");
-    gcc.args([
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-fsyntax-only",
-        "-include",
-    ]);
+    gcc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-include"]);
     gcc.arg(archive().join("unikprof.h"));
     run(gcc.args(["-isystem", headers.trim()]).arg(stubs));
 }
@@ -108,9 +93,7 @@ fn spans_marks_and_counters_come_from_ocaml() {
     let find = |kind: &str, name: &str| -> Value {
         let all = whole[kind].as_array().unwrap();
         let found = all.iter().find(|one| one["name"] == name);
-        found
-            .unwrap_or_else(|| panic!("no `{name}`: {all:?}"))
-            .clone()
+        found.unwrap_or_else(|| panic!("no `{name}`: {all:?}")).clone()
     };
     for name in ["turn", "fails", "waits", "rejected"] {
         let span = find("spans", name);
@@ -120,26 +103,19 @@ fn spans_marks_and_counters_come_from_ocaml() {
     let values = find("values", "below zero");
     assert!(values["max"].as_i64() < Some(0), "{values}");
     assert!(find("marks", "number")["count"].as_u64() > Some(10));
-    assert!(
-        whole["refused_names"].as_u64() >= Some(3),
-        "{}",
-        whole["refused_names"]
-    );
+    assert!(whole["refused_names"].as_u64() >= Some(3), "{}", whole["refused_names"]);
 
     // What the guest itself calls is in the profile, inside of its span.
     let inside = report(&client, "run.unikprof", &["--in-span", "turn"]);
     let functions = inside["functions"].as_array().unwrap();
-    let is_there = functions
-        .iter()
-        .any(|one| one["name"].as_str().unwrap().ends_with("Guest.spin"));
+    let is_there =
+        functions.iter().any(|one| one["name"].as_str().unwrap().ends_with("Guest.spin"));
     assert!(is_there, "{functions:#?}");
 
     // Again if the guest overwrote records while the client was kept from reading on.
     wait_until("numbers without a gap", || {
         let events = events(&client);
-        let numbers = events
-            .iter()
-            .filter(|one| one["kind"] == "mark" && one["name"] == "number");
+        let numbers = events.iter().filter(|one| one["kind"] == "mark" && one["name"] == "number");
         let numbers: Vec<u64> = numbers.map(|one| one["value"].as_u64().unwrap()).collect();
         let is_whole = numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
         (numbers.len() > 10 && is_whole).then_some(())
@@ -147,7 +123,8 @@ fn spans_marks_and_counters_come_from_ocaml() {
     assert!(guest.stop().success());
 }
 
-/// OCaml's own values by the functions that make them: what is dropped, and what is kept, which the guest counts.
+/// OCaml's own values by the functions that make them: what is dropped, and what is kept, which the
+/// guest counts.
 #[test]
 fn values_are_sampled_by_the_runtime() {
     let Some(folder) = build() else { return };
@@ -155,9 +132,7 @@ fn values_are_sampled_by_the_runtime() {
     let mut guest = Guest::spawn(&mut Command::new(&program));
     let client = guest.allocating_client().with_image(&program);
     let record = |mode: &str| {
-        client.must(&[
-            "start", "--mode", mode, "--every", "32KiB", "--unwind", "table",
-        ]);
+        client.must(&["start", "--mode", mode, "--every", "32KiB", "--unwind", "table"]);
         client.wait_for_samples(600);
         client.must(&["stop", "-o", "run.unikprof"]);
         report(&client, "run.unikprof", &[])
@@ -172,10 +147,7 @@ fn values_are_sampled_by_the_runtime() {
     let deviations = made["heap"]["deviations"].as_f64().unwrap();
     assert!(deviations < 5.0, "{}", made["heap"]);
     for name in ["Guest.drop", "Guest.keep"] {
-        assert!(
-            row(&made, name)["total_share"].as_f64() > Some(0.3),
-            "{made:#}"
-        );
+        assert!(row(&made, name)["total_share"].as_f64() > Some(0.3), "{made:#}");
     }
     // What Gc.Memprof calls is left out.
     let cells = row(&made, "Guest.cells");
@@ -183,7 +155,8 @@ fn values_are_sampled_by_the_runtime() {
     let mean = cells["mean_size"].as_f64().unwrap();
     assert!((mean - 24.0).abs() < 0.1, "{mean}");
 
-    // The guest's own count is told by the ring: again if that lost the beginning while the client was kept from its end.
+    // The guest's own count is told by the ring: again if that lost the beginning while the client
+    // was kept from its end.
     let held = wait_until("a recording that the ring holds", || {
         let held = record("live");
         let mut events = events(&client).into_iter();
@@ -195,10 +168,7 @@ fn values_are_sampled_by_the_runtime() {
     let counter = counters.iter().find(|one| one["name"] == "kept").unwrap();
     let truth = counter["last"].as_f64().unwrap() - counter["min"].as_f64().unwrap();
     // Of 300 samples the deviation is 6 %.
-    assert!(
-        (kept / truth - 1.0).abs() < 0.35,
-        "{kept} of {truth}: {held:#}"
-    );
+    assert!((kept / truth - 1.0).abs() < 0.35, "{kept} of {truth}: {held:#}");
     // Until the next collection it is there.
     let dropped = row(&held, "Guest.drop")["total"].as_f64().unwrap_or(0.0);
     assert!(dropped < 8e6, "{held:#}");
@@ -212,17 +182,13 @@ fn clients_come_and_go() {
     let mut guest = Guest::spawn(&mut Command::new(folder.join("guest.exe")));
     let client = guest.client();
     client.must(&["start", "--name", "a"]);
-    let all: Vec<TcpStream> = (0..SESSIONS)
-        .map(|_| TcpStream::connect(guest.address()).unwrap())
-        .collect();
+    let all: Vec<TcpStream> =
+        (0..SESSIONS).map(|_| TcpStream::connect(guest.address()).unwrap()).collect();
     let mut refusal = String::new();
     wait_until("a client is refused", || {
         let mut one_more = TcpStream::connect(guest.address()).unwrap();
         refusal.clear();
-        one_more
-            .read_to_string(&mut refusal)
-            .ok()
-            .filter(|length| *length > 0)
+        one_more.read_to_string(&mut refusal).ok().filter(|length| *length > 0)
     });
     drop(all);
     client.wait_for_samples(100);

@@ -1,5 +1,5 @@
-//! The page that `report -o run.html` writes, in a real browser: the numbers on the screen are those of the report for
-//! programs, for the same part of the recording.
+//! The page that `report -o run.html` writes, in a real browser: the numbers on the screen are
+//! those of the report for programs, for the same part of the recording.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::harness::{Client, Guest, RunningClient, wait_until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/page");
 
-/// Takes steps in a browser, as `client/page/browser/drive.js` describes them; `None` if the case is skipped because
-/// there is none.
+/// Takes steps in a browser, as `client/page/browser/drive.js` describes them; `None` if the case
+/// is skipped because there is none.
 pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
     let mut browser = browser_script("drive.js")?
         .stdin(Stdio::piped())
@@ -33,24 +33,22 @@ pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// One of the programs in `client/page/browser`; `None` if the case is skipped because there is no browser.
+/// One of the programs in `client/page/browser`; `None` if the case is skipped because there is no
+/// browser.
 pub(crate) fn browser_script(name: &str) -> Option<Command> {
     let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());
     if !Path::new(&chromium).exists() {
-        skip(format!(
-            "there is no browser at {chromium}: install chromium, or set CHROMIUM"
-        ));
+        skip(format!("there is no browser at {chromium}: install chromium, or set CHROMIUM"));
         return None;
     }
     let modules = node_modules()?;
     let mut command = Command::new("node");
-    command
-        .arg(modules.with_file_name("browser").join(name))
-        .env("CHROMIUM", chromium);
+    command.arg(modules.with_file_name("browser").join(name)).env("CHROMIUM", chromium);
     Some(command)
 }
 
-/// Where npm installed what the page's tests need; `None` if the case is skipped because it did not.
+/// Where npm installed what the page's tests need; `None` if the case is skipped because it did
+/// not.
 pub(crate) fn node_modules() -> Option<PathBuf> {
     let modules = Path::new(PROGRAM).join("node_modules");
     if !modules.exists() {
@@ -82,12 +80,7 @@ fn range(hash: &Value, key: &str) -> [u64; 2] {
 
 /// The words that make a report of the same range.
 fn window([from, to]: [u64; 2]) -> [String; 4] {
-    [
-        "--from".into(),
-        format!("{from}ns"),
-        "--to".into(),
-        format!("{to}ns"),
-    ]
+    ["--from".into(), format!("{from}ns"), "--to".into(), format!("{to}ns")]
 }
 
 fn share(share: &Value) -> String {
@@ -100,10 +93,8 @@ fn share(share: &Value) -> String {
 fn interval(ends: &Value) -> String {
     match ends.as_array() {
         Some(ends) => {
-            let ends: Vec<String> = ends
-                .iter()
-                .map(|end| format!("{:.1}", end.as_f64().unwrap() * 100.0))
-                .collect();
+            let ends: Vec<String> =
+                ends.iter().map(|end| format!("{:.1}", end.as_f64().unwrap() * 100.0)).collect();
             ends.join(" - ")
         }
         None => String::new(),
@@ -144,7 +135,8 @@ fn sorted_rows(rows: &Value) -> Vec<Vec<String>> {
 
 const ROWS: &str = ".functions tbody tr";
 
-/// Whether two cells say the same. The ends of an interval are calculated twice, and may be rounded differently.
+/// Whether two cells say the same. The ends of an interval are calculated twice, and may be rounded
+/// differently.
 fn is_cell(expected: &str, found: &str) -> bool {
     let ends = |cell: &str| -> Option<[f64; 2]> {
         let (low, high) = cell.split_once(" - ")?;
@@ -162,23 +154,14 @@ fn assert_same(report: &Value, rows: &Value, ticks: &Value, missing: &Value) {
     assert!(found.len() > 3, "{found:?}");
     for (expected, found) in expected.iter().zip(&found) {
         let is_same = expected.len() == found.len()
-            && expected
-                .iter()
-                .zip(found)
-                .all(|(expected, found)| is_cell(expected, found));
+            && expected.iter().zip(found).all(|(expected, found)| is_cell(expected, found));
         assert!(is_same, "{}: {expected:?}, {found:?}", report["window"]);
     }
     assert_eq!(expected.len(), found.len());
     let counters = &report["counters"];
     let ticks = ticks[0].as_str().unwrap();
-    assert!(
-        ticks.starts_with(&grouped(&counters["ticks"])),
-        "{ticks}: {counters:#}"
-    );
-    assert!(
-        ticks.contains(&format!("recorded {}", grouped(&counters["recorded"]))),
-        "{ticks}"
-    );
+    assert!(ticks.starts_with(&grouped(&counters["ticks"])), "{ticks}: {counters:#}");
+    assert!(ticks.contains(&format!("recorded {}", grouped(&counters["recorded"]))), "{ticks}");
     match counters["missing"].as_i64() {
         Some(expected) => assert_eq!(missing[0], expected.to_string(), "{counters:#}"),
         None => assert_eq!(missing[0], "-"),
@@ -267,22 +250,16 @@ fn a_page_shows_the_vcpus_that_are_chosen() {
     ];
     steps.extend(numbers(&client, "view=table&vcpus=0.2"));
     let Some(shown) = drive(&steps) else { return };
-    assert_eq!(
-        (&shown[1][0], &shown[5][0]),
-        (&json!("all"), &json!("0, 2"))
-    );
+    assert_eq!((&shown[1][0], &shown[5][0]), (&json!("all"), &json!("0, 2")));
     let chosen = report(&client, "run.unikprof", &["--vcpu", "0,2"]);
     assert_same(&chosen, &shown[6], &shown[7], &shown[8]);
-    assert!(
-        shown[9].as_str().unwrap().contains("vcpus=0.2"),
-        "{}",
-        shown[9]
-    );
+    assert!(shown[9].as_str().unwrap().contains("vcpus=0.2"), "{}", shown[9]);
     assert_eq!(shown[12][0], "all", "no choice is all");
     assert_same(&chosen, &shown[14], &shown[15], &shown[16]);
 }
 
-/// Another recording that ran meanwhile, and each of two that were merged: by the menu and by the address.
+/// Another recording that ran meanwhile, and each of two that were merged: by the menu and by the
+/// address.
 #[test]
 fn a_page_shows_the_recording_that_is_chosen() {
     let guest = Guest::start("shares");
@@ -296,10 +273,10 @@ fn a_page_shows_the_recording_that_is_chosen() {
     client.must(&["stop", "--name", "long", "-o", "run.unikprof"]);
     write_page(&client, &[]);
     let merged = ["first.unikprof", "second.unikprof"];
-    client
-        .report(merged[0], &[merged[1], "-o", "merged.html"])
-        .expect_success();
-    let of_merged = json!({ "open": format!("{}#view=table&recording=2", client.path("merged.html").display()) });
+    client.report(merged[0], &[merged[1], "-o", "merged.html"]).expect_success();
+    let of_merged = json!({
+        "open": format!("{}#view=table&recording=2", client.path("merged.html").display())
+    });
     let mut steps = vec![json!({ "read": "#recording option" })];
     steps.insert(0, open(&client, "view=table"));
     steps.extend(numbers(&client, "view=table&recording=1"));
@@ -311,35 +288,19 @@ fn a_page_shows_the_recording_that_is_chosen() {
     let Some(shown) = drive(&steps) else { return };
     let names: Vec<String> = serde_json::from_value(shown[1].clone()).unwrap();
     assert_eq!(names[0], "long (the file's)");
-    assert!(
-        names[1].starts_with("recording 2, ") && names.len() == 3,
-        "{names:?}"
-    );
+    assert!(names[1].starts_with("recording 2, ") && names.len() == 3, "{names:?}");
     for (name, at) in [("2", 3), ("recording 3", 7)] {
         let expected = report(&client, "run.unikprof", &["--recording", name]);
-        assert!(
-            expected["samples"]["recorded"].as_u64() >= Some(60),
-            "{expected:#}"
-        );
+        assert!(expected["samples"]["recorded"].as_u64() >= Some(60), "{expected:#}");
         assert_same(&expected, &shown[at], &shown[at + 1], &shown[at + 2]);
     }
-    assert!(
-        shown[10].as_str().unwrap().contains("recording=2"),
-        "{}",
-        shown[10]
-    );
+    assert!(shown[10].as_str().unwrap().contains("recording=2"), "{}", shown[10]);
     let expected = report(&client, merged[0], &[merged[1], "--recording", "second"]);
     assert_same(&expected, &shown[12], &shown[13], &shown[14]);
 
     let refused = client.report("run.unikprof", &["--recording", "none"]);
     let refused = refused.expect_code(unikprof_client::exit_code::USAGE);
-    assert!(
-        refused
-            .stderr
-            .contains("`long`, `recording 2`, `recording 3`"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("`long`, `recording 2`, `recording 3`"), "{}", refused.stderr);
 }
 
 /// What `open` shows in the table, in JSON: the rows, then the ticks, then the check on them.
@@ -367,17 +328,12 @@ fn a_page_counts_blocked_time_as_the_report_does() {
     let [from, to] = brush;
     let part = format!("view=table&window={from}-{to}");
     let waiting = "view=table&span=0";
-    let steps: Vec<Value> = ["view=table", &part, waiting]
-        .iter()
-        .flat_map(|f| numbers(&client, f))
-        .collect();
+    let steps: Vec<Value> =
+        ["view=table", &part, waiting].iter().flat_map(|f| numbers(&client, f)).collect();
     let Some(shown) = drive(&steps) else { return };
     let words = window(brush);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    for (shown, words) in shown
-        .chunks(4)
-        .zip([&[][..], &words, &["--in-span", "waiting"]])
-    {
+    for (shown, words) in shown.chunks(4).zip([&[][..], &words, &["--in-span", "waiting"]]) {
         let expected = report(&client, "run.unikprof", words);
         if words.first() != Some(&"--from") {
             let blocked = expected["counters"]["blocked"].as_u64();
@@ -428,10 +384,7 @@ fn a_page_searches_compares_and_restores_its_address() {
     let focused = report(&client, "run.unikprof", &["--focus", "note::|core::"]);
     let matched = &focused["samples"]["shown"];
     let part = matched.as_f64().unwrap() / whole["samples"]["recorded"].as_f64().unwrap();
-    assert_eq!(
-        shown[2][0],
-        format!("matched {}, {}", grouped(matched), share(&json!(part)))
-    );
+    assert_eq!(shown[2][0], format!("matched {}, {}", grouped(matched), share(&json!(part))));
     assert_eq!(shown[4][0], "", "Escape ends the search");
 
     let hash = &shown[10];
@@ -442,9 +395,8 @@ fn a_page_searches_compares_and_restores_its_address() {
     });
     let own = |report: &Value, name: &str| {
         let rows = report["functions"].as_array().unwrap().iter();
-        let own = rows
-            .filter(|row| row["name"] == name)
-            .map(|row| row["self_share"].as_f64().unwrap());
+        let own =
+            rows.filter(|row| row["name"] == name).map(|row| row["self_share"].as_f64().unwrap());
         own.sum::<f64>()
     };
     let rows: Vec<Vec<String>> = serde_json::from_value(shown[8].clone()).unwrap();
@@ -457,10 +409,7 @@ fn a_page_searches_compares_and_restores_its_address() {
         assert!(["yes", "no"].contains(&&*row[8]), "{row:?}");
     }
     let compared = shown[9][0].as_str().unwrap();
-    assert!(
-        compared.contains("compared with base") && compared.contains("shares"),
-        "{compared}"
-    );
+    assert!(compared.contains("compared with base") && compared.contains("shares"), "{compared}");
     let calls: Vec<Vec<String>> = serde_json::from_value(shown[12].clone()).unwrap();
     assert_eq!(calls[0][3..], ["base share", "change"]);
     assert!(calls.len() > 3, "{calls:?}");
@@ -473,10 +422,7 @@ fn a_page_searches_compares_and_restores_its_address() {
         assert!((share - base - change).abs() < 0.16, "{call:?}");
     }
     let marked = shown[14].as_array().unwrap();
-    assert!(
-        !marked.is_empty() && marked.len() < calls.len(),
-        "{marked:?}"
-    );
+    assert!(!marked.is_empty() && marked.len() < calls.len(), "{marked:?}");
     let sandwich = shown[16][0].as_str().unwrap();
     assert!(sandwich.contains("; in the base "), "{sandwich}");
     let tip = shown[18].as_str().unwrap();
@@ -485,17 +431,12 @@ fn a_page_searches_compares_and_restores_its_address() {
         "{tip}"
     );
 
-    let calls = report(
-        &client,
-        "run.unikprof",
-        &["--callers", &format!("^{}$", regex::escape(first))],
-    );
+    let calls =
+        report(&client, "run.unikprof", &["--callers", &format!("^{}$", regex::escape(first))]);
     let total = grouped(&calls["calls"]["total"]);
     let sandwich = shown[21][0].as_str().unwrap();
     assert!(
-        sandwich.contains(&format!(
-            "callers of {first} above, callees below: {total} "
-        )),
+        sandwich.contains(&format!("callers of {first} above, callees below: {total} ")),
         "{sandwich}"
     );
     let tip = shown[24][0].as_str().unwrap();
@@ -518,10 +459,7 @@ fn a_page_searches_compares_and_restores_its_address() {
     // Before the call tree it was the table.
     let table = drive(&again).unwrap();
     let tip = table[6][0].as_str().unwrap();
-    assert!(
-        tip.contains("may be chance") || tip.contains("beyond chance"),
-        "{tip}"
-    );
+    assert!(tip.contains("may be chance") || tip.contains("beyond chance"), "{tip}");
     assert_eq!(
         sorted_rows(&table[1]),
         {
@@ -589,11 +527,7 @@ fn a_page_is_used_by_keys_alone() {
     assert!(tip.contains("caller, mostly: "), "{tip}");
     assert!(has(19, "node="), "{}", shown[19]);
     assert!(has(25, "hide="), "{}", shown[25]);
-    assert!(
-        has(31, "view=sandwich") && has(31, "chosen="),
-        "{}",
-        shown[31]
-    );
+    assert!(has(31, "view=sandwich") && has(31, "chosen="), "{}", shown[31]);
 }
 
 /// A page of a profile that no guest has to have had.
@@ -606,17 +540,15 @@ fn page_of(profile: &Profile, symbols: &str, folder: &Path) -> String {
     let symbolized = symbolizer.resolve(profile).unwrap();
     let path = folder.join("run.html");
     let mut file = std::fs::File::create(&path).unwrap();
-    Report::new(&symbolized, ReportOptions::default())
-        .write(Format::Page, &mut file)
-        .unwrap();
+    Report::new(&symbolized, ReportOptions::default()).write(Format::Page, &mut file).unwrap();
     path.display().to_string()
 }
 
 pub(crate) const HOSTILE: &str = "</script><img/src=x/onerror=document.title='owned'>";
 const TURNING: &str = "turns\u{202e}direction";
 
-/// A page of 64 vCPUs with one stack of 128 frames, whose names are 4 KB, markup, and characters that turn the direction of
-/// text; without a ring.
+/// A page of 64 vCPUs with one stack of 128 frames, whose names are 4 KB, markup, and characters
+/// that turn the direction of text; without a ring.
 fn hostile_page(folder: &Path) -> String {
     let long = "x".repeat(4_096);
     let mut symbols = format!("1000 T {HOSTILE}\n1100 T {TURNING}\n1200 T {long}\n");
@@ -635,17 +567,10 @@ fn hostile_page(folder: &Path) -> String {
         name: TURNING.into(),
         ..RecordingInfo::default()
     });
-    let frames: Vec<Frame> = (0..128_u64)
-        .map(|at| Frame::leaf(0x1000 + at * 0x100))
-        .collect();
+    let frames: Vec<Frame> = (0..128_u64).map(|at| Frame::leaf(0x1000 + at * 0x100)).collect();
     for vcpu in 0..64 {
-        builder
-            .add_stack(vcpu, 1 + u64::from(vcpu), &frames)
-            .unwrap();
-        builder.add_vcpu(VcpuStats {
-            vcpu,
-            ..VcpuStats::default()
-        });
+        builder.add_stack(vcpu, 1 + u64::from(vcpu), &frames).unwrap();
+        builder.add_vcpu(VcpuStats { vcpu, ..VcpuStats::default() });
     }
     page_of(&builder.finish(), &symbols, folder)
 }
@@ -680,37 +605,18 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     for name in [HOSTILE, turned, &"x".repeat(4_096)] {
         assert!(names.iter().any(|found| found == name), "{name}");
     }
-    assert!(
-        shown[3][0]
-            .as_str()
-            .unwrap()
-            .contains("the agent had no ring"),
-        "{}",
-        shown[3]
-    );
-    assert_eq!(
-        shown[4].as_array().unwrap().len(),
-        1,
-        "the page's own program alone"
-    );
+    assert!(shown[3][0].as_str().unwrap().contains("the agent had no ring"), "{}", shown[3]);
+    assert_eq!(shown[4].as_array().unwrap().len(), 1, "the page's own program alone");
     assert_eq!(shown[5].as_array().unwrap().len(), 64);
-    assert!(
-        shown[7].as_str().unwrap().starts_with(HOSTILE),
-        "the leaf: {}",
-        shown[7]
-    );
-    assert!(
-        shown[9].as_array().unwrap().len() > 100,
-        "the heaviest way is open: {}",
-        shown[9]
-    );
+    assert!(shown[7].as_str().unwrap().starts_with(HOSTILE), "the leaf: {}", shown[7]);
+    assert!(shown[9].as_array().unwrap().len() > 100, "the heaviest way is open: {}", shown[9]);
     assert_eq!(shown[11][0], "64 samples");
     assert_eq!(shown[13], json!([true, true, true]));
     assert_eq!(shown[14], json!([false, false, false, false]));
 }
 
-/// What all stacks have is one cell until it is clicked, and a call tree keeps the rows that are open and the keyboard's
-/// place, in the address too.
+/// What all stacks have is one cell until it is clicked, and a call tree keeps the rows that are
+/// open and the keyboard's place, in the address too.
 #[test]
 fn what_is_unfolded_and_open_stays_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -758,11 +664,7 @@ fn what_is_unfolded_and_open_stays_so() {
 #[test]
 fn pages_without_samples_and_cut_pages_say_so() {
     let folder = tempfile::tempdir().unwrap();
-    let path = page_of(
-        &ProfileBuilder::new().finish(),
-        "1000 T main\n",
-        folder.path(),
-    );
+    let path = page_of(&ProfileBuilder::new().finish(), "1000 T main\n", folder.path());
     let whole = std::fs::read_to_string(&path).unwrap();
     let cut = folder.path().join("cut.html");
     let (before, data) = whole.split_once("octet-stream\">").unwrap();
@@ -822,36 +724,28 @@ fn report_opens_the_page_in_a_browser() {
 
     std::fs::remove_file(tools.join("xdg-open")).unwrap();
     let mut command = client.command();
-    command
-        .args(["report", "run.unikprof", "--open", "-o", "named.html"])
-        .env("PATH", &tools);
+    command.args(["report", "run.unikprof", "--open", "-o", "named.html"]).env("PATH", &tools);
     let finished = RunningClient::spawn(&mut command).finish().expect_code(1);
     assert!(
-        finished
-            .stderr
-            .contains("wrote named.html, but cannot start a browser"),
+        finished.stderr.contains("wrote named.html, but cannot start a browser"),
         "{}",
         finished.stderr
     );
 }
 
-/// Its last change before the recording was missing, and with it the whole lane if there was none in between.
+/// Its last change before the recording was missing, and with it the whole lane if there was none
+/// in between.
 #[test]
 fn a_counter_has_the_value_that_it_had_before_the_recording() {
     let guest = Guest::start("burst");
     let client = guest.client();
     wait_until("the counter", || {
         let all = events(&client);
-        all.iter()
-            .any(|event| event["kind"] == "counter")
-            .then_some(())
+        all.iter().any(|event| event["kind"] == "counter").then_some(())
     });
     client.record_samples(20, &[]);
     write_page(&client, &[]);
-    let steps = [
-        open(&client, ""),
-        json!({ "hover": "#overlay", "at": [0.1, 0.9] }),
-    ];
+    let steps = [open(&client, ""), json!({ "hover": "#overlay", "at": [0.1, 0.9] })];
     let Some(shown) = drive(&steps) else { return };
     let tip = shown[1].as_str().unwrap();
     assert!(tip.contains("queue depth = "), "{tip}");

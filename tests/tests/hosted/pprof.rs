@@ -48,9 +48,7 @@ pub(crate) fn go_tool_pprof_names_the_work() {
     let guest = Guest::start("shares");
     let client = guest.client();
     client.record_samples(1_000, &[]);
-    client
-        .report("run.unikprof", &["-o", "run.pb.gz"])
-        .expect_success();
+    client.report("run.unikprof", &["-o", "run.pb.gz"]).expect_success();
     let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
     let names = names(&table);
     for (name, found) in ["sixty", "thirty", "ten"].iter().zip(&names) {
@@ -59,7 +57,8 @@ pub(crate) fn go_tool_pprof_names_the_work() {
     assert!(names.len() > 3, "callers are there too:\n{table}");
 }
 
-/// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own profile.
+/// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own
+/// profile.
 #[test]
 pub(crate) fn go_tool_pprof_knows_the_labels() {
     if !has_go() {
@@ -83,33 +82,19 @@ pub(crate) fn go_tool_pprof_knows_the_labels() {
         client.report("run.unikprof", &words).expect_success();
     }
     let tags = go_tool_pprof(&client, &["-tags"], "whole.pb.gz");
-    for word in [
-        "recording: Total",
-        "flight",
-        "vcpu: Total",
-        "span: Total",
-        "batch",
-    ] {
+    for word in ["recording: Total", "flight", "vcpu: Total", "span: Total", "batch"] {
         assert!(tags.contains(word), "no {word:?} in:\n{tags}");
     }
     // Counts know no spans.
     let counts = go_tool_pprof(&client, &["-tags"], "counts.pb.gz");
-    assert!(
-        counts.contains("flight") && !counts.contains("span:"),
-        "{counts}"
-    );
+    assert!(counts.contains("flight") && !counts.contains("span:"), "{counts}");
     let focus = ["-top", "-tagfocus", "span=batch"];
-    for (words, file) in [
-        (&focus[..], "whole.pb.gz"),
-        (&["-top"], "window.pb.gz"),
-        (&["-top"], "span.pb.gz"),
-    ] {
+    for (words, file) in
+        [(&focus[..], "whole.pb.gz"), (&["-top"], "window.pb.gz"), (&["-top"], "span.pb.gz")]
+    {
         let table = go_tool_pprof(&client, words, file);
         let names = names(&table);
         assert!(names[0].ends_with("burst::burst"), "{file}:\n{table}");
-        assert!(
-            !names.iter().any(|name| name.ends_with("burst::usual")),
-            "{file}:\n{table}"
-        );
+        assert!(!names.iter().any(|name| name.ends_with("burst::usual")), "{file}:\n{table}");
     }
 }

@@ -6,8 +6,8 @@ use unikprof_client::profile::Mode;
 use crate::harness::time::sum;
 use crate::harness::{Client, Guest};
 
-/// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by another
-/// client: a name is all that one needs.
+/// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by
+/// another client: a name is all that one needs.
 #[test]
 fn three_at_once_each_by_its_name() {
     let guest = Guest::start("shares");
@@ -22,9 +22,7 @@ fn three_at_once_each_by_its_name() {
     client.wait_for_samples_of(&["fast", "waits", "flight"], 40);
     assert_eq!(client.recording_names(), ["fast", "waits", "flight"]);
 
-    let unclear = client
-        .connect(&["stop"])
-        .expect_code(exit_code::NO_SUCH_RECORDING);
+    let unclear = client.connect(&["stop"]).expect_code(exit_code::NO_SUCH_RECORDING);
     for name in ["`fast`", "`waits`", "`flight`"] {
         assert!(unclear.stderr.contains(name), "{}", unclear.stderr);
     }
@@ -47,7 +45,8 @@ fn three_at_once_each_by_its_name() {
     // 100 parts: 60, 30 and 10. Six standard deviations, less likely than 1e-8.
     for (client, file) in [(&other, "fast.unikprof"), (&another, "waits.unikprof")] {
         let report = client.report(file, &["--json"]).expect_json();
-        // Each has its own rate, in the time that the guest ran while it was recorded; one is begun later.
+        // Each has its own rate, in the time that the guest ran while it was recorded; one is begun
+        // later.
         let running_ns = report["vcpus"][0]["runstate"]["running_ns"].as_u64();
         let period_ns = report["recording"]["period_ns"].as_u64();
         let due = running_ns.unwrap() as f64 / period_ns.unwrap() as f64;
@@ -59,10 +58,7 @@ fn three_at_once_each_by_its_name() {
         for (name, truth) in parts {
             let deviation = (truth * (1.0 - truth) / all as f64).sqrt();
             let share = own(name) as f64 / all as f64;
-            assert!(
-                (share - truth).abs() < 6.0 * deviation,
-                "{file}: {name} {share} of {all}"
-            );
+            assert!((share - truth).abs() < 6.0 * deviation, "{file}: {name} {share} of {all}");
         }
     }
     client.wait_for_samples_of(&["waits"], 50);
@@ -77,14 +73,9 @@ fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
     for name in ["a", "b", "c", "d"] {
         client.must(&["start", "--name", name]);
     }
-    let same = client
-        .connect(&["start", "--name", "b"])
-        .expect_code(exit_code::REFUSED);
+    let same = client.connect(&["start", "--name", "b"]).expect_code(exit_code::REFUSED);
     assert!(same.stderr.contains("`b`"), "{}", same.stderr);
-    for words in [
-        &["start", "--name", "e"][..],
-        &["record", "1s", "-o", "e.unikprof"],
-    ] {
+    for words in [&["start", "--name", "e"][..], &["record", "1s", "-o", "e.unikprof"]] {
         let many = client.connect(words).expect_code(exit_code::REFUSED);
         for name in ["`a`", "`b`", "`c`", "`d`"] {
             assert!(many.stderr.contains(name), "{}", many.stderr);
@@ -124,7 +115,8 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
     assert_eq!(client.recording_names(), ["flight"]);
 }
 
-/// Guards a second dump that tells how late samples came in the whole recording, beside the counts of its own part.
+/// Guards a second dump that tells how late samples came in the whole recording, beside the counts
+/// of its own part.
 #[test]
 fn each_dump_has_the_distributions_of_its_own_samples() {
     let guest = Guest::start("shares");

@@ -19,10 +19,7 @@ fn fifty_recordings_leave_the_guest_as_it_was() {
     assert_eq!(status["epochs"], 0);
     // A client that the machine keeps from its processor is rightly timed out, and comes again.
     let mut of_peers = status["peers"].as_object().unwrap().iter();
-    assert!(
-        of_peers.all(|(kind, count)| kind == "timed_out" || *count == 0),
-        "{status:#}"
-    );
+    assert!(of_peers.all(|(kind, count)| kind == "timed_out" || *count == 0), "{status:#}");
     client.record_samples(100, &[]);
     guest.assert_alive();
 }
@@ -55,16 +52,12 @@ fn a_client_killed_in_a_download_leaves_it_to_the_next() {
         "half a recording has the name of a whole one"
     );
 
-    let status = client.wait_for_status("the killed client to be gone", |status| {
-        status["sessions"] == 1
-    });
+    let status =
+        client.wait_for_status("the killed client to be gone", |status| status["sessions"] == 1);
     assert_eq!(status["state"], "finished");
     assert_eq!(status["epochs"], 1);
     let recording = client.stop("all.unikprof");
-    assert_eq!(
-        status["counters"]["recorded"],
-        recording.profile.sample_count()
-    );
+    assert_eq!(status["counters"]["recorded"], recording.profile.sample_count());
     assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
     assert_eq!(client.status()["epochs"], 0, "it was acknowledged");
 }

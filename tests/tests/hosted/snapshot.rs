@@ -15,10 +15,7 @@ fn image() -> &'static str {
 
 /// The vCPUs of a snapshot.
 fn snapshot(client: &Client, more: &[&str]) -> Vec<Value> {
-    let words = [
-        &["--json", "snapshot", "--wait", LONG, "--image", image()],
-        more,
-    ];
+    let words = [&["--json", "snapshot", "--wait", LONG, "--image", image()], more];
     let shown = client.connect(&words.concat()).expect_json();
     shown["vcpus"].as_array().unwrap().clone()
 }
@@ -34,8 +31,8 @@ fn register(vcpu: &Value, name: &str) -> u64 {
     u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap()
 }
 
-/// A guest in an endless loop, asked by a client that may not change anything: each snapshot is a new one, and shows
-/// the loop and its callers.
+/// A guest in an endless loop, asked by a client that may not change anything: each snapshot is a
+/// new one, and shows the loop and its callers.
 #[test]
 fn a_stuck_guest_shows_its_stack_to_a_view_key() {
     let keyed = Keyed::start("stuck");
@@ -46,30 +43,18 @@ fn a_stuck_guest_shows_its_stack_to_a_view_key() {
         let [vcpu] = &vcpus[..] else {
             panic!("one vCPU: {vcpus:#?}");
         };
-        assert_eq!(
-            (&vcpu["vcpu"], &vcpu["state"]),
-            (&0.into(), &"running".into())
-        );
+        assert_eq!((&vcpu["vcpu"], &vcpu["state"]), (&0.into(), &"running".into()));
         let functions = functions(vcpu);
         assert!(functions[0].ends_with("stuck::hang"), "{functions:?}");
         assert!(functions[1].ends_with("stuck::run"), "{functions:?}");
         // To the outermost function, without marks of the agent.
         assert!(functions.len() > 5, "{functions:?}");
-        assert!(
-            !functions.iter().any(|it| it.starts_with('[')),
-            "{functions:?}"
-        );
+        assert!(!functions.iter().any(|it| it.starts_with('[')), "{functions:?}");
         let leaf = &vcpu["frames"][0];
-        assert!(
-            leaf["file"].as_str().unwrap().ends_with("stuck.rs"),
-            "{leaf}"
-        );
+        assert!(leaf["file"].as_str().unwrap().ends_with("stuck.rs"), "{leaf}");
         assert!(register(vcpu, "rip") != 0, "{vcpu:#}");
         assert!(register(vcpu, "rsp") <= register(vcpu, "rbp"), "{vcpu:#}");
-        assert!(
-            vcpu["unix_ns"].as_u64() > vcpu["at_ns"].as_u64(),
-            "{vcpu:#}"
-        );
+        assert!(vcpu["unix_ns"].as_u64() > vcpu["at_ns"].as_u64(), "{vcpu:#}");
         moments.push(vcpu["at_ns"].as_u64().unwrap());
     }
     assert!(moments.is_sorted_by(|a, b| a < b), "{moments:?}");
@@ -99,13 +84,11 @@ fn each_vcpu_shows_its_state() {
     assert!(runs.contains("states::runs"), "{runs}");
     assert!(blocked.starts_with("vCPU 1: blocked for "), "{blocked}");
     assert!(blocked.contains("states::is_blocked"), "{blocked}");
-    assert!(
-        masked.starts_with("vCPU 2: no answer within 2 s, but it ran for "),
-        "{masked}"
-    );
+    assert!(masked.starts_with("vCPU 2: no answer within 2 s, but it ran for "), "{masked}");
     assert_eq!(
         missing,
-        "vCPU 3: no answer within 2 s, and it did not run: it is offline, or the hypervisor gave it no CPU"
+        "vCPU 3: no answer within 2 s, and it did not run: it is offline, or the hypervisor gave \
+         it no CPU"
     );
 
     let one = |vcpu: &str| snapshot(&client, &["--vcpu", vcpu]).remove(0);
@@ -119,16 +102,8 @@ fn each_vcpu_shows_its_state() {
     let words = ["--json", "snapshot", "--vcpu", "2", "--wait", "10ms"];
     let masked = client.connect(&words).expect_json();
     assert_eq!(masked["vcpus"][0]["state"], "no answer");
-    let finished = client
-        .connect(&["snapshot", "--vcpu", "4"])
-        .expect_code(exit_code::USAGE);
-    assert!(
-        finished
-            .stderr
-            .contains("there is no vCPU 4: the guest has 4"),
-        "{}",
-        finished.stderr
-    );
+    let finished = client.connect(&["snapshot", "--vcpu", "4"]).expect_code(exit_code::USAGE);
+    assert!(finished.stderr.contains("there is no vCPU 4: the guest has 4"), "{}", finished.stderr);
 }
 
 /// Watching ends with Ctrl-C, and disturbs no recording.

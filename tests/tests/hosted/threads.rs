@@ -43,10 +43,7 @@ fn the_signal_handler_keeps_errno() {
     let told = guest.told("errno kept in ");
     let spoilt = told.split(' ').nth(2).unwrap();
     let spoilt: u64 = spoilt.parse().unwrap();
-    assert!(
-        spoilt > 1_000,
-        "the handler had nothing to put back: {told}"
-    );
+    assert!(spoilt > 1_000, "the handler had nothing to put back: {told}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What happened when: a burst of other work, some seconds ago, is found by every way there is to ask, and the
-//! guest's own events are told.
+//! What happened when: a burst of other work, some seconds ago, is found by every way there is to
+//! ask, and the guest's own events are told.
 
 use serde_json::Value;
 
@@ -79,19 +79,13 @@ fn a_burst_some_seconds_ago_is_found() {
         let to_ns = from_ns + second["length_ns"].as_u64().unwrap();
         if batch.from_ns <= from_ns && to_ns <= batch.to_ns && second["recorded"] != 0 {
             inside += 1;
-            assert!(
-                second["top"].as_str().unwrap().ends_with("burst::burst"),
-                "{second}"
-            );
+            assert!(second["top"].as_str().unwrap().ends_with("burst::burst"), "{second}");
         }
     }
     assert!(inside > 0, "{seconds:#}");
     let text = client.report("all.unikprof", &["--timeline"]);
     let text = &text.expect_success().stdout;
-    assert!(
-        text.contains("burst::burst") && text.contains("burst::usual"),
-        "{text}"
-    );
+    assert!(text.contains("burst::burst") && text.contains("burst::usual"), "{text}");
 }
 
 /// A dump without a ring's window is as it was, and the guest's own numbers are in its report.
@@ -104,10 +98,7 @@ fn the_guests_own_events_are_told() {
     client.must(&dump);
     let told = report(&client, "hour.unikprof", &[]);
     let counter = &told["values"][0];
-    assert_eq!(
-        (&counter["name"], &counter["min"]),
-        (&"queue depth".into(), &(-7).into())
-    );
+    assert_eq!((&counter["name"], &counter["min"]), (&"queue depth".into(), &(-7).into()));
     assert_eq!(counter["max"], 3);
     assert_eq!(told["marks"][0]["name"], "batch due");
     let span = &told["spans"][0];
@@ -118,10 +109,7 @@ fn the_guests_own_events_are_told() {
     assert!(text.contains("spans of the guest"), "{text}");
     let folded = client.report("hour.unikprof", &["--format", "folded", "--labels"]);
     let folded = &folded.expect_success().stdout;
-    assert!(
-        folded.contains("recording:default;vcpu:0;span:batch;"),
-        "{folded}"
-    );
+    assert!(folded.contains("recording:default;vcpu:0;span:batch;"), "{folded}");
     let none = client.report("hour.unikprof", &["--in-span", "nothing"]);
     let script = client.run(&["script", "hour.unikprof", "--in-span", "nothing"]);
     for none in [none, script] {

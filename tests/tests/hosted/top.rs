@@ -24,12 +24,7 @@ fn recordings(client: &Client) -> Vec<(Value, Value, Value, Value)> {
     let status = client.connect(&["check", "--json"]).expect_json();
     let all = status["recordings"].as_array().unwrap().iter();
     all.map(|one| {
-        (
-            one["name"].clone(),
-            one["state"].clone(),
-            one["epochs"].clone(),
-            one["holder"].clone(),
-        )
+        (one["name"].clone(), one["state"].clone(), one["epochs"].clone(), one["holder"].clone())
     })
     .collect()
 }
@@ -42,7 +37,8 @@ fn hottest(line: &Value, part: &str) -> String {
     most["name"].as_str().unwrap().to_owned()
 }
 
-/// Who may only look sees a recording that somebody else has, which keeps its counts and its holder.
+/// Who may only look sees a recording that somebody else has, which keeps its counts and its
+/// holder.
 #[test]
 fn a_running_recording_is_shown_and_left_alone() {
     let keyed = Keyed::start("shares");
@@ -58,9 +54,7 @@ fn a_running_recording_is_shown_and_left_alone() {
     let viewer = keyed.viewer();
     let several = viewer.connect(&["top", "-n", "1"]);
     several.expect_code(exit_code::NO_SUCH_RECORDING);
-    let words = [
-        "--json", "top", "--name", "flight", "-n", "3", "--every", "300ms",
-    ];
+    let words = ["--json", "top", "--name", "flight", "-n", "3", "--every", "300ms"];
     // What was recorded so far is in the window, however long ago that is.
     let words = [&words[..], &["--window", "10m", IMAGE, image()]].concat();
     let shown = viewer.must(&words);
@@ -98,8 +92,8 @@ fn a_running_recording_is_shown_and_left_alone() {
     assert!(text.contains("::sixty"), "{text}");
 }
 
-/// How a guest's busiest thread has spent its time so far, as Linux says: running, and ready without a processor; and when
-/// that was read.
+/// How a guest's busiest thread has spent its time so far, as Linux says: running, and ready
+/// without a processor; and when that was read.
 struct Scheduled {
     threads: HashMap<PathBuf, [f64; 2]>,
     at: Instant,
@@ -114,10 +108,7 @@ impl Scheduled {
             let mut seconds = told.split(' ').map(|ns| ns.parse::<f64>().unwrap() / 1e9);
             (path, [seconds.next().unwrap(), seconds.next().unwrap()])
         });
-        Scheduled {
-            threads: threads.collect(),
-            at: Instant::now(),
-        }
+        Scheduled { threads: threads.collect(), at: Instant::now() }
     }
 
     /// The time in which the vCPU ran, had no processor and was blocked since then, in seconds.
@@ -133,12 +124,12 @@ impl Scheduled {
     }
 }
 
-/// A guest's times are recorded once a second and interpolated: so many seconds may be wrong at both ends of a window
-/// together.
+/// A guest's times are recorded once a second and interpolated: so many seconds may be wrong at
+/// both ends of a window together.
 const INTERPOLATED: f64 = 1.0;
 
-/// The live table's times are those of the scheduler, as far as the longer time in which these are read allows; one guest
-/// works, the other waits for half of its time.
+/// The live table's times are those of the scheduler, as far as the longer time in which these are
+/// read allows; one guest works, the other waits for half of its time.
 #[test]
 fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
     for load in ["shares", "waits"] {
@@ -150,36 +141,24 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
         client.wait_for_status("samples of more than one phase", |status| {
             let recorded = status["counters"]["recorded"].as_u64();
             let began = status["recordings"][0]["started_ns"].as_u64();
-            let elapsed = status["now_ns"]
-                .as_u64()
-                .zip(began)
-                .map(|(now, began)| now - began);
+            let elapsed = status["now_ns"].as_u64().zip(began).map(|(now, began)| now - began);
             recorded >= Some(500) && elapsed >= Some(5_000_000_000)
         });
-        let words = [
-            "--json", "top", "--name", "flight", "-n", "1", "--window", "60s",
-        ];
+        let words = ["--json", "top", "--name", "flight", "-n", "1", "--window", "60s"];
         let shown = lines(&client.must(&words).stdout);
         let outer = before.since(&guest);
         let recent = &shown[0]["recent"];
-        let number = |key: &str| {
-            recent[key]
-                .as_f64()
-                .unwrap_or_else(|| panic!("{key}: {recent:#}"))
-        };
+        let number =
+            |key: &str| recent[key].as_f64().unwrap_or_else(|| panic!("{key}: {recent:#}"));
         let length = number("length_ns") / 1e9;
         let (stolen, blocked) = (number("stolen"), number("blocked"));
         let awake = (1.0 - blocked) * length;
         let shown = [(1.0 - stolen) * awake, stolen * awake, blocked * length];
         // What was read before the first and after the last sample of the table.
         let beside = outer.iter().sum::<f64>() - length;
-        assert!(
-            beside >= 0.0 && length > 4.0,
-            "{length} s, {beside} s beside"
-        );
-        for (kind, (shown, outer)) in ["ran", "stolen", "blocked"]
-            .iter()
-            .zip(shown.iter().zip(outer))
+        assert!(beside >= 0.0 && length > 4.0, "{length} s, {beside} s beside");
+        for (kind, (shown, outer)) in
+            ["ran", "stolen", "blocked"].iter().zip(shown.iter().zip(outer))
         {
             let least = outer - beside - INTERPOLATED;
             assert!(
@@ -195,10 +174,7 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
         );
         // 997 a second of running time, in random intervals: six standard deviations.
         let most = 997.0 * (outer[0] + 0.1);
-        assert!(
-            recorded > 0.0 && recorded < most + 6.0 * most.sqrt(),
-            "{recorded} of {most}"
-        );
+        assert!(recorded > 0.0 && recorded < most + 6.0 * most.sqrt(), "{recorded} of {most}");
     }
 }
 
@@ -207,16 +183,11 @@ fn a_view_key_starts_nothing() {
     let keyed = Keyed::start("shares");
     let refused = keyed.viewer().connect(&["top", "-n", "1"]);
     let refused = refused.expect_code(exit_code::KEY);
-    assert!(
-        refused
-            .stderr
-            .contains("no recording is running in the guest"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("no recording is running in the guest"), "{}", refused.stderr);
 }
 
-/// Without a recording `top` has one of its own, and leaves none: at its own end, and when a signal ends it.
+/// Without a recording `top` has one of its own, and leaves none: at its own end, and when a signal
+/// ends it.
 #[test]
 fn an_own_recording_is_discarded_at_the_end() {
     let guest = Guest::start("shares");
@@ -282,29 +253,14 @@ impl Terminal {
         let socket = folder.join("tmux").to_str().unwrap().to_owned();
         let terminal = Terminal { socket };
         let folder = folder.to_str().unwrap();
-        let words = [
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "120",
-            "-y",
-            "30",
-            "-c",
-            folder,
-        ];
+        let words = ["-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "30", "-c", folder];
         terminal.tmux(&[&words[..], &[line]].concat());
         terminal
     }
 
     fn tmux(&self, words: &[&str]) -> String {
         let mut command = Command::new("tmux");
-        let output = command
-            .args(["-S", &self.socket])
-            .args(words)
-            .output()
-            .unwrap();
+        let output = command.args(["-S", &self.socket]).args(words).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "tmux {words:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
@@ -350,7 +306,8 @@ fn keys_change_the_table_on_a_terminal_which_is_restored() {
     for end in ["q", "C-c", "TERM"] {
         let folder = tempfile::tempdir().unwrap();
         let line = format!(
-            "stty -g > before; {} connect {} --timeout 30s top --every 200ms --image {} & wait_for=$!; \
+            "stty -g > before; {} connect {} --timeout 30s top --every 200ms --image {} & \
+             wait_for=$!; \
              echo $wait_for > id; fg >/dev/null; echo code $?; stty -g > after; sleep 600",
             env!("CARGO_BIN_EXE_hosted-client"),
             guest.address(),
@@ -395,9 +352,7 @@ fn keys_change_the_table_on_a_terminal_which_is_restored() {
         let alternate = terminal.tmux(&["display-message", "-p", "#{alternate_on}"]);
         assert_eq!(alternate.trim(), "0", "the table is still on the screen");
         let after = || fs::read_to_string(folder.path().join("after")).ok();
-        let after = wait_until("the terminal's settings", || {
-            after().filter(|it| !it.is_empty())
-        });
+        let after = wait_until("the terminal's settings", || after().filter(|it| !it.is_empty()));
         let before = fs::read_to_string(folder.path().join("before")).unwrap();
         assert_eq!(after, before, "{end}: the terminal's settings");
         assert!(recordings(&client).is_empty());

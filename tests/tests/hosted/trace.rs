@@ -18,12 +18,11 @@ fn image() -> &'static str {
 fn counted(line: &str) -> BTreeMap<String, u64> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let pairs = words.chunks_exact(2);
-    pairs
-        .map(|pair| (pair[0].to_owned(), pair[1].parse().unwrap()))
-        .collect()
+    pairs.map(|pair| (pair[0].to_owned(), pair[1].parse().unwrap())).collect()
 }
 
-/// Traces the load from before its beginning until it has ended; returns what it counted and what the client printed.
+/// Traces the load from before its beginning until it has ended; returns what it counted and what
+/// the client printed.
 pub(crate) fn traced(
     guest: &mut Guest,
     client: &Client,
@@ -44,9 +43,7 @@ pub(crate) fn traced(
 /// The function whose name ends so.
 pub(crate) fn function<'v>(trace: &'v Value, name: &str) -> &'v Value {
     let functions = trace["functions"].as_array().unwrap();
-    let found = functions
-        .iter()
-        .find(|it| it["function"].as_str().unwrap().ends_with(name));
+    let found = functions.iter().find(|it| it["function"].as_str().unwrap().ends_with(name));
     found.unwrap_or_else(|| panic!("{name} in {trace:#}"))
 }
 
@@ -54,10 +51,7 @@ pub(crate) fn function<'v>(trace: &'v Value, name: &str) -> &'v Value {
 pub(crate) fn assert_sums(trace: &Value) {
     for function in trace["functions"].as_array().unwrap() {
         let parts = ["returned", "unwound", "replaced", "open", "lost_ends"];
-        let sum: u64 = parts
-            .iter()
-            .map(|part| function[part].as_u64().unwrap())
-            .sum();
+        let sum: u64 = parts.iter().map(|part| function[part].as_u64().unwrap()).sum();
         assert_eq!(function["calls"], sum, "{function:#}");
     }
 }
@@ -68,11 +62,7 @@ pub(crate) fn calls_in(trees: &Value, name: &str) -> u64 {
     trees
         .map(|tree| {
             let is_it = tree["function"].as_str().unwrap().ends_with(name);
-            let own = if is_it {
-                tree["times"].as_u64().unwrap()
-            } else {
-                0
-            };
+            let own = if is_it { tree["times"].as_u64().unwrap() } else { 0 };
             own + calls_in(&tree["inside"], name)
         })
         .sum()
@@ -80,60 +70,35 @@ pub(crate) fn calls_in(trees: &Value, name: &str) -> u64 {
 
 const ALL: [&str; 5] = ["outer", "inner", "recursive", "waits", "unwinds"];
 
-/// Calls of a known tree are exact in the table and in the tree, those that a panic ends are marked, and no duration is
-/// shorter than what the function itself measured.
+/// Calls of a known tree are exact in the table and in the tree, those that a panic ends are
+/// marked, and no duration is shorter than what the function itself measured.
 #[test]
 fn calls_of_a_known_tree_are_exact() {
     let mut guest = Guest::start("traced");
     let client = guest.client();
-    let words = [
-        "trace",
-        "traced::*",
-        "--max-cost",
-        "0",
-        "--image",
-        image(),
-        "-o",
-        "run.unikprof",
-    ];
+    let words = ["trace", "traced::*", "--max-cost", "0", "--image", image(), "-o", "run.unikprof"];
     let (counted, _) = traced(&mut guest, &client, &words);
-    let trace = client
-        .run(&["report", "run.unikprof", "--json"])
-        .expect_json();
+    let trace = client.run(&["report", "run.unikprof", "--json"]).expect_json();
     assert_sums(&trace);
     assert_eq!(trace["warnings"], Value::Array(vec![]), "{trace:#}");
     for name in ALL {
         let found = function(&trace, &format!("traced::{name}"));
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
-        assert_eq!(
-            calls_in(&trace["tree"], &format!("traced::{name}")),
-            counted[name],
-            "{name}"
-        );
+        assert_eq!(calls_in(&trace["tree"], &format!("traced::{name}")), counted[name], "{name}");
         assert_eq!(found["open"], 0, "{name}");
         assert_eq!(found["orphans"], 0, "{name}");
     }
     let unwinds = function(&trace, "traced::unwinds");
-    assert_eq!(
-        unwinds["unwound"], counted["unwinds"],
-        "each ends by a panic"
-    );
+    assert_eq!(unwinds["unwound"], counted["unwinds"], "each ends by a panic");
     for name in ["outer", "waits"] {
         let found = function(&trace, &format!("traced::{name}"));
         assert_eq!(found["returned"], counted[name]);
         let total_ns = found["total_ns"].as_u64().unwrap();
-        assert!(
-            total_ns >= counted[&format!("{name}_ns")],
-            "{name}: {total_ns} {counted:?}"
-        );
+        assert!(total_ns >= counted[&format!("{name}_ns")], "{name}: {total_ns} {counted:?}");
     }
     let inner = function(&trace, "traced::inner");
     let callers = inner["callers"].as_array().unwrap();
-    assert!(
-        callers
-            .iter()
-            .all(|it| it["function"].as_str().unwrap().ends_with("traced::outer"))
-    );
+    assert!(callers.iter().all(|it| it["function"].as_str().unwrap().ends_with("traced::outer")));
     let from: u64 = callers.iter().map(|it| it["calls"].as_u64().unwrap()).sum();
     assert_eq!(from, counted["inner"]);
 
@@ -150,21 +115,8 @@ fn calls_of_a_known_tree_are_exact() {
 
     // The other formats hold the same calls.
     let all: u64 = ALL.iter().map(|name| counted[*name]).sum();
-    let words = [
-        "-o",
-        "run.trace.json",
-        "-o",
-        "run.svg",
-        "-o",
-        "run.folded",
-        "-o",
-        "run.txt",
-    ];
-    let words = [
-        &["report", "run.unikprof", "-o", "run.profile.json.gz"][..],
-        &words,
-    ]
-    .concat();
+    let words = ["-o", "run.trace.json", "-o", "run.svg", "-o", "run.folded", "-o", "run.txt"];
+    let words = [&["report", "run.unikprof", "-o", "run.profile.json.gz"][..], &words].concat();
     client.run(&words).expect_success();
     let text = std::fs::read_to_string(client.path("run.trace.json")).unwrap();
     let chrome: Value = serde_json::from_str(&text).unwrap();
@@ -189,23 +141,12 @@ fn hostile_names_of_functions_stay_text_in_the_page_of_a_trace() {
     let mut names = file.symbols().filter_map(|symbol| symbol.name().ok());
     let inner = names.find(|name| name.contains("6traced5inner")).unwrap();
     let copied = std::process::Command::new("objcopy")
-        .args([
-            "--strip-debug",
-            "--redefine-sym",
-            &format!("{inner}={HOSTILE}"),
-        ])
+        .args(["--strip-debug", "--redefine-sym", &format!("{inner}={HOSTILE}")])
         .args([image(), client.path("hostile").to_str().unwrap()])
         .status()
         .unwrap();
     assert!(copied.success());
-    let words = [
-        "trace",
-        "*onerror*",
-        "--max-cost",
-        "0",
-        "--image",
-        "hostile",
-    ];
+    let words = ["trace", "*onerror*", "--max-cost", "0", "--image", "hostile"];
     let words = [&words[..], &["-o", "run.unikprof"]].concat();
     let (counted, _) = traced(&mut guest, &client, &words);
     let page = client.path(&opened(&client, &[]));
@@ -236,10 +177,7 @@ fn events_of(chrome: &Value) -> Vec<(String, u64)> {
     complete
         .map(|event| {
             let name = event["name"].as_str().unwrap().to_owned();
-            (
-                name,
-                (event["ts"].as_f64().unwrap() * 1000.0).round() as u64,
-            )
+            (name, (event["ts"].as_f64().unwrap() * 1000.0).round() as u64)
         })
         .collect()
 }
@@ -250,12 +188,10 @@ fn number(text: &Value) -> u64 {
     first.replace(',', "").parse().unwrap()
 }
 
-/// The page's table is that of the text, its histogram that of the JSON; a range has the calls that begin in it, a function
-/// is chosen in its lane, and the address restores all of it.
+/// The page's table is that of the text, its histogram that of the JSON; a range has the calls that
+/// begin in it, a function is chosen in its lane, and the address restores all of it.
 fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: Vec<(String, u64)>) {
-    client
-        .run(&["report", "run.unikprof", "-o", "run.html"])
-        .expect_success();
+    client.run(&["report", "run.unikprof", "-o", "run.html"]).expect_success();
     let path = client.path("run.html").display().to_string();
     let length = trace["ended_ns"].as_u64().unwrap() - trace["started_ns"].as_u64().unwrap();
     let half = length / 2;
@@ -293,9 +229,7 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
     let functions = trace["functions"].as_array().unwrap();
     let table = shown[1].as_array().unwrap();
     assert_eq!(table.len(), functions.len());
-    let lines = text
-        .lines()
-        .skip_while(|line| !line.ends_with("  function"));
+    let lines = text.lines().skip_while(|line| !line.ends_with("  function"));
     let lines = lines.skip(1).take_while(|line| !line.contains(" calls = "));
     let lines = lines.filter(|line| !line.contains(" more functions"));
     for ((line, row), function) in lines.zip(table).zip(functions) {
@@ -303,12 +237,7 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
         assert!(row[7].as_str().unwrap().starts_with(name), "{row}");
         let cells = row.as_array().unwrap()[..7].iter();
         let words = cells.flat_map(|cell| cell.as_str().unwrap().split_whitespace());
-        assert!(
-            words
-                .clone()
-                .eq(line.split_whitespace().take(words.count())),
-            "{row} in {line}"
-        );
+        assert!(words.clone().eq(line.split_whitespace().take(words.count())), "{row} in {line}");
     }
 
     let mut by_power: BTreeMap<u32, u64> = BTreeMap::new();
@@ -348,21 +277,13 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
     assert_eq!(shown[13][0], "1 function matches");
     assert_eq!(shown[14].as_array().unwrap().len(), 1);
     let tip = shown[15].as_str().unwrap();
-    assert!(
-        tip.contains("traced::inner") && tip.contains(" calls in "),
-        "{tip}"
-    );
+    assert!(tip.contains("traced::inner") && tip.contains(" calls in "), "{tip}");
     let chosen = shown[17][0].as_str().unwrap();
     assert!(chosen.ends_with("traced::inner"), "{chosen}");
     let hash = shown[18].as_str().unwrap();
-    assert!(
-        hash.contains("query=traced") && hash.contains("chosen="),
-        "{hash}"
-    );
+    assert!(hash.contains("query=traced") && hash.contains("chosen="), "{hash}");
     let tips = shown[hovers..].iter().filter_map(Value::as_str);
-    let calls = tips
-        .filter(|tip| tip.contains(" on vCPU ") && tip.contains("traced::"))
-        .count();
+    let calls = tips.filter(|tip| tip.contains(" on vCPU ") && tip.contains("traced::")).count();
     assert!(calls > 0, "{:#?}", &shown[hovers..]);
 }
 
@@ -371,19 +292,8 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
 fn what_needs_samples_says_that_a_file_is_a_trace() {
     let mut guest = Guest::start("traced");
     let client = guest.client();
-    let words = [
-        "trace",
-        "traced::outer",
-        "--max-cost",
-        "0",
-        "-o",
-        "run.unikprof",
-    ];
-    traced(
-        &mut guest,
-        &client,
-        &[&words[..], &["--image", image()]].concat(),
-    );
+    let words = ["trace", "traced::outer", "--max-cost", "0", "-o", "run.unikprof"];
+    traced(&mut guest, &client, &[&words[..], &["--image", image()]].concat());
     for words in [
         &["doctor", "run.unikprof"][..],
         &["script", "run.unikprof"],
@@ -392,12 +302,9 @@ fn what_needs_samples_says_that_a_file_is_a_trace() {
         &["report", "run.unikprof", "run.unikprof"],
     ] {
         let refused = client.run(words).expect_code(exit_code::INPUT);
-        let text = "run.unikprof is a trace of function calls and has no samples: show it with `report run.unikprof`";
-        assert!(
-            refused.stderr.contains(text),
-            "{words:?}: {}",
-            refused.stderr
-        );
+        let text = "run.unikprof is a trace of function calls and has no samples: show it with \
+                    `report run.unikprof`";
+        assert!(refused.stderr.contains(text), "{words:?}: {}", refused.stderr);
     }
     for words in [
         &["report", "run.unikprof", "--timeline"][..],
@@ -409,11 +316,7 @@ fn what_needs_samples_says_that_a_file_is_a_trace() {
         let refused = client.run(words).expect_code(exit_code::USAGE);
         let option = words.iter().find(|word| word.starts_with("--")).unwrap();
         let text = format!("{option} is for recordings of samples");
-        assert!(
-            refused.stderr.contains(&text),
-            "{words:?}: {}",
-            refused.stderr
-        );
+        assert!(refused.stderr.contains(&text), "{words:?}: {}", refused.stderr);
     }
 }
 
@@ -422,16 +325,7 @@ fn what_needs_samples_says_that_a_file_is_a_trace() {
 fn counting_keeps_no_calls() {
     let mut guest = Guest::start("traced");
     let client = guest.client();
-    let words = [
-        "--json",
-        "trace",
-        "--count",
-        "traced::*",
-        "--max-cost",
-        "0",
-        "--image",
-        image(),
-    ];
+    let words = ["--json", "trace", "--count", "traced::*", "--max-cost", "0", "--image", image()];
     let (counted, stdout) = traced(&mut guest, &client, &words);
     let trace: Value = serde_json::from_str(&stdout).unwrap();
     assert_sums(&trace);
@@ -457,41 +351,21 @@ fn what_a_function_calls_is_traced_with_it() {
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
     }
     let functions = trace["functions"].as_array().unwrap();
-    let is_deeper = |it: &&Value| {
-        it["function"]
-            .as_str()
-            .unwrap()
-            .ends_with("traced::unwinds")
-    };
-    assert_eq!(
-        functions.iter().find(is_deeper),
-        None,
-        "called by a closure"
-    );
+    let is_deeper = |it: &&Value| it["function"].as_str().unwrap().ends_with("traced::unwinds");
+    assert_eq!(functions.iter().find(is_deeper), None, "called by a closure");
 }
 
-/// Only the calls that took long are in the tree, with what they called; the counts are of all calls.
+/// Only the calls that took long are in the tree, with what they called; the counts are of all
+/// calls.
 #[test]
 fn slow_calls_are_kept_with_what_they_called() {
     let mut guest = Guest::start("traced");
     let client = guest.client();
-    let words = [
-        "trace",
-        "--slow",
-        "4ms",
-        "traced::outer",
-        "traced::waits",
-        "traced::inner",
-    ];
-    let words = [
-        &words[..],
-        &["--max-cost", "0", "--image", image(), "-o", "run.unikprof"],
-    ]
-    .concat();
+    let words = ["trace", "--slow", "4ms", "traced::outer", "traced::waits", "traced::inner"];
+    let words =
+        [&words[..], &["--max-cost", "0", "--image", image(), "-o", "run.unikprof"]].concat();
     let (counted, _) = traced(&mut guest, &client, &words);
-    let trace = client
-        .run(&["report", "run.unikprof", "--json"])
-        .expect_json();
+    let trace = client.run(&["report", "run.unikprof", "--json"]).expect_json();
     assert_sums(&trace);
     for name in ["outer", "waits", "inner"] {
         let found = function(&trace, &format!("traced::{name}"));
@@ -499,27 +373,16 @@ fn slow_calls_are_kept_with_what_they_called() {
     }
     let tree = trace["tree"].as_array().unwrap();
     for root in tree {
-        assert!(
-            root["function"]
-                .as_str()
-                .unwrap()
-                .ends_with("traced::outer"),
-            "{root:#}"
-        );
-        assert!(
-            root["duration_ns"].as_u64().unwrap() >= 4_000_000,
-            "{root:#}"
-        );
+        assert!(root["function"].as_str().unwrap().ends_with("traced::outer"), "{root:#}");
+        assert!(root["duration_ns"].as_u64().unwrap() >= 4_000_000, "{root:#}");
     }
     // Each wait takes 5 ms.
     assert_eq!(calls_in(&trace["tree"], "traced::waits"), counted["waits"]);
     let words = ["report", "run.unikprof", "--json", "--slowest", "2"];
     let slowest = client.run(&words).expect_json();
     let slowest = slowest["slowest"].as_array().unwrap();
-    let durations: Vec<u64> = slowest
-        .iter()
-        .map(|it| it["duration_ns"].as_u64().unwrap())
-        .collect();
+    let durations: Vec<u64> =
+        slowest.iter().map(|it| it["duration_ns"].as_u64().unwrap()).collect();
     assert_eq!(durations.len(), 2);
     assert!(durations[0] >= durations[1], "{durations:?}");
 }
@@ -529,14 +392,7 @@ fn slow_calls_are_kept_with_what_they_called() {
 fn what_costs_too_much_is_removed_and_named() {
     let guest = Guest::start("burst");
     let client = guest.client();
-    let words = [
-        "--json",
-        "trace",
-        "burst::usual",
-        "burst::burst",
-        "--for",
-        "2s",
-    ];
+    let words = ["--json", "trace", "burst::usual", "burst::burst", "--for", "2s"];
     let words = [&words[..], &["--max-cost", "0.1%", "--image", image()]].concat();
     // A guest that others keep from its processor makes no calls, which cost nothing.
     let costly = |words: &[&str]| {
@@ -550,49 +406,29 @@ fn what_costs_too_much_is_removed_and_named() {
     let mut functions = trace["functions"].as_array().unwrap().iter();
     assert!(functions.any(|it| it["removed"] == true), "{trace:#}");
     let warnings = trace["warnings"].to_string();
-    assert!(
-        warnings.contains("removed the probes of") && warnings.contains("burst"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("removed the probes of") && warnings.contains("burst"), "{warnings}");
     // A file has them too, but nobody may look at it.
     let words = [&words[1..], &["-o", "burst.unikprof", "-o", "burst.txt"]].concat();
     let written = costly(&words);
     let end = "\n\nwrote        burst.unikprof\nwrote        burst.txt\n\
                next         unikprof-client report burst.unikprof --slowest 5\n";
-    for part in [
-        "warning: the agent removed",
-        " of a CPU\n",
-        "  function\n",
-        "removed)\n",
-        end,
-    ] {
-        assert!(
-            written.stdout.contains(part),
-            "{part}\nin\n{}",
-            written.stdout
-        );
+    for part in ["warning: the agent removed", " of a CPU\n", "  function\n", "removed)\n", end] {
+        assert!(written.stdout.contains(part), "{part}\nin\n{}", written.stdout);
     }
     assert!(!written.stdout.contains("  call\n"), "{}", written.stdout);
     let words = ["report", "burst.unikprof", "-o", "burst.html"];
     let written = client.run(&words).expect_success();
-    assert!(
-        written.stderr.contains("warning: the agent removed"),
-        "{}",
-        written.stderr
-    );
+    assert!(written.stderr.contains("warning: the agent removed"), "{}", written.stderr);
 }
 
-/// Whoever gives up leaves the guest as it was, at once: before the mend, others had to wait for 30 s, with all probes set
-/// if it was in the trace.
+/// Whoever gives up leaves the guest as it was, at once: before the mend, others had to wait for 30
+/// s, with all probes set if it was in the trace.
 #[test]
 fn giving_up_removes_the_probes_at_once() {
     let guest = Guest::start("traced");
     let words = ["trace", "traced::*", "--for", "1s", "--image", image()];
     // Of two signals of one kind that arrive together only one is seen.
-    for (request, signals) in [
-        (TRACE_ARM, &["-INT"][..]),
-        (TRACE_FETCH, &["-INT", "-TERM"]),
-    ] {
+    for (request, signals) in [(TRACE_ARM, &["-INT"][..]), (TRACE_FETCH, &["-INT", "-TERM"])] {
         let proxy = Proxy::to(guest.address());
         proxy.limit_next_at(request, Then::Stall);
         let running = Client::of(proxy.address()).begin(&words);
@@ -617,10 +453,7 @@ fn a_guest_that_is_gone_ends_the_trace() {
     let words = [&words[..], &["-o", "gone.unikprof"]].concat();
     let client = Client::of(proxy.address());
     let ended = client.connect(&words).expect_code(exit_code::INCOMPLETE);
-    for part in [
-        "the agent removes them itself, 30 s after",
-        "what arrived is in gone.unikprof",
-    ] {
+    for part in ["the agent removes them itself, 30 s after", "what arrived is in gone.unikprof"] {
         assert!(ended.stderr.contains(part), "{part}\nin\n{}", ended.stderr);
     }
 }
@@ -643,9 +476,7 @@ fn what_cannot_be_traced_is_refused() {
     let refused = client.connect(&["trace", "no_such_function", "--image", image()]);
     let refused = refused.expect_code(exit_code::USAGE);
     assert!(
-        refused
-            .stderr
-            .contains("no function matches `no_such_function`"),
+        refused.stderr.contains("no function matches `no_such_function`"),
         "{}",
         refused.stderr
     );
@@ -671,17 +502,11 @@ fn what_cannot_be_traced_is_refused() {
     let refused = refused.expect_code(exit_code::INPUT);
     assert!(refused.stderr.contains("build-id"), "{}", refused.stderr);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let mut paths = maps
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(5));
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
     let libc = paths.find(|path| path.contains("/libc.so")).unwrap();
     let refused = client.connect(&["trace", "malloc", "--image", libc]);
     let refused = refused.expect_code(exit_code::REFUSED);
-    assert!(
-        refused.stderr.contains("while signals are blocked"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("while signals are blocked"), "{}", refused.stderr);
     let refused = client.connect(&["trace", "unikprof_agent::*", "--image", image()]);
     assert!(
         refused.stderr.contains("handles a breakpoint") || refused.stderr.contains("at most"),

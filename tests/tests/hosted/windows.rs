@@ -1,5 +1,5 @@
-//! Windows of recordings that count blocked time, as reports and as lines: a guest waits for two seconds and works for
-//! two.
+//! Windows of recordings that count blocked time, as reports and as lines: a guest waits for two
+//! seconds and works for two.
 
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ fn total(report: &Value, function: &str) -> u64 {
     sum(report, function, "total")
 }
 
-/// Records until a whole span of waiting, and the work after it, have come and gone; answers the span and how long the
-/// work took, which is at least some tenths of a second of the processor.
+/// Records until a whole span of waiting, and the work after it, have come and gone; answers the
+/// span and how long the work took, which is at least some tenths of a second of the processor.
 fn record(client: &Client, mode: &str) -> (Span, u64) {
     client.must(&["start", "-F", "331", "--mode", mode]);
     wait_until("a span of waiting and the work after it", || {
@@ -26,7 +26,8 @@ fn record(client: &Client, mode: &str) -> (Span, u64) {
     })
 }
 
-/// The reports of the time in which the guest waited, of that in which it worked, and of the span within both.
+/// The reports of the time in which the guest waited, of that in which it worked, and of the span
+/// within both.
 fn parts(client: &Client, span: &Span, worked_ns: u64) -> [Value; 3] {
     let name = "all.unikprof";
     let moments = [0, span.length_ns(), span.length_ns() + worked_ns].map(|at| span.date(at));
@@ -34,11 +35,7 @@ fn parts(client: &Client, span: &Span, worked_ns: u64) -> [Value; 3] {
     [
         report(client, name, &["--from", began, "--to", ended]),
         report(client, name, &["--from", ended, "--to", worked]),
-        report(
-            client,
-            name,
-            &["--in-span", "waiting", "--from", began, "--to", worked],
-        ),
+        report(client, name, &["--in-span", "waiting", "--from", began, "--to", worked]),
     ]
 }
 
@@ -66,19 +63,12 @@ fn blocked_time_is_measured_within_a_window() {
     let dumped = report(&client, "waited.unikprof", &[]);
     client.must(&["stop", "-o", "all.unikprof"]);
     let [waited, worked, inside] = parts(&client, &span, worked_ns);
-    assert_eq!(
-        waited["counters"], dumped["counters"],
-        "cut before and after"
-    );
+    assert_eq!(waited["counters"], dumped["counters"], "cut before and after");
     let blocked = |report: &Value| report["counters"]["blocked"].as_u64().unwrap();
     // Two seconds of naps; a loaded machine wakes the guest late, which is stolen and not blocked.
     assert!(blocked(&waited) > span.length_ns() / 4, "{waited:#}");
     assert!(blocked(&waited) <= span.length_ns(), "{waited:#}");
-    assert_eq!(
-        total(&waited, "waits::wait"),
-        blocked(&waited),
-        "{waited:#}"
-    );
+    assert_eq!(total(&waited, "waits::wait"), blocked(&waited), "{waited:#}");
     assert_eq!(total(&waited, "waits::work"), 0);
     assert_eq!(waited["counters"]["ticks"], 0, "nothing is sampled");
     assert_eq!(blocked(&worked), 0, "{worked:#}");
@@ -93,10 +83,7 @@ fn blocked_time_is_measured_within_a_window() {
     let [began, half] = [0, span.length_ns() / 2].map(|at| span.date(at));
     let window = ["--from", &began, "--to", &half];
     let first_half = report(&client, "all.unikprof", &window);
-    assert_eq!(
-        waited_ns(&script(&client, "all.unikprof", &window)),
-        blocked(&first_half)
-    );
+    assert_eq!(waited_ns(&script(&client, "all.unikprof", &window)), blocked(&first_half));
 }
 
 #[test]
@@ -114,10 +101,7 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
     assert_eq!(worked["counters"]["blocked"], 0, "{worked:#}");
     let recorded = worked["counters"]["recorded"].as_u64().unwrap();
     assert!(recorded > 10, "{worked:#}");
-    assert!(
-        total(&worked, "waits::work") * 10 > recorded * 9,
-        "{worked:#}"
-    );
+    assert!(total(&worked, "waits::work") * 10 > recorded * 9, "{worked:#}");
     assert_eq!(inside["counters"]["blocked"], blocked);
 
     let of_span = report(&client, "all.unikprof", &["--in-span", "waiting"]);
@@ -134,18 +118,12 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
         stack.is_some_and(|stack| stack.iter().any(is_work))
     };
     let whole = report(&client, "all.unikprof", &[]);
-    assert_eq!(
-        all.iter().filter(work).count() as u64,
-        total(&whole, "waits::work")
-    );
-    assert_eq!(
-        lines.iter().filter(work).count(),
-        0,
-        "no work is in the span"
-    );
+    assert_eq!(all.iter().filter(work).count() as u64, total(&whole, "waits::work"));
+    assert_eq!(lines.iter().filter(work).count(), 0, "no work is in the span");
 }
 
-/// Guards that times are told only when a client asks: the seconds in between would then be alike, or unknown.
+/// Guards that times are told only when a client asks: the seconds in between would then be alike,
+/// or unknown.
 #[test]
 fn seconds_tell_their_times_though_nobody_asks() {
     let guest = Guest::start("waits");

@@ -34,9 +34,8 @@ fn ordered<'lab>(lab: &'lab Lab, name: &str) -> XenGuest<&'lab Lab> {
 
 /// A machine with these guests, by name and command line.
 fn machine(gic: u32, guests: &[(&str, &str)]) -> Result<LabConfig, LabError> {
-    let guests = guests
-        .iter()
-        .map(|(name, words)| profiled_guest_on(Processor::Aarch64, name, words));
+    let guests =
+        guests.iter().map(|(name, words)| profiled_guest_on(Processor::Aarch64, name, words));
     Ok(LabConfig {
         processor: Processor::Aarch64,
         gic,
@@ -94,16 +93,9 @@ const RECORDERS: Boot = Boot {
     config: || {
         let words = format!("record-at-boot={FLIGHT} hotspots=60");
         let crash = format!("{words} panic_after=2");
-        let guests = [
-            ("arm-flight", &*words),
-            ("arm-crash", &crash),
-            ("arm-keyed", "load=50"),
-        ];
+        let guests = [("arm-flight", &*words), ("arm-crash", &crash), ("arm-keyed", "load=50")];
         let mut config = machine(3, &guests)?;
-        let keyed = config
-            .guests
-            .pop()
-            .map(|guest| with_keys(guest, &keys::keys()));
+        let keyed = config.guests.pop().map(|guest| with_keys(guest, &keys::keys()));
         config.guests.extend(keyed);
         Ok(config)
     },
@@ -127,14 +119,15 @@ mod leaves {
             let counters = &report["counters"];
             let count = |name: &str| counters[name].as_u64().unwrap();
             assert_eq!(count("broken"), 0, "{counters:#}");
-            // The assembly of the boot, of interrupts and of copying has no rules; next to no caller is there.
+            // The assembly of the boot, of interrupts and of copying has no rules; next to no
+            // caller is there.
             let by_table = count("by_table");
             assert!(by_table * 100 >= count("recorded") * 95, "{counters:#}");
         });
     }
 
-    /// The same, sample by sample: full unwind tables with the link register are the judge. The walk without either loses
-    /// the caller of each leaf.
+    /// The same, sample by sample: full unwind tables with the link register are the judge. The
+    /// walk without either loses the caller of each leaf.
     #[test]
     fn arm_callers_of_leaves_are_right_by_the_table() {
         on(&LEAVES, |lab| {
@@ -175,7 +168,8 @@ mod quiet {
         });
     }
 
-    /// The second one stops itself by PSCI and is started again, while it is recorded and between recordings.
+    /// The second one stops itself by PSCI and is started again, while it is recorded and between
+    /// recordings.
     #[test]
     fn arm_vcpus_that_stop_and_start_are_sampled_and_offline_meanwhile() {
         on(&QUIET, |lab| {
@@ -192,7 +186,8 @@ mod quiet {
                 let ([.., offline], _) = times(0);
                 assert_eq!(offline, 0, "{report:#}");
                 let (all, elapsed) = times(1);
-                // It is stopped for 400 ms at a time at least, and how often depends on when they run.
+                // It is stopped for 400 ms at a time at least, and how often depends on when they
+                // run.
                 assert!(all[3] > 200_000_000, "{report:#}");
                 let sum = all.iter().sum::<u64>();
                 assert!(sum.abs_diff(elapsed) < elapsed / 50, "{report:#}");
@@ -203,8 +198,7 @@ mod quiet {
     #[test]
     fn arm_stuck_guests_are_reached_and_recorded() {
         on(&QUIET, |lab| {
-            lab.wait_for_console("arm-stuck", "stuck in a loop", SOON)
-                .unwrap();
+            lab.wait_for_console("arm-stuck", "stuck in a loop", SOON).unwrap();
             let guest = Guest::of(lab, "arm-stuck");
             stuck::assert_recorded(&guest, &guest.client_with_image());
         });
@@ -284,8 +278,8 @@ mod working {
         });
     }
 
-    /// Whether a share is near its true one: twice the width of its interval, and three points for an emulator that a busy host
-    /// stops.
+    /// Whether a share is near its true one: twice the width of its interval, and three points for
+    /// an emulator that a busy host stops.
     fn is_near(shown: &Interval, truth: f64) -> bool {
         (shown.share - truth).abs() < 2.0 * (shown.high - shown.low) + 0.03
     }
@@ -293,11 +287,8 @@ mod working {
     #[test]
     fn arm_known_shares_are_shown() {
         on(&WORKING, |lab| {
-            let effort = known_shares::Effort {
-                runs: 4,
-                run_ns: 2_500_000_000,
-                period_ns: PERIOD_NS,
-            };
+            let effort =
+                known_shares::Effort { runs: 4, run_ns: 2_500_000_000, period_ns: PERIOD_NS };
             let found = shares::measure(&mut ordered(lab, "arm"), &effort).unwrap();
             println!("{found:#?}");
             for function in &found.functions {
@@ -306,15 +297,12 @@ mod working {
         });
     }
 
-    /// Guards the random interval: in step with the load, a recording would see one half of it, and be off by 50 points.
+    /// Guards the random interval: in step with the load, a recording would see one half of it, and
+    /// be off by 50 points.
     #[test]
     fn arm_loads_in_step_with_the_sampler_have_their_shares() {
         on(&WORKING, |lab| {
-            let effort = step_lock::Effort {
-                runs: 3,
-                run_ns: 1_500_000_000,
-                period_ns: PERIOD_NS,
-            };
+            let effort = step_lock::Effort { runs: 3, run_ns: 1_500_000_000, period_ns: PERIOD_NS };
             for step in [(1, 1), (1, 2)] {
                 let found = step_lock::measure(&mut ordered(lab, "arm"), &effort, step, false);
                 let found = found.unwrap();
@@ -324,8 +312,8 @@ mod working {
         });
     }
 
-    /// Ticks that fall due while PSTATE.I masks interrupts come when it is cleared: they are late, and not charged to what cleared
-    /// it. A masked stretch lasts for five periods, as on x86-64.
+    /// Ticks that fall due while PSTATE.I masks interrupts come when it is cleared: they are late,
+    /// and not charged to what cleared it. A masked stretch lasts for five periods, as on x86-64.
     #[test]
     fn arm_masked_stretches_are_told() {
         on(&WORKING, |lab| {
@@ -345,10 +333,7 @@ mod working {
     #[test]
     fn arm_broken_chains_are_told() {
         on(&WORKING, |lab| {
-            let effort = broken_chains::Effort {
-                run_ns: 1_000_000_000,
-                period_ns: PERIOD_NS,
-            };
+            let effort = broken_chains::Effort { run_ns: 1_000_000_000, period_ns: PERIOD_NS };
             broken_chains::assert_each_is_told(&mut ordered(lab, "arm"), &effort);
         });
     }

@@ -1,4 +1,5 @@
-//! Guests on a bad line: frames are lost, doubled, overtaken, and damaged where no checksum finds it.
+//! Guests on a bad line: frames are lost, doubled, overtaken, and damaged where no checksum finds
+//! it.
 
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_tests::lab::LabConfig;
@@ -11,7 +12,8 @@ const DAMAGING: &str = "damaging";
 
 /// Recordings that are tried over the line that damages; it goes on until one of them is whole.
 const TRIES: usize = 5;
-/// So many that none is whole if every one is refused, and by chance alone in no lifetime of this test.
+/// So many that none is whole if every one is refused, and by chance alone in no lifetime of this
+/// test.
 const MOST_TRIES: usize = 60;
 
 const BAD_LINE: Boot = Boot {
@@ -62,9 +64,8 @@ fn what_comes_over_a_line_that_damages_is_right_or_refused() {
                 break;
             }
             leave_nothing(&client);
-            let finished = client
-                .begin(&["record", "1s", "-F", "1997", "-o", "run.unikprof"])
-                .finish();
+            let finished =
+                client.begin(&["record", "1s", "-F", "1997", "-o", "run.unikprof"]).finish();
             let path = client.path("run.unikprof");
             if finished.code != Some(0) {
                 assert!(finished.stderr.contains("error: "), "{finished:?}");
@@ -82,10 +83,7 @@ fn what_comes_over_a_line_that_damages_is_right_or_refused() {
                 std::fs::remove_file(path).unwrap();
             }
         }
-        assert!(
-            complete > 0,
-            "one frame in twenty is damaged, not all: {refused:#?}"
-        );
+        assert!(complete > 0, "one frame in twenty is damaged, not all: {refused:#?}");
     });
 }
 

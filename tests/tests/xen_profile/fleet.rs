@@ -1,4 +1,5 @@
-//! A fleet with keys, end to end: a guest on Xen and two hosted ones, served and collected at the same time.
+//! A fleet with keys, end to end: a guest on Xen and two hosted ones, served and collected at the
+//! same time.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -32,7 +33,8 @@ const SERVICE: &str = "unikprof_demo_service::";
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// `UNIKPROF_COLLECT_SECONDS` makes the faults go on for longer; the cases of `hosted collect::` are its small ones.
+/// `UNIKPROF_COLLECT_SECONDS` makes the faults go on for longer; the cases of `hosted collect::`
+/// are its small ones.
 #[test]
 #[ignore = "takes five minutes of two processors, and more as it is asked"]
 fn every_tick_is_somewhere_while_a_guest_engines_and_the_collector_fail() {
@@ -40,7 +42,8 @@ fn every_tick_is_somewhere_while_a_guest_engines_and_the_collector_fail() {
         let folder = TempDir::with_prefix("unikprof-fleet-").unwrap();
         let files = KeyFiles::write(&keys(), folder.path()).unwrap();
         let key = fs::read_to_string(&files.control).unwrap();
-        // No client's own port is on these addresses: a guest that starts again finds its port free.
+        // No client's own port is on these addresses: a guest that starts again finds its port
+        // free.
         let mortal = hosted(&files, "127.78.0.1:0");
         let steady = hosted(&files, "127.78.0.2:0");
         let xen = Guest::of_recording(lab, "keyed").address();
@@ -105,7 +108,8 @@ fn hosted(files: &KeyFiles, address: &str) -> HostedGuest {
     HostedGuest::start_with("service", &options)
 }
 
-/// Copies a program with its functions' names alone: reading all of its lines takes long where this is not optimised.
+/// Copies a program with its functions' names alone: reading all of its lines takes long where this
+/// is not optimised.
 fn without_lines(program: &Path, copy: &Path) {
     let copied = Command::new("objcopy")
         .arg("--strip-debug")
@@ -131,7 +135,8 @@ fn fleet_toml([pyroscope, parca]: &[Receiver; 2]) -> String {
     toml + "[collect]\nevery = \"1s\"\n"
 }
 
-/// Writes the lists of the guests, which are at these addresses; without any, all of them are empty.
+/// Writes the lists of the guests, which are at these addresses; without any, all of them are
+/// empty.
 fn list(folder: &Path, addresses: &[SocketAddr]) {
     for (at, name) in GUESTS.iter().enumerate() {
         let address = addresses.get(at);
@@ -165,7 +170,8 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// One engine is away from the beginning: what it does not take waits for it, and goes to the others.
+    /// One engine is away from the beginning: what it does not take waits for it, and goes to the
+    /// others.
     fn begin(&mut self) {
         self.wait_for("ticks at the other targets", |guest| {
             let others = ["parca", "folder"].iter();
@@ -173,10 +179,7 @@ impl Trial<'_> {
             others.all(|accepted| accepted > 100) && ticks(guest, "pyroscope", "spooled") > 100
         });
         let log = self.collector.log();
-        assert!(
-            log.contains("pyroscope does not take profiles now"),
-            "{log}"
-        );
+        assert!(log.contains("pyroscope does not take profiles now"), "{log}");
         for client in &self.clients {
             let refused = client.connect(&["dump", "--name", "collect", "-o", "mine.unikprof"]);
             let refused = refused.expect_code(exit_code::LEASED);
@@ -216,11 +219,7 @@ impl Trial<'_> {
             guest["name"] != MORTAL
                 || guest["lost"]["times"] == self.deaths && fetched(guest) > before + 100
         });
-        let span = audit[0]["lost"]["latest"]
-            .as_array()
-            .unwrap()
-            .last()
-            .unwrap();
+        let span = audit[0]["lost"]["latest"].as_array().unwrap().last().unwrap();
         let [from, to] = ["from_unix_ns", "to_unix_ns"].map(|it| span[it].as_u64().unwrap());
         // The clocks that tell these times are read at different moments.
         assert!(from <= died_ns + SECOND_NS, "{span}, died at {died_ns}");
@@ -242,9 +241,7 @@ impl Trial<'_> {
         self.engines[1].fail_always(failure(500));
         fs::write(&path, toml.clone() + "spool-bytes = 1_048_576\n").unwrap();
         self.collector.start_again();
-        wait_until("a full spool", || {
-            (dropped(&self.collector.audit()) > before).then_some(())
-        });
+        wait_until("a full spool", || (dropped(&self.collector.audit()) > before).then_some(()));
         fs::write(&path, toml).unwrap();
         self.collector.start_again();
         self.engines[1].fail_always(None);
@@ -255,10 +252,7 @@ impl Trial<'_> {
     fn catch_up(&self) {
         let now = self.collector.audit();
         self.wait_for("what was counted so far, at all targets", |guest| {
-            let then = now
-                .iter()
-                .find(|then| then["name"] == guest["name"])
-                .unwrap();
+            let then = now.iter().find(|then| then["name"] == guest["name"]).unwrap();
             TARGETS.iter().all(|target| {
                 let gone = ["accepted", "dropped"].map(|amount| ticks(guest, target, amount));
                 gone.iter().sum::<u64>() >= fetched(then)
@@ -270,16 +264,14 @@ impl Trial<'_> {
         self.collector.wait_for(what, GUESTS.len(), are)
     }
 
-    /// Ends it all, and compares what the guests have counted with what is in the audit, the folder and the engines.
+    /// Ends it all, and compares what the guests have counted with what is in the audit, the folder
+    /// and the engines.
     fn adds_up(&mut self) {
         // From now on the collector only delivers.
         list(self.fleet.folder.path(), &[]);
         self.collector.end();
         let counted = self.clients.each_ref().map(|client| {
-            let target = Target {
-                address: client.address(),
-                keys: Some(keys()),
-            };
+            let target = Target { address: client.address(), keys: Some(keys()) };
             let counted = stop(&target, "collect").unwrap();
             wait_until("the rest of the recording", || {
                 let stopped = client.connect(&["stop", "--name", "collect", "-o", "rest.unikprof"]);
@@ -362,11 +354,7 @@ impl Scrapes {
                 fleet.metric(&line).unwrap()
             };
             assert_eq!(metric("taken"), taken.load(Relaxed) as f64, "{name}");
-            println!(
-                "{name}: {} profiles, {} not",
-                metric("taken"),
-                metric("failed")
-            );
+            println!("{name}: {} profiles, {} not", metric("taken"), metric("failed"));
         }
     }
 }

@@ -36,14 +36,16 @@ const SPOTS: [(&str, &str, f64); 14] = [
 
 /// So few that one recording has them soon on a busy machine.
 const SAMPLES: u64 = 1_000;
-/// Samples in the hot spots that tell them apart, and the most recordings to get them: on a busy machine most of the time
-/// goes into the guest's own polling and into the hypercalls with which it answers this client.
+/// Samples in the hot spots that tell them apart, and the most recordings to get them: on a busy
+/// machine most of the time goes into the guest's own polling and into the hypercalls with which it
+/// answers this client.
 const ENOUGH: u64 = 2_000;
 const MOST_RECORDINGS: usize = 80;
 /// Standard deviations: with this many the cases fail by chance once in millions of runs.
 const SURE: f64 = 6.0;
 
-/// At a rate at which an upcall is short beside a period, in an emulator too: otherwise all samples are late.
+/// At a rate at which an upcall is short beside a period, in an emulator too: otherwise all samples
+/// are late.
 fn record(client: &Client, words: &[&str]) {
     client.record_samples(SAMPLES, &[&["-F", "499"], words].concat());
 }
@@ -53,7 +55,8 @@ fn short(name: &str) -> &str {
     name.rsplit("::").next().unwrap()
 }
 
-/// As many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the functions of [`SPOTS`] alone.
+/// As many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the functions of
+/// [`SPOTS`] alone.
 fn hot_samples(client: &Client, words: &[&str]) -> HashMap<(String, String), u64> {
     let mut found = HashMap::new();
     for _ in 0..MOST_RECORDINGS {
@@ -103,10 +106,7 @@ pub(crate) fn assert_shares(client: &Client, words: &[&str]) {
         // A tenth for what the emulator makes of equal instructions.
         let tolerance = SURE * deviation + expected / 10.0;
         let measured = share(spot);
-        assert!(
-            (measured - expected).abs() < tolerance,
-            "{spot:?}: {measured} of {all}"
-        );
+        assert!((measured - expected).abs() < tolerance, "{spot:?}: {measured} of {all}");
     }
     for a in &SPOTS {
         for b in &SPOTS {
@@ -116,7 +116,8 @@ pub(crate) fn assert_shares(client: &Client, words: &[&str]) {
             }
         }
     }
-    // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
+    // A sample in a prologue skips its caller; these functions have one prologue in a thousand
+    // turns.
     let right: f64 = SPOTS.iter().map(share).sum();
     assert!(right > 0.98, "{right} have their right callers: {found:#?}");
 }
@@ -141,9 +142,7 @@ pub(crate) fn assert_names_and_lines(client: &Client) {
         looked_at.all(|name| found.keys().any(|(_, leaf)| leaf == name))
     });
     assert!(found.is_some(), "no samples of each of {looked_at:?}");
-    let report = client
-        .report("run.unikprof", &["--json", "--no-inlines"])
-        .expect_json();
+    let report = client.report("run.unikprof", &["--json", "--no-inlines"]).expect_json();
     counters_add_up(&report);
     let expect_line = |row: &Value, name| expect_line_of(row, name, "src/hotspots.rs", SOURCE);
     for (_, name, _) in &SPOTS[..3] {
@@ -153,10 +152,7 @@ pub(crate) fn assert_names_and_lines(client: &Client) {
     let report = client.report("run.unikprof", &["--json"]).expect_json();
     let (step, equinox) = (named(&report, "step"), named(&report, "equinox"));
     assert!(step["total"].as_u64() > Some(0), "{step:#}");
-    assert!(
-        step["total"].as_u64() <= equinox["total"].as_u64(),
-        "{equinox:#}"
-    );
+    assert!(step["total"].as_u64() <= equinox["total"].as_u64(), "{equinox:#}");
     expect_line(step, "step");
 }
 

@@ -18,16 +18,10 @@ const SLEEPING: Boot = Boot {
         let mut guests = Vec::new();
         for source in SOURCES {
             for rate in RATES {
-                guests.push(profiled_guest(
-                    &name(source, rate),
-                    &format!("ticks={source}"),
-                )?);
+                guests.push(profiled_guest(&name(source, rate), &format!("ticks={source}"))?);
             }
         }
-        Ok(LabConfig {
-            guests,
-            ..LabConfig::default()
-        })
+        Ok(LabConfig { guests, ..LabConfig::default() })
     },
 };
 
@@ -35,8 +29,9 @@ fn name(source: &str, rate: &str) -> String {
     format!("{source}-{rate}")
 }
 
-/// Ten seconds at 1,997 Hz would be twenty thousand; a client that comes and goes is some tens. Where a busy machine makes them
-/// more, or lets nobody sleep, another nap is quiet; a guest that is woken for its ticks has none.
+/// Ten seconds at 1,997 Hz would be twenty thousand; a client that comes and goes is some tens.
+/// Where a busy machine makes them more, or lets nobody sleep, another nap is quiet; a guest that
+/// is woken for its ticks has none.
 #[test]
 fn sampling_does_not_wake_a_sleeping_guest() {
     on(&SLEEPING, |lab| {

@@ -28,8 +28,8 @@ pub(crate) fn keys() -> Keys {
     Keys::draw(&mut Random::new(6))
 }
 
-/// The main paths of a keyed guest, in one lab: each role, no key, wrong keys, damaged records, a flood while
-/// a recording runs.
+/// The main paths of a keyed guest, in one lab: each role, no key, wrong keys, damaged records, a
+/// flood while a recording runs.
 #[test]
 fn keys_open_a_guest_on_xen_and_nothing_else_does() {
     on(&KEYED, |lab| {
@@ -39,10 +39,7 @@ fn keys_open_a_guest_on_xen_and_nothing_else_does() {
 
 /// The same of a guest at this address.
 pub(crate) fn assert_guarded(address: SocketAddr) {
-    let target = Target {
-        address,
-        keys: Some(keys()),
-    };
+    let target = Target { address, keys: Some(keys()) };
     roles(&target);
     strangers(&target, &mut Random::new(7));
     flood(&target);
@@ -79,17 +76,8 @@ fn strangers(target: &Target, random: &mut Random) {
     let (_folder, [_, control]) = clients(target);
     let before = control.status()["peers"].clone();
     let stop = AtomicBool::new(false);
-    let visit = Visit {
-        target,
-        overheard: &Overheard::default(),
-        stop: &stop,
-    };
-    let handshakes = [
-        Peer::WrongKey,
-        Peer::UnknownKey,
-        Peer::AlteredHandshake,
-        Peer::Downgrade,
-    ];
+    let visit = Visit { target, overheard: &Overheard::default(), stop: &stop };
+    let handshakes = [Peer::WrongKey, Peer::UnknownKey, Peer::AlteredHandshake, Peer::Downgrade];
     for peer in handshakes {
         let ends = peer.visit(&visit, random);
         assert!(matches!(ends[..], [End::Refused(_)]), "{peer:?}: {ends:?}");
@@ -103,10 +91,7 @@ fn strangers(target: &Target, random: &mut Random) {
     ];
     for peer in records {
         let ends = peer.visit(&visit, random);
-        assert!(
-            matches!(ends[..], [End::Reset | End::Closed]),
-            "{peer:?}: {ends:?}"
-        );
+        assert!(matches!(ends[..], [End::Reset | End::Closed]), "{peer:?}: {ends:?}");
     }
     let told = control.wait_for_status("all of them", |status| {
         status["peers"]["bad_record"].as_u64() >= Some(records.len() as u64)

@@ -1,7 +1,7 @@
 //! Recordings of a guest's allocations beside the guest's own books of them.
 //!
-//! The guest reports its books as counters in its ring. A recording begins and ends between two values of a counter, so the
-//! numbers lie between two bounds, which are close.
+//! The guest reports its books as counters in its ring. A recording begins and ends between two
+//! values of a counter, so the numbers lie between two bounds, which are close.
 
 use std::collections::BTreeMap;
 
@@ -34,14 +34,16 @@ pub(crate) enum Held {
     AtMost(f64),
 }
 
-/// How long it is recorded, for longer again where a guest gets too little of a processor, and at which mean.
+/// How long it is recorded, for longer again where a guest gets too little of a processor, and at
+/// which mean.
 const LENGTHS: [&str; 4] = ["12s", "60s", "180s", "540s"];
 const EVERY: &str = "8KiB";
 
 /// Bytes of a function of which none is sampled in one of a hundred million recordings.
 const ENOUGH: f64 = 20.0 * CHUNK;
 
-/// An estimate is 2.5 times as far from the truth as its 95 % interval reaches in one of a million runs.
+/// An estimate is 2.5 times as far from the truth as its 95 % interval reaches in one of a million
+/// runs.
 const WIDER: f64 = 2.5;
 
 /// A recording begins and ends on a vCPU within this many bytes.
@@ -62,16 +64,10 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
         }
     };
     let made = report(client, "run.unikprof");
-    assert!(
-        made["heap"]["deviations"].as_f64().unwrap() < 5.0,
-        "{:#}",
-        made["heap"]
-    );
+    assert!(made["heap"]["deviations"].as_f64().unwrap() < 5.0, "{:#}", made["heap"]);
     for site in sites {
         let size = site.sizes.iter().sum::<u64>() as f64;
-        let [least, most] = books
-            .calls_of(client, "run.unikprof", site)
-            .map(|calls| calls * size);
+        let [least, most] = books.calls_of(client, "run.unikprof", site).map(|calls| calls * size);
         assert!(least > 0.0, "{} was not called", site.function);
         expect(&made, site, least - CHUNK, most + CHUNK);
     }
@@ -117,13 +113,12 @@ pub(crate) fn assert_books(client: &Client, sites: &[Site], leak: &str) {
     assert!(frames.any(is_leak), "{leaks:#}");
 }
 
-/// Records what is made and, a little shorter, what is held and grows; answers what grows, and the books.
+/// Records what is made and, a little shorter, what is held and grows; answers what grows, and the
+/// books.
 fn record(client: &Client, length: &str, sites: &[Site]) -> (Value, Books) {
     let image = client.image().to_str().unwrap();
     let before = Books::before(client, sites);
-    client.must(&[
-        "start", "--name", "made", "--mode", "alloc", "--every", EVERY,
-    ]);
+    client.must(&["start", "--name", "made", "--mode", "alloc", "--every", EVERY]);
     let words = ["--json", "leaks", length, "--every", EVERY];
     let words = [&words[..], &["-o", "held.unikprof", "--image", image]].concat();
     let leaks = client.must(&words);
@@ -165,8 +160,8 @@ fn expect(report: &Value, site: &Site, least: f64, most: f64) {
 pub(crate) struct Books(BTreeMap<(String, u64), u64>);
 
 impl Books {
-    /// The values that the ring holds now and held `before`, when it may have held older ones; at least one of each counter
-    /// is newer than now.
+    /// The values that the ring holds now and held `before`, when it may have held older ones; at
+    /// least one of each counter is newer than now.
     pub(crate) fn read(client: &Client, before: Vec<Value>, sites: &[Site]) -> Books {
         let now_ns = before.iter().chain(&events(client)).filter_map(at_ns).max();
         let after = wait_until("books after the recordings", || {
@@ -186,7 +181,8 @@ impl Books {
         Books(values.map(|event| value(event).unwrap()).collect())
     }
 
-    /// What the ring holds before something is recorded, at least a value of each counter: a trace's calls displace them.
+    /// What the ring holds before something is recorded, at least a value of each counter: a
+    /// trace's calls displace them.
     pub(crate) fn before(client: &Client, sites: &[Site]) -> Vec<Value> {
         wait_until("books before the recordings", || {
             let events = events(client);

@@ -1,5 +1,6 @@
-//! A guest with two vCPUs, whose timers the agent arms, and with known allocations: a recording goes on over a save and a
-//! restore, and what each vCPU allocates and the other one frees is recorded.
+//! A guest with two vCPUs, whose timers the agent arms, and with known allocations: a recording
+//! goes on over a save and a restore, and what each vCPU allocates and the other one frees is
+//! recorded.
 
 use std::time::Duration;
 
@@ -52,10 +53,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         assert!(counters_add_up(&report) >= saved + 600);
         let warnings = report["warnings"].as_array().unwrap();
         let is_gap = |text: &str| text.contains("suspended and resumed");
-        assert!(
-            warnings.iter().any(|text| is_gap(text.as_str().unwrap())),
-            "{warnings:#?}"
-        );
+        assert!(warnings.iter().any(|text| is_gap(text.as_str().unwrap())), "{warnings:#?}");
         // Times go on from where they stood: no vCPU ran for longer than the recording lasted.
         let vcpu = &report["vcpus"][0];
         let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
@@ -64,32 +62,25 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         let period = report["recording"]["period_ns"].as_u64().unwrap();
         let ticks = vcpu["counters"]["ticks"].as_u64().unwrap();
         // A tick stands for a period of it, before the save as after the restore.
-        assert!(
-            running * 11 / 10 + 20 * period >= ticks * period,
-            "{vcpu:#}"
-        );
+        assert!(running * 11 / 10 + 20 * period >= ticks * period, "{vcpu:#}");
 
         // Once more, with nothing running meanwhile.
         client.record_samples(200, &[]);
     });
 }
 
-/// Asserts that the ring has the restore, which must have been a moment ago: the ring keeps its newest records only.
+/// Asserts that the ring has the restore, which must have been a moment ago: the ring keeps its
+/// newest records only.
 pub(crate) fn assert_resumed_once(client: &Client) {
     let told = client.must(&["events", "--json"]);
     let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
     assert_eq!(resumed, 1, "{}", told.stdout);
 }
 
-/// The functions of the guest's `allocations`. The first vCPU runs the main loop; the other one frees what it requests.
+/// The functions of the guest's `allocations`. The first vCPU runs the main loop; the other one
+/// frees what it requests.
 const SITES: [Site; 5] = [
-    Site {
-        function: "request",
-        sizes: &[700],
-        calls: 4.0,
-        held: Held::AtMost(QUEUE),
-        ..ENTRY
-    },
+    Site { function: "request", sizes: &[700], calls: 4.0, held: Held::AtMost(QUEUE), ..ENTRY },
     Site {
         function: "reply",
         below: "allocate_for_ever",
@@ -98,20 +89,9 @@ const SITES: [Site; 5] = [
         calls: 1.0,
         held: Held::AtMost(QUEUE),
     },
-    Site {
-        function: "list",
-        sizes: &[256, 512, 1_024],
-        held: Held::AtMost(0.0),
-        ..ENTRY
-    },
+    Site { function: "list", sizes: &[256, 512, 1_024], held: Held::AtMost(0.0), ..ENTRY },
     ENTRY,
-    Site {
-        function: "leak",
-        sizes: &[1_000],
-        counter: "leaks",
-        held: Held::All,
-        ..ENTRY
-    },
+    Site { function: "leak", sizes: &[1_000], counter: "leaks", held: Held::All, ..ENTRY },
 ];
 
 const ENTRY: Site = Site {

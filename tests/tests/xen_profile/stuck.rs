@@ -9,19 +9,13 @@ use crate::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
 
 const STUCK: Boot = Boot {
     name: "stuck",
-    config: || {
-        Ok(LabConfig::with_guest(profiled_guest(
-            "stuck",
-            "stuck=loop",
-        )?))
-    },
+    config: || Ok(LabConfig::with_guest(profiled_guest("stuck", "stuck=loop")?)),
 };
 
 #[test]
 fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
     on(&STUCK, |lab| {
-        lab.wait_for_console("stuck", "stuck in a loop", SOON)
-            .unwrap();
+        lab.wait_for_console("stuck", "stuck in a loop", SOON).unwrap();
         let guest = Guest::of(lab, "stuck");
         assert_recorded(&guest, &guest.client());
     });
@@ -37,15 +31,12 @@ pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
     });
     client.stop("run.unikprof");
     let after = guest.statistics();
-    assert_eq!(
-        after.since(&before, "vcpu0.blocks"),
-        0,
-        "its loop never sleeps"
-    );
+    assert_eq!(after.since(&before, "vcpu0.blocks"), 0, "its loop never sleeps");
     assert!(after.since(&before, "rescues") > 0, "the upcall has served");
     let report = client.report("run.unikprof", &["--json"]).expect_json();
     counters_add_up(&report);
-    // Of what came in time: a sample that the emulator held up has a leaf of its own, which may be the most frequent.
+    // Of what came in time: a sample that the emulator held up has a leaf of its own, which may be
+    // the most frequent.
     let mut functions = report["functions"].as_array().unwrap().iter();
     let first = functions.find(|f| f["kind"] != "special").unwrap();
     let name = first["name"].as_str().unwrap();
@@ -61,20 +52,16 @@ pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
         .map(|f| f["self"].as_u64().unwrap())
         .sum();
     let elsewhere = own.saturating_sub(count("late"));
-    assert!(
-        elsewhere * 5 <= in_time,
-        "{elsewhere} of {in_time} elsewhere: {report:#}"
-    );
+    assert!(elsewhere * 5 <= in_time, "{elsewhere} of {in_time} elsewhere: {report:#}");
 }
 
-/// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0. Prints for how long the
-/// vCPU did not run in either, for docs/BENCHMARKS.md.
+/// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0.
+/// Prints for how long the vCPU did not run in either, for docs/BENCHMARKS.md.
 #[test]
 fn a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows() {
     const CALLS: u32 = 20;
     on(&STUCK, |lab| {
-        lab.wait_for_console("stuck", "stuck in a loop", SOON)
-            .unwrap();
+        lab.wait_for_console("stuck", "stuck in a loop", SOON).unwrap();
         let guest = Guest::of(lab, "stuck");
         let client = guest.client();
         let shown = snapshot(&client);
@@ -102,12 +89,14 @@ fn a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows() {
         };
         let xenctx = not_running_ns(&|| {
             guest.dom0(&format!(
-                    "i=0; while [ $i -lt {CALLS} ]; do xenctx -f $ID 0 >/dev/null || exit 1; i=$((i+1)); done"
-                ));
+                "i=0; while [ $i -lt {CALLS} ]; do xenctx -f $ID 0 >/dev/null || exit 1; \
+                     i=$((i+1)); done"
+            ));
         });
         let snapshots = not_running_ns(&|| (0..CALLS).for_each(|_| _ = snapshot(&client)));
         println!(
-            "for each, the vCPU did not run for {xenctx} ns with xenctx, {snapshots} ns with snapshot"
+            "for each, the vCPU did not run for {xenctx} ns with xenctx, {snapshots} ns with \
+             snapshot"
         );
     });
 }

@@ -66,16 +66,12 @@ impl Tracing {
         client.send_plan(ready.trace, &plan);
         let (armed, refused) = client.arm(ready.trace);
         assert_eq!(refused, [], "{armed:?}");
-        Tracing {
-            plan,
-            flags,
-            trace: ready.trace,
-            probe_cycles: ready.probe_cycles,
-        }
+        Tracing { plan, flags, trace: ready.trace, probe_cycles: ready.probe_cycles }
     }
 
-    /// Asserts that calls are still counted, and ends the trace. Afterwards the guest's code is as before, for then the
-    /// same trace can begin again. That one is left behind, and the agent ends it.
+    /// Asserts that calls are still counted, and ends the trace. Afterwards the guest's code is as
+    /// before, for then the same trace can begin again. That one is left behind, and the agent ends
+    /// it.
     pub(crate) fn assert_goes_on(self, guest: &Guest<'_>) {
         let mut client = Client::connect(guest.address(), OWN);
         let before = client.fetch(self.trace);
@@ -150,10 +146,7 @@ fn calls(records: &[Record], trace: u64) -> Vec<Call> {
             kind::ENTER => {
                 let enter = Enter::from_number(record.first);
                 if u64::from(enter.trace) == trace {
-                    stack.push(Call {
-                        function: enter.function,
-                        calls: Vec::new(),
-                    });
+                    stack.push(Call { function: enter.function, calls: Vec::new() });
                 }
             }
             kind::LEAVE => {
@@ -187,7 +180,8 @@ fn count(call: &Call) -> usize {
     1 + call.calls.iter().map(count).sum::<usize>()
 }
 
-/// Traces the rounds of both vCPUs, while both are sampled, and compares all calls with the known tree.
+/// Traces the rounds of both vCPUs, while both are sampled, and compares all calls with the known
+/// tree.
 pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     let sampling = guest.client();
     sampling.must(&["start", "--name", "beside", "-F", "499"]);
@@ -211,18 +205,13 @@ pub(crate) fn assert_rounds(guest: &Guest<'_>) {
     sampling.must(&["stop", "--discard", "--name", "beside"]);
 }
 
-/// Traces rounds and compares them with the known tree; answers how many rounds and replies are in the rings.
+/// Traces rounds and compares them with the known tree; answers how many rounds and replies are in
+/// the rings.
 fn traced_rounds(guest: &Guest<'_>) -> [usize; 2] {
-    let Tracing {
-        trace,
-        probe_cycles,
-        ..
-    } = Tracing::begin(guest, 0);
+    let Tracing { trace, probe_cycles, .. } = Tracing::begin(guest, 0);
     let mut client = Client::connect(guest.address(), OWN);
     assert_ne!(client.welcome_capabilities & capability::TRACE, 0);
-    wait_until("traced rounds", || {
-        (client.fetch(trace).of(0).calls >= ROUNDS).then_some(())
-    });
+    wait_until("traced rounds", || (client.fetch(trace).of(0).calls >= ROUNDS).then_some(()));
     let state = client.stop(trace);
     assert_eq!(state.state, trace_state::STOPPED);
     let rings = [0, 1].map(|vcpu| client.ring(vcpu));
@@ -252,10 +241,7 @@ fn traced_rounds(guest: &Guest<'_>) -> [usize; 2] {
     }
     let mut replies = 0;
     for round in other.iter().filter(|call| call.function == ROUND_OF_OTHERS) {
-        assert!(
-            round.calls.iter().all(|call| call.function == REPLY),
-            "{round:?}"
-        );
+        assert!(round.calls.iter().all(|call| call.function == REPLY), "{round:?}");
         replies += round.calls.len();
     }
     [rounds_seen, replies]
@@ -269,10 +255,7 @@ fn assert_counted(fetched: &Fetched) {
     let rounds = calls(0);
     for (function, each) in [(1, 4), (2, 1), (3, 1), (CHECKSUM, CHECKSUMS as u64)] {
         let calls = calls(function);
-        assert!(
-            calls.abs_diff(rounds * each) <= each,
-            "{function}: {calls} of {rounds} rounds"
-        );
+        assert!(calls.abs_diff(rounds * each) <= each, "{function}: {calls} of {rounds} rounds");
     }
     for function in 0..FUNCTIONS.len() as u32 {
         let totals = fetched.of(function);
@@ -283,8 +266,8 @@ fn assert_counted(fetched: &Fetched) {
     }
 }
 
-/// Traces functions of a client's image until these have been called so often: for longer again where the guest gets little of a
-/// processor.
+/// Traces functions of a client's image until these have been called so often: for longer again
+/// where the guest gets little of a processor.
 pub(crate) fn traced(
     client: &crate::harness::Client,
     functions: &[&str],
@@ -320,18 +303,15 @@ fn row<'t>(trace: &'t Value, name: &str) -> &'t Value {
     found.unwrap_or_else(|| panic!("no {name}: {trace:#}"))
 }
 
-/// Asserts that the first of two functions is called so often for each call of the second, and that no function was
-/// refused.
+/// Asserts that the first of two functions is called so often for each call of the second, and that
+/// no function was refused.
 pub(crate) fn assert_ratios(trace: &Value, ratios: &[(&str, &str, u64)]) {
     assert_eq!(trace["refused"], serde_json::json!([]), "{trace:#}");
     for &(name, caller, each) in ratios {
         let (calls, expected) = (calls_of(trace, name), calls_of(trace, caller) * each);
         // The trace begins and ends within a call, and two threads take turns.
         let apart = calls.abs_diff(expected);
-        assert!(
-            apart <= 2 * each,
-            "{name}: {calls}, not {expected}: {trace:#}"
-        );
+        assert!(apart <= 2 * each, "{name}: {calls}, not {expected}: {trace:#}");
         for wrong in ["unwound", "replaced"] {
             assert_eq!(row(trace, name)[wrong], 0, "{name}: {trace:#}");
         }
@@ -349,12 +329,14 @@ const PROBED: Boot = Boot {
     },
 };
 
-/// A thousand probes are set and removed while two vCPUs run through them: each result is right, or the guest panics.
-/// Then it does panic, in the middle of a trace: its dump has the newest calls. Its code is as before each time.
-/// `UNIKPROF_LONG=1` does so a thousand times, which takes half an hour.
+/// A thousand probes are set and removed while two vCPUs run through them: each result is right, or
+/// the guest panics. Then it does panic, in the middle of a trace: its dump has the newest calls.
+/// Its code is as before each time. `UNIKPROF_LONG=1` does so a thousand times, which takes half an
+/// hour.
 ///
-/// How calls ended is not compared. With all breakpoints in memory, the emulator's other processor was seen to execute a
-/// return as it was before, for as long as the trace lasted: QEMU probably translates code again just before a byte of it changes.
+/// How calls ended is not compared. With all breakpoints in memory, the emulator's other processor
+/// was seen to execute a return as it was before, for as long as the trace lasted: QEMU probably
+/// translates code again just before a byte of it changes.
 #[test]
 fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
     let is_long = std::env::var_os("UNIKPROF_LONG").is_some();
@@ -386,10 +368,7 @@ fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
             traps += state.traps + state.stale;
             assert_eq!(changed(), 0);
         }
-        println!(
-            "{times} times 1,000 probes in {:?}, {traps} breakpoints",
-            begun.elapsed()
-        );
+        println!("{times} times 1,000 probes in {:?}, {traps} breakpoints", begun.elapsed());
 
         let (start, code) = code_of(&file, "6probed6doomed");
         plan.push(plan_of(start, code));
@@ -404,10 +383,7 @@ fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
         let dump = client.recording("console.log.unikprof");
         // The calls take more room than the block has: the newest are kept.
         let reason = "the block was too small for the older records";
-        assert_eq!(
-            dump.completeness,
-            Completeness::Incomplete(reason.to_owned())
-        );
+        assert_eq!(dump.completeness, Completeness::Incomplete(reason.to_owned()));
         let told = client.report("console.log.unikprof", &["--timeline", "--json"]);
         let told: Value = serde_json::from_str(&told.stdout).unwrap();
         assert_eq!(told["marks"][0]["name"], "panic", "{told:#}");

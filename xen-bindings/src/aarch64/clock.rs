@@ -2,8 +2,8 @@
 
 use super::registers::read;
 
-/// Reads the processor's counter, not before the loads that come earlier: on aarch64 the virtual counter, behind an
-/// instruction barrier (`isb`). Xen sets it to zero when the domain is made.
+/// Reads the processor's counter, not before the loads that come earlier: on aarch64 the virtual
+/// counter, behind an instruction barrier (`isb`). Xen sets it to zero when the domain is made.
 #[must_use]
 #[inline]
 #[allow(unsafe_code, reason = "the barrier is an instruction")]

@@ -1,7 +1,8 @@
-//! The interrupt controller (GIC) that Xen presents to a guest, version 2 or 3: private interrupts of each vCPU.
+//! The interrupt controller (GIC) that Xen presents to a guest, version 2 or 3: private interrupts
+//! of each vCPU.
 //!
-//! A guest of Xen needs two of them: that of the [timer](super::timer::INTERRUPT), and that of the event channels
-//! ([`EVENTS`]). Shared interrupts, those that devices raise, are not supported.
+//! A guest of Xen needs two of them: that of the [timer](super::timer::INTERRUPT), and that of the
+//! event channels ([`EVENTS`]). Shared interrupts, those that devices raise, are not supported.
 
 #![allow(unsafe_code, reason = "registers of a device are accessed")]
 
@@ -54,7 +55,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// What was read from a controller whose numbers have so many bits; `None` if nothing is pending.
+    /// What was read from a controller whose numbers have so many bits; `None` if nothing is
+    /// pending.
     fn new(raw: u32, bits: u32) -> Option<Self> {
         let number = raw & ((1 << bits) - 1);
         (!SPURIOUS.contains(&number)).then_some(Self { raw, number })
@@ -71,32 +73,29 @@ impl Gic {
     /// The controller with these registers.
     ///
     /// # Safety
-    /// The addresses are those of the guest's controller, and mapped as device memory for as long as the result is used.
+    /// The addresses are those of the guest's controller, and mapped as device memory for as long
+    /// as the result is used.
     #[must_use]
     pub const unsafe fn new(registers: Registers) -> Self {
         Self(registers)
     }
 
-    /// Lets these private interrupts come to the vCPU that calls this, once its own exceptions are unmasked. `interrupts`
-    /// has bit n for interrupt n. Call it once on each vCPU, on the first one first.
+    /// Lets these private interrupts come to the vCPU that calls this, once its own exceptions are
+    /// unmasked. `interrupts` has bit n for interrupt n. Call it once on each vCPU, on the first
+    /// one first.
     pub fn start(&self, vcpu: VcpuId, interrupts: u32) {
-        // SAFETY: the addresses are the controller's (contract of `new`), and the guest wants its interrupts.
+        // SAFETY: the addresses are the controller's (contract of `new`), and the guest wants its
+        // interrupts.
         unsafe {
             match self.0 {
-                Registers::V2 {
-                    distributor,
-                    interface,
-                } => {
+                Registers::V2 { distributor, interface } => {
                     // Groups are not told apart.
                     write_device(distributor + offset::CONTROL, 1);
                     set_private(distributor, interrupts);
                     write_device(interface + offset::PRIORITY_MASK, 0xff);
                     write_device(interface + offset::CONTROL, 1);
                 }
-                Registers::V3 {
-                    distributor,
-                    redistributors,
-                } => {
+                Registers::V3 { distributor, redistributors } => {
                     const PROCESSOR_SLEEP: u32 = 1 << 1;
                     const CHILDREN_ASLEEP: u32 = 1 << 2;
                     // Affinity routing, and interrupts of group 1.
@@ -166,8 +165,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Guards against an interrupt that another vCPU has sent (version 2), or of a message (version 3), that is taken for none:
-    /// it would not be ended, and would hold back all others.
+    /// Guards against an interrupt that another vCPU has sent (version 2), or of a message (version
+    /// 3), that is taken for none: it would not be ended, and would hold back all others.
     #[test]
     fn every_interrupt_that_was_acknowledged_has_its_number() {
         let sent_by_vcpu_2 = 2 << 10 | 5;

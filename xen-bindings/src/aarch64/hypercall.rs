@@ -8,8 +8,8 @@ use crate::hypercall::Hypercall;
 
 /// The processor's instruction for calling the hypervisor, with Xen's tag (`hvc #0xea1`).
 ///
-/// For guests of Xen, whose device tree has a node `hypervisor` that is compatible with `xen,xen`: another hypervisor takes
-/// the call for something else.
+/// For guests of Xen, whose device tree has a node `hypervisor` that is compatible with `xen,xen`:
+/// another hypervisor takes the call for something else.
 #[derive(Clone, Copy, Debug)]
 pub struct HypercallInstruction;
 
@@ -18,8 +18,9 @@ impl Hypercall for HypercallInstruction {
     unsafe fn call(&self, number: u32, arguments: [u64; 5]) -> i64 {
         let [first, second, third, fourth, fifth] = arguments;
         let result;
-        // SAFETY: Xen takes the number in x16 and arguments in x0 to x4, answers in x0, and may change these registers and
-        // no others (`arch-arm.h`). Whether the arguments are right is the caller's contract.
+        // SAFETY: Xen takes the number in x16 and arguments in x0 to x4, answers in x0, and may
+        // change these registers and no others (`arch-arm.h`). Whether the arguments are right is
+        // the caller's contract.
         unsafe {
             asm!(
                 "hvc #0xea1",

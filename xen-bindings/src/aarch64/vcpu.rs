@@ -14,26 +14,28 @@ const CPU_OFF: u32 = 0x8400_0002;
 const CPU_ON: u32 = 0xc400_0003;
 const AFFINITY_INFO: u32 = 0xc400_0004;
 
-/// Lets `vcpu` run, from the guest-physical address `entry`, at exception level 1 with the MMU, the caches and all
-/// interrupts off, and `context` in x0. What this vCPU has written before is visible to it once its caches are on.
+/// Lets `vcpu` run, from the guest-physical address `entry`, at exception level 1 with the MMU, the
+/// caches and all interrupts off, and `context` in x0. What this vCPU has written before is visible
+/// to it once its caches are on.
 ///
-/// Its information is not in the shared page: [register](crate::vcpu::register_vcpu_info) it before.
+/// Its information is not in the shared page: [register](crate::vcpu::register_vcpu_info) it
+/// before.
 ///
 /// # Safety
 /// Code at `entry` must be fit to run so, on a vCPU that shares the guest's memory.
 ///
 /// # Errors
-/// `EEXIST` for a vCPU that is up, `EINVAL` for one that does not exist or an entry outside the guest's memory, `ENOSYS` from
-/// a hypervisor without PSCI.
+/// `EEXIST` for a vCPU that is up, `EINVAL` for one that does not exist or an entry outside the
+/// guest's memory, `ENOSYS` from a hypervisor without PSCI.
 pub unsafe fn up(vcpu: VcpuId, entry: u64, context: u64) -> Result<(), Errno> {
     // SAFETY: what runs then is the caller's contract.
     psci::result(unsafe { call(CPU_ON, [psci::affinity(vcpu), entry, context]) })
 }
 
-/// Stops the vCPU that calls this, with its interrupts masked. It returns only if Xen refuses, with the reason; another vCPU
-/// starts this one again by [`up`]. Its registered information, its event channels and its runstate area stay, and its time is
-/// offline time until then. An interrupt that becomes pending meanwhile, that of its timer too, comes once it runs and unmasks
-/// interrupts.
+/// Stops the vCPU that calls this, with its interrupts masked. It returns only if Xen refuses, with
+/// the reason; another vCPU starts this one again by [`up`]. Its registered information, its event
+/// channels and its runstate area stay, and its time is offline time until then. An interrupt that
+/// becomes pending meanwhile, that of its timer too, comes once it runs and unmasks interrupts.
 pub fn down() -> Errno {
     // SAFETY: no address is passed; nothing runs on this vCPU until it is started again.
     let result = psci::result(unsafe { call(CPU_OFF, [0; 3]) });
@@ -55,8 +57,9 @@ pub fn is_up(vcpu: VcpuId) -> Result<bool, Errno> {
 /// The effect must be one that the guest is fit for.
 unsafe fn call(function: u32, [first, second, third]: [u64; 3]) -> i64 {
     let result;
-    // SAFETY: the SMC calling convention: the function in x0 with arguments in x1 to x3, the result in x0, and only the
-    // registers that a C function may change are changed. The rest is the caller's contract.
+    // SAFETY: the SMC calling convention: the function in x0 with arguments in x1 to x3, the result
+    // in x0, and only the registers that a C function may change are changed. The rest is the
+    // caller's contract.
     unsafe {
         asm!(
             "dsb ish",

@@ -26,7 +26,8 @@ pub mod param {
     pub const CONSOLE_EVTCHN: u32 = 18;
 }
 
-/// `HVM_PARAM_CALLBACK_TYPE_VECTOR`: bits 63..56 of the callback parameter; bits 7..0 are the vector.
+/// `HVM_PARAM_CALLBACK_TYPE_VECTOR`: bits 63..56 of the callback parameter; bits 7..0 are the
+/// vector.
 pub const CALLBACK_TYPE_VECTOR: u64 = 2;
 /// Where the type lies in the callback parameter.
 pub const CALLBACK_TYPE_SHIFT: u32 = 56;

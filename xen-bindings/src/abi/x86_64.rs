@@ -1,4 +1,5 @@
-//! The x86-64 parts of the ABI (`arch-x86/xen.h`, `arch-x86/xen-x86_64.h` and the headers named below).
+//! The x86-64 parts of the ABI (`arch-x86/xen.h`, `arch-x86/xen-x86_64.h` and the headers named
+//! below).
 
 pub mod cpuid;
 pub mod hvm_vcpu;

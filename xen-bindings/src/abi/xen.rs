@@ -94,8 +94,8 @@ layout!(VcpuTimeInfo, size 32, version @ 0, tsc_timestamp @ 8, system_time @ 16,
 
 /// `struct vcpu_info`: one vCPU's event flags and time. Written by Xen and by the guest.
 ///
-/// On x86-64 it is aligned to 64 bytes, so that a copy registered with `VCPUOP_register_vcpu_info` never crosses a page. On
-/// aarch64 it has 48 bytes, and such a copy needs an alignment of its own.
+/// On x86-64 it is aligned to 64 bytes, so that a copy registered with `VCPUOP_register_vcpu_info`
+/// never crosses a page. On aarch64 it has 48 bytes, and such a copy needs an alignment of its own.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(64)))]
 #[cfg_attr(target_arch = "aarch64", repr(C))]
 #[derive(Debug, Default)]

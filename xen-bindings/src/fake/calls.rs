@@ -1,9 +1,6 @@
 //! The hypercalls of the tests' hypervisor.
 
-#![allow(
-    unsafe_code,
-    reason = "hypercall arguments are reached by address, as Xen reaches them"
-)]
+#![allow(unsafe_code, reason = "hypercall arguments are reached by address, as Xen reaches them")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
@@ -66,11 +63,7 @@ impl FakeXen {
         let mut state = self.state();
         let (now_ns, current) = (state.now_ns, state.current);
         let is_wrapped = system_time_ns.saturating_sub(now_ns) >= FARTHEST_NS;
-        let deadline_ns = if is_wrapped {
-            now_ns + WRAPPED_NS
-        } else {
-            system_time_ns
-        };
+        let deadline_ns = if is_wrapped { now_ns + WRAPPED_NS } else { system_time_ns };
         if let Ok(vcpu) = state.vcpu(current) {
             vcpu.deadline_ns = (system_time_ns != 0).then_some(deadline_ns);
         }
@@ -92,19 +85,14 @@ impl FakeXen {
                     if state.find(kind, argument.vcpu).is_some() {
                         return Err(Errno::EEXIST);
                     }
-                    argument.port = state.open(FakePort {
-                        kind,
-                        vcpu: argument.vcpu,
-                    });
+                    argument.port = state.open(FakePort { kind, vcpu: argument.vcpu });
                 }
                 op::BIND_IPI => {
                     let argument = argument::<abi::BindIpi>(address)?;
                     let mut state = self.state();
                     state.vcpu(argument.vcpu)?;
-                    argument.port = state.open(FakePort {
-                        kind: PortKind::Ipi,
-                        vcpu: argument.vcpu,
-                    });
+                    argument.port =
+                        state.open(FakePort { kind: PortKind::Ipi, vcpu: argument.vcpu });
                 }
                 op::ALLOC_UNBOUND => {
                     let argument = argument::<abi::AllocUnbound>(address)?;
@@ -225,10 +213,8 @@ impl FakeXen {
                     let old = shared.and_then(|shared| shared.vcpu_info.get(id as usize));
                     if let Some(old) = old {
                         // Xen does the same: events of the move are not lost.
-                        new.evtchn_pending_sel.store(
-                            old.evtchn_pending_sel.load(Ordering::SeqCst),
-                            Ordering::SeqCst,
-                        );
+                        new.evtchn_pending_sel
+                            .store(old.evtchn_pending_sel.load(Ordering::SeqCst), Ordering::SeqCst);
                         new.evtchn_upcall_pending.store(1, Ordering::SeqCst);
                         new.evtchn_pending_sel.store(u64::MAX, Ordering::SeqCst);
                     }
@@ -257,10 +243,7 @@ impl FakeXen {
                 let (poll, ports) = unsafe {
                     let poll = argument::<sched::Poll>(address)?;
                     let first = core::ptr::with_exposed_provenance::<u32>(poll.ports as usize);
-                    (
-                        *poll,
-                        core::slice::from_raw_parts(first, poll.count as usize).to_vec(),
-                    )
+                    (*poll, core::slice::from_raw_parts(first, poll.count as usize).to_vec())
                 };
                 if poll.count as usize > sched::POLL_MAX_PORTS {
                     return Err(Errno::EINVAL);
@@ -304,8 +287,8 @@ impl FakeXen {
         self.advance(wake_ns.unwrap_or(now).saturating_sub(now));
     }
 
-    /// What a restore or migration leaves: plain memory, no ports, no grants, no registered areas, no timers, a
-    /// clock with another origin and vCPUs that have not run yet.
+    /// What a restore or migration leaves: plain memory, no ports, no grants, no registered areas,
+    /// no timers, a clock with another origin and vCPUs that have not run yet.
     fn become_new_domain(&self) {
         let mut state = self.state();
         state.ports.clear();

@@ -23,9 +23,9 @@ pub(super) type Backend = Box<dyn FnMut(&FakeXen) + Send>;
 
 /// Answers the hypercalls of this crate as Xen does.
 ///
-/// One domain lives in it. Its memory is the pages of [`leak_page`]; other guest-physical addresses are taken
-/// for the process's own. Time moves by
-/// [`advance`](Self::advance) and by blocking until a deadline, and clocks read exactly that.
+/// One domain lives in it. Its memory is the pages of [`leak_page`]; other guest-physical addresses
+/// are taken for the process's own. Time moves by [`advance`](Self::advance) and by blocking until
+/// a deadline, and clocks read exactly that.
 pub struct FakeXen {
     pub(super) state: Mutex<State>,
     pub(super) backends: Mutex<BTreeMap<u32, Arc<Mutex<Backend>>>>,
@@ -49,14 +49,7 @@ impl FakeXen {
     #[must_use]
     pub fn new() -> Self {
         let mut state = State::default();
-        state.vcpus.insert(
-            0,
-            Vcpu {
-                initialised: true,
-                up: true,
-                ..Vcpu::default()
-            },
-        );
+        state.vcpus.insert(0, Vcpu { initialised: true, up: true, ..Vcpu::default() });
         Self {
             state: Mutex::new(state),
             backends: Mutex::default(),
@@ -98,8 +91,8 @@ impl FakeXen {
         self.state().now_ns
     }
 
-    /// Sets the system time that the domain finds after a restore: less than now on a host that has booted
-    /// later. Zero unless set.
+    /// Sets the system time that the domain finds after a restore: less than now on a host that has
+    /// booted later. Zero unless set.
     pub fn set_restored_ns(&self, system_time_ns: u64) {
         self.state().restored_ns = system_time_ns;
     }
@@ -109,9 +102,7 @@ impl FakeXen {
         if let Some(shared) = self.state().shared {
             shared.wc_version.fetch_add(1, Ordering::SeqCst);
             shared.wc_sec.store(seconds as u32, Ordering::SeqCst);
-            shared
-                .wc_sec_hi
-                .store((seconds >> 32) as u32, Ordering::SeqCst);
+            shared.wc_sec_hi.store((seconds >> 32) as u32, Ordering::SeqCst);
             shared.wc_nsec.store(nanoseconds, Ordering::SeqCst);
             shared.wc_version.fetch_add(1, Ordering::SeqCst);
         }
@@ -138,17 +129,13 @@ impl FakeXen {
     /// Makes a port that is connected to domain `remote`, as the tools do for console and xenstore.
     pub fn connected_port(&self, remote: u16) -> Port {
         let mut state = self.state();
-        Port(state.open(FakePort {
-            kind: PortKind::Interdomain(remote, 1),
-            vcpu: 0,
-        }))
+        Port(state.open(FakePort { kind: PortKind::Interdomain(remote, 1), vcpu: 0 }))
     }
 
     /// Calls `backend` whenever the guest sends to `port`.
     pub fn attach(&self, port: Port, backend: impl FnMut(&Self) + Send + 'static) {
         let backend: Backend = Box::new(backend);
-        self.lock_backends()
-            .insert(port.0, Arc::new(Mutex::new(backend)));
+        self.lock_backends().insert(port.0, Arc::new(Mutex::new(backend)));
     }
 
     /// Takes away what [`attach`](Self::attach) gave.
@@ -232,9 +219,7 @@ impl FakeXen {
         reference: u32,
         write: bool,
     ) -> Result<SharedPage, GrantFault> {
-        let entry = self
-            .grant_entry(reference)
-            .ok_or(GrantFault::BadReference)?;
+        let entry = self.grant_entry(reference).ok_or(GrantFault::BadReference)?;
         let flags = entry.flags.load(Ordering::Acquire);
         if flags & grant_table::GTF_PERMIT_ACCESS == 0
             || entry.domain.load(Ordering::Relaxed) != domain
@@ -245,23 +230,21 @@ impl FakeXen {
             return Err(GrantFault::ReadOnly);
         }
         let frame = Frame(u64::from(entry.frame.load(Ordering::Relaxed)));
-        // SAFETY: guests under the fake grant pages of `leak_page` only, or statics: mapped for ever.
+        // SAFETY: guests under the fake grant pages of `leak_page` only, or statics: mapped for
+        // ever.
         unsafe { full_page(frame) }.ok_or(GrantFault::BadReference)
     }
 
-    /// Maps a grant, as a backend of `domain` does: the guest cannot end it until [`unmap`](Self::unmap).
+    /// Maps a grant, as a backend of `domain` does: the guest cannot end it until
+    /// [`unmap`](Self::unmap).
     ///
     /// # Errors
     /// See [`GrantFault`].
     pub fn map(&self, domain: u16, reference: u32, write: bool) -> Result<SharedPage, GrantFault> {
         let page = self.granted(domain, reference, write)?;
-        let entry = self
-            .grant_entry(reference)
-            .ok_or(GrantFault::BadReference)?;
+        let entry = self.grant_entry(reference).ok_or(GrantFault::BadReference)?;
         let writing = if write { grant_table::GTF_WRITING } else { 0 };
-        entry
-            .flags
-            .fetch_or(grant_table::GTF_READING | writing, Ordering::SeqCst);
+        entry.flags.fetch_or(grant_table::GTF_READING | writing, Ordering::SeqCst);
         Ok(page)
     }
 
@@ -308,8 +291,6 @@ impl Default for FakeXen {
 
 impl core::fmt::Debug for FakeXen {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("FakeXen")
-            .field("now_ns", &self.now_ns())
-            .finish_non_exhaustive()
+        f.debug_struct("FakeXen").field("now_ns", &self.now_ns()).finish_non_exhaustive()
     }
 }

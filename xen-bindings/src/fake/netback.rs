@@ -25,7 +25,8 @@ const RESPONSE_EVENT: PageIndex = PageIndex::at(ring::RESPONSE_EVENT);
 
 /// The backend of `vif` 0 in domain 0. Clones are the same backend.
 ///
-/// Honest by itself; [`tx`](Self::tx) and [`rx`](Self::rx) let a test write what an honest backend would not.
+/// Honest by itself; [`tx`](Self::tx) and [`rx`](Self::rx) let a test write what an honest backend
+/// would not.
 #[derive(Clone)]
 pub struct FakeNetback {
     inner: Arc<Mutex<Inner>>,
@@ -67,9 +68,7 @@ impl FakeNetback {
         daemon.set(&format!("{BACKEND}/feature-rx-copy"), "1");
         daemon.set(&format!("{BACKEND}/feature-ipv6-csum-offload"), "1");
         set_state(daemon, XenbusState::InitWait);
-        let backend = Self {
-            inner: Arc::default(),
-        };
+        let backend = Self { inner: Arc::default() };
         let watcher = backend.clone();
         daemon.hook(move |daemon, xen| watcher.follow(daemon, xen));
         backend
@@ -90,10 +89,7 @@ impl FakeNetback {
     /// Frames the guest has sent, which are taken out.
     #[must_use]
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        self.sent_with_flags()
-            .into_iter()
-            .map(|(frame, _)| frame)
-            .collect()
+        self.sent_with_flags().into_iter().map(|(frame, _)| frame).collect()
     }
 
     /// Frames the guest has sent and the flags of their requests, which are taken out.
@@ -117,12 +113,7 @@ impl FakeNetback {
                 .granted(DOMAIN, request.grant, true)
                 .is_ok_and(|page| page.write_bytes(0, frame).is_ok());
             let status = if filled { frame.len() as i16 } else { -1 };
-            rx.respond(RxResponse {
-                id: request.id,
-                offset: 0,
-                flags,
-                status,
-            });
+            rx.respond(RxResponse { id: request.id, offset: 0, flags, status });
             true
         })
         .unwrap_or(false)
@@ -192,12 +183,7 @@ impl FakeNetback {
     }
 
     fn connect(&self, daemon: &FakeStore, xen: &FakeXen) -> Option<()> {
-        let number = |node: &str| {
-            daemon
-                .get(&format!("{FRONTEND}/{node}"))?
-                .parse::<u32>()
-                .ok()
-        };
+        let number = |node: &str| daemon.get(&format!("{FRONTEND}/{node}"))?.parse::<u32>().ok();
         if number("request-rx-copy")? != 1 || number("feature-rx-notify")? != 1 {
             return None;
         }
@@ -205,13 +191,7 @@ impl FakeNetback {
         xen.bind(port, DOMAIN).ok()?;
         let ring = |reference: u32, slot_size| {
             let page = xen.map(DOMAIN, reference, true).ok()?;
-            Some(BackRing {
-                page,
-                reference,
-                slot_size,
-                request_consumer: 0,
-                response_producer: 0,
-            })
+            Some(BackRing { page, reference, slot_size, request_consumer: 0, response_producer: 0 })
         };
         let connected = Connected {
             port,
@@ -240,30 +220,20 @@ impl FakeNetback {
     /// Sends what the guest has asked for.
     fn serve(&self, xen: &FakeXen) {
         let mut inner = self.lock();
-        let Inner {
-            connected: Some(connected),
-            sent,
-            holds: false,
-            ..
-        } = &mut *inner
-        else {
+        let Inner { connected: Some(connected), sent, holds: false, .. } = &mut *inner else {
             return;
         };
         let mut answered = false;
         while let Some(request) = connected.tx.take_request::<TxRequest>() {
             let mut frame = std::vec![0; usize::from(request.size)];
-            let read = xen.granted(DOMAIN, request.grant, false).is_ok_and(|page| {
-                page.read_bytes(usize::from(request.offset), &mut frame)
-                    .is_ok()
-            });
+            let read = xen
+                .granted(DOMAIN, request.grant, false)
+                .is_ok_and(|page| page.read_bytes(usize::from(request.offset), &mut frame).is_ok());
             if read {
                 sent.push((frame, request.flags));
             }
             let status = if read { RSP_OKAY } else { -1 };
-            answered |= connected.tx.respond(TxResponse {
-                id: request.id,
-                status,
-            });
+            answered |= connected.tx.respond(TxResponse { id: request.id, status });
         }
         let port = connected.port;
         drop(inner);
@@ -289,8 +259,7 @@ impl BackRing {
     /// The next request, if there is one.
     pub fn take_request<T: crate::page::Plain>(&mut self) -> Option<T> {
         if self.page.load_index(REQUEST_PRODUCER) == self.request_consumer {
-            self.page
-                .store_index(REQUEST_EVENT, self.request_consumer.wrapping_add(1));
+            self.page.store_index(REQUEST_EVENT, self.request_consumer.wrapping_add(1));
             return None;
         }
         let request = self.page.read(self.offset(self.request_consumer)).ok()?;
@@ -300,12 +269,9 @@ impl BackRing {
 
     /// Writes a response into the next slot; returns whether the guest asked for a notification.
     pub fn respond<T: crate::page::Plain>(&mut self, response: T) -> bool {
-        let written = self
-            .page
-            .write(self.offset(self.response_producer), response);
+        let written = self.page.write(self.offset(self.response_producer), response);
         self.response_producer = self.response_producer.wrapping_add(1);
-        self.page
-            .store_index(RESPONSE_PRODUCER, self.response_producer);
+        self.page.store_index(RESPONSE_PRODUCER, self.response_producer);
         written.is_ok() && self.page.load_index(RESPONSE_EVENT) == self.response_producer
     }
 

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::page::{Frame, PageMemory, SharedPage};
 
-/// Guest-physical memory made by [`leak_page`]: frame to address. The process's own addresses are too high
-/// for the 32 bits of a grant entry.
+/// Guest-physical memory made by [`leak_page`]: frame to address. The process's own addresses are
+/// too high for the 32 bits of a grant entry.
 static PHYSICAL: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 /// First frame that [`leak_page`] hands out.

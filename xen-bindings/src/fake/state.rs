@@ -64,18 +64,13 @@ impl State {
     }
 
     pub(super) fn open(&mut self, port: FakePort) -> u32 {
-        let number = (1..)
-            .find(|number| !self.ports.contains_key(number))
-            .unwrap_or(u32::MAX);
+        let number = (1..).find(|number| !self.ports.contains_key(number)).unwrap_or(u32::MAX);
         self.ports.insert(number, port);
         number
     }
 
     pub(super) fn find(&self, kind: PortKind, vcpu: u32) -> Option<u32> {
-        let found = self
-            .ports
-            .iter()
-            .find(|(_, port)| port.kind == kind && port.vcpu == vcpu);
+        let found = self.ports.iter().find(|(_, port)| port.kind == kind && port.vcpu == vcpu);
         found.map(|(number, _)| *number)
     }
 
@@ -129,10 +124,7 @@ impl State {
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.vcpus
-            .values()
-            .filter_map(|vcpu| vcpu.deadline_ns)
-            .min()
+        self.vcpus.values().filter_map(|vcpu| vcpu.deadline_ns).min()
     }
 
     pub(super) fn expire_timers(&mut self) {
@@ -149,8 +141,8 @@ impl State {
         }
     }
 
-    /// Writes clocks and runstates with the version protocol. A multiplier of zero makes clocks read
-    /// exactly `now_ns`, whatever the TSC does.
+    /// Writes clocks and runstates with the version protocol. A multiplier of zero makes clocks
+    /// read exactly `now_ns`, whatever the TSC does.
     pub(super) fn publish_time(&self) {
         for (id, vcpu) in &self.vcpus {
             if let Some(info) = self.info_of_vcpu(*id) {
@@ -173,12 +165,7 @@ impl State {
 }
 
 fn select(info: &VcpuInfo, word: usize) {
-    if info
-        .evtchn_pending_sel
-        .fetch_or(1 << word, Ordering::SeqCst)
-        & 1 << word
-        == 0
-    {
+    if info.evtchn_pending_sel.fetch_or(1 << word, Ordering::SeqCst) & 1 << word == 0 {
         info.evtchn_upcall_pending.store(1, Ordering::SeqCst);
     }
 }

@@ -26,8 +26,8 @@ type Hook = Arc<Mutex<dyn FnMut(&FakeStore, &FakeXen) + Send>>;
 
 /// A xenstore daemon for one guest, domain 1. Clones are the same daemon.
 ///
-/// It runs whenever the guest notifies it or polls. To see how the guest stands a daemon that lies, give it
-/// a [`tamper`](Self::tamper) or damage its ring.
+/// It runs whenever the guest notifies it or polls. To see how the guest stands a daemon that lies,
+/// give it a [`tamper`](Self::tamper) or damage its ring.
 #[derive(Clone, Default)]
 pub struct FakeStore {
     inner: Arc<Mutex<Inner>>,
@@ -127,10 +127,7 @@ impl FakeStore {
     #[must_use]
     pub fn get(&self, path: &str) -> Option<String> {
         let inner = self.lock();
-        inner
-            .nodes
-            .get(path)
-            .map(|value| String::from_utf8_lossy(value).into_owned())
+        inner.nodes.get(path).map(|value| String::from_utf8_lossy(value).into_owned())
     }
 
     /// Makes the next `count` commits fail with EAGAIN.
@@ -212,9 +209,7 @@ impl FakeStore {
 
 impl core::fmt::Debug for FakeStore {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("FakeStore")
-            .field("nodes", &self.lock().nodes.len())
-            .finish_non_exhaustive()
+        f.debug_struct("FakeStore").field("nodes", &self.lock().nodes.len()).finish_non_exhaustive()
     }
 }
 
@@ -275,10 +270,7 @@ impl Inner {
                 if names.is_empty() && !nodes.contains_key(&full) {
                     return Err("ENOENT");
                 }
-                Ok(names
-                    .iter()
-                    .flat_map(|name| format!("{name}\0").into_bytes())
-                    .collect())
+                Ok(names.iter().flat_map(|name| format!("{name}\0").into_bytes()).collect())
             }
             message::WRITE => {
                 if full.starts_with("/local/domain/0") {
@@ -310,20 +302,12 @@ impl Inner {
                 let watch = (path, text(rest));
                 let before = self.watches.len();
                 self.watches.retain(|other| *other != watch);
-                if self.watches.len() == before {
-                    Err("ENOENT")
-                } else {
-                    done()
-                }
+                if self.watches.len() == before { Err("ENOENT") } else { done() }
             }
             message::TRANSACTION_START => {
                 self.next_transaction += 1;
                 let (nodes, generation) = (self.nodes.clone(), self.generation);
-                let pending = Pending {
-                    nodes,
-                    generation,
-                    changed: Vec::new(),
-                };
+                let pending = Pending { nodes, generation, changed: Vec::new() };
                 self.transactions.insert(self.next_transaction, pending);
                 Ok(format!("{}\0", self.next_transaction).into_bytes())
             }
@@ -367,12 +351,7 @@ impl Inner {
             let watched = absolute(watched);
             path == watched || path.starts_with(&format!("{watched}/"))
         };
-        let fired: Vec<_> = self
-            .watches
-            .iter()
-            .filter(|(path, _)| hit(path))
-            .cloned()
-            .collect();
+        let fired: Vec<_> = self.watches.iter().filter(|(path, _)| hit(path)).cloned().collect();
         for (_, token) in fired {
             self.send_watch(path, &token);
         }
@@ -380,20 +359,11 @@ impl Inner {
 
     fn send_watch(&mut self, path: &str, token: &str) {
         let body = format!("{path}\0{token}\0").into_bytes();
-        self.send(
-            Header {
-                kind: message::WATCH_EVENT,
-                ..Header::default()
-            },
-            body,
-        );
+        self.send(Header { kind: message::WATCH_EVENT, ..Header::default() }, body);
     }
 
     fn send(&mut self, header: Header, mut body: Vec<u8>) {
-        let mut header = Header {
-            len: body.len() as u32,
-            ..header
-        };
+        let mut header = Header { len: body.len() as u32, ..header };
         if let Some(tamper) = &mut self.tamper {
             tamper(&mut header, &mut body);
         }
@@ -408,10 +378,7 @@ impl Inner {
         let Some(connection) = &mut self.connection else {
             return false;
         };
-        match connection
-            .replies
-            .write(&connection.page, &connection.outgoing)
-        {
+        match connection.replies.write(&connection.page, &connection.outgoing) {
             Ok(count) => {
                 connection.outgoing.drain(..count);
                 count > 0
@@ -422,11 +389,7 @@ impl Inner {
 }
 
 fn absolute(path: &str) -> String {
-    if path.starts_with('/') {
-        path.into()
-    } else {
-        format!("{HOME}/{path}")
-    }
+    if path.starts_with('/') { path.into() } else { format!("{HOME}/{path}") }
 }
 
 fn remove_below(nodes: &mut BTreeMap<String, Vec<u8>>, path: &str) {

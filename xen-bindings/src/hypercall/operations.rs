@@ -1,8 +1,9 @@
 //! The table that ties each hypercall command to the structure it takes.
 //!
-//! A row of the table is a promise: this command reads and writes exactly that structure, which holds no
-//! address, and changes no other memory of the guest. With that promise made here, the modules above issue
-//! commands without `unsafe`. Commands that take addresses have functions of their own below.
+//! A row of the table is a promise: this command reads and writes exactly that structure, which
+//! holds no address, and changes no other memory of the guest. With that promise made here, the
+//! modules above issue commands without `unsafe`. Commands that take addresses have functions of
+//! their own below.
 
 use super::Hypercall;
 use crate::abi::xen::hypercall as number;
@@ -15,8 +16,8 @@ use crate::vcpu::VcpuId;
 /// A hypercall command and its argument.
 ///
 /// # Safety
-/// The command reads and writes exactly one `Argument` (none where that is `()`), any bit pattern of
-/// which is valid, and changes no other memory of the guest.
+/// The command reads and writes exactly one `Argument` (none where that is `()`), any bit pattern
+/// of which is valid, and changes no other memory of the guest.
 pub(crate) unsafe trait Operation {
     /// Hypercall.
     const NUMBER: u32;
@@ -41,12 +42,14 @@ macro_rules! operations {
 }
 
 operations! {
-    EvtchnBindInterdomain: number::EVENT_CHANNEL_OP, event_channel::op::BIND_INTERDOMAIN, event_channel::BindInterdomain;
+    EvtchnBindInterdomain: number::EVENT_CHANNEL_OP, event_channel::op::BIND_INTERDOMAIN,
+        event_channel::BindInterdomain;
     EvtchnBindVirq: number::EVENT_CHANNEL_OP, event_channel::op::BIND_VIRQ, event_channel::BindVirq;
     EvtchnClose: number::EVENT_CHANNEL_OP, event_channel::op::CLOSE, event_channel::PortArgument;
     EvtchnSend: number::EVENT_CHANNEL_OP, event_channel::op::SEND, event_channel::PortArgument;
     EvtchnStatus: number::EVENT_CHANNEL_OP, event_channel::op::STATUS, event_channel::Status;
-    EvtchnAllocUnbound: number::EVENT_CHANNEL_OP, event_channel::op::ALLOC_UNBOUND, event_channel::AllocUnbound;
+    EvtchnAllocUnbound: number::EVENT_CHANNEL_OP, event_channel::op::ALLOC_UNBOUND,
+        event_channel::AllocUnbound;
     EvtchnBindIpi: number::EVENT_CHANNEL_OP, event_channel::op::BIND_IPI, event_channel::BindIpi;
     EvtchnBindVcpu: number::EVENT_CHANNEL_OP, event_channel::op::BIND_VCPU, event_channel::BindVcpu;
     EvtchnUnmask: number::EVENT_CHANNEL_OP, event_channel::op::UNMASK, event_channel::PortArgument;
@@ -61,7 +64,8 @@ operations! {
     GrantSetVersion: number::GRANT_TABLE_OP, grant_table::op::SET_VERSION, grant_table::SetVersion;
 }
 
-// Xen on Arm has no local APIC, and leaves the life of vCPUs and their timers to PSCI and the architecture.
+// Xen on Arm has no local APIC, and leaves the life of vCPUs and their timers to PSCI and the
+// architecture.
 #[cfg(target_arch = "x86_64")]
 operations! {
     HvmSetUpcallVector: number::HVM_OP, hvm::op::SET_EVTCHN_UPCALL_VECTOR, hvm::EvtchnUpcallVector;
@@ -76,9 +80,11 @@ pub(crate) fn issue<O: Operation>(
     hypercall: &(impl Hypercall + ?Sized),
     argument: &mut O::Argument,
 ) -> Result<u64, Errno> {
-    // The grant table hypercall takes an array and its length; the others ignore the third argument.
+    // The grant table hypercall takes an array and its length; the others ignore the third
+    // argument.
     let arguments = [u64::from(O::COMMAND), address_of(argument), 1, 0, 0];
-    // SAFETY: the table promises that the command touches the argument only, which is exclusively ours.
+    // SAFETY: the table promises that the command touches the argument only, which is exclusively
+    // ours.
     Errno::from_result(unsafe { hypercall.call(O::NUMBER, arguments) })
 }
 
@@ -91,13 +97,7 @@ pub(crate) fn issue_for_vcpu<O: Operation>(
     argument: &mut O::Argument,
 ) -> Result<u64, Errno> {
     const { assert!(O::NUMBER == number::VCPU_OP) };
-    let arguments = [
-        u64::from(O::COMMAND),
-        u64::from(vcpu.0),
-        address_of(argument),
-        0,
-        0,
-    ];
+    let arguments = [u64::from(O::COMMAND), u64::from(vcpu.0), address_of(argument), 0, 0];
     // SAFETY: as in `issue`.
     Errno::from_result(unsafe { hypercall.call(O::NUMBER, arguments) })
 }
@@ -129,13 +129,7 @@ pub(crate) fn poll(
         pad: 0,
         timeout_abs_ns,
     };
-    let arguments = [
-        u64::from(sched::op::POLL),
-        address_of(&mut argument),
-        0,
-        0,
-        0,
-    ];
+    let arguments = [u64::from(sched::op::POLL), address_of(&mut argument), 0, 0, 0];
     // SAFETY: Xen reads the argument and `ports`, both of which outlive the call; `Port` is a
     // transparent `u32`.
     Errno::from_result(unsafe { hypercall.call(number::SCHED_OP, arguments) }).map(drop)
@@ -149,14 +143,7 @@ pub(crate) fn register_runstate(
 ) -> Result<(), Errno> {
     let address = core::ptr::from_ref(area).expose_provenance() as u64;
     // SAFETY: Xen writes the area from now on; it lives for ever and all its fields are atomics.
-    unsafe {
-        register_area(
-            hypercall,
-            vcpu,
-            vcpu::op::REGISTER_RUNSTATE_MEMORY_AREA,
-            address,
-        )
-    }
+    unsafe { register_area(hypercall, vcpu, vcpu::op::REGISTER_RUNSTATE_MEMORY_AREA, address) }
 }
 
 /// Has Xen fill `info` with `vcpu`'s runstate.
@@ -165,13 +152,8 @@ pub(crate) fn get_runstate(
     vcpu: VcpuId,
     info: &mut vcpu::RunstateInfo,
 ) -> Result<(), Errno> {
-    let arguments = [
-        u64::from(vcpu::op::GET_RUNSTATE_INFO),
-        u64::from(vcpu.0),
-        address_of(info),
-        0,
-        0,
-    ];
+    let arguments =
+        [u64::from(vcpu::op::GET_RUNSTATE_INFO), u64::from(vcpu.0), address_of(info), 0, 0];
     // SAFETY: Xen writes the structure of that command, which outlives the call.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }
@@ -182,18 +164,9 @@ pub(crate) fn register_time(
     vcpu: VcpuId,
     area: Option<&'static xen::VcpuTimeInfo>,
 ) -> Result<(), Errno> {
-    let address = area.map_or(0, |area| {
-        core::ptr::from_ref(area).expose_provenance() as u64
-    });
+    let address = area.map_or(0, |area| core::ptr::from_ref(area).expose_provenance() as u64);
     // SAFETY: as above.
-    unsafe {
-        register_area(
-            hypercall,
-            vcpu,
-            vcpu::op::REGISTER_VCPU_TIME_MEMORY_AREA,
-            address,
-        )
-    }
+    unsafe { register_area(hypercall, vcpu, vcpu::op::REGISTER_VCPU_TIME_MEMORY_AREA, address) }
 }
 
 /// # Safety
@@ -205,13 +178,7 @@ unsafe fn register_area(
     address: u64,
 ) -> Result<(), Errno> {
     let mut argument = vcpu::RegisterMemoryArea { address };
-    let arguments = [
-        u64::from(command),
-        u64::from(vcpu.0),
-        address_of(&mut argument),
-        0,
-        0,
-    ];
+    let arguments = [u64::from(command), u64::from(vcpu.0), address_of(&mut argument), 0, 0];
     // SAFETY: Xen reads the argument; the rest is the caller's contract.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }
@@ -228,9 +195,5 @@ pub(crate) fn vm_assist_enable(
 
 /// Address of an argument, null for a command that takes none.
 fn address_of<T>(argument: &mut T) -> u64 {
-    if size_of::<T>() == 0 {
-        0
-    } else {
-        core::ptr::from_mut(argument).expose_provenance() as u64
-    }
+    if size_of::<T>() == 0 { 0 } else { core::ptr::from_mut(argument).expose_provenance() as u64 }
 }

@@ -44,17 +44,12 @@ impl Buffer {
         let (state, result) = match self.0.take() {
             Some(State::Ours(page)) => match grants.lend(domain, page, access) {
                 Ok(grant) => (State::Lent { grant, domain }, Ok(())),
-                Err(refused) => (
-                    State::Ours(refused.page),
-                    Err(LendError::NotLent(refused.reason)),
-                ),
+                Err(refused) => {
+                    (State::Ours(refused.page), Err(LendError::NotLent(refused.reason)))
+                }
             },
             Some(State::Lent { grant, domain: old }) => {
-                let result = if old == domain {
-                    Ok(())
-                } else {
-                    Err(LendError::KeptBy(old))
-                };
+                let result = if old == domain { Ok(()) } else { Err(LendError::KeptBy(old)) };
                 (State::Lent { grant, domain: old }, result)
             }
             None => return Err(LendError::NotLent(NotLentReason::TableFull)),
@@ -68,10 +63,7 @@ impl Buffer {
         self.0 = self.0.take().map(|state| match state {
             State::Lent { grant, domain } => match grants.end(grant) {
                 Ok(page) => State::Ours(page),
-                Err(in_use) => State::Lent {
-                    grant: in_use.grant,
-                    domain,
-                },
+                Err(in_use) => State::Lent { grant: in_use.grant, domain },
             },
             ours => ours,
         });

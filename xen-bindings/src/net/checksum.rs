@@ -1,9 +1,6 @@
 //! TCP and UDP checksums of Ethernet frames, where the backend leaves them to us or we to it.
 
-#![cfg_attr(
-    not(feature = "smoltcp"),
-    allow(dead_code, reason = "used by the smoltcp device")
-)]
+#![cfg_attr(not(feature = "smoltcp"), allow(dead_code, reason = "used by the smoltcp device"))]
 
 const ETHERNET: usize = 14;
 const IPV6_HEADER: usize = 40;
@@ -26,7 +23,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Finds TCP or UDP in a frame; `None` for anything else, and for lengths that contradict each other.
+    /// Finds TCP or UDP in a frame; `None` for anything else, and for lengths that contradict each
+    /// other.
     pub(super) fn find(frame: &[u8]) -> Option<Self> {
         match read_u16(frame, 12)? {
             TYPE_IPV4 => Self::find_ipv4(frame),
@@ -47,15 +45,7 @@ impl Segment {
         let is_fragment = read_u16(header, 6)? & 0x3fff != 0;
         let addresses = header.get(12..20)?;
         let (start, end) = (ETHERNET + header_len, ETHERNET + total_len);
-        Self::new(
-            frame,
-            *header.get(9)?,
-            false,
-            is_fragment,
-            addresses,
-            start,
-            end,
-        )
+        Self::new(frame, *header.get(9)?, false, is_fragment, addresses, start, end)
     }
 
     fn find_ipv6(frame: &[u8]) -> Option<Self> {
@@ -66,15 +56,7 @@ impl Segment {
         }
         let addresses = header.get(8..40)?;
         let start = ETHERNET + IPV6_HEADER;
-        Self::new(
-            frame,
-            *header.get(6)?,
-            true,
-            false,
-            addresses,
-            start,
-            start + payload_len,
-        )
+        Self::new(frame, *header.get(6)?, true, false, addresses, start, start + payload_len)
     }
 
     fn new(
@@ -94,14 +76,7 @@ impl Segment {
             return None;
         }
         let pseudo_sum = sum(addresses) + u32::from(protocol) + u32::try_from(len).ok()?;
-        Some(Self {
-            is_tcp,
-            is_ipv6,
-            is_fragment,
-            start,
-            end,
-            pseudo_sum,
-        })
+        Some(Self { is_tcp, is_ipv6, is_fragment, start, end, pseudo_sum })
     }
 
     fn field(self) -> usize {
@@ -127,7 +102,8 @@ impl Segment {
         self.write(frame, checksum);
     }
 
-    /// Writes the sum of the pseudo header, which is what a backend that completes the checksum wants.
+    /// Writes the sum of the pseudo header, which is what a backend that completes the checksum
+    /// wants.
     pub(super) fn leave_to_backend(self, frame: &mut [u8]) {
         self.write(frame, fold(self.pseudo_sum));
     }
@@ -147,10 +123,7 @@ fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
 /// One's complement sum, not folded; frames are too short for it to overflow.
 fn sum(bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<2>();
-    let pairs: u32 = pairs
-        .iter()
-        .map(|pair| u32::from(u16::from_be_bytes(*pair)))
-        .sum();
+    let pairs: u32 = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum();
     pairs + rest.first().map_or(0, |last| u32::from(*last) << 8)
 }
 
@@ -196,7 +169,8 @@ mod tests {
         assert!(Segment::find(&frame).unwrap().is_valid(&frame));
     }
 
-    /// Guards against computing over bytes that are not there, and over headers that are no headers.
+    /// Guards against computing over bytes that are not there, and over headers that are no
+    /// headers.
     #[test]
     fn lengths_that_contradict_each_other_are_no_segment() {
         let frame = udp([1, 2]);

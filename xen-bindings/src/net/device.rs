@@ -1,9 +1,10 @@
 //! Netfront as a device of smoltcp (feature `smoltcp`).
 //!
-//! smoltcp says once for all frames which checksums it computes and verifies; the backend says so frame by
-//! frame. So with checksum offload TCP is done here: verified on receive where the backend has not vouched
-//! for it, left to the backend on transmit where it offers that, computed here where not. UDP stays with
-//! smoltcp, since a fragment's checksum cannot be verified alone; a received one left blank is completed here.
+//! smoltcp says once for all frames which checksums it computes and verifies; the backend says so
+//! frame by frame. So with checksum offload TCP is done here: verified on receive where the backend
+//! has not vouched for it, left to the backend on transmit where it offers that, computed here
+//! where not. UDP stays with smoltcp, since a fragment's checksum cannot be verified alone; a
+//! received one left blank is completed here.
 
 use core::fmt;
 
@@ -34,10 +35,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) const fn new() -> Self {
-        Self {
-            rx: [0; MAX_FRAME],
-            tx: [0; MAX_FRAME],
-        }
+        Self { rx: [0; MAX_FRAME], tx: [0; MAX_FRAME] }
     }
 }
 
@@ -81,13 +79,10 @@ impl<H: Hypercall, const TX: usize> TxToken for NetTxToken<'_, H, TX> {
         // smoltcp's contract: `len` is at most the MTU in the capabilities, less than `MAX_FRAME`.
         let frame = &mut self.scratch[..len];
         let result = f(frame);
-        let flags = if self.handles_tcp {
-            finish_tcp(frame, self.connection)
-        } else {
-            0
-        };
+        let flags = if self.handles_tcp { finish_tcp(frame, self.connection) } else { 0 };
         match self.transmitter.send(frame, flags, self.statistics) {
-            // The frame is in the ring; where the notification fails, the next one carries it along.
+            // The frame is in the ring; where the notification fails, the next one carries it
+            // along.
             Ok(true) => {
                 let _ = self.events.send(self.connection.port);
             }
@@ -98,17 +93,14 @@ impl<H: Hypercall, const TX: usize> TxToken for NetTxToken<'_, H, TX> {
     }
 }
 
-/// Sees to the checksum of a TCP segment that smoltcp left zero, and returns the flags of the request.
+/// Sees to the checksum of a TCP segment that smoltcp left zero, and returns the flags of the
+/// request.
 fn finish_tcp(frame: &mut [u8], connection: &Connection) -> u16 {
     let Some(segment) = Segment::find(frame).filter(|segment| segment.is_tcp) else {
         return 0;
     };
     let offload = connection.offload;
-    if if segment.is_ipv6 {
-        offload.ipv6
-    } else {
-        offload.ipv4
-    } {
+    if if segment.is_ipv6 { offload.ipv6 } else { offload.ipv4 } {
         segment.leave_to_backend(frame);
         tx::CSUM_BLANK | tx::DATA_VALIDATED
     } else {
@@ -143,10 +135,8 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     fn next_frame(&mut self) -> Option<usize> {
         for _ in 0..MAX_BAD_FRAMES {
             let port = self.port()?;
-            let (received, notify) = self
-                .receiver
-                .receive(&mut self.scratch.rx, &mut self.statistics)
-                .ok()?;
+            let (received, notify) =
+                self.receiver.receive(&mut self.scratch.rx, &mut self.statistics).ok()?;
             if notify {
                 // Where the notification fails, the next one carries it along.
                 let _ = self.events.send(port);
@@ -170,16 +160,12 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
             scratch: &mut self.scratch.tx,
             handles_tcp: self.options.checksum_offload,
         };
-        Some((
-            NetRxToken {
-                frame: &self.scratch.rx,
-            },
-            token,
-        ))
+        Some((NetRxToken { frame: &self.scratch.rx }, token))
     }
 }
 
-/// After an error of the backend ([`is_healthy`](Netfront::is_healthy)) the device gives no more tokens.
+/// After an error of the backend ([`is_healthy`](Netfront::is_healthy)) the device gives no more
+/// tokens.
 impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize> Device
     for Netfront<'_, H, FRAMES, TX, RX>
 {
@@ -198,12 +184,7 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize> Device
         }
         let len = self.next_frame()?;
         let (rx, tx) = self.tx_token()?;
-        Some((
-            NetRxToken {
-                frame: rx.frame.get(..len)?,
-            },
-            tx,
-        ))
+        Some((NetRxToken { frame: rx.frame.get(..len)? }, tx))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<NetTxToken<'_, H, TX>> {

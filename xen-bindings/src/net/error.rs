@@ -99,10 +99,7 @@ impl fmt::Display for NetError {
             Self::Ring(error) => fmt::Display::fmt(error, f),
             Self::UnknownId { id } => write!(f, "the backend answered request {id}, not in flight"),
             Self::PastPage { offset, len } => {
-                write!(
-                    f,
-                    "the backend claims {len} bytes at offset {offset} of a page"
-                )
+                write!(f, "the backend claims {len} bytes at offset {offset} of a page")
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Agreeing with the backend through xenstore.
 //!
-//! The order is that of `io/netif.h` and `io/xenbus.h`: the frontend initialises, the backend waits; the
-//! frontend publishes rings and port and is connected; the backend connects. Closing goes the same way back.
+//! The order is that of `io/netif.h` and `io/xenbus.h`: the frontend initialises, the backend
+//! waits; the frontend publishes rings and port and is connected; the backend connects. Closing
+//! goes the same way back.
 
 use core::fmt::{self, Write};
 
@@ -27,11 +28,7 @@ impl Default for Options {
     /// Ten seconds, checksum offload, watch 63.
     fn default() -> Self {
         const LAST: WatchId = WatchId::new(63).unwrap();
-        Self {
-            timeout_ns: 10_000_000_000,
-            checksum_offload: true,
-            watch: LAST,
-        }
+        Self { timeout_ns: 10_000_000_000, checksum_offload: true, watch: LAST }
     }
 }
 
@@ -41,19 +38,13 @@ pub(super) struct Connection {
     pub(super) port: Port,
     pub(super) mac: [u8; 6],
     /// Which frames the backend completes.
-    #[cfg_attr(
-        not(feature = "smoltcp"),
-        allow(dead_code, reason = "read by the smoltcp device")
-    )]
+    #[cfg_attr(not(feature = "smoltcp"), allow(dead_code, reason = "read by the smoltcp device"))]
     pub(super) offload: Offload,
 }
 
 /// Which checksums the backend completes for us.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(
-    not(feature = "smoltcp"),
-    allow(dead_code, reason = "read by the smoltcp device")
-)]
+#[cfg_attr(not(feature = "smoltcp"), allow(dead_code, reason = "read by the smoltcp device"))]
 pub(super) struct Offload {
     pub(super) ipv4: bool,
     pub(super) ipv6: bool,
@@ -71,7 +62,8 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         let domain = u16::try_from(domain).map_err(|_| NetError::Configuration("backend-id"))?;
         let mac = read_mac(store, frontend)?;
 
-        // A connection of an earlier life of the guest (another boot loader, a crash) is closed first.
+        // A connection of an earlier life of the guest (another boot loader, a crash) is closed
+        // first.
         let before = xenbus::state(store, backend)?;
         if matches!(before, XenbusState::Connected | XenbusState::Closing) {
             self.announce_close(store)?;
@@ -85,10 +77,7 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
 
         let tx_ring = self.transmitter.start(self.grants, domain)?;
         let rx_ring = self.receiver.start(self.grants, domain)?;
-        let port = self
-            .events
-            .alloc_unbound(domain)
-            .map_err(NetError::Hypercall)?;
+        let port = self.events.alloc_unbound(domain).map_err(NetError::Hypercall)?;
         self.connection = Some(Connection { port, mac, offload });
         let no_checksum = u64::from(!self.options.checksum_offload);
         store.in_transaction(|tree| {
@@ -123,11 +112,7 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         let backend = store.read_text(Path::join(frontend, "backend"), &mut buffer)?;
         let gone = [XenbusState::Closed, XenbusState::Absent];
         xenbus::set_state(store, frontend, XenbusState::Closing)?;
-        let closing = [
-            XenbusState::Closing,
-            XenbusState::Closed,
-            XenbusState::Absent,
-        ];
+        let closing = [XenbusState::Closing, XenbusState::Closed, XenbusState::Absent];
         // A backend that was never connected may not confirm this step: the next one decides.
         match self.expect_backend(store, backend, &closing) {
             Ok(()) | Err(NetError::Backend { .. }) => {}
@@ -148,10 +133,7 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         // A missing node means yes for IPv4 and no for IPv6.
         let no_ipv4 = store.read_number_or(Path::join(backend, "feature-no-csum-offload"), 0)?;
         let ipv6 = store.read_number_or(Path::join(backend, "feature-ipv6-csum-offload"), 0)?;
-        Ok(Offload {
-            ipv4: no_ipv4 == 0,
-            ipv6: ipv6 != 0,
-        })
+        Ok(Offload { ipv4: no_ipv4 == 0, ipv6: ipv6 != 0 })
     }
 
     fn expect_backend<C: Channel>(
@@ -160,19 +142,13 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         backend: &str,
         expected: &[XenbusState],
     ) -> Result<(), NetError> {
-        let deadline = store
-            .channel()
-            .now_ns()
-            .saturating_add(self.options.timeout_ns);
+        let deadline = store.channel().now_ns().saturating_add(self.options.timeout_ns);
         let found = xenbus::wait_state(store, backend, self.options.watch, deadline, |state| {
             expected.contains(&state)
         })?;
         match expected {
             _ if expected.contains(&found) => Ok(()),
-            [first, ..] => Err(NetError::Backend {
-                expected: *first,
-                found,
-            }),
+            [first, ..] => Err(NetError::Backend { expected: *first, found }),
             [] => Ok(()),
         }
     }
@@ -202,12 +178,8 @@ struct FixedText<const N: usize> {
 
 impl<const N: usize> FixedText<N> {
     fn format(arguments: fmt::Arguments<'_>) -> Result<Self, NetError> {
-        let mut text = Self {
-            bytes: [0; N],
-            len: 0,
-        };
-        text.write_fmt(arguments)
-            .map_err(|_| NetError::Configuration("device/vif"))?;
+        let mut text = Self { bytes: [0; N], len: 0 };
+        text.write_fmt(arguments).map_err(|_| NetError::Configuration("device/vif"))?;
         Ok(text)
     }
 
@@ -219,10 +191,7 @@ impl<const N: usize> FixedText<N> {
 impl<const N: usize> Write for FixedText<N> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
-        self.bytes
-            .get_mut(self.len..end)
-            .ok_or(fmt::Error)?
-            .copy_from_slice(text.as_bytes());
+        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
     }
@@ -234,17 +203,10 @@ mod tests {
 
     #[test]
     fn hardware_addresses_are_read_strictly() {
-        assert_eq!(
-            parse_mac("00:16:3e:0a:FF:7f"),
-            Some([0, 0x16, 0x3e, 0x0a, 0xff, 0x7f])
-        );
-        for wrong in [
-            "",
-            "00:16:3e:0a:ff",
-            "00:16:3e:0a:ff:7f:00",
-            "0:16:3e:0a:ff:7f",
-            "zz:16:3e:0a:ff:7f",
-        ] {
+        assert_eq!(parse_mac("00:16:3e:0a:FF:7f"), Some([0, 0x16, 0x3e, 0x0a, 0xff, 0x7f]));
+        for wrong in
+            ["", "00:16:3e:0a:ff", "00:16:3e:0a:ff:7f:00", "0:16:3e:0a:ff:7f", "zz:16:3e:0a:ff:7f"]
+        {
             assert_eq!(parse_mac(wrong), None, "{wrong}");
         }
     }

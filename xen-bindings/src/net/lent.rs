@@ -16,11 +16,7 @@ pub(super) struct LentRing<P, const N: usize> {
 impl<P: Protocol, const N: usize> LentRing<P, N> {
     pub(super) fn new(page: &mut impl FnMut() -> SharedPage) -> Self {
         let mut buffer = || Buffer::new(page());
-        Self {
-            page: buffer(),
-            ring: None,
-            buffers: core::array::from_fn(|_| buffer()),
-        }
+        Self { page: buffer(), ring: None, buffers: core::array::from_fn(|_| buffer()) }
     }
 
     /// Lends everything to `domain`, the buffers with this `access`, and creates an empty ring.

@@ -34,8 +34,8 @@ pub enum Checksum {
     Unknown,
     /// The checksum was verified.
     Validated,
-    /// The checksum was not computed: the frame comes from the same host, and the field holds only the sum of the
-    /// pseudo header.
+    /// The checksum was not computed: the frame comes from the same host, and the field holds only
+    /// the sum of the pseudo header.
     Blank,
 }
 
@@ -52,15 +52,11 @@ pub(super) struct Receiver<const N: usize> {
 
 impl<const N: usize> Receiver<N> {
     pub(super) const fn new(lent: LentRing<RxProtocol, N>) -> Self {
-        Self {
-            lent,
-            posted: [0; SLOTS],
-            in_extra: false,
-            in_dropped: false,
-        }
+        Self { lent, posted: [0; SLOTS], in_extra: false, in_dropped: false }
     }
 
-    /// Lends everything to `domain` and creates a ring with every buffer posted; returns the ring's grant.
+    /// Lends everything to `domain` and creates a ring with every buffer posted; returns the ring's
+    /// grant.
     pub(super) fn start<const FRAMES: usize>(
         &mut self,
         grants: &GrantTable<FRAMES>,
@@ -86,7 +82,8 @@ impl<const N: usize> Receiver<N> {
     ) -> Result<(Option<Received>, bool), NetError> {
         let mut received = None;
         let mut posted = false;
-        // At most one pass over the ring: a backend that refills it meanwhile must not keep this loop running.
+        // At most one pass over the ring: a backend that refills it meanwhile must not keep this
+        // loop running.
         for _ in 0..SLOTS {
             let Some((id, response)) = self.take()? else {
                 break;
@@ -146,10 +143,7 @@ impl<const N: usize> Receiver<N> {
         };
         if usize::from(response.offset) + usize::from(len) > PAGE_SIZE {
             self.lent.ring()?.0.give_up();
-            return Err(NetError::PastPage {
-                offset: response.offset,
-                len,
-            });
+            return Err(NetError::PastPage { offset: response.offset, len });
         }
         let was_dropped = core::mem::replace(&mut self.in_dropped, has_more);
         if was_dropped {
@@ -161,10 +155,7 @@ impl<const N: usize> Receiver<N> {
         };
         let (page, _) = self.lent.buffer(id)?;
         page.read_bytes(usize::from(response.offset), into)
-            .map_err(|_| NetError::PastPage {
-                offset: response.offset,
-                len,
-            })?;
+            .map_err(|_| NetError::PastPage { offset: response.offset, len })?;
         statistics.received += 1;
         let checksum = if response.flags & rx::CSUM_BLANK != 0 {
             Checksum::Blank
@@ -173,18 +164,14 @@ impl<const N: usize> Receiver<N> {
         } else {
             Checksum::Unknown
         };
-        Ok(Some(Received {
-            len: usize::from(len),
-            checksum,
-        }))
+        Ok(Some(Received { len: usize::from(len), checksum }))
     }
 
     fn post(&mut self, id: u16) -> Result<(), NetError> {
         let (_, GrantRef(grant)) = self.lent.buffer(id)?;
         let (ring, page) = self.lent.ring()?;
         let slot = ring.next_request_slot() as usize;
-        ring.request(page, RxRequest { id, pad: 0, grant })
-            .map_err(|_| NetError::Full)?;
+        ring.request(page, RxRequest { id, pad: 0, grant }).map_err(|_| NetError::Full)?;
         self.posted[slot % SLOTS] = id;
         Ok(())
     }

@@ -39,13 +39,7 @@ impl Machine {
         let backend = FakeNetback::new(&xen, &daemon);
         let grants = GrantTable::map(&xen, [leak_page()]).unwrap();
         let shared = SharedInfoPage::map(&xen, leak_page()).unwrap();
-        Box::leak(Box::new(Self {
-            xen,
-            daemon,
-            backend,
-            grants,
-            shared,
-        }))
+        Box::leak(Box::new(Self { xen, daemon, backend, grants, shared }))
     }
 
     fn events(&'static self) -> EventChannels<&'static FakeXen> {
@@ -87,9 +81,7 @@ fn connected() -> (&'static Machine, TestNet, TestStore) {
 
 fn receive(net: &mut TestNet) -> Result<Option<Vec<u8>>, NetError> {
     let mut frame = [0; MAX_FRAME];
-    Ok(net
-        .receive(&mut frame)?
-        .map(|received| frame[..received.len].to_vec()))
+    Ok(net.receive(&mut frame)?.map(|received| frame[..received.len].to_vec()))
 }
 
 #[test]
@@ -140,12 +132,7 @@ fn the_guest_is_notified_after_it_found_nothing() {
     events.take_pending(port);
     let asked = machine.backend.rx(&machine.xen, |ring| {
         let request: RxRequest = ring.take_request().unwrap();
-        ring.respond(RxResponse {
-            id: request.id,
-            offset: 0,
-            flags: 0,
-            status: 60,
-        })
+        ring.respond(RxResponse { id: request.id, offset: 0, flags: 0, status: 60 })
     });
     assert_eq!(asked, Some(true), "the event index asks for this response");
 
@@ -155,10 +142,7 @@ fn the_guest_is_notified_after_it_found_nothing() {
     while net.send(&[1; 60]).is_ok() {}
     let asked = machine.backend.tx(&machine.xen, |ring| {
         let request: TxRequest = ring.take_request().unwrap();
-        ring.respond(TxResponse {
-            id: request.id,
-            status: 0,
-        })
+        ring.respond(TxResponse { id: request.id, status: 0 })
     });
     assert_eq!(asked, Some(true));
     assert_eq!(net.can_send(), Ok(true));
@@ -179,19 +163,11 @@ fn failures_the_backend_reports_are_counted() {
     net.send(&[1; 60]).unwrap();
     machine.backend.tx(&machine.xen, |ring| {
         let request: TxRequest = ring.take_request().unwrap();
-        ring.respond(TxResponse {
-            id: request.id,
-            status: -2,
-        })
+        ring.respond(TxResponse { id: request.id, status: -2 })
     });
     machine.backend.rx(&machine.xen, |ring| {
         let request: RxRequest = ring.take_request().unwrap();
-        ring.respond(RxResponse {
-            id: request.id,
-            offset: 0,
-            flags: 0,
-            status: -1,
-        })
+        ring.respond(RxResponse { id: request.id, offset: 0, flags: 0, status: -1 })
     });
     assert_eq!(receive(&mut net), Ok(None));
     net.can_send().unwrap();
@@ -204,12 +180,7 @@ fn failures_the_backend_reports_are_counted() {
 fn lie_about_receive(machine: &Machine, lie: impl FnOnce(&mut RxResponse)) {
     machine.backend.rx(&machine.xen, |ring| {
         let request: RxRequest = ring.take_request().unwrap();
-        let mut response = RxResponse {
-            id: request.id,
-            offset: 0,
-            flags: 0,
-            status: 60,
-        };
+        let mut response = RxResponse { id: request.id, offset: 0, flags: 0, status: 60 };
         lie(&mut response);
         ring.respond(response);
     });
@@ -251,9 +222,7 @@ fn ids_never_asked_for_end_the_connection() {
         let (machine, mut net, _) = connected();
         machine.hold(true);
         net.send(&[1; 60]).unwrap(); // id 0
-        machine.backend.tx(&machine.xen, |ring| {
-            ring.respond(TxResponse { id, status: 0 })
-        });
+        machine.backend.tx(&machine.xen, |ring| ring.respond(TxResponse { id, status: 0 }));
         assert_eq!(net.can_send(), Err(NetError::UnknownId { id }));
         assert!(!net.is_healthy());
     }
@@ -278,16 +247,10 @@ fn producers_that_jump_end_the_connection() {
     for jump in [9, 256, u32::MAX] {
         let (machine, mut net, _) = connected();
         machine.backend.rx(&machine.xen, |ring| ring.jump(jump));
-        let expected = RingError::ProducerJumped {
-            claimed: jump,
-            outstanding: 8,
-        };
+        let expected = RingError::ProducerJumped { claimed: jump, outstanding: 8 };
         assert_eq!(receive(&mut net), Err(NetError::Ring(expected)));
         machine.backend.tx(&machine.xen, |ring| ring.jump(jump));
-        let expected = RingError::ProducerJumped {
-            claimed: jump,
-            outstanding: 0,
-        };
+        let expected = RingError::ProducerJumped { claimed: jump, outstanding: 0 };
         assert_eq!(net.can_send(), Err(NetError::Ring(expected)));
         assert!(!net.is_healthy());
     }
@@ -296,13 +259,9 @@ fn producers_that_jump_end_the_connection() {
 #[test]
 fn a_frame_in_pieces_is_dropped_whole() {
     let (machine, mut net, _) = connected();
-    machine
-        .backend
-        .deliver_with_flags(&machine.xen, &[1; 60], rx::MORE_DATA);
+    machine.backend.deliver_with_flags(&machine.xen, &[1; 60], rx::MORE_DATA);
     assert_eq!(receive(&mut net), Ok(None));
-    machine
-        .backend
-        .deliver_with_flags(&machine.xen, &[2; 60], rx::MORE_DATA);
+    machine.backend.deliver_with_flags(&machine.xen, &[2; 60], rx::MORE_DATA);
     machine.deliver(&[3; 60]);
     machine.deliver(&[4; 60]);
     assert_eq!(receive(&mut net), Ok(Some(vec![4; 60])));
@@ -314,17 +273,12 @@ fn a_frame_in_pieces_is_dropped_whole() {
 fn extra_information_is_passed_over() {
     let (machine, mut net, _) = connected();
     for round in 0..100 {
-        machine
-            .backend
-            .deliver_with_flags(&machine.xen, &[round; 60], rx::EXTRA_INFO);
+        machine.backend.deliver_with_flags(&machine.xen, &[round; 60], rx::EXTRA_INFO);
         for flags in [1, 0] {
             machine.backend.rx(&machine.xen, |ring| {
                 let _: RxRequest = ring.take_request().unwrap();
                 // Type 1 in the first byte, flags in the second.
-                ring.respond(RxResponse {
-                    id: 1 | flags << 8,
-                    ..RxResponse::default()
-                });
+                ring.respond(RxResponse { id: 1 | flags << 8, ..RxResponse::default() });
             });
         }
         assert_eq!(receive(&mut net), Ok(Some(vec![round; 60])));
@@ -344,10 +298,7 @@ fn a_closed_device_gives_everything_back_and_connects_again() {
         assert_eq!(machine.backend.sent(), [vec![round; 60]]);
         assert_eq!(machine.backend.connections(), u32::from(round));
         net.close(&mut store).unwrap();
-        assert_eq!(
-            (machine.grants.free(), machine.xen.open_ports()),
-            (free, ports)
-        );
+        assert_eq!((machine.grants.free(), machine.xen.open_ports()), (free, ports));
         assert_eq!(net.send(&[1; 60]), Err(NetError::NotConnected));
     }
 }
@@ -359,11 +310,7 @@ fn pages_the_backend_keeps_stay_lent_and_are_used_again() {
     let free = machine.grants.free();
     machine.backend.keep_mapped(true);
     net.close(&mut store).unwrap();
-    assert_eq!(
-        machine.grants.free(),
-        free + TX + RX,
-        "two ring pages are kept"
-    );
+    assert_eq!(machine.grants.free(), free + TX + RX, "two ring pages are kept");
     net.connect(&mut store).unwrap();
     net.send(&[1; 60]).unwrap();
     assert_eq!(machine.backend.sent(), [vec![1; 60]]);
@@ -380,7 +327,8 @@ fn a_device_recovers_from_a_lie_by_reconnecting() {
     assert_eq!(receive(&mut net), Ok(Some(vec![5; 60])));
 }
 
-/// After a migration nothing of the old domain exists: new grants, new port, and no touch of the old ones.
+/// After a migration nothing of the old domain exists: new grants, new port, and no touch of the
+/// old ones.
 #[test]
 fn a_device_resumes_in_a_new_domain() {
     let (machine, mut net, _) = connected();
@@ -390,12 +338,8 @@ fn a_device_resumes_in_a_new_domain() {
     machine.shared.map_again(&machine.xen).unwrap();
     machine.grants.resume(&machine.xen).unwrap();
     // The tools make the device anew.
-    machine
-        .daemon
-        .set(&std::format!("{}/state", FakeNetback::path()), "2");
-    machine
-        .daemon
-        .set(&std::format!("{}/state", FakeNetback::frontend_path()), "1");
+    machine.daemon.set(&std::format!("{}/state", FakeNetback::path()), "2");
+    machine.daemon.set(&std::format!("{}/state", FakeNetback::frontend_path()), "1");
     // Takes the number the device's port had.
     while !machine.xen.is_open(old_port) {
         machine.events().alloc_unbound(7).unwrap();
@@ -412,19 +356,13 @@ fn a_device_resumes_in_a_new_domain() {
 fn a_backend_that_never_comes_is_a_typed_error() {
     let (machine, mut net, mut store) = device();
     let free = machine.grants.free();
-    machine
-        .daemon
-        .set(&std::format!("{}/state", FakeNetback::path()), "8");
-    let expected = NetError::Backend {
-        expected: XenbusState::InitWait,
-        found: XenbusState::Reconfigured,
-    };
+    machine.daemon.set(&std::format!("{}/state", FakeNetback::path()), "8");
+    let expected =
+        NetError::Backend { expected: XenbusState::InitWait, found: XenbusState::Reconfigured };
     assert_eq!(net.connect(&mut store), Err(expected));
     machine.daemon.remove(FakeNetback::path());
-    let expected = NetError::Backend {
-        expected: XenbusState::InitWait,
-        found: XenbusState::Absent,
-    };
+    let expected =
+        NetError::Backend { expected: XenbusState::InitWait, found: XenbusState::Absent };
     assert_eq!(net.connect(&mut store), Err(expected));
     assert_eq!(machine.grants.free(), free);
 }
@@ -449,16 +387,11 @@ fn configuration_that_makes_no_sense_is_a_typed_error() {
         ("backend-id", "x", NetError::Store(StoreError::BadValue)),
     ] {
         let (machine, mut net, mut store) = device();
-        machine.daemon.set(
-            &std::format!("{}/{node}", FakeNetback::frontend_path()),
-            value,
-        );
+        machine.daemon.set(&std::format!("{}/{node}", FakeNetback::frontend_path()), value);
         assert_eq!(net.connect(&mut store), Err(expected));
     }
     let (machine, mut net, mut store) = device();
-    machine
-        .daemon
-        .remove(&std::format!("{}/feature-rx-copy", FakeNetback::path()));
+    machine.daemon.remove(&std::format!("{}/feature-rx-copy", FakeNetback::path()));
     assert_eq!(net.connect(&mut store), Err(NetError::NoReceiveCopy));
     machine.daemon.remove(FakeNetback::frontend_path());
     let expected = NetError::Store(StoreError::Refused(Errno::ENOENT));

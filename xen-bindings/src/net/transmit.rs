@@ -27,10 +27,7 @@ pub(super) struct Transmitter<const N: usize> {
 
 impl<const N: usize> Transmitter<N> {
     pub(super) const fn new(lent: LentRing<TxProtocol, N>) -> Self {
-        Self {
-            lent,
-            in_flight: [false; N],
-        }
+        Self { lent, in_flight: [false; N] }
     }
 
     /// Lends everything to `domain` and creates an empty ring; returns the ring's grant.
@@ -51,29 +48,16 @@ impl<const N: usize> Transmitter<N> {
         flags: u16,
         statistics: &mut Statistics,
     ) -> Result<bool, NetError> {
-        let size = u16::try_from(frame.len())
-            .ok()
-            .filter(|_| frame.len() <= MAX_FRAME);
+        let size = u16::try_from(frame.len()).ok().filter(|_| frame.len() <= MAX_FRAME);
         let size = size.filter(|size| *size > 0);
         let size = size.ok_or(NetError::FrameSize { len: frame.len() })?;
         if !self.has_room(statistics)? {
             return Err(NetError::Full);
         }
-        let id = self
-            .in_flight
-            .iter()
-            .position(|busy| !busy)
-            .ok_or(NetError::Full)?;
+        let id = self.in_flight.iter().position(|busy| !busy).ok_or(NetError::Full)?;
         let (page, GrantRef(grant)) = self.lent.buffer(id as u16)?;
-        page.write_bytes(0, frame)
-            .map_err(|_| NetError::FrameSize { len: frame.len() })?;
-        let request = TxRequest {
-            grant,
-            offset: 0,
-            flags,
-            id: id as u16,
-            size,
-        };
+        page.write_bytes(0, frame).map_err(|_| NetError::FrameSize { len: frame.len() })?;
+        let request = TxRequest { grant, offset: 0, flags, id: id as u16, size };
         let (ring, page) = self.lent.ring()?;
         ring.request(page, request).map_err(|_| NetError::Full)?;
         self.in_flight[id] = true;
@@ -81,7 +65,8 @@ impl<const N: usize> Transmitter<N> {
         Ok(ring.push(page))
     }
 
-    /// Collects the backend's responses, and returns whether a buffer is free. If none is, requests a notification.
+    /// Collects the backend's responses, and returns whether a buffer is free. If none is, requests
+    /// a notification.
     pub(super) fn has_room(&mut self, statistics: &mut Statistics) -> Result<bool, NetError> {
         self.collect(statistics)?;
         if self.in_flight.iter().any(|busy| !busy) {

@@ -28,11 +28,7 @@ pub fn set_upcall_vector(
     vcpu: VcpuId,
     vector: u8,
 ) -> Result<(), Errno> {
-    let mut argument = abi::EvtchnUpcallVector {
-        vcpu: vcpu.0,
-        vector,
-        pad: [0; 3],
-    };
+    let mut argument = abi::EvtchnUpcallVector { vcpu: vcpu.0, vector, pad: [0; 3] };
     issue::<HvmSetUpcallVector>(hypercall, &mut argument).map(drop)
 }
 
@@ -46,10 +42,7 @@ mod tests {
     fn the_callback_is_a_vector_of_the_abis_form() {
         let xen = FakeXen::new();
         set_callback_vector(&xen, 0xf3).unwrap();
-        assert_eq!(
-            xen.tool_param(Param::CALLBACK_IRQ),
-            Some(0x0200_0000_0000_00f3)
-        );
+        assert_eq!(xen.tool_param(Param::CALLBACK_IRQ), Some(0x0200_0000_0000_00f3));
     }
 
     #[test]

@@ -23,14 +23,12 @@ impl XenLeaves {
     /// Looks for Xen's signature; with Viridian enlightenments it lies above the first place.
     #[must_use]
     pub fn find() -> Option<Self> {
-        (abi::FIRST_LEAF..abi::LAST_LEAF)
-            .step_by(abi::LEAF_STEP as usize)
-            .find_map(|base| {
-                let leaf = __cpuid(base);
-                let signed = [leaf.ebx, leaf.ecx, leaf.edx] == abi::SIGNATURE;
-                let reaches = leaf.eax >= base.saturating_add(abi::LEAF_HYPERCALL);
-                (signed && reaches).then_some(Self { base })
-            })
+        (abi::FIRST_LEAF..abi::LAST_LEAF).step_by(abi::LEAF_STEP as usize).find_map(|base| {
+            let leaf = __cpuid(base);
+            let signed = [leaf.ebx, leaf.ecx, leaf.edx] == abi::SIGNATURE;
+            let reaches = leaf.eax >= base.saturating_add(abi::LEAF_HYPERCALL);
+            (signed && reaches).then_some(Self { base })
+        })
     }
 
     /// Major and minor version of the hypervisor.

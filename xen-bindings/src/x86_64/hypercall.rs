@@ -1,9 +1,7 @@
-//! Calling Xen on x86-64: through a page of code that Xen fills, or by the processor's own instruction.
+//! Calling Xen on x86-64: through a page of code that Xen fills, or by the processor's own
+//! instruction.
 
-#![allow(
-    unsafe_code,
-    reason = "the hypercall page is called and installed here"
-)]
+#![allow(unsafe_code, reason = "the hypercall page is called and installed here")]
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
@@ -44,9 +42,9 @@ impl HypercallPage {
     /// The page is filled anew after a restore or migration by calling this again.
     ///
     /// # Safety
-    /// `page` is the virtual address of a page at `physical_address`, both aligned to 4,096 bytes, mapped
-    /// executable for as long as the result is used, and used for nothing else. The caller runs at
-    /// privilege level 0.
+    /// `page` is the virtual address of a page at `physical_address`, both aligned to 4,096 bytes,
+    /// mapped executable for as long as the result is used, and used for nothing else. The caller
+    /// runs at privilege level 0.
     ///
     /// # Errors
     /// [`NotXen`] where CPUID shows no Xen; nothing has been changed then.
@@ -76,16 +74,13 @@ impl Hypercall for HypercallPage {
         if number >= PAGE_ENTRIES {
             return -38; // -ENOSYS, as Xen answers for a number it does not know.
         }
-        let entry = self
-            .entries
-            .as_ptr()
-            .wrapping_add(number as usize * ENTRY_SIZE);
+        let entry = self.entries.as_ptr().wrapping_add(number as usize * ENTRY_SIZE);
         let [first, second, third, fourth, fifth] = arguments;
         let result;
-        // SAFETY: the entry lies in the page (checked above), which Xen filled (constructor's contract).
-        // The ABI takes arguments in rdi, rsi, rdx, r10, r8 and may change them as well as rax, rcx, r9
-        // and r11. The call pushes a return address, so the block is not marked `nostack`. Whether the
-        // arguments are right is the caller's contract.
+        // SAFETY: the entry lies in the page (checked above), which Xen filled (constructor's
+        // contract). The ABI takes arguments in rdi, rsi, rdx, r10, r8 and may change them as well
+        // as rax, rcx, r9 and r11. The call pushes a return address, so the block is not marked
+        // `nostack`. Whether the arguments are right is the caller's contract.
         unsafe {
             asm!(
                 "call {entry}",
@@ -105,16 +100,17 @@ impl Hypercall for HypercallPage {
     }
 }
 
-/// The processor's instruction for calling the hypervisor, without a page: `vmmcall` on processors of AMD and Hygon,
-/// `vmcall` on the others. For HVM and PVH guests. Xen's advisory 466 recommends it over the page, whose indirect
-/// branches cannot be hardened by the guest.
+/// The processor's instruction for calling the hypervisor, without a page: `vmmcall` on processors
+/// of AMD and Hygon, `vmcall` on the others. For HVM and PVH guests. Xen's advisory 466 recommends
+/// it over the page, whose indirect branches cannot be hardened by the guest.
 #[derive(Clone, Copy, Debug)]
 pub struct HypercallInstruction {
     is_vmmcall: bool,
 }
 
 impl HypercallInstruction {
-    /// Finds the processor's instruction. The caller runs at privilege level 0, or each hypercall is an exception.
+    /// Finds the processor's instruction. The caller runs at privilege level 0, or each hypercall
+    /// is an exception.
     ///
     /// # Errors
     /// [`NotXen`] where CPUID shows no Xen.
@@ -131,8 +127,9 @@ macro_rules! call_by {
     ($instruction:literal, $number:expr, $arguments:expr) => {{
         let [first, second, third, fourth, fifth] = $arguments;
         let result;
-        // SAFETY: the processor has the instruction, by which Xen is called with the number in eax and arguments in
-        // rdi, rsi, rdx, r10, r8. Whether the arguments are right is the caller's contract.
+        // SAFETY: the processor has the instruction, by which Xen is called with the number in eax
+        // and arguments in rdi, rsi, rdx, r10, r8. Whether the arguments are right is the caller's
+        // contract.
         unsafe {
             asm!(
                 $instruction,
@@ -183,7 +180,10 @@ unsafe fn write_msr(register: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
     // SAFETY: the caller's contract.
     unsafe {
-        asm!("wrmsr", in("ecx") register, in("eax") low, in("edx") high, options(nostack, preserves_flags));
+        asm!(
+            "wrmsr", in("ecx") register, in("eax") low, in("edx") high,
+            options(nostack, preserves_flags)
+        );
     }
 }
 
@@ -233,8 +233,8 @@ mod tests {
         static test_hypercall_page: u8;
     }
 
-    /// Guards against arguments in other registers than the ABI's, and against a value kept in one that
-    /// the hypervisor may change.
+    /// Guards against arguments in other registers than the ABI's, and against a value kept in one
+    /// that the hypervisor may change.
     #[test]
     fn arguments_go_where_the_abi_says() {
         // SAFETY: the page above consists of entries of 32 bytes that keep to the ABI.

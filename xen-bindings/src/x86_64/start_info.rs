@@ -92,8 +92,8 @@ impl core::error::Error for StartInfoError {}
 impl StartInfo {
     /// Reads the structure whose physical address the entry got in ebx.
     ///
-    /// `translate` turns physical addresses into pointers, or says that there is none; in an identity-mapped
-    /// guest that is [`identity`].
+    /// `translate` turns physical addresses into pointers, or says that there is none; in an
+    /// identity-mapped guest that is [`identity`].
     ///
     /// ```no_run
     /// use xen_sys_lite::start_info::{StartInfo, identity};
@@ -107,8 +107,8 @@ impl StartInfo {
     /// ```
     ///
     /// # Safety
-    /// `address` is the one Xen gave; `translate` returns addresses at which that physical memory, to its
-    /// end, is mapped for ever; and the guest does not write to the structures.
+    /// `address` is the one Xen gave; `translate` returns addresses at which that physical memory,
+    /// to its end, is mapped for ever; and the guest does not write to the structures.
     ///
     /// # Errors
     /// See [`StartInfoError`].
@@ -116,8 +116,8 @@ impl StartInfo {
         address: u64,
         translate: impl Fn(u64) -> Option<NonNull<u8>>,
     ) -> Result<Self, StartInfoError> {
-        // SAFETY: the caller's contract. Version 0 ends at the memory map, whose fields are masked below;
-        // they are memory all the same.
+        // SAFETY: the caller's contract. Version 0 ends at the memory map, whose fields are masked
+        // below; they are memory all the same.
         let mut info = *unsafe { table::<HvmStartInfo>(&translate, address, 1) }?
             .first()
             .ok_or(StartInfoError::Unmapped(address))?;
@@ -135,12 +135,7 @@ impl StartInfo {
                 string(&translate, info.cmdline_paddr)?,
             )
         };
-        Ok(Self {
-            info,
-            memory_map,
-            modules,
-            command_line,
-        })
+        Ok(Self { info, memory_map, modules, command_line })
     }
 
     /// The memory map; empty where Xen gave none.
@@ -209,9 +204,7 @@ unsafe fn table<T>(
     if count > MAX_ENTRIES {
         return Err(StartInfoError::TooManyEntries(count));
     }
-    let first = translate(address)
-        .ok_or(StartInfoError::Unmapped(address))?
-        .cast::<T>();
+    let first = translate(address).ok_or(StartInfoError::Unmapped(address))?.cast::<T>();
     if !first.is_aligned() {
         return Err(StartInfoError::Unmapped(address));
     }
@@ -254,18 +247,8 @@ mod tests {
     #[test]
     fn the_memory_map_is_read_and_unknown_types_survive() {
         static MAP: [MemmapEntry; 2] = [
-            MemmapEntry {
-                addr: 0,
-                size: 0x1000,
-                kind: memory::RAM,
-                reserved: 0,
-            },
-            MemmapEntry {
-                addr: 0x1000,
-                size: 0x2000,
-                kind: 99,
-                reserved: 0,
-            },
+            MemmapEntry { addr: 0, size: 0x1000, kind: memory::RAM, reserved: 0 },
+            MemmapEntry { addr: 0x1000, size: 0x2000, kind: 99, reserved: 0 },
         ];
         let info = read(HvmStartInfo {
             magic: abi::MAGIC,
@@ -295,19 +278,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        assert_eq!(
-            read(HvmStartInfo::default()).unwrap_err(),
-            StartInfoError::Magic(0)
-        );
+        assert_eq!(read(HvmStartInfo::default()).unwrap_err(), StartInfoError::Magic(0));
         let endless = HvmStartInfo {
             magic: abi::MAGIC,
             module_count: u32::MAX,
             modules_paddr: 8,
             ..HvmStartInfo::default()
         };
-        assert_eq!(
-            read(endless).unwrap_err(),
-            StartInfoError::TooManyEntries(u32::MAX)
-        );
+        assert_eq!(read(endless).unwrap_err(), StartInfoError::TooManyEntries(u32::MAX));
     }
 }

@@ -1,7 +1,8 @@
 //! A vCPU's timers. Both raise [`Virq::TIMER`](crate::events::Virq::TIMER).
 //!
-//! The single-shot timer fires once, at an absolute system time. The periodic timer can only be stopped here: it
-//! never wakes an idle guest, and its ticks keep step with whatever else has its period.
+//! The single-shot timer fires once, at an absolute system time. The periodic timer can only be
+//! stopped here: it never wakes an idle guest, and its ticks keep step with whatever else has its
+//! period.
 //!
 //! ```
 //! use xen_sys_lite::Errno;
@@ -19,12 +20,12 @@ use crate::hypercall::Hypercall;
 use crate::hypercall::operations::{VcpuStopPeriodicTimer, issue_for_vcpu, set_timer};
 use crate::vcpu::VcpuId;
 
-/// Sets the calling vCPU's single-shot timer to a system time, in ns. It replaces an earlier deadline; one that has
-/// passed fires at once. A deadline more than 13 days (2^50 ns) ahead fires within a second: Xen takes it for a
-/// counter that has wrapped.
+/// Sets the calling vCPU's single-shot timer to a system time, in ns. It replaces an earlier
+/// deadline; one that has passed fires at once. A deadline more than 13 days (2^50 ns) ahead fires
+/// within a second: Xen takes it for a counter that has wrapped.
 ///
-/// `set_timer_op` takes the time in a register. `VCPUOP_set_singleshot_timer`, which does the same, reads a structure
-/// for which Xen walks the guest's page tables; docs/BENCHMARKS.md has both.
+/// `set_timer_op` takes the time in a register. `VCPUOP_set_singleshot_timer`, which does the same,
+/// reads a structure for which Xen walks the guest's page tables; docs/BENCHMARKS.md has both.
 ///
 /// # Errors
 /// None that Xen documents; what it returned.

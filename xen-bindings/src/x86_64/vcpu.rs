@@ -31,21 +31,19 @@ pub use crate::abi::hvm_vcpu::Registers64;
 /// ```
 ///
 /// # Safety
-/// Code at `registers.rip` must be fit to run with these registers, on a vCPU that shares the guest's memory.
+/// Code at `registers.rip` must be fit to run with these registers, on a vCPU that shares the
+/// guest's memory.
 ///
 /// # Errors
-/// `EEXIST` where it was done before, `ENOENT` for a vCPU that does not exist, `EINVAL` for registers that
-/// make no sense together.
+/// `EEXIST` where it was done before, `ENOENT` for a vCPU that does not exist, `EINVAL` for
+/// registers that make no sense together.
 pub unsafe fn initialise(
     hypercall: &impl Hypercall,
     vcpu: VcpuId,
     registers: &Registers64,
 ) -> Result<(), Errno> {
-    let mut context = VcpuHvmContext {
-        mode: MODE_64B,
-        registers: *registers,
-        ..VcpuHvmContext::default()
-    };
+    let mut context =
+        VcpuHvmContext { mode: MODE_64B, registers: *registers, ..VcpuHvmContext::default() };
     let arguments = [
         u64::from(abi::op::INITIALISE),
         u64::from(vcpu.0),
@@ -53,13 +51,15 @@ pub unsafe fn initialise(
         0,
         0,
     ];
-    // SAFETY: Xen reads the context, which is as long as the header's; the rest is the caller's contract.
+    // SAFETY: Xen reads the context, which is as long as the header's; the rest is the caller's
+    // contract.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }
 
 /// Registers that begin in long mode at `entry` with paging on, interrupts off and `stack` as rsp.
 ///
-/// `page_table` is the physical address of the top-level page table. SSE is enabled (CR4.OSFXSR), and NX.
+/// `page_table` is the physical address of the top-level page table. SSE is enabled (CR4.OSFXSR),
+/// and NX.
 #[must_use]
 pub const fn long_mode_registers(entry: u64, stack: u64, page_table: u64) -> Registers64 {
     const CR0: u64 = 0x8001_0033; // PG, WP, NE, ET, MP, PE

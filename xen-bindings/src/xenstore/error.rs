@@ -9,7 +9,8 @@ use crate::errno::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Xenstore said no: `ENOENT` no such node, `EACCES` not permitted, `EAGAIN` transaction interfered with.
+    /// Xenstore said no: `ENOENT` no such node, `EACCES` not permitted, `EAGAIN` transaction
+    /// interfered with.
     Refused(Errno),
     /// Xenstore said no, by a name this crate does not know.
     RefusedWith(ErrorName),
@@ -77,10 +78,7 @@ pub struct ErrorName {
 }
 
 impl ErrorName {
-    pub(super) const EMPTY: Self = Self {
-        bytes: [0; 16],
-        len: 0,
-    };
+    pub(super) const EMPTY: Self = Self { bytes: [0; 16], len: 0 };
 
     /// Takes in more of the name; what does not fit is left out.
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -100,10 +98,7 @@ impl ErrorName {
     }
 
     pub(super) fn into_error(self) -> StoreError {
-        match KNOWN
-            .iter()
-            .find(|(name, _)| name.as_bytes() == self.as_bytes())
-        {
+        match KNOWN.iter().find(|(name, _)| name.as_bytes() == self.as_bytes()) {
             Some((_, errno)) => StoreError::Refused(*errno),
             None => StoreError::RefusedWith(self),
         }
@@ -132,9 +127,7 @@ const KNOWN: [(&str, Errno); 16] = [
 
 impl From<IndexJumped> for ProtocolError {
     fn from(jump: IndexJumped) -> Self {
-        Self::IndexJumped {
-            distance: jump.distance,
-        }
+        Self::IndexJumped { distance: jump.distance }
     }
 }
 

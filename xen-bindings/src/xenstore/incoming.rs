@@ -109,16 +109,14 @@ impl Incoming {
             self.take(&chunk[..count], reply);
         }
         self.header_len = 0;
-        Ok(Some(
-            match core::mem::replace(&mut self.body, Body::Discard) {
-                Body::Reply => Taken::Message(Message::Reply { len: self.body_len }),
-                Body::Error(name) => Taken::Message(Message::Refused(name)),
-                Body::Watch { tail, len } => Taken::Watch(Token::at_end_of(
-                    tail.get(TAIL_LEN - len..).unwrap_or_default(),
-                )),
-                Body::Discard => Taken::Message(Message::Other),
-            },
-        ))
+        Ok(Some(match core::mem::replace(&mut self.body, Body::Discard) {
+            Body::Reply => Taken::Message(Message::Reply { len: self.body_len }),
+            Body::Error(name) => Taken::Message(Message::Refused(name)),
+            Body::Watch { tail, len } => {
+                Taken::Watch(Token::at_end_of(tail.get(TAIL_LEN - len..).unwrap_or_default()))
+            }
+            Body::Discard => Taken::Message(Message::Other),
+        }))
     }
 
     /// Stops waiting for an answer, which is discarded when it arrives.
@@ -128,11 +126,7 @@ impl Incoming {
             self.body = Body::Discard;
             return Ok(());
         }
-        let free = self
-            .abandoned
-            .iter_mut()
-            .find(|id| **id == 0)
-            .ok_or(TooManyAbandoned)?;
+        let free = self.abandoned.iter_mut().find(|id| **id == 0).ok_or(TooManyAbandoned)?;
         *free = request.request_id;
         Ok(())
     }
@@ -147,10 +141,7 @@ impl Incoming {
         }
         (self.body_len, self.body_taken) = (header.len as usize, 0);
         self.body = match expected {
-            _ if header.kind == message::WATCH_EVENT => Body::Watch {
-                tail: [0; TAIL_LEN],
-                len: 0,
-            },
+            _ if header.kind == message::WATCH_EVENT => Body::Watch { tail: [0; TAIL_LEN], len: 0 },
             Some(request) if header.request_id == request.request_id => answer(header, request)?,
             _ => {
                 let request_id = header.request_id;
@@ -189,29 +180,19 @@ impl Incoming {
 /// Where the body of an answer goes, if the answer fits its request.
 fn answer(header: Header, request: Expected) -> Result<Body, ProtocolError> {
     if header.transaction_id != request.transaction_id {
-        return Err(ProtocolError::WrongTransaction {
-            got: header.transaction_id,
-        });
+        return Err(ProtocolError::WrongTransaction { got: header.transaction_id });
     }
     match header.kind {
         message::ERROR => Ok(Body::Error(ErrorName::EMPTY)),
         kind if kind == request.kind => Ok(Body::Reply),
-        got => Err(ProtocolError::WrongType {
-            expected: request.kind,
-            got,
-        }),
+        got => Err(ProtocolError::WrongType { expected: request.kind, got }),
     }
 }
 
 /// The bytes of a header.
 pub(crate) fn encode(header: Header) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];
-    let fields = [
-        header.kind,
-        header.request_id,
-        header.transaction_id,
-        header.len,
-    ];
+    let fields = [header.kind, header.request_id, header.transaction_id, header.len];
     for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
         place.copy_from_slice(&field.to_le_bytes());
     }
@@ -224,10 +205,5 @@ pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Header {
         let [a, b, c, d] = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
         u32::from_le_bytes([a, b, c, d])
     };
-    Header {
-        kind: field(0),
-        request_id: field(4),
-        transaction_id: field(8),
-        len: field(12),
-    }
+    Header { kind: field(0), request_id: field(4), transaction_id: field(8), len: field(12) }
 }

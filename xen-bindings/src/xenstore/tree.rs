@@ -38,17 +38,15 @@ impl<'a> Path<'a> {
 
 impl<'a> From<&'a str> for Path<'a> {
     fn from(path: &'a str) -> Self {
-        Self {
-            base: path,
-            leaf: "",
-        }
+        Self { base: path, leaf: "" }
     }
 }
 
-/// Reading and changing the tree: a [`Store`] does so at once, a [`Transaction`] together with the rest of it.
+/// Reading and changing the tree: a [`Store`] does so at once, a [`Transaction`] together with the
+/// rest of it.
 pub trait Tree {
-    /// Sends one request and waits for the answer, whose length is returned; as much of it as fits is in
-    /// `reply`. The other methods are made of this one.
+    /// Sends one request and waits for the answer, whose length is returned; as much of it as fits
+    /// is in `reply`. The other methods are made of this one.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -69,9 +67,7 @@ pub trait Tree {
         buffer: &'b mut [u8],
     ) -> Result<&'b [u8], StoreError> {
         let len = self.ask(message::READ, path.into(), buffer)?;
-        buffer
-            .get(..len)
-            .ok_or(StoreError::BufferTooSmall { needed: len })
+        buffer.get(..len).ok_or(StoreError::BufferTooSmall { needed: len })
     }
 
     /// The value of a node, as text.
@@ -123,8 +119,7 @@ pub trait Tree {
         let path = path.into();
         path.check()?;
         let [base, slash, leaf] = path.pieces();
-        self.request(message::WRITE, &[base, slash, leaf, b"\0", value], &mut [])
-            .map(drop)
+        self.request(message::WRITE, &[base, slash, leaf, b"\0", value], &mut []).map(drop)
     }
 
     /// Sets the value of a node to a decimal number.
@@ -150,9 +145,7 @@ pub trait Tree {
         buffer: &'b mut [u8],
     ) -> Result<Names<'b>, StoreError> {
         let len = self.ask(message::DIRECTORY, path.into(), buffer)?;
-        let names = buffer
-            .get(..len)
-            .ok_or(StoreError::BufferTooSmall { needed: len })?;
+        let names = buffer.get(..len).ok_or(StoreError::BufferTooSmall { needed: len })?;
         let names = core::str::from_utf8(names).map_err(|_| StoreError::BadValue)?;
         Ok(Names(names))
     }
@@ -199,7 +192,8 @@ impl<'a> Iterator for Names<'a> {
     }
 }
 
-/// Changes that appear together, or not at all. Dropped without a [commit](Self::commit), they are forgotten.
+/// Changes that appear together, or not at all. Dropped without a [commit](Self::commit), they are
+/// forgotten.
 #[derive(Debug)]
 pub struct Transaction<'s, C: Channel> {
     store: &'s mut Store<C>,
@@ -209,11 +203,7 @@ pub struct Transaction<'s, C: Channel> {
 
 impl<'s, C: Channel> Transaction<'s, C> {
     pub(super) const fn begun(store: &'s mut Store<C>, id: u32) -> Self {
-        Self {
-            store,
-            id,
-            open: true,
-        }
+        Self { store, id, open: true }
     }
 
     /// Makes the changes.
@@ -226,9 +216,7 @@ impl<'s, C: Channel> Transaction<'s, C> {
 
     fn finish(&mut self, how: &[u8]) -> Result<(), StoreError> {
         self.open = false;
-        self.store
-            .exchange(self.id, message::TRANSACTION_END, &[how], &mut [])
-            .map(drop)
+        self.store.exchange(self.id, message::TRANSACTION_END, &[how], &mut []).map(drop)
     }
 }
 

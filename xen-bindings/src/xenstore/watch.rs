@@ -2,8 +2,8 @@
 
 use super::tree::parse_number;
 
-/// The guest's number for a watch, below 64: events are kept as one bit each, so none is ever lost or waits
-/// in a queue.
+/// The guest's number for a watch, below 64: events are kept as one bit each, so none is ever lost
+/// or waits in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(u8);
 
@@ -17,15 +17,12 @@ impl WatchId {
     /// ```
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
-        if number < 64 {
-            Some(Self(number))
-        } else {
-            None
-        }
+        if number < 64 { Some(Self(number)) } else { None }
     }
 }
 
-/// The watches that have fired. What changed is to be read again; several changes may be one report.
+/// The watches that have fired. What changed is to be read again; several changes may be one
+/// report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fired(u64);
 

@@ -1,7 +1,8 @@
-//! The aarch64 parts of the archive: the entries of upcalls, the trap for panics, and the counter of time.
+//! The aarch64 parts of the archive: the entries of upcalls, the trap for panics, and the counter
+//! of time.
 //!
-//! The stack pointer is always aligned: the processor checks it at each access. So an entry is a jump; the guest's
-//! functions find the caller's frame record, as a walk from inside does.
+//! The stack pointer is always aligned: the processor checks it at each access. So an entry is a
+//! jump; the guest's functions find the caller's frame record, as a walk from inside does.
 #![allow(unsafe_code, reason = "instructions without an equivalent in Rust")]
 
 /// The body of a naked function that continues in `$inner` with the same arguments.
@@ -21,10 +22,12 @@ macro_rules! aligned_with_caller {
 }
 pub(crate) use aligned_with_caller;
 
-/// For a function of a pointer and a size: subtracts the size from `$left` and returns, or continues in `$inner` with
-/// three more arguments like `aligned_with_caller` if the size is greater. Returns at once for NULL.
+/// For a function of a pointer and a size: subtracts the size from `$left` and returns, or
+/// continues in `$inner` with three more arguments like `aligned_with_caller` if the size is
+/// greater. Returns at once for NULL.
 ///
-/// An upcall between load and store ends with an exception return, after which the store fails and is tried again.
+/// An upcall between load and store ends with an exception return, after which the store fails and
+/// is tried again.
 #[cfg(feature = "heap")]
 macro_rules! aligned_with_caller_if_more {
     ($left:ident, $inner:ident) => {
@@ -85,7 +88,8 @@ pub(crate) fn cycles() -> u64 {
     let count: u64;
     // SAFETY: kernels may read the register, and programs on Linux.
     unsafe {
-        core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags));
+        core::arch::asm!("mrs {}, \
+                          cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags));
     }
     count
 }

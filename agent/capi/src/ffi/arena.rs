@@ -14,10 +14,7 @@ impl Arena {
     /// `length` bytes at `memory` are readable and writable, and nothing else accesses them as long
     /// as anything from the arena is in use.
     pub(super) unsafe fn new(memory: *mut u8, length: usize) -> Self {
-        Self {
-            next: memory,
-            left: length,
-        }
+        Self { next: memory, left: length }
     }
 
     /// Room for `count` values; `None` if the rest is too short.

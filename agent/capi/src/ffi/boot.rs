@@ -60,9 +60,5 @@ pub unsafe extern "C" fn unikprof_start_at_boot(recording: *const abi::BootRecor
 
 /// Returns `number`, or `default` if it is 0.
 fn or<T: Default + PartialEq>(number: T, default: T) -> T {
-    if number == T::default() {
-        default
-    } else {
-        number
-    }
+    if number == T::default() { default } else { number }
 }

@@ -218,10 +218,7 @@ pub extern "C" fn unikprof_connection_close(connection: i32) -> i32 {
         let session = served.find(connection)?.session;
         served.service.close(session);
         let is_it = |other: &Connection| other.id == connection;
-        if let Some(place) = served
-            .connections
-            .iter_mut()
-            .find(|it| it.as_ref().is_some_and(is_it))
+        if let Some(place) = served.connections.iter_mut().find(|it| it.as_ref().is_some_and(is_it))
         {
             *place = None;
         }
@@ -282,9 +279,9 @@ pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -
 
 /// Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
 /// lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
-/// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
-/// UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has changed: call it
-/// again.
+/// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK
+/// or an error code; on UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has
+/// changed: call it again.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_stop() -> i32 {
     code_of(Claim::take().and_then(|claim| {
@@ -339,12 +336,7 @@ unsafe fn start(
     let agent_config = unsafe { wanted.copy_to(&mut arena)? };
     let network_memory = match &place_in_network {
         // SAFETY: all fields are `MaybeUninit`.
-        Some(_) => Some(unsafe {
-            arena
-                .place::<NetworkMemory>()
-                .ok_or(short)?
-                .assume_init_mut()
-        }),
+        Some(_) => Some(unsafe { arena.place::<NetworkMemory>().ok_or(short)?.assume_init_mut() }),
         None => None,
     };
     let mut agent = Agent::new(Guest(ops), agent_config, arena.rest()).map_err(|error| {

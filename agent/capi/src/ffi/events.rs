@@ -33,11 +33,7 @@ const LINE: usize = 80;
 /// was built without `--ring`.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_ring_bytes(vcpus: u32, records: usize) -> usize {
-    if cfg!(feature = "ring") {
-        ring_bytes(vcpus as usize, records)
-    } else {
-        0
-    }
+    if cfg!(feature = "ring") { ring_bytes(vcpus as usize, records) } else { 0 }
 }
 
 /// Returns the id of an event name, 0 or above, or an error code. `text` has 1 to
@@ -233,11 +229,7 @@ fn recorder<R>(
     work: impl FnOnce(&Agent<'static, Guest>) -> Result<R, Misuse>,
 ) -> Result<R, Misuse> {
     one::upcall(|agent| {
-        if cfg!(feature = "ring") {
-            work(agent)
-        } else {
-            Err(Misuse(UNIKPROF_E_UNSUPPORTED))
-        }
+        if cfg!(feature = "ring") { work(agent) } else { Err(Misuse(UNIKPROF_E_UNSUPPORTED)) }
     })?
 }
 

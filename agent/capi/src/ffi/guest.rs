@@ -46,12 +46,7 @@ impl Guest {
     #[cold]
     #[inline(never)]
     fn other_stack(&self, sp: u64, fp: u64) -> Option<Continuation> {
-        let mut found = abi::Registers {
-            pc: 0,
-            sp: 0,
-            fp: 0,
-            lr: 0,
-        };
+        let mut found = abi::Registers { pc: 0, sp: 0, fp: 0, lr: 0 };
         // SAFETY: called as its contract requires.
         let continues = unsafe { self.0.continuation?(self.context(), sp, fp, &raw mut found) };
         let abi::Registers { pc, sp, fp, lr } = found;
@@ -70,9 +65,7 @@ unsafe impl Platform for Guest {
     #[inline]
     fn now_ns(&self) -> u64 {
         // SAFETY: called as its contract requires.
-        self.0
-            .now_ns
-            .map_or(0, |ask| unsafe { ask(self.context()) })
+        self.0.now_ns.map_or(0, |ask| unsafe { ask(self.context()) })
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
@@ -91,9 +84,7 @@ unsafe impl Platform for Guest {
     #[inline]
     fn running_ns(&self, vcpu: u32) -> u64 {
         // SAFETY: as above.
-        self.0
-            .running_ns
-            .map_or(0, |ask| unsafe { ask(self.context(), vcpu) })
+        self.0.running_ns.map_or(0, |ask| unsafe { ask(self.context(), vcpu) })
     }
 
     #[inline]
@@ -106,12 +97,8 @@ unsafe impl Platform for Guest {
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
-        let mut times = abi::Runstate {
-            running_ns: 0,
-            runnable_ns: 0,
-            blocked_ns: 0,
-            offline_ns: 0,
-        };
+        let mut times =
+            abi::Runstate { running_ns: 0, runnable_ns: 0, blocked_ns: 0, offline_ns: 0 };
         // SAFETY: as above.
         let known = unsafe { self.0.runstate?(self.context(), vcpu, &raw mut times) };
         (known != 0).then_some(Runstate {

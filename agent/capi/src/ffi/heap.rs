@@ -22,11 +22,7 @@ use crate::status::{Misuse, UNIKPROF_E_EVENT_NAME, UNIKPROF_E_NULL, UNIKPROF_E_U
 /// before some are dropped and counted. Returns 0 in an archive that was built without `--heap`.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_live_bytes(samples: usize) -> usize {
-    if cfg!(feature = "heap") {
-        unikprof_agent::live_bytes(samples)
-    } else {
-        0
-    }
+    if cfg!(feature = "heap") { unikprof_agent::live_bytes(samples) } else { 0 }
 }
 
 /// The guest's allocator has returned `pointer` for `size` bytes. The stack of a sampled allocation
@@ -44,14 +40,14 @@ pub extern "C" fn unikprof_on_alloc(pointer: *const c_void, size: usize) {
     core::arch::naked_asm!("ret")
 }
 
-/// The guest has allocated `size` bytes, and a sampler of its own has drawn them: that of a language's
-/// runtime, which draws one byte in `interval` at random. Each recording draws again for its own
-/// interval, which must be at least eight times as great: otherwise it lacks allocations that it would
-/// always have kept.
+/// The guest has allocated `size` bytes, and a sampler of its own has drawn them: that of a
+/// language's runtime, which draws one byte in `interval` at random. Each recording draws again for
+/// its own interval, which must be at least eight times as great: otherwise it lacks allocations
+/// that it would always have kept.
 ///
 /// `key` stands for the address, which the runtime may change, until `unikprof_on_free(key)`. No
-/// allocation may have it as its address: an odd number, cast to a pointer, is the address of none that
-/// an allocator returns. Does nothing for a size or an interval of 0; otherwise like
+/// allocation may have it as its address: an odd number, cast to a pointer, is the address of none
+/// that an allocator returns. Does nothing for a size or an interval of 0; otherwise like
 /// `unikprof_on_alloc`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -114,9 +110,7 @@ unsafe extern "C" fn arena(name: *const c_char, used: u64, size: u64) -> i32 {
             let name = name.map_err(|Misuse(_)| Misuse(UNIKPROF_E_EVENT_NAME))?;
             let name = name.ok_or(Misuse(UNIKPROF_E_NULL))?;
             #[cfg(feature = "heap")]
-            agent
-                .arena(name, used, size)
-                .map_err(super::events::misuse)?;
+            agent.arena(name, used, size).map_err(super::events::misuse)?;
             let _ = (agent, name, used, size);
             Ok(())
         })
@@ -155,14 +149,10 @@ pub(super) mod hooks {
     /// With several vCPUs, those above this number enter the gate for each allocation.
     const COUNTED: usize = 8;
 
-    /// The first is that of a guest's only vCPU, which the assembly code of an allocation counts down; the others are those
-    /// of several vCPUs. All are 0 until the agent has looked.
-    pub(super) static COUNTDOWNS: [Countdown; 1 + COUNTED] = [const {
-        Countdown {
-            left: AtomicU64::new(0),
-            given: AtomicU64::new(0),
-        }
-    }; 1 + COUNTED];
+    /// The first is that of a guest's only vCPU, which the assembly code of an allocation counts
+    /// down; the others are those of several vCPUs. All are 0 until the agent has looked.
+    pub(super) static COUNTDOWNS: [Countdown; 1 + COUNTED] =
+        [const { Countdown { left: AtomicU64::new(0), given: AtomicU64::new(0) } }; 1 + COUNTED];
 
     /// `vcpu` of `struct unikprof_ops`, and its argument. NULL with one vCPU, and without an agent.
     static VCPU: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -191,17 +181,18 @@ pub(super) mod hooks {
         VCPU.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One by an upcall between the
-    /// load and the store is not counted; if the agent looked at that one, the vCPU's total of bytes is wrong by up to the
-    /// 8 KiB that the agent allows between two looks.
+    /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One
+    /// by an upcall between the load and the store is not counted; if the agent looked at that one,
+    /// the vCPU's total of bytes is wrong by up to the 8 KiB that the agent allows between two
+    /// looks.
     #[inline]
     fn pass(size: usize) -> bool {
         let vcpu = VCPU.load(Ordering::Acquire);
         if vcpu.is_null() {
             return false;
         }
-        // SAFETY: not NULL, so `begin` has stored a function of this type and its argument; as the header requires, both are
-        // valid until this call returns.
+        // SAFETY: not NULL, so `begin` has stored a function of this type and its argument; as the
+        // header requires, both are valid until this call returns.
         let vcpu = unsafe {
             let vcpu: unsafe extern "C" fn(*mut c_void) -> u32 = core::mem::transmute(vcpu);
             vcpu(CONTEXT.load(Ordering::Relaxed))
@@ -241,7 +232,8 @@ pub(super) mod hooks {
         }
     }
 
-    /// Enters with an allocation that may be sampled, or one that another sampler has drawn at the mean `interval`.
+    /// Enters with an allocation that may be sampled, or one that another sampler has drawn at the
+    /// mean `interval`.
     #[cold]
     #[inline(never)]
     fn allocated(pointer: *const c_void, size: usize, interval: usize, registers: &Registers) {
@@ -280,8 +272,8 @@ pub(super) mod hooks {
         }
     }
 
-    /// Tells the agent what this vCPU has allocated since it looked. Until it is called with `goes_on`, every allocation of
-    /// this vCPU enters the gate.
+    /// Tells the agent what this vCPU has allocated since it looked. Until it is called with
+    /// `goes_on`, every allocation of this vCPU enters the gate.
     #[inline(never)]
     pub(in crate::ffi) fn settle(agent: &Agent<'static, Guest>, goes_on: bool) {
         let number = match agent.config().vcpus {

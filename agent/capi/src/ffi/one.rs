@@ -105,11 +105,7 @@ impl Claim {
 
     /// Returns an error if there is an agent.
     pub(super) fn expect_none(&self) -> Result<(), Misuse> {
-        if STATE.get().is_null() {
-            Ok(())
-        } else {
-            Err(Misuse(UNIKPROF_E_STARTED))
-        }
+        if STATE.get().is_null() { Ok(()) } else { Err(Misuse(UNIKPROF_E_STARTED)) }
     }
 
     /// Lets upcalls in.

@@ -87,9 +87,7 @@ pub(super) unsafe fn text<'a>(from: *const c_char, most: usize) -> Result<Option
     let length = length.ok_or(Misuse(UNIKPROF_E_TEXT))?;
     // SAFETY: all of these bytes were read above.
     let bytes = unsafe { core::slice::from_raw_parts(from, length) };
-    core::str::from_utf8(bytes)
-        .map(Some)
-        .map_err(|_| Misuse(UNIKPROF_E_TEXT))
+    core::str::from_utf8(bytes).map(Some).map_err(|_| Misuse(UNIKPROF_E_TEXT))
 }
 
 /// A valid configuration; its texts are still in C's memory.
@@ -137,11 +135,7 @@ impl<'c> Wanted<'c> {
             ]
         };
         let platform_name = platform_name.unwrap_or("xen");
-        let texts = [
-            guest_name.unwrap_or(""),
-            guest_id.unwrap_or(""),
-            platform_name,
-        ];
+        let texts = [guest_name.unwrap_or(""), guest_id.unwrap_or(""), platform_name];
         let mut wanted = Self {
             config,
             guest_name,

@@ -1,7 +1,7 @@
 //! The calls of the guest's breakpoint handler.
 //!
-//! The handler of the exception #BP is an upcall too, which may come anywhere, also inside other upcalls: see
-//! [`entry`](super::entry).
+//! The handler of the exception #BP is an upcall too, which may come anywhere, also inside other
+//! upcalls: see [`entry`](super::entry).
 
 #[cfg(feature = "trace")]
 use unikprof_agent::{Breakpoint, TrapFrame};
@@ -28,10 +28,10 @@ pub extern "C" fn unikprof_trace_bytes(functions: usize, stacks: usize) -> usize
 /// entry), or on the interrupted stack if all code of the guest is compiled without a red zone.
 /// `frame` holds all registers of the interrupted code.
 ///
-/// Returns 1 if the breakpoint was the agent's: then continue with the registers in `frame`, of which
-/// the program counter and the stack pointer may have changed. Returns 0 if it was not, before
-/// `unikprof_init`, and in an archive that was built without `--trace`. May be called wherever
-/// `unikprof_on_tick` may.
+/// Returns 1 if the breakpoint was the agent's: then continue with the registers in `frame`, of
+/// which the program counter and the stack pointer may have changed. Returns 0 if it was not,
+/// before `unikprof_init`, and in an archive that was built without `--trace`. May be called
+/// wherever `unikprof_on_tick` may.
 ///
 /// # Safety
 ///
@@ -44,8 +44,8 @@ pub unsafe extern "C" fn unikprof_on_breakpoint(frame: *mut abi::TrapFrame) -> i
 
 /// Returns the address that `pc` stands for. The agent executes copies of some instructions
 /// elsewhere; a fault handler that looks at the instruction, or prints its address, passes the
-/// address of the fault. Any address that is not that of a copy is returned unchanged. May be called
-/// wherever `unikprof_on_tick` may.
+/// address of the fault. Any address that is not that of a copy is returned unchanged. May be
+/// called wherever `unikprof_on_tick` may.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_original_pc(pc: u64) -> u64 {

@@ -15,12 +15,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        Self {
-            first: 0,
-            count: 0,
-            lengths: [0; FRAMES],
-            frames: [[0; FRAME]; FRAMES],
-        }
+        Self { first: 0, count: 0, lengths: [0; FRAMES], frames: [[0; FRAME]; FRAMES] }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -45,10 +40,7 @@ impl Queue {
 
     /// The oldest frame.
     pub(super) fn first(&self) -> Option<&[u8]> {
-        let frame = self
-            .frames
-            .get(self.first)?
-            .get(..self.lengths[self.first])?;
+        let frame = self.frames.get(self.first)?.get(..self.lengths[self.first])?;
         (!self.is_empty()).then_some(frame)
     }
 
@@ -72,9 +64,7 @@ mod tests {
 
     /// The length and the last byte of the first frame.
     fn pop(queue: &mut Queue) -> Option<(usize, u8)> {
-        let seen = queue
-            .first()
-            .map(|frame| (frame.len(), frame[frame.len() - 1]));
+        let seen = queue.first().map(|frame| (frame.len(), frame[frame.len() - 1]));
         queue.forget_first();
         seen
     }
@@ -87,10 +77,7 @@ mod tests {
         for round in 0..3_usize {
             let lengths: Vec<usize> = (0..FRAMES).map(|index| 1 + index * 100 + round).collect();
             for length in &lengths {
-                queue
-                    .push(*length)
-                    .into_iter()
-                    .for_each(|frame| frame.fill(*length as u8));
+                queue.push(*length).into_iter().for_each(|frame| frame.fill(*length as u8));
             }
             assert!(queue.is_full() && queue.push(1).is_none());
             // The next round begins at another place.

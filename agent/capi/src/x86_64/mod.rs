@@ -34,11 +34,12 @@ macro_rules! aligned_with_caller {
 }
 pub(crate) use aligned_with_caller;
 
-/// For a function of a pointer and a size: subtracts the size from `$left` and returns, or calls `$inner` with three
-/// more arguments like `aligned_with_caller` if the size is greater. Returns at once for NULL.
+/// For a function of a pointer and a size: subtracts the size from `$left` and returns, or calls
+/// `$inner` with three more arguments like `aligned_with_caller` if the size is greater. Returns at
+/// once for NULL.
 ///
-/// The subtraction is one instruction, so no upcall on the same CPU comes in its middle. One that comes before it may
-/// leave less than the comparison found; then it is undone.
+/// The subtraction is one instruction, so no upcall on the same CPU comes in its middle. One that
+/// comes before it may leave less than the comparison found; then it is undone.
 #[cfg(feature = "heap")]
 macro_rules! aligned_with_caller_if_more {
     ($left:ident, $inner:ident) => {
@@ -73,12 +74,7 @@ pub(crate) use aligned_with_caller_if_more;
 #[cfg(feature = "heap")]
 macro_rules! aligned_with_caller_of_three {
     ($inner:ident) => {
-        $crate::arch::aligned!(
-            $inner,
-            "mov rcx, [rbp + 8]",
-            "lea r8, [rbp + 16]",
-            "mov r9, [rbp]"
-        )
+        $crate::arch::aligned!($inner, "mov rcx, [rbp + 8]", "lea r8, [rbp + 16]", "mov r9, [rbp]")
     };
 }
 #[cfg(feature = "heap")]

@@ -1,5 +1,5 @@
-//! Instructions of aarch64, as far as the tests ask about them. Each has four bytes, and is decoded by its fields
-//! (Arm Architecture Reference Manual, C4.1 "A64 instruction set encoding").
+//! Instructions of aarch64, as far as the tests ask about them. Each has four bytes, and is decoded
+//! by its fields (Arm Architecture Reference Manual, C4.1 "A64 instruction set encoding").
 
 use super::code::Body;
 
@@ -18,10 +18,7 @@ impl Aarch64 {
         let (words, rest) = bytes.as_chunks();
         assert!(rest.is_empty(), "whole instructions at {start:#x}");
         let words = words.iter().map(|word| u32::from_le_bytes(*word));
-        Self {
-            start,
-            words: words.collect(),
-        }
+        Self { start, words: words.collect() }
     }
 
     fn instructions(&self) -> impl Iterator<Item = (u64, u32)> {
@@ -41,9 +38,7 @@ impl Body for Aarch64 {
     }
 
     fn branches(&self) -> Vec<(u64, u64)> {
-        self.instructions()
-            .filter_map(|(at, word)| Some((at, branch_target(at, word)?)))
-            .collect()
+        self.instructions().filter_map(|(at, word)| Some((at, branch_target(at, word)?))).collect()
     }
 
     /// Subtractions from the stack pointer, pairs stored below it, and what aligning it takes.
@@ -75,13 +70,11 @@ impl Body for Aarch64 {
         taken
     }
 
-    /// There is no red zone: below `sp` itself, or, relative to the frame pointer, below what the function has taken.
+    /// There is no red zone: below `sp` itself, or, relative to the frame pointer, below what the
+    /// function has taken.
     fn below_the_stack(&self) -> Option<String> {
         let frame = self.frame_bytes();
-        let keeps_frame = self
-            .words
-            .iter()
-            .any(|word| word & 0xff80_03ff == 0x9100_03fd);
+        let keeps_frame = self.words.iter().any(|word| word & 0xff80_03ff == 0x9100_03fd);
         let mut instructions = self.instructions();
         let found = instructions.find(|(_, word)| {
             access(*word).is_some_and(|it| match it.base {
@@ -167,10 +160,5 @@ fn access(word: u32) -> Option<Access> {
     } else {
         return None;
     };
-    Some(Access {
-        base,
-        offset,
-        before: mode == 3,
-        behind: mode == 1,
-    })
+    Some(Access { base, offset, before: mode == 3, behind: mode == 1 })
 }

@@ -27,8 +27,8 @@ pub(crate) trait Body {
     /// An instruction that reads or writes floating-point or vector state, if there is one.
     fn vector_instruction(&self) -> Option<String>;
 
-    /// Whether it can reach the trap of a panic: by falling through, or by a direct jump. A table of jumps has traps for
-    /// indices that do not occur.
+    /// Whether it can reach the trap of a panic: by falling through, or by a direct jump. A table
+    /// of jumps has traps for indices that do not occur.
     fn traps(&self) -> bool;
 }
 
@@ -51,7 +51,8 @@ impl Code {
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let object = object::File::parse(bytes).unwrap();
         let is_x86 = object.architecture() == Architecture::X86_64;
-        // PC-relative addresses count from the end of the relocation's field in the code, which has four bytes.
+        // PC-relative addresses count from the end of the relocation's field in the code, which has
+        // four bytes.
         let field = if is_x86 { 4 } else { 0 };
         let text = object.section_by_name(".text").unwrap();
         let data = text.data().unwrap();
@@ -63,15 +64,9 @@ impl Code {
             let is_name = !name.is_empty() && !name.starts_with('$');
             is_code && is_in_text(symbol.section()) && is_name
         });
-        let starts: BTreeMap<u64, String> = symbols
-            .map(|symbol| (symbol.address(), symbol.name().unwrap().to_owned()))
-            .collect();
-        let start_of = |address: u64| {
-            starts
-                .range(..=address)
-                .next_back()
-                .map(|(start, _)| *start)
-        };
+        let starts: BTreeMap<u64, String> =
+            symbols.map(|symbol| (symbol.address(), symbol.name().unwrap().to_owned())).collect();
+        let start_of = |address: u64| starts.range(..=address).next_back().map(|(start, _)| *start);
 
         // Returns the target of a relocation; `behind` is the distance from the field to the
         // address that PC-relative addresses count from.
@@ -82,11 +77,7 @@ impl Code {
             let symbol = object.symbol_by_index(index).unwrap();
             // For the section symbol, the addend is the offset.
             let is_section = symbol.kind() == SymbolKind::Section;
-            let added = if is_section {
-                relocation.addend() + behind
-            } else {
-                0
-            };
+            let added = if is_section { relocation.addend() + behind } else { 0 };
             let at = symbol.address().wrapping_add_signed(added);
             Some((symbol.section(), at))
         };
@@ -158,9 +149,7 @@ impl Code {
             };
             (start, function)
         });
-        Self {
-            functions: functions.collect(),
-        }
+        Self { functions: functions.collect() }
     }
 
     pub(crate) fn functions(&self) -> impl Iterator<Item = &Function> {
@@ -188,18 +177,12 @@ impl Code {
     fn deepest(&self, start: u64, nested: usize) -> u64 {
         assert!(nested < 64, "recursion");
         let function = &self.functions[&start];
-        let below = function
-            .edges
-            .iter()
-            .map(|edge| self.deepest(*edge, nested + 1));
+        let below = function.edges.iter().map(|edge| self.deepest(*edge, nested + 1));
         function.body.call_bytes() + function.body.frame_bytes() + below.max().unwrap_or(0)
     }
 
     fn start_of(&self, name: &str) -> u64 {
         let mut functions = self.functions.iter();
-        *functions
-            .find(|(_, function)| function.name == name)
-            .unwrap()
-            .0
+        *functions.find(|(_, function)| function.name == name).unwrap().0
     }
 }

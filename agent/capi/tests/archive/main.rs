@@ -40,21 +40,13 @@ const UPCALLS: [&str; 17] = [
 ];
 
 /// The calls for panic handlers.
-const CRASHES: [&str; 3] = [
-    "unikprof_crash_dump",
-    "unikprof_crash_dump_into",
-    "unikprof_crash_lines",
-];
+const CRASHES: [&str; 3] =
+    ["unikprof_crash_dump", "unikprof_crash_dump_into", "unikprof_crash_lines"];
 
 /// Archives of all kinds.
 fn archives() -> Vec<&'static Path> {
-    let mut all = vec![
-        build::streams(),
-        build::frames(),
-        build::keyed(),
-        build::recorder(),
-        build::heap(),
-    ];
+    let mut all =
+        vec![build::streams(), build::frames(), build::keyed(), build::recorder(), build::heap()];
     if !build::is_aarch64() {
         all.push(build::tracer());
     }
@@ -73,11 +65,7 @@ fn object_of(folder: &Path) -> Vec<u8> {
     let mut members = archive.members().map(Result::unwrap);
     let object = members.next().unwrap().data(&*bytes).unwrap().to_vec();
     let others: Vec<&[u8]> = members.map(|member| member.name()).collect();
-    assert_eq!(
-        others,
-        [b"memmove.o"],
-        "one linked object, and the weak memmove"
-    );
+    assert_eq!(others, [b"memmove.o"], "one linked object, and the weak memmove");
     object
 }
 
@@ -183,14 +171,8 @@ fn it_takes_no_more_room_than_it_may() {
     const TRACE: u64 = 2_048 * 20 + (34 << 10);
     let mut without = 0;
     // In the order of the archives.
-    let limits = [
-        Some(MOST),
-        None,
-        Some(CRYPTOGRAPHY),
-        Some(FLIGHT_RECORDER),
-        Some(HEAP),
-        Some(TRACE),
-    ];
+    let limits =
+        [Some(MOST), None, Some(CRYPTOGRAPHY), Some(FLIGHT_RECORDER), Some(HEAP), Some(TRACE)];
     for (folder, most) in archives().into_iter().zip(limits) {
         let bytes = object_of(folder);
         let object = object::File::parse(&*bytes).unwrap();
@@ -206,10 +188,7 @@ fn it_takes_no_more_room_than_it_may() {
                 _ => {}
             }
         }
-        println!(
-            "{}: text {text}, data {data}, zeroed {zero} bytes",
-            folder.display()
-        );
+        println!("{}: text {text}, data {data}, zeroed {zero} bytes", folder.display());
         assert!(text > 0 && data > 0);
         let added = text + data + zero - without;
         if without == 0 {
@@ -262,10 +241,7 @@ fn the_search_finds_a_red_zone() {
     ] {
         fs::write(&unit, source).unwrap();
         let mut gcc = build::gcc();
-        gcc.args(["-c", "-O0", frames, red_zone])
-            .arg(&unit)
-            .arg("-o")
-            .arg(&object);
+        gcc.args(["-c", "-O0", frames, red_zone]).arg(&unit).arg("-o").arg(&object);
         assert!(gcc.status().unwrap().success());
         let bytes = fs::read(&object).unwrap();
         let code = Code::read(&bytes);
@@ -291,8 +267,9 @@ fn no_function_has_a_large_frame() {
     }
 }
 
-/// Kernels that build their interrupt path without SSE save none of its state. Those for aarch64 are often compiled
-/// without vector registers as a whole, and processors trap if they are used: then no call may use them.
+/// Kernels that build their interrupt path without SSE save none of its state. Those for aarch64
+/// are often compiled without vector registers as a whole, and processors trap if they are used:
+/// then no call may use them.
 #[test]
 fn upcalls_touch_no_vector_or_floating_point_state() {
     for code in codes() {
@@ -320,9 +297,8 @@ fn the_search_finds_vector_registers() {
     ];
     let folder = tempfile::tempdir().unwrap();
     let (unit, object) = (folder.path().join("f.c"), folder.path().join("f.o"));
-    for (source, is_found) in [(INTEGERS, false)]
-        .into_iter()
-        .chain(FLOATS.map(|source| (source, true)))
+    for (source, is_found) in
+        [(INTEGERS, false)].into_iter().chain(FLOATS.map(|source| (source, true)))
     {
         fs::write(&unit, source).unwrap();
         let mut gcc = build::gcc();
@@ -346,11 +322,7 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
             assert_eq!(function.outside, [""; 0], "{} calls", function.name);
         }
         // The walk must be among them, or the search went wrong.
-        assert!(
-            reached
-                .iter()
-                .any(|function| function.name.contains("walk"))
-        );
+        assert!(reached.iter().any(|function| function.name.contains("walk")));
         let deepest = UPCALLS.map(|upcall| code.stack_bytes(upcall));
         println!("stack of {UPCALLS:?}: {deepest:?} bytes beside the guest's functions");
         assert!(deepest.iter().all(|bytes| *bytes <= 2048), "{deepest:?}");

@@ -180,9 +180,8 @@ impl X86_64 {
             let inside = before[start].next_ip()..branch.next_ip();
             other.ip() != branch.ip() && to.is_some_and(|to| inside.contains(&to))
         });
-        let has_jump = body
-            .iter()
-            .any(|it| is_branch(it) || it.flow_control() != FlowControl::Next);
+        let has_jump =
+            body.iter().any(|it| is_branch(it) || it.flow_control() != FlowControl::Next);
         let mut changes = body.iter().filter(|instruction| writes(instruction));
         let step = constant(changes.next()?, Mnemonic::Add, index)?;
         let limit = constant(body.last()?, Mnemonic::Cmp, index)?;

@@ -1,6 +1,7 @@
 //! The archive as a guest gets it, built once per test program.
 //!
-//! With [`AARCH64`], it is for that processor: `unikprof-tests` executes the tests a second time in that way.
+//! With [`AARCH64`], it is for that processor: `unikprof-tests` executes the tests a second time in
+//! that way.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,7 @@ pub(crate) fn is_aarch64() -> bool {
 
 /// The C compiler for the archive's processor.
 pub(crate) fn gcc() -> Command {
-    Command::new(if is_aarch64() {
-        "aarch64-linux-gnu-gcc"
-    } else {
-        "gcc"
-    })
+    Command::new(if is_aarch64() { "aarch64-linux-gnu-gcc" } else { "gcc" })
 }
 
 /// A command that executes a program which [`gcc`] has linked.

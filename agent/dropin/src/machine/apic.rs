@@ -1,7 +1,7 @@
 //! The local APIC's timer, which Xen emulates for PVH guests.
 //!
-//! Registers: Intel's manual, volume 3, chapter "Advanced Programmable Interrupt Controller". A register is reached
-//! at its offset in the page of the APIC, or as an MSR once x2APIC mode is on.
+//! Registers: Intel's manual, volume 3, chapter "Advanced Programmable Interrupt Controller". A
+//! register is reached at its offset in the page of the APIC, or as an MSR once x2APIC mode is on.
 
 use core::arch::x86_64::__cpuid;
 use core::fmt;
@@ -20,7 +20,8 @@ const HAS_X2: u32 = 1 << 21;
 const HAS_TSC_DEADLINE: u32 = 1 << 24;
 
 const EOI: u32 = 0xb0;
-/// Eight registers of 32 vectors each, 16 bytes apart: interrupts being handled, and interrupts that wait.
+/// Eight registers of 32 vectors each, 16 bytes apart: interrupts being handled, and interrupts
+/// that wait.
 const IN_SERVICE: u32 = 0x100;
 const REQUESTED: u32 = 0x200;
 const SPURIOUS: u32 = 0xf0;
@@ -92,23 +93,21 @@ impl fmt::Display for NoTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => f.write_str("the local APIC is disabled"),
-            Self::NotMapped(base) => write!(
-                f,
-                "the local APIC at {base:#x} is not mapped, and there is no x2APIC mode"
-            ),
-            Self::Elsewhere(base) => write!(
-                f,
-                "the local APIC at {base:#x} is mapped at another address"
-            ),
+            Self::NotMapped(base) => {
+                write!(f, "the local APIC at {base:#x} is not mapped, and there is no x2APIC mode")
+            }
+            Self::Elsewhere(base) => {
+                write!(f, "the local APIC at {base:#x} is mapped at another address")
+            }
             Self::InUse => f.write_str("the guest uses the local APIC's timer itself"),
         }
     }
 }
 
 impl Apic {
-    /// Finds the APIC. `translate` returns the physical address of a virtual one, and `is_mapped` whether there is any for
-    /// a physical one. Where the guest has not mapped the APIC, it does not use it: x2APIC mode is switched on then, in
-    /// which the page is without effect.
+    /// Finds the APIC. `translate` returns the physical address of a virtual one, and `is_mapped`
+    /// whether there is any for a physical one. Where the guest has not mapped the APIC, it does
+    /// not use it: x2APIC mode is switched on then, in which the page is without effect.
     pub(crate) fn find(
         translate: impl Fn(u64) -> Option<u64>,
         is_mapped: impl Fn(u64) -> bool,
@@ -147,8 +146,8 @@ impl Apic {
         })
     }
 
-    /// The same of the vCPU that this runs on, where registers are to be reached in the same way. Its timer may raise
-    /// `vector` already.
+    /// The same of the vCPU that this runs on, where registers are to be reached in the same way.
+    /// Its timer may raise `vector` already.
     pub(crate) fn of_another_vcpu(&self, vector: u8) -> Result<Self, NoTimer> {
         // SAFETY: every x86-64 processor has the register.
         let base = unsafe { read_msr(APIC_BASE) };
@@ -182,8 +181,7 @@ impl Apic {
     pub(crate) fn enable(&self, vector: u8) {
         if !self.is_enabled {
             // Xen withdraws no interrupt, so it raises none for that.
-            self.registers
-                .write(SPURIOUS, SPURIOUS_ENABLED | u32::from(vector));
+            self.registers.write(SPURIOUS, SPURIOUS_ENABLED | u32::from(vector));
         }
         self.registers.write(DIVIDE, DIVIDE_BY_1);
         self.registers.write(TIMER, self.timer(vector));
@@ -207,9 +205,7 @@ impl Apic {
     /// Whether an interrupt with this vector is being handled.
     #[inline]
     pub(crate) fn is_in_service(&self, vector: u8) -> bool {
-        let word = self
-            .registers
-            .read(IN_SERVICE + u32::from(vector / 32) * 16);
+        let word = self.registers.read(IN_SERVICE + u32::from(vector / 32) * 16);
         word >> (vector % 32) & 1 != 0
     }
 
@@ -219,8 +215,8 @@ impl Apic {
         self.registers.write(EOI, 0);
     }
 
-    /// Fires once in `delay_ns`, at once for 0; `None` stops the timer. `tsc_after` returns the time stamp counter
-    /// after a delay.
+    /// Fires once in `delay_ns`, at once for 0; `None` stops the timer. `tsc_after` returns the
+    /// time stamp counter after a delay.
     #[inline]
     pub(crate) fn arm(&self, delay_ns: Option<u64>, tsc_after: impl Fn(u64) -> u64) {
         if self.by_tsc {
@@ -229,8 +225,7 @@ impl Apic {
             unsafe { write_msr(TSC_DEADLINE, at) };
         } else {
             let count = delay_ns.map_or(0, |delay_ns| delay_ns.div_ceil(COUNT_NS).max(1));
-            self.registers
-                .write(INITIAL_COUNT, u32::try_from(count).unwrap_or(u32::MAX));
+            self.registers.write(INITIAL_COUNT, u32::try_from(count).unwrap_or(u32::MAX));
         }
     }
 

@@ -1,7 +1,8 @@
 //! The entry of breakpoints.
 //!
-//! It runs on the interrupted stack, or on the stack that the guest's gate names. It saves all registers, since instructions
-//! are executed in the handler, and no SSE state: the archive uses none.
+//! It runs on the interrupted stack, or on the stack that the guest's gate names. It saves all
+//! registers, since instructions are executed in the handler, and no SSE state: the archive uses
+//! none.
 
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;
@@ -13,7 +14,8 @@ use crate::upcall;
 /// The guest's handler.
 pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 
-// What is not the profiler's continues with the guest's handler, as if it had come there: no flag changes after the test.
+// What is not the profiler's continues with the guest's handler, as if it had come there: no flag
+// changes after the test.
 global_asm!(
     r#"
     .text

@@ -1,5 +1,5 @@
-//! The interrupt table: the guest's gates for its events, page faults and breakpoints lead to our entries first, and with several
-//! vCPUs those of its other interrupts.
+//! The interrupt table: the guest's gates for its events, page faults and breakpoints lead to our
+//! entries first, and with several vCPUs those of its other interrupts.
 //!
 //! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
@@ -64,9 +64,10 @@ impl Gate {
         ]
     }
 
-    /// Writes it to a table that other vCPUs may be using: one of them finds the old entry or the new one, if both are in
-    /// the same 4 GiB, as the profiler and the guest's handler are, which are linked together. Returns `false` if the gate
-    /// is no longer `old`: the guest has written it on another vCPU, and keeps what it has written.
+    /// Writes it to a table that other vCPUs may be using: one of them finds the old entry or the
+    /// new one, if both are in the same 4 GiB, as the profiler and the guest's handler are, which
+    /// are linked together. Returns `false` if the gate is no longer `old`: the guest has written
+    /// it on another vCPU, and keeps what it has written.
     ///
     /// # Safety
     /// `place` is a gate of the table in use, and can be written.
@@ -110,17 +111,19 @@ impl fmt::Display for NoHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the guest has no interrupt gate for its events at vector {:#x}: start the profiler later",
+            "the guest has no interrupt gate for its events at vector {:#x}: start the profiler \
+             later",
             self.0
         )
     }
 }
 
-/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler. Returns whether they did
-/// not before.
+/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler.
+/// Returns whether they did not before.
 ///
-/// The gate is changed in the guest's own table, so that whatever the guest does to its table later has the effect
-/// that it would have without the profiler. Other vCPUs that use the same table pass by the entry, too.
+/// The gate is changed in the guest's own table, so that whatever the guest does to its table later
+/// has the effect that it would have without the profiler. Other vCPUs that use the same table pass
+/// by the entry, too.
 ///
 /// # Safety
 /// Interrupts are off, and the table is mapped at its address.
@@ -155,16 +158,17 @@ pub(crate) fn is_intercepted(vector: u8) -> bool {
     place >= count || unsafe { gates.add(place).read_unaligned() }.entry() == entry::address()
 }
 
-/// Has all interrupts of the guest's but those of `vector` pass by their entries, which continue with the guest's handlers.
-/// Returns whether they did before; never, where one turns interrupts off itself, on a vCPU with a table of its own, or while
-/// another vCPU looks.
+/// Has all interrupts of the guest's but those of `vector` pass by their entries, which continue
+/// with the guest's handlers. Returns whether they did before; never, where one turns interrupts
+/// off itself, on a vCPU with a table of its own, or while another vCPU looks.
 ///
 /// # Safety
 /// See [`intercept`].
 pub(crate) unsafe fn intercept_others(vector: u8) -> bool {
     let (gates, count) = table();
     let is_known = gates.addr() as u64 == TABLE.load(Ordering::Relaxed);
-    // One vCPU must not keep a handler that another has just found replaced, nor see a changed gate before its count.
+    // One vCPU must not keep a handler that another has just found replaced, nor see a changed gate
+    // before its count.
     if !is_known || IS_CHANGING.swap(true, Ordering::Acquire) {
         return false;
     }
@@ -184,10 +188,8 @@ pub(crate) unsafe fn intercept_others(vector: u8) -> bool {
             }
             have_passed = false;
             if guests.is_usable() {
-                let ours = Gate {
-                    kind: guests.kind,
-                    ..Gate::new(ours, guests.selector, guests.stack)
-                };
+                let ours =
+                    Gate { kind: guests.kind, ..Gate::new(ours, guests.selector, guests.stack) };
                 let is_changed = put_before(gate, guests, ours, handler);
                 CHANGES.fetch_add(u32::from(is_changed), Ordering::Relaxed);
             }
@@ -205,7 +207,8 @@ pub(crate) fn changes() -> u32 {
 /// The vector of page faults.
 const PAGE_FAULT: u8 = 14;
 
-/// Has page faults pass by [`fault`]'s code, which continues with the guest's handler, if it has one.
+/// Has page faults pass by [`fault`]'s code, which continues with the guest's handler, if it has
+/// one.
 ///
 /// # Safety
 /// See [`intercept`].
@@ -232,9 +235,10 @@ pub(crate) unsafe fn intercept_faults() {
 #[cfg(feature = "trace")]
 const BREAKPOINT: u8 = 3;
 
-/// Has breakpoints pass by [`breakpoint`](super::breakpoint)'s code, which continues with the guest's handler. `false` if the
-/// guest has no handler of them, or if it would run on the interrupted stack, although that of events, at vector `events`,
-/// does not: such a guest may be compiled with a red zone.
+/// Has breakpoints pass by [`breakpoint`](super::breakpoint)'s code, which continues with the
+/// guest's handler. `false` if the guest has no handler of them, or if it would run on the
+/// interrupted stack, although that of events, at vector `events`, does not: such a guest may be
+/// compiled with a red zone.
 ///
 /// # Safety
 /// See [`intercept`].
@@ -258,7 +262,8 @@ pub(crate) unsafe fn intercept_breakpoints(events: u8) -> bool {
     false
 }
 
-/// Changes a gate to `ours`, and keeps the address of the guest's handler. Returns `false` if the gate is no longer `guests`.
+/// Changes a gate to `ours`, and keeps the address of the guest's handler. Returns `false` if the
+/// gate is no longer `guests`.
 ///
 /// # Safety
 /// Interrupts are off; `gate` was `guests`, a gate in the table in use.
@@ -296,7 +301,8 @@ mod tests {
 
     use super::*;
 
-    /// Guards against an event of another vCPU that is handled while half of the new entry is written.
+    /// Guards against an event of another vCPU that is handled while half of the new entry is
+    /// written.
     #[test]
     fn a_gate_that_is_read_meanwhile_has_one_entry() {
         const ENTRIES: [u64; 2] = [0x0011_2233, 0x0044_5566];
@@ -324,7 +330,8 @@ mod tests {
         });
     }
 
-    /// Guards against a handler of the guest's that is lost: another vCPU writes a gate after the profiler has read it.
+    /// Guards against a handler of the guest's that is lost: another vCPU writes a gate after the
+    /// profiler has read it.
     #[test]
     fn a_gate_that_the_guest_writes_meanwhile_stays_the_guests() {
         let [found, guests, ours] =
@@ -348,9 +355,7 @@ mod tests {
         let bytes: [u8; 16] = unsafe { core::mem::transmute(gate) };
         assert_eq!(
             bytes,
-            [
-                0xf0, 0xde, 8, 0, 3, 0x8e, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12, 0, 0, 0, 0
-            ]
+            [0xf0, 0xde, 8, 0, 3, 0x8e, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12, 0, 0, 0, 0]
         );
     }
 }

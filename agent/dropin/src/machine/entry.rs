@@ -1,9 +1,9 @@
 //! The entry of interrupts, and the stacks that they run on.
 //!
-//! The processor pushes its frame on the interrupted stack, or on the stack that the guest's gate names; the entry saves
-//! registers below it, as a handler of the guest would, and continues on the vCPU's tick stack. A poll runs with interrupts
-//! on, on a stack of its own, to which the frame and the registers move before: so an interrupt of the poll finds the
-//! gate's stack unused.
+//! The processor pushes its frame on the interrupted stack, or on the stack that the guest's gate
+//! names; the entry saves registers below it, as a handler of the guest would, and continues on the
+//! vCPU's tick stack. A poll runs with interrupts on, on a stack of its own, to which the frame and
+//! the registers move before: so an interrupt of the poll finds the gate's stack unused.
 
 use core::arch::x86_64::__cpuid_count;
 use core::arch::{asm, global_asm};
@@ -26,7 +26,8 @@ const FX_AREA: usize = 512;
 #[repr(C, align(16))]
 struct Memory<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: only the entry uses it, one at a time: interrupts are off on the vCPU whose it is, or the poll's flag is set.
+// SAFETY: only the entry uses it, one at a time: interrupts are off on the vCPU whose it is, or the
+// poll's flag is set.
 unsafe impl<const SIZE: usize> Sync for Memory<SIZE> {}
 
 impl<const SIZE: usize> Memory<SIZE> {
@@ -51,7 +52,8 @@ pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 /// The first vector of interrupts; those below are exceptions.
 pub(super) const FIRST_INTERRUPT: usize = 32;
 const INTERRUPTS: usize = 256 - FIRST_INTERRUPT;
-/// From the entry of one of the guest's other interrupts to the next, and from one handler to the next.
+/// From the entry of one of the guest's other interrupts to the next, and from one handler to the
+/// next.
 const STRIDE: usize = 8;
 /// The guest's handlers of its other interrupts.
 pub(super) static OTHER_HANDLERS: [AtomicU64; INTERRUPTS] =
@@ -81,8 +83,8 @@ pub(crate) struct Saved {
 const SAVED: usize = size_of::<Saved>();
 const _: () = assert!(SAVED.is_multiple_of(16));
 
-// Code with interrupts off is not interrupted: such a frame is an emulator's mistake (QEMU 7.2 may deliver an interrupt
-// twice), and the guest's handler has it as it would without the profiler.
+// Code with interrupts off is not interrupted: such a frame is an emulator's mistake (QEMU 7.2 may
+// deliver an interrupt twice), and the guest's handler has it as it would without the profiler.
 global_asm!(
     r#"
     .macro unikprof_restore
@@ -98,8 +100,8 @@ global_asm!(
     pop rcx
     .endm
 
-    /* Calls a function with what is saved, on the vCPU's tick stack, and returns its result in al. Another copy of rax, below
-       the other registers, comes back in rsi. */
+    /* Calls a function with what is saved, on the vCPU's tick stack, and returns its result in al.
+       Another copy of rax, below the other registers, comes back in rsi. */
     .macro unikprof_call function
     push rcx
     push rdx
@@ -150,7 +152,8 @@ unikprof_dropin_entry:
     je 2f
     iretq
 2:  jmp [rip + {guests_handler}]
-    /* The poll. Its chain of frames ends here; the interrupted code's follows by `Platform::continuation`. */
+    /* The poll. Its chain of frames ends here; the interrupted code's follows by
+        `Platform::continuation`. */
 1:  mov rsi, rsp
     lea rdi, [rip + {poll}]
     add rdi, {poll_size} - {saved}
@@ -245,7 +248,8 @@ pub(crate) fn is_on_poll_stack(sp: u64) -> bool {
     (POLL.top() - POLL_STACK as u64..=POLL.top()).contains(&sp)
 }
 
-/// The vCPU whose ticks or polls run on this stack; `None` on the guest's own stacks and in a crash.
+/// The vCPU whose ticks or polls run on this stack; `None` on the guest's own stacks and in a
+/// crash.
 pub(crate) fn vcpu_of_stack() -> Option<u32> {
     let here = 0_u8;
     let here = &raw const here as u64;
@@ -253,9 +257,7 @@ pub(crate) fn vcpu_of_stack() -> Option<u32> {
     let poll = POLL.top() - POLL_STACK as u64;
     match here.wrapping_sub(ticks) / TICK_STACK as u64 {
         number if number < MAX_VCPUS as u64 => Some(number as u32),
-        _ => (poll + (CRASH_BLOCK + CRASH_STACK) as u64..=POLL.top())
-            .contains(&here)
-            .then_some(0),
+        _ => (poll + (CRASH_BLOCK + CRASH_STACK) as u64..=POLL.top()).contains(&here).then_some(0),
     }
 }
 
@@ -277,8 +279,8 @@ pub(crate) fn on_poll_stack(function: extern "C" fn()) {
     on_stack(POLL.top(), function);
 }
 
-/// Calls `function` on a stack of its own, which neither ticks nor polls use, on whatever vCPU; not at all while
-/// the stack is in use, as in a start. There is one call in the guest's life.
+/// Calls `function` on a stack of its own, which neither ticks nor polls use, on whatever vCPU; not
+/// at all while the stack is in use, as in a start. There is one call in the guest's life.
 pub(crate) fn on_crash_stack(function: extern "C" fn()) {
     let base = POLL.top() - POLL_STACK as u64;
     let top = base + (CRASH_BLOCK + CRASH_STACK) as u64;

@@ -1,8 +1,9 @@
 //! Reads of the guest's stacks that may fault.
 //!
-//! A walk may be led to any address of the guest's memory, and the guest may have unmapped a page of it. The agent reads the
-//! words of stacks by one instruction. The gate of page faults leads here first: a fault of that instruction continues
-//! behind it, with a word of ones; all others are the guest's.
+//! A walk may be led to any address of the guest's memory, and the guest may have unmapped a page
+//! of it. The agent reads the words of stacks by one instruction. The gate of page faults leads
+//! here first: a fault of that instruction continues behind it, with a word of ones; all others are
+//! the guest's.
 
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;

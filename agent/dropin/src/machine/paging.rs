@@ -34,13 +34,10 @@ pub(crate) struct PageTables<R> {
 }
 
 impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
-    /// The tables at the physical address `root`; `read` returns the word at a physical address, or `None` if there
-    /// is no memory.
+    /// The tables at the physical address `root`; `read` returns the word at a physical address, or
+    /// `None` if there is no memory.
     fn new(root: u64, read: R) -> Self {
-        Self {
-            root: root & ADDRESS,
-            read,
-        }
+        Self { root: root & ADDRESS, read }
     }
 
     /// The mapping of the page that contains a virtual address.
@@ -74,7 +71,8 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
         self.leads_to(physical, self.root, 3)
     }
 
-    /// Whether an entry of a table, or of one that it leads to, maps `physical`. Level 0 has the smallest pages.
+    /// Whether an entry of a table, or of one that it leads to, maps `physical`. Level 0 has the
+    /// smallest pages.
     fn leads_to(&self, physical: u64, table: u64, level: u32) -> bool {
         (0..512).any(|number| {
             let entry = (self.read)(table + number * 8).unwrap_or(0);
@@ -90,7 +88,8 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
         })
     }
 
-    /// The end of the range from `address` on, up to `limit`, that is mapped one to one; `address` if it is not.
+    /// The end of the range from `address` on, up to `limit`, that is mapped one to one; `address`
+    /// if it is not.
     pub(crate) fn identity_end(&self, address: u64, limit: u64) -> u64 {
         let mut end = address;
         while end < limit {
@@ -110,12 +109,13 @@ static COPIED: [PageMemory; 4] = [const { PageMemory::new() }; 4];
 /// What the copy is tried with.
 const PATTERN: u64 = 0x756e_696b_7072_6f66;
 
-/// The tables in use, which the guest need not map: Xen copies them, page by page. `None` if the image is not mapped
-/// one to one, or Xen does not copy.
+/// The tables in use, which the guest need not map: Xen copies them, page by page. `None` if the
+/// image is not mapped one to one, or Xen does not copy.
 ///
 /// # Safety
-/// No other result of this function is in use. The image's addresses are below the domain's memory size: Xen is asked
-/// to write eight bytes at an address of the image, which is found to be the physical one by that only.
+/// No other result of this function is in use. The image's addresses are below the domain's memory
+/// size: Xen is asked to write eight bytes at an address of the image, which is found to be the
+/// physical one by that only.
 pub(crate) unsafe fn current(
     hypercall: &impl Hypercall,
 ) -> Option<PageTables<impl Fn(u64) -> Option<u64>>> {
@@ -144,7 +144,8 @@ pub(crate) unsafe fn current(
             known[place] = None;
             pages.set(known);
             let to = words.addr().get() as u64;
-            // SAFETY: the copies have their own addresses, which was tried with the first; the image is one mapping.
+            // SAFETY: the copies have their own addresses, which was tried with the first; the
+            // image is one mapping.
             let is_copied = unsafe { memory::copy(hypercall, page, to, PAGE_SIZE as u16) };
             is_copied.then_some(())?;
             known[place] = Some(page);
@@ -152,9 +153,7 @@ pub(crate) unsafe fn current(
         }
         // SAFETY: inside the page.
         Some(unsafe {
-            words
-                .add((address % PAGE_SIZE) as usize / size_of::<u64>())
-                .read_volatile()
+            words.add((address % PAGE_SIZE) as usize / size_of::<u64>()).read_volatile()
         })
     }))
 }
@@ -162,17 +161,19 @@ pub(crate) unsafe fn current(
 /// Tables of the profiler's own, from the first level down.
 static OWN: [PageMemory; 3] = [const { PageMemory::new() }; 3];
 
-/// While it lives, a large page is mapped one to one: by tables of the profiler's own, which are the guest's otherwise.
+/// While it lives, a large page is mapped one to one: by tables of the profiler's own, which are
+/// the guest's otherwise.
 pub(crate) struct Window {
     guests: u64,
 }
 
 impl Window {
-    /// Maps the large page that contains `address`, below 512 GiB. `None` if Xen does not copy the guest's tables.
+    /// Maps the large page that contains `address`, below 512 GiB. `None` if Xen does not copy the
+    /// guest's tables.
     ///
     /// # Safety
-    /// Until the result is dropped, interrupts are off, and what the guest has at the addresses of the large page is not
-    /// used. There is no other result. The image is mapped one to one.
+    /// Until the result is dropped, interrupts are off, and what the guest has at the addresses of
+    /// the large page is not used. There is no other result. The image is mapped one to one.
     pub(crate) unsafe fn open(hypercall: &impl Hypercall, address: u64) -> Option<Self> {
         let guests = super::read_cr3();
         let own = OWN.each_ref().map(|page| page.base().cast());
@@ -197,7 +198,8 @@ impl Drop for Window {
     }
 }
 
-/// Makes `own` a copy of the tables at `root` that maps the large page of `address` one to one. `copy` copies a table.
+/// Makes `own` a copy of the tables at `root` that maps the large page of `address` one to one.
+/// `copy` copies a table.
 ///
 /// # Safety
 /// The tables are the caller's to write.
@@ -291,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Guards against a switch of the local APIC's mode under a guest that uses it at an address of its own.
+    /// Guards against a switch of the local APIC's mode under a guest that uses it at an address of
+    /// its own.
     #[test]
     fn a_page_is_found_at_any_address() {
         let tables = small_and_large();
@@ -321,8 +324,9 @@ mod tests {
         assert_eq!(tables.identity_end(1 << 30, u64::MAX), 2 << 30);
     }
 
-    /// Guards against a start that fails where the guest maps its memory only, not the pages of Xen's tools above it; and
-    /// against one that hides from the profiler what the guest has mapped.
+    /// Guards against a start that fails where the guest maps its memory only, not the pages of
+    /// Xen's tools above it; and against one that hides from the profiler what the guest has
+    /// mapped.
     #[test]
     fn a_window_maps_one_large_page_and_leaves_the_others() {
         const RING: u64 = 0xfeff_c000;
@@ -342,10 +346,7 @@ mod tests {
             others(std::vec![
                 (0x2018, 0x4000 | PRESENT),
                 (0x4000 + 8 * (elsewhere >> 21), 6 << 21 | LARGE | PRESENT),
-                (
-                    0x4000 + 8 * (elsewhere >> 21) + 8,
-                    0xff00_0000 | LARGE | PRESENT
-                ),
+                (0x4000 + 8 * (elsewhere >> 21) + 8, 0xff00_0000 | LARGE | PRESENT),
             ]),
             // A page of 1 GiB.
             others(std::vec![(0x2018, 5 << 30 | LARGE | PRESENT)]),
@@ -376,21 +377,15 @@ mod tests {
                 assert_ne!(guests.translate(address), Some(address));
                 assert_eq!(changed.translate(address), Some(address), "{address:#x}");
             }
-            for address in [
-                0,
-                0x20_1234,
-                0x8000_0000,
-                0xc000_0000,
-                0xfedf_ffff,
-                0xff00_0000,
-            ] {
+            for address in [0, 0x20_1234, 0x8000_0000, 0xc000_0000, 0xfedf_ffff, 0xff00_0000] {
                 let expected = guests.translate(address);
                 assert_eq!(changed.translate(address), expected, "{address:#x}");
             }
         }
     }
 
-    /// Why a crash waits until another vCPU has closed its window: while the tables are filled anew, it is closed.
+    /// Why a crash waits until another vCPU has closed its window: while the tables are filled
+    /// anew, it is closed.
     #[test]
     fn a_window_that_is_opened_anew_is_closed_meanwhile() {
         const RING: u64 = 0xfeff_c000;
@@ -398,9 +393,7 @@ mod tests {
         let own = memory.each_ref().map(|page| page.base().cast::<u64>());
         let translate = || {
             let tables = PageTables::new(own[0].addr().get() as u64, |at| {
-                let place = own
-                    .iter()
-                    .find(|it| it.addr().get() as u64 == at & !0xfff)?;
+                let place = own.iter().find(|it| it.addr().get() as u64 == at & !0xfff)?;
                 // SAFETY: inside the page.
                 Some(unsafe { place.add((at % PAGE_SIZE / 8) as usize).read() })
             });

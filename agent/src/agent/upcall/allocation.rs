@@ -1,6 +1,7 @@
 //! Allocations: which of them are sampled, and for which recordings.
 //!
-//! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks, docs/decisions.md#the-size-is-the-leaf.
+//! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks,
+//! docs/decisions.md#the-size-is-the-leaf.
 #![cfg(feature = "heap")]
 
 use unikprof_proto::code::{frame_code, mode};
@@ -27,7 +28,8 @@ struct Sampled {
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// Counts an allocation, and samples it if its turn has come. `registers` are those of the allocator's caller.
+    /// Counts an allocation, and samples it if its turn has come. `registers` are those of the
+    /// allocator's caller.
     #[inline(always)]
     pub(crate) fn count_allocation(
         &self,
@@ -59,8 +61,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Counts an allocation that may be sampled. `drawn` is the mean interval at which another sampler has drawn it; 0 if none
-    /// has.
+    /// Counts an allocation that may be sampled. `drawn` is the mean interval at which another
+    /// sampler has drawn it; 0 if none has.
     #[cold]
     #[inline(never)]
     fn visit(
@@ -73,21 +75,14 @@ impl<'m, P: Platform> Agent<'m, P> {
     ) {
         let (live, points) = (slot.live(), &slot.cells.points);
         let (least, point) = if drawn == 0 {
-            let intervals = slot
-                .each(live)
-                .filter_map(|(_, recording)| recording.interval_bytes());
+            let intervals = slot.each(live).filter_map(|(_, recording)| recording.interval_bytes());
             let least = intervals.min().unwrap_or(0);
             (least, points.visit(size, least))
         } else {
             (drawn, Some(points.drawn_elsewhere(size, drawn)))
         };
         if let Some(point) = point {
-            let sampled = Sampled {
-                vcpu,
-                address,
-                size,
-                least,
-            };
+            let sampled = Sampled { vcpu, address, size, least };
             self.sample_allocation(slot, live, &sampled, point, registers);
         }
     }
@@ -138,10 +133,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let (counting, holding) = divide(slot, served.recordings(), sampled.size, &mut path);
         let asked = slot.needs_of_several(slot.live(), false).asked;
         let walked = self.walk(registers, slot.cells, asked, &mut path);
-        let sample = Sample {
-            walked,
-            late: false,
-        };
+        let sample = Sample { walked, late: false };
         if counting != 0 {
             let only = served.only(counting);
             let (kind, first) = match owned.record_cold(&path, sample, only) {
@@ -151,14 +143,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             self.write_allocation(sampled.vcpu, now_ns, kind, first, only.recordings());
         }
         if holding != 0 {
-            hold(
-                slot,
-                self.live(),
-                sampled,
-                (&path, sample),
-                served.only(holding),
-                now_ns,
-            );
+            hold(slot, self.live(), sampled, (&path, sample), served.only(holding), now_ns);
         }
     }
 
@@ -187,9 +172,10 @@ fn due(slot: &Slot<'_>, live: Live, sampled: &Sampled, point: Point, now_ns: u64
     live.with(due)
 }
 
-/// The recordings that count an allocation, and those that hold it, a bit for each. If there are any of the first, the size
-/// becomes the leaf of the path: exact for a recording that keeps all allocations of this size, or that would keep all of
-/// the size it is rounded to; otherwise rounded.
+/// The recordings that count an allocation, and those that hold it, a bit for each. If there are
+/// any of the first, the size becomes the leaf of the path: exact for a recording that keeps all
+/// allocations of this size, or that would keep all of the size it is rounded to; otherwise
+/// rounded.
 #[inline(never)]
 fn divide(slot: &Slot<'_>, recordings: Live, size: u64, path: &mut Path<'_>) -> (u32, u32) {
     let (mut counting, mut holding, mut least) = (0, 0, u64::MAX);
@@ -202,9 +188,7 @@ fn divide(slot: &Slot<'_>, recordings: Live, size: u64, path: &mut Path<'_>) -> 
         }
     }
     if counting != 0 {
-        path.push(frame_code::size(
-            slot.cells.points.rounded_below(size, least),
-        ));
+        path.push(frame_code::size(slot.cells.points.rounded_below(size, least)));
     }
     (counting, holding)
 }

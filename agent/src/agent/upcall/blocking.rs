@@ -1,7 +1,8 @@
 //! Blocked time: the stack that a vCPU blocks on, and for how long.
 //!
 //! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
-//! docs/decisions.md#work-within-a-block-comes-first, docs/decisions.md#targets-that-pass-before-a-block.
+//! docs/decisions.md#work-within-a-block-comes-first,
+//! docs/decisions.md#targets-that-pass-before-a-block.
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
@@ -14,15 +15,17 @@ use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::Entry;
 
-/// The shortest wait that is written to the ring if only running time is recorded. There are at most fifty a second.
+/// The shortest wait that is written to the ring if only running time is recorded. There are at
+/// most fifty a second.
 const LONG_WAIT_NS: u64 = 20_000_000;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// Call it when the guest is about to block on this vCPU. There is no deadline until [`on_wake`](Self::on_wake),
-    /// so an idle guest stays asleep; the running time left to the target is kept.
+    /// Call it when the guest is about to block on this vCPU. There is no deadline until
+    /// [`on_wake`](Self::on_wake), so an idle guest stays asleep; the running time left to the
+    /// target is kept.
     ///
-    /// `registers` are those of the code that blocks, usually [`Registers::here`]: recordings of blocked time charge
-    /// it to their stack. `None` if they are not known.
+    /// `registers` are those of the code that blocks, usually [`Registers::here`]: recordings of
+    /// blocked time charge it to their stack. `None` if they are not known.
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
@@ -38,7 +41,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Call it when the guest has woken on this vCPU. Returns the next deadline as [`on_tick`](Self::on_tick) does.
+    /// Call it when the guest has woken on this vCPU. Returns the next deadline as
+    /// [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
@@ -84,8 +88,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge_since(cycles, slot);
     }
 
-    /// Counts the vCPU's blocked time. If the slot stays busy, the blocks stay open: the next tick, flip or block
-    /// counts them, and the blocked time does not advance until then.
+    /// Counts the vCPU's blocked time. If the slot stays busy, the blocks stay open: the next tick,
+    /// flip or block counts them, and the blocked time does not advance until then.
     #[cold]
     #[inline(never)]
     fn account_wake(&self, vcpu: u32, slot: &'m Slot<'m>, live: Live) {
@@ -99,14 +103,16 @@ impl<'m, P: Platform> Agent<'m, P> {
         if let Some(owned) = &owned {
             owned.end_block(live, now_ns, times);
         }
-        // Before the slot is released: a tick that found it free and the vCPU blocked would open the block again.
+        // Before the slot is released: a tick that found it free and the vCPU blocked would open
+        // the block again.
         slot.cells.set_running(owned.is_some());
         drop(owned);
         self.count_deferred(vcpu, slot);
         self.charge_since(cycles, slot);
     }
 
-    /// Counts the samples of ticks that came while this vCPU's block or allocation accounting owned the slot.
+    /// Counts the samples of ticks that came while this vCPU's block or allocation accounting owned
+    /// the slot.
     pub(super) fn count_deferred(&self, vcpu: u32, slot: &'m Slot<'m>) {
         while slot.cells.has_deferred() {
             let owned = slot.take_for_accounting();
@@ -131,8 +137,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Opens the block for each recording that began after the vCPU had blocked, when a tick finds it blocked. The
-    /// earlier part of the wait is not known. If the slot is busy, the code that blocks or wakes is using it.
+    /// Opens the block for each recording that began after the vCPU had blocked, when a tick finds
+    /// it blocked. The earlier part of the wait is not known. If the slot is busy, the code that
+    /// blocks or wakes is using it.
     #[cold]
     #[inline(never)]
     pub(super) fn note_block_under_way(
@@ -149,8 +156,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Opens a block on the stack of `registers` for each recording that counts blocked time and has no open block.
-    /// Without the slot the stack is not known.
+    /// Opens a block on the stack of `registers` for each recording that counts blocked time and
+    /// has no open block. Without the slot the stack is not known.
     fn note_block(
         &self,
         owned: Option<&Owned<'m>>,

@@ -1,6 +1,7 @@
 //! The timer upcall: ticks and deadlines.
 //!
-//! Why: docs/decisions.md#a-tick-finds-cold-caches, docs/decisions.md#small-values-stay-in-registers.
+//! Why: docs/decisions.md#a-tick-finds-cold-caches,
+//! docs/decisions.md#small-values-stay-in-registers.
 
 mod allocation;
 mod blocking;
@@ -38,7 +39,8 @@ fn count_lost(slot: &Slot<'_>, due: Live) {
     }
 }
 
-/// A tick that took more cycles than this was itself interrupted: the hypervisor gave the CPU to another vCPU.
+/// A tick that took more cycles than this was itself interrupted: the hypervisor gave the CPU to
+/// another vCPU.
 const INTERRUPTED_CYCLES: u64 = 50_000;
 
 /// The clocks at a tick's delivery.
@@ -61,11 +63,11 @@ struct Delivered {
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The timer upcall; call it on the vCPU that it was delivered to. `registers` are those of the interrupted code,
-    /// `None` if there are none (an upcall forced when events were unmasked).
+    /// The timer upcall; call it on the vCPU that it was delivered to. `registers` are those of the
+    /// interrupted code, `None` if there are none (an upcall forced when events were unmasked).
     ///
-    /// Returns this vCPU's next deadline in ns, on the clock that its timer is programmed with. Program it, or the
-    /// guest's own deadline if that is earlier. `None` if there is no deadline.
+    /// Returns this vCPU's next deadline in ns, on the clock that its timer is programmed with.
+    /// Program it, or the guest's own deadline if that is earlier. `None` if there is no deadline.
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
         let vcpu = self.platform.vcpu()?;
@@ -76,8 +78,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deliver(vcpu, slot, registers)
     }
 
-    /// Handles a timer delivery. Not inlined: its large stack frame must not add to that of `note_block_under_way`,
-    /// which runs before it.
+    /// Handles a timer delivery. Not inlined: its large stack frame must not add to that of
+    /// `note_block_under_way`, which runs before it.
     #[inline(never)]
     fn deliver(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) -> Option<u64> {
         let mut live = slot.live_and_request();
@@ -117,10 +119,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         sampler.lead(sampled_ns);
         let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
             Delivery::Early(left_ns) => (left_ns, self.early(slot, live, &entry)),
-            Delivery::Due {
-                lateness_ns,
-                next_ns,
-            } => {
+            Delivery::Due { lateness_ns, next_ns } => {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
@@ -136,16 +135,12 @@ impl<'m, P: Platform> Agent<'m, P> {
             return None;
         }
         // If the vCPU lost its CPU meanwhile, the clock has advanced but its running time has not.
-        let now_ns = if has_lost_cpu {
-            self.platform.now_ns()
-        } else {
-            now_ns
-        };
+        let now_ns = if has_lost_cpu { self.platform.now_ns() } else { now_ns };
         self.deadline_after(needs.until_ns, now_ns, left_ns)
     }
 
-    /// This vCPU's next deadline in ns, on the clock that its timer is programmed with; `None` if nothing is recorded
-    /// or the vCPU blocks.
+    /// This vCPU's next deadline in ns, on the clock that its timer is programmed with; `None` if
+    /// nothing is recorded or the vCPU blocks.
     pub fn deadline(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
@@ -156,19 +151,19 @@ impl<'m, P: Platform> Agent<'m, P> {
         let moment = self.platform.moment(vcpu);
         let times = self.times(vcpu, needs.counts_blocked, moment);
         // The targets are only read: a tick, which may come at any moment, moves them on.
-        let left_ns = slot.driver(needs).map_or(u64::MAX, |(_, driver)| {
-            driver.sampler.left_ns(driver.sampled_ns(times))
-        });
+        let left_ns = slot
+            .driver(needs)
+            .map_or(u64::MAX, |(_, driver)| driver.sampler.left_ns(driver.sampled_ns(times)));
         self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
     }
 
     /// Whether a recording is running on this vCPU, also while it blocks.
     pub fn is_recording(&self) -> bool {
-        self.current()
-            .is_some_and(|(_, slot)| !slot.live().is_empty())
+        self.current().is_some_and(|(_, slot)| !slot.live().is_empty())
     }
 
-    /// The deadline while no recording samples: the earliest end of a recording. `None` if the vCPU blocks.
+    /// The deadline while no recording samples: the earliest end of a recording. `None` if the vCPU
+    /// blocks.
     #[cold]
     #[inline(never)]
     fn idle_deadline(&self, slot: &Slot<'_>, until_ns: u64, now_ns: u64) -> Option<u64> {
@@ -190,8 +185,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, live)
     }
 
-    /// Takes the slot, walks the stack and counts the sample, or counts why there is none. Returns whether the vCPU
-    /// lost its CPU meanwhile.
+    /// Takes the slot, walks the stack and counts the sample, or counts why there is none. Returns
+    /// whether the vCPU lost its CPU meanwhile.
     #[inline]
     fn tick(
         &self,
@@ -200,13 +195,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         delivered: &Delivered,
         entry: &Entry,
     ) -> bool {
-        let Delivered {
-            live,
-            due,
-            asked,
-            lateness_ns,
-            late,
-        } = *delivered;
+        let Delivered { live, due, asked, lateness_ns, late } = *delivered;
         let Some(owned) = slot.take() else {
             return self.find_busy(slot, registers, delivered, entry);
         };
@@ -240,7 +229,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         has_lost_cpu
     }
 
-    /// Counts a tick without a sample: the vCPU blocks, or there are no registers. The caller must own the slot.
+    /// Counts a tick without a sample: the vCPU blocks, or there are no registers. The caller must
+    /// own the slot.
     #[cold]
     #[inline(never)]
     fn count_unsampled(&self, slot: &Slot<'_>, recordings: Live, entry: &Entry) {
@@ -255,8 +245,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.write(entry, kind::NO_SAMPLE, outcome, recordings.bits().into());
     }
 
-    /// Handles a tick that found the slot busy. If it interrupted this vCPU's own block accounting, it walks the
-    /// stack and defers the sample to that code, marked as the agent's own work. Otherwise the tick is lost.
+    /// Handles a tick that found the slot busy. If it interrupted this vCPU's own block accounting,
+    /// it walks the stack and defers the sample to that code, marked as the agent's own work.
+    /// Otherwise the tick is lost.
     #[cold]
     #[inline(never)]
     fn find_busy(
@@ -285,8 +276,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, delivered.live)
     }
 
-    /// The rare work of a tick: ends the recordings whose time is over, and counts a wait that the wake could not
-    /// count. Returns the other recordings.
+    /// The rare work of a tick: ends the recordings whose time is over, and counts a wait that the
+    /// wake could not count. Returns the other recordings.
     #[cold]
     #[inline(never)]
     fn settle(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64) -> Live {
@@ -316,8 +307,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Walks the stack of `registers`. Not inlined: the loop over the frames then has all processor registers for
-    /// itself, and all callers share its code.
+    /// Walks the stack of `registers`. Not inlined: the loop over the frames then has all processor
+    /// registers for itself, and all callers share its code.
     #[inline(never)]
     fn walk(
         &self,
@@ -348,11 +339,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn times(&self, vcpu: u32, counts_blocked: bool, moment: Moment) -> Times {
         Times {
             running_ns: moment.running_ns,
-            blocked_ns: if counts_blocked {
-                self.platform.blocked_ns(vcpu)
-            } else {
-                0
-            },
+            blocked_ns: if counts_blocked { self.platform.blocked_ns(vcpu) } else { 0 },
         }
     }
 
@@ -363,7 +350,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Adds this tick's cycles to the agent's cost; returns whether the vCPU lost its CPU meanwhile.
+    /// Adds this tick's cycles to the agent's cost; returns whether the vCPU lost its CPU
+    /// meanwhile.
     #[cold]
     #[inline(never)]
     fn charge(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> bool {
@@ -372,8 +360,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         has_lost_cpu
     }
 
-    /// The cycles that this tick has run, and whether the vCPU lost its CPU meanwhile. The cycle counter also
-    /// advances while another vCPU has the CPU, so an implausibly long tick is charged by its running time instead.
+    /// The cycles that this tick has run, and whether the vCPU lost its CPU meanwhile. The cycle
+    /// counter also advances while another vCPU has the CPU, so an implausibly long tick is charged
+    /// by its running time instead.
     #[inline]
     fn cycles_since(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
@@ -385,7 +374,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         (run.min(cycles), true)
     }
 
-    /// The running time since `running_ns` in cycles, at the mean rate since the start of the recording's epoch.
+    /// The running time since `running_ns` in cycles, at the mean rate since the start of the
+    /// recording's epoch.
     #[cold]
     #[inline(never)]
     fn cycles_run(&self, vcpu: u32, running_ns: u64, recording: Option<&RecordingCells>) -> u64 {
@@ -415,8 +405,8 @@ impl<P: Platform> ReadCode for Instructions<'_, '_, P> {
     #[inline]
     fn around(&self, pc: u64) -> Option<[u8; 5]> {
         let bounds = self.0.platform.code_bounds(pc)?;
-        // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
-        // long as the upcall runs; the value does not outlive it.
+        // SAFETY: the bounds come from the platform, whose contract is that they are readable for
+        // as long as the upcall runs; the value does not outlive it.
         let bytes = unsafe { CodeMemory::new(bounds) }.around(pc);
         #[cfg(feature = "trace")]
         let bytes = match &self.0.trace {
@@ -440,8 +430,8 @@ impl<P: Platform> Stacks for PlatformStacks<'_, P> {
     #[inline]
     fn at(&self, address: u64) -> Option<StackMemory> {
         let bounds = self.0.stack_bounds(address)?;
-        // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
-        // long as the upcall runs; the value does not outlive it.
+        // SAFETY: the bounds come from the platform, whose contract is that they are readable for
+        // as long as the upcall runs; the value does not outlive it.
         Some(unsafe { StackMemory::new(bounds) })
     }
 

@@ -10,14 +10,16 @@ use crate::stack::path::MAX_DEPTH;
 const RETRY_NS: u64 = 1_000_000;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// Takes the requested snapshot. If the vCPU does the agent's own work, for example because it serves the client,
-    /// or if the slot is busy, a [later upcall](Self::snapshot_deadline) takes it.
+    /// Takes the requested snapshot. If the vCPU does the agent's own work, for example because it
+    /// serves the client, or if the slot is busy, a [later upcall](Self::snapshot_deadline) takes
+    /// it.
     #[cold]
     #[inline(never)]
     pub(super) fn take_snapshot(&self, slot: &'m Slot<'m>, registers: Option<&Registers>) {
         let cells = slot.cells;
         let Some(registers) = registers else {
-            // Otherwise a guest whose upcalls all come without registers would be interrupted after the client has gone.
+            // Otherwise a guest whose upcalls all come without registers would be interrupted after
+            // the client has gone.
             return cells.end_snapshot();
         };
         if cells.in_own_work() {
@@ -29,20 +31,15 @@ impl<'m, P: Platform> Agent<'m, P> {
         #[cfg(feature = "trace")]
         let registers = &self.original(registers);
         let mut path = owned.path_cells().begin();
-        let asked = Asked {
-            depth: MAX_DEPTH as u16,
-            lookup: Lookup::Leaf,
-        };
+        let asked = Asked { depth: MAX_DEPTH as u16, lookup: Lookup::Leaf };
         self.walk(registers, cells, asked, &mut path);
         let (now_ns, blocked_since_ns) = (self.platform.now_ns(), cells.blocked_since_ns());
-        owned
-            .snapshot()
-            .store(now_ns, blocked_since_ns, registers, &path);
+        owned.snapshot().store(now_ns, blocked_since_ns, registers, &path);
         cells.end_snapshot();
     }
 
-    /// The deadline while nothing is recorded: `None`, unless a client waits for a snapshot. A vCPU that blocks has
-    /// none.
+    /// The deadline while nothing is recorded: `None`, unless a client waits for a snapshot. A vCPU
+    /// that blocks has none.
     #[cold]
     #[inline(never)]
     pub(super) fn snapshot_deadline(&self, slot: &Slot<'_>) -> Option<u64> {

@@ -17,8 +17,8 @@ const SI_KERNEL: c_int = 0x80;
 /// What handled the signal before.
 static BEFORE: OnceLock<sigaction> = OnceLock::new();
 
-/// Installs the handler. It runs on the thread's alternate stack with all signals blocked: a signal handler that met a
-/// probe inside of this one could not be handled.
+/// Installs the handler. It runs on the thread's alternate stack with all signals blocked: a signal
+/// handler that met a probe inside of this one could not be handled.
 pub(super) fn install_handler() -> Result<(), Error> {
     // SAFETY: zeros are a valid `sigaction`.
     let mut action: sigaction = unsafe { core::mem::zeroed() };
@@ -27,8 +27,8 @@ pub(super) fn install_handler() -> Result<(), Error> {
     // SAFETY: the set is the action's own.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it reads clocks without system
-    // calls, and uses atomics and cells without destructors.
+    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it reads
+    // clocks without system calls, and uses atomics and cells without destructors.
     let failed = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, before.as_mut_ptr()) };
     check_errno("sigaction", failed)?;
     // SAFETY: the call succeeded and has written it.
@@ -40,7 +40,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     // SAFETY: with SA_SIGINFO the kernel passes a valid structure.
     let is_breakpoint = unsafe { (*info).si_code } == SI_KERNEL;
     {
-        // SAFETY: with SA_SIGINFO the kernel passes the interrupted context, which this handler may change.
+        // SAFETY: with SA_SIGINFO the kernel passes the interrupted context, which this handler may
+        // change.
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
         let mut frame = arch::trap_frame(context);
         let agent = AGENT.get().filter(|_| is_breakpoint);
@@ -56,7 +57,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     }
 }
 
-/// Does what the program wants at a signal that is not the agent's. This handler stays, since probes may be set.
+/// Does what the program wants at a signal that is not the agent's. This handler stays, since
+/// probes may be set.
 ///
 /// # Safety
 /// `before` is the action before this handler's, and the others are a signal's arguments.
@@ -70,8 +72,8 @@ unsafe fn pass_on(
     match before.sa_sigaction {
         libc::SIG_IGN if !is_breakpoint => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: the kernel returned this action. The process ends as it would have: the signal is delivered when
-            // this handler returns.
+            // SAFETY: the kernel returned this action. The process ends as it would have: the
+            // signal is delivered when this handler returns.
             unsafe {
                 libc::sigaction(libc::SIGTRAP, before, core::ptr::null_mut());
                 libc::raise(libc::SIGTRAP);

@@ -10,15 +10,15 @@ use libc::{dl_phdr_info, size_t};
 
 use crate::stack::code_map::{MAX_MAPPINGS, Mapping};
 
-/// ELF constants: a loadable segment, a segment of notes, the executable flag, and the type of a build-id
-/// note (System V ABI, chapter 5; binutils' `NT_GNU_BUILD_ID`).
+/// ELF constants: a loadable segment, a segment of notes, the executable flag, and the type of a
+/// build-id note (System V ABI, chapter 5; binutils' `NT_GNU_BUILD_ID`).
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// The executable mappings that belong to a file, sorted by address: the first [`MAX_MAPPINGS`] in the loader's
-/// order, which begins with the program itself.
+/// The executable mappings that belong to a file, sorted by address: the first [`MAX_MAPPINGS`] in
+/// the loader's order, which begins with the program itself.
 pub(super) fn of_this_process() -> Vec<Mapping<'static>> {
     let mut mappings: Vec<Mapping<'static>> = Vec::new();
     // SAFETY: the callback has the required type, and its data outlives the call.
@@ -28,8 +28,8 @@ pub(super) fn of_this_process() -> Vec<Mapping<'static>> {
     mappings
 }
 
-/// The mapping that contains the agent's code: the program, or a library. It is not unloaded while the agent
-/// runs.
+/// The mapping that contains the agent's code: the program, or a library. It is not unloaded while
+/// the agent runs.
 pub(super) fn of_the_agent(mappings: &[Mapping<'_>]) -> Range<u64> {
     let here = of_the_agent as *const () as u64;
     mappings
@@ -88,16 +88,13 @@ fn path(info: &dl_phdr_info) -> String {
     };
     if name.is_empty() {
         let program = std::env::current_exe();
-        return program.map_or_else(
-            |_| String::new(),
-            |path| path.to_string_lossy().into_owned(),
-        );
+        return program.map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
     }
     name.to_string_lossy().into_owned()
 }
 
-/// The build-id in a segment of notes. Each note is name size, descriptor size, type, name, descriptor,
-/// padded to words.
+/// The build-id in a segment of notes. Each note is name size, descriptor size, type, name,
+/// descriptor, padded to words.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     loop {
         let word = |index: usize| -> Option<u32> {
@@ -124,17 +121,10 @@ mod tests {
     fn this_test_finds_itself() {
         let mappings = of_this_process();
         let here = this_test_finds_itself as *const () as u64;
-        let own = mappings
-            .iter()
-            .find(|m| (m.start..m.end).contains(&here))
-            .unwrap();
+        let own = mappings.iter().find(|m| (m.start..m.end).contains(&here)).unwrap();
         assert_eq!(of_the_agent(&mappings), own.start..own.end);
         assert_eq!(own.path, std::env::current_exe().unwrap().to_string_lossy());
-        assert_eq!(
-            own.build_id.len(),
-            20,
-            "the workspace links with --build-id=sha1"
-        );
+        assert_eq!(own.build_id.len(), 20, "the workspace links with --build-id=sha1");
         assert!(mappings.is_sorted_by_key(|mapping| mapping.start));
         assert!(mappings.iter().any(|mapping| mapping.path.contains("libc")));
     }

@@ -19,8 +19,8 @@
 //! # Ok::<(), hosted::Error>(())
 //! ```
 //!
-//! Limits: code in libraries loaded after the start is shown as unknown code, and threads that are not
-//! registered are not sampled.
+//! Limits: code in libraries loaded after the start is shown as unknown code, and threads that are
+//! not registered are not sampled.
 
 mod alternate_stack;
 #[cfg(feature = "trace")]
@@ -82,7 +82,8 @@ pub struct Config {
     pub guest_id: Option<String>,
     /// The signal that delivers ticks.
     pub signal: i32,
-    /// The memory for a caller table that clients upload, 10 bytes per row. 0: the agent accepts none.
+    /// The memory for a caller table that clients upload, 10 bytes per row. 0: the agent accepts
+    /// none.
     pub caller_table_bytes: usize,
     /// The memory for the flight recorder's rings, in bytes. 0: there are no rings.
     pub ring_bytes: usize,
@@ -90,12 +91,12 @@ pub struct Config {
     /// [`Agent::with_live_memory`](crate::Agent::with_live_memory). 0: there is no table.
     #[cfg(feature = "heap")]
     pub live_samples: usize,
-    /// The number of functions that a client may trace at a time; see [`Agent::with_trace`]. 0, the default: no client
-    /// may trace. Tracing handles the signal SIGTRAP.
+    /// The number of functions that a client may trace at a time; see [`Agent::with_trace`]. 0, the
+    /// default: no client may trace. Tracing handles the signal SIGTRAP.
     #[cfg(feature = "trace")]
     pub trace_functions: usize,
-    /// A caller table that is linked into the program, in the format of `unikprof-client caller-table`. It is
-    /// installed at the start.
+    /// A caller table that is linked into the program, in the format of
+    /// `unikprof-client caller-table`. It is installed at the start.
     pub linked_caller_table: Option<&'static [u8]>,
     /// A recording that begins when the agent starts, before a client connects.
     pub record_at_boot: Option<BootRecording<'static>>,
@@ -105,8 +106,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table and as much for a
-    /// ring, any free port on loopback, SIGPROF.
+    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table and as much
+    /// for a ring, any free port on loopback, SIGPROF.
     pub fn new(access: Access<'static>) -> Self {
         Self {
             access,
@@ -224,11 +225,7 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
     let address = network.address();
     let mappings = mappings::of_this_process().leak();
     #[cfg_attr(not(feature = "trace"), expect(unused_mut))]
-    let mut platform = Hosted::new(
-        config.vcpus,
-        config.signal,
-        mappings::of_the_agent(mappings),
-    );
+    let mut platform = Hosted::new(config.vcpus, config.signal, mappings::of_the_agent(mappings));
     #[cfg(feature = "trace")]
     if config.trace_functions > 0 {
         let opened = platform.open_memory();
@@ -266,9 +263,7 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
         agent = agent.with_trace(block, TRACED_STACKS);
     }
     if let Some(table) = config.linked_caller_table {
-        agent
-            .install_caller_table(table)
-            .map_err(Error::CallerTable)?;
+        agent.install_caller_table(table).map_err(Error::CallerTable)?;
     }
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;

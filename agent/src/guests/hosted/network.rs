@@ -1,4 +1,5 @@
-//! The service thread of hosted guests: accepts clients and moves bytes between sockets and the service.
+//! The service thread of hosted guests: accepts clients and moves bytes between sockets and the
+//! service.
 #![allow(unsafe_code)]
 
 use std::boxed::Box;
@@ -119,11 +120,7 @@ fn accept(
         let Ok((stream, _)) = listener.accept() else {
             return;
         };
-        if stream
-            .set_nonblocking(true)
-            .and_then(|()| stream.set_nodelay(true))
-            .is_err()
-        {
+        if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
             continue;
         }
         match Connection::open(service, Socket(stream)) {
@@ -146,16 +143,9 @@ fn wait(
     door: Option<u64>,
     next_ns: Option<u64>,
 ) {
-    let mut fds = [pollfd {
-        fd: -1,
-        events: 0,
-        revents: 0,
-    }; 1 + SESSIONS];
-    fds[0] = pollfd {
-        fd: door.map_or(listener.as_raw_fd(), |_| -1),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; 1 + SESSIONS];
+    fds[0] =
+        pollfd { fd: door.map_or(listener.as_raw_fd(), |_| -1), events: libc::POLLIN, revents: 0 };
     for (entry, connection) in fds[1..].iter_mut().zip(connections) {
         let mut events = 0;
         if connection.has_output() {
@@ -166,16 +156,8 @@ fn wait(
         }
         // With no events to wait for, even a hang-up must not wake the thread, because it could do
         // nothing about it yet.
-        let fd = if events == 0 {
-            -1
-        } else {
-            connection.stream().0.as_raw_fd()
-        };
-        *entry = pollfd {
-            fd,
-            events,
-            revents: 0,
-        };
+        let fd = if events == 0 { -1 } else { connection.stream().0.as_raw_fd() };
+        *entry = pollfd { fd, events, revents: 0 };
     }
     let next_ns = [next_ns, door].into_iter().flatten().min();
     sleep(service.agent(), &mut fds, next_ns);
@@ -255,14 +237,7 @@ impl embedded_io::WriteReady for Socket {
 }
 
 fn is_ready(fd: RawFd, events: i16) -> bool {
-    poll(
-        &mut [pollfd {
-            fd,
-            events,
-            revents: 0,
-        }],
-        0,
-    ) > 0
+    poll(&mut [pollfd { fd, events, revents: 0 }], 0) > 0
 }
 
 fn retry(mut call: impl FnMut() -> io::Result<usize>) -> Result<usize, SocketError> {

@@ -37,12 +37,13 @@ pub struct Hosted {
 struct VcpuCells {
     stack_start: AtomicU64,
     stack_end: AtomicU64,
-    /// The vCPU's running time before this thread, minus the thread's CPU time at its registration (wrapping).
+    /// The vCPU's running time before this thread, minus the thread's CPU time at its registration
+    /// (wrapping).
     earlier_ns: AtomicU64,
     /// The same for the time spent waiting for a processor.
     earlier_waited_ns: AtomicU64,
-    /// An open descriptor of the thread's scheduler statistics, because the signal handler may not allocate.
-    /// Negative if the kernel keeps none.
+    /// An open descriptor of the thread's scheduler statistics, because the signal handler may not
+    /// allocate. Negative if the kernel keeps none.
     statistics: AtomicI32,
 }
 
@@ -55,8 +56,8 @@ struct ThreadState {
     since_ns: u64,
     /// How long this thread had waited for a processor before it was registered.
     waited_before_ns: u64,
-    /// The greatest blocked time returned so far. Blocked time is the remainder of the other clocks, which are not
-    /// read at the same moment, so it could go back.
+    /// The greatest blocked time returned so far. Blocked time is the remainder of the other
+    /// clocks, which are not read at the same moment, so it could go back.
     blocked_ns: u64,
 }
 
@@ -132,10 +133,9 @@ impl Hosted {
         let earlier_ns = state.earlier.running_ns.wrapping_sub(ran_ns);
         cells.earlier_ns.store(earlier_ns, Ordering::Relaxed);
         let earlier_ns = state.earlier.runnable_ns;
-        cells.earlier_waited_ns.store(
-            earlier_ns.wrapping_sub(state.waited_before_ns),
-            Ordering::Relaxed,
-        );
+        cells
+            .earlier_waited_ns
+            .store(earlier_ns.wrapping_sub(state.waited_before_ns), Ordering::Relaxed);
         cells.statistics.store(statistics, Ordering::Relaxed);
         cells.stack_start.store(stack.start, Ordering::Relaxed);
         cells.stack_end.store(stack.end, Ordering::Relaxed);
@@ -155,15 +155,10 @@ impl Hosted {
         };
         state.thread = None;
         state.since_ns = self.now_ns();
-        state.earlier = Runstate {
-            running_ns,
-            ..runstate.unwrap_or(state.earlier)
-        };
+        state.earlier = Runstate { running_ns, ..runstate.unwrap_or(state.earlier) };
         let cells = &self.cells[vcpu as usize];
         cells.earlier_ns.store(running_ns, Ordering::Relaxed);
-        cells
-            .earlier_waited_ns
-            .store(state.earlier.runnable_ns, Ordering::Relaxed);
+        cells.earlier_waited_ns.store(state.earlier.runnable_ns, Ordering::Relaxed);
         let statistics = cells.statistics.swap(-1, Ordering::Relaxed);
         if statistics >= 0 {
             // SAFETY: the descriptor came from `occupy`, and only the thread itself reads it.
@@ -196,12 +191,9 @@ unsafe impl Platform for Hosted {
 
     /// The calling thread's CPU time.
     fn work_ns(&self) -> u64 {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: the call writes into a structure of the right type; it cannot fail with this clock, and if it did
-        // the zeros would stay.
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes into a structure of the right type; it cannot fail with this
+        // clock, and if it did the zeros would stay.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         let number = |value: i64| u64::try_from(value).unwrap_or(0);
         number(time.tv_sec) * 1_000_000_000 + number(time.tv_nsec)
@@ -228,13 +220,11 @@ unsafe impl Platform for Hosted {
             let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
             thread.and_then(|thread| read_clock(thread.clock))
         };
-        cells
-            .earlier_ns
-            .load(Ordering::Relaxed)
-            .wrapping_add(thread_ns.unwrap_or(0))
+        cells.earlier_ns.load(Ordering::Relaxed).wrapping_add(thread_ns.unwrap_or(0))
     }
 
-    /// The monotonic clock minus running time and, if the kernel keeps statistics, time waiting for a processor.
+    /// The monotonic clock minus running time and, if the kernel keeps statistics, time waiting for
+    /// a processor.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return 0;
@@ -248,9 +238,7 @@ unsafe impl Platform for Hosted {
         };
         let earlier_ns = cells.earlier_waited_ns.load(Ordering::Relaxed);
         let waited_ns = earlier_ns.wrapping_add(waited.unwrap_or(0));
-        self.now_ns()
-            .saturating_sub(self.running_ns(vcpu))
-            .saturating_sub(waited_ns)
+        self.now_ns().saturating_sub(self.running_ns(vcpu)).saturating_sub(waited_ns)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
@@ -261,10 +249,7 @@ unsafe impl Platform for Hosted {
         let elapsed_ns = now_ns.saturating_sub(state.since_ns);
         let earlier = state.earlier;
         let Some(thread) = state.thread else {
-            return Some(Runstate {
-                offline_ns: earlier.offline_ns + elapsed_ns,
-                ..earlier
-            });
+            return Some(Runstate { offline_ns: earlier.offline_ns + elapsed_ns, ..earlier });
         };
         let waited_ns = waited_ns(thread.id)?.saturating_sub(state.waited_before_ns);
         let runnable_ns = earlier.runnable_ns + waited_ns;
@@ -327,8 +312,8 @@ unsafe impl Platform for Hosted {
     }
 }
 
-/// How long a thread of this process waited for a processor, from the scheduler's statistics; `None` if the
-/// kernel keeps none.
+/// How long a thread of this process waited for a processor, from the scheduler's statistics;
+/// `None` if the kernel keeps none.
 fn waited_ns(thread: pid_t) -> Option<u64> {
     waited_in(&std::fs::read(statistics_path(thread)).ok()?)
 }
@@ -339,12 +324,14 @@ fn waited_by(statistics: c_int) -> Option<u64> {
         return None;
     }
     let mut text = [0_u8; 64];
-    // SAFETY: the pointer and the length are those of one buffer; an invalid descriptor is an error.
+    // SAFETY: the pointer and the length are those of one buffer; an invalid descriptor is an
+    // error.
     let length = unsafe { libc::pread(statistics, text.as_mut_ptr().cast(), text.len(), 0) };
     waited_in(text.get(..usize::try_from(length).ok()?)?)
 }
 
-/// Scheduler statistics are three numbers: running time in ns, waiting time in ns, number of time slices.
+/// Scheduler statistics are three numbers: running time in ns, waiting time in ns, number of time
+/// slices.
 fn waited_in(text: &[u8]) -> Option<u64> {
     let waited = text.split(u8::is_ascii_whitespace).nth(1)?;
     core::str::from_utf8(waited).ok()?.parse().ok()
@@ -355,29 +342,21 @@ fn statistics_path(thread: pid_t) -> String {
 }
 
 fn read_clock(clock: clockid_t) -> Option<u64> {
-    let mut time = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure has the required type.
     let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
     (!failed).then_some((time.tv_sec as u64).wrapping_mul(1_000_000_000) + time.tv_nsec as u64)
 }
 
 fn set_timer(timer: timer_t, flags: i32, ns: u64) {
-    let zero = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let zero = timespec { tv_sec: 0, tv_nsec: 0 };
     let value = timespec {
         tv_sec: (ns / 1_000_000_000).min(i64::MAX as u64) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
-    let setting = itimerspec {
-        it_interval: zero,
-        it_value: value,
-    };
-    // SAFETY: the structure has the required type; an id of a deleted timer is an error, not a fault.
+    let setting = itimerspec { it_interval: zero, it_value: value };
+    // SAFETY: the structure has the required type; an id of a deleted timer is an error, not a
+    // fault.
     unsafe { libc::timer_settime(timer, flags, &raw const setting, core::ptr::null_mut()) };
 }
 
@@ -388,13 +367,7 @@ mod tests {
     #[test]
     fn time_waited_is_the_second_number() {
         assert_eq!(waited_in(b"123 456 7\n"), Some(456));
-        for other in [
-            &b""[..],
-            b"123",
-            b"123 ",
-            b"1 x 2",
-            b"1 99999999999999999999 2",
-        ] {
+        for other in [&b""[..], b"123", b"123 ", b"1 x 2", b"1 99999999999999999999 2"] {
             assert_eq!(waited_in(other), None);
         }
         // SAFETY: always succeeds.

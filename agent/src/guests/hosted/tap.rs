@@ -1,5 +1,5 @@
-//! Serves clients through a TAP device: the agent has its own address there, as in a unikernel, and its own TCP
-//! handles every packet.
+//! Serves clients through a TAP device: the agent has its own address there, as in a unikernel, and
+//! its own TCP handles every packet.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_short};
@@ -26,8 +26,8 @@ use crate::serve::tcp_server::{TcpConfig, TcpServer, TcpStorage, check};
 /// An address on a TAP device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// The device's name. A missing device is created, which needs the privilege CAP_NET_ADMIN. The host must
-    /// bring the device up and give itself an address on it.
+    /// The device's name. A missing device is created, which needs the privilege CAP_NET_ADMIN. The
+    /// host must bring the device up and give itself an address on it.
     pub device: &'static str,
     /// The agent's address. IPv6 needs the feature `ipv6`.
     pub address: IpAddr,
@@ -39,8 +39,8 @@ pub struct Tap {
     pub port: u16,
 }
 
-/// The longest frame: Ethernet's header and 1500 bytes. A host with a lower limit announces it in TCP's
-/// handshake.
+/// The longest frame: Ethernet's header and 1500 bytes. A host with a lower limit announces it in
+/// TCP's handshake.
 const FRAME: usize = 14 + 1500;
 
 /// An open TAP device and a checked configuration.
@@ -75,10 +75,7 @@ impl OpenTap {
         self,
         service: &Service<'static, 'static, Hosted>,
     ) -> Result<TapServer, Error> {
-        let Self {
-            addresses,
-            mut device,
-        } = self;
+        let Self { addresses, mut device } = self;
         let storage: &'static mut TcpStorage<'static> = Box::leak(Box::default());
         TcpServer::new(&addresses.config(), &mut device, service, storage)
             .map(|server| TapServer { server, device })
@@ -167,8 +164,8 @@ fn ip_address(address: IpAddr) -> io::Result<IpAddress> {
     }
 }
 
-/// A hardware address that is unique to the guest and the same at each start, so that no neighbour's ARP cache
-/// becomes stale: locally administered, then the address's last four bytes.
+/// A hardware address that is unique to the guest and the same at each start, so that no
+/// neighbour's ARP cache becomes stale: locally administered, then the address's last four bytes.
 fn hardware_address(address: IpAddr) -> EthernetAddress {
     let [.., a, b, c, d] = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -177,7 +174,8 @@ fn hardware_address(address: IpAddr) -> EthernetAddress {
     EthernetAddress([0x02, 0, a, b, c, d])
 }
 
-/// The device. Frames that it does not accept are lost, as on any network, and TCP sends them again.
+/// The device. Frames that it does not accept are lost, as on any network, and TCP sends them
+/// again.
 #[derive(Debug)]
 struct TapDevice {
     file: File,
@@ -223,16 +221,8 @@ impl TapDevice {
 
     /// The descriptor and events to sleep on.
     fn interest(&self) -> pollfd {
-        let fd = if self.is_gone {
-            -1
-        } else {
-            self.file.as_raw_fd()
-        };
-        pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        }
+        let fd = if self.is_gone { -1 } else { self.file.as_raw_fd() };
+        pollfd { fd, events: libc::POLLIN, revents: 0 }
     }
 }
 
@@ -250,18 +240,12 @@ impl Device for TapDevice {
             }
         };
         let received = Received(self.received.get(..length)?);
-        let sending = Sending {
-            file: &self.file,
-            bytes: &mut self.sending,
-        };
+        let sending = Sending { file: &self.file, bytes: &mut self.sending };
         Some((received, sending))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        Some(Sending {
-            file: &self.file,
-            bytes: &mut self.sending,
-        })
+        Some(Sending { file: &self.file, bytes: &mut self.sending })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -320,10 +304,7 @@ mod tests {
         let gateway = Some(IpAddr::V4(Ipv4Addr::BROADCAST));
         let address = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1));
         for (tap, expected) in [
-            (
-                Tap { prefix: 33, ..TAP },
-                "a prefix of 33 bits; the address has 32",
-            ),
+            (Tap { prefix: 33, ..TAP }, "a prefix of 33 bits; the address has 32"),
             (Tap { port: 0, ..TAP }, "must not be 0"),
             (Tap { gateway, ..TAP }, "255.255.255.255 cannot be used"),
             (Tap { address, ..TAP }, "224.0.0.1 cannot be used"),

@@ -14,7 +14,8 @@ use super::{AGENT, Error, HostedAgent, arch};
 use crate::ground::platform::{Platform, Registers};
 use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
 
-/// A registered thread. Dropping the value ends the registration. It cannot be sent to another thread.
+/// A registered thread. Dropping the value ends the registration. It cannot be sent to another
+/// thread.
 #[derive(Debug)]
 pub struct Vcpu {
     agent: &'static HostedAgent,
@@ -39,26 +40,13 @@ impl Vcpu {
         check("pthread_getcpuclockid", failed)?;
         let alternate_stack = AlternateStack::install()?;
         let timer = create_timer(id, platform.signal)?;
-        let Some(vcpu) = platform.occupy(
-            Thread {
-                id,
-                clock,
-                timer: Timer(timer),
-            },
-            &stack,
-        ) else {
+        let Some(vcpu) = platform.occupy(Thread { id, clock, timer: Timer(timer) }, &stack) else {
             delete_timer(timer);
             return Err(Error::NoFreeVcpu(agent.config().vcpus));
         };
         // A recording may be running already.
         platform.kick(vcpu);
-        Ok(Self {
-            agent,
-            id: vcpu,
-            timer,
-            _stack: alternate_stack,
-            _own_thread: PhantomData,
-        })
+        Ok(Self { agent, id: vcpu, timer, _stack: alternate_stack, _own_thread: PhantomData })
     }
 
     /// The vCPU's id.
@@ -66,8 +54,8 @@ impl Vcpu {
         self.id
     }
 
-    /// Runs `blocking`, which waits for something. No new timer is armed while it waits; one that was armed
-    /// before may still fire. The running time left to the next sample is kept.
+    /// Runs `blocking`, which waits for something. No new timer is armed while it waits; one that
+    /// was armed before may still fire. The running time left to the next sample is kept.
     #[inline(always)]
     pub fn block<T>(&self, blocking: impl FnOnce() -> T) -> T {
         struct Wake(&'static HostedAgent);
@@ -184,18 +172,10 @@ fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
 
 /// For calls that return an error number.
 fn check(call: &'static str, error: c_int) -> Result<(), Error> {
-    if error == 0 {
-        Ok(())
-    } else {
-        Err(Error::System(call, io::Error::from_raw_os_error(error)))
-    }
+    if error == 0 { Ok(()) } else { Err(Error::System(call, io::Error::from_raw_os_error(error))) }
 }
 
 /// For calls that set `errno`.
 pub(super) fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(Error::System(call, io::Error::last_os_error()))
-    }
+    if result == 0 { Ok(()) } else { Err(Error::System(call, io::Error::last_os_error())) }
 }

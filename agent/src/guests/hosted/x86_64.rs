@@ -9,11 +9,7 @@ use crate::ground::platform::Registers;
 /// The registers of the code that a signal has interrupted.
 pub(super) fn registers(context: &ucontext_t) -> Registers {
     let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
-    Registers::new(
-        register(libc::REG_RIP),
-        register(libc::REG_RSP),
-        register(libc::REG_RBP),
-    )
+    Registers::new(register(libc::REG_RIP), register(libc::REG_RSP), register(libc::REG_RBP))
 }
 
 /// The time stamp counter.

@@ -8,8 +8,8 @@
 /// unwind.
 pub(super) unsafe fn switch(top: *mut u8, function: extern "C" fn(*mut u8), argument: *mut u8) {
     // The frame pointer is kept, so that a walk from inside finds its way back.
-    // SAFETY: sp is restored from x20, which the callee keeps; everything else that a call may change
-    // is named by the ABI clobbers.
+    // SAFETY: sp is restored from x20, which the callee keeps; everything else that a call may change is named by
+    // the ABI clobbers.
     unsafe {
         core::arch::asm!(
             "mov x20, sp",

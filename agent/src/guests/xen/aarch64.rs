@@ -9,8 +9,8 @@ use xen_sys_lite::{Hypercall, timer};
 /// The most tries for a random number: the instruction fails if the source has none ready.
 const TRIES: u32 = 100;
 
-/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the past fires at
-/// once.
+/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the
+/// past fires at once.
 #[inline]
 pub(super) fn arm_timer(
     _: &impl Hypercall,
@@ -35,7 +35,8 @@ pub(super) fn random() -> Option<u64> {
     let features: u64;
     // SAFETY: the guest runs at exception level 1, which may read the register.
     unsafe {
-        asm!("mrs {}, id_aa64isar0_el1", out(reg) features, options(nomem, nostack, preserves_flags));
+        asm!("mrs {}, \
+              id_aa64isar0_el1", out(reg) features, options(nomem, nostack, preserves_flags));
     }
     // The field of the random number instructions.
     if features >> 60 == 0 {
@@ -47,9 +48,14 @@ pub(super) fn random() -> Option<u64> {
 /// The processor must have the instruction.
 fn rndr() -> Option<u64> {
     let (word, filled): (u64, u64);
-    // SAFETY: `random` has checked the feature register; the instruction writes a register and the flags only.
+    // SAFETY: `random` has checked the feature register; the instruction writes a register and the
+    // flags only.
     unsafe {
-        asm!("mrs {}, s3_3_c2_c4_0", "cset {}, ne", out(reg) word, out(reg) filled, options(nomem, nostack));
+        asm!(
+            "mrs {}, s3_3_c2_c4_0",
+            "cset {}, ne",
+            out(reg) word, out(reg) filled, options(nomem, nostack)
+        );
     }
     (filled == 1).then_some(word)
 }

@@ -17,23 +17,26 @@ use crate::ground::sync::{AtomicU64, Ordering};
 
 use super::arch;
 
-/// The functions that the guest provides. All except [`log`](Self::log) are called from upcalls: they must be bounded
-/// and must not lock or allocate.
+/// The functions that the guest provides. All except [`log`](Self::log) are called from upcalls:
+/// they must be bounded and must not lock or allocate.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
     /// The vCPU that this code runs on; `None` if it is not sampled.
     pub vcpu: fn() -> Option<u32>,
-    /// The memory in which Xen stores a vCPU's times; `None` for a vCPU that is not sampled. vCPU 0 must have it,
-    /// because vCPUs that have none use its clock.
+    /// The memory in which Xen stores a vCPU's times; `None` for a vCPU that is not sampled. vCPU 0
+    /// must have it, because vCPUs that have none use its clock.
     pub areas: fn(u32) -> Option<VcpuAreas>,
     /// The bounds of the stack that contains a stack pointer; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
-    /// Where a walk continues at the end of a chain of frames, given its stack and frame pointers; see
-    /// [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted and that has no coroutines.
+    /// Where a walk continues at the end of a chain of frames, given its stack and frame pointers;
+    /// see [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted
+    /// and that has no coroutines.
     pub continuation: fn(u64, u64) -> Option<Continuation>,
-    /// The bounds of the readable code around a pc, usually the image's text; see [`Platform::code_bounds`].
+    /// The bounds of the readable code around a pc, usually the image's text; see
+    /// [`Platform::code_bounds`].
     pub code_bounds: fn(u64) -> Option<Range<u64>>,
-    /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
+    /// The port of the event channel that makes a vCPU call
+    /// [`Ticks::on_kick`](super::Ticks::on_kick).
     pub kick_port: fn(u32) -> Option<Port>,
     /// Writes a line to the guest's log; see [`Platform::log`]. Not from upcalls.
     pub log: fn(&str),
@@ -43,12 +46,14 @@ pub struct Hooks {
 #[derive(Clone, Copy, Debug)]
 pub struct VcpuAreas {
     /// The vCPU's clock, in the `vcpu_info` that was registered for this vCPU
-    /// ([`register_vcpu_info`](xen_sys_lite::vcpu::register_vcpu_info)). Only if none was registered it is in
+    /// ([`register_vcpu_info`](xen_sys_lite::vcpu::register_vcpu_info)). Only if none was
+    /// registered it is in
     /// [`SharedInfo::vcpu_info`]: Xen no longer updates that copy after a registration, and has none for vCPUs from
     /// 32 on.
     pub time: &'static VcpuTimeInfo,
-    /// The vCPU's registered runstate area. `None`: each read makes a hypercall, which Xen has on x86 only; for an agent
-    /// beside a kernel that may register an area of its own, since Xen updates one area for each vCPU.
+    /// The vCPU's registered runstate area. `None`: each read makes a hypercall, which Xen has on
+    /// x86 only; for an agent beside a kernel that may register an area of its own, since Xen
+    /// updates one area for each vCPU.
     pub runstate: Option<&'static RunstateArea>,
 }
 
@@ -75,8 +80,9 @@ pub struct XenPlatform<H, const VCPUS: usize = 32> {
     vcpus: [VcpuClock; VCPUS],
 }
 
-/// One vCPU's times when they were last read, and the offsets that are added to Xen's times so that they continue
-/// over a migration. The arrays are in the order of [`times`]. A tick uses the first cache line only.
+/// One vCPU's times when they were last read, and the offsets that are added to Xen's times so that
+/// they continue over a migration. The arrays are in the order of [`times`]. A tick uses the first
+/// cache line only.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct VcpuClock {
@@ -99,17 +105,12 @@ impl VcpuClock {
     }
 }
 
-/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals are as of the last change of state; the time
-/// since then is added to the current state.
+/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals are as of the last change
+/// of state; the time since then is added to the current state.
 #[inline]
 fn times(area: &RunstateArea, now_ns: u64) -> [u64; 4] {
     let state = area.read();
-    let mut times = [
-        state.running_ns,
-        state.stolen_ns,
-        state.blocked_ns,
-        state.offline_ns,
-    ];
+    let mut times = [state.running_ns, state.stolen_ns, state.blocked_ns, state.offline_ns];
     let current = match state.state {
         State::Running => Some(0),
         State::Runnable => Some(1),
@@ -127,8 +128,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     /// The platform of the guest whose `shared` information page is mapped.
     ///
     /// # Safety
-    /// [`Hooks::stack_bounds`] and [`Hooks::code_bounds`] must return only memory that is mapped and readable while
-    /// an upcall runs.
+    /// [`Hooks::stack_bounds`] and [`Hooks::code_bounds`] must return only memory that is mapped
+    /// and readable while an upcall runs.
     pub unsafe fn new(hypercall: H, shared: &'static SharedInfo, hooks: Hooks) -> Self {
         Self {
             events: EventChannels::new(hypercall, shared),
@@ -145,10 +146,7 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     #[cfg(feature = "trace")]
     #[must_use]
     pub fn with_trace_hooks(self, trace_hooks: TraceHooks) -> Self {
-        Self {
-            trace_hooks: Some(trace_hooks),
-            ..self
-        }
+        Self { trace_hooks: Some(trace_hooks), ..self }
     }
 
     /// The guest's hooks.
@@ -169,8 +167,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         self.known((self.hooks.vcpu)()?)
     }
 
-    /// The clock to read on this vCPU. Clocks of different vCPUs agree if Xen reports a stable TSC; a vCPU without
-    /// areas uses that of vCPU 0.
+    /// The clock to read on this vCPU. Clocks of different vCPUs agree if Xen reports a stable TSC;
+    /// a vCPU without areas uses that of vCPU 0.
     pub(super) fn clock(&self) -> Option<Clock<'static>> {
         let areas = match self.current() {
             Some((_, areas)) => areas,
@@ -179,9 +177,9 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         Some(Clock::with_time_info(self.shared, areas.time))
     }
 
-    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`, and the clock on this vCPU as much less than now:
-    /// for a block that is reported after it has begun, when that was its blocked time. Call it on that vCPU, with its
-    /// upcalls masked.
+    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`, and the clock on this vCPU
+    /// as much less than now: for a block that is reported after it has begun, when that was its
+    /// blocked time. Call it on that vCPU, with its upcalls masked.
     pub fn at_blocked_ns(&self, vcpu: u32, blocked_ns: u64, work: impl FnOnce()) {
         let since_ns = self.blocked_ns(vcpu).wrapping_sub(blocked_ns);
         let Some((clock, _)) = self.known(vcpu) else {
@@ -195,7 +193,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         offset_ns.fetch_add(since_ns, Ordering::Relaxed);
     }
 
-    /// The blocked time of `vcpu` when its times were read last, which costs no hypercall; 0 for a vCPU that is not sampled.
+    /// The blocked time of `vcpu` when its times were read last, which costs no hypercall; 0 for a
+    /// vCPU that is not sampled.
     pub fn last_blocked_ns(&self, vcpu: u32) -> u64 {
         let clock = self.vcpus.get(vcpu as usize);
         clock.map_or(0, |clock| clock.last_ns[2].load(Ordering::Relaxed))
@@ -212,7 +211,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         system_time_ns.wrapping_add(self.offset_ns.load(Ordering::Relaxed))
     }
 
-    /// Reads all clocks, so that they continue from these values after a [`resume`](Platform::resume).
+    /// Reads all clocks, so that they continue from these values after a
+    /// [`resume`](Platform::resume).
     pub(super) fn read_all(&self) {
         self.now_ns();
         for (vcpu, _) in (0..).zip(&self.vcpus) {
@@ -237,8 +237,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     }
 }
 
-// SAFETY: `stack_bounds` and `code_bounds` are the guest's; the caller of `new` guarantees that they return readable
-// memory.
+// SAFETY: `stack_bounds` and `code_bounds` are the guest's; the caller of `new` guarantees that
+// they return readable memory.
 unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS> {
     fn now_ns(&self) -> u64 {
         let now_ns = self.monotonic(self.system_time_ns());
@@ -254,9 +254,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         let time = self.clock()?.wall_time();
         // Xen sets it before the guest starts; zero means that it was not set.
         (time.seconds > 0).then(|| {
-            time.seconds
-                .saturating_mul(1_000_000_000)
-                .saturating_add(u64::from(time.nanoseconds))
+            time.seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(time.nanoseconds))
         })
     }
 
@@ -276,11 +274,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         clock.last_now_ns.store(now_ns, Ordering::Relaxed);
         let times = self.xen_times(vcpu, areas, reading.system_time_ns);
         let [running_ns, ..] = clock.continued(times);
-        Moment {
-            now_ns,
-            running_ns,
-            cycles: reading.counter,
-        }
+        Moment { now_ns, running_ns, cycles: reading.counter }
     }
 
     #[inline]
@@ -290,18 +284,12 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
 
     #[inline]
     fn blocked_ns(&self, vcpu: u32) -> u64 {
-        self.times(vcpu)
-            .map_or(0, |[_, _, blocked_ns, _]| blocked_ns)
+        self.times(vcpu).map_or(0, |[_, _, blocked_ns, _]| blocked_ns)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         let [running_ns, runnable_ns, blocked_ns, offline_ns] = self.times(vcpu)?;
-        Some(Runstate {
-            running_ns,
-            runnable_ns,
-            blocked_ns,
-            offline_ns,
-        })
+        Some(Runstate { running_ns, runnable_ns, blocked_ns, offline_ns })
     }
 
     fn kick(&self, vcpu: u32) {
@@ -341,8 +329,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         let last_ns = |clock: &VcpuClock| clock.last_now_ns.load(Ordering::Relaxed);
         let last_now_ns = self.vcpus.iter().map(last_ns).max().unwrap_or(0);
         let system_time_ns = self.system_time_ns();
-        self.offset_ns
-            .store(last_now_ns.wrapping_sub(system_time_ns), Ordering::Relaxed);
+        self.offset_ns.store(last_now_ns.wrapping_sub(system_time_ns), Ordering::Relaxed);
         for (vcpu, clock) in (0..).zip(&self.vcpus) {
             let Some(areas) = (self.hooks.areas)(vcpu) else {
                 continue;
@@ -363,14 +350,12 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     /// Clears CR0.WP meanwhile, since the text may be mapped read-only.
     #[cfg(feature = "trace")]
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
-        let is_handled = || {
-            self.trace_hooks
-                .is_none_or(|hooks| (hooks.handles_breakpoints)())
-        };
+        let is_handled = || self.trace_hooks.is_none_or(|hooks| (hooks.handles_breakpoints)());
         if bytes == [crate::trace::BREAKPOINT] && !is_handled() {
             return false;
         }
-        // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on Xen run in ring 0.
+        // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on
+        // Xen run in ring 0.
         unsafe { arch::write_code(address, bytes) };
         true
     }
@@ -379,10 +364,9 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
         match self.trace_hooks {
             Some(hooks) => (hooks.call_stack)(sp),
-            None => self.stack_bounds(sp).map(|bounds| CallStack {
-                id: bounds.end,
-                end: bounds.end,
-            }),
+            None => {
+                self.stack_bounds(sp).map(|bounds| CallStack { id: bounds.end, end: bounds.end })
+            }
         }
     }
 

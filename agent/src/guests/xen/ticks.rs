@@ -18,8 +18,8 @@ pub enum TickSource {
     Host,
 }
 
-/// Connects the agent to the guest's timer. Call the methods on the vCPU concerned, with its upcalls masked, as they
-/// are inside an upcall.
+/// Connects the agent to the guest's timer. Call the methods on the vCPU concerned, with its
+/// upcalls masked, as they are inside an upcall.
 #[derive(Debug)]
 pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
     agent: &'a Agent<'m, XenPlatform<H, VCPUS>>,
@@ -59,12 +59,7 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         source: TickSource,
     ) -> Self {
         let vcpus = core::array::from_fn(|_| Deadlines::default());
-        Self {
-            agent,
-            hypercall,
-            source,
-            vcpus,
-        }
+        Self { agent, hypercall, source, vcpus }
     }
 
     /// The agent.
@@ -77,11 +72,12 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.source
     }
 
-    /// Call it when VIRQ_TIMER was delivered to this vCPU. `registers` are those of the interrupted code, `None` if
-    /// there are none.
+    /// Call it when VIRQ_TIMER was delivered to this vCPU. `registers` are those of the interrupted
+    /// code, `None` if there are none.
     ///
-    /// Under [`TickSource::Host`] returns the sampler's next deadline in system time: program it or the guest's own,
-    /// whichever is earlier. Under [`TickSource::Owned`] this method arms the timer and returns `None`.
+    /// Under [`TickSource::Host`] returns the sampler's next deadline in system time: program it or
+    /// the guest's own, whichever is earlier. Under [`TickSource::Owned`] this method arms the
+    /// timer and returns `None`.
     pub fn on_timer(&self, registers: Option<&Registers>) -> Option<u64> {
         if self.source == TickSource::Owned
             && let Some(deadlines) = self.current()
@@ -97,14 +93,15 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.program(self.agent.on_tick(registers))
     }
 
-    /// Call it when another vCPU has kicked this one to make it arm its timer, because a recording has begun,
-    /// or because a client wants a snapshot of it. Returns the same as [`on_timer`](Self::on_timer).
+    /// Call it when another vCPU has kicked this one to make it arm its timer, because a recording
+    /// has begun, or because a client wants a snapshot of it. Returns the same as
+    /// [`on_timer`](Self::on_timer).
     pub fn on_kick(&self, registers: Option<&Registers>) -> Option<u64> {
         self.program(self.agent.on_tick(registers))
     }
 
-    /// Call it when the vCPU is about to block. Until [`on_wake`](Self::on_wake) the sampler has no deadline: under
-    /// [`TickSource::Host`] program only the guest's own, if any.
+    /// Call it when the vCPU is about to block. Until [`on_wake`](Self::on_wake) the sampler has no
+    /// deadline: under [`TickSource::Host`] program only the guest's own, if any.
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         self.agent.on_block(registers);
@@ -116,11 +113,12 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.program(self.agent.on_wake())
     }
 
-    /// Under [`TickSource::Owned`]: sets the guest's own deadline on this vCPU, in ns of system time.
-    /// The timer fires once for it; `None` = no deadline. The time left to it survives a restore.
+    /// Under [`TickSource::Owned`]: sets the guest's own deadline on this vCPU, in ns of system
+    /// time. The timer fires once for it; `None` = no deadline. The time left to it survives a
+    /// restore.
     ///
-    /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not changed, and the
-    /// guest must arm it itself.
+    /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not
+    /// changed, and the guest must arm it itself.
     pub fn set_guest_deadline(&self, deadline_ns: Option<u64>) -> bool {
         let Some(deadlines) = self.current() else {
             return false;
@@ -132,20 +130,22 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         true
     }
 
-    /// Call it when the guest is about to suspend itself for a save or a migration, on the vCPU that makes the
-    /// hypercall, directly before it, while the other vCPUs have their upcalls masked. After a restore the clocks and
-    /// the time left to the guest's deadlines continue from this moment; without this call, from when they were last
-    /// read. A cancelled suspend needs no further call.
+    /// Call it when the guest is about to suspend itself for a save or a migration, on the vCPU
+    /// that makes the hypercall, directly before it, while the other vCPUs have their upcalls
+    /// masked. After a restore the clocks and the time left to the guest's deadlines continue from
+    /// this moment; without this call, from when they were last read. A cancelled suspend needs no
+    /// further call.
     pub fn suspend(&self) {
         self.agent.platform().read_all();
     }
 
-    /// Call it after the guest was restored from a save or has migrated, when its event channels, clocks and runstate
-    /// areas work again, on one vCPU, while the others have their upcalls masked. Returns the same as
-    /// [`on_timer`](Self::on_timer).
+    /// Call it after the guest was restored from a save or has migrated, when its event channels,
+    /// clocks and runstate areas work again, on one vCPU, while the others have their upcalls
+    /// masked. Returns the same as [`on_timer`](Self::on_timer).
     ///
-    /// It kicks the other vCPUs, so that each arms its timer again, if they have a deadline of the sampler or, under
-    /// [`TickSource::Owned`], of the guest. Under [`TickSource::Host`] the guest must arm its own deadlines.
+    /// It kicks the other vCPUs, so that each arms its timer again, if they have a deadline of the
+    /// sampler or, under [`TickSource::Owned`], of the guest. Under [`TickSource::Host`] the guest
+    /// must arm its own deadlines.
     pub fn resume(&self) -> Option<u64> {
         self.agent.resume();
         let platform = self.agent.platform();
@@ -167,16 +167,14 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
             return sampler_ns;
         }
         if let Some(deadlines) = self.current() {
-            deadlines
-                .sampler_ns
-                .store(sampler_ns.unwrap_or(NONE), Ordering::Relaxed);
+            deadlines.sampler_ns.store(sampler_ns.unwrap_or(NONE), Ordering::Relaxed);
             self.arm(deadlines);
         }
         None
     }
 
-    /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one: an occasional
-    /// spurious wake costs less than a hypercall at each block.
+    /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one:
+    /// an occasional spurious wake costs less than a hypercall at each block.
     fn arm(&self, deadlines: &Deadlines) {
         if self.source == TickSource::Host {
             return;
@@ -193,9 +191,7 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         // After an error the timer counts as not armed, and the next deadline is tried.
         let clock = || self.agent.platform().clock();
         let armed = arch::arm_timer(&self.hypercall, clock, wanted_ns);
-        deadlines
-            .armed_ns
-            .store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);
+        deadlines.armed_ns.store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);
     }
 
     fn current(&self) -> Option<&Deadlines> {

@@ -1,4 +1,5 @@
-//! The x86-64 parts of the Xen platform: Xen's single-shot timer, the cycle counter, random numbers.
+//! The x86-64 parts of the Xen platform: Xen's single-shot timer, the cycle counter, random
+//! numbers.
 //!
 //! Why: docs/decisions.md#set_timer_op-arms-the-timer.
 #![allow(unsafe_code)]
@@ -19,8 +20,8 @@ const TRIES: u32 = 10;
 /// RDSEED fails for a while if several processors use it at the same time.
 const SEED_TRIES: u32 = 1000;
 
-/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the past fires at
-/// once.
+/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the
+/// past fires at once.
 #[inline]
 pub(super) fn arm_timer(
     hypercall: &impl Hypercall,
@@ -30,7 +31,8 @@ pub(super) fn arm_timer(
     timer::set_singleshot(hypercall, system_time_ns).is_ok()
 }
 
-/// The time stamp counter without a fence: it measures the cost of ticks and is not compared with Xen's times.
+/// The time stamp counter without a fence: it measures the cost of ticks and is not compared with
+/// Xen's times.
 #[inline]
 pub(super) fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction; a guest whose rdtsc is trapped has it emulated.
@@ -40,8 +42,8 @@ pub(super) fn cycles() -> u64 {
 /// Copies `bytes` to code, which may be mapped read-only: with CR0.WP clear and interrupts off.
 ///
 /// # Safety
-/// The code is mapped, and may be written. The guest runs in ring 0 without control-flow enforcement (CR4.CET), which
-/// needs CR0.WP.
+/// The code is mapped, and may be written. The guest runs in ring 0 without control-flow
+/// enforcement (CR4.CET), which needs CR0.WP.
 #[cfg(feature = "trace")]
 pub(super) unsafe fn write_code(address: u64, bytes: &[u8]) {
     const WRITE_PROTECT: u64 = 1 << 16;
@@ -67,8 +69,8 @@ pub(super) unsafe fn write_code(address: u64, bytes: &[u8]) {
     }
 }
 
-/// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or both fail. All zeros
-/// and all ones, which broken processors have returned, count as failures.
+/// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or
+/// both fail. All zeros and all ones, which broken processors have returned, count as failures.
 pub(super) fn random() -> Option<u64> {
     let is_good = |word: &u64| *word != 0 && *word != u64::MAX;
     let by_rdrand = || (0..TRIES).find_map(|_| rdrand().filter(is_good));
@@ -76,10 +78,7 @@ pub(super) fn random() -> Option<u64> {
     let highest = __cpuid(0).eax;
     let has_rdrand = __cpuid(1).ecx & RDRAND != 0;
     let has_rdseed = highest >= 7 && __cpuid_count(7, 0).ebx & RDSEED != 0;
-    has_rdrand
-        .then(by_rdrand)
-        .flatten()
-        .or_else(|| has_rdseed.then(by_rdseed).flatten())
+    has_rdrand.then(by_rdrand).flatten().or_else(|| has_rdseed.then(by_rdseed).flatten())
 }
 
 /// The processor must have the instruction.

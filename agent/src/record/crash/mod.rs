@@ -71,9 +71,7 @@ impl<P: Platform> Agent<'_, P> {
 impl AnyAgent<'_, '_> {
     fn write_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
         let Some((head, room)) = block.split_first_chunk_mut::<{ BlockHead::LENGTH }>() else {
-            return Err(CrashDumpError::TooSmall(
-                BlockHead::LENGTH + self.file_length(0),
-            ));
+            return Err(CrashDumpError::TooSmall(BlockHead::LENGTH + self.file_length(0)));
         };
         // Invalidate an earlier dump, so that it is not taken for this one even if this call is
         // interrupted. `black_box` keeps the compiler from removing the store.
@@ -107,11 +105,7 @@ impl AnyAgent<'_, '_> {
 
     /// Writes the file with at most `newest` records of each ring.
     fn write_file(&self, newest: u64, sink: &mut dyn FnMut(&[u8])) {
-        let mut output = Output {
-            sink,
-            buffer: [0; FRAME],
-            failed: false,
-        };
+        let mut output = Output { sink, buffer: [0; FRAME], failed: false };
         (output.sink)(&file::preamble(VERSIONS.highest));
         output.put(&FileHeader {
             client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
@@ -142,10 +136,7 @@ impl AnyAgent<'_, '_> {
             _ if output.failed => "a frame did not fit; this is a bug in the agent",
             _ => "",
         };
-        output.put(&FileEnd {
-            complete: reason.is_empty(),
-            reason,
-        });
+        output.put(&FileEnd { complete: reason.is_empty(), reason });
     }
 
     /// Describes all recordings that run or wait to be fetched, each since it began.
@@ -185,12 +176,7 @@ impl AnyAgent<'_, '_> {
                 counters: cells.counters.read(),
                 tick_cycles: cells.tick_cycles.load(Ordering::Relaxed),
             };
-            output.put(&VcpuEpoch {
-                epoch,
-                vcpu,
-                start,
-                end,
-            });
+            output.put(&VcpuEpoch { epoch, vcpu, start, end });
         }
     }
 }
@@ -368,10 +354,7 @@ mod tests {
             assert!(others.iter().copied().eq(others[0]..BEFORE), "{step:?}");
             assert!(others.len() > 90);
             agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
-            assert!(
-                marks(&file).contains(&BEFORE),
-                "it was written after the crash dump"
-            );
+            assert!(marks(&file).contains(&BEFORE), "it was written after the crash dump");
         }
     }
 }

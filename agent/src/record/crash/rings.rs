@@ -94,11 +94,7 @@ impl AnyAgent<'_, '_> {
             lost: rings.lost(vcpu),
             whole_since_ns: whole_since_ns.unwrap_or_else(|| self.platform().now_ns()),
         });
-        output.put(&StacksEnd {
-            vcpu,
-            oldest: slot.table.oldest(),
-            known: slot.table.newest(),
-        });
+        output.put(&StacksEnd { vcpu, oldest: slot.table.oldest(), known: slot.table.newest() });
         oldest > held
     }
 }
@@ -152,10 +148,7 @@ impl Sent {
                 send_nodes(vcpu, first - 1, end - 1, table, output);
             }
             // A parent comes before its child, so this loop ends.
-            place = table
-                .parent(place)
-                .filter(|parent| *parent < place)
-                .unwrap_or(0);
+            place = table.parent(place).filter(|parent| *parent < place).unwrap_or(0);
         }
     }
 

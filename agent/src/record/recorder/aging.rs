@@ -193,8 +193,8 @@ impl Recorder<'_> {
             return Some(Step::Sweep);
         }
         let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
-        // Records in a ring may refer to stacks of the condemned segment, so with rings its memory is
-        // taken only when no other segment is free.
+        // Records in a ring may refer to stacks of the condemned segment, so with rings its memory
+        // is taken only when no other segment is free.
         let is_needed = free == 0 || agent.rings().is_none();
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
@@ -243,8 +243,8 @@ impl Recorder<'_> {
 }
 
 impl Recording {
-    /// The segments with counts that no client has acknowledged, and that of the stack on which the vCPU blocks; a
-    /// bit for each.
+    /// The segments with counts that no client has acknowledged, and that of the stack on which the
+    /// vCPU blocks; a bit for each.
     fn needed_segments(&self, slot: &Slot<'_>) -> u32 {
         let Some(cells) = slot.recording(self.index()) else {
             return 0;
@@ -257,9 +257,7 @@ impl Recording {
     /// Whether a condemned segment waits for its counts to be fetched.
     pub(crate) fn wants_fetch(&self, agent: &AnyAgent<'_, '_>) -> bool {
         agent.slots().any(|(_, slot)| {
-            let counts = slot
-                .recording(self.index())
-                .map(|cells| cells.segments.all());
+            let counts = slot.recording(self.index()).map(|cells| cells.segments.all());
             counts.is_some_and(|segments| segments & slot.table.condemned() != 0)
         })
     }

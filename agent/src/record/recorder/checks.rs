@@ -25,11 +25,7 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
     let is_heap = cfg!(feature = "heap") && mode::is_heap(request.mode);
     if !is_heap && !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
         // Modes of allocations need the feature `heap`.
-        let last = if cfg!(feature = "heap") {
-            mode::LIVE
-        } else {
-            mode::OFF_CPU
-        };
+        let last = if cfg!(feature = "heap") { mode::LIVE } else { mode::OFF_CPU };
         return refused(
             refusal::UNSUPPORTED_MODE,
             Text::format(format_args!(
@@ -42,7 +38,8 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
         return refused(
             refusal::BAD_PERIOD,
             Text::format(format_args!(
-                "the period may be {MIN_PERIOD_NS} to {MAX_PERIOD_NS} ns (0.1 Hz to 100 kHz); asked \
+                "the period may be {MIN_PERIOD_NS} to {MAX_PERIOD_NS} ns (0.1 Hz to 100 kHz); \
+                 asked \
                  for {} ns",
                 request.period_ns
             )),
@@ -61,7 +58,8 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
         return refused(
             refusal::BAD_INTERVAL,
             Text::format(format_args!(
-                "the interval may be {MIN_INTERVAL_BYTES} to {MAX_INTERVAL_BYTES} bytes; asked for {}",
+                "the interval may be {MIN_INTERVAL_BYTES} to {MAX_INTERVAL_BYTES} bytes; asked for \
+                 {}",
                 request.interval_bytes
             )),
         );
@@ -76,17 +74,16 @@ pub(super) fn check_heap(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Resul
     }
     let text = match request.mode {
         mode::LIVE if agent.live().is_none() => {
-            "the agent was given no memory for live allocations, so it records in mode alloc, not live"
+            "the agent was given no memory for live allocations, so it records in mode alloc, not \
+             live"
         }
         mode::ALLOC | mode::LIVE if !agent.sees_allocations() => {
-            "the guest has not reported any allocation so far: its allocator must call the agent's on_alloc"
+            "the guest has not reported any allocation so far: its allocator must call the agent's \
+             on_alloc"
         }
         _ => return Ok(()),
     };
-    Err(Refused {
-        code: refusal::UNSUPPORTED_MODE,
-        text: Text::from(text),
-    })
+    Err(Refused { code: refusal::UNSUPPORTED_MODE, text: Text::from(text) })
 }
 
 /// Checks that the requested caller table is the agent's.
@@ -99,13 +96,11 @@ pub(super) fn check_table(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Resu
         (None, _) => return Ok(()),
         (Some(asked), Some(held)) if asked == held => return Ok(()),
         (Some(asked), Some(held)) => Text::format(format_args!(
-            "the agent has the caller table {held:#010x}, not {asked:#010x}: another client sent its \
+            "the agent has the caller table {held:#010x}, not {asked:#010x}: another client sent \
+             its \
              own; try again"
         )),
         (Some(_), None) => Text::from("the agent has no caller table; send one first"),
     };
-    Err(Refused {
-        code: refusal::NO_TABLE,
-        text,
-    })
+    Err(Refused { code: refusal::NO_TABLE, text })
 }

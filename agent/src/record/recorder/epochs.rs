@@ -18,7 +18,8 @@ const CLEAR_BUDGET: u32 = 4096;
 const RECORDING_BIT: u32 = 32;
 
 impl Epochs {
-    /// Begins with the first epoch of `recording`; returns its id. All columns must be [clear](Self::clear_some).
+    /// Begins with the first epoch of `recording`; returns its id. All columns must be
+    /// [clear](Self::clear_some).
     pub(super) fn begin(&mut self, recording: u64) -> u64 {
         self.waiting = 0;
         self.dumping = false;

@@ -22,8 +22,8 @@ const REAP_BUDGET: u32 = 256;
 const SOON_NS: u64 = 1_000_000;
 
 impl Recorder<'_> {
-    /// Moves the stacks of some live allocations of this vCPU out of the condemned segment. An allocation for whose
-    /// stack there is no room is given up.
+    /// Moves the stacks of some live allocations of this vCPU out of the condemned segment. An
+    /// allocation for whose stack there is no room is given up.
     #[inline(never)]
     pub(super) fn move_live(
         &mut self,
@@ -75,7 +75,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Removes samples of recordings that no longer exist; returns when to call again, on the monotonic clock.
+    /// Removes samples of recordings that no longer exist; returns when to call again, on the
+    /// monotonic clock.
     #[inline(never)]
     pub(super) fn reap(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
         let live = agent.live()?;
@@ -90,9 +91,7 @@ impl Recorder<'_> {
             let needing = self
                 .recordings()
                 .filter(|one| is_live(one) && one.phase != Phase::Delayed && one.has_live(entry));
-            entry
-                .held
-                .only(needing.fold(0, |bits, one| bits | 1 << one.index))
+            entry.held.only(needing.fold(0, |bits, one| bits | 1 << one.index))
         };
         for bucket in start..end {
             while live.revise(bucket, 0, &mut needed).is_some() {}
@@ -103,16 +102,17 @@ impl Recorder<'_> {
 }
 
 impl Recording {
-    /// Whether a live allocation was sampled for this recording, and not for an earlier one with its index.
+    /// Whether a live allocation was sampled for this recording, and not for an earlier one with
+    /// its index.
     fn has_live(&self, entry: &LiveEntry) -> bool {
         entry.held.recordings() >> self.index & 1 != 0 && entry.born_ns >= self.settings.started_ns
     }
 
-    /// Encodes the samples of a vCPU whose nodes have numbers up to `last`, from a bucket on; `until` is the bucket to continue
-    /// with. `None` at the end.
+    /// Encodes the samples of a vCPU whose nodes have numbers up to `last`, from a bucket on;
+    /// `until` is the bucket to continue with. `None` at the end.
     ///
-    /// Samples that were born after the end of the epoch are among them: they stand for those that are freed while the
-    /// answer is sent.
+    /// Samples that were born after the end of the epoch are among them: they stand for those that
+    /// are freed while the answer is sent.
     pub(crate) fn encode_live(
         &self,
         live: &LiveTable<'_>,
@@ -131,21 +131,13 @@ impl Recording {
             live.revise(bucket, 0, &mut |entry| {
                 let node = stacks.number(entry.held.place());
                 if entry.held.vcpu() == vcpu && self.has_live(entry) && (1..=last).contains(&node) {
-                    encoder.push(&Sample {
-                        node,
-                        size: entry.size,
-                        born_ns: entry.born_ns,
-                    });
+                    encoder.push(&Sample { node, size: entry.size, born_ns: entry.born_ns });
                     count += 1;
                 }
                 entry.held
             });
             bucket += 1;
         }
-        Some(CountRun {
-            count,
-            bytes: encoder.finish(),
-            until: bucket.into(),
-        })
+        Some(CountRun { count, bytes: encoder.finish(), until: bucket.into() })
     }
 }

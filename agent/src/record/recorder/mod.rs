@@ -65,10 +65,7 @@ pub(crate) struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     /// Creates the recorder of the agent that keeps these recordings.
     pub(crate) fn new(state: Claim<'a, Recordings>) -> Self {
-        Self {
-            state,
-            upload: Upload::default(),
-        }
+        Self { state, upload: Upload::default() }
     }
 }
 
@@ -118,9 +115,7 @@ impl Recorder<'_> {
             Ok(index) => index,
             Err(refused) => return Outcome::Refused(refused),
         };
-        let Recordings {
-            recordings, last, ..
-        } = &mut *self.state;
+        let Recordings { recordings, last, .. } = &mut *self.state;
         let Some(recording) = recordings.get_mut(index) else {
             return Outcome::NotYet;
         };
@@ -289,9 +284,7 @@ impl Recorder<'_> {
     pub(crate) fn no_epoch(&self, epoch: u64) -> Refused {
         Refused {
             code: refusal::NO_EPOCH,
-            text: Text::format(format_args!(
-                "epoch {epoch} was acknowledged, or never existed"
-            )),
+            text: Text::format(format_args!("epoch {epoch} was acknowledged, or never existed")),
         }
     }
 
@@ -299,10 +292,7 @@ impl Recorder<'_> {
     fn find(&mut self, recording: u64) -> Result<&mut Recording, Refused> {
         let there = self.recordings().count();
         let (code, text) = match (there, recording) {
-            (0, _) => (
-                refusal::NO_RECORDING,
-                Text::from("there is no recording; start one"),
-            ),
+            (0, _) => (refusal::NO_RECORDING, Text::from("there is no recording; start one")),
             (1, 0) => (0, Text::default()),
             (_, 0) => (
                 refusal::WHICH_RECORDING,

@@ -48,12 +48,7 @@ impl Recording {
 
     pub(crate) fn waiting(&self, complete: bool) -> Waiting {
         let (first_epoch, epochs) = self.epochs.waiting();
-        Waiting {
-            recording: self.id,
-            first_epoch,
-            epochs,
-            complete,
-        }
+        Waiting { recording: self.id, first_epoch, epochs, complete }
     }
 
     /// Whether `epoch` is one of this recording's and waits to be fetched.
@@ -218,11 +213,7 @@ impl Recording {
         now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
-        let Settings {
-            started_ns,
-            duration_ns,
-            ..
-        } = self.settings;
+        let Settings { started_ns, duration_ns, .. } = self.settings;
         let until_ns = until_ns(started_ns, duration_ns);
         let retry = Some(now_ns.saturating_add(RETRY_NS));
         if self.phase == Phase::Delayed && now_ns >= started_ns {
@@ -250,9 +241,7 @@ impl Recording {
         if matches!(self.phase, Phase::Idle | Phase::Delayed) {
             return Counters::default();
         }
-        let recordings = agent
-            .slots()
-            .filter_map(|(_, slot)| slot.recording(self.index));
+        let recordings = agent.slots().filter_map(|(_, slot)| slot.recording(self.index));
         recordings.fold(Counters::default(), |sum, cells| {
             sum.zip(&cells.counters.read(), u64::wrapping_add)
         })
@@ -272,7 +261,8 @@ impl Recording {
         Refused {
             code: refusal::UNFETCHED,
             text: Text::format(format_args!(
-                "`{}` (recording {}) has ended and no client has fetched it: fetch it with stop, or start \
+                "`{}` (recording {}) has ended and no client has fetched it: fetch it with stop, \
+                 or start \
                  with --replace to drop it",
                 self.settings.name, self.id
             )),
@@ -288,11 +278,7 @@ impl Recording {
         self.set_mark(agent, epoch, server_ns);
         agent.keep_head(
             self.index,
-            &Head {
-                recording: self.id,
-                settings: self.settings,
-                gaps_before: self.gaps_before,
-            },
+            &Head { recording: self.id, settings: self.settings, gaps_before: self.gaps_before },
         );
         for (vcpu, slot) in agent.slots() {
             let seed = agent.platform().random();
@@ -332,9 +318,5 @@ impl Recording {
 }
 
 fn until_ns(started_ns: u64, duration_ns: u64) -> u64 {
-    if duration_ns == 0 {
-        u64::MAX
-    } else {
-        started_ns.saturating_add(duration_ns)
-    }
+    if duration_ns == 0 { u64::MAX } else { started_ns.saturating_add(duration_ns) }
 }

@@ -33,10 +33,7 @@ pub(super) fn derive(chaining_key: &Secret, material: &[u8]) -> [Secret; 3] {
 #[inline(never)]
 fn hmac(key: &Secret, part: &[u8], more: &[u8]) -> Secret {
     let mut pad = Secret([0x36; BLOCK]);
-    pad.0
-        .iter_mut()
-        .zip(key.0)
-        .for_each(|(pad, key)| *pad ^= key);
+    pad.0.iter_mut().zip(key.0).for_each(|(pad, key)| *pad ^= key);
     let inner: Secret = Secret(digest(&[&pad.0, part, more]));
     pad.0.iter_mut().for_each(|pad| *pad ^= 0x36 ^ 0x5c);
     Secret(digest(&[&pad.0, &inner.0]))

@@ -116,17 +116,13 @@ impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = 2 * KEY;
         match self {
-            Self::Missing => write!(
-                f,
-                "expected a key, `{PREFIX}` and {digits} digits; found none"
-            ),
+            Self::Missing => {
+                write!(f, "expected a key, `{PREFIX}` and {digits} digits; found none")
+            }
             Self::Several => f.write_str("expected one key; found more than one line"),
             Self::Prefix => write!(f, "a key begins with `{PREFIX}`; this does not"),
             Self::Length(found) => {
-                write!(
-                    f,
-                    "expected {digits} digits after `{PREFIX}`; found {found}"
-                )
+                write!(f, "expected {digits} digits after `{PREFIX}`; found {found}")
             }
             Self::Digit => {
                 f.write_str("a key has the digits 0 to 9 and a to f; found something else")
@@ -196,9 +192,7 @@ pub enum KeysError {
 impl Keys {
     /// Creates an empty set.
     pub const fn new() -> Self {
-        Self {
-            entries: [const { None }; MAX_KEYS],
-        }
+        Self { entries: [const { None }; MAX_KEYS] }
     }
 
     /// Adds a key.
@@ -272,19 +266,10 @@ mod tests {
         let upper = "000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F";
         for (found, expected) in [
             (text(format_args!("# only this")), KeyError::Missing),
-            (
-                text(format_args!("{PREFIX}{DIGITS}\n{PREFIX}{DIGITS}")),
-                KeyError::Several,
-            ),
+            (text(format_args!("{PREFIX}{DIGITS}\n{PREFIX}{DIGITS}")), KeyError::Several),
             (text(format_args!("{DIGITS}")), KeyError::Prefix),
-            (
-                text(format_args!("unikprof-key-2:{DIGITS}")),
-                KeyError::Prefix,
-            ),
-            (
-                text(format_args!("{PREFIX}{DIGITS}0")),
-                KeyError::Length(65),
-            ),
+            (text(format_args!("unikprof-key-2:{DIGITS}")), KeyError::Prefix),
+            (text(format_args!("{PREFIX}{DIGITS}0")), KeyError::Length(65)),
             (text(format_args!("{PREFIX}")), KeyError::Length(0)),
             (text(format_args!("{PREFIX}{upper}")), KeyError::Digit),
         ] {
@@ -301,10 +286,7 @@ mod tests {
         keys.add(Role::View, Key::from_bytes([0xab; KEY])).unwrap();
         let shown = text(format_args!("{keys:?}"));
         let (id, _) = keys.iter().next().unwrap();
-        assert!(
-            shown.as_str().contains(text(format_args!("{id}")).as_str()),
-            "{shown}"
-        );
+        assert!(shown.as_str().contains(text(format_args!("{id}")).as_str()), "{shown}");
         assert!(!shown.as_str().contains("171, 171"), "{shown}");
         assert!(!shown.as_str().contains("abab"), "{shown}");
     }
@@ -318,9 +300,6 @@ mod tests {
         }
         let twice = keys.add(Role::View, Key::from_bytes([3; KEY]));
         assert!(matches!(twice, Err(KeysError::Twice(_))), "{twice:?}");
-        assert_eq!(
-            keys.add(Role::View, Key::from_bytes([99; KEY])),
-            Err(KeysError::Full)
-        );
+        assert_eq!(keys.add(Role::View, Key::from_bytes([99; KEY])), Err(KeysError::Full));
     }
 }

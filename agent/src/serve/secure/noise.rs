@@ -37,10 +37,7 @@ impl Responder {
     ) -> Option<Self> {
         let mut symmetric = Self::begin(key, prologue, ephemeral);
         symmetric.decrypt_and_hash(payload, tag)?;
-        Some(Self {
-            symmetric,
-            peer: Secret(ephemeral),
-        })
+        Some(Self { symmetric, peer: Secret(ephemeral) })
     }
 
     /// The tokens `psk, e`.
@@ -131,9 +128,7 @@ impl Cipher {
 
     fn encrypt(&mut self, associated: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
         let nonce = self.nonce()?;
-        let sealed = self
-            .aead()
-            .encrypt_in_place_detached((&nonce).into(), associated, text);
+        let sealed = self.aead().encrypt_in_place_detached((&nonce).into(), associated, text);
         self.nonce += 1;
         Some(sealed.ok()?.into())
     }
@@ -202,10 +197,7 @@ impl Symmetric {
     /// The initiator's key comes first; this is the responder.
     fn split(&self) -> Transport {
         let [receiving, sending, _] = derive(&self.chaining_key, &[]);
-        Transport {
-            receiving: Cipher::new(receiving),
-            sending: Cipher::new(sending),
-        }
+        Transport { receiving: Cipher::new(receiving), sending: Cipher::new(sending) }
     }
 }
 
@@ -238,14 +230,8 @@ mod tests {
     );
     /// Alternating, the initiator's first.
     const RECORDS: [Message; 4] = [
-        (
-            "462e20412e20486179656b",
-            "bc44da303ae0beb08075fc4eb4e58235c67c2d1f53a4f2fff0bca7",
-        ),
-        (
-            "4361726c204d656e676572",
-            "416d1af83e9fa6966ce4e871156b131aa9bd7e9a1d6f8794f4872a",
-        ),
+        ("462e20412e20486179656b", "bc44da303ae0beb08075fc4eb4e58235c67c2d1f53a4f2fff0bca7"),
+        ("4361726c204d656e676572", "416d1af83e9fa6966ce4e871156b131aa9bd7e9a1d6f8794f4872a"),
         (
             "4a65616e2d426170746973746520536179",
             "8a7d81b77bcc6c072f2b807da066efba6b5fab9edf71a7faceb2c8454b0cfef608",

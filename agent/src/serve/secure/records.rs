@@ -22,11 +22,7 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     pub(crate) const fn new() -> Self {
-        Self {
-            bytes: [0; RECORD_HEADER + MAX_REQUEST + TAG],
-            length: 0,
-            plaintext: 0..0,
-        }
+        Self { bytes: [0; RECORD_HEADER + MAX_REQUEST + TAG], length: 0, plaintext: 0..0 }
     }
 
     /// Accepts bytes up to the end of the record; returns their number.

@@ -51,7 +51,8 @@ pub(super) enum Part {
         sent: u64,
         last: u64,
     },
-    /// Live samples of the buckets from `bucket` on, after `samples` others, whose nodes have numbers up to `last`.
+    /// Live samples of the buckets from `bucket` on, after `samples` others, whose nodes have
+    /// numbers up to `last`.
     Live {
         bucket: u32,
         samples: u64,
@@ -80,7 +81,8 @@ impl Session {
         self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
     }
 
-    /// Answers with the vCPU's last snapshot. If that is older than requested, interrupts the vCPU to take one.
+    /// Answers with the vCPU's last snapshot. If that is older than requested, interrupts the vCPU
+    /// to take one.
     pub(super) fn snapshot(&mut self, request: &TakeSnapshot, agent: &AnyAgent<'_, '_>) {
         let TakeSnapshot { vcpu, since_ns } = *request;
         let Some(slot) = agent.slot(vcpu) else {
@@ -113,23 +115,9 @@ impl Session {
     }
 
     pub(super) fn status(&mut self, context: &Context<'_, '_, '_>) {
-        let Context {
-            agent,
-            recorder,
-            now_ns,
-            sessions,
-            peers,
-            server,
-            budget,
-            ..
-        } = context;
-        let nodes_used = agent
-            .slots()
-            .map(|(_, slot)| u64::from(slot.table.used()))
-            .sum();
-        let bits = recorder
-            .recordings()
-            .fold(0, |bits, one| bits | 1 << one.index());
+        let Context { agent, recorder, now_ns, sessions, peers, server, budget, .. } = context;
+        let nodes_used = agent.slots().map(|(_, slot)| u64::from(slot.table.used())).sum();
+        let bits = recorder.recordings().fold(0, |bits, one| bits | 1 << one.index());
         self.recordings_after(bits);
         self.send(&Status {
             recordings: bits.count_ones(),
@@ -164,11 +152,7 @@ impl Session {
         let Some(one) = context.recorder.recording(bits.trailing_zeros() as usize) else {
             return;
         };
-        let Waiting {
-            first_epoch,
-            epochs,
-            ..
-        } = one.waiting(true);
+        let Waiting { first_epoch, epochs, .. } = one.waiting(true);
         let settings = *one.settings();
         self.send(&RecordingStatus {
             recording: one.id(),
@@ -208,7 +192,8 @@ impl Session {
                 }
                 Some(_) => {
                     self.series = Series::None;
-                    let text = "the epoch's oldest stacks were discarded while it was sent; fetch it again";
+                    let text = "the epoch's oldest stacks were discarded while it was sent; fetch \
+                                it again";
                     self.refuse(refusal::EPOCH_CHANGED, message_type::FETCH, text);
                 }
                 None => {
@@ -238,7 +223,8 @@ impl Session {
         let live = context.agent.live();
         let live = live.filter(|_| recording.settings().mode == mode::LIVE);
         let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-        // The next part, or after the last one the newest node that the client has, and the sum of counts or live samples.
+        // The next part, or after the last one the newest node that the client has, and the sum of
+        // counts or live samples.
         let next = match part {
             Part::Head => {
                 self.head(epoch, recording, context);
@@ -254,55 +240,33 @@ impl Session {
                 Ok(Part::SampleCycles)
             }
             Part::SampleCycles => {
-                self.histogram(
-                    share,
-                    histogram::SAMPLE_CYCLES,
-                    cells.sample_cycles_of(epoch),
-                );
+                self.histogram(share, histogram::SAMPLE_CYCLES, cells.sample_cycles_of(epoch));
                 Ok(Part::Lateness)
             }
             Part::Lateness => {
                 self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns_of(epoch));
-                Ok(Part::Nodes {
-                    sent: share.known,
-                    last: slot.table.newest(),
-                })
+                Ok(Part::Nodes { sent: share.known, last: slot.table.newest() })
             }
             Part::Nodes { sent, last } => Ok(match slot.table.encode(sent, last, &mut payload) {
-                Some(Run {
-                    first,
-                    count,
-                    bytes,
-                }) => {
+                Some(Run { first, count, bytes }) => {
                     self.send(&Nodes {
                         vcpu,
                         first,
                         count,
                         payload: payload.get(..bytes).unwrap_or_default(),
                     });
-                    Part::Nodes {
-                        sent: first + u64::from(count) - 1,
-                        last,
-                    }
+                    Part::Nodes { sent: first + u64::from(count) - 1, last }
                 }
-                None => Part::Counts {
-                    sent: share.counted,
-                    last: last.max(share.known),
-                },
+                None => Part::Counts { sent: share.counted, last: last.max(share.known) },
             }),
             Part::Counts { sent, last } => {
                 let column = Column::of(recording.index(), epoch);
                 let segments = cells.segments.of(epoch);
                 let range = (sent, last);
                 let run =
-                    slot.table
-                        .encode_counts(column, segments, range, COUNTS_BUDGET, &mut payload);
+                    slot.table.encode_counts(column, segments, range, COUNTS_BUDGET, &mut payload);
                 match run {
-                    Some(CountRun {
-                        count,
-                        bytes,
-                        until,
-                    }) => {
+                    Some(CountRun { count, bytes, until }) => {
                         if count > 0 {
                             self.send(&Counts {
                                 epoch,
@@ -314,11 +278,7 @@ impl Session {
                         }
                         Ok(Part::Counts { sent: until, last })
                     }
-                    None if live.is_some() => Ok(Part::Live {
-                        bucket: 0,
-                        samples: 0,
-                        last,
-                    }),
+                    None if live.is_some() => Ok(Part::Live { bucket: 0, samples: 0, last }),
                     None => {
                         let counted = |epoch| {
                             let counters = cells.boundary(epoch).counters;
@@ -328,20 +288,12 @@ impl Session {
                     }
                 }
             }
-            Part::Live {
-                bucket,
-                samples,
-                last,
-            } => {
+            Part::Live { bucket, samples, last } => {
                 let run = live.and_then(|live| {
                     recording.encode_live(live, vcpu, (&slot.table, last), bucket, &mut payload)
                 });
                 match run {
-                    Some(CountRun {
-                        count,
-                        bytes,
-                        until,
-                    }) => {
+                    Some(CountRun { count, bytes, until }) => {
                         if count > 0 {
                             self.send(&LiveSamples {
                                 epoch,
@@ -363,22 +315,14 @@ impl Session {
         };
         match next {
             Ok(next) => self.series = Series::Share(share, next),
-            Err((known, samples)) => self.send(&VcpuEnd {
-                epoch,
-                vcpu,
-                known,
-                samples,
-            }),
+            Err((known, samples)) => self.send(&VcpuEnd { epoch, vcpu, known, samples }),
         }
     }
 
     fn mapping(&mut self, index: usize, agent: &AnyAgent<'_, '_>) {
         let mappings = agent.config().mappings;
-        self.series = if index + 1 < mappings.len() {
-            Series::Mapping(index + 1)
-        } else {
-            Series::None
-        };
+        self.series =
+            if index + 1 < mappings.len() { Series::Mapping(index + 1) } else { Series::None };
         if let Some(mapping) = agent.mapping(index) {
             self.send(&mapping);
         }

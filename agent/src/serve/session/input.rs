@@ -12,12 +12,7 @@ impl Session {
         if self.line.is_sealed() {
             return self.receive_record(bytes);
         }
-        take(
-            &mut self.input,
-            &mut self.input_length,
-            &mut self.skip,
-            bytes,
-        )
+        take(&mut self.input, &mut self.input_length, &mut self.skip, bytes)
     }
 
     /// Answers the request at the front of the input; returns whether there was a complete one.

@@ -180,11 +180,7 @@ impl Session {
         };
         self.line.waits = false;
         self.input_length = 0;
-        self.send(&HandshakeReply {
-            ephemeral,
-            preamble,
-            tag,
-        });
+        self.send(&HandshakeReply { ephemeral, preamble, tag });
         self.line.transport = Some(transport);
         self.line.role = Some(entry.role);
         self.phase = Phase::Open;
@@ -193,14 +189,10 @@ impl Session {
 
     /// The same answer for an unknown key and for a wrong one.
     fn bad_key(&mut self) -> bool {
-        let text = "the handshake failed: this agent does not hold the client's key; compare the key's id \
+        let text = "the handshake failed: this agent does not hold the client's key; compare the \
+                    key's id \
                     with those of the guest";
-        self.end_with(
-            refusal::BAD_KEY,
-            message_type::HANDSHAKE,
-            text,
-            Fault::BadKey,
-        );
+        self.end_with(refusal::BAD_KEY, message_type::HANDSHAKE, text, Fault::BadKey);
         true
     }
 
@@ -234,13 +226,7 @@ impl Session {
                 return false;
             }
         }
-        let Self {
-            line,
-            input,
-            input_length,
-            skip,
-            ..
-        } = self;
+        let Self { line, input, input_length, skip, .. } = self;
         let taken = super::input::take(input, input_length, skip, line.incoming.plaintext());
         line.incoming.consume(taken);
         false

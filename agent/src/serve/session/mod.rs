@@ -139,12 +139,7 @@ impl Session {
     /// All sessions, free.
     #[inline]
     pub(crate) fn all() -> [Self; SESSIONS] {
-        [
-            Self::default(),
-            Self::default(),
-            Self::default(),
-            Self::default(),
-        ]
+        [Self::default(), Self::default(), Self::default(), Self::default()]
     }
 
     /// The client's id; 0 before its hello.
@@ -393,11 +388,7 @@ impl Session {
 
     #[inline(never)]
     fn refuse(&mut self, code: u32, request: u16, text: &str) {
-        self.send(&Refusal {
-            code,
-            request,
-            text,
-        });
+        self.send(&Refusal { code, request, text });
     }
 
     /// Adds a frame to the output. Every message has a limit, so that it fits the empty output.

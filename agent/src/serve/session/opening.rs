@@ -29,16 +29,12 @@ impl Session {
         };
         if offered.versions.common(VERSIONS).is_none() {
             let text = Text::format(format_args!(
-                "this agent speaks protocol versions {VERSIONS}, the client {}; use a client of the \
+                "this agent speaks protocol versions {VERSIONS}, the client {}; use a client of \
+                 the \
                  agent's version",
                 offered.versions
             ));
-            self.end_with(
-                refusal::NO_COMMON_VERSION,
-                0,
-                text.as_str(),
-                Fault::Malformed,
-            );
+            self.end_with(refusal::NO_COMMON_VERSION, 0, text.as_str(), Fault::Malformed);
             return true;
         }
         match (context.access.is_keyed(), offered.security) {
@@ -72,11 +68,7 @@ impl Session {
 
 /// The agent's preamble.
 pub(super) fn own_preamble(access: Access<'_>) -> Preamble {
-    if access.is_keyed() {
-        preamble::KEYED
-    } else {
-        preamble::OPEN
-    }
+    if access.is_keyed() { preamble::KEYED } else { preamble::OPEN }
 }
 
 /// Writes the message to send on a connection without a session: the preamble and a refusal.
@@ -87,10 +79,6 @@ pub fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
     };
     head.copy_from_slice(&preamble::encode(own_preamble(access)));
     let text = "all sessions are taken; try again later";
-    let refusal = Refusal {
-        code: refusal::BUSY,
-        request: 0,
-        text,
-    };
+    let refusal = Refusal { code: refusal::BUSY, request: 0, text };
     frame::encode(&refusal, rest).map_or(0, |length| preamble::LENGTH + length)
 }

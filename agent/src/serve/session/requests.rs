@@ -23,28 +23,20 @@ impl Session {
         if !self.allows(request.kind) {
             context.peers.not_allowed += 1;
             let text = if self.is_view() {
-                "the role view of the client's key does not allow this request; use the key for control"
+                "the role view of the client's key does not allow this request; use the key for \
+                 control"
             } else {
-                "the role control of the client's key does not allow tracing; use a key with the role trace"
+                "the role control of the client's key does not allow tracing; use a key with the \
+                 role trace"
             };
             self.refuse(refusal::NOT_ALLOWED, request.kind, text);
             return Ok(true);
         }
-        let Context {
-            agent,
-            recorder,
-            server,
-            ..
-        } = context;
+        let Context { agent, recorder, server, .. } = context;
         let server_ns = server.total_ns;
         let client = &self.client;
         recorder.update_leases(&context.clients, context.now_ns);
-        let pending = |Waiting {
-                           recording,
-                           first_epoch,
-                           epochs,
-                           complete,
-                       }| Pending {
+        let pending = |Waiting { recording, first_epoch, epochs, complete }| Pending {
             recording,
             first_epoch,
             epochs,
@@ -54,10 +46,7 @@ impl Session {
             message_type::HELLO => {
                 let Hello { client, client_id } = frame::decode(request)?;
                 let name = &client[..client.floor_char_boundary(MAX_CLIENT)];
-                self.client = Client {
-                    id: client_id,
-                    name: Name::from(name),
-                };
+                self.client = Client { id: client_id, name: Name::from(name) };
                 self.welcome(context);
                 Ok(true)
             }
@@ -69,10 +58,8 @@ impl Session {
             message_type::START => {
                 let start: Start<'_> = frame::decode(request)?;
                 let outcome = recorder.start(agent, client, &start, server_ns);
-                let started = outcome.map(|(recording, started_ns)| Started {
-                    recording,
-                    started_ns,
-                });
+                let started =
+                    outcome.map(|(recording, started_ns)| Started { recording, started_ns });
                 Ok(self.finish(request.kind, started))
             }
             message_type::TABLE_BEGIN => {

@@ -20,12 +20,7 @@ pub(super) enum Part {
     /// The totals of the functions from `first` on, after those of `sent` functions.
     Totals { trace: u64, first: u32, sent: u32 },
     /// The callers from the place `from` on, after `sent` others.
-    Callers {
-        trace: u64,
-        functions: u32,
-        from: u32,
-        sent: u32,
-    },
+    Callers { trace: u64, functions: u32, from: u32, sent: u32 },
 }
 
 impl Session {
@@ -96,15 +91,9 @@ impl Session {
                     return;
                 };
                 if refusals.next().is_some() {
-                    self.series = Series::Trace(Part::Refused {
-                        first: function + 1,
-                    });
+                    self.series = Series::Trace(Part::Refused { first: function + 1 });
                 }
-                self.send(&TraceRefused {
-                    function,
-                    reason,
-                    code,
-                });
+                self.send(&TraceRefused { function, reason, code });
             }
             Part::Totals { trace, first, sent } if tracer.id() == trace => {
                 let (mut count, mut next) = (0, None);
@@ -119,12 +108,7 @@ impl Session {
                 let sent = sent + count;
                 self.series = Series::Trace(match next {
                     Some(first) => Part::Totals { trace, first, sent },
-                    None => Part::Callers {
-                        trace,
-                        functions: sent,
-                        from: 0,
-                        sent: 0,
-                    },
+                    None => Part::Callers { trace, functions: sent, from: 0, sent: 0 },
                 });
                 let bytes = encoder.finish();
                 self.send(&TraceTotals {
@@ -133,12 +117,7 @@ impl Session {
                     payload: payload.get(..bytes).unwrap_or_default(),
                 });
             }
-            Part::Callers {
-                trace,
-                functions,
-                mut from,
-                sent,
-            } if tracer.id() == trace => {
+            Part::Callers { trace, functions, mut from, sent } if tracer.id() == trace => {
                 let mut count = 0;
                 let mut is_last = false;
                 while encoder.has_room(MAX_CALLER_BYTES) {
@@ -160,18 +139,10 @@ impl Session {
                     });
                 }
                 if is_last {
-                    self.send(&TraceEnd {
-                        trace,
-                        functions,
-                        callers,
-                    });
+                    self.send(&TraceEnd { trace, functions, callers });
                 } else {
-                    self.series = Series::Trace(Part::Callers {
-                        trace,
-                        functions,
-                        from,
-                        sent: callers,
-                    });
+                    self.series =
+                        Series::Trace(Part::Callers { trace, functions, from, sent: callers });
                 }
             }
             // Another client has begun another trace meanwhile: the answer ends without its end.

@@ -82,10 +82,7 @@ pub struct TcpStorage<'s, const SEND: usize = 16384> {
 impl<const SEND: usize> TcpStorage<'_, SEND> {
     /// Empty storage, fit for a `static`.
     pub const fn new() -> Self {
-        Self {
-            sockets: [const { SocketStorage::EMPTY }; PLACES],
-            buffers: TcpBuffers::new(),
-        }
+        Self { sockets: [const { SocketStorage::EMPTY }; PLACES], buffers: TcpBuffers::new() }
     }
 }
 
@@ -139,13 +136,7 @@ impl<'s> TcpServer<'s> {
         service: &Service<'_, '_, P>,
         storage: &'s mut TcpStorage<'s, SEND>,
     ) -> Result<Self, TcpError> {
-        Self::in_parts(
-            config,
-            device,
-            service,
-            &mut storage.sockets,
-            &mut storage.buffers,
-        )
+        Self::in_parts(config, device, service, &mut storage.sockets, &mut storage.buffers)
     }
 
     /// Like [`new`](Self::new), with the two parts of the storage passed separately: they are too
@@ -209,9 +200,8 @@ impl<'s> TcpServer<'s> {
         let platform = service.agent().platform();
         let now_ns = platform.now_ns();
         let mut stack = Config::new(config.hardware_address);
-        stack.random_seed = platform
-            .random()
-            .unwrap_or_else(|| now_ns ^ platform.cycles().rotate_left(32));
+        stack.random_seed =
+            platform.random().unwrap_or_else(|| now_ns ^ platform.cycles().rotate_left(32));
         let mut interface = Interface::new(stack, device, instant(now_ns));
         interface.update_ip_addrs(|addresses| {
             // `check` has checked that they fit.
@@ -283,11 +273,7 @@ impl<'s> TcpServer<'s> {
             self.interface.poll_at(now, &self.set).map(|at| {
                 let at_ns = nanoseconds(at);
                 // Work that is due but was not done: the device did not accept it.
-                if at_ns <= now_ns {
-                    now_ns + DEVICE_RETRY_NS
-                } else {
-                    at_ns
-                }
+                if at_ns <= now_ns { now_ns + DEVICE_RETRY_NS } else { at_ns }
             })
         } else {
             Some(now_ns)
@@ -298,9 +284,7 @@ impl<'s> TcpServer<'s> {
     /// Receives a few packets; returns whether there were any.
     fn receive(&mut self, device: &mut (impl Device + ?Sized), now: Instant) -> bool {
         for count in 0..PACKETS {
-            let result = self
-                .interface
-                .poll_ingress_single(now, device, &mut self.set);
+            let result = self.interface.poll_ingress_single(now, device, &mut self.set);
             if result == PollIngressSingleResult::None {
                 return count > 0;
             }
@@ -328,7 +312,8 @@ impl fmt::Display for TcpError {
             ),
             Self::Address(address) => write!(
                 f,
-                "{address} cannot be used: not unicast, a second gateway of its kind, or DHCP's matter"
+                "{address} cannot be used: not unicast, a second gateway of its kind, or DHCP's \
+                 matter"
             ),
             Self::Addresses(most) => {
                 write!(f, "a server has at least one address, and at most {most}")
@@ -383,7 +368,5 @@ fn instant(ns: u64) -> Instant {
 }
 
 fn nanoseconds(at: Instant) -> u64 {
-    u64::try_from(at.total_micros())
-        .unwrap_or(0)
-        .saturating_mul(1000)
+    u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000)
 }

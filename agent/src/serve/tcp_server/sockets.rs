@@ -43,10 +43,7 @@ pub struct TcpBuffers<const SEND: usize = 16384> {
 impl<const SEND: usize> TcpBuffers<SEND> {
     /// Empty buffers, all zeros: a `static` of them takes no room in the image.
     pub const fn new() -> Self {
-        Self {
-            receive: [[0; RECEIVE]; SOCKETS],
-            send: [[0; SEND]; SOCKETS],
-        }
+        Self { receive: [[0; RECEIVE]; SOCKETS], send: [[0; SEND]; SOCKETS] }
     }
 }
 
@@ -136,10 +133,7 @@ impl TcpSockets {
                 socket.set_keep_alive(Some(KEEP_ALIVE));
                 socket.set_timeout(Some(TIMEOUT));
                 listen(&mut socket, port);
-                TrackedSocket {
-                    handle: sockets.add(socket),
-                    stage: Stage::Listening,
-                }
+                TrackedSocket { handle: sockets.add(socket), stage: Stage::Listening }
             }),
         }
     }

@@ -1,9 +1,10 @@
 //! The architecture-specific parts of the walk for aarch64.
 //!
-//! A call (`bl`, `blr`) leaves the return address in the link register, `x30`. A function that calls others saves it,
-//! together with the caller's frame pointer, as a frame record ([AAPCS64], "The Frame Pointer"). So a leaf function has
-//! no record, and its caller is in the link register throughout; but only the caller table knows leaf functions. In any
-//! other function the link register holds what the last call left there.
+//! A call (`bl`, `blr`) leaves the return address in the link register, `x30`. A function that
+//! calls others saves it, together with the caller's frame pointer, as a frame record ([AAPCS64],
+//! "The Frame Pointer"). So a leaf function has no record, and its caller is in the link register
+//! throughout; but only the caller table knows leaf functions. In any other function the link
+//! register holds what the last call left there.
 //!
 //! [AAPCS64]: https://github.com/ARM-software/abi-aa/blob/main/aapcs64/aapcs64.rst
 
@@ -22,8 +23,8 @@ const ADDRESS_BITS: u32 = 48;
 impl Architecture for Aarch64 {
     const MACHINE: u16 = machine::AARCH64;
 
-    /// As clang and rustc lay frames out that save nothing else. Otherwise they have what they save above the record, and GCC
-    /// the whole frame; their rules give its size.
+    /// As clang and rustc lay frames out that save nothing else. Otherwise they have what they save
+    /// above the record, and GCC the whole frame; their rules give its size.
     const FRAME_RECORD: Rule = Rule::FRAME_RECORD.with_return_address(1);
 
     const RECORD_ENDS_FRAME: bool = false;
@@ -34,15 +35,13 @@ impl Architecture for Aarch64 {
     fn return_address(rule: Rule, cfa: u64) -> Option<ReturnAddress> {
         match rule.return_address() {
             0 => Some(ReturnAddress::LinkRegister),
-            words => cfa
-                .checked_sub(u64::from(words) * 8)
-                .map(ReturnAddress::Saved),
+            words => cfa.checked_sub(u64::from(words) * 8).map(ReturnAddress::Saved),
         }
     }
 
-    /// The address without the signature of pointer authentication, which takes the place of the sign in the bits above
-    /// the address, except for bit 55. With fewer than 48 bits of address, parts of a signature would stay; Xen's guests
-    /// have no pointer authentication.
+    /// The address without the signature of pointer authentication, which takes the place of the
+    /// sign in the bits above the address, except for bit 55. With fewer than 48 bits of address,
+    /// parts of a signature would stay; Xen's guests have no pointer authentication.
     #[inline]
     fn target(return_address: u64) -> u64 {
         const SIGN: u64 = 1 << 55;
@@ -54,8 +53,8 @@ impl Architecture for Aarch64 {
         }
     }
 
-    /// Aligned, canonical for 48 bits (in either half), and not in the lowest page, because small integers look like
-    /// addresses there.
+    /// Aligned, canonical for 48 bits (in either half), and not in the lowest page, because small
+    /// integers look like addresses there.
     #[inline]
     fn may_be_code(address: u64) -> bool {
         const PAGE: u64 = 4096;
@@ -63,14 +62,11 @@ impl Architecture for Aarch64 {
         address >= PAGE && address & 3 == 0 && (sign == 0 || sign == -1)
     }
 
-    /// At its entry and at its return a function has no frame, and the return address is in the link register. Where the
-    /// frame pointer is set, the record has just been stored there.
+    /// At its entry and at its return a function has no frame, and the return address is in the
+    /// link register. Where the frame pointer is set, the record has just been stored there.
     fn rule_of_bytes([_, bytes @ ..]: [u8; 5]) -> Rule {
-        const IN_REGISTER: Rule = Rule::new(Caller::Cfa {
-            base: Base::StackPointer,
-            words: 0,
-            saved_fp: None,
-        });
+        const IN_REGISTER: Rule =
+            Rule::new(Caller::Cfa { base: Base::StackPointer, words: 0, saved_fp: None });
         // Two words are stored or loaded: x29 and x30, relative to sp.
         const PAIR: u32 = 0xffc0_7fff;
         const STORE_BEFORE: u32 = 0xa980_7bfd;
@@ -156,11 +152,7 @@ mod tests {
         };
         let by = |words, saved_fp, lr| {
             let base = Base::StackPointer;
-            let caller = Caller::Cfa {
-                base,
-                words,
-                saved_fp,
-            };
+            let caller = Caller::Cfa { base, words, saved_fp };
             (caller, lr)
         };
         for no_frame in [
@@ -181,8 +173,8 @@ mod tests {
         assert_eq!(rule(0x9100_03fd), by(2, Some(2), 1));
         assert_eq!(rule(0x9100_c3fd), by(8, Some(2), 1));
         for unknown in [
-            // nop; ldp x29, x30, [sp], #16; stp x28, x30, [sp, #-16]!; add x29, sp, #4; add x29, sp, #1, lsl #12;
-            // mov x28, sp; ret x1
+            // nop; ldp x29, x30, [sp], #16; stp x28, x30, [sp, #-16]!; add x29, sp, #4; add x29,
+            // sp, #1, lsl #12; mov x28, sp; ret x1
             0xd503_201f,
             0xa8c1_7bfd,
             0xa9bf_7bfc,

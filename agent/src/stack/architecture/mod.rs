@@ -1,5 +1,5 @@
-//! What differs between processors in a walk. The walk is generic over [`Architecture`]; guests use [`Native`], and the
-//! tests walk stacks of both, the fuzz target too.
+//! What differs between processors in a walk. The walk is generic over [`Architecture`]; guests use
+//! [`Native`], and the tests walk stacks of both, the fuzz target too.
 
 use unikprof_proto::caller_table::Rule;
 
@@ -25,17 +25,19 @@ pub(super) trait Architecture: Copy {
     /// The number of the architecture in a caller table file.
     const MACHINE: u16;
 
-    /// The rule for code whose frame record is at the top of its frame: the frame pointer points to the caller's frame
-    /// pointer, and the return address is above it.
+    /// The rule for code whose frame record is at the top of its frame: the frame pointer points to
+    /// the caller's frame pointer, and the return address is above it.
     const FRAME_RECORD: Rule;
 
-    /// Whether every frame that has a record ends behind it, so that the record alone gives the caller's stack pointer.
+    /// Whether every frame that has a record ends behind it, so that the record alone gives the
+    /// caller's stack pointer.
     const RECORD_ENDS_FRAME: bool;
 
     /// The link register of a frame.
     type Link: Link;
 
-    /// Where a frame with this canonical frame address keeps its return address; `None` if the rule names no place.
+    /// Where a frame with this canonical frame address keeps its return address; `None` if the rule
+    /// names no place.
     fn return_address(rule: Rule, cfa: u64) -> Option<ReturnAddress>;
 
     /// The address that a saved return address leads to.
@@ -44,8 +46,8 @@ pub(super) trait Architecture: Copy {
     /// Whether an address outside all known mappings can be code.
     fn may_be_code(address: u64) -> bool;
 
-    /// The rule that follows from the byte before an instruction and the four bytes from it on, at a function's entry or
-    /// return.
+    /// The rule that follows from the byte before an instruction and the four bytes from it on, at
+    /// a function's entry or return.
     fn rule_of_bytes(bytes: [u8; 5]) -> Rule;
 }
 
@@ -58,8 +60,8 @@ pub(super) enum ReturnAddress {
     LinkRegister,
 }
 
-/// The link register of a frame. Only that of an interrupted function is known: a function that has called another one has
-/// saved its own.
+/// The link register of a frame. Only that of an interrupted function is known: a function that has
+/// called another one has saved its own.
 pub(super) trait Link: Copy {
     /// The link register of a function that has called another one.
     const SAVED: Self;

@@ -34,7 +34,8 @@ impl Architecture for X86_64 {
         return_address
     }
 
-    /// Canonical for 48 bits, and not in the lowest page, because small integers look like addresses there.
+    /// Canonical for 48 bits, and not in the lowest page, because small integers look like
+    /// addresses there.
     #[inline]
     fn may_be_code(address: u64) -> bool {
         const PAGE: u64 = 4096;
@@ -42,17 +43,14 @@ impl Architecture for X86_64 {
         address >= PAGE && (sign == 0 || sign == -1)
     }
 
-    /// Intel's manual, volume 2: at a function's entry the frame pointer is not pushed yet, at its return it is already
-    /// popped.
+    /// Intel's manual, volume 2: at a function's entry the frame pointer is not pushed yet, at its
+    /// return it is already popped.
     #[inline]
     fn rule_of_bytes(bytes: [u8; 5]) -> Rule {
         const PUSH_RBP: u8 = 0x55;
         const RET: u8 = 0xc3;
-        const PUSHED: Rule = Rule::new(Caller::Cfa {
-            base: Base::StackPointer,
-            words: 2,
-            saved_fp: Some(2),
-        });
+        const PUSHED: Rule =
+            Rule::new(Caller::Cfa { base: Base::StackPointer, words: 2, saved_fp: Some(2) });
         match bytes {
             [_, PUSH_RBP | RET, ..] => Rule::ENTRY,
             // rep ret; endbr64
@@ -91,14 +89,8 @@ mod tests {
         for code in [0x1000, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000, u64::MAX] {
             assert!(X86_64::may_be_code(code), "{code:#x}");
         }
-        for garbage in [
-            0,
-            1,
-            0xfff,
-            0x8000_0000_0000,
-            0xffff_7fff_ffff_ffff,
-            0x3ff0_0000_0000_0000,
-        ] {
+        for garbage in [0, 1, 0xfff, 0x8000_0000_0000, 0xffff_7fff_ffff_ffff, 0x3ff0_0000_0000_0000]
+        {
             assert!(!X86_64::may_be_code(garbage), "{garbage:#x}");
         }
     }

@@ -26,15 +26,12 @@ fn walk_arm(
 }
 
 fn by(base: Base, words: u16, saved_fp: Option<u8>, lr: u8) -> Rule {
-    let caller = Caller::Cfa {
-        base,
-        words,
-        saved_fp,
-    };
+    let caller = Caller::Cfa { base, words, saved_fp };
     Rule::new(caller).with_return_address(lr)
 }
 
-/// The return address is in the link register; the stack pointer is this many words below the frame address.
+/// The return address is in the link register; the stack pointer is this many words below the frame
+/// address.
 fn in_register(words: u16) -> Rule {
     by(Base::StackPointer, words, None, 0)
 }
@@ -42,17 +39,14 @@ fn in_register(words: u16) -> Rule {
 /// A leaf function: the frame pointer is its caller's.
 const LEAF: Registers = Registers::new(CODE, STACK, STACK + 16).with_lr(CODE + 0x101);
 
-/// Two words of the leaf's or of its caller's, and the frame records of the caller and of the outermost function.
+/// Two words of the leaf's or of its caller's, and the frame records of the caller and of the
+/// outermost function.
 const RECORDS: [u64; 6] = [7, 7, STACK + 32, CODE + 0x201, 0, CODE + 0x301];
 
 #[test]
 fn the_caller_of_a_leaf_is_in_the_link_register() {
     let naive = walk_arm(&RECORDS, LEAF, &[], false);
-    assert_eq!(
-        naive.1,
-        codes(&[0, 0x201, 0x301]),
-        "the caller is passed over"
-    );
+    assert_eq!(naive.1, codes(&[0, 0x201, 0x301]), "the caller is passed over");
     assert_eq!(naive.0.way, Way::FramePointer);
     for words in [0, 2] {
         let (walked, path) = walk_arm(&RECORDS, LEAF, &[row(0, in_register(words))], false);
@@ -78,8 +72,8 @@ fn a_stale_link_register_is_not_followed() {
     assert!(walked.mixed, "the second caller was found by its record");
 }
 
-/// GCC's frames: the record is at the bottom, and the frame's size is known from the table alone. A caller without a
-/// record is found by its own saved link register.
+/// GCC's frames: the record is at the bottom, and the frame's size is known from the table alone. A
+/// caller without a record is found by its own saved link register.
 #[test]
 fn records_at_the_bottom_of_frames_are_looked_up() {
     let words = [
@@ -90,7 +84,8 @@ fn records_at_the_bottom_of_frames_are_looked_up() {
         7,
         7,
         7,
-        // Three of its caller, which keeps no record: the return address is in the second from the top.
+        // Three of its caller, which keeps no record: the return address is in the second from the
+        // top.
         7,
         CODE + 0x201,
         7,
@@ -115,14 +110,7 @@ fn records_at_the_bottom_of_frames_are_looked_up() {
 
 #[test]
 fn signatures_of_return_addresses_are_removed() {
-    let words = [
-        7,
-        7,
-        STACK + 32,
-        signed(CODE + 0x201),
-        0,
-        signed(CODE + 0x301),
-    ];
+    let words = [7, 7, STACK + 32, signed(CODE + 0x201), 0, signed(CODE + 0x301)];
     let registers = LEAF.with_lr(signed(CODE + 0x101));
     for every_frame in [false, true] {
         let rows = [row(0, in_register(0)), row(0x100, Aarch64::FRAME_RECORD)];
@@ -140,8 +128,8 @@ fn a_link_register_of_zero_is_the_root() {
     assert_eq!((walked.end, path), (End::Root, codes(&[0])));
 }
 
-/// Unikraft starts a thread with a frame pointer of 0 and the address of the thread's function as the return address.
-/// The rule of the code before that function is no sign of a missing caller.
+/// Unikraft starts a thread with a frame pointer of 0 and the address of the thread's function as
+/// the return address. The rule of the code before that function is no sign of a missing caller.
 #[test]
 fn a_thread_that_seems_to_return_to_its_own_function_is_complete() {
     let words = [&RECORDS[..], &[7, 7]].concat();

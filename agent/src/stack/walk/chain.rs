@@ -1,16 +1,17 @@
-//! A chain of frames on one stack. Each step leads from a frame to its caller, by a rule of the caller table or by
-//! the frame record.
+//! A chain of frames on one stack. Each step leads from a frame to its caller, by a rule of the
+//! caller table or by the frame record.
 //!
 //! # Unknown code
-//! A return address outside all mappings may belong to code that was loaded or generated after the start, or may be
-//! garbage: a function without a frame record may leave any value in the frame pointer. It is accepted as a frame of
-//! [unknown code](frame_code::UNKNOWN_CODE) only if
-//! - it [may be code](may_be_code) and does not point into the rest of the stack: pointers into the stack and small
-//!   integers are the most frequent garbage there;
-//! - in a frame record, the caller's frame pointer is 0 or continues the chain: aligned, upward and inside the stack.
-//!   It may have any value in a record at the end of the stack;
-//! - the chain has fewer than [`MAX_UNKNOWN`] such frames. Generated code may recurse, so the limit is half of the
-//!   greatest depth; each step requires a plausible pair of words, so garbage ends much earlier.
+//! A return address outside all mappings may belong to code that was loaded or generated after the
+//! start, or may be garbage: a function without a frame record may leave any value in the frame
+//! pointer. It is accepted as a frame of [unknown code](frame_code::UNKNOWN_CODE) only if
+//! - it [may be code](may_be_code) and does not point into the rest of the stack: pointers into the
+//!   stack and small integers are the most frequent garbage there;
+//! - in a frame record, the caller's frame pointer is 0 or continues the chain: aligned, upward and
+//!   inside the stack. It may have any value in a record at the end of the stack;
+//! - the chain has fewer than [`MAX_UNKNOWN`] such frames. Generated code may recurse, so the limit
+//!   is half of the greatest depth; each step requires a plausible pair of words, so garbage ends
+//!   much earlier.
 //!
 //! Otherwise the chain is broken, as with every other impossible record.
 
@@ -44,23 +45,15 @@ impl<'g, A: Architecture> Chain<'g, A> {
     /// A chain that consists of the interrupted function, whose code is `leaf`.
     #[inline]
     pub(super) fn at_leaf(frame: Frame<'g, A>, leaf: u32, end: End, way: Way) -> Self {
-        Self {
-            frame,
-            lookup: leaf,
-            is_leaf: true,
-            walked: Walked {
-                end,
-                way,
-                mixed: false,
-            },
-        }
+        Self { frame, lookup: leaf, is_leaf: true, walked: Walked { end, way, mixed: false } }
     }
 }
 
 /// A frame on a stack.
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'g, A: Architecture> {
-    /// The stack pointer, or an address below it unless `knows_sp`: everything below it has been walked.
+    /// The stack pointer, or an address below it unless `knows_sp`: everything below it has been
+    /// walked.
     pub(super) sp: u64,
     pub(super) fp: u64,
     /// Whether a rule may count from `sp`. Of no meaning if [`Architecture::RECORD_ENDS_FRAME`].
@@ -76,23 +69,13 @@ impl<'g, A: Architecture> Frame<'g, A> {
     /// The frame of an interrupted function.
     #[inline]
     pub(super) fn interrupted(registers: &Registers, code: &'g CodeMap) -> Self {
-        Self {
-            link: A::Link::of(registers),
-            ..Self::caller(registers.sp, registers.fp, code)
-        }
+        Self { link: A::Link::of(registers), ..Self::caller(registers.sp, registers.fp, code) }
     }
 
     /// The frame of a function that has called another one.
     #[inline]
     pub(super) fn caller(sp: u64, fp: u64, code: &'g CodeMap) -> Self {
-        Self {
-            sp,
-            fp,
-            knows_sp: true,
-            link: A::Link::SAVED,
-            range: code.first(),
-            unknown: 0,
-        }
+        Self { sp, fp, knows_sp: true, link: A::Link::SAVED, range: code.first(), unknown: 0 }
     }
 
     /// The code of `address`, if it lies in a mapping.
@@ -104,8 +87,8 @@ impl<'g, A: Architecture> Frame<'g, A> {
         })
     }
 
-    /// Moves to the caller. Returns the return address's code, and whether it was found by `rule` rather than by the
-    /// frame pointer.
+    /// Moves to the caller. Returns the return address's code, and whether it was found by `rule`
+    /// rather than by the frame pointer.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -120,11 +103,7 @@ impl<'g, A: Architecture> Frame<'g, A> {
                 Caller::Unknown => {}
                 // The caller is on another stack; `hop` continues there.
                 Caller::LoadedCfa { .. } => return Err(End::Broken),
-                Caller::Cfa {
-                    base,
-                    words,
-                    saved_fp,
-                } => {
+                Caller::Cfa { base, words, saved_fp } => {
                     has_caller = true;
                     let caller = self.by_rule(rule, base, words, saved_fp, stack);
                     if let Some((return_address, cfa, fp)) = caller {
@@ -148,20 +127,22 @@ impl<'g, A: Architecture> Frame<'g, A> {
                 self.knows_sp = rule == A::FRAME_RECORD;
                 Ok((code, self.knows_sp))
             }
-            // The rule says that the function has a caller, so a frame pointer of 0 does not mean the root.
+            // The rule says that the function has a caller, so a frame pointer of 0 does not mean
+            // the root.
             Err(End::Root) if has_caller && self.ends_in_zero(stack) => Err(End::Broken),
             Err(end) => Err(end),
         }
     }
 
-    /// Whether the chain ends because the frame pointer is 0, rather than at the end of the stack or at a return
-    /// address of 0.
+    /// Whether the chain ends because the frame pointer is 0, rather than at the end of the stack
+    /// or at a return address of 0.
     #[inline]
     fn ends_in_zero(&self, stack: &impl ReadStack) -> bool {
         self.fp == 0 && self.sp != stack.end()
     }
 
-    /// The return address, the canonical frame address (CFA) and the caller's frame pointer, by a rule.
+    /// The return address, the canonical frame address (CFA) and the caller's frame pointer, by a
+    /// rule.
     #[inline]
     fn by_rule(
         &self,
@@ -183,8 +164,8 @@ impl<'g, A: Architecture> Frame<'g, A> {
         let fp = match saved_at {
             // A saved value below the stack pointer has been popped already: it is in the register.
             Some(at) if at >= self.sp => stack.word(at)?,
-            // OCaml's rules never state where the frame pointer is saved. It is, if it points to the record below the
-            // CFA.
+            // OCaml's rules never state where the frame pointer is saved. It is, if it points to
+            // the record below the CFA.
             None if self.fp >= self.sp && after_record(self.fp) == cfa => stack.word(self.fp)?,
             _ => self.fp,
         };
@@ -207,14 +188,10 @@ impl<'g, A: Architecture> Frame<'g, A> {
         stack: &impl ReadStack,
         code: &'g CodeMap,
     ) -> Result<u32, End> {
-        let record = if self.fp < self.sp {
-            None
-        } else {
-            stack.frame_record(self.fp)
-        };
+        let record = if self.fp < self.sp { None } else { stack.frame_record(self.fp) };
         let Some([caller_fp, return_address]) = record else {
-            // The outermost function has no caller: either its saved frame pointer is 0, or the stack ends with its
-            // frame.
+            // The outermost function has no caller: either its saved frame pointer is 0, or the
+            // stack ends with its frame.
             return Err(if self.fp == 0 || self.sp == stack.end() {
                 End::Root
             } else {
@@ -243,8 +220,8 @@ impl<'g, A: Architecture> Frame<'g, A> {
         self.link = A::Link::SAVED;
     }
 
-    /// Whether the record at the frame pointer, which contains `caller_fp`, continues a rising chain or is its last
-    /// one.
+    /// Whether the record at the frame pointer, which contains `caller_fp`, continues a rising
+    /// chain or is its last one.
     #[inline]
     fn leads_on(&self, caller_fp: u64, end: u64) -> bool {
         let after = after_record(self.fp);
@@ -264,7 +241,8 @@ impl<'g, A: Architecture> Frame<'g, A> {
     }
 }
 
-/// Adds the frame at `return_code` and its callers, until `path` has `limit` frames. `way` tells how it was found.
+/// Adds the frame at `return_code` and its callers, until `path` has `limit` frames. `way` tells
+/// how it was found.
 #[inline]
 pub(super) fn follow<'g, A: Architecture>(
     frame: Frame<'g, A>,
@@ -275,11 +253,7 @@ pub(super) fn follow<'g, A: Architecture>(
     limit: usize,
     path: &mut Path<'_>,
 ) -> Chain<'g, A> {
-    let mut frames = Frames {
-        frame,
-        return_code,
-        mixed: false,
-    };
+    let mut frames = Frames { frame, return_code, mixed: false };
     let mut end = End::Truncated;
     if path.len() < limit {
         path.push(return_code);
@@ -294,11 +268,7 @@ pub(super) fn follow<'g, A: Architecture>(
         frame: frames.frame,
         lookup: call_of(frames.return_code),
         is_leaf: false,
-        walked: Walked {
-            end,
-            way,
-            mixed: frames.mixed,
-        },
+        walked: Walked { end, way, mixed: frames.mixed },
     }
 }
 
@@ -343,9 +313,9 @@ fn by_records<'g, A: Architecture>(
 
 /// Whether the table says that the function at this return address has a caller.
 ///
-/// A kernel may start a thread with the address of its function as the return address. The table has the return address
-/// in the link register there, which no function has that has called another one; the call instruction's rule would be
-/// that of the function before.
+/// A kernel may start a thread with the address of its function as the return address. The table
+/// has the return address in the link register there, which no function has that has called another
+/// one; the call instruction's rule would be that of the function before.
 #[inline]
 fn has_caller<A: Architecture>(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
     callers.is_some_and(|callers| {
@@ -400,9 +370,10 @@ fn by_table<'g, A: Architecture>(
     }
 }
 
-/// Follows frame records while they return into the mapping found last, as most do. Adds a frame for each, until
-/// `is_due` returns true for its code, another kind of step is needed, or the path has `limit` frames. `knows_sp` says
-/// whether rules have said that the frames end behind their records.
+/// Follows frame records while they return into the mapping found last, as most do. Adds a frame
+/// for each, until `is_due` returns true for its code, another kind of step is needed, or the path
+/// has `limit` frames. `knows_sp` says whether rules have said that the frames end behind their
+/// records.
 ///
 /// A separate function, so that all variables of the loop fit into registers.
 #[inline(never)]
@@ -414,12 +385,7 @@ fn rise<A: Architecture>(
     knows_sp: bool,
     is_due: impl Fn(u32) -> bool,
 ) {
-    let Frame {
-        mut sp,
-        mut fp,
-        range,
-        ..
-    } = frames.frame;
+    let Frame { mut sp, mut fp, range, .. } = frames.frame;
     let mut last = frames.return_code;
     path.push_all(limit, || {
         if fp < sp || is_due(last) {
@@ -444,7 +410,8 @@ pub(super) fn after_record(fp: u64) -> u64 {
     fp.wrapping_add(FRAME_RECORD)
 }
 
-/// The code of the call instruction's last byte: the return address itself may belong to the next function.
+/// The code of the call instruction's last byte: the return address itself may belong to the next
+/// function.
 #[inline]
 fn call_of(return_code: u32) -> u32 {
     return_code.wrapping_sub(1)

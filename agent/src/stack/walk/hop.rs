@@ -1,8 +1,9 @@
 //! Continues a walk on another stack after the chain on one stack has ended.
 //!
-//! The platform knows the registers of interrupted functions; the caller table knows functions that switch stacks and
-//! keep the former stack pointer in memory. Where the platform says so, the frame pointer leads from a coroutine's stack
-//! to the one that resumed it. All of them are rare, so this code is kept out of a tick's usual path.
+//! The platform knows the registers of interrupted functions; the caller table knows functions that
+//! switch stacks and keep the former stack pointer in memory. Where the platform says so, the frame
+//! pointer leads from a coroutine's stack to the one that resumed it. All of them are rare, so this
+//! code is kept out of a tick's usual path.
 
 use unikprof_proto::caller_table::{Caller, Rule};
 
@@ -12,8 +13,8 @@ use crate::ground::platform::Continuation;
 use crate::stack::architecture::{Architecture, ReturnAddress};
 use crate::stack::{FRAME_RECORD, ReadCode, ReadStack, Stacks};
 
-/// The most times that a walk continues on another stack. Stacks may lead to each other; this number and the depth
-/// limit end such a walk.
+/// The most times that a walk continues on another stack. Stacks may lead to each other; this
+/// number and the depth limit end such a walk.
 pub const MAX_HOPS: u32 = 8;
 
 const RECORD_WORDS: u8 = (FRAME_RECORD / 8) as u8;
@@ -37,9 +38,9 @@ pub(super) fn next_hop<A: Architecture>(
     caller_elsewhere(chain, by_record, stacks, guide)
 }
 
-/// The caller on another stack: by the caller table's rule for a function that has switched stacks, else, if
-/// `by_record`, by the frame record that the frame pointer points to. Only a return address inside the mappings is
-/// accepted.
+/// The caller on another stack: by the caller table's rule for a function that has switched stacks,
+/// else, if `by_record`, by the frame record that the frame pointer points to. Only a return
+/// address inside the mappings is accepted.
 #[cold]
 #[inline(never)]
 fn caller_elsewhere<A: Architecture>(
@@ -49,25 +50,18 @@ fn caller_elsewhere<A: Architecture>(
     guide: &Guide<'_, impl ReadCode>,
 ) -> Option<Start> {
     let frame = &chain.frame;
-    let rule = guide
-        .callers
-        .map_or(Rule::UNKNOWN, |callers| callers.rule(chain.lookup));
+    let rule = guide.callers.map_or(Rule::UNKNOWN, |callers| callers.rule(chain.lookup));
     let (return_address, sp, fp, way) = match rule.caller() {
-        Caller::LoadedCfa {
-            base,
-            at,
-            plus,
-            saved_fp,
-        } => {
+        Caller::LoadedCfa { base, at, plus, saved_fp } => {
             let word_at = frame.register(base)?.checked_add(u64::from(at) * 8)?;
             let loaded = stack_at(stacks, word_at)?.word(word_at)?;
             let cfa = loaded.checked_add(u64::from(plus) * 8)?;
-            // OCaml's rules never state where the frame pointer is saved. If it points to the record below the canonical
-            // frame address (CFA), that is the function's own.
+            // OCaml's rules never state where the frame pointer is saved. If it points to the
+            // record below the canonical frame address (CFA), that is the function's own.
             let own = after_record(frame.fp) == cfa;
             let saved_fp = saved_fp.or(own.then_some(RECORD_WORDS));
-            // The CFA may be the end of its stack, and nothing below the address that is asked for may be readable, so
-            // this asks for the lowest word.
+            // The CFA may be the end of its stack, and nothing below the address that is asked for
+            // may be readable, so this asks for the lowest word.
             let fp_at = cfa.checked_sub(u64::from(saved_fp.unwrap_or(1)) * 8)?;
             let target = stack_at(stacks, fp_at)?;
             let ReturnAddress::Saved(at) = A::return_address(rule, cfa)? else {
@@ -88,12 +82,7 @@ fn caller_elsewhere<A: Architecture>(
         }
         _ => return None,
     };
-    Some(Start::Caller {
-        code: guide.code.code(A::target(return_address))?,
-        sp,
-        fp,
-        way,
-    })
+    Some(Start::Caller { code: guide.code.code(A::target(return_address))?, sp, fp, way })
 }
 
 /// The stack that contains `address`. Out of line, because the platform's code for it is large.

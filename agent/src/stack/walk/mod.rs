@@ -1,14 +1,16 @@
 //! The walk: from the interrupted registers to the root of the stack.
 //!
-//! The interrupted function may not have a frame yet, may have removed it, or may never have one. Therefore its
-//! caller is looked up in the caller table. If the table has no row for it, the instructions around the interrupted
-//! one are checked for a function's entry or return. From the caller on, the walk follows the chain of frame records,
-//! or looks every frame up in the table (`chain`). A chain that ends on one stack may continue on another (`hop`).
+//! The interrupted function may not have a frame yet, may have removed it, or may never have one.
+//! Therefore its caller is looked up in the caller table. If the table has no row for it, the
+//! instructions around the interrupted one are checked for a function's entry or return. From the
+//! caller on, the walk follows the chain of frame records, or looks every frame up in the table
+//! (`chain`). A chain that ends on one stack may continue on another (`hop`).
 //!
-//! Neither the stack nor the table is trusted. A step is valid only if everything it reads is aligned, lies wholly
-//! inside the stack and above the previous step, and yields a return address that can be code. The first invalid step
-//! ends the chain. Return addresses outside all mappings, in code that was loaded or generated later, become frames
-//! of [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
+//! Neither the stack nor the table is trusted. A step is valid only if everything it reads is
+//! aligned, lies wholly inside the stack and above the previous step, and yields a return address
+//! that can be code. The first invalid step ends the chain. Return addresses outside all mappings,
+//! in code that was loaded or generated later, become frames of [unknown
+//! code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
 //!
 //! Why: docs/decisions.md#unknown-code, docs/decisions.md#at-most-eight-stacks-a-walk.
 
@@ -50,7 +52,8 @@ pub enum End {
 pub enum Way {
     /// From the caller table's row for the interrupted instruction.
     Table,
-    /// From the instructions around the interrupted one, which belong to a function's entry or return.
+    /// From the instructions around the interrupted one, which belong to a function's entry or
+    /// return.
     Bytes,
     /// From the frame pointer.
     FramePointer,
@@ -83,19 +86,15 @@ pub struct Guide<'g, C> {
 impl<'g> Guide<'g, ()> {
     /// Uses frame records only.
     pub fn frame_pointers(code: &'g CodeMap) -> Self {
-        Self {
-            code,
-            callers: None,
-            every_frame: false,
-            instructions: (),
-        }
+        Self { code, callers: None, every_frame: false, instructions: () }
     }
 }
 
-/// Walks the interrupted stack from `registers`, adding at most `depth` frames to `path`, leaf first. If callers are
-/// missing at the root, a mark follows the last frame.
+/// Walks the interrupted stack from `registers`, adding at most `depth` frames to `path`, leaf
+/// first. If callers are missing at the root, a mark follows the last frame.
 ///
-/// If `stacks` has none at the interrupted stack pointer, the path consists of the leaf alone and its end is broken.
+/// If `stacks` has none at the interrupted stack pointer, the path consists of the leaf alone and
+/// its end is broken.
 #[inline]
 pub fn walk(
     registers: &Registers,
@@ -107,7 +106,8 @@ pub fn walk(
     walk_on::<Native>(registers, stacks, guide, depth, path)
 }
 
-/// [`walk`] on a stack of aarch64, on every processor: for fuzzing, and for stacks that were captured elsewhere.
+/// [`walk`] on a stack of aarch64, on every processor: for fuzzing, and for stacks that were
+/// captured elsewhere.
 #[doc(hidden)]
 pub fn walk_aarch64(
     registers: &Registers,
@@ -180,11 +180,7 @@ fn hop_on<'g, A: Architecture>(
 impl Walked {
     /// The combined result of two chains; the interrupted function's caller is in the first.
     fn then(self, last: Self) -> Self {
-        Self {
-            end: last.end,
-            way: self.way,
-            mixed: self.mixed || last.mixed,
-        }
+        Self { end: last.end, way: self.way, mixed: self.mixed || last.mixed }
     }
 }
 
@@ -193,12 +189,7 @@ enum Start {
     /// In an interrupted function.
     Interrupted(Registers),
     /// In a caller: its code and registers after the return, and how it was found.
-    Caller {
-        code: u32,
-        sp: u64,
-        fp: u64,
-        way: Way,
-    },
+    Caller { code: u32, sp: u64, fp: u64, way: Way },
 }
 
 /// Adds the frames on one stack to `path`, until it has `limit` frames.
@@ -228,7 +219,8 @@ fn from<'g, A: Architecture>(
                 rule => frame.step(rule, &stack, guide.code),
             };
             if way == Way::Bytes {
-                // An instruction that sets the frame pointer says where the record is, and not how large the frame is.
+                // An instruction that sets the frame pointer says where the record is, and not how
+                // large the frame is.
                 frame.knows_sp &= rule.return_address() == 0;
             }
             match step {
@@ -261,9 +253,7 @@ fn leaf_rule<A: Architecture>(
     let Some(code) = code else {
         return (Rule::UNKNOWN, Way::FramePointer);
     };
-    let rule = guide
-        .callers
-        .map_or(Rule::UNKNOWN, |callers| callers.rule(code));
+    let rule = guide.callers.map_or(Rule::UNKNOWN, |callers| callers.rule(code));
     if rule != Rule::UNKNOWN {
         return (rule, Way::Table);
     }

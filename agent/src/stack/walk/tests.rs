@@ -45,13 +45,8 @@ impl ReadStack for Words {
 }
 
 fn walk_words(words: &[u64], fp: u64, depth: usize) -> (End, Vec<u32>) {
-    let mapping = Mapping {
-        start: CODE,
-        end: CODE + 0x1000,
-        file_offset: 0,
-        build_id: &[],
-        path: "",
-    };
+    let mapping =
+        Mapping { start: CODE, end: CODE + 0x1000, file_offset: 0, build_id: &[], path: "" };
     let code = CodeMap::new(&[mapping]).unwrap();
     let cells = PathCells::default();
     let registers = Registers::new(CODE, STACK, fp);
@@ -70,38 +65,21 @@ pub(super) fn codes(offsets: &[u32]) -> Vec<u32> {
 
 #[test]
 fn a_chain_ends_at_a_zero_frame_pointer() {
-    let words = [
-        STACK + 16,
-        CODE + 1,
-        STACK + 40,
-        CODE + 2,
-        99,
-        0,
-        CODE + 3,
-        99,
-    ];
-    assert_eq!(
-        walk_words(&words, STACK, 128),
-        (End::Root, codes(&[0, 1, 2, 3]))
-    );
+    let words = [STACK + 16, CODE + 1, STACK + 40, CODE + 2, 99, 0, CODE + 3, 99];
+    assert_eq!(walk_words(&words, STACK, 128), (End::Root, codes(&[0, 1, 2, 3])));
 }
 
-/// A thread's first function saves whatever rbp contains at its entry; the stack ends with its frame.
+/// A thread's first function saves whatever rbp contains at its entry; the stack ends with its
+/// frame.
 #[test]
 fn a_chain_ends_with_the_stack() {
     let words = [STACK + 16, CODE + 1, 0xdead_beef, CODE + 2];
-    assert_eq!(
-        walk_words(&words, STACK, 128),
-        (End::Root, codes(&[0, 1, 2]))
-    );
+    assert_eq!(walk_words(&words, STACK, 128), (End::Root, codes(&[0, 1, 2])));
 }
 
 #[test]
 fn a_zero_return_address_is_the_root() {
-    assert_eq!(
-        walk_words(&[STACK + 16, 0, 7, 7], STACK, 128),
-        (End::Root, codes(&[0]))
-    );
+    assert_eq!(walk_words(&[STACK + 16, 0, 7, 7], STACK, 128), (End::Root, codes(&[0])));
 }
 
 #[test]
@@ -121,11 +99,7 @@ fn records_outside_misaligned_or_without_code_break_the_chain() {
         walk_words(&words, STACK, 128).0
     };
     assert_eq!(ends_in([STACK + 20, CODE]), End::Broken, "misaligned");
-    assert_eq!(
-        ends_in([u64::MAX - 7, CODE]),
-        End::Broken,
-        "at the top of memory"
-    );
+    assert_eq!(ends_in([u64::MAX - 7, CODE]), End::Broken, "at the top of memory");
     assert_eq!(ends_in([STACK + 40, CODE]), End::Broken, "half a record");
     for (garbage, what) in [
         (7, "a small integer"),
@@ -134,30 +108,16 @@ fn records_outside_misaligned_or_without_code_break_the_chain() {
     ] {
         assert_eq!(ends_in([0, garbage]), End::Broken, "{what}");
     }
-    assert_eq!(
-        walk_words(&[0; 4], STACK - 16, 128).0,
-        End::Broken,
-        "below the stack pointer"
-    );
+    assert_eq!(walk_words(&[0; 4], STACK - 16, 128).0, End::Broken, "below the stack pointer");
 }
 
-/// Code that was loaded or generated after the start is outside all mappings. Its frames are counted and the chain
-/// continues after them.
+/// Code that was loaded or generated after the start is outside all mappings. Its frames are
+/// counted and the chain continues after them.
 #[test]
 fn return_addresses_outside_all_mappings_are_frames_of_unknown_code() {
     const LATER: u64 = 0x7f12_3456_7000;
-    let words = [
-        STACK + 16,
-        CODE + 1,
-        STACK + 32,
-        LATER,
-        STACK + 48,
-        LATER + 64,
-        0,
-        CODE + 2,
-        7,
-        7,
-    ];
+    let words =
+        [STACK + 16, CODE + 1, STACK + 32, LATER, STACK + 48, LATER + 64, 0, CODE + 2, 7, 7];
     let unknown = frame_code::UNKNOWN_CODE;
     let (end, path) = walk_words(&words, STACK, 128);
     assert_eq!(end, End::Root);
@@ -178,9 +138,7 @@ fn a_chain_of_garbage_ends_as_broken() {
         let (end, path) = walk_words(&words, STACK, 128);
         assert_eq!((end, path.len()), (End::Broken, 2), "{caller_fp:#x}");
     }
-    let endless: Vec<u64> = (1..=100)
-        .flat_map(|n| [STACK + 16 * n, LATER + n])
-        .collect();
+    let endless: Vec<u64> = (1..=100).flat_map(|n| [STACK + 16 * n, LATER + n]).collect();
     let (end, path) = walk_words(&endless, STACK, 128);
     assert_eq!(end, End::Broken);
     assert_eq!(path.len(), 1 + MAX_UNKNOWN as usize + 1);
@@ -204,26 +162,15 @@ fn depth_is_a_limit_and_said() {
     let (end, path) = walk_words(&words, STACK, 128);
     assert_eq!((end, path.len()), (End::Truncated, 129));
     assert_eq!(path[128], frame_code::TRUNCATED);
-    let exact: Vec<u64> = (1..=127)
-        .flat_map(|n| [if n == 127 { 0 } else { STACK + 16 * n }, CODE + n])
-        .collect();
-    assert_eq!(
-        walk_words(&exact, STACK, 128).0,
-        End::Root,
-        "128 frames fit exactly"
-    );
+    let exact: Vec<u64> =
+        (1..=127).flat_map(|n| [if n == 127 { 0 } else { STACK + 16 * n }, CODE + n]).collect();
+    assert_eq!(walk_words(&exact, STACK, 128).0, End::Root, "128 frames fit exactly");
     assert_eq!(walk_words(&exact, STACK, 1).1, [16, frame_code::TRUNCATED]);
 }
 
 #[test]
 fn an_unknown_pc_is_said_and_the_walk_goes_on() {
-    let mapping = Mapping {
-        start: 1,
-        end: 2,
-        file_offset: 0,
-        build_id: &[],
-        path: "",
-    };
+    let mapping = Mapping { start: 1, end: 2, file_offset: 0, build_id: &[], path: "" };
     let code = CodeMap::new(&[mapping]).unwrap();
     let cells = PathCells::default();
     let registers = Registers::new(77, STACK, 0);
@@ -254,23 +201,13 @@ pub(super) fn walk_on_with<A: Architecture>(
     every_frame: bool,
     instructions: impl ReadCode,
 ) -> (Walked, Vec<u32>) {
-    let mapping = Mapping {
-        start: CODE,
-        end: CODE + 0x1000,
-        file_offset: 0,
-        build_id: &[],
-        path: "",
-    };
+    let mapping =
+        Mapping { start: CODE, end: CODE + 0x1000, file_offset: 0, build_id: &[], path: "" };
     let code = CodeMap::new(&[mapping]).unwrap();
     let mut block = [MaybeUninit::uninit(); 1024];
     let table = CallerTable::from_rows(&mut block, &code, rows).unwrap();
     let cells = PathCells::default();
-    let guide = Guide {
-        code: &code,
-        callers: Some(&table),
-        every_frame,
-        instructions,
-    };
+    let guide = Guide { code: &code, callers: Some(&table), every_frame, instructions };
     let stack = Words(words.to_vec());
     let mut path = cells.begin();
     let walked = walk_on::<A>(&registers, Some(&stack), &guide, 128, &mut path);
@@ -278,23 +215,17 @@ pub(super) fn walk_on_with<A: Architecture>(
 }
 
 pub(super) fn row(offset: u32, rule: Rule) -> Row {
-    Row {
-        code: 16 + offset,
-        rule,
-    }
+    Row { code: 16 + offset, rule }
 }
 
 fn from_sp(words: u16, saved_fp: Option<u8>) -> Rule {
-    Rule::new(Caller::Cfa {
-        base: Base::StackPointer,
-        words,
-        saved_fp,
-    })
+    Rule::new(Caller::Cfa { base: Base::StackPointer, words, saved_fp })
 }
 
 const LEAF: Registers = Registers::new(CODE, STACK, STACK + 24);
 
-/// A leaf without a frame: the frame pointer is its caller's, and the return address there would skip the caller.
+/// A leaf without a frame: the frame pointer is its caller's, and the return address there would
+/// skip the caller.
 #[test]
 fn the_table_finds_the_caller_of_a_leaf() {
     let words = [99, CODE + 1, 77, 0, CODE + 2];
@@ -306,23 +237,17 @@ fn the_table_finds_the_caller_of_a_leaf() {
     assert_eq!((walked.way, walked.end), (Way::Table, End::Root));
 }
 
-/// After `push rbp` the caller's frame pointer is on the stack. After `pop rbp` it is in the register again, whatever
-/// location below the stack pointer the rule says.
+/// After `push rbp` the caller's frame pointer is on the stack. After `pop rbp` it is in the
+/// register again, whatever location below the stack pointer the rule says.
 #[test]
 fn the_frame_pointer_is_restored_from_above_the_stack_pointer_only() {
     let words = [STACK + 24, CODE + 1, 77, 0, CODE + 2];
     let pushed = Registers { fp: 1, ..LEAF };
     let rule = [row(0, from_sp(2, Some(2)))];
-    assert_eq!(
-        walk_with(&words, pushed, &rule, false, ()).1,
-        codes(&[0, 1, 2])
-    );
+    assert_eq!(walk_with(&words, pushed, &rule, false, ()).1, codes(&[0, 1, 2]));
     let words = [CODE + 1, 77, 77, 0, CODE + 2];
     let rule = [row(0, from_sp(1, Some(2)))];
-    assert_eq!(
-        walk_with(&words, LEAF, &rule, false, ()).1,
-        codes(&[0, 1, 2])
-    );
+    assert_eq!(walk_with(&words, LEAF, &rule, false, ()).1, codes(&[0, 1, 2]));
 }
 
 /// If a rule leads nowhere, the frame pointer is followed instead.
@@ -334,11 +259,7 @@ fn a_hostile_rule_is_passed_over() {
         from_sp(1, None),
         from_sp(6, None),
         from_sp(u16::MAX, Some(63)),
-        Rule::new(Caller::Cfa {
-            base: Base::FramePointer,
-            words: u16::MAX,
-            saved_fp: Some(1),
-        }),
+        Rule::new(Caller::Cfa { base: Base::FramePointer, words: u16::MAX, saved_fp: Some(1) }),
         Rule(u32::MAX),
     ];
     for rule in hostile {
@@ -346,10 +267,7 @@ fn a_hostile_rule_is_passed_over() {
         assert_eq!(path, codes(&[0, 2]), "{rule:?}");
         assert_eq!(walked.way, Way::FramePointer, "{rule:?}");
     }
-    let registers = Registers {
-        fp: u64::MAX,
-        ..LEAF
-    };
+    let registers = Registers { fp: u64::MAX, ..LEAF };
     let rule = [row(0, hostile[4])];
     let (walked, _) = walk_with(&words, registers, &rule, true, ());
     assert_eq!(walked.end, End::Broken);
@@ -363,21 +281,12 @@ fn the_outermost_function_has_no_caller() {
     assert_eq!(path, codes(&[0]));
 }
 
-/// A function without a frame in the middle of a stack breaks the chain of records, but not the lookup of every
-/// frame.
+/// A function without a frame in the middle of a stack breaks the chain of records, but not the
+/// lookup of every frame.
 #[test]
 fn every_frame_is_looked_up_where_that_is_asked_for() {
     // The leaf has a record; its caller at offset 0x100 saves two words and no frame pointer.
-    let words = [
-        STACK + 48,
-        CODE + 0x101,
-        5,
-        6,
-        CODE + 0x201,
-        7,
-        0,
-        CODE + 0x301,
-    ];
+    let words = [STACK + 48, CODE + 0x101, 5, 6, CODE + 0x201, 7, 0, CODE + 0x301];
     let leaf = Registers { fp: STACK, ..LEAF };
     let rows = [
         row(0, Rule::FRAME_RECORD),
@@ -391,18 +300,14 @@ fn every_frame_is_looked_up_where_that_is_asked_for() {
     let (walked, path) = walk_with(&words, leaf, &rows, true, ());
     assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
     assert_eq!((walked.end, walked.mixed), (End::Root, false));
-    let unknown = [
-        rows[0],
-        row(0x100, from_sp(3, None)),
-        row(0x200, Rule::UNKNOWN),
-    ];
+    let unknown = [rows[0], row(0x100, from_sp(3, None)), row(0x200, Rule::UNKNOWN)];
     let (walked, path) = walk_with(&words, leaf, &unknown, true, ());
     assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
     assert!(walked.mixed, "a frame was found by its frame pointer");
 }
 
-/// A frame pointer of 0 ends the chain only in the outermost function; the table knows which functions are not the
-/// outermost.
+/// A frame pointer of 0 ends the chain only in the outermost function; the table knows which
+/// functions are not the outermost.
 #[test]
 fn a_zero_that_comes_too_early_is_broken() {
     let words = [0, CODE + 0x101, 7, 8, 9];
@@ -422,11 +327,7 @@ fn a_zero_that_comes_too_early_is_broken() {
     assert_eq!(by_table.0.end, End::Broken);
     let no_frame = Registers { fp: 0, ..LEAF };
     let at_leaf = walk_with(&words, no_frame, &rows(Rule::UNKNOWN), false, ());
-    assert_eq!(
-        at_leaf.0.end,
-        End::Broken,
-        "the leaf has a record, says the table"
-    );
+    assert_eq!(at_leaf.0.end, End::Broken, "the leaf has a record, says the table");
     // The end of the stack is the root, whatever the table says.
     let whole = [0, CODE + 0x101];
     let (walked, _) = walk_with(&whole, leaf, &rows(Rule::FRAME_RECORD), false, ());
@@ -458,19 +359,13 @@ fn entries_and_returns_are_known_by_their_bytes() {
     }
     let words = [STACK + 24, CODE + 1, 77, 0, CODE + 2];
     let pushed = Registers { fp: 1, ..LEAF };
-    for bytes in [
-        [0x55, 0x48, 0x89, 0xe5, 0x90],
-        [0x55, 0x48, 0x8b, 0xec, 0x90],
-    ] {
+    for bytes in [[0x55, 0x48, 0x89, 0xe5, 0x90], [0x55, 0x48, 0x8b, 0xec, 0x90]] {
         let (walked, path) = walk_with(&words, pushed, &[], false, Bytes(bytes));
         assert_eq!(path, codes(&[0, 1, 2]), "{bytes:x?}");
         assert_eq!(walked.way, Way::Bytes);
     }
     let other = Bytes([0x90; 5]);
-    assert_eq!(
-        walk_with(&words, LEAF, &[], false, other).0.way,
-        Way::FramePointer
-    );
+    assert_eq!(walk_with(&words, LEAF, &[], false, other).0.way, Way::FramePointer);
     let known = [row(0, Rule::FRAME_RECORD)];
     let entry = Bytes(at_entry[0]);
     assert_eq!(
@@ -540,38 +435,25 @@ fn walk_several_from(
     every_frame: bool,
     depth: usize,
 ) -> (Walked, Vec<u32>) {
-    let mapping = Mapping {
-        start: CODE,
-        end: CODE + 0x1000,
-        file_offset: 0,
-        build_id: &[],
-        path: "",
-    };
+    let mapping =
+        Mapping { start: CODE, end: CODE + 0x1000, file_offset: 0, build_id: &[], path: "" };
     let code = CodeMap::new(&[mapping]).unwrap();
     let mut block = [MaybeUninit::uninit(); 1024];
     let table = CallerTable::from_rows(&mut block, &code, rows).unwrap();
-    let guide = Guide {
-        code: &code,
-        callers: Some(&table),
-        every_frame,
-        instructions: (),
-    };
+    let guide = Guide { code: &code, callers: Some(&table), every_frame, instructions: () };
     let cells = PathCells::default();
     let mut path = cells.begin();
     let walked = walk_on::<X86_64>(&registers, several, &guide, depth, &mut path);
     (walked, path.codes().collect())
 }
 
-/// A handler on an interrupt stack. Its entry code saves the interrupted registers, and leaves the frame pointer or
-/// clears it. The interrupted function at 0x400 has a caller on the other stack.
+/// A handler on an interrupt stack. Its entry code saves the interrupted registers, and leaves the
+/// frame pointer or clears it. The interrupted function at 0x400 has a caller on the other stack.
 fn interrupted(saved_fp: u64) -> Several {
     Several {
         stacks: vec![
             (STACK, vec![saved_fp, CODE + 0x101, 7, 7, 7]),
-            (
-                OTHER,
-                vec![7, 7, OTHER + 32, CODE + 0x501, 0, CODE + 0x601, 7],
-            ),
+            (OTHER, vec![7, 7, OTHER + 32, CODE + 0x501, 0, CODE + 0x601, 7]),
         ],
         continuation: |sp, _| {
             let registers = Registers::new(CODE + 0x400, OTHER + 8, OTHER + 16);
@@ -589,10 +471,7 @@ fn a_walk_goes_on_behind_an_interrupt_frame() {
         assert_eq!(path, codes(&[0, 0x101, 0x400, 0x501, 0x601]));
         assert_eq!(walked.end, End::Root);
     }
-    let without = Several {
-        continuation: |_, _| None,
-        ..interrupted(OTHER + 16)
-    };
+    let without = Several { continuation: |_, _| None, ..interrupted(OTHER + 16) };
     assert_eq!(walk_several(&without, &[], false, 128).0.end, End::Broken);
     // The interrupted instruction has its own row.
     let rows = [row(0x400, from_sp(1, None)), row(0x401, Rule::UNKNOWN)];
@@ -604,10 +483,7 @@ fn a_walk_goes_on_behind_an_interrupt_frame() {
     // If the platform does not know its stack, the interrupted function is the last frame.
     let nowhere = Several {
         continuation: |sp, _| {
-            (sp < OTHER).then_some(Continuation::Interrupted(Registers {
-                sp: 1 << 40,
-                ..LEAF
-            }))
+            (sp < OTHER).then_some(Continuation::Interrupted(Registers { sp: 1 << 40, ..LEAF }))
         },
         ..interrupted(0)
     };
@@ -631,8 +507,8 @@ fn stacks_that_lead_to_each_other_end_at_a_limit() {
     assert_eq!((walked.end, path.len()), (End::Truncated, 4));
 }
 
-/// A C function called by OCaml code through `caml_c_call`: the runtime switches to the C stack and stores the
-/// fiber's stack pointer in the second word above the C function's frame.
+/// A C function called by OCaml code through `caml_c_call`: the runtime switches to the C stack and
+/// stores the fiber's stack pointer in the second word above the C function's frame.
 #[test]
 fn a_loaded_frame_address_leads_to_another_stack() {
     const FIBER_FP: u64 = OTHER + 24;
@@ -644,21 +520,10 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         continuation: |_, _| None,
     };
     let rule_of = |plus, saved_fp| {
-        Rule::new(Caller::LoadedCfa {
-            base: Base::StackPointer,
-            at: 1,
-            plus,
-            saved_fp,
-        })
+        Rule::new(Caller::LoadedCfa { base: Base::StackPointer, at: 1, plus, saved_fp })
     };
     let rule = |saved_fp| rule_of(1, saved_fp);
-    let rows = |rule| {
-        [
-            row(0, Rule::FRAME_RECORD),
-            row(0x100, rule),
-            row(0x102, Rule::UNKNOWN),
-        ]
-    };
+    let rows = |rule| [row(0, Rule::FRAME_RECORD), row(0x100, rule), row(0x102, Rule::UNKNOWN)];
     for every_frame in [false, true] {
         let several = several(OTHER + 8, FIBER_FP);
         let (walked, path) = walk_several(&several, &rows(rule(None)), every_frame, 128);
@@ -666,7 +531,8 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         assert_eq!((walked.end, walked.way), (End::Root, Way::Table));
         assert_eq!(walked.mixed, every_frame);
     }
-    // The OCaml function has pushed its frame pointer before it switched: its record is not walked again.
+    // The OCaml function has pushed its frame pointer before it switched: its record is not walked
+    // again.
     for every_frame in [false, true] {
         let mut pushed = several(OTHER, OTHER);
         pushed.stacks[1].1[0] = FIBER_FP;
@@ -690,16 +556,7 @@ fn a_loaded_frame_address_leads_to_another_stack() {
     let (walked, path) = walk_several(&at_leaf, &[row(0, rule(None))], false, 128);
     assert_eq!(path[..2], codes(&[0, 0x201]));
     assert_eq!(walked.way, Way::Table);
-    let hostile = [
-        0,
-        1,
-        OTHER,
-        OTHER + 12,
-        OTHER + 16,
-        1 << 40,
-        u64::MAX,
-        STACK,
-    ];
+    let hostile = [0, 1, OTHER, OTHER + 12, OTHER + 16, 1 << 40, u64::MAX, STACK];
     for kept_sp in hostile {
         let several = several(kept_sp, FIBER_FP);
         let (walked, path) = walk_several(&several, &rows(rule(None)), false, 128);
@@ -709,8 +566,9 @@ fn a_loaded_frame_address_leads_to_another_stack() {
     }
 }
 
-/// OCaml 5 with frame pointers: C called from OCaml, which an effect's handler resumed, and OCaml called from C. Code from
-/// 0x100 on is C, from 0x500 on OCaml. The C stack is above the fibers or below.
+/// OCaml 5 with frame pointers: C called from OCaml, which an effect's handler resumed, and OCaml
+/// called from C. Code from 0x100 on is C, from 0x500 on OCaml. The C stack is above the fibers or
+/// below.
 fn fibers(c_stack: u64, main_fiber: u64, fiber: u64) -> Several {
     Several {
         stacks: vec![
@@ -731,18 +589,7 @@ fn fibers(c_stack: u64, main_fiber: u64, fiber: u64) -> Several {
                 ],
             ),
             (main_fiber, vec![7, c_stack + 24, CODE + 0x103]),
-            (
-                fiber,
-                vec![
-                    7,
-                    fiber + 32,
-                    CODE + 0x502,
-                    7,
-                    main_fiber + 8,
-                    CODE + 0x503,
-                    7,
-                ],
-            ),
+            (fiber, vec![7, fiber + 32, CODE + 0x502, 7, main_fiber + 8, CODE + 0x503, 7]),
         ],
         continuation: |_, _| Some(Continuation::FrameRecord),
     }
@@ -752,21 +599,14 @@ fn fibers(c_stack: u64, main_fiber: u64, fiber: u64) -> Several {
 fn frame_pointers_lead_through_fibers() {
     const THIRD: u64 = 0x3_0000;
     let expected = codes(&[0, 0x501, 0x502, 0x503, 0x103, 0x101, 0x102]);
-    for (c_stack, main_fiber, fiber) in [
-        (STACK, OTHER, THIRD),
-        (OTHER, STACK, THIRD),
-        (THIRD, OTHER, STACK),
-    ] {
+    for (c_stack, main_fiber, fiber) in
+        [(STACK, OTHER, THIRD), (OTHER, STACK, THIRD), (THIRD, OTHER, STACK)]
+    {
         let several = fibers(c_stack, main_fiber, fiber);
         let registers = Registers::new(CODE, c_stack, c_stack);
         for every_frame in [false, true] {
-            let (walked, path) = walk_several_from(
-                registers,
-                &several,
-                &[row(0, Rule::UNKNOWN)],
-                every_frame,
-                128,
-            );
+            let (walked, path) =
+                walk_several_from(registers, &several, &[row(0, Rule::UNKNOWN)], every_frame, 128);
             assert_eq!(path, expected);
             assert_eq!((walked.end, walked.way), (End::Root, Way::FramePointer));
             assert_eq!(walked.mixed, every_frame, "no frame has a row");
@@ -778,17 +618,11 @@ fn frame_pointers_lead_through_fibers() {
             let at = ((start - STACK) / 8) as usize;
             words[at..at + stack.len()].copy_from_slice(stack);
         }
-        let one = Several {
-            stacks: vec![(STACK, words)],
-            ..several
-        };
+        let one = Several { stacks: vec![(STACK, words)], ..several };
         let unknown = [row(0, Rule::UNKNOWN)];
         let (walked, path) = walk_several_from(registers, &one, &unknown, false, 128);
         assert_eq!((walked.end, path), (End::Root, expected.clone()));
-        let without = Several {
-            continuation: |_, _| None,
-            ..fibers(c_stack, main_fiber, fiber)
-        };
+        let without = Several { continuation: |_, _| None, ..fibers(c_stack, main_fiber, fiber) };
         let (walked, path) = walk_several_from(registers, &without, &unknown, false, 128);
         assert_eq!(walked.end, End::Broken);
         assert_eq!(path, [16, 16 + 0x501, frame_code::BROKEN]);
@@ -806,11 +640,7 @@ fn a_leaf_without_a_frame_is_left_by_its_frame_pointer() {
     let unknown = [row(0, Rule::UNKNOWN)];
     let (walked, path) = walk_several_from(registers, &several, &unknown, true, 128);
     assert_eq!(path, codes(&[0, 0x101]));
-    let expected = Walked {
-        end: End::Root,
-        way: Way::FramePointer,
-        mixed: true,
-    };
+    let expected = Walked { end: End::Root, way: Way::FramePointer, mixed: true };
     assert_eq!(walked, expected);
     // In the outermost function the register may contain anything.
     let outermost = [row(0, Rule::OUTERMOST)];
@@ -846,19 +676,12 @@ fn a_frame_pointer_that_leads_to_no_record_ends_the_walk() {
             };
             let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
             let end = if fp == 0 { End::Root } else { end };
-            assert_eq!(
-                (walked.end, &path[..2]),
-                (end, &codes(&[0, 0x101])[..]),
-                "{fp:#x}"
-            );
+            assert_eq!((walked.end, &path[..2]), (end, &codes(&[0, 0x101])[..]), "{fp:#x}");
         }
     }
     // A coroutine's first frame may be the last on its stack.
     let several = Several {
-        stacks: vec![
-            (STACK, vec![OTHER, CODE + 0x101]),
-            (OTHER, vec![0, CODE + 0x201, 7]),
-        ],
+        stacks: vec![(STACK, vec![OTHER, CODE + 0x101]), (OTHER, vec![0, CODE + 0x201, 7])],
         continuation: |_, _| Some(Continuation::FrameRecord),
     };
     let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
@@ -868,10 +691,7 @@ fn a_frame_pointer_that_leads_to_no_record_ends_the_walk() {
 #[test]
 fn coroutines_that_lead_to_each_other_end_at_a_limit() {
     let several = Several {
-        stacks: vec![
-            (STACK, vec![OTHER, CODE + 0x101, 7]),
-            (OTHER, vec![STACK, CODE + 0x201, 7]),
-        ],
+        stacks: vec![(STACK, vec![OTHER, CODE + 0x101, 7]), (OTHER, vec![STACK, CODE + 0x201, 7])],
         continuation: |_, _| Some(Continuation::FrameRecord),
     };
     let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
@@ -879,29 +699,14 @@ fn coroutines_that_lead_to_each_other_end_at_a_limit() {
     assert_eq!(path.len(), 1 + 1 + MAX_HOPS as usize + 1);
 }
 
-/// OCaml with frame pointers: its rules count from the stack pointer and say nothing of rbp, although the function has
-/// a frame record. The record's own caller comes next, not the function again.
+/// OCaml with frame pointers: its rules count from the stack pointer and say nothing of rbp,
+/// although the function has a frame record. The record's own caller comes next, not the function
+/// again.
 #[test]
 fn a_record_below_the_frame_address_is_the_functions_own() {
-    let rules = [
-        row(0, from_sp(3, None)),
-        row(0x100, from_sp(2, None)),
-        row(0x200, Rule::UNKNOWN),
-    ];
-    let words = [
-        7,
-        STACK + 24,
-        CODE + 0x101,
-        STACK + 40,
-        CODE + 0x201,
-        0,
-        CODE + 0x301,
-        7,
-    ];
-    let registers = Registers {
-        fp: STACK + 8,
-        ..LEAF
-    };
+    let rules = [row(0, from_sp(3, None)), row(0x100, from_sp(2, None)), row(0x200, Rule::UNKNOWN)];
+    let words = [7, STACK + 24, CODE + 0x101, STACK + 40, CODE + 0x201, 0, CODE + 0x301, 7];
+    let registers = Registers { fp: STACK + 8, ..LEAF };
     for every_frame in [false, true] {
         let (walked, path) = walk_with(&words, registers, &rules, every_frame, ());
         assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));

@@ -179,11 +179,7 @@ pub(super) mod tests {
             period_ns: 1_003_009,
             vcpus: 2,
             unix_ns: Some(1_700_000_000_000_000_000),
-            recent: Summary {
-                recorded: 100,
-                length_ns: 10_000_000_000,
-                ..Summary::default()
-            },
+            recent: Summary { recorded: 100, length_ns: 10_000_000_000, ..Summary::default() },
             since_start: Summary {
                 recorded: 1_000,
                 length_ns: 100_000_000_000,

@@ -32,10 +32,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const KEYS: [(&str, &str); 9] = [
     ("s", "sort by the next of: recent, since start, name"),
     ("t", "toggle self and total"),
-    (
-        "/",
-        "show only functions whose name matches a regex; Enter ends it",
-    ),
+    ("/", "show only functions whose name matches a regex; Enter ends it"),
     ("Esc", "show all functions"),
     ("space", "freeze the table, and let it go on"),
     ("Up, Down, k, j", "scroll by a line"),
@@ -44,13 +41,15 @@ const KEYS: [(&str, &str); 9] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// Counts the signals that end a program on a terminal, and restores the terminal before it is ended at once.
+/// Counts the signals that end a program on a terminal, and restores the terminal before it is
+/// ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
     // The terminal goes away: an own recording in the guest is still to be discarded.
     interrupt.listen_to(&[SIGHUP], ratatui::restore)
 }
 
-/// The terminal as it is drawn on; however this ends, it is restored, and whoever fills the table is told to end.
+/// The terminal as it is drawn on; however this ends, it is restored, and whoever fills the table
+/// is told to end.
 struct Screen<'i> {
     terminal: DefaultTerminal,
     interrupt: &'i Interrupt,
@@ -60,10 +59,7 @@ impl<'i> Screen<'i> {
     fn open(interrupt: &'i Interrupt) -> io::Result<Screen<'i>> {
         // Restores the terminal before a panic is told.
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
-        Ok(Screen {
-            terminal,
-            interrupt,
-        })
+        Ok(Screen { terminal, interrupt })
     }
 }
 
@@ -255,8 +251,7 @@ impl App {
         let height = usize::from(body.height);
         let lines = if self.shows_help {
             let keys = KEYS.iter();
-            keys.map(|(key, what)| Line::from(format!("  {key:<18}{what}")))
-                .collect()
+            keys.map(|(key, what)| Line::from(format!("  {key:<18}{what}"))).collect()
         } else {
             self.lines(columns, height)
         };
@@ -299,10 +294,7 @@ impl App {
         if self.has_ended {
             parts.push("the recording has ended".to_owned());
         } else if self.newest.is_some() && self.came.elapsed() > SILENCE {
-            parts.push(format!(
-                "no answer for {}",
-                std_duration(self.came.elapsed())
-            ));
+            parts.push(format!("no answer for {}", std_duration(self.came.elapsed())));
         }
         if self.frozen.is_some() {
             parts.push("frozen".to_owned());
@@ -414,11 +406,7 @@ mod tests {
     fn help_lists_the_keys_and_scrolling_ends_at_the_last_row() {
         let mut app = app();
         press(&mut app, "?");
-        assert!(
-            drawn(&mut app)
-                .iter()
-                .any(|line| line.contains("toggle self and total"))
-        );
+        assert!(drawn(&mut app).iter().any(|line| line.contains("toggle self and total")));
         press(&mut app, "?jjjjjjjj");
         assert_eq!(names(&mut app).len(), 3, "all rows fit");
         assert_eq!(press(&mut app, "q"), Next::Quit);

@@ -48,11 +48,7 @@ pub(super) fn head(picture: &Picture) -> Vec<String> {
         "" => "(unnamed)",
         guest => guest,
     };
-    let whose = if picture.is_own {
-        ", started by top"
-    } else {
-        ""
-    };
+    let whose = if picture.is_own { ", started by top" } else { "" };
     vec![
         format!(
             "{when}  guest {}, {}  recording `{}` ({}, {} Hz{whose})",
@@ -69,11 +65,8 @@ pub(super) fn head(picture: &Picture) -> Vec<String> {
 
 fn summary(what: &str, of: &Summary, unit: Unit) -> String {
     let share = |share: Option<f64>| share.map_or("-".into(), percent);
-    let mut line = format!(
-        "{what:<12}{}: {}",
-        duration(of.length_ns),
-        amount_with_unit(of.recorded, unit)
-    );
+    let mut line =
+        format!("{what:<12}{}: {}", duration(of.length_ns), amount_with_unit(of.recorded, unit));
     if let (Unit::Samples, Some(rate)) = (unit, of.samples_per_second()) {
         let _ = write!(line, ", {rate:.0}/s");
     }
@@ -102,18 +95,10 @@ pub(super) fn headings(measure: Measure, sort: Sort, recent: &Summary) -> [Strin
         _ => "function",
     };
     [
-        format!(
-            "{}{}",
-            part(&format!("last {}", duration(recent.length_ns))),
-            part("since start")
-        )
-        .trim_end()
-        .to_owned(),
-        format!(
-            "{}{}  {name}",
-            columns(sort == Sort::Recent),
-            columns(sort == Sort::SinceStart)
-        ),
+        format!("{}{}", part(&format!("last {}", duration(recent.length_ns))), part("since start"))
+            .trim_end()
+            .to_owned(),
+        format!("{}{}  {name}", columns(sort == Sort::Recent), columns(sort == Sort::SinceStart)),
     ]
 }
 
@@ -137,11 +122,7 @@ fn columns(shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => String::new(),
     };
     let second = measure.other().share(shares);
-    format!(
-        "{:>8}  {interval:>12}  {:>8}",
-        percent(first.share),
-        percent(second.share)
-    )
+    format!("{:>8}  {interval:>12}  {:>8}", percent(first.share), percent(second.share))
 }
 
 #[cfg(test)]

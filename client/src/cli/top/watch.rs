@@ -18,11 +18,12 @@ use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineV
 use crate::symbols::{KnownNames, Symbolized, Symbolizer};
 use crate::timeline::{Timeline, Window};
 
-/// How long a recording of `top`'s own runs before the next one takes its place: a client that is killed leaves none for
-/// ever in the guest.
+/// How long a recording of `top`'s own runs before the next one takes its place: a client that is
+/// killed leaves none for ever in the guest.
 const OWN_NS: u64 = 3_600_000_000_000;
 
-/// Parts of the time are added up once the rings tell how the vCPUs' time went in them, or once they are so old.
+/// Parts of the time are added up once the rings tell how the vCPUs' time went in them, or once
+/// they are so old.
 const SETTLED_NS: u64 = 5_000_000_000;
 
 /// What is shown.
@@ -36,11 +37,7 @@ pub(in crate::cli) enum Target {
 
 /// The settings of a recording that nobody fetches.
 pub(super) fn own_settings() -> Settings {
-    Settings {
-        duration_ns: OWN_NS,
-        keep: Keep::Newest,
-        ..Settings::default()
-    }
+    Settings { duration_ns: OWN_NS, keep: Keep::Newest, ..Settings::default() }
 }
 
 /// Follows one recording.
@@ -91,8 +88,8 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// Makes a picture each interval, until `show` answers false, the user interrupts or the recording has ended. An own
-    /// recording is then discarded.
+    /// Makes a picture each interval, until `show` answers false, the user interrupts or the
+    /// recording has ended. An own recording is then discarded.
     pub(super) fn run(
         mut self,
         every: Duration,
@@ -175,10 +172,7 @@ impl<'a> Watch<'a> {
             return Ok(None);
         };
         let read_ns = timeline.read_until().unwrap_or(status.now_ns);
-        let window = Window {
-            from_ns: read_ns.saturating_sub(self.window_ns),
-            to_ns: read_ns,
-        };
+        let window = Window { from_ns: read_ns.saturating_sub(self.window_ns), to_ns: read_ns };
         let window = timeline.bounded(&of, window);
         let symbolized = self.symbolizer.resolve_new(whole, &mut self.names)?;
 
@@ -186,10 +180,8 @@ impl<'a> Watch<'a> {
             from_ns: self.added_to_ns.unwrap_or(window.from_ns),
             to_ns: settled_ns(timeline, read_ns),
         };
-        let (part_profile, has_part) = (
-            timeline.profile(whole, &of, part, None),
-            part.from_ns < part.to_ns,
-        );
+        let (part_profile, has_part) =
+            (timeline.profile(whole, &of, part, None), part.from_ns < part.to_ns);
         let symbolized = symbolized.of_window(&part_profile);
         if has_part {
             let report = Report::new(&symbolized, ReportOptions::default());
@@ -201,21 +193,11 @@ impl<'a> Watch<'a> {
 
         let recent = timeline.profile(whole, &of, window, None);
         let symbolized = symbolized.of_window(&recent);
-        let report =
-            Report::new(&symbolized, ReportOptions::default()).with_timeline(TimelineView {
-                timeline,
-                of,
-                window,
-                seconds: false,
-                step_ns: None,
-            });
+        let report = Report::new(&symbolized, ReportOptions::default())
+            .with_timeline(TimelineView { timeline, of, window, seconds: false, step_ns: None });
         let table = report.functions();
         let mut rows: HashMap<String, Row> = HashMap::new();
-        let row = |name: &str| Row {
-            name: name.to_owned(),
-            recent: None,
-            since_start: None,
-        };
+        let row = |name: &str| Row { name: name.to_owned(), recent: None, since_start: None };
         for (name, shares) in self.since_start.shares() {
             let row = rows.entry(name.to_owned()).or_insert_with(|| row(name));
             row.since_start = Some(shares);
@@ -250,7 +232,8 @@ fn settled_ns(timeline: &Timeline, read_ns: u64) -> u64 {
     told_ns.clamp(read_ns.saturating_sub(SETTLED_NS), read_ns)
 }
 
-/// The names of a table's rows: those of functions of one name in several images have the image's as well.
+/// The names of a table's rows: those of functions of one name in several images have the image's
+/// as well.
 fn names(table: &FunctionTable, symbolized: &Symbolized<'_>) -> Vec<String> {
     let mut times: HashMap<&str, u32> = HashMap::new();
     for row in &table.rows {

@@ -28,8 +28,8 @@ struct GuestAudit {
     targets: Vec<TargetAudit>,
 }
 
-/// `ticks` of the guest = `before` + `accepted` + `rejected` + `in_part` + `dropped` + `spooled` + `missing`; of a target
-/// that is gone, those up to then.
+/// `ticks` of the guest = `before` + `accepted` + `rejected` + `in_part` + `dropped` + `spooled` +
+/// `missing`; of a target that is gone, those up to then.
 #[derive(Debug, Serialize)]
 struct TargetAudit {
     name: String,
@@ -51,9 +51,7 @@ impl Audit {
     /// Reads a spool; a collector may be at work in it.
     pub(crate) fn read(spool: &Path) -> Result<Audit, SpoolError> {
         let guests = spool::audit(spool)?;
-        Ok(Audit {
-            guests: guests.into_iter().map(GuestAudit::new).collect(),
-        })
+        Ok(Audit { guests: guests.into_iter().map(GuestAudit::new).collect() })
     }
 
     /// As JSON, with a line's end.
@@ -80,10 +78,7 @@ impl GuestAudit {
         let target = |(name, it): (String, super::books::TargetBooks)| {
             let mut spooled = Amount::default();
             let waits = |parcel: &&Parcel| !it.is_gone && parcel.number >= it.next;
-            waiting
-                .iter()
-                .filter(waits)
-                .for_each(|parcel| spooled.add(parcel));
+            waiting.iter().filter(waits).for_each(|parcel| spooled.add(parcel));
             let parts = [it.accepted, it.rejected, it.in_part, it.dropped, spooled];
             let found: i128 = parts.iter().map(|amount| i128::from(amount.ticks)).sum();
             TargetAudit {

@@ -1,8 +1,8 @@
 //! What became of every tick of a guest: the books that `collect --audit` shows.
 //!
-//! For each target, all that was fetched is accepted, rejected, dropped, or waits: a parcel is booked once, in the order
-//! of its number, and never again. What the guest could not hold is in the fetched ticks themselves as `aged`, and time
-//! of which nothing was fetched is in `lost`.
+//! For each target, all that was fetched is accepted, rejected, dropped, or waits: a parcel is
+//! booked once, in the order of its number, and never again. What the guest could not hold is in
+//! the fetched ticks themselves as `aged`, and time of which nothing was fetched is in `lost`.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub(super) struct Span {
 /// An epoch of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochId {
-    /// Of the agent that sent it: epochs are numbered within it. A guest that migrates has another one afterwards, and
-    /// the same epochs.
+    /// Of the agent that sent it: epochs are numbered within it. A guest that migrates has another
+    /// one afterwards, and the same epochs.
     pub(super) instance: u64,
     pub(super) epoch: u64,
     /// Its end on the guest's monotonic clock, in ns.
@@ -62,10 +62,7 @@ impl Amount {
     pub(super) fn add(&mut self, parcel: &Parcel) {
         self.parcels += 1;
         self.ticks = self.ticks.saturating_add(parcel.ticks);
-        let Span {
-            from_unix_ns,
-            to_unix_ns,
-        } = parcel.span;
+        let Span { from_unix_ns, to_unix_ns } = parcel.span;
         let span = self.span.get_or_insert(parcel.span);
         span.from_unix_ns = span.from_unix_ns.min(from_unix_ns);
         span.to_unix_ns = span.to_unix_ns.max(to_unix_ns);
@@ -110,7 +107,8 @@ pub(super) struct TargetBooks {
     pub(super) rejected: Amount,
     /// Of these the target has some pieces, and has rejected another for good.
     pub(super) in_part: Amount,
-    /// Because the spool was full, the parcel could not be read, or the target was taken out of `fleet.toml`.
+    /// Because the spool was full, the parcel could not be read, or the target was taken out of
+    /// `fleet.toml`.
     pub(super) dropped: Amount,
     /// Why the last one was not accepted.
     pub(super) reason: Option<String>,
@@ -169,26 +167,26 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Whether an epoch was fetched from this instance before. Only the last one's acknowledgement may have been lost:
-    /// until it is acknowledged, no other is fetched.
+    /// Whether an epoch was fetched from this instance before. Only the last one's acknowledgement
+    /// may have been lost: until it is acknowledged, no other is fetched.
     pub(super) fn has(&self, instance: u64, epoch: u64) -> bool {
         let is_it = |last: EpochId| last.instance == instance && last.epoch == epoch;
         self.last.is_some_and(is_it)
     }
 
-    /// Whether an epoch that was fetched now is the last one again: the guest has migrated, or was saved and restored,
-    /// before it was acknowledged. The last one is the present instance's from then on.
+    /// Whether an epoch that was fetched now is the last one again: the guest has migrated, or was
+    /// saved and restored, before it was acknowledged. The last one is the present instance's from
+    /// then on.
     pub(super) fn repeats_last(&mut self, id: EpochId) -> bool {
         let is_it = |last: &&mut EpochId| last.epoch == id.epoch && last.ended_ns == id.ended_ns;
         let last = self.last.as_mut().filter(is_it);
         last.map(|last| *last = id).is_some()
     }
 
-    /// Takes the targets of now. What waits for others is dropped: without them it would wait for ever. One that is new
-    /// begins with what waits in the spool, and so does one that was gone.
+    /// Takes the targets of now. What waits for others is dropped: without them it would wait for
+    /// ever. One that is new begins with what waits in the spool, and so does one that was gone.
     pub(super) fn become_for(&mut self, names: &[String], waiting: &[Parcel]) {
-        self.targets
-            .retain(|name, books| !(books.is_gone && names.contains(name)));
+        self.targets.retain(|name, books| !(books.is_gone && names.contains(name)));
         let gone = self.targets.iter_mut();
         let gone = gone.filter(|(name, books)| !books.is_gone && !names.contains(name));
         for (_, books) in gone {
@@ -199,9 +197,7 @@ impl Books {
                 books.book(parcel, Fate::Dropped(reason.into()));
             }
         }
-        let next = waiting
-            .first()
-            .map_or(self.last_number.saturating_add(1), |it| it.number);
+        let next = waiting.first().map_or(self.last_number.saturating_add(1), |it| it.number);
         let sum = |sum: u64, parcel: &Parcel| sum.saturating_add(parcel.ticks);
         let ticks = waiting.iter().fold(0, sum);
         for name in names {
@@ -214,7 +210,8 @@ impl Books {
         }
     }
 
-    /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time between is lost.
+    /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time
+    /// between is lost.
     pub(super) fn fetched(&mut self, parcel: &Parcel, counters: &Counters) {
         let is_next = self.last.is_none_or(|last| {
             // The same recording in a guest that has migrated goes on where it was.
@@ -242,10 +239,7 @@ impl Books {
         if latest.len() >= MOST_SPANS {
             latest.remove(0);
         }
-        latest.push(Span {
-            from_unix_ns: self.last_unix_ns,
-            to_unix_ns: until_unix_ns,
-        });
+        latest.push(Span { from_unix_ns: self.last_unix_ns, to_unix_ns: until_unix_ns });
     }
 
     /// Books what became of a parcel at a target; answers whether that was new.
@@ -276,16 +270,9 @@ mod tests {
         let from_unix_ns = number.wrapping_mul(100);
         Parcel {
             number,
-            id: EpochId {
-                instance: 7,
-                epoch: number,
-                ended_ns: from_unix_ns.wrapping_add(90),
-            },
+            id: EpochId { instance: 7, epoch: number, ended_ns: from_unix_ns.wrapping_add(90) },
             ticks: number.wrapping_mul(10),
-            span: Span {
-                from_unix_ns,
-                to_unix_ns: from_unix_ns.wrapping_add(90),
-            },
+            span: Span { from_unix_ns, to_unix_ns: from_unix_ns.wrapping_add(90) },
         }
     }
 
@@ -318,14 +305,11 @@ mod tests {
         assert!(!books.has(7, 1));
         books.fetched(&parcel(2), &Counters::default());
         assert!(books.has(7, 2) && !books.has(7, 3));
-        // Whose number has gone back, as in a guest that was restored from a snapshot: it has counts of its own.
+        // Whose number has gone back, as in a guest that was restored from a snapshot: it has
+        // counts of its own.
         assert!(!books.has(7, 1));
         assert!(!books.has(8, 2));
-        let other = EpochId {
-            instance: 8,
-            epoch: 2,
-            ended_ns: 3,
-        };
+        let other = EpochId { instance: 8, epoch: 2, ended_ns: 3 };
         assert!(!books.repeats_last(other));
     }
 
@@ -334,10 +318,7 @@ mod tests {
     fn an_epoch_that_a_migrated_guest_sends_again_is_the_same() {
         let mut books = Books::default();
         books.fetched(&parcel(2), &Counters::default());
-        let again = EpochId {
-            instance: 8,
-            ..parcel(2).id
-        };
+        let again = EpochId { instance: 8, ..parcel(2).id };
         assert!(books.repeats_last(again));
         assert!(books.has(8, 2));
         // The next one begins where that has ended, also behind another migration.
@@ -362,10 +343,7 @@ mod tests {
         let mut last = parcel(u64::MAX);
         last.ticks = u64::MAX;
         last.id.epoch = u64::MAX;
-        last.span = Span {
-            from_unix_ns: u64::MAX,
-            to_unix_ns: 0,
-        };
+        last.span = Span { from_unix_ns: u64::MAX, to_unix_ns: 0 };
         for _ in 0..2 {
             books.fetched(&last, &Counters::default());
             books.settle("a", &last, Fate::Accepted);
@@ -381,10 +359,7 @@ mod tests {
             books.fetched(&parcel(number), &Counters::default());
         }
         // From the end of the second to the beginning of the fourth.
-        let span = Span {
-            from_unix_ns: 290,
-            to_unix_ns: 400,
-        };
+        let span = Span { from_unix_ns: 290, to_unix_ns: 400 };
         assert_eq!((books.lost.times, books.lost.ns), (1, 110));
         assert_eq!(books.lost.latest, [span]);
         let mut of_other = parcel(5);

@@ -17,8 +17,8 @@ use crate::profile::{Mapping, Profile};
 use crate::recording::{Reading, Recording, RecordingError};
 use crate::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
 
-/// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each takes 160 a second: those
-/// of 1,500 guests.
+/// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each
+/// takes 160 a second: those of 1,500 guests.
 const ENGINE_WORKERS: usize = 16;
 
 /// How many additions to a folder: they wait for the disk, not for a network.
@@ -67,17 +67,11 @@ impl Receiver {
     pub(super) fn new(push: &Push) -> Result<Receiver, FolderError> {
         let to = match &push.to {
             PushTo::Engine(engine, remote) => To::Engine(push::target(*engine, remote)),
-            PushTo::Folder {
-                path,
-                keep_for,
-                keep_bytes,
-            } => To::Folder(Folder::open(path, *keep_for, *keep_bytes)?),
+            PushTo::Folder { path, keep_for, keep_bytes } => {
+                To::Folder(Folder::open(path, *keep_for, *keep_bytes)?)
+            }
         };
-        Ok(Receiver {
-            name: push.name.clone(),
-            to,
-            failing: Mutex::default(),
-        })
+        Ok(Receiver { name: push.name.clone(), to, failing: Mutex::default() })
     }
 
     /// How many threads [work](Self::work) for it.
@@ -88,10 +82,11 @@ impl Receiver {
         }
     }
 
-    /// Delivers the parcels of each guest whose index is `worker`, modulo [the workers](Self::workers), until `ended`.
+    /// Delivers the parcels of each guest whose index is `worker`, modulo [the
+    /// workers](Self::workers), until `ended`.
     ///
-    /// After a failed delivery the guests behind that one are next: an engine that fails on the profiles of one guest only
-    /// must not keep the others' in the spool.
+    /// After a failed delivery the guests behind that one are next: an engine that fails on the
+    /// profiles of one guest only must not keep the others' in the spool.
     pub(super) fn work(&self, worker: usize, spool: &Spool, ended: &Interrupt) {
         let mut names = Names::default();
         let mut first = 0;
@@ -193,9 +188,7 @@ impl Receiver {
             Fate::Rejected(reason) | Fate::InPart(reason) | Fate::Dropped(reason) => reason,
         };
         let (guest, name) = (&guest.name, &self.name);
-        log(&format!(
-            "warning: {guest}: {name} does not take a profile: {reason}"
-        ));
+        log(&format!("warning: {guest}: {name} does not take a profile: {reason}"));
     }
 
     fn is_failing(&self) -> bool {
@@ -254,10 +247,7 @@ enum Outcome {
 
 impl Outcome {
     fn later(error: impl std::fmt::Display) -> Outcome {
-        Outcome::Later {
-            reason: error.to_string(),
-            after: None,
-        }
+        Outcome::Later { reason: error.to_string(), after: None }
     }
 
     fn dropped(error: impl std::fmt::Display) -> Outcome {
@@ -270,7 +260,8 @@ fn is_gone(path: &Path) -> bool {
     path.try_exists().is_ok_and(|exists| !exists)
 }
 
-/// Delivers; a parcel that this program panics over is dropped. It would stay in the way of its guest for ever.
+/// Delivers; a parcel that this program panics over is dropped. It would stay in the way of its
+/// guest for ever.
 fn despite_panics(deliver: impl FnOnce() -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
         Outcome::dropped("delivering it has panicked, by a mistake of this program")
@@ -291,7 +282,8 @@ struct Named {
 }
 
 impl Names {
-    /// Names a profile's frames. What cannot be had is left out: an image of another build, a folder that is not there.
+    /// Names a profile's frames. What cannot be had is left out: an image of another build, a
+    /// folder that is not there.
     fn with<T>(
         &mut self,
         guest: &Guest,
@@ -315,9 +307,7 @@ impl Names {
                 self.0.len() - 1
             }
         };
-        let Named {
-            symbolizer, known, ..
-        } = &mut self.0[index];
+        let Named { symbolizer, known, .. } = &mut self.0[index];
         match symbolizer.resolve_new(profile, known) {
             Ok(symbolized) => Ok(then(&symbolized)),
             // A file has changed since.
@@ -343,9 +333,7 @@ impl Named {
             });
             let tell = |error: &GuestError| {
                 let name = &guest.name;
-                log(&format!(
-                    "warning: {name}: {error}; profiles come without these names"
-                ));
+                log(&format!("warning: {name}: {error}; profiles come without these names"));
             };
             named.inspect_err(tell).ok()
         });
@@ -374,15 +362,9 @@ mod tests {
     use crate::profile::Counters;
 
     fn receivers(folder: &Path) -> [Receiver; 2] {
-        let engine = Remote {
-            url: "http://127.0.0.1:1".into(),
-            ..Remote::default()
-        };
-        let folder = PushTo::Folder {
-            path: folder.join("recordings"),
-            keep_for: None,
-            keep_bytes: None,
-        };
+        let engine = Remote { url: "http://127.0.0.1:1".into(), ..Remote::default() };
+        let folder =
+            PushTo::Folder { path: folder.join("recordings"), keep_for: None, keep_bytes: None };
         [PushTo::Engine(Engine::Parca, engine), folder].map(|to| {
             let name = "a".into();
             Receiver::new(&Push { name, to }).unwrap()
@@ -392,16 +374,9 @@ mod tests {
     fn parcel() -> Parcel {
         Parcel {
             number: 1,
-            id: EpochId {
-                instance: 1,
-                epoch: 1,
-                ended_ns: 1,
-            },
+            id: EpochId { instance: 1, epoch: 1, ended_ns: 1 },
             ticks: 1,
-            span: Span {
-                from_unix_ns: 1,
-                to_unix_ns: 2,
-            },
+            span: Span { from_unix_ns: 1, to_unix_ns: 2 },
         }
     }
 
@@ -409,7 +384,8 @@ mod tests {
         receiver.deliver(&Guest::named("web"), &parcel(), path, &mut Names::default())
     }
 
-    /// A process may have no file to open left for a moment; a link to itself can be opened as little.
+    /// A process may have no file to open left for a moment; a link to itself can be opened as
+    /// little.
     #[test]
     fn a_parcel_is_dropped_for_its_own_faults_only() {
         let folder = tempfile::tempdir().unwrap();
@@ -468,7 +444,8 @@ mod tests {
         }
     }
 
-    /// An engine is a network away: one profile after the other, the spool of a large fleet would fill.
+    /// An engine is a network away: one profile after the other, the spool of a large fleet would
+    /// fill.
     #[test]
     fn an_engine_that_takes_long_has_many_profiles_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
@@ -495,10 +472,7 @@ mod tests {
     impl Target for Picky {
         fn deliver(&self, delivery: &Delivery<'_>) -> Verdict {
             match delivery.guest.name.as_str() {
-                "a" => Verdict::Later {
-                    reason: "500".into(),
-                    after: None,
-                },
+                "a" => Verdict::Later { reason: "500".into(), after: None },
                 _ => Verdict::Accepted,
             }
         }
@@ -526,7 +500,8 @@ mod tests {
         assert!(guests[0].next("engine").is_some());
     }
 
-    /// Else an engine that fails on the profiles of one guest writes two lines to the log every second.
+    /// Else an engine that fails on the profiles of one guest writes two lines to the log every
+    /// second.
     #[test]
     fn failures_between_successes_are_told_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -20,7 +20,8 @@ use crate::recording::{Reading, Recording, RecordingError};
 /// The name of the recording that a collector leaves running in each guest.
 pub(super) const NAME: &str = "collect";
 
-/// Within so long, a guest that is new in the fleet has been asked: a thousand are not asked at once.
+/// Within so long, a guest that is new in the fleet has been asked: a thousand are not asked at
+/// once.
 const FIRST: Duration = Duration::from_secs(15);
 
 /// A guest that is down is tried again after so long, twice as long each time.
@@ -37,7 +38,8 @@ const SHORTEST: Duration = Duration::from_millis(250);
 /// How far a guest's clock may be ahead of this machine's, or step back.
 const CLOCKS_APART_NS: u64 = 60_000_000_000;
 
-/// Prepares caller tables for as many guests at a time as there are processors: each takes one, and memory for an image.
+/// Prepares caller tables for as many guests at a time as there are processors: each takes one, and
+/// memory for an image.
 static PREPARING: LazyLock<Places> =
     LazyLock::new(|| Places::new(thread::available_parallelism().map_or(1, usize::from)));
 
@@ -56,10 +58,7 @@ struct Place<'a>(&'a Places);
 
 impl Places {
     fn new(count: usize) -> Places {
-        Places {
-            free: Mutex::new(count),
-            freed: Condvar::new(),
-        }
+        Places { free: Mutex::new(count), freed: Condvar::new() }
     }
 
     /// Waits for a place.
@@ -95,12 +94,13 @@ pub(super) fn keep(member: &Member, spool: &Spool, every: Duration) {
     despite_panics(member, LONGEST_RETRY, || keep_on(member, spool, every));
 }
 
-/// Works for a guest, and after a panic again. One guest's data that this program has not foreseen must not end its
-/// collection for ever.
+/// Works for a guest, and after a panic again. One guest's data that this program has not foreseen
+/// must not end its collection for ever.
 fn despite_panics(member: &Member, wait: Duration, work: impl Fn()) {
     while catch_unwind(AssertUnwindSafe(&work)).is_err() {
         log(&format!(
-            "warning: {}: collecting from it has panicked, by a mistake of this program; it is tried again",
+            "warning: {}: collecting from it has panicked, by a mistake of this program; it is \
+             tried again",
             member.guest.name
         ));
         if !member.wait(wait) {
@@ -113,13 +113,8 @@ fn keep_on(member: &Member, spool: &Spool, every: Duration) {
     let mut wait = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut retry, mut is_down) = (FIRST_RETRY, false);
     while member.wait(wait) {
-        let mut gatherer = Gatherer {
-            member,
-            spool,
-            every,
-            has_answered: false,
-            other: Cell::new(false),
-        };
+        let mut gatherer =
+            Gatherer { member, spool, every, has_answered: false, other: Cell::new(false) };
         let Err(error) = gatherer.follow() else {
             return;
         };
@@ -149,7 +144,8 @@ impl Gatherer<'_> {
     /// Fetches over one session, until it fails or the guest leaves the fleet.
     fn follow(&mut self) -> Result<(), GatherError> {
         let guest = self.spool.guest(&self.member.guest)?;
-        // One whose settings have changed is followed anew while the thread before may still be at work.
+        // One whose settings have changed is followed anew while the thread before may still be at
+        // work.
         let _alone = guest.alone();
         let mut session = self.member.session(self.member.gone.clone(), RECONNECT)?;
         let recording = self.lease(&mut session, &guest)?;
@@ -174,17 +170,12 @@ impl Gatherer<'_> {
         }
     }
 
-    /// How long after a fetch the next one is due: before the memory is full that the guest has left.
+    /// How long after a fetch the next one is due: before the memory is full that the guest has
+    /// left.
     fn due(&self, status: &RecordingStatus) -> Duration {
-        let window = status
-            .stacks_window_ns
-            .map(|ns| Duration::from_nanos(ns / 2));
+        let window = status.stacks_window_ns.map(|ns| Duration::from_nanos(ns / 2));
         let due = window.unwrap_or(self.every).clamp(SHORTEST, self.every);
-        if status.wants_fetch || status.state == state::FINISHED {
-            SHORTEST
-        } else {
-            due
-        }
+        if status.wants_fetch || status.state == state::FINISHED { SHORTEST } else { due }
     }
 
     /// The recording that is fetched; started if there is none that is as the fleet wants it.
@@ -213,11 +204,7 @@ impl Gatherer<'_> {
             return Err(RecordError::from(ConnectionError::Interrupted).into());
         }
         let callers = symbolizer(how).and_then(|symbolizer| {
-            Ok(caller_table::prepare(
-                &symbolizer,
-                session.agent(),
-                Unwind::Fp,
-            )?)
+            Ok(caller_table::prepare(&symbolizer, session.agent(), Unwind::Fp)?)
         });
         drop(place);
         let (callers, held_callers) = match callers {
@@ -225,9 +212,7 @@ impl Gatherer<'_> {
             // The image of another build, for example: better a few guessed callers than none.
             Err(error) => {
                 let name = &self.member.guest.name;
-                log(&format!(
-                    "warning: {name}: {error}; it is recorded without a caller table"
-                ));
+                log(&format!("warning: {name}: {error}; it is recorded without a caller table"));
                 (None, None)
             }
         };
@@ -285,33 +270,23 @@ impl Gatherer<'_> {
         let path = guest.incoming();
         reader.fetch(session, epoch, &path)?;
         let place = READING.take();
-        let Recording {
-            profile, ended_ns, ..
-        } = Recording::open(&path, Reading::Strict)?;
-        let id = EpochId {
-            instance: session.agent().instance,
-            epoch,
-            ended_ns,
-        };
+        let Recording { profile, ended_ns, .. } = Recording::open(&path, Reading::Strict)?;
+        let id = EpochId { instance: session.agent().instance, epoch, ended_ns };
         if guest.repeats_last(id) {
             return Ok(());
         }
         let (told, counters) = (profile.recording(), profile.counters());
-        let span = span(
-            told.started_unix_ns,
-            told.elapsed_ns,
-            guest.last_unix_ns(),
-            now_unix_ns(),
-        );
+        let span = span(told.started_unix_ns, told.elapsed_ns, guest.last_unix_ns(), now_unix_ns());
         drop(profile);
         drop(place);
         Ok(self.spool.add(guest, id, span, &counters)?)
     }
 }
 
-/// The time of an epoch that was fetched now, from when the guest says that it began. A guest that does not know the date,
-/// or whose clock went back behind the end of its last epoch or is ahead of this machine's, has sent what ended just now: lost
-/// time would not be told otherwise, and engines would refuse the profile.
+/// The time of an epoch that was fetched now, from when the guest says that it began. A guest that
+/// does not know the date, or whose clock went back behind the end of its last epoch or is ahead of
+/// this machine's, has sent what ended just now: lost time would not be told otherwise, and engines
+/// would refuse the profile.
 fn span(
     started_unix_ns: Option<u64>,
     elapsed_ns: u64,
@@ -323,20 +298,14 @@ fn span(
         from.saturating_add(CLOCKS_APART_NS) >= last_unix_ns
             && ended(from) <= now_unix_ns.saturating_add(CLOCKS_APART_NS)
     };
-    let from_unix_ns = started_unix_ns
-        .filter(is_possible)
-        .unwrap_or(now_unix_ns.saturating_sub(elapsed_ns));
-    Span {
-        from_unix_ns,
-        to_unix_ns: ended(&from_unix_ns),
-    }
+    let from_unix_ns =
+        started_unix_ns.filter(is_possible).unwrap_or(now_unix_ns.saturating_sub(elapsed_ns));
+    Span { from_unix_ns, to_unix_ns: ended(&from_unix_ns) }
 }
 
 fn now_unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    })
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -382,10 +351,7 @@ mod tests {
         const S: u64 = 1_000_000_000;
         let (last, now) = (1_700_000_000 * S, 1_700_000_100 * S);
         let from = |started| {
-            let Span {
-                from_unix_ns,
-                to_unix_ns,
-            } = span(started, 15 * S, last, now);
+            let Span { from_unix_ns, to_unix_ns } = span(started, 15 * S, last, now);
             assert_eq!(to_unix_ns, from_unix_ns + 15 * S);
             from_unix_ns
         };

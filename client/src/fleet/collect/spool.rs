@@ -7,9 +7,9 @@
 //! SPOOL/GUEST/NUMBER-….unikprof  one epoch each
 //! ```
 //!
-//! The parcels are the truth: a parcel that the books do not know yet is booked when the spool is opened, and one that
-//! all targets have is deleted only after the books say so on disk. So a collector may be killed at any moment. A parcel's
-//! name tells all that must be known of it.
+//! The parcels are the truth: a parcel that the books do not know yet is booked when the spool is
+//! opened, and one that all targets have is deleted only after the books say so on disk. So a
+//! collector may be killed at any moment. A parcel's name tells all that must be known of it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, TryLockError};
@@ -32,7 +32,8 @@ use crate::recording::{Reading, Recording};
 
 const BOOKS: &str = "books.json";
 
-/// Given up where books cannot be written: without them no parcel could be deleted, and a full disk would stay full.
+/// Given up where books cannot be written: without them no parcel could be deleted, and a full disk
+/// would stay full.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: usize = 1 << 20;
 
@@ -42,7 +43,8 @@ pub(crate) enum SpoolError {
     #[error("cannot use {} as the spool: {source}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error(
-        "{} cannot be read, though epochs lie beside it: what was delivered of that guest is not known. Put it back, or \
+        "{} cannot be read, though epochs lie beside it: what was delivered of that guest is not \
+         known. Put it back, or \
          start `collect` with the guest in the fleet to deliver them all again", .0.display()
     )]
     Books(PathBuf),
@@ -55,10 +57,7 @@ pub(crate) enum SpoolError {
 impl SpoolError {
     /// Makes the system's error one of the folder at `path`.
     fn at(path: &Path) -> impl Fn(io::Error) -> SpoolError + use<'_> {
-        move |source| SpoolError::Folder {
-            path: path.into(),
-            source,
-        }
+        move |source| SpoolError::Folder { path: path.into(), source }
     }
 }
 
@@ -132,11 +131,7 @@ impl Saved {
             name: self.name.clone(),
             address: self.address.parse().ok()?,
             labels: self.labels.clone(),
-            how: How {
-                image: self.image.clone(),
-                symbols: self.symbols.clone(),
-                ..How::default()
-            },
+            how: How { image: self.image.clone(), symbols: self.symbols.clone(), ..How::default() },
         })
     }
 }
@@ -171,8 +166,8 @@ pub(super) fn audit(folder: &Path) -> Result<Vec<Audited>, SpoolError> {
     Ok(all)
 }
 
-/// What a look at a guest finds whose books are still the same at the next look: books that are written in between may
-/// have deleted parcels that the look before has missed.
+/// What a look at a guest finds whose books are still the same at the next look: books that are
+/// written in between may have deleted parcels that the look before has missed.
 fn consistent(look: impl Fn() -> Option<Audited>) -> Option<Audited> {
     let mut audited = look()?;
     for _ in 0..MOST_READS {
@@ -216,7 +211,8 @@ impl Spool {
             let Some(saved) = Saved::read(&folder) else {
                 if !parcels(&folder).map_err(&failed)?.is_empty() {
                     log(&format!(
-                        "warning: {} has no {BOOKS} that can be read: it waits until its guest is in the fleet",
+                        "warning: {} has no {BOOKS} that can be read: it waits until its guest is \
+                         in the fleet",
                         folder.display()
                     ));
                 }
@@ -260,14 +256,15 @@ impl Spool {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The ticks that were dropped since this was last asked, once for each target that had not accepted them.
+    /// The ticks that were dropped since this was last asked, once for each target that had not
+    /// accepted them.
     pub(super) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes an epoch that was fetched [into a file](GuestSpool::incoming), whose contents are on disk. It may be
-    /// acknowledged afterwards: its name is on disk too. If the spool is too full then, the oldest parcels of all guests
-    /// are dropped.
+    /// Takes an epoch that was fetched [into a file](GuestSpool::incoming), whose contents are on
+    /// disk. It may be acknowledged afterwards: its name is on disk too. If the spool is too full
+    /// then, the oldest parcels of all guests are dropped.
     pub(super) fn add(
         &self,
         guest: &GuestSpool,
@@ -343,9 +340,9 @@ impl Spool {
         Ok(())
     }
 
-    /// Drops the oldest parcels until the rest fits: of the guests whose books can be written, since no other's can be
-    /// deleted. Writes the books of the guests that lose parcels only: each write is synced, and a spool that stays full
-    /// gets here with every epoch of the fleet.
+    /// Drops the oldest parcels until the rest fits: of the guests whose books can be written,
+    /// since no other's can be deleted. Writes the books of the guests that lose parcels only: each
+    /// write is synced, and a spool that stays full gets here with every epoch of the fleet.
     fn make_room(&self) -> Result<(), SpoolError> {
         let _room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // What is delivered already goes first.
@@ -356,11 +353,8 @@ impl Spool {
                 let state = guest.lock();
                 state.waiting.front().map(|(it, _)| it.span.from_unix_ns)
             };
-            let oldest = guests
-                .iter()
-                .enumerate()
-                .filter_map(|(at, guest)| Some((age(guest)?, at)))
-                .min();
+            let oldest =
+                guests.iter().enumerate().filter_map(|(at, guest)| Some((age(guest)?, at))).min();
             let Some((_, at)) = oldest else {
                 return Ok(());
             };
@@ -369,8 +363,7 @@ impl Spool {
                 guests.swap_remove(at);
                 continue;
             }
-            self.dropped
-                .fetch_add(guest.drop_oldest(), Ordering::Relaxed);
+            self.dropped.fetch_add(guest.drop_oldest(), Ordering::Relaxed);
             self.flush_one(guest)?;
         }
         Ok(())
@@ -383,28 +376,22 @@ impl Spool {
         let new = found.iter().filter(|(parcel, _)| parcel.number > known);
         for (parcel, _) in new {
             let recording = Recording::open(&folder.join(name(parcel)), Reading::Strict);
-            let counters = recording
-                .map(|it| it.profile.counters())
-                .unwrap_or_default();
+            let counters = recording.map(|it| it.profile.counters()).unwrap_or_default();
             saved.books.fetched(parcel, &counters);
         }
         let waiting: Vec<Parcel> = found.iter().map(|(parcel, _)| *parcel).collect();
         saved.books.become_for(&self.targets, &waiting);
         let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // What a collector that was killed has not finished would fill the disk beside the spool's limit. What cannot be
-        // deleted is tried again at the next start.
+        // What a collector that was killed has not finished would fill the disk beside the spool's
+        // limit. What cannot be deleted is tried again at the next start.
         let _ = fs::remove_file(folder.join(INCOMING));
         let _ = remove_partial(&folder);
         Ok(GuestSpool {
             folder,
             index: self.count.fetch_add(1, Ordering::Relaxed),
             fetching: Mutex::default(),
-            state: Mutex::new(State {
-                saved,
-                waiting: found.into(),
-                is_dirty: true,
-            }),
+            state: Mutex::new(State { saved, waiting: found.into(), is_dirty: true }),
         })
     }
 
@@ -477,9 +464,7 @@ impl GuestSpool {
         let Some((parcel, _)) = state.waiting.front().copied() else {
             return 0;
         };
-        let State {
-            saved, is_dirty, ..
-        } = &mut *state;
+        let State { saved, is_dirty, .. } = &mut *state;
         *is_dirty = true;
         let targets: Vec<String> = saved.books.targets.keys().cloned().collect();
         let mut drop_at = |target: &String| {
@@ -500,7 +485,8 @@ impl GuestSpool {
     }
 }
 
-/// Makes a folder whose name is on disk, unless it is there: what is synced in a folder is lost with the folder's name.
+/// Makes a folder whose name is on disk, unless it is there: what is synced in a folder is lost
+/// with the folder's name.
 fn make_folder(path: &Path) -> Result<(), SpoolError> {
     if path.is_dir() {
         return Ok(());
@@ -509,9 +495,7 @@ fn make_folder(path: &Path) -> Result<(), SpoolError> {
     if parent != path {
         make_folder(parent)?;
     }
-    fs::create_dir(path)
-        .and_then(|()| sync_folder(parent))
-        .map_err(SpoolError::at(path))
+    fs::create_dir(path).and_then(|()| sync_folder(parent)).map_err(SpoolError::at(path))
 }
 
 fn write_books(folder: &Path, saved: &Saved) -> Result<(), SpoolError> {
@@ -526,9 +510,9 @@ fn open_lock(spool: &Path) -> io::Result<File> {
     options.open(spool.join("lock"))
 }
 
-/// The client id of all collectors of a spool, of which one runs at a time. Guests lease an epoch that waits to the
-/// collector for 30 s after its connection: if it was killed, the next one has the lease. A new id if none can be read;
-/// it is for this collector alone if it cannot be written.
+/// The client id of all collectors of a spool, of which one runs at a time. Guests lease an epoch
+/// that waits to the collector for 30 s after its connection: if it was killed, the next one has
+/// the lease. A new id if none can be read; it is for this collector alone if it cannot be written.
 fn client_id(lock: &mut File) -> u64 {
     const DIGITS: u64 = 16;
     let mut text = String::new();
@@ -537,10 +521,7 @@ fn client_id(lock: &mut File) -> u64 {
         return id;
     }
     let id = new_client_id();
-    let _ = lock
-        .set_len(0)
-        .and_then(|()| lock.rewind())
-        .and_then(|()| write!(lock, "{id:016x}"));
+    let _ = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| write!(lock, "{id:016x}"));
     id
 }
 
@@ -573,12 +554,7 @@ fn parcels(folder: &Path) -> io::Result<Vec<(Parcel, u64)>> {
 const EXTENSION: &str = ".unikprof";
 
 fn name(parcel: &Parcel) -> String {
-    let Parcel {
-        number,
-        id,
-        ticks,
-        span,
-    } = parcel;
+    let Parcel { number, id, ticks, span } = parcel;
     format!(
         "{number:010}-{:016x}-{:016x}-{}-{ticks}-{}-{}{EXTENSION}",
         id.instance, id.epoch, id.ended_ns, span.from_unix_ns, span.to_unix_ns
@@ -597,10 +573,7 @@ fn parse(name: &str) -> Option<Parcel> {
             ended_ns: decimal(parts.next())?,
         },
         ticks: decimal(parts.next())?,
-        span: Span {
-            from_unix_ns: decimal(parts.next())?,
-            to_unix_ns: decimal(parts.next())?,
-        },
+        span: Span { from_unix_ns: decimal(parts.next())?, to_unix_ns: decimal(parts.next())? },
     };
     parts.next().is_none().then_some(parcel)
 }
@@ -616,10 +589,7 @@ mod tests {
     const SIZE: u64 = 1000;
 
     fn guest(name: &str) -> Guest {
-        Guest {
-            labels: BTreeMap::from([("app".into(), "web".into())]),
-            ..Guest::named(name)
-        }
+        Guest { labels: BTreeMap::from([("app".into(), "web".into())]), ..Guest::named(name) }
     }
 
     fn open(folder: &Path, most: u64) -> Spool {
@@ -631,20 +601,13 @@ mod tests {
     fn add(spool: &Spool, guest: &GuestSpool, epochs: std::ops::RangeInclusive<u64>) {
         for epoch in epochs {
             fs::write(guest.incoming(), [0; SIZE as usize]).unwrap();
-            let id = EpochId {
-                instance: 5,
-                epoch,
-                ended_ns: epoch,
-            };
+            let id = EpochId { instance: 5, epoch, ended_ns: epoch };
             let span = Span {
                 from_unix_ns: epoch * 1_000_000_000,
                 to_unix_ns: (epoch + 1) * 1_000_000_000,
             };
-            let counters = Counters {
-                ticks: 99 + epoch,
-                recorded: 99 + epoch,
-                ..Counters::default()
-            };
+            let counters =
+                Counters { ticks: 99 + epoch, recorded: 99 + epoch, ..Counters::default() };
             spool.add(guest, id, span, &counters).unwrap();
         }
     }
@@ -672,7 +635,8 @@ mod tests {
         audit.to_string()
     }
 
-    /// Guards against a collector that waits for the lease of the one before it, and against two that share one.
+    /// Guards against a collector that waits for the lease of the one before it, and against two
+    /// that share one.
     #[test]
     fn the_collectors_of_a_spool_have_one_id() {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -708,7 +672,8 @@ mod tests {
         assert!(told.contains("b: 100 accepted, 101 in the spool"), "{told}");
     }
 
-    /// What was spooled and not booked is booked; what was delivered and not booked is delivered again.
+    /// What was spooled and not booked is booked; what was delivered and not booked is delivered
+    /// again.
     #[test]
     fn a_killed_collector_goes_on() {
         let folder = tempfile::tempdir().unwrap();
@@ -784,13 +749,11 @@ mod tests {
         assert_eq!(deliver(&web, "b"), Some(102));
         spool.flush().unwrap();
         let told = audited(folder.path());
-        assert!(
-            told.contains("a: 203 accepted, 0 in the spool, 0 rejected, 0 dropped"),
-            "{told}"
-        );
+        assert!(told.contains("a: 203 accepted, 0 in the spool, 0 rejected, 0 dropped"), "{told}");
         assert!(
             told.contains(
-                "b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was full)\n    \
+                "b: 102 accepted, 0 in the spool, 0 rejected, 101 dropped (last: the spool was \
+                 full)\n    \
                  dropped: from 1970-01-01 00:00:02 UTC to 1970-01-01 00:00:03 UTC\n"
             ),
             "{told}"
@@ -873,7 +836,8 @@ mod tests {
         spool.flush().unwrap();
     }
 
-    /// What waits for a target that is no more does not wait for ever, and the audit still tells of it.
+    /// What waits for a target that is no more does not wait for ever, and the audit still tells of
+    /// it.
     #[test]
     fn a_target_that_is_taken_out_is_told_until_it_is_named_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -903,10 +867,7 @@ mod tests {
         let spool = only(&["a", "b"]);
         spool.flush().unwrap();
         let audit = audited(folder.path());
-        assert!(
-            audit.contains("0 dropped, 303 before it was named"),
-            "{audit}"
-        );
+        assert!(audit.contains("0 dropped, 303 before it was named"), "{audit}");
     }
 
     /// An engine that has some pieces has not lost the ticks.

@@ -1,8 +1,8 @@
-//! One guest's recording file of one hour: epochs are added in place, and what an interrupted addition left is taken
-//! back.
+//! One guest's recording file of one hour: epochs are added in place, and what an interrupted
+//! addition left is taken back.
 //!
-//! An addition overwrites the file's end with stack nodes, the epoch's frames and a new end. A file without an end
-//! was interrupted there, and is good up to the end of its last whole epoch.
+//! An addition overwrites the file's end with stack nodes, the epoch's frames and a new end. A file
+//! without an end was interrupted there, and is good up to the end of its last whole epoch.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -30,8 +30,8 @@ pub(super) const NEW: &str = ".new";
 
 const SUFFIX: &str = ".unikprof";
 
-/// How many bytes of nodes a frame gets that is made here. The rest of a run can be longer than it was within the run,
-/// and takes several frames then.
+/// How many bytes of nodes a frame gets that is made here. The rest of a run can be longer than it
+/// was within the run, and takes several frames then.
 const MAX_NODES: usize = 2048;
 
 /// The most epochs in a file; an hour usually has 240.
@@ -61,8 +61,8 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// A hash of what epochs must have in common to be in one file: the agent's instance, the guest's mappings, the
-/// recording, and its settings.
+/// A hash of what epochs must have in common to be in one file: the agent's instance, the guest's
+/// mappings, the recording, and its settings.
 type Identity = [u8; 32];
 
 /// An epoch to add.
@@ -86,10 +86,7 @@ impl Parcel {
     pub(super) fn read(path: &Path) -> Result<Parcel, FolderError> {
         let bytes = fs::read(path).map_err(|e| FolderError::io(path, e))?;
         let recording = Recording::read(&bytes[..], path, Reading::Strict)?;
-        let not_one = |found: String| FolderError::NotOneEpoch {
-            path: path.to_owned(),
-            found,
-        };
+        let not_one = |found: String| FolderError::NotOneEpoch { path: path.to_owned(), found };
         if let Completeness::Incomplete(reason) = recording.completeness {
             return Err(not_one(format!("an incomplete recording: {reason}")));
         }
@@ -179,7 +176,8 @@ impl HourFile {
         Ok(made)
     }
 
-    /// Reads what is under a name. If it is of the parcel's recording and was interrupted, it is repaired.
+    /// Reads what is under a name. If it is of the parcel's recording and was interrupted, it is
+    /// repaired.
     pub(super) fn open(path: &Path, parcel: &Parcel) -> io::Result<Found> {
         let mut file = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => file,
@@ -215,12 +213,14 @@ impl HourFile {
                     if !found.has_room_for(parcel) {
                         return Ok(Found::Other);
                     }
-                    // Its last addition may not be on disk yet, nor its name, if the process was killed.
+                    // Its last addition may not be on disk yet, nor its name, if the process was
+                    // killed.
                     file.sync_data()?;
                     sync_folder(folder_of(path))?;
                     return Ok(Found::Same(found));
                 }
-                // Its last addition was finished, so that it was altered later: its rest may be worth something.
+                // Its last addition was finished, so that it was altered later: its rest may be
+                // worth something.
                 Err(_) if is_repaired || has_end(&mut file)? => return Ok(Found::Other),
                 Err(_) => {
                     file.set_len(scan.whole)?;
@@ -262,7 +262,8 @@ impl HourFile {
         self.epochs.len() < MOST_EPOCHS || self.epochs.contains(&parcel.epoch)
     }
 
-    /// Adds an epoch, unless it is there. After an error, the file is to be [opened](Self::open) again.
+    /// Adds an epoch, unless it is there. After an error, the file is to be [opened](Self::open)
+    /// again.
     pub(super) fn append(&mut self, parcel: &Parcel) -> io::Result<()> {
         self.used = Instant::now();
         if self.epochs.contains(&parcel.epoch) {
@@ -293,8 +294,8 @@ impl HourFile {
         self.end_at += (addition.len() - END) as u64;
     }
 
-    /// The bytes that take the place of the end: the nodes that the file lacks, the epoch, and an end. The nodes count as
-    /// known from now on.
+    /// The bytes that take the place of the end: the nodes that the file lacks, the epoch, and an
+    /// end. The nodes count as known from now on.
     fn addition(&mut self, parcel: &Parcel) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(parcel.nodes.len() + parcel.frames.len());
         let mut rest = &parcel.nodes[..];
@@ -334,19 +335,11 @@ impl HourFile {
                 if *number != first + u64::from(count) || !encoder.has_room() {
                     break;
                 }
-                encoder.push(Node {
-                    parent: *parent,
-                    frames,
-                });
+                encoder.push(Node { parent: *parent, frames });
                 count += 1;
             }
             let length = encoder.finish();
-            let run = Nodes {
-                vcpu,
-                first: *first,
-                count,
-                payload: &payload[..length],
-            };
+            let run = Nodes { vcpu, first: *first, count, payload: &payload[..length] };
             self.add_nodes(&run)?;
             let mut frame = [0; HEADER + 32 + MAX_NODES];
             let length = frame::encode(&run, &mut frame).map_err(io::Error::other)?;
@@ -382,7 +375,8 @@ struct Scan {
 }
 
 impl Scan {
-    /// Reads a file to its end. `visit` is given the type and the bytes of each frame of stack nodes or of an epoch.
+    /// Reads a file to its end. `visit` is given the type and the bytes of each frame of stack
+    /// nodes or of an epoch.
     ///
     /// # Errors
     /// [`Damage`]: only the part before could be read. An epoch that is not of the `wanted` identity is damage, too.
@@ -484,10 +478,9 @@ impl Scan {
             return Err(EpochError::Vcpus { expected, found }.into());
         }
         match wanted {
-            Some(wanted) if *wanted != identity => Err(Damage::TwoRecordings {
-                first: epoch.recording,
-                second: epoch.recording,
-            }),
+            Some(wanted) if *wanted != identity => {
+                Err(Damage::TwoRecordings { first: epoch.recording, second: epoch.recording })
+            }
             _ => Ok(()),
         }
     }
@@ -496,10 +489,7 @@ impl Scan {
 /// The frame at the end of every file.
 fn end() -> [u8; END] {
     let mut bytes = [0; END];
-    let end = FileEnd {
-        complete: true,
-        reason: "",
-    };
+    let end = FileEnd { complete: true, reason: "" };
     // It fits.
     let _ = frame::encode(&end, &mut bytes);
     bytes

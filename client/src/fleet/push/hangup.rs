@@ -1,7 +1,7 @@
 //! Connections whose other side may answer and close before it has read all of a request.
 //!
-//! An engine, or a proxy before it, does so with a request that is too large. To write on fails then, but the answer has
-//! arrived.
+//! An engine, or a proxy before it, does so with a request that is too large. To write on fails
+//! then, but the answer has arrived.
 
 use std::io::ErrorKind;
 
@@ -20,10 +20,7 @@ impl<In: Transport> Connector<In> for DespiteHangup {
         _: &ConnectionDetails<'_>,
         chained: Option<In>,
     ) -> Result<Option<Line<In>>, Error> {
-        Ok(chained.map(|inner| Line {
-            inner,
-            is_closed: false,
-        }))
+        Ok(chained.map(|inner| Line { inner, is_closed: false }))
     }
 }
 
@@ -46,10 +43,7 @@ impl<In: Transport> Transport for Line<In> {
         match self.inner.transmit_output(amount, timeout) {
             // Without an answer, it fails again where that is awaited.
             Err(Error::Io(error))
-                if matches!(
-                    error.kind(),
-                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
-                ) =>
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
             {
                 self.is_closed = true;
                 Ok(())

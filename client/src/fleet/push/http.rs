@@ -26,8 +26,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long a request may take with its answer.
 const WHOLE: Duration = Duration::from_secs(30);
 
-/// The answers about the profile itself: `invalid_argument` of Connect and of gRPC's gateway is 400, and what stands before
-/// an engine answers the others to a message that is too large or not understood.
+/// The answers about the profile itself: `invalid_argument` of Connect and of gRPC's gateway is
+/// 400, and what stands before an engine answers the others to a message that is too large or not
+/// understood.
 pub(super) const FOR_GOOD: &[u16] = &[400, 413, 422];
 
 /// The longest answer that is read, in bytes.
@@ -79,9 +80,8 @@ impl Http {
         let config = match &remote.authorities[..] {
             [] => config,
             authorities => {
-                let certificates = authorities
-                    .iter()
-                    .map(|der| Certificate::from_der(der).to_owned());
+                let certificates =
+                    authorities.iter().map(|der| Certificate::from_der(der).to_owned());
                 let roots = RootCerts::from(certificates);
                 config.tls_config(TlsConfig::builder().root_certs(roots).build())
             }
@@ -108,11 +108,7 @@ impl Http {
     /// Sends a message, and reads the answer; a verdict if there is none.
     pub(super) fn post(&self, content_type: &str, body: &[u8]) -> Result<Answer, Verdict> {
         let failed = |error: &dyn std::fmt::Display| {
-            Verdict::later(format_args!(
-                "{}: {}",
-                self.url,
-                Printable(&error.to_string())
-            ))
+            Verdict::later(format_args!("{}: {}", self.url, Printable(&error.to_string())))
         };
         let mut request = self.agent.post(&self.url).content_type(content_type);
         if let Some(tenant) = &self.tenant {
@@ -125,10 +121,7 @@ impl Http {
         let response = request.send(body).map_err(|error| failed(&error))?;
         let (parts, received) = response.into_parts();
         let mut body = Vec::new();
-        let read = received
-            .into_reader()
-            .take(MAX_ANSWER)
-            .read_to_end(&mut body);
+        let read = received.into_reader().take(MAX_ANSWER).read_to_end(&mut body);
         Ok(Answer {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -137,17 +130,14 @@ impl Http {
         })
     }
 
-    /// The verdict on what is no success: for good if the status is one of these, which the engine uses for what is wrong
-    /// with the profile itself.
+    /// The verdict on what is no success: for good if the status is one of these, which the engine
+    /// uses for what is wrong with the profile itself.
     pub(super) fn failure(&self, answer: &Answer, for_good: &[u16]) -> Verdict {
         let text = format!("{} answered {}{}", self.url, answer.status, answer.text());
         if for_good.contains(&answer.status) {
             return Verdict::never(text);
         }
-        Verdict::Later {
-            reason: text,
-            after: answer.retry_after(),
-        }
+        Verdict::Later { reason: text, after: answer.retry_after() }
     }
 
     /// The verdict on a success that an engine would not write so.
@@ -166,8 +156,8 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// Whether an engine that answers in JSON has done what it was asked: it writes the status when it is done. The rest
-    /// of the answer may be lost.
+    /// Whether an engine that answers in JSON has done what it was asked: it writes the status when
+    /// it is done. The rest of the answer may be lost.
     fn is_json_success(&self) -> bool {
         self.is_success()
             && self.is_of("application/json")
@@ -230,10 +220,7 @@ impl Answer {
 /// The header's value, from the file as it is now.
 fn authorization(login: &Login) -> Result<Zeroizing<String>, String> {
     Ok(Zeroizing::new(match login {
-        Login::Basic {
-            username,
-            password_file,
-        } => {
+        Login::Basic { username, password_file } => {
             let password = secret(password_file)?;
             let both = Zeroizing::new(format!("{username}:{}", password.as_str()));
             format!("Basic {}", BASE64_STANDARD.encode(both.as_bytes()))
@@ -259,8 +246,6 @@ fn secret(path: &Path) -> Result<Zeroizing<String>, String> {
     read.map_err(|error| told(&error.to_string()))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(Zeroizing::new(line.to_owned())),
-        _ => Err(told(
-            "expected a password or token in the first line, found none",
-        )),
+        _ => Err(told("expected a password or token in the first line, found none")),
     }
 }

@@ -1,6 +1,7 @@
 //! OpenTelemetry's profiles over HTTP as protobuf; the signal is in development.
 //!
-//! <https://opentelemetry.io/docs/specs/otlp/#otlphttp>. A collector does not know a second delivery as one.
+//! <https://opentelemetry.io/docs/specs/otlp/#otlphttp>. A collector does not know a second
+//! delivery as one.
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use prost::Message;
@@ -13,7 +14,8 @@ pub(super) const PATH: &str = "/v1development/profiles";
 
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// The receiver of the collector answers 500 to errors that it calls permanent, and 503 to the others.
+/// The receiver of the collector answers 500 to errors that it calls permanent, and 503 to the
+/// others.
 const INTERNAL: u16 = 500;
 
 #[derive(Debug)]
@@ -61,10 +63,7 @@ impl Otlp {
 /// The guest as a resource: its name, its service and its own labels.
 fn attributes(delivery: &Delivery<'_>) -> Vec<(String, String)> {
     let guest = delivery.guest;
-    let own = guest
-        .labels
-        .iter()
-        .filter(|(key, _)| *key != "service_name");
+    let own = guest.labels.iter().filter(|(key, _)| *key != "service_name");
     let own = own.map(|(key, value)| (key.clone(), value.clone()));
     [
         ("service.name".to_owned(), service_name(guest)),
@@ -84,8 +83,6 @@ struct Status {
 
 /// What is wrong, as a collector says it.
 pub(super) fn message(answer: &Answer) -> Option<String> {
-    let status = answer
-        .is_of(PROTOBUF)
-        .then(|| Status::decode(&*answer.body));
+    let status = answer.is_of(PROTOBUF).then(|| Status::decode(&*answer.body));
     Some(status?.ok()?.message)
 }

@@ -1,8 +1,9 @@
 //! Pyroscope: `push.v1.PusherService/Push` by the Connect protocol, as JSON.
 //!
-//! <https://github.com/grafana/pyroscope/blob/main/api/push/v1/push.proto>. A request has one profile: of several, some
-//! could be accepted and some not. Profiles of one series with equal times are one profile for Pyroscope, so the pieces of
-//! a profile that was split have times of their own, and a second delivery has the times of the first.
+//! <https://github.com/grafana/pyroscope/blob/main/api/push/v1/push.proto>. A request has one
+//! profile: of several, some could be accepted and some not. Profiles of one series with equal
+//! times are one profile for Pyroscope, so the pieces of a profile that was split have times of
+//! their own, and a second delivery has the times of the first.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -15,12 +16,9 @@ use crate::report::{PieceLimits, Report, ReportOptions};
 
 pub(super) const PATH: &str = "/push.v1.PusherService/Push";
 
-/// Below Pyroscope's limits for a profile, 16,000 samples and 4 MiB, and for what comes at a time, 2 MiB: one that is
-/// larger than that would be told to come later for ever.
-const LIMITS: PieceLimits = PieceLimits {
-    samples: 15_999,
-    bytes: 1 << 20,
-};
+/// Below Pyroscope's limits for a profile, 16,000 samples and 4 MiB, and for what comes at a time,
+/// 2 MiB: one that is larger than that would be told to come later for ever.
+const LIMITS: PieceLimits = PieceLimits { samples: 15_999, bytes: 1 << 20 };
 
 #[derive(Debug)]
 pub(super) struct Pyroscope(pub(super) Http);
@@ -41,10 +39,7 @@ impl Target for Pyroscope {
             match self.0.push_json(&json!({ "series": [series] })) {
                 Verdict::Accepted => {}
                 Verdict::Never { reason, .. } => {
-                    return Verdict::Never {
-                        reason,
-                        in_part: at > 0,
-                    };
+                    return Verdict::Never { reason, in_part: at > 0 };
                 }
                 later => return later,
             }
@@ -58,10 +53,7 @@ pub(super) fn pieces(
     delivery: &Delivery<'_>,
     limits: PieceLimits,
 ) -> Result<Vec<Vec<u8>>, Verdict> {
-    let options = ReportOptions {
-        guest_labels: Some(Vec::new()),
-        ..ReportOptions::default()
-    };
+    let options = ReportOptions { guest_labels: Some(Vec::new()), ..ReportOptions::default() };
     Report::new(delivery.symbolized, options)
         .pprof_pieces(delivery.from_unix_ns..delivery.to_unix_ns, limits)
         .map_err(Verdict::later)

@@ -137,22 +137,15 @@ fn every_engine_gets_all_of_a_delivery_under_the_guests_labels() {
             #[cfg(feature = "otlp")]
             Engine::Otlp => {
                 let service = ("service.name", "web");
-                (
-                    &[service, ("service.instance.id", "web-1")],
-                    "cpu.logical_number",
-                )
+                (&[service, ("service.instance.id", "web-1")], "cpu.logical_number")
             }
         };
         let of = |number: &'static str| {
             let own = [("app", "web"), ("zone", "a"), (vcpu, number)];
             let all = names.iter().chain(&own);
-            all.map(|(key, value)| (key.to_string(), value.to_string()))
-                .collect::<BTreeMap<_, _>>()
+            all.map(|(key, value)| (key.to_string(), value.to_string())).collect::<BTreeMap<_, _>>()
         };
-        assert!(
-            received.series.keys().eq(&[of("0"), of("1")]),
-            "{received:?}"
-        );
+        assert!(received.series.keys().eq(&[of("0"), of("1")]), "{received:?}");
         for times in received.series.values() {
             assert!(times.keys().eq(&[case.from_unix_ns]));
             let taken = &times[&case.from_unix_ns];
@@ -160,10 +153,7 @@ fn every_engine_gets_all_of_a_delivery_under_the_guests_labels() {
         }
         // Nothing to say is no request.
         let none = case.deliver(*engine, &ProfileBuilder::new().finish());
-        assert_eq!(
-            (none, case.receiver.received().requests),
-            (Verdict::Accepted, 1)
-        );
+        assert_eq!((none, case.receiver.received().requests), (Verdict::Accepted, 1));
     }
 }
 
@@ -186,7 +176,8 @@ fn pyroscope_gets_what_is_too_large_in_pieces() {
     }
 }
 
-/// Pyroscope drops the second of two profiles of one series with one time, so that a copy must have the time of the first.
+/// Pyroscope drops the second of two profiles of one series with one time, so that a copy must have
+/// the time of the first.
 #[test]
 fn a_second_delivery_is_the_first_one_again() {
     for engine in ENGINES {
@@ -231,9 +222,7 @@ fn what_is_rejected_behind_accepted_pieces_is_told_as_accepted_in_part() {
 #[test]
 fn each_answer_has_its_verdict() {
     let status = |status, headers: &[(&str, &str)]| {
-        let headers = headers
-            .iter()
-            .map(|(key, value)| (key.to_string(), value.to_string()));
+        let headers = headers.iter().map(|(key, value)| (key.to_string(), value.to_string()));
         Failure::Status(status, headers.collect())
     };
     for engine in ENGINES {
@@ -266,30 +255,22 @@ fn each_answer_has_its_verdict() {
         for code in [400, 413, 422] {
             let never = verdict(status(code, &[]));
             let told = format!("answered {code}: it was told to fail");
-            assert!(
-                is_never(&never) && reason(&never).ends_with(&told),
-                "{never:?}"
-            );
+            assert!(is_never(&never) && reason(&never).ends_with(&told), "{never:?}");
         }
         // A collector's 500 is an error that it calls permanent.
         let internal = verdict(status(500, &[]));
-        assert_eq!(
-            (is_later(&internal), is_never(&internal)),
-            (!is_otlp, is_otlp)
-        );
+        assert_eq!((is_later(&internal), is_never(&internal)), (!is_otlp, is_otlp));
         let moved = verdict(status(302, &[("Location", "http://127.0.0.1:1/login")]));
         assert!(
             is_later(&moved) && reason(&moved).ends_with("to http://127.0.0.1:1/login"),
             "{moved:?}"
         );
         let page = verdict(Failure::Page);
-        assert!(
-            is_later(&page) && reason(&page).contains("the engine's own address?"),
-            "{page:?}"
-        );
+        assert!(is_later(&page) && reason(&page).contains("the engine's own address?"), "{page:?}");
         assert!(is_later(&verdict(Failure::Close)));
         assert_eq!(case.receiver.received().series, [].into(), "{engine:?}");
-        // Engines write the status when they are done; but a part may be rejected in a collector's answer.
+        // Engines write the status when they are done; but a part may be rejected in a collector's
+        // answer.
         assert_eq!(verdict(Failure::HalfAnswer) == Verdict::Accepted, !is_otlp);
         let partial = verdict(Failure::Partial);
         assert_eq!(is_never(&partial), is_otlp, "{partial:?}");
@@ -302,32 +283,25 @@ fn each_answer_has_its_verdict() {
 #[test]
 fn an_engine_that_does_not_answer_is_left_for_later() {
     for engine in ENGINES {
-        let case = Case {
-            timeout: Duration::from_millis(200),
-            ..Case::new()
-        };
+        let case = Case { timeout: Duration::from_millis(200), ..Case::new() };
         let small = profile(10, 3);
         case.receiver.fail_next([Failure::Silence, Failure::Slow]);
         assert!(is_later(&case.deliver(*engine, &small)));
         assert!(is_later(&case.deliver(*engine, &small)));
         // Nobody listens there.
         let refused = case.deliver_to("http://127.0.0.1:1", *engine, &small);
-        assert!(
-            is_later(&refused) && reason(&refused).contains("127.0.0.1:1/"),
-            "{refused:?}"
-        );
+        assert!(is_later(&refused) && reason(&refused).contains("127.0.0.1:1/"), "{refused:?}");
         assert_eq!(case.receiver.received().series, [].into());
     }
 }
 
-/// An engine that has read enough answers and closes: what it says must not be lost with the rest of the request.
+/// An engine that has read enough answers and closes: what it says must not be lost with the rest
+/// of the request.
 #[test]
 fn an_answer_before_the_end_of_the_request_is_read() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let remote = Remote {
-        url: format!("http://{}", listener.local_addr().unwrap()),
-        ..Remote::default()
-    };
+    let remote =
+        Remote { url: format!("http://{}", listener.local_addr().unwrap()), ..Remote::default() };
     let engine = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut lines = BufReader::new(&stream).lines();
@@ -355,14 +329,8 @@ fn an_old_profile_is_never_taken_by_pyroscope() {
     );
     // Where the limit is lifted, it is.
     let older = Duration::from_secs(86_400);
-    case.receiver.limit(Limits {
-        older,
-        ..Limits::default()
-    });
-    assert_eq!(
-        case.deliver(Engine::Pyroscope, &profile(10, 3)),
-        Verdict::Accepted
-    );
+    case.receiver.limit(Limits { older, ..Limits::default() });
+    assert_eq!(case.deliver(Engine::Pyroscope, &profile(10, 3)), Verdict::Accepted);
 }
 
 /// A store whose limits are lower than usual refuses; what is only too much for now may come later.
@@ -370,17 +338,8 @@ fn an_old_profile_is_never_taken_by_pyroscope() {
 fn lower_limits_are_told_with_their_reason() {
     let usual = Limits::default();
     for (limits, told) in [
-        (
-            Limits {
-                samples: 9,
-                ..usual
-            },
-            "samples count limit",
-        ),
-        (
-            Limits { bytes: 99, ..usual },
-            "exceeds the limit of 99 bytes",
-        ),
+        (Limits { samples: 9, ..usual }, "samples count limit"),
+        (Limits { bytes: 99, ..usual }, "exceeds the limit of 99 bytes"),
         (Limits { depth: 2, ..usual }, "deeper than the limit"),
         (Limits { labels: 5, ..usual }, "too many label names"),
         (Limits { burst: 99, ..usual }, "push rate limit"),
@@ -399,20 +358,14 @@ fn labels_keep_to_the_limits() {
     let mut case = Case::new();
     case.guest.labels.remove("app");
     for number in 0..40 {
-        case.guest
-            .labels
-            .insert(format!("label_{number:02}"), "é".repeat(1025));
+        case.guest.labels.insert(format!("label_{number:02}"), "é".repeat(1025));
     }
     case.guest.labels.insert("empty".into(), String::new());
     let verdict = case.deliver(Engine::Pyroscope, &profile(2, 1));
     let received = case.receiver.received();
     assert_eq!(verdict, Verdict::Accepted, "{:?}", received.refused);
     for series in received.series.keys() {
-        assert_eq!(
-            series.len(),
-            29,
-            "two less than 30 for vcpu and span, of which one is used"
-        );
+        assert_eq!(series.len(), 29, "two less than 30 for vcpu and span, of which one is used");
         assert_eq!(series["guest"], "web-1");
         assert_eq!(series["service_name"], "web-1", "without a label for it");
         assert_eq!(series["label_00"], "é".repeat(1024));
@@ -426,46 +379,22 @@ fn secrets_are_read_anew_and_never_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     let logins = [
-        (
-            Login::Bearer {
-                token_file: path.clone(),
-            },
-            "Bearer right",
-        ),
+        (Login::Bearer { token_file: path.clone() }, "Bearer right"),
         // base64 of `me:right`
-        (
-            Login::Basic {
-                username: "me".into(),
-                password_file: path.clone(),
-            },
-            "Basic bWU6cmlnaHQ=",
-        ),
+        (Login::Basic { username: "me".into(), password_file: path.clone() }, "Basic bWU6cmlnaHQ="),
     ];
     for (login, header) in logins {
-        let case = Case {
-            login: Some(login),
-            ..Case::new()
-        };
+        let case = Case { login: Some(login), ..Case::new() };
         case.receiver.demand("Authorization", header);
         let deliver = || case.deliver(Engine::Pyroscope, &profile(1, 1));
         fs::remove_file(&path).unwrap_or_default();
         let missing = deliver();
-        assert!(
-            is_later(&missing) && reason(&missing).contains("secret: "),
-            "{missing:?}"
-        );
+        assert!(is_later(&missing) && reason(&missing).contains("secret: "), "{missing:?}");
         fs::write(&path, "\nsecond").unwrap();
-        assert!(
-            reason(&deliver()).contains("in the first line"),
-            "{:?}",
-            deliver()
-        );
+        assert!(reason(&deliver()).contains("in the first line"), "{:?}", deliver());
         fs::write(&path, "hidden\n").unwrap();
         let wrong = deliver();
-        assert!(
-            is_later(&wrong) && reason(&wrong).contains("answered 401"),
-            "{wrong:?}"
-        );
+        assert!(is_later(&wrong) && reason(&wrong).contains("answered 401"), "{wrong:?}");
         assert!(!reason(&wrong).contains("hidden"));
         fs::write(&path, "right\n").unwrap();
         assert_eq!(deliver(), Verdict::Accepted);
@@ -477,19 +406,12 @@ fn each_kind_of_time_has_its_name() {
     for (mode, name) in [(Mode::Wall, "wall"), (Mode::OffCpu, "off_cpu")] {
         let case = Case::new();
         let mut builder = ProfileBuilder::new();
-        builder.set_recording(RecordingInfo {
-            mode,
-            ..RecordingInfo::default()
-        });
+        builder.set_recording(RecordingInfo { mode, ..RecordingInfo::default() });
         builder.add_stack(0, 5, &[Frame::leaf(0x10_0000)]).unwrap();
         let verdict = case.deliver(Engine::Pyroscope, &builder.finish());
         assert_eq!(verdict, Verdict::Accepted);
         let received = case.receiver.received();
-        let names: Vec<_> = received
-            .series
-            .keys()
-            .map(|it| it["__name__"].as_str())
-            .collect();
+        let names: Vec<_> = received.series.keys().map(|it| it["__name__"].as_str()).collect();
         assert_eq!(names, [name]);
     }
 }

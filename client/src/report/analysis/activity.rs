@@ -35,22 +35,14 @@ impl Tally {
 
     pub(super) fn share(&self, label: u32) -> f64 {
         let count = self.by_label.get(&label).copied().unwrap_or(0.0);
-        if self.samples > 0.0 {
-            count / self.samples
-        } else {
-            0.0
-        }
+        if self.samples > 0.0 { count / self.samples } else { 0.0 }
     }
 
-    /// The function whose share here exceeds its share there most, by at least this much. Of functions that exceed it by
-    /// nearly as much, which call each other, the innermost.
+    /// The function whose share here exceeds its share there most, by at least this much. Of
+    /// functions that exceed it by nearly as much, which call each other, the innermost.
     pub(super) fn special(&self, there: &Tally, least: f64) -> Option<u32> {
         let excess = |label: u32| self.share(label) - there.share(label);
-        let most = self
-            .by_label
-            .keys()
-            .map(|l| excess(*l))
-            .max_by(f64::total_cmp)?;
+        let most = self.by_label.keys().map(|l| excess(*l)).max_by(f64::total_cmp)?;
         if most < least {
             return None;
         }
@@ -62,9 +54,7 @@ impl Tally {
         };
         let first = |a: &&u32, b: &&u32| {
             let (a, b) = (outer(**a), outer(**b));
-            a.0.total_cmp(&b.0)
-                .then(a.1.total_cmp(&b.1))
-                .then(a.2.cmp(&b.2))
+            a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
         };
         near.min_by(first).copied()
     }
@@ -79,7 +69,8 @@ impl Tally {
     }
 }
 
-/// The stacks that were sampled in each of some windows, which are in order and apart, and how often.
+/// The stacks that were sampled in each of some windows, which are in order and apart, and how
+/// often.
 pub(super) fn stacks_in(
     subject: &Subject<'_>,
     time: &Time<'_>,

@@ -1,9 +1,9 @@
 //! Bursts: for a short time, much more runs than usual, of all work or of one function.
 //!
-//! The time is divided into parts. The median of a function's samples in the parts is its usual load, and how the
-//! parts scatter about it tells how much of a difference is nothing special, whatever the cause: a guest whose load
-//! varies all the time has a large scatter and few bursts. A part in which the guest got less of the processor counts
-//! as if it had got all of it.
+//! The time is divided into parts. The median of a function's samples in the parts is its usual
+//! load, and how the parts scatter about it tells how much of a difference is nothing special,
+//! whatever the cause: a guest whose load varies all the time has a large scatter and few bursts. A
+//! part in which the guest got less of the processor counts as if it had got all of it.
 
 use std::collections::HashMap;
 
@@ -26,10 +26,11 @@ const TIMES: f64 = 2.0;
 /// What takes more of the time than this is a phase of the guest's work and no burst.
 const MOST_OF_THE_TIME: f64 = 0.25;
 
-/// A part of the time has so many samples of a vCPU that runs all the time, so that a fifth of it can be seen.
+/// A part of the time has so many samples of a vCPU that runs all the time, so that a fifth of it
+/// can be seen.
 const LEAST_SAMPLES: u64 = 64;
-/// What is stolen is recorded about once a second: of shorter parts it is not known well enough. A burst lasts for two
-/// parts.
+/// What is stolen is recorded about once a second: of shorter parts it is not known well enough. A
+/// burst lasts for two parts.
 const LEAST_PART_NS: u64 = 125_000_000;
 const MOST_PARTS: u64 = 480;
 /// Of fewer parts nobody can say what is usual.
@@ -64,9 +65,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let mut series: HashMap<u32, Vec<f64>> = HashMap::new();
     for (at, tally) in tallies.iter().enumerate() {
         for (label, count) in tally.labels() {
-            let counts = series
-                .entry(label)
-                .or_insert_with(|| vec![0.0; parts.len()]);
+            let counts = series.entry(label).or_insert_with(|| vec![0.0; parts.len()]);
             counts[at] = count;
         }
     }
@@ -74,10 +73,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let searched = (series.len() + 1) * parts.len();
     let of = |counts: &[f64]| burst(counts, &got, least, searched);
     let mut found: Vec<(Option<u32>, Burst)> = Vec::new();
-    let mut by_label: Vec<(u32, Burst)> = series
-        .iter()
-        .filter_map(|(label, counts)| Some((*label, of(counts)?)))
-        .collect();
+    let mut by_label: Vec<(u32, Burst)> =
+        series.iter().filter_map(|(label, counts)| Some((*label, of(counts)?))).collect();
     // The same from one run to the next.
     by_label.sort_by_key(|(label, _)| *label);
     found.extend(of(&all).map(|burst| (None, burst)));
@@ -99,13 +96,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     let told = found.into_iter().map(|(label, burst)| {
         let counts = label.map_or(&all, |label| &series[&label]);
-        let parts = Parts {
-            windows: &parts,
-            stacks: &stacks,
-            counts,
-            got: &got,
-            period_ns,
-        };
+        let parts = Parts { windows: &parts, stacks: &stacks, counts, got: &got, period_ns };
         tell(subject, &time, label, &burst, &parts)
     });
     Ok(told.collect())
@@ -122,22 +113,20 @@ struct Burst {
 impl Burst {
     /// Whether most of either is in the other.
     fn overlaps(&self, other: &Burst) -> bool {
-        let both = self
-            .parts
-            .iter()
-            .filter(|at| other.parts.contains(at))
-            .count();
+        let both = self.parts.iter().filter(|at| other.parts.contains(at)).count();
         2 * both > self.parts.len().min(other.parts.len())
     }
 }
 
-/// The burst among the parts of the time, with so many samples in each, where the guest got such a share of the time
-/// that it wanted; at least so many samples beyond the usual. `searched` is how many parts of anything are looked at.
+/// The burst among the parts of the time, with so many samples in each, where the guest got such a
+/// share of the time that it wanted; at least so many samples beyond the usual. `searched` is how
+/// many parts of anything are looked at.
 fn burst(counts: &[f64], got: &[f64], least: f64, searched: usize) -> Option<Burst> {
     let wanted = |at: usize| counts[at] / got[at];
     let usual = median((0..counts.len()).map(wanted))?;
-    // The square root of a count of independent samples has a standard deviation of about 1/2, whatever the count
-    // (F. J. Anscombe, "The transformation of Poisson, binomial and negative-binomial data", 1948).
+    // The square root of a count of independent samples has a standard deviation of about 1/2,
+    // whatever the count (F. J. Anscombe, "The transformation of Poisson, binomial and
+    // negative-binomial data", 1948).
     let root = |count: f64| 2.0 * (count + 0.375).sqrt();
     let apart = |at: usize| root(counts[at]) - root(usual * got[at]);
     // The median of the absolute deviations, over its value for a normal distribution.
@@ -149,12 +138,10 @@ fn burst(counts: &[f64], got: &[f64], least: f64, searched: usize) -> Option<Bur
         apart(*at) >= enough && more >= least && wanted(*at) >= TIMES * usual
     };
     let stands: Vec<bool> = (0..counts.len()).map(|at| stands_out(&at)).collect();
-    // Work at even intervals, of which one part holds two and the others one, stands out in no two parts that follow each
-    // other.
+    // Work at even intervals, of which one part holds two and the others one, stands out in no two
+    // parts that follow each other.
     let is_beside = |at: usize| at > 0 && stands[at - 1] || stands.get(at + 1) == Some(&true);
-    let parts: Vec<usize> = (0..counts.len())
-        .filter(|at| stands[*at] && is_beside(*at))
-        .collect();
+    let parts: Vec<usize> = (0..counts.len()).filter(|at| stands[*at] && is_beside(*at)).collect();
     if parts.is_empty() || parts.len() as f64 > MOST_OF_THE_TIME * counts.len() as f64 {
         return None;
     }
@@ -190,16 +177,12 @@ fn tell(
     burst: &Burst,
     parts: &Parts<'_>,
 ) -> Finding {
-    let is_in: Vec<bool> = (0..parts.counts.len())
-        .map(|at| burst.parts.contains(&at))
-        .collect();
+    let is_in: Vec<bool> = (0..parts.counts.len()).map(|at| burst.parts.contains(&at)).collect();
     // The mean in vCPUs that ran, in the burst or elsewhere.
     let cpus = |wanted: bool| {
         let chosen = || is_in.iter().enumerate().filter(|(_, is)| **is == wanted);
         let length: u64 = chosen().map(|(at, _)| parts.windows[at].length_ns()).sum();
-        let samples: f64 = chosen()
-            .map(|(at, _)| parts.counts[at] / parts.got[at])
-            .sum();
+        let samples: f64 = chosen().map(|(at, _)| parts.counts[at] / parts.got[at]).sum();
         samples * parts.period_ns as f64 / length.max(1) as f64
     };
     let (inside, outside) = (cpus(true), cpus(false));
@@ -220,7 +203,8 @@ fn tell(
         RULE,
         score(inside - outside, NOTABLE_CPUS, SEVERE_CPUS),
         format!(
-            "{what} ran for {inside:.2} vCPUs' time in {} of {:.2} s in all, elsewhere for {outside:.2}: {}",
+            "{what} ran for {inside:.2} vCPUs' time in {} of {:.2} s in all, elsewhere for \
+             {outside:.2}: {}",
             match windows.len() {
                 1 => "a burst".to_owned(),
                 many => format!("{many} bursts"),
@@ -311,8 +295,9 @@ mod tests {
         (0..50).any(|_| burst(&series(random, load), &got, 20.0, 5_000).is_some())
     }
 
-    /// How often a burst is found in a load that has none, of 200 recordings: a steady one, one that varies by a
-    /// half at random, and one that comes in requests of which each takes a tenth of a part.
+    /// How often a burst is found in a load that has none, of 200 recordings: a steady one, one
+    /// that varies by a half at random, and one that comes in requests of which each takes a tenth
+    /// of a part.
     fn of_nothing(recordings: u32) -> [u32; 3] {
         let mut random = Rng::with_seed(3);
         let mut count = |load: fn(&mut Rng, usize) -> f64| {
@@ -342,9 +327,7 @@ mod tests {
     fn a_burst_is_found_where_it_is() {
         let mut random = Rng::with_seed(5);
         let got = [1.0; 100];
-        let counts = series(&mut random, |_, at| {
-            if (40..44).contains(&at) { 100.0 } else { 20.0 }
-        });
+        let counts = series(&mut random, |_, at| if (40..44).contains(&at) { 100.0 } else { 20.0 });
         let found = burst(&counts, &got, 20.0, 5_000).unwrap();
         assert_eq!(found.parts, [40, 41, 42, 43]);
         // Half of the time is no burst.
@@ -356,12 +339,8 @@ mod tests {
     #[test]
     fn time_that_is_not_stolen_is_no_burst() {
         let mut random = Rng::with_seed(5);
-        let got: Vec<f64> = (0..100)
-            .map(|at| if at / 4 == 10 { 1.0 } else { 0.3 })
-            .collect();
-        let counts = series(&mut random, |_, at| {
-            100.0 * if at / 4 == 10 { 1.0 } else { 0.3 }
-        });
+        let got: Vec<f64> = (0..100).map(|at| if at / 4 == 10 { 1.0 } else { 0.3 }).collect();
+        let counts = series(&mut random, |_, at| 100.0 * if at / 4 == 10 { 1.0 } else { 0.3 });
         assert_eq!(burst(&counts, &got, 20.0, 5_000), None);
         assert!(burst(&counts, &[1.0; 100], 20.0, 5_000).is_some());
     }

@@ -6,8 +6,8 @@ use crate::units::grouped;
 
 pub(super) const RULE: &str = "rising counter";
 
-/// A counter rises so often in each quarter of the time. A level that goes up or down at random does that by chance
-/// once in 2^12 times, and one that has risen and stays is none.
+/// A counter rises so often in each quarter of the time. A level that goes up or down at random
+/// does that by chance once in 2^12 times, and one that has risen and stays is none.
 const QUARTERS: u64 = 4;
 const RISES: usize = 3;
 const SEVERE: f64 = 5.0;
@@ -37,7 +37,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
                 grouped(series.min()),
                 grouped(series.last())
             ),
-            "if it counts what is held (memory, queued work, open files), it is a leak: compare two moments in the page. If \
+            "if it counts what is held (memory, queued work, open files), it is a leak: compare \
+             two moments in the page. If \
              it counts work done, all is well, and `diff --per` can compare by it",
         )
         .because(format!(

@@ -1,8 +1,9 @@
 //! One function that has most of the time, by itself or with what it calls.
 //!
-//! Some function always has most samples: a main loop, or what it calls to serve requests. These are the way to the work
-//! and not the work. So a function dominates with its callees only if it has not all of the time, and if most of what it
-//! has is spent in another crate or namespace, a library, or if its caller calls three others that matter.
+//! Some function always has most samples: a main loop, or what it calls to serve requests. These
+//! are the way to the work and not the work. So a function dominates with its callees only if it
+//! has not all of the time, and if most of what it has is spent in another crate or namespace, a
+//! library, or if its caller calls three others that matter.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,8 @@ const HALF: f64 = 0.5;
 const SEVERE: f64 = 0.8;
 /// What has more than this of all samples is the way to the work.
 const WAY: f64 = 0.95;
-/// Callees with so much of their caller's samples matter; so many of them make it a choice between several.
+/// Callees with so much of their caller's samples matter; so many of them make it a choice between
+/// several.
 const WORTH: f64 = 0.1;
 const MANY_CALLEES: usize = 4;
 /// Callees with so much of the function's samples are named with it.
@@ -49,17 +51,12 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
                 percent(share.share),
                 ends(subject, share.low, share.high)
             ),
-            "see its lines and instructions: `report --annotate FUNCTION`; who calls it: `report --callers FUNCTION`",
+            "see its lines and instructions: `report --annotate FUNCTION`; who calls it: `report \
+             --callers FUNCTION`",
         );
         return Ok(vec![named(finding, &row.text, share.share)]);
     }
-    let code: Vec<bool> = subject
-        .report
-        .labels
-        .all()
-        .iter()
-        .map(|l| is_code(l.function))
-        .collect();
+    let code: Vec<bool> = subject.report.labels.all().iter().map(|l| is_code(l.function)).collect();
     let calls = Calls::of(subject, table.recorded as f64 * HALF);
     let module_of = |label: LabelId| {
         let function = subject.report.labels.all()[label as usize].function;
@@ -73,10 +70,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let text = subject.text(label);
     // Whatever calls it: its row has all of its samples.
     let row = table.rows.iter().find(|row| row.text == text);
-    let Some(share) = row
-        .map(|row| row.total_share)
-        .filter(|share| share.low >= HALF)
-    else {
+    let Some(share) = row.map(|row| row.total_share).filter(|share| share.low >= HALF) else {
         return Ok(Vec::new());
     };
     let mut finding = Finding::new(
@@ -87,19 +81,14 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
             percent(share.share),
             ends(subject, share.low, share.high)
         ),
-        "see what it calls, and how often: `report --callees FUNCTION`, or its sandwich in the page; ask whether all of \
+        "see what it calls, and how often: `report --callees FUNCTION`, or its sandwich in the \
+         page; ask whether all of \
          these calls are needed",
     );
     if !chain.is_empty() {
-        let names: Vec<String> = chain
-            .iter()
-            .take(NAMED)
-            .map(|label| format!("`{}`", subject.text(*label)))
-            .collect();
-        finding = finding.because(format!(
-            "most of it is in {}",
-            names.join(", and there in ")
-        ));
+        let names: Vec<String> =
+            chain.iter().take(NAMED).map(|label| format!("`{}`", subject.text(*label))).collect();
+        finding = finding.because(format!("most of it is in {}", names.join(", and there in ")));
     }
     Ok(vec![named(finding, text, share.share)])
 }
@@ -117,7 +106,8 @@ fn ends(subject: &Subject<'_>, low: f64, high: f64) -> String {
     }
 }
 
-/// The functions with half of all samples, and their calls. Each stack counts once, whichever vCPU it is of.
+/// The functions with half of all samples, and their calls. Each stack counts once, whichever vCPU
+/// it is of.
 struct Calls {
     total: HashMap<LabelId, u64>,
     by_caller: HashMap<LabelId, HashMap<LabelId, u64>>,
@@ -128,9 +118,8 @@ impl Calls {
     fn of(subject: &Subject<'_>, least: f64) -> Calls {
         let table = subject.table();
         let texts = subject.report.labels.all().iter().enumerate();
-        let by_function: HashMap<_, LabelId> = texts
-            .map(|(at, label)| ((label.function, label.line), at as LabelId))
-            .collect();
+        let by_function: HashMap<_, LabelId> =
+            texts.map(|(at, label)| ((label.function, label.line), at as LabelId)).collect();
         let rows = table.rows.iter().filter(|row| row.total as f64 >= least);
         let total: HashMap<LabelId, u64> = rows
             .filter_map(|row| {
@@ -157,11 +146,7 @@ impl Calls {
                 };
                 if total.contains_key(&label) && !seen.contains(&call) {
                     seen.push(call);
-                    let sum = by_caller
-                        .entry(label)
-                        .or_default()
-                        .entry(call.1)
-                        .or_default();
+                    let sum = by_caller.entry(label).or_default().entry(call.1).or_default();
                     *sum = sum.saturating_add(sample.count);
                 }
             }
@@ -172,10 +157,7 @@ impl Calls {
     /// The callees of a function with their samples, the heaviest first.
     fn callees(&self, of: LabelId) -> Vec<(LabelId, u64)> {
         let mut callees: Vec<(LabelId, u64)> = match self.by_caller.get(&of) {
-            Some(callees) => callees
-                .iter()
-                .map(|(label, count)| (*label, *count))
-                .collect(),
+            Some(callees) => callees.iter().map(|(label, count)| (*label, *count)).collect(),
             None => Vec::new(),
         };
         callees.sort_unstable_by_key(|(label, count)| (std::cmp::Reverse(*count), *label));
@@ -199,19 +181,16 @@ impl Calls {
         }
     }
 
-    /// The function that dominates, and the functions below it that have most of its samples. `all` samples were
-    /// recorded; `module_of` is what a function belongs to, if it can be said.
+    /// The function that dominates, and the functions below it that have most of its samples. `all`
+    /// samples were recorded; `module_of` is what a function belongs to, if it can be said.
     fn dominating(
         &self,
         all: u64,
         is_code: impl Fn(LabelId) -> bool,
         module_of: impl Fn(LabelId) -> Option<String>,
     ) -> Option<(LabelId, Vec<LabelId>)> {
-        let mut candidates: Vec<(LabelId, u64)> = self
-            .total
-            .iter()
-            .map(|(label, total)| (*label, *total))
-            .collect();
+        let mut candidates: Vec<(LabelId, u64)> =
+            self.total.iter().map(|(label, total)| (*label, *total)).collect();
         candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
         for (label, total) in candidates {
             if !is_code(label) || total as f64 >= all as f64 * WAY {

@@ -1,4 +1,5 @@
-//! Live allocations that are not followed to their end: a full table, and frees that are not reported.
+//! Live allocations that are not followed to their end: a full table, and frees that are not
+//! reported.
 
 use super::super::heap::{MANY, judged_against};
 use super::{FEW, Finding, Found, Rule, Subject, score};
@@ -27,7 +28,8 @@ fn full(subject: &Subject<'_>) -> Found {
         return Ok(Vec::new());
     }
     let finding = format!(
-        "{} sampled allocations are not followed because the table of live samples was full, beside {} that are held",
+        "{} sampled allocations are not followed because the table of live samples was full, \
+         beside {} that are held",
         grouped(c.overflow),
         grouped(of - c.overflow)
     );
@@ -37,11 +39,15 @@ fn full(subject: &Subject<'_>) -> Found {
             score(part, NOTABLE, SEVERE),
             finding,
             format!(
-                "give the agent more memory for live samples, or sample less often (--every above {})",
+                "give the agent more memory for live samples, or sample less often (--every above \
+                 {})",
                 size(subject.info().interval_bytes)
             ),
         )
-        .because("more may be held than the report shows, and the newest is missing: also new leaks")
+        .because(
+            "more may be held than the report shows, and the newest is missing: also new \
+                  leaks",
+        )
         .count("overflow", c.overflow)
         .count("held", of - c.overflow),
     ])
@@ -64,10 +70,12 @@ fn frees(subject: &Subject<'_>) -> Found {
             FREES_RULE,
             75,
             format!(
-                "none of the {} sampled allocations was freed: the guest's allocator seems to report no frees",
+                "none of the {} sampled allocations was freed: the guest's allocator seems to \
+                 report no frees",
                 grouped(c.recorded)
             ),
-            "call on_free (in C unikprof_on_free) wherever the allocator frees; realloc counts as a free too",
+            "call on_free (in C unikprof_on_free) wherever the allocator frees; realloc counts as \
+             a free too",
         )
         .because("so everything that is allocated seems to be held")
         .count("samples", c.recorded),

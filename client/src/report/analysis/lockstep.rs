@@ -1,8 +1,9 @@
-//! Load in lockstep: work that comes at a fixed period, so that it queues in one part of the period and leaves the
-//! rest idle.
+//! Load in lockstep: work that comes at a fixed period, so that it queues in one part of the period
+//! and leaves the rest idle.
 //!
-//! The periodogram of the samples' times shows the period, and what lies in its two halves shows how much it matters.
-//! Since samples are taken at random moments, no period of the sampling shows in it.
+//! The periodogram of the samples' times shows the period, and what lies in its two halves shows
+//! how much it matters. Since samples are taken at random moments, no period of the sampling shows
+//! in it.
 
 use std::f64::consts::TAU;
 
@@ -14,8 +15,9 @@ pub(super) const RULE: &str = "lockstep";
 /// A half of the period with three times the load of the other half.
 const NOTABLE_HALF: f64 = 0.75;
 const SEVERE_HALF: f64 = 0.95;
-/// In the busiest part of the period the vCPUs run for so much of their time: from there on, work waits for other work
-/// as long as it takes itself (the mean of a queue with one server and random arrivals).
+/// In the busiest part of the period the vCPUs run for so much of their time: from there on, work
+/// waits for other work as long as it takes itself (the mean of a queue with one server and random
+/// arrivals).
 const BUSY: f64 = 0.5;
 
 /// So many bins of time: a period takes at least four, and is seen at least 16 times.
@@ -40,12 +42,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let (first, step_ns) = (bins[0].from_ns, bins[0].length_ns());
     let moments: Vec<(f64, u32)> = subject
         .ticks(&time)
-        .map(|tick| {
-            (
-                tick.at_ns.saturating_sub(first) as f64 / step_ns as f64,
-                tick.vcpu,
-            )
-        })
+        .map(|tick| (tick.at_ns.saturating_sub(first) as f64 / step_ns as f64, tick.vcpu))
         .filter(|(at, _)| *at < bins.len() as f64)
         .collect();
     if moments.len() < LEAST_SAMPLES {
@@ -70,11 +67,13 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         RULE,
         score(found.half, NOTABLE_HALF, SEVERE_HALF),
         format!("{} of the load comes in one half of every {length}", percent(found.half)),
-        "start periodic work at different moments, or spread it over its period; the page's heatmap, or a range of one \
+        "start periodic work at different moments, or spread it over its period; the page's \
+         heatmap, or a range of one \
          period, shows what runs then",
     )
     .because(format!(
-        "in the busiest sixteenth of the period the vCPUs have work for {} of their time, in all for {}",
+        "in the busiest sixteenth of the period the vCPUs have work for {} of their time, in all \
+         for {}",
         percent(busy.min(1.0)),
         percent((busy * at.len() as f64 / (found.most * PHASES as f64)).min(1.0))
     ))
@@ -86,7 +85,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     if subject.info().fixed_interval {
         finding = finding.because(
-            "the recording was sampled at a fixed interval, which such a load can be in step with: remove \
+            "the recording was sampled at a fixed interval, which such a load can be in step with: \
+             remove \
              --fixed-interval",
         );
     }
@@ -115,7 +115,8 @@ fn lockstep(at: &[f64], bins: usize) -> Option<Lockstep> {
     let powers: Vec<f64> = (0..frequencies.end + NEIGHBOURS)
         .map(|frequency| power(&counts, frequency as f64))
         .collect();
-    // The power of noise has an exponential distribution about that of its neighbours; its median is ln 2 of its mean.
+    // The power of noise has an exponential distribution about that of its neighbours; its median
+    // is ln 2 of its mean.
     let over = |frequency: usize| {
         let from = frequency.saturating_sub(NEIGHBOURS).max(1);
         let mut near = powers[from..=frequency + NEIGHBOURS - 1].to_vec();
@@ -128,10 +129,9 @@ fn lockstep(at: &[f64], bins: usize) -> Option<Lockstep> {
         .clone()
         .filter(|frequency| over(*frequency) >= enough)
         .max_by(|a, b| powers[*a].total_cmp(&powers[*b]))?;
-    // A short pulse is as strong at the multiples of its frequency: the longest period of which it is one.
-    let whole = (2..=8)
-        .rev()
-        .map(|divisor| strongest as f64 / f64::from(divisor));
+    // A short pulse is as strong at the multiples of its frequency: the longest period of which it
+    // is one.
+    let whole = (2..=8).rev().map(|divisor| strongest as f64 / f64::from(divisor));
     let whole = whole
         .map(|frequency| frequency.round() as usize)
         .find(|frequency| *frequency >= LEAST_TIMES && over(*frequency) >= enough);
@@ -150,9 +150,7 @@ fn lockstep(at: &[f64], bins: usize) -> Option<Lockstep> {
     let apart = early.1.abs_diff(late.1);
     let agree = apart.min(PHASES - apart) <= PHASES / 4;
     let (share, begins) = half(&phases);
-    let is_notable = [share, early.0, late.0]
-        .iter()
-        .all(|share| *share >= NOTABLE_HALF);
+    let is_notable = [share, early.0, late.0].iter().all(|share| *share >= NOTABLE_HALF);
     (agree && is_notable).then(|| Lockstep {
         period,
         half: share,
@@ -172,13 +170,12 @@ fn power(counts: &[f64], frequency: f64) -> f64 {
     last * last + before * before - turn * last * before
 }
 
-/// The frequency near this one with the highest power: samples at the right period stay in phase to the end.
+/// The frequency near this one with the highest power: samples at the right period stay in phase to
+/// the end.
 fn exactly(counts: &[f64], near: usize) -> f64 {
     const STEPS: i32 = 16;
     let around = (-STEPS..=STEPS).map(|step| near as f64 + f64::from(step) / f64::from(STEPS));
-    around
-        .max_by(|a, b| power(counts, *a).total_cmp(&power(counts, *b)))
-        .unwrap_or(near as f64)
+    around.max_by(|a, b| power(counts, *a).total_cmp(&power(counts, *b))).unwrap_or(near as f64)
 }
 
 /// The share of the half of the period with most, and where it begins.
@@ -232,10 +229,7 @@ mod tests {
         for (period, busy) in [(50.0, 0.3), (97.3, 0.1), (20.7, 0.5), (110.0, 0.6)] {
             let at = moments(&mut random, |at| (at / period).fract() < busy);
             let found = lockstep(&at, 2_048).unwrap();
-            assert!(
-                (found.period / period - 1.0).abs() < 0.005,
-                "{period}: {found:?}"
-            );
+            assert!((found.period / period - 1.0).abs() < 0.005, "{period}: {found:?}");
             assert!(found.half >= 0.8, "{period}: {found:?}");
         }
     }
@@ -246,15 +240,13 @@ mod tests {
         let mut random = Rng::with_seed(1);
         let mut other = Rng::with_seed(2);
         let at = moments(&mut random, |_| true);
-        let at: Vec<f64> = at
-            .into_iter()
-            .filter(|at| (at / 40.0).fract() < 0.5 || other.f64() < 0.6)
-            .collect();
+        let at: Vec<f64> =
+            at.into_iter().filter(|at| (at / 40.0).fract() < 0.5 || other.f64() < 0.6).collect();
         assert_eq!(lockstep(&at, 2_048), None);
     }
 
-    /// In how many recordings a period is found if the load has none: busy all the time, and busy and idle for random
-    /// times of about ten bins, and of about a hundred.
+    /// In how many recordings a period is found if the load has none: busy all the time, and busy
+    /// and idle for random times of about ten bins, and of about a hundred.
     fn of_nothing(recordings: u32) -> [u32; 3] {
         let mut random = Rng::with_seed(9);
         [0.0, 10.0, 100.0].map(|length| {

@@ -22,19 +22,14 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     let labels = subject.report.labels.all();
     let symbolized = subject.report.symbolized;
-    let kinds: Vec<Option<Kind>> = labels
-        .iter()
-        .map(|label| kind_of(symbolized.function(label.function)))
-        .collect();
+    let kinds: Vec<Option<Kind>> =
+        labels.iter().map(|label| kind_of(symbolized.function(label.function))).collect();
     subject.has_names()?;
     if kinds.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
     let all = [Kind::Copy, Kind::Allocation];
-    Ok(all
-        .into_iter()
-        .filter_map(|kind| find(subject, &kinds, kind))
-        .collect())
+    Ok(all.into_iter().filter_map(|kind| find(subject, &kinds, kind)).collect())
 }
 
 /// Where a stack spends memory's time: what does it, and the guest's code that asked for it.
@@ -43,8 +38,8 @@ struct Place {
     caller: Option<u32>,
 }
 
-/// The function of this kind at the inner end of a stack, and the function that calls it. A copy within an allocation
-/// is the allocation's.
+/// The function of this kind at the inner end of a stack, and the function that calls it. A copy
+/// within an allocation is the allocation's.
 fn place(
     subject: &Subject<'_>,
     kinds: &[Option<Kind>],
@@ -71,10 +66,7 @@ fn place(
             // Libraries' own containers ask for what the guest's code wants.
             None if found.is_some() && is_library(&name_of(label).name) => {}
             None => {
-                return found.map(|function| Place {
-                    function,
-                    caller: Some(label),
-                });
+                return found.map(|function| Place { function, caller: Some(label) });
             }
         }
         // What is deeper within other code is that code's work.
@@ -82,17 +74,12 @@ fn place(
             return None;
         }
     }
-    found.map(|function| Place {
-        function,
-        caller: None,
-    })
+    found.map(|function| Place { function, caller: None })
 }
 
 fn is_library(name: &str) -> bool {
     let name = name.trim_start_matches(['<', '&']);
-    ["alloc::", "core::", "std::", "hashbrown::", "["]
-        .iter()
-        .any(|of| name.starts_with(of))
+    ["alloc::", "core::", "std::", "hashbrown::", "["].iter().any(|of| name.starts_with(of))
 }
 
 fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Finding> {
@@ -140,19 +127,11 @@ fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Fin
         counts
     };
     let functions = first(functions);
-    let callers = first(
-        callers
-            .into_iter()
-            .filter_map(|(caller, count)| Some((caller?, count)))
-            .collect(),
-    );
+    let callers =
+        first(callers.into_iter().filter_map(|(caller, count)| Some((caller?, count))).collect());
     let words = |counts: &[(u32, u64)]| {
         let words = counts.iter().take(CALLERS).map(|(label, count)| {
-            format!(
-                "`{}` {}",
-                subject.text(*label),
-                percent(*count as f64 / part as f64)
-            )
+            format!("`{}` {}", subject.text(*label), percent(*count as f64 / part as f64))
         });
         words.collect::<Vec<String>>().join(", ")
     };
@@ -175,9 +154,7 @@ fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Fin
         finding = finding.because(format!("for {}", words(&callers)));
     }
     let most = callers.first().or(functions.first());
-    finding
-        .functions
-        .extend(most.map(|(label, _)| subject.text(*label).to_owned()));
+    finding.functions.extend(most.map(|(label, _)| subject.text(*label).to_owned()));
     Some(finding)
 }
 

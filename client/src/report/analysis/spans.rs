@@ -34,9 +34,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         table.times.count() >= LEAST_SPANS && p99 >= LEAST_NS && p99 >= p50.saturating_mul(TIMES)
     };
     let found = tables.iter().filter(is_slow);
-    Ok(found
-        .filter_map(|table| tell(subject, &time, table))
-        .collect())
+    Ok(found.filter_map(|table| tell(subject, &time, table)).collect())
 }
 
 /// A span that has ended.
@@ -127,12 +125,11 @@ fn what_runs(
     if subject.is_sampled().is_ok() && length_ns > 0 {
         let ran = inside.samples * subject.info().period_ns as f64 / length_ns as f64;
         finding.evidence.push(format!(
-            "the vCPU ran for about {} of the time in which slow ones were open; the rest it waited, or others had the processor",
+            "the vCPU ran for about {} of the time in which slow ones were open; the rest it \
+             waited, or others had the processor",
             percent(ran.min(1.0))
         ));
-        finding
-            .figures
-            .insert("running_share", Figure::Real(ran.min(1.0)));
+        finding.figures.insert("running_share", Figure::Real(ran.min(1.0)));
     }
     if inside.samples < 1.0 {
         return;
@@ -151,20 +148,12 @@ fn what_runs(
         .iter()
         .take(3)
         .map(|(label, count)| {
-            format!(
-                "`{}` {}",
-                subject.text(*label),
-                percent(*count as f64 / inside.samples)
-            )
+            format!("`{}` {}", subject.text(*label), percent(*count as f64 / inside.samples))
         })
         .collect();
-    finding
-        .evidence
-        .push(format!("what runs in the slow ones: {}", most.join(", ")));
+    finding.evidence.push(format!("what runs in the slow ones: {}", most.join(", ")));
     let first = own.first().map(|(label, _)| *label);
-    let special = inside
-        .special(&others, SPECIAL)
-        .filter(|_| others.samples >= 1.0);
+    let special = inside.special(&others, SPECIAL).filter(|_| others.samples >= 1.0);
     if let Some(label) = special {
         finding.evidence.push(format!(
             "`{}` has {} of their samples, and {} of the others'",
@@ -174,9 +163,7 @@ fn what_runs(
         ));
     }
     let label = special.or(first);
-    finding
-        .functions
-        .extend(label.map(|label| subject.text(label).to_owned()));
+    finding.functions.extend(label.map(|label| subject.text(label).to_owned()));
 }
 
 /// By vCPU, when at least one of these spans was open within a window; in order and apart.

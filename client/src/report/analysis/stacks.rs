@@ -1,4 +1,5 @@
-//! Callers that are cut off, lost or guessed: what is said of them is wrong or incomplete for these samples.
+//! Callers that are cut off, lost or guessed: what is said of them is wrong or incomplete for these
+//! samples.
 
 use std::collections::HashMap;
 
@@ -21,11 +22,7 @@ const HALF: f64 = 0.5;
 pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let counters = &subject.counters;
     let info = subject.info();
-    let Incomplete {
-        truncated,
-        broken,
-        whole,
-    } = Incomplete::of(subject.profile, counters);
+    let Incomplete { truncated, broken, whole } = Incomplete::of(subject.profile, counters);
     let part = |count: u64| count as f64 / whole.max(1) as f64;
     let told = |told: Told, score| Finding::new(RULE, score, told.finding, told.advice);
     let mut all = Vec::new();
@@ -34,9 +31,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         let mut finding =
             told(about, score(part(truncated), NOTABLE, MANY_STACKS)).count("truncated", truncated);
         if let Some((name, times)) = recursion(subject) {
-            finding = finding.because(format!(
-                "`{name}` is on such a stack {times:.0} times: it calls itself"
-            ));
+            finding = finding
+                .because(format!("`{name}` is on such a stack {times:.0} times: it calls itself"));
             finding.functions.push(name);
         }
         all.push(finding);
@@ -59,7 +55,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(all)
 }
 
-/// The function that is on truncated stacks most often, if it is there more than twice on average, and how often.
+/// The function that is on truncated stacks most often, if it is there more than twice on average,
+/// and how often.
 fn recursion(subject: &Subject<'_>) -> Option<(String, f64)> {
     let profile = subject.profile;
     let (mut stacks, mut times) = (0_u64, HashMap::<u32, u64>::new());
@@ -77,9 +74,7 @@ fn recursion(subject: &Subject<'_>) -> Option<(String, f64)> {
         }
     }
     // The first of equals by its text: labels are in the order of their texts.
-    let most = times
-        .into_iter()
-        .max_by_key(|(label, count)| (*count, std::cmp::Reverse(*label)));
+    let most = times.into_iter().max_by_key(|(label, count)| (*count, std::cmp::Reverse(*label)));
     let (label, count) = most?;
     let mean = count as f64 / stacks as f64;
     (mean > 2.0).then(|| (subject.text(label).to_owned(), mean))

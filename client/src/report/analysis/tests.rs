@@ -33,8 +33,8 @@ struct Guest {
 }
 
 impl Guest {
-    /// One that is busy for a little less than half of the time, in four functions, a request after the other at random
-    /// moments; requests and a queue are told.
+    /// One that is busy for a little less than half of the time, in four functions, a request after
+    /// the other at random moments; requests and a queue are told.
     fn healthy() -> Guest {
         let mut guest = Guest::idle();
         let mut random = Rng::with_seed(11);
@@ -70,7 +70,8 @@ impl Guest {
         }
     }
 
-    /// Runs from a moment on, for a part of the time; in `inner` below `main`, or in one of four functions.
+    /// Runs from a moment on, for a part of the time; in `inner` below `main`, or in one of four
+    /// functions.
     fn run(&mut self, random: &mut Rng, from: u64, length: u64, part: f64, inner: &[&'static str]) {
         let mut at = from;
         loop {
@@ -93,12 +94,7 @@ impl Guest {
     }
 
     fn event(&mut self, kind: u8, at_ns: u64, first: u64, second: u64) {
-        self.events.push(Record {
-            kind,
-            at_ns,
-            first,
-            second,
-        });
+        self.events.push(Record { kind, at_ns, first, second });
     }
 
     fn span(&mut self, at: u64, length: u64, name: u64, number: u64) {
@@ -118,19 +114,13 @@ impl Guest {
         let mut ring = Ring {
             read_at_ns: BEGAN + 20 * SECOND,
             records: self.events,
-            told: vec![
-                (BEGAN, [0; 4]),
-                (BEGAN + 20 * SECOND, times(&self.runstate)),
-            ],
+            told: vec![(BEGAN, [0; 4]), (BEGAN + 20 * SECOND, times(&self.runstate))],
             ..Ring::default()
         };
         // Told about once a second, as an agent does.
         for second in 1..20 {
             let part = |at: usize| times(&self.runstate)[at] / 20 * second;
-            ring.told.push((
-                BEGAN + second * SECOND,
-                [part(0), part(1), part(2), part(3)],
-            ));
+            ring.told.push((BEGAN + second * SECOND, [part(0), part(1), part(2), part(3)]));
         }
         let mut numbers: HashMap<NodeId, u64> = HashMap::new();
         for (at_ns, is_late, stack) in &self.samples {
@@ -149,9 +139,7 @@ impl Guest {
                 node = builder.step(node, frame).unwrap();
             }
             if *is_late {
-                node = builder
-                    .step(node, Frame::Special(SpecialFrame::Late))
-                    .unwrap();
+                node = builder.step(node, Frame::Special(SpecialFrame::Late)).unwrap();
             }
             builder.count(0, node, 1);
             let next = numbers.len() as u64 + 1;
@@ -163,10 +151,7 @@ impl Guest {
                 second: 1 | if *is_late { SAMPLE_LATE } else { 0 },
             });
         }
-        ring.stacks = numbers
-            .into_iter()
-            .map(|(node, number)| (number, node))
-            .collect();
+        ring.stacks = numbers.into_iter().map(|(node, number)| (number, node)).collect();
         ring.stacks.sort_unstable();
         let all = self.samples.len() as u64;
         let by_table = all.saturating_sub(self.counters.by_frame_pointer);
@@ -174,11 +159,7 @@ impl Guest {
             counters: Counters {
                 ticks: all + self.counters.masked,
                 recorded: all,
-                late: self
-                    .samples
-                    .iter()
-                    .filter(|(_, is_late, _)| *is_late)
-                    .count() as u64,
+                late: self.samples.iter().filter(|(_, is_late, _)| *is_late).count() as u64,
                 by_table,
                 ..self.counters
             },
@@ -238,13 +219,8 @@ impl Guest {
 }
 
 fn times(runstate: &Runstate) -> [u64; 4] {
-    [
-        runstate.running_ns,
-        runstate.runnable_ns,
-        runstate.blocked_ns,
-        runstate.offline_ns,
-    ]
-    .map(Option::unwrap_or_default)
+    [runstate.running_ns, runstate.runnable_ns, runstate.blocked_ns, runstate.offline_ns]
+        .map(Option::unwrap_or_default)
 }
 
 fn symbolized<'p>(profile: &'p Profile, known: &[&'static str]) -> Symbolized<'p> {
@@ -263,12 +239,7 @@ fn symbolized<'p>(profile: &'p Profile, known: &[&'static str]) -> Symbolized<'p
                 names.function(Some(image), known[(address / 0x1000) as usize - 1])
             }
         };
-        names.push(Symbol {
-            function,
-            file: None,
-            line: None,
-            inlined: false,
-        });
+        names.push(Symbol { function, file: None, line: None, inlined: false });
         names.assign(id, begin);
     }
     names.finish(profile, vec![None; profile.frames().len()])
@@ -276,12 +247,7 @@ fn symbolized<'p>(profile: &'p Profile, known: &[&'static str]) -> Symbolized<'p
 
 #[track_caller]
 fn has(finding: &Finding, words: &str) {
-    let all = format!(
-        "{}\n{}\n{}",
-        finding.finding,
-        finding.evidence.join("\n"),
-        finding.next
-    );
+    let all = format!("{}\n{}\n{}", finding.finding, finding.evidence.join("\n"), finding.next);
     assert!(all.contains(words), "{words:?} in:\n{all}");
 }
 
@@ -308,10 +274,7 @@ fn stolen_time_is_found_from_a_tenth_on() {
     };
     stolen(9 * SECOND / 10).finds_nothing();
     let found = stolen(6 * SECOND).finds("stolen");
-    has(
-        &found,
-        "40.0 % of the time in which the guest wanted to run was stolen",
-    );
+    has(&found, "40.0 % of the time in which the guest wanted to run was stolen");
     has(&found, "work takes 1.7 times as long");
     has(&found, "most of all from");
     assert_eq!(found.windows.len(), 1);
@@ -354,11 +317,7 @@ fn load_in_lockstep_is_found_by_its_period() {
         let mut guest = Guest::idle();
         let mut random = Rng::with_seed(4);
         for pulse in 0..100 {
-            let jitter = if random_phase {
-                random.u64(..SECOND / 5)
-            } else {
-                0
-            };
+            let jitter = if random_phase { random.u64(..SECOND / 5) } else { 0 };
             let at = BEGAN + pulse * SECOND / 5 + jitter;
             guest.run(&mut random, at, SECOND / 20, 1.0, &[]);
         }
@@ -377,13 +336,7 @@ fn a_small_load_in_lockstep_is_not_worth_a_word() {
     let mut guest = Guest::idle();
     let mut random = Rng::with_seed(4);
     for pulse in 0..100 {
-        guest.run(
-            &mut random,
-            BEGAN + pulse * SECOND / 5,
-            SECOND / 20,
-            0.15,
-            &[],
-        );
+        guest.run(&mut random, BEGAN + pulse * SECOND / 5, SECOND / 20, 0.15, &[]);
     }
     guest.finds_nothing();
 }
@@ -424,13 +377,7 @@ fn a_burst_is_found_with_its_time_and_what_runs_in_it() {
     let with_burst = |length| {
         let mut guest = Guest::healthy();
         let mut random = Rng::with_seed(2);
-        guest.run(
-            &mut random,
-            BEGAN + 12 * SECOND,
-            length,
-            1.0,
-            &["merge", "compact"],
-        );
+        guest.run(&mut random, BEGAN + 12 * SECOND, length, 1.0, &["merge", "compact"]);
         guest
     };
     let found = with_burst(3 * SECOND / 2).finds("burst");
@@ -440,14 +387,8 @@ fn a_burst_is_found_with_its_time_and_what_runs_in_it() {
     let [window] = found.windows[..] else {
         panic!("{found:?}");
     };
-    assert!(
-        (11 * SECOND..=12 * SECOND + SECOND / 4).contains(&window.from_ns),
-        "{window:?}"
-    );
-    assert!(
-        (13 * SECOND..=14 * SECOND).contains(&window.to_ns),
-        "{window:?}"
-    );
+    assert!((11 * SECOND..=12 * SECOND + SECOND / 4).contains(&window.from_ns), "{window:?}");
+    assert!((13 * SECOND..=14 * SECOND).contains(&window.to_ns), "{window:?}");
     // What is too short to matter.
     with_burst(SECOND / 50).finds_nothing();
 }
@@ -493,16 +434,10 @@ fn a_span_with_a_long_tail_is_found_with_what_runs_in_it() {
         for number in 0..400 {
             let at = BEGAN + number * SECOND / 20;
             let is_slow = number % slow_of == slow_of / 2;
-            let length = if is_slow {
-                length
-            } else {
-                random.u64(200_000..400_000)
-            };
+            let length = if is_slow { length } else { random.u64(200_000..400_000) };
             guest.span(at, length, 2, 10_000 + number);
             if is_slow {
-                guest
-                    .samples
-                    .retain(|(sampled, ..)| !(at..at + length).contains(sampled));
+                guest.samples.retain(|(sampled, ..)| !(at..at + length).contains(sampled));
                 guest.run(&mut random, at, length, 1.0, &["fsync", "flush"]);
             }
         }
@@ -513,10 +448,7 @@ fn a_span_with_a_long_tail_is_found_with_what_runs_in_it() {
     has(&found, "the p99 of `held` is 9 ms");
     has(&found, "8 of 400 took at least 20 times the p50");
     has(&found, "what runs in the slow ones: `fsync` 100.0 %");
-    has(
-        &found,
-        "`fsync` has 100.0 % of their samples, and 0.0 % of the others'",
-    );
+    has(&found, "`fsync` has 100.0 % of their samples, and 0.0 % of the others'");
     has(&found, "--in-span 'held'");
     assert_eq!(found.windows.len(), 8);
     // As long as that, but half of a hundredth; and 2 %, ten times as long.
@@ -524,7 +456,8 @@ fn a_span_with_a_long_tail_is_found_with_what_runs_in_it() {
     tail(50, 3_000_000).finds_nothing();
 }
 
-/// Requests of one kind are served side by side: the time in which two of them are open passes once.
+/// Requests of one kind are served side by side: the time in which two of them are open passes
+/// once.
 #[test]
 fn slow_spans_that_overlap_run_for_their_common_time() {
     let mut guest = Guest::idle();
@@ -584,14 +517,8 @@ fn a_function_with_most_of_the_time_is_found() {
     let found = with(0.7, &own).finds("dominating function");
     has(&found, "`spin` itself has 7");
     // By what it calls in a library, which is spread over many functions there.
-    let in_library = [
-        "regex::compile",
-        "regex::new",
-        "shop::is_spam",
-        "shop::moderate",
-        "serve",
-        "main",
-    ];
+    let in_library =
+        ["regex::compile", "regex::new", "shop::is_spam", "shop::moderate", "serve", "main"];
     let mut guest = with(0.6, &in_library);
     let mut random = Rng::with_seed(3);
     for (.., stack) in &mut guest.samples {
@@ -619,10 +546,7 @@ fn memory_that_takes_a_quarter_of_the_time_is_found() {
         }
         guest
     };
-    let copies = [
-        "__memcpy_avx_unaligned_erms",
-        "core::slice::copy_from_slice",
-    ];
+    let copies = ["__memcpy_avx_unaligned_erms", "core::slice::copy_from_slice"];
     let found = with(0.35, &copies).finds("memory");
     has(&found, "of the time");
     has(&found, "is copying and clearing memory");
@@ -669,19 +593,11 @@ fn what_cannot_be_checked_is_said_with_its_reason() {
     guest.analyze(|analysis, _| {
         let rules: Vec<&str> = analysis.unchecked.iter().map(|u| u.rule).collect();
         assert_eq!(rules, ["lockstep", "burst", "slow span", "rising counter"]);
-        assert!(
-            analysis.unchecked[0]
-                .why
-                .contains("give the agent memory for a ring")
-        );
+        assert!(analysis.unchecked[0].why.contains("give the agent memory for a ring"));
         let mut text = Vec::new();
         analysis.write(Some(1000), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert_eq!(
-            text.matches("not checked: ").count(),
-            1,
-            "one reason: {text}"
-        );
+        assert_eq!(text.matches("not checked: ").count(), 1, "one reason: {text}");
         assert!(
             text.contains("not checked: lockstep, burst, slow span, rising counter: "),
             "{text}"
@@ -689,10 +605,7 @@ fn what_cannot_be_checked_is_said_with_its_reason() {
     });
     Guest::idle().analyze(|analysis, _| {
         assert_eq!(analysis.findings, []);
-        let empty = analysis
-            .unchecked
-            .iter()
-            .filter(|u| [FEW, EMPTY].contains(&u.why));
+        let empty = analysis.unchecked.iter().filter(|u| [FEW, EMPTY].contains(&u.why));
         assert_eq!(empty.count(), 7, "{analysis:#?}");
     });
     let mut guest = Guest::healthy();
@@ -727,10 +640,7 @@ fn hostile_names_are_shown_as_text() {
         assert!(!text.contains('\u{202e}'), "{text}");
         assert!(text.contains("\\u{1b}[2J"), "{text}");
         assert!(!text.contains("--in-span"), "{text}");
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 100),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     });
 }
 
@@ -743,18 +653,10 @@ fn the_summary_counts_the_rules_that_were_checked() {
         quiet: heap::RULES.map(|(rule, _)| rule).to_vec(),
         unchecked: RULES.map(|(rule, _)| unchecked(rule)).to_vec(),
     };
-    assert_eq!(
-        of_allocations.summary(),
-        "analysis of the guest: none of 2 rules found anything"
-    );
+    assert_eq!(of_allocations.summary(), "analysis of the guest: none of 2 rules found anything");
     let quiet = std::mem::take(&mut of_allocations.quiet);
-    of_allocations
-        .unchecked
-        .extend(quiet.into_iter().map(unchecked));
-    assert_eq!(
-        of_allocations.summary(),
-        "analysis of the guest: no rule could be checked"
-    );
+    of_allocations.unchecked.extend(quiet.into_iter().map(unchecked));
+    assert_eq!(of_allocations.summary(), "analysis of the guest: no rule could be checked");
 }
 
 #[test]
@@ -766,14 +668,8 @@ fn text_and_json_tell_the_same() {
         analysis.write(None, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("1 finding of 9 rules"), "{text}");
-        assert!(
-            text.contains("\n   63  stolen                40.0 % of the time"),
-            "{text}"
-        );
-        assert!(
-            text.contains("nothing found by: masked, lockstep, callers"),
-            "{text}"
-        );
+        assert!(text.contains("\n   63  stolen                40.0 % of the time"), "{text}");
+        assert!(text.contains("nothing found by: masked, lockstep, callers"), "{text}");
         let mut json = Vec::new();
         report.write(Format::Json, &mut json).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();

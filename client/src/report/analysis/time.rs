@@ -41,12 +41,9 @@ pub(super) fn stolen(subject: &Subject<'_>) -> Found {
     ))
     .real("stolen_share", share);
     let vcpus = subject.profile.vcpus();
-    let by_vcpu = vcpus
-        .iter()
-        .filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runstate.stolen_share()?)));
-    if let Some((vcpu, most)) = by_vcpu
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .filter(|_| vcpus.len() > 1)
+    let by_vcpu = vcpus.iter().filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runstate.stolen_share()?)));
+    if let Some((vcpu, most)) =
+        by_vcpu.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| vcpus.len() > 1)
     {
         finding = finding.because(format!("vCPU {vcpu} lost most: {}", percent(most)));
     }
@@ -56,19 +53,16 @@ pub(super) fn stolen(subject: &Subject<'_>) -> Found {
         let known = parts.iter().zip(shares);
         let known = known.filter_map(|(part, share)| Some((time.of(*part), share?)));
         if let Some((when, most)) = known.max_by(|a, b| a.1.total_cmp(&b.1)) {
-            finding = finding.because(format!(
-                "most of all from {}: {}",
-                when.seconds(),
-                percent(most)
-            ));
+            finding =
+                finding.because(format!("most of all from {}: {}", when.seconds(), percent(most)));
             finding.windows.push(when);
         }
     }
     Ok(vec![finding])
 }
 
-/// Samples are due at random moments of the running time. So the share of them that waited is the share of the running
-/// time in which an interrupt would have waited as well.
+/// Samples are due at random moments of the running time. So the share of them that waited is the
+/// share of the running time in which an interrupt would have waited as well.
 pub(super) fn masked(subject: &Subject<'_>) -> Found {
     subject.is_sampled()?;
     let counters = &subject.counters;
@@ -83,11 +77,9 @@ pub(super) fn masked(subject: &Subject<'_>) -> Found {
     let mut finding = Finding::new(
         MASKED_RULE,
         score(share.share, NOTABLE, MASKED_BADLY),
-        format!(
-            "for about {} of the running time interrupts had to wait",
-            percent(share.share)
-        ),
-        "see which code that is (`report --focus 'sample arrived late'`): mask events for less time there, and in steps \
+        format!("for about {} of the running time interrupts had to wait", percent(share.share)),
+        "see which code that is (`report --focus 'sample arrived late'`): mask events for less \
+         time there, and in steps \
          where a long loop does",
     )
     .count("masked", counters.masked)

@@ -51,8 +51,8 @@ pub(crate) fn decode_of(architecture: &Architecture) -> Option<Decode> {
     }
 }
 
-/// The instructions of these functions, also where they are inlined into others, in the order of their addresses. All of
-/// `frames` lie in them.
+/// The instructions of these functions, also where they are inlined into others, in the order of
+/// their addresses. All of `frames` lie in them.
 pub(super) fn of(
     report: &Report<'_>,
     functions: &[FunctionId],
@@ -78,9 +78,7 @@ pub(super) fn of(
     frames_at.sort_unstable();
     let symbols_at = |address: u64| {
         let at = frames_at.binary_search_by_key(&address, |(address, _)| *address);
-        at.map_or(&[][..], |at| {
-            shown_symbols(named.frame(frames_at[at].1), &report.options)
-        })
+        at.map_or(&[][..], |at| shown_symbols(named.frame(frames_at[at].1), &report.options))
     };
     let mut is_meant: Vec<bool> = all
         .iter()
@@ -104,9 +102,7 @@ pub(super) fn of(
                 function: named.function(symbol.function).name.as_str().into(),
             };
         }
-        let target = instruction
-            .target
-            .and_then(|target| symbols_at(target).last());
+        let target = instruction.target.and_then(|target| symbols_at(target).last());
         if let Some(symbol) = target {
             let name = &named.function(symbol.function).name;
             let _ = write!(instruction.text, " <{}>", Printable(name));
@@ -140,18 +136,14 @@ fn is_same(
 /// A profile with a sample at each instruction, and at each address that one leads to.
 fn profile_of(of: &Profile, instructions: &[Instruction]) -> Result<Profile, TooManyStacks> {
     let addresses = instructions.iter();
-    let addresses = addresses
-        .flat_map(|at| [Some(at.address), at.target])
-        .flatten();
+    let addresses = addresses.flat_map(|at| [Some(at.address), at.target]).flatten();
     of.at_addresses(addresses)
 }
 
 /// The instructions of a function: where they begin in its code, and their text.
 pub(crate) fn listing(code: &Code, decode: Decode) -> Vec<(u64, String)> {
     let instructions = decode(code).into_iter();
-    instructions
-        .map(|at| (at.link_address.wrapping_sub(code.link_address), at.text))
-        .collect()
+    instructions.map(|at| (at.link_address.wrapping_sub(code.link_address), at.text)).collect()
 }
 
 /// The instructions of x86-64.
@@ -187,7 +179,8 @@ fn decode_x86_64(code: &Code) -> Vec<Instruction> {
     all
 }
 
-/// The instructions of aarch64. A word that the disassembler does not know (most are instructions of SVE) is shown as data.
+/// The instructions of aarch64. A word that the disassembler does not know (most are instructions
+/// of SVE) is shown as data.
 fn decode_aarch64(code: &Code) -> Vec<Instruction> {
     let image: Rc<str> = code.image.as_str().into();
     let bias = code.address.wrapping_sub(code.link_address);
@@ -195,13 +188,10 @@ fn decode_aarch64(code: &Code) -> Vec<Instruction> {
     let decode = |(at, word): (u64, &[u8])| {
         let (text, branch) = match decoder.decode(&mut U8Reader::new(word)) {
             Ok(instruction) => {
-                let offset = instruction
-                    .operands
-                    .iter()
-                    .find_map(|operand| match operand {
-                        Operand::PCOffset(offset) => Some(*offset),
-                        _ => None,
-                    });
+                let offset = instruction.operands.iter().find_map(|operand| match operand {
+                    Operand::PCOffset(offset) => Some(*offset),
+                    _ => None,
+                });
                 let text = instruction.to_string();
                 let (operation, operands) = text.split_once(' ').unwrap_or((&text, ""));
                 // Relative to the instruction, and always the last operand.
@@ -222,10 +212,7 @@ fn decode_aarch64(code: &Code) -> Vec<Instruction> {
                 (text.trim_end().to_owned(), place.filter(|_| is_branch))
             }
             Err(_) => {
-                let word = word
-                    .iter()
-                    .rev()
-                    .fold(0, |word, byte| word << 8 | u32::from(*byte));
+                let word = word.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
                 (format!(".word  {word:#010x}"), None)
             }
         };
@@ -248,7 +235,8 @@ fn decode_aarch64(code: &Code) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// Beside what `objdump` says of these words: forward and backward places of every kind, and an instruction of SVE.
+    /// Beside what `objdump` says of these words: forward and backward places of every kind, and an
+    /// instruction of SVE.
     #[test]
     fn instructions_of_aarch64_have_their_text_and_targets() {
         let expected: [(u32, &str, Option<u64>); 15] = [
@@ -272,10 +260,7 @@ mod tests {
             image: "kernel".into(),
             address: 0x1_8000,
             link_address: 0x8000,
-            bytes: expected
-                .iter()
-                .flat_map(|(word, ..)| word.to_le_bytes())
-                .collect(),
+            bytes: expected.iter().flat_map(|(word, ..)| word.to_le_bytes()).collect(),
         };
         let found = decode_aarch64(&code);
         let found: Vec<_> = found.iter().map(|at| (&*at.text, at.target)).collect();

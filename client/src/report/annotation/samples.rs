@@ -39,9 +39,7 @@ pub(super) fn count(
     let whole = instructions.len() + lines;
     let parts_of = |at: usize| [at, instructions.len() + line_of[at], whole];
     let hits = |stack: NodeId| {
-        let mut stack = profile
-            .stack(stack)
-            .map(|frame| instruction_of[frame.index()]);
+        let mut stack = profile.stack(stack).map(|frame| instruction_of[frame.index()]);
         let leaf = stack.next().flatten();
         let own: Vec<u32> = leaf.into_iter().flat_map(parts_of).map(number).collect();
         let mut all = own.clone();
@@ -90,11 +88,7 @@ pub(super) fn count(
     let mut all: Vec<Shares> = sums.iter().enumerate().map(counts).collect();
     let code = all.pop().unwrap_or_default();
     let lines = all.split_off(instructions.len());
-    Counted {
-        instructions: all,
-        lines,
-        code,
-    }
+    Counted { instructions: all, lines, code }
 }
 
 /// The code of a function is bounded, so its parts can be numbered.

@@ -22,10 +22,7 @@ pub(super) struct Sources<'f> {
 
 impl<'f> Sources<'f> {
     pub(super) fn new(folders: &'f [PathBuf]) -> Sources<'f> {
-        Sources {
-            folders,
-            files: HashMap::new(),
-        }
+        Sources { folders, files: HashMap::new() }
     }
 
     /// A line, from 1, of the file at a path in the debug information.
@@ -44,13 +41,13 @@ impl<'f> Sources<'f> {
     }
 
     fn text(&self, path: &str) -> Option<String> {
-        let bytes = self
-            .candidates(path)
-            .find_map(|path| read_regular_file(&path, MAX_BYTES).ok())?;
+        let bytes =
+            self.candidates(path).find_map(|path| read_regular_file(&path, MAX_BYTES).ok())?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Where a file may be: below the folders under as much of its path as possible, then at the path itself.
+    /// Where a file may be: below the folders under as much of its path as possible, then at the
+    /// path itself.
     fn candidates(&self, path: &str) -> impl Iterator<Item = PathBuf> {
         let ends: Vec<PathBuf> = Path::new(path)
             .ancestors()
@@ -59,9 +56,7 @@ impl<'f> Sources<'f> {
             .collect();
         let in_folder = move |folder: &PathBuf| {
             let longest_first = ends.iter().rev();
-            longest_first
-                .map(|end| folder.join(end))
-                .collect::<Vec<_>>()
+            longest_first.map(|end| folder.join(end)).collect::<Vec<_>>()
         };
         let below: Vec<PathBuf> = self.folders.iter().flat_map(in_folder).collect();
         below.into_iter().chain([PathBuf::from(path)])

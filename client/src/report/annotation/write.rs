@@ -21,23 +21,12 @@ impl Annotation {
     ) -> io::Result<()> {
         let profile = report.symbolized.profile();
         let unit = profile.recording().unit();
-        let columns = Columns {
-            unit,
-            width: report.options.columns,
-        };
+        let columns = Columns { unit, width: report.options.columns };
         let inlined = self.code.own.saturating_sub(self.own);
-        write!(
-            out,
-            "\nannotation of {}, {}",
-            self.function,
-            amount_with_unit(self.own, unit)
-        )?;
+        write!(out, "\nannotation of {}, {}", self.function, amount_with_unit(self.own, unit))?;
         if inlined != 0 {
             let inlined = amount_with_unit(inlined, unit);
-            write!(
-                out,
-                " of its own and {inlined} of functions inlined into it"
-            )?;
+            write!(out, " of its own and {inlined} of functions inlined into it")?;
         }
         writeln!(
             out,
@@ -49,11 +38,7 @@ impl Annotation {
             }
         )?;
 
-        let sampled = self
-            .lines
-            .iter()
-            .filter(|line| line.counts.total != 0)
-            .count();
+        let sampled = self.lines.iter().filter(|line| line.counts.total != 0).count();
         let top = match report.options.top {
             0 => sampled,
             top => top.min(sampled),
@@ -64,18 +49,11 @@ impl Annotation {
         }
         if top < sampled {
             let left_out = grouped((sampled - top) as u64);
-            writeln!(
-                out,
-                "{left_out} lines with fewer samples are left out; `--top 0` shows all"
-            )?;
+            writeln!(out, "{left_out} lines with fewer samples are left out; `--top 0` shows all")?;
         }
 
         columns.write_heading("address and instruction", out)?;
-        let digits = self
-            .instructions
-            .iter()
-            .map(|(at, ..)| at.link_address)
-            .max();
+        let digits = self.instructions.iter().map(|(at, ..)| at.link_address).max();
         let digits = format!("{:x}", digits.unwrap_or(0)).len();
         let mut shown = None;
         for (instruction, line, counts) in &self.instructions {
@@ -84,10 +62,7 @@ impl Annotation {
                 columns.write_row(None, &text, out)?;
                 shown = Some(*line);
             }
-            let text = format!(
-                "  {:>digits$x}  {}",
-                instruction.link_address, instruction.text
-            );
+            let text = format!("  {:>digits$x}  {}", instruction.link_address, instruction.text);
             let counts = (counts.total != 0).then_some(counts);
             columns.write_row(counts, &text, out)?;
         }
@@ -115,10 +90,7 @@ impl Annotation {
         }
         match columns.left() {
             Some(left) if text.chars().count() > left => {
-                text.chars()
-                    .take(left.saturating_sub(1))
-                    .collect::<String>()
-                    + "…"
+                text.chars().take(left.saturating_sub(1)).collect::<String>() + "…"
             }
             _ => text,
         }
@@ -131,16 +103,13 @@ impl Annotation {
             text: line.text.as_deref(),
             counts: line.counts.json(unit),
         });
-        let instructions = self
-            .instructions
-            .iter()
-            .map(|(at, line, counts)| JsonInstruction {
-                image: &at.image,
-                address: at.link_address,
-                text: &at.text,
-                origin: JsonOrigin::of(&self.lines[*line]),
-                counts: counts.json(unit),
-            });
+        let instructions = self.instructions.iter().map(|(at, line, counts)| JsonInstruction {
+            image: &at.image,
+            address: at.link_address,
+            text: &at.text,
+            origin: JsonOrigin::of(&self.lines[*line]),
+            counts: counts.json(unit),
+        });
         JsonAnnotation {
             function: &self.function,
             own_without_inlined: self.own,
@@ -169,10 +138,7 @@ impl Columns {
             Unit::Samples => "      interval",
             Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
         };
-        writeln!(
-            out,
-            "\n      self    share{interval}       total    share{interval}  {last}"
-        )
+        writeln!(out, "\n      self    share{interval}       total    share{interval}  {last}")
     }
 
     /// A row; without counts it begins with blanks.

@@ -15,12 +15,13 @@ use crate::timeline::{Timeline, What, Window};
 enum Kind {
     /// A span of the guest's; its text is the vCPU that it ended on, if that is another one.
     Span,
-    /// A mark of the guest's, or an event of the agent's. Its value is a text: numbers in the format have 53 bits.
+    /// A mark of the guest's, or an event of the agent's. Its value is a text: numbers in the
+    /// format have 53 bits.
     Mark,
     /// Time in which a vCPU did not run; its number is how much of the marker's time, in ms.
     Away,
-    /// A value of a counter of the guest's, from its moment on. The front end draws a counter's changes; from these it
-    /// draws its level.
+    /// A value of a counter of the guest's, from its moment on. The front end draws a counter's
+    /// changes; from these it draws its level.
     Level,
 }
 
@@ -37,13 +38,9 @@ impl Kind {
                 "Ended on another vCPU",
                 As::String,
             ),
-            Kind::Mark => (
-                "mark",
-                "{marker.name} {marker.data.value}",
-                "value",
-                "Value",
-                As::String,
-            ),
+            Kind::Mark => {
+                ("mark", "{marker.name} {marker.data.value}", "value", "Value", As::String)
+            }
             Kind::Away => (
                 "time",
                 "{marker.name} {marker.data.length}",
@@ -51,13 +48,9 @@ impl Kind {
                 "Of this time",
                 As::Duration,
             ),
-            Kind::Level => (
-                "counter",
-                "{marker.name} = {marker.data.value}",
-                "value",
-                "Value",
-                As::Decimal,
-            ),
+            Kind::Level => {
+                ("counter", "{marker.name} = {marker.data.value}", "value", "Value", As::Decimal)
+            }
         };
         let in_chart =
             fx::MarkerLocations::MARKER_CHART.union(fx::MarkerLocations::TIMELINE_OVERVIEW);
@@ -141,13 +134,7 @@ impl<'p> Markers<'p> {
         window: Window,
     ) -> Markers<'p> {
         let types = Kind::ALL.map(|kind| profile.register_marker_type(kind.schema()));
-        Markers {
-            profile,
-            types,
-            threads,
-            categories,
-            window,
-        }
+        Markers { profile, types, threads, categories, window }
     }
 
     pub(super) fn add(&mut self, view: &TimelineView<'_>, process: fx::ProcessHandle, mode: Mode) {
@@ -288,8 +275,7 @@ impl<'p> Markers<'p> {
         for series in timeline.counters(self.window) {
             let name = Printable(&series.name).to_string();
             let counter =
-                self.profile
-                    .add_counter(process, &name, "Guest", "A counter of the guest's");
+                self.profile.add_counter(process, &name, "Guest", "A counter of the guest's");
             let mut before: i64 = 0;
             for (at_ns, value) in series.values() {
                 let at = self.at(*at_ns);

@@ -1,8 +1,8 @@
-//! The tables of frames, functions and libraries, with what `fxprof-processed-profile` does not write: files, lines,
-//! inlined functions at addresses, and weights of any size.
+//! The tables of frames, functions and libraries, with what `fxprof-processed-profile` does not
+//! write: files, lines, inlined functions at addresses, and weights of any size.
 //!
-//! In the profile that the library makes, a frame's address is the number of a [place](Places). The rest of its JSON
-//! is copied as it is.
+//! In the profile that the library makes, a frame's address is the number of a [place](Places). The
+//! rest of its JSON is copied as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -21,7 +21,8 @@ use crate::report::Report;
 use crate::report::filter::shown_symbols;
 use crate::symbols::{FileId, FunctionId, Symbol};
 
-/// The functions at every frame of a report. Their numbers stand for frames until [`write`] puts the frames in.
+/// The functions at every frame of a report. Their numbers stand for frames until [`write`] puts
+/// the frames in.
 pub(super) struct Places {
     /// By frame, the number of the first of its places; and the one after the last.
     first: Vec<u32>,
@@ -39,11 +40,7 @@ impl Places {
             first.push(next);
         }
         // One symbol for all: without it, each frame would leave a name among the strings.
-        let all = fx::Symbol {
-            address: 0,
-            size: None,
-            name: String::new(),
-        };
+        let all = fx::Symbol { address: 0, size: None, name: String::new() };
         let library = profile.add_lib(fx::LibraryInfo {
             symbol_table: Some(Arc::new(fx::SymbolTable::new(vec![all]))),
             ..library("", None)
@@ -92,7 +89,8 @@ pub(crate) fn library_key(mapping: &Mapping) -> (String, String) {
     (library.debug_name, library.debug_id.breakpad().to_string())
 }
 
-/// The first 16 bytes of a build-id as symbol servers write them: a GUID whose first three numbers are little endian.
+/// The first 16 bytes of a build-id as symbol servers write them: a GUID whose first three numbers
+/// are little endian.
 fn debug_id(build_id: &BuildId) -> fx::debugid::DebugId {
     const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
     let bytes = build_id.as_bytes();
@@ -111,7 +109,8 @@ struct MadeFrames {
     subcategory: Box<RawValue>,
 }
 
-/// Writes the profile with its frames, more members of its `meta`, and the threads' `weights` in the order of their samples.
+/// Writes the profile with its frames, more members of its `meta`, and the threads' `weights` in
+/// the order of their samples.
 pub(super) fn write(
     report: &Report<'_>,
     profile: &fx::Profile,
@@ -148,9 +147,7 @@ pub(super) fn write(
         let mut tables = Tables {
             report,
             libraries: &libraries,
-            strings: get::<Vec<String>>(thread, "stringArray")?
-                .into_iter()
-                .collect(),
+            strings: get::<Vec<String>>(thread, "stringArray")?.into_iter().collect(),
             functions: Functions::default(),
             function_ids: HashMap::new(),
             resources: IndexSet::new(),
@@ -288,11 +285,7 @@ impl Tables<'_> {
         };
         let (symbolized, options) = (self.report.symbolized, &self.report.options);
         let profile = symbolized.profile();
-        for (frame, depth) in made
-            .address
-            .iter()
-            .filter_map(|place| places.frame_of(*place))
-        {
+        for (frame, depth) in made.address.iter().filter_map(|place| places.frame_of(*place)) {
             let symbols = shown_symbols(symbolized.frame(frame), options);
             let mapping = symbolized.mapping_of(frame);
             let address = profile.frame(frame).lookup_address();
@@ -304,9 +297,7 @@ impl Tables<'_> {
             // Outermost first; the places are as many.
             let symbol = symbols[symbols.len() - 1 - depth as usize];
             let library = mapping.map(|mapping| self.libraries.of_mapping[mapping]);
-            table
-                .address
-                .push(offset.map_or(-1, |offset| offset as i64));
+            table.address.push(offset.map_or(-1, |offset| offset as i64));
             table.inline_depth.push(depth);
             table.func.push(self.function(&symbol, library));
             table.line.push(symbol.line);
@@ -336,8 +327,7 @@ impl Tables<'_> {
         symbols.lib_index.push(library);
         symbols.name.push(self.strings.insert_full(name).0);
         symbols.length += 1;
-        self.native_ids
-            .insert((library, offset), symbols.length - 1);
+        self.native_ids.insert((library, offset), symbols.length - 1);
         Some(symbols.length - 1)
     }
 
@@ -348,18 +338,14 @@ impl Tables<'_> {
         }
         let symbolized = self.report.symbolized;
         let name = Printable(&symbolized.function(symbol.function).name).to_string();
-        let file = symbol
-            .file
-            .map(|file| Printable(symbolized.file(file)).to_string());
+        let file = symbol.file.map(|file| Printable(symbolized.file(file)).to_string());
         let functions = &mut self.functions;
         functions.name.push(self.strings.insert_full(name).0);
         functions.is_js.push(false);
         functions.relevant_for_js.push(false);
         let resource = library.map(|library| self.resources.insert_full(library).0);
         functions.resource.push(resource.map_or(-1, |at| at as i64));
-        functions
-            .file_name
-            .push(file.map(|file| self.strings.insert_full(file).0));
+        functions.file_name.push(file.map(|file| self.strings.insert_full(file).0));
         functions.line_number.push(None);
         functions.column_number.push(None);
         functions.length += 1;
@@ -373,9 +359,7 @@ impl Tables<'_> {
         let length = self.resources.len();
         ResourceTable {
             length,
-            name: libraries
-                .map(|library| strings.insert_full(library.name.clone()).0)
-                .collect(),
+            name: libraries.map(|library| strings.insert_full(library.name.clone()).0).collect(),
             lib: self.resources.iter().copied().collect(),
             host: vec![None; length],
             r#type: vec![LIBRARY; length],

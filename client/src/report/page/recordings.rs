@@ -1,4 +1,5 @@
-//! The recordings that a page can show: the report's own, and those that ran at the same time or are parts of it.
+//! The recordings that a page can show: the report's own, and those that ran at the same time or
+//! are parts of it.
 
 use serde::Serialize;
 
@@ -36,17 +37,15 @@ pub(super) fn shown<'r>(
         is_part: false,
     };
     let others = timeline.recordings().into_iter();
-    let others = others
-        .filter(|other| *other != view.of)
-        .map(move |of| Shown {
-            name: timeline.recording_name(&of),
-            info: timeline.info(&of),
-            of,
-            window: timeline.bounded(&of, window),
-            inside: info.inside(),
-            timeline,
-            is_part: info.merged.is_some(),
-        });
+    let others = others.filter(|other| *other != view.of).map(move |of| Shown {
+        name: timeline.recording_name(&of),
+        info: timeline.info(&of),
+        of,
+        window: timeline.bounded(&of, window),
+        inside: info.inside(),
+        timeline,
+        is_part: info.merged.is_some(),
+    });
     std::iter::once(own).chain(others.filter(|other| other.window.length_ns() > 0))
 }
 
@@ -57,10 +56,7 @@ impl<'r> Shown<'r> {
 
     /// Its ticks and waits; none if they are among those of the report's own.
     pub(super) fn ticks(&self) -> impl Iterator<Item = Tick> + use<'_, 'r> {
-        let ticks = |()| {
-            self.timeline
-                .ticks(&self.of, self.mode(), self.window, self.inside)
-        };
+        let ticks = |()| self.timeline.ticks(&self.of, self.mode(), self.window, self.inside);
         (!self.is_part).then_some(()).into_iter().flat_map(ticks)
     }
 
@@ -93,6 +89,7 @@ pub(super) struct RecordingHead {
     period_ns: u64,
     from_ns: u64,
     to_ns: u64,
-    /// How many of the columns' ticks and waits are its; `None` if they are among those of the first.
+    /// How many of the columns' ticks and waits are its; `None` if they are among those of the
+    /// first.
     ticks: Option<usize>,
 }

@@ -8,7 +8,8 @@ use crate::report::Report;
 use crate::report::labels::LabelId;
 use crate::report::page::recordings::shown;
 
-/// The shown stacks, in the order of a walk from the roots: a node's callees follow it, by their names.
+/// The shown stacks, in the order of a walk from the roots: a node's callees follow it, by their
+/// names.
 pub(in crate::report) struct Stacks {
     /// Depth, from 1, label, and how the caller of most samples was found.
     nodes: Vec<(u32, LabelId, Way)>,
@@ -55,10 +56,7 @@ impl Stacks {
         for (node, _, _) in tree.iter().filter(|(node, ..)| report.weights.keeps(*node)) {
             shown[node.index()] = places[of_stack[node.index()].index()];
         }
-        Ok(Stacks {
-            of_stack: shown,
-            nodes,
-        })
+        Ok(Stacks { of_stack: shown, nodes })
     }
 
     /// Depths, labels, and how callers were found.
@@ -78,12 +76,7 @@ fn way(report: &Report<'_>, outer: NodeId, frame: u32) -> Way {
     let outer = profile.tree().item(outer);
     let outer = outer.map(|frame| profile.frame(FrameId(frame)));
     let caller = report.callers.get(frame as usize).copied().flatten();
-    Way::of(
-        profile.frame(FrameId(frame)),
-        outer,
-        caller,
-        profile.recording(),
-    )
+    Way::of(profile.frame(FrameId(frame)), outer, caller, profile.recording())
 }
 
 /// By the profile's node: the counts of the stacks that go through it.

@@ -1,5 +1,5 @@
-//! How the caller of each frame was found, as far as the recording and the images tell: an agent counts it for all
-//! samples together, and not for each stack.
+//! How the caller of each frame was found, as far as the recording and the images tell: an agent
+//! counts it for all samples together, and not for each stack.
 
 use unikprof_proto::caller_table::{Base, Caller};
 
@@ -16,11 +16,13 @@ pub(super) enum Way {
     Row,
     /// The frame pointer, of a function that has a frame record there.
     FramePointer,
-    /// The frame pointer, or a row: no image or no settings of the recording, or none that say what is right there.
+    /// The frame pointer, or a row: no image or no settings of the recording, or none that say what
+    /// is right there.
     Unchecked,
     /// The interrupted function's instructions, or the frame pointer: it has no frame record there.
     Guess,
-    /// Not at all, or only the caller's caller: the function has no frame record, or the stack is broken.
+    /// Not at all, or only the caller's caller: the function has no frame record, or the stack is
+    /// broken.
     Missing,
 }
 
@@ -36,8 +38,8 @@ impl Way {
         Way::Missing,
     ];
 
-    /// The way from a frame to `outer`, the frame in which its walk ended or went on, if there is one. `caller` is what
-    /// its image says of it.
+    /// The way from a frame to `outer`, the frame in which its walk ended or went on, if there is
+    /// one. `caller` is what its image says of it.
     pub(super) fn of(
         frame: Frame,
         outer: Option<Frame>,
@@ -64,13 +66,7 @@ impl Way {
         let has_row = info.caller_table.is_some() && looks_up;
         let by_stack_pointer = matches!(
             caller,
-            Some(
-                Caller::LoadedCfa { .. }
-                    | Caller::Cfa {
-                        base: Base::StackPointer,
-                        ..
-                    }
-            )
+            Some(Caller::LoadedCfa { .. } | Caller::Cfa { base: Base::StackPointer, .. })
         );
         match caller {
             None if is_leaf && info.caller_table.is_none() => Way::Guess,
@@ -89,16 +85,8 @@ impl Way {
 mod tests {
     use super::*;
 
-    const RECORD: Caller = Caller::Cfa {
-        base: Base::FramePointer,
-        words: 2,
-        saved_fp: None,
-    };
-    const NO_RECORD: Caller = Caller::Cfa {
-        base: Base::StackPointer,
-        words: 1,
-        saved_fp: None,
-    };
+    const RECORD: Caller = Caller::Cfa { base: Base::FramePointer, words: 2, saved_fp: None };
+    const NO_RECORD: Caller = Caller::Cfa { base: Base::StackPointer, words: 1, saved_fp: None };
 
     #[test]
     fn a_way_is_told_by_the_frame_the_image_and_the_recording() {
@@ -128,21 +116,11 @@ mod tests {
             (call, Some(Caller::Unknown), &every, Way::Unchecked),
             (call, None, &with, Way::Unchecked),
         ] {
-            assert_eq!(
-                Way::of(frame, Some(call), caller, info),
-                expected,
-                "{frame:?} {caller:?}"
-            );
+            assert_eq!(Way::of(frame, Some(call), caller, info), expected, "{frame:?} {caller:?}");
         }
-        let ends = [
-            (SpecialFrame::Broken, Way::Missing),
-            (SpecialFrame::Truncated, Way::None),
-        ];
+        let ends = [(SpecialFrame::Broken, Way::Missing), (SpecialFrame::Truncated, Way::None)];
         for (end, expected) in ends {
-            assert_eq!(
-                Way::of(call, Some(Frame::Special(end)), Some(RECORD), &with),
-                expected
-            );
+            assert_eq!(Way::of(call, Some(Frame::Special(end)), Some(RECORD), &with), expected);
         }
         assert_eq!(Way::of(call, None, Some(NO_RECORD), &with), Way::None);
     }

@@ -1,4 +1,5 @@
-//! The code of an image: its sections, its functions and what the unwind entries say about the rest.
+//! The code of an image: its sections, its functions and what the unwind entries say about the
+//! rest.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,8 +21,8 @@ pub(super) struct Code<'i> {
     pointers: HashMap<u64, u64>,
     /// By address, each address once.
     pub(super) functions: Vec<Function>,
-    /// Ranges that no function's symbol covers: parts of functions that the compiler has moved elsewhere, or functions
-    /// without a symbol. By address.
+    /// Ranges that no function's symbol covers: parts of functions that the compiler has moved
+    /// elsewhere, or functions without a symbol. By address.
     pub(super) fragments: Vec<Fragment>,
 }
 
@@ -48,7 +49,8 @@ pub(super) struct Fragment {
 }
 
 impl<'i> Code<'i> {
-    /// The code of a file. The symbols are those of `debug`, its separate debug file, if it has none itself.
+    /// The code of a file. The symbols are those of `debug`, its separate debug file, if it has
+    /// none itself.
     pub(super) fn of(file: &object::File<'i>, debug: Option<&object::File<'_>>) -> Code<'i> {
         let mut sections = Vec::new();
         let mut data = Vec::new();
@@ -92,11 +94,10 @@ impl<'i> Code<'i> {
         code
     }
 
-    /// The bytes of code from an address to the end of its section, and whether that is a procedure linkage table.
+    /// The bytes of code from an address to the end of its section, and whether that is a procedure
+    /// linkage table.
     pub(super) fn section(&self, address: u64) -> Option<(&'i [u8], bool)> {
-        let after = self
-            .sections
-            .partition_point(|section| section.range.start <= address);
+        let after = self.sections.partition_point(|section| section.range.start <= address);
         let section = &self.sections[after.checked_sub(1)?];
         let at = usize::try_from(address - section.range.start).ok()?;
         let bytes = section.bytes.get(at..)?;
@@ -121,12 +122,11 @@ impl<'i> Code<'i> {
                 bytes.get(at..)
             })
         };
-        of_code
-            .or_else(of_data)
-            .and_then(|bytes| bytes.first_chunk().copied())
+        of_code.or_else(of_data).and_then(|bytes| bytes.first_chunk().copied())
     }
 
-    /// The function that begins at an address, or at the one that the word there holds once the image is loaded.
+    /// The function that begins at an address, or at the one that the word there holds once the
+    /// image is loaded.
     pub(super) fn function_by(&self, address: u64) -> Option<usize> {
         let starts = |address: u64| {
             let found = self.function_at(address);
@@ -141,18 +141,14 @@ impl<'i> Code<'i> {
 
     /// The function that covers an address.
     pub(super) fn function_at(&self, address: u64) -> Option<usize> {
-        let after = self
-            .functions
-            .partition_point(|function| function.range.start <= address);
+        let after = self.functions.partition_point(|function| function.range.start <= address);
         let at = after.checked_sub(1)?;
         self.functions[at].range.contains(&address).then_some(at)
     }
 
     /// The fragment that covers an address.
     pub(super) fn fragment_at(&self, address: u64) -> Option<usize> {
-        let after = self
-            .fragments
-            .partition_point(|fragment| fragment.range.start <= address);
+        let after = self.fragments.partition_point(|fragment| fragment.range.start <= address);
         let at = after.checked_sub(1)?;
         self.fragments[at].range.contains(&address).then_some(at)
     }
@@ -168,9 +164,7 @@ impl<'i> Code<'i> {
                 continue;
             }
             let start = symbol.address;
-            let left = self
-                .section(start)
-                .map_or(0, |(bytes, _)| bytes.len() as u64);
+            let left = self.section(start).map_or(0, |(bytes, _)| bytes.len() as u64);
             let section_end = start.saturating_add(left);
             let end = match symbol.size {
                 0 => {
@@ -186,15 +180,10 @@ impl<'i> Code<'i> {
         found.dedup();
         for (start, end, name) in found {
             if let Some(family) = family(&name) {
-                let is_known = self
-                    .fragments
-                    .last()
-                    .is_some_and(|it| it.range.start == start);
+                let is_known = self.fragments.last().is_some_and(|it| it.range.start == start);
                 if !is_known && start < end {
-                    self.fragments.push(Fragment {
-                        range: start..end,
-                        family: Some(family.to_owned()),
-                    });
+                    self.fragments
+                        .push(Fragment { range: start..end, family: Some(family.to_owned()) });
                 }
                 continue;
             }
@@ -204,10 +193,7 @@ impl<'i> Code<'i> {
                         last.names.push(name);
                     }
                 }
-                _ => self.functions.push(Function {
-                    range: start..end,
-                    names: vec![name],
-                }),
+                _ => self.functions.push(Function { range: start..end, names: vec![name] }),
             }
         }
     }
@@ -220,10 +206,7 @@ impl<'i> Code<'i> {
                 && self.function_at(range.start).is_none()
                 && self.fragment_at(range.start).is_none()
         });
-        let unnamed = unnamed.into_iter().map(|range| Fragment {
-            range,
-            family: None,
-        });
+        let unnamed = unnamed.into_iter().map(|range| Fragment { range, family: None });
         self.fragments.extend(unnamed);
         self.fragments.sort_by_key(|fragment| fragment.range.start);
         self.fragments.dedup_by_key(|fragment| fragment.range.start);
@@ -241,9 +224,7 @@ fn pointers_of(file: &object::File<'_>) -> HashMap<u64, u64> {
         }
         _ => None,
     };
-    relocations
-        .filter_map(|(address, relocation)| Some((address, pointer(&relocation)?)))
-        .collect()
+    relocations.filter_map(|(address, relocation)| Some((address, pointer(&relocation)?))).collect()
 }
 
 /// A symbol of code or of a label in it.
@@ -275,9 +256,7 @@ where
 fn family(name: &str) -> Option<&str> {
     let at = name.find(".cold")?;
     let rest = &name[at + ".cold".len()..];
-    let is_suffix = rest
-        .chars()
-        .all(|character| character == '.' || character.is_ascii_digit());
+    let is_suffix = rest.chars().all(|character| character == '.' || character.is_ascii_digit());
     (at > 0 && is_suffix).then_some(&name[..at])
 }
 

@@ -27,12 +27,14 @@ pub(super) struct Piece {
     pub(super) indirect: Vec<(Instruction, Option<Table>)>,
     /// The targets of direct calls out of the range.
     pub(super) calls: Vec<u64>,
-    /// The places of function pointers through which it calls or jumps, relative to the program counter.
+    /// The places of function pointers through which it calls or jumps, relative to the program
+    /// counter.
     pub(super) called_pointers: Vec<u64>,
-    /// What else it refers to relative to the program counter: functions or pointers to them may be among them.
+    /// What else it refers to relative to the program counter: functions or pointers to them may be
+    /// among them.
     pub(super) references: Vec<u64>,
-    /// Direct calls and jumps out of the range with a pointer as the first argument: the target, and the pointer or its
-    /// place.
+    /// Direct calls and jumps out of the range with a pointer as the first argument: the target,
+    /// and the pointer or its place.
     pub(super) passed: Vec<(u64, u64)>,
     /// Whether a direct jump within the range leads back to its beginning.
     pub(super) loops: bool,
@@ -51,10 +53,7 @@ pub(super) enum Table {
 
 impl Piece {
     pub(super) fn of(code: &Code<'_>, range: &Range<u64>) -> Piece {
-        let mut piece = Piece {
-            range: range.clone(),
-            ..Piece::default()
-        };
+        let mut piece = Piece { range: range.clone(), ..Piece::default() };
         if range.end - range.start > MAX_FUNCTION {
             piece.problem = Some(Refusal::TooLarge);
             return piece;
@@ -138,8 +137,7 @@ impl Piece {
                         self.refuse(Refusal::OddBranch);
                     }
                     let before = &instructions[at.saturating_sub(LOOK_BACK)..at];
-                    self.indirect
-                        .push((*instruction, table_of(instruction, before)));
+                    self.indirect.push((*instruction, table_of(instruction, before)));
                 }
                 FlowControl::Call if is_near => {
                     let target = instruction.near_branch_target();
@@ -241,10 +239,7 @@ fn address_in(register: Register, before: &[Instruction]) -> Option<u64> {
     let last = before.iter().rev().find(|it| {
         it.op0_kind() == OpKind::Register
             && it.op0_register().full_register() == register.full_register()
-            && !matches!(
-                it.mnemonic(),
-                Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push
-            )
+            && !matches!(it.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push)
     })?;
     let is_address = last.mnemonic() == Mnemonic::Lea && last.is_ip_rel_memory_operand();
     is_address.then(|| last.ip_rel_memory_address())

@@ -10,8 +10,8 @@ fn this_program() -> Image {
     Image::open("/proc/self/exe".as_ref()).unwrap()
 }
 
-/// The plan of a function of this program: parts, and for each probe its kind, its address counted from the symbol
-/// `NAME`, its displacement's offset and its length.
+/// The plan of a function of this program: parts, and for each probe its kind, its address counted
+/// from the symbol `NAME`, its displacement's offset and its length.
 type Found = Result<(usize, Vec<(u8, u64, u8, usize)>), Refusal>;
 
 #[cfg(target_arch = "x86_64")]
@@ -45,8 +45,8 @@ mod assembly {
         ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
         ".byte 0xf3, 0xc3",
         "END plan_nop",
-        // 0: a compare with a displacement from the program counter and an immediate (3 + 4 + ...), 7: conditional tail
-        // call (6), 13: tail call (5)
+        // 0: a compare with a displacement from the program counter and an immediate (3 + 4 + ...),
+        // 7: conditional tail call (6), 13: tail call (5)
         "FUNCTION plan_tails",
         ".byte 0x83, 0x3d, 0, 0, 0, 0, 1",
         ".byte 0x0f, 0x84",
@@ -54,7 +54,8 @@ mod assembly {
         "1: .byte 0xe9",
         ".long plan_nop - 2f",
         "2: END plan_tails",
-        // 0: test (3), 3: jump to the other part (6), 9: the same instruction is entered again by the part; 9: ret 8
+        // 0: test (3), 3: jump to the other part (6), 9: the same instruction is entered again by
+        // the part; 9: ret 8
         "FUNCTION plan_split",
         "test rdi, rdi",
         ".byte 0x0f, 0x85",
@@ -68,7 +69,8 @@ mod assembly {
         ".byte 0xe9",
         ".long 3b - 4f",
         "4: END plan_split.cold",
-        // 0: lea of the table (7), 7: movslq (4), 11: add (3), 14: jump through the table, 16: ret, 17: ret
+        // 0: lea of the table (7), 7: movslq (4), 11: add (3), 14: jump through the table, 16: ret,
+        // 17: ret
         "FUNCTION plan_switch",
         "lea rdx, [rip + 7f]",
         "movsxd rax, dword ptr [rdx + rdi * 4]",
@@ -228,11 +230,7 @@ mod assembly {
                 let part = plan.parts.iter().position(|it| it.contains(&probe.address));
                 let part = part.unwrap();
                 // Probes of further parts are counted from 1000, 2000 and so on.
-                let base = if part == 0 {
-                    entry
-                } else {
-                    plan.parts[part].start
-                };
+                let base = if part == 0 { entry } else { plan.parts[part].start };
                 let at = part as u64 * 1000 + (probe.address - base);
                 probes.push((probe.kind, at, probe.displacement, probe.instruction.len()));
             }
@@ -242,33 +240,12 @@ mod assembly {
         const EXIT: u8 = probe_kind::EXIT;
         let one = || Ok((1, vec![(ENTRY | EXIT, 0, 0, 1)]));
         let expected: [(&str, Found); 24] = [
-            (
-                "plan_landing",
-                Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)])),
-            ),
+            ("plan_landing", Ok((1, vec![(ENTRY, 4, 0, 1), (EXIT, 6, 0, 1)]))),
             ("plan_nop", Ok((1, vec![(ENTRY, 0, 0, 5), (EXIT, 5, 0, 2)]))),
-            (
-                "plan_tails",
-                Ok((1, vec![(ENTRY, 0, 2, 7), (EXIT, 7, 0, 6), (EXIT, 13, 0, 5)])),
-            ),
-            (
-                "plan_split",
-                Ok((
-                    2,
-                    vec![(ENTRY, 0, 0, 3), (EXIT, 9, 0, 3), (EXIT, 1002, 0, 1)],
-                )),
-            ),
-            (
-                "plan_switch",
-                Ok((
-                    1,
-                    vec![(ENTRY, 0, 3, 7), (EXIT, 16, 0, 1), (EXIT, 17, 0, 1)],
-                )),
-            ),
-            (
-                "plan_table_of_functions",
-                Ok((1, vec![(ENTRY, 0, 3, 7), (EXIT, 14, 0, 2)])),
-            ),
+            ("plan_tails", Ok((1, vec![(ENTRY, 0, 2, 7), (EXIT, 7, 0, 6), (EXIT, 13, 0, 5)]))),
+            ("plan_split", Ok((2, vec![(ENTRY, 0, 0, 3), (EXIT, 9, 0, 3), (EXIT, 1002, 0, 1)]))),
+            ("plan_switch", Ok((1, vec![(ENTRY, 0, 3, 7), (EXIT, 16, 0, 1), (EXIT, 17, 0, 1)]))),
+            ("plan_table_of_functions", Ok((1, vec![(ENTRY, 0, 3, 7), (EXIT, 14, 0, 2)]))),
             ("plan_pointer", Ok((1, vec![(ENTRY | EXIT, 0, 0, 3)]))),
             ("plan_interrupt", Err(Refusal::FarReturn)),
             ("plan_falls_through", Err(Refusal::FallsThrough)),
@@ -286,7 +263,8 @@ mod assembly {
             ("plan_call_stack", Err(Refusal::Agent)),
             ("plan_fibre", Err(Refusal::Agent)),
             ("plan_other_call_stack", Err(Refusal::Agent)),
-            // Called only by a function that does not return, and by one that is called behind the agent's handler.
+            // Called only by a function that does not return, and by one that is called behind the
+            // agent's handler.
             ("plan_console", one()),
         ];
         for (name, expected) in expected {
@@ -301,10 +279,7 @@ mod assembly {
         for name in ["plan_landing", "plan_split", "plan_switch", "plan_tails"] {
             assert!(!loops(name), "{name}");
         }
-        assert!(
-            !by_name.contains_key("plan_split.cold"),
-            "a part is no function"
-        );
+        assert!(!by_name.contains_key("plan_split.cold"), "a part is no function");
     }
 }
 
@@ -318,11 +293,7 @@ fn a_function_may_be_at_address_0() {
     (symbols[28], symbols[30], symbols[40]) = (2, 1, code.len() as u8);
     let mut elf = TestElf::new(
         &code,
-        &[
-            (".text", 0, &code),
-            (".symtab", 0, &symbols),
-            (".strtab", 0, b"\0first\0"),
-        ],
+        &[(".text", 0, &code), (".symtab", 0, &symbols), (".strtab", 0, b"\0first\0")],
     );
     elf.segments[0].1 = 0;
     let folder = tempfile::tempdir().unwrap();
@@ -348,11 +319,7 @@ fn most_functions_can_be_traced() {
             Err(Refusal::Agent) => {}
             Ok(plan) => {
                 planned += 1;
-                assert!(
-                    plan.probes
-                        .iter()
-                        .any(|probe| probe.kind & probe_kind::ENTRY != 0)
-                );
+                assert!(plan.probes.iter().any(|probe| probe.kind & probe_kind::ENTRY != 0));
             }
             Err(refusal) => {
                 let names = refused.entry(refusal).or_default();
@@ -362,10 +329,7 @@ fn most_functions_can_be_traced() {
     }
     let count: usize = refused.values().map(Vec::len).sum();
     assert!(planned > 1000, "{planned}");
-    assert!(
-        count * 50 < planned + count,
-        "{planned} planned, refused: {refused:?}"
-    );
+    assert!(count * 50 < planned + count, "{planned} planned, refused: {refused:?}");
 }
 
 /// Named as ocamlopt names one.
@@ -382,8 +346,5 @@ fn an_anonymous_function_of_ocaml_has_its_place() {
     let planner = Planner::of(&image, &[]).unwrap();
     let is_it = |function: &usize| planner.raw_names(*function) == ["camlPlan.fun_12"];
     let function = (0..planner.len()).find(is_it).unwrap();
-    assert_eq!(
-        planner.name(function),
-        format!("Plan.(fun tests.rs:{LINE})")
-    );
+    assert_eq!(planner.name(function), format!("Plan.(fun tests.rs:{LINE})"));
 }

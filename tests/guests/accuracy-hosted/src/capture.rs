@@ -1,7 +1,8 @@
-//! Captures samples of a load for the accuracy suite: the registers and a copy of the stack of each sample.
+//! Captures samples of a load for the accuracy suite: the registers and a copy of the stack of each
+//! sample.
 //!
-//! It uses a sampler separate from the agent's: a timer that signals the thread at random intervals, and a handler
-//! that copies into preallocated memory.
+//! It uses a sampler separate from the agent's: a timer that signals the thread at random
+//! intervals, and a handler that copies into preallocated memory.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -27,7 +28,8 @@ const HEAD: usize = 6;
 /// The red zone, which a function may use below the stack pointer (x86_64 psABI, 3.2.2).
 const RED_ZONE: u64 = 128;
 
-/// The mean time between samples. They are 100 to 300 µs apart, so no load is synchronous with them.
+/// The mean time between samples. They are 100 to 300 µs apart, so no load is synchronous with
+/// them.
 const PERIOD_NS: u64 = 200_000;
 
 /// The handler's output; null while nothing is captured.
@@ -39,7 +41,8 @@ static TIMER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static RANDOM: AtomicU64 = AtomicU64::new(0x2545_f491_4f6c_dd1d);
 static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
-/// `capture load=NAME samples=N file=PATH`: writes `samples` samples of a leaf load, or of `frameless`, to a file.
+/// `capture load=NAME samples=N file=PATH`: writes `samples` samples of a leaf load, or of
+/// `frameless`, to a file.
 pub(crate) fn run(order: Order<'_>) -> io::Result<Option<Truth>> {
     let (Some(samples), Some(path)) = (order.number("samples"), order.text("file")) else {
         return Ok(None);
@@ -103,11 +106,7 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     // SAFETY: with SA_SIGINFO the kernel passes the interrupted context.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let register = |index: c_int| registers[index as usize] as u64;
-    let (pc, sp, fp) = (
-        register(libc::REG_RIP),
-        register(libc::REG_RSP),
-        register(libc::REG_RBP),
-    );
+    let (pc, sp, fp) = (register(libc::REG_RIP), register(libc::REG_RSP), register(libc::REG_RBP));
     let base = sp.saturating_sub(RED_ZONE) & !7;
     let end = STACK_END.load(Ordering::Relaxed);
     let used = USED.load(Ordering::Relaxed);
@@ -115,15 +114,15 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     if CAPACITY.load(Ordering::Relaxed) - used < HEAD + count {
         return;
     }
-    // SAFETY: the room was checked above, and `capture` keeps the memory and accesses it only after the pointer is
-    // null, in this same thread. The stack from the red zone to its end is mapped and readable.
+    // SAFETY: the room was checked above, and `capture` keeps the memory and accesses it only after
+    // the pointer is null, in this same thread. The stack from the red zone to its end is mapped
+    // and readable.
     unsafe {
         let head = words.add(used);
         head.copy_from_nonoverlapping([pc, sp, fp, 0, base, count as u64].as_ptr(), HEAD);
         let stack = ptr::with_exposed_provenance::<u64>(base as usize);
         for index in 0..count {
-            head.add(HEAD + index)
-                .write(stack.add(index).read_volatile());
+            head.add(HEAD + index).write(stack.add(index).read_volatile());
         }
     }
     USED.store(used + HEAD + count, Ordering::Relaxed);
@@ -142,10 +141,7 @@ fn arm(timer: libc::timer_t) {
     random ^= random >> 7;
     random ^= random << 17;
     RANDOM.store(random, Ordering::Relaxed);
-    let zero = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let setting = libc::itimerspec {
         it_interval: zero,
         it_value: libc::timespec {
@@ -162,8 +158,8 @@ fn install_handler() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it accesses atomics and
-    // preallocated memory, and sets a timer.
+    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it
+    // accesses atomics and preallocated memory, and sets a timer.
     checked(unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) })
 }
 
@@ -186,7 +182,8 @@ fn end_of_stack() -> io::Result<u64> {
     // SAFETY: zeros are valid, and the call below overwrites them.
     let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     let (mut start, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the calling thread's attributes, into a structure of the required type; destroyed once.
+    // SAFETY: the calling thread's attributes, into a structure of the required type; destroyed
+    // once.
     let error = unsafe {
         let error = libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes);
         if error == 0 {
@@ -202,9 +199,5 @@ fn end_of_stack() -> io::Result<u64> {
 }
 
 fn checked(result: c_int) -> io::Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

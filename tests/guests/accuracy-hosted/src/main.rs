@@ -1,8 +1,8 @@
 //! A process that runs the accuracy suite's loads and reports their true values.
 //!
-//! It prints `listening on ADDRESS`, then executes each line of its standard input and answers with a line: see
-//! [`orders`], and the modules for its own orders. Between orders it blocks and is not sampled. It ends when its
-//! standard input ends, so that it does not outlive the test.
+//! It prints `listening on ADDRESS`, then executes each line of its standard input and answers with
+//! a line: see [`orders`], and the modules for its own orders. Between orders it blocks and is not
+//! sampled. It ends when its standard input ends, so that it does not outlive the test.
 
 mod capture;
 mod clock;

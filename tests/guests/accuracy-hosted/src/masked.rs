@@ -9,7 +9,8 @@ use unikprof_accuracy_loads::orders::{Order, Truth};
 
 use crate::clock::running_ns;
 
-/// `masked count=N masked_ns=NS open_ns=NS`: `count` masked periods of work, and as many unmasked ones.
+/// `masked count=N masked_ns=NS open_ns=NS`: `count` masked periods of work, and as many unmasked
+/// ones.
 pub(crate) fn run(order: Order<'_>) -> io::Result<Option<Truth>> {
     let [Some(count), Some(masked_ns), Some(open_ns)] =
         ["count", "masked_ns", "open_ns"].map(|name| order.number::<u64>(name))
@@ -53,9 +54,5 @@ fn set_mask(how: i32) -> io::Result<()> {
         libc::sigaddset(&raw mut signals, libc::SIGPROF);
         libc::pthread_sigmask(how, &raw const signals, core::ptr::null_mut())
     };
-    if error == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(error))
-    }
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }

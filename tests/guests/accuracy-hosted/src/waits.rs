@@ -12,8 +12,8 @@ use unikprof_agent::hosted::Vcpu;
 
 use crate::clock::{now_ns, running_ns};
 
-/// `waits count=N timer_ns=NS network_ns=NS`: `count` waits for a timer and for an answer from the network, with a
-/// little work in between; answers the blocked ns of each function.
+/// `waits count=N timer_ns=NS network_ns=NS`: `count` waits for a timer and for an answer from the
+/// network, with a little work in between; answers the blocked ns of each function.
 pub(crate) fn run(order: Order<'_>, vcpu: &Vcpu) -> Result<Option<Truth>, Box<dyn Error>> {
     let [Some(count), Some(timer_ns), Some(network_ns)] =
         ["count", "timer_ns", "network_ns"].map(|name| order.number::<u64>(name))
@@ -57,16 +57,16 @@ fn blocked_ns(wait: impl FnOnce()) -> u64 {
     (now_ns() - began).saturating_sub(ran + waited)
 }
 
-/// The time in which the calling thread was ready to run while others ran, from the scheduler's statistics; 0 if
-/// there are none.
+/// The time in which the calling thread was ready to run while others ran, from the scheduler's
+/// statistics; 0 if there are none.
 fn waited_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = text.split_ascii_whitespace().nth(1);
     waited.and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// A connection whose peer answers each byte after `after`. The peer's thread is not profiled, and ends with the
-/// connection.
+/// A connection whose peer answers each byte after `after`. The peer's thread is not profiled, and
+/// ends with the connection.
 fn slow_peer(after: Duration) -> Result<TcpStream, Box<dyn Error>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let stream = TcpStream::connect(listener.local_addr()?)?;

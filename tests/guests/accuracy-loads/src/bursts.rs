@@ -22,7 +22,8 @@ pub fn burst(clock: &mut impl FnMut() -> u64, ns: u64) -> u64 {
     }
 }
 
-/// Gaps between clock reads: the machine below ran something else, did not say so, and delivered no timer.
+/// Gaps between clock reads: the machine below ran something else, did not say so, and delivered no
+/// timer.
 #[derive(Clone, Copy, Debug)]
 pub struct Gaps {
     /// Their number.
@@ -36,12 +37,7 @@ pub struct Gaps {
 impl Gaps {
     /// More than `least_ns` between two reads is a gap; the clock is at `now_ns`.
     pub fn new(least_ns: u64, now_ns: u64) -> Self {
-        Self {
-            count: 0,
-            ns: 0,
-            least_ns,
-            last_ns: now_ns,
-        }
+        Self { count: 0, ns: 0, least_ns, last_ns: now_ns }
     }
 
     /// Takes note of a clock read, and returns it.

@@ -1,8 +1,8 @@
 //! Chains of frame pointers with known faults.
 //!
-//! Each function makes the next older frame record wrong, calls `under`, which has a frame and works, and then
-//! restores everything. A walk along frame pointers finds `under` and its caller, then the bad record. The unwind
-//! tables are correct, so a walk by them succeeds.
+//! Each function makes the next older frame record wrong, calls `under`, which has a frame and
+//! works, and then restores everything. A walk along frame pointers finds `under` and its caller,
+//! then the bad record. The unwind tables are correct, so a walk by them succeeds.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]

@@ -1,8 +1,8 @@
 //! Loads that are mostly interrupted where the frame pointer does not lead to the caller.
 //!
-//! In a leaf function without a frame, before a frame is set up, and after it is removed, the frame pointer register
-//! still has the caller's value; a walk along frame pointers alone skips the caller. Each load here spends its time
-//! in such code.
+//! In a leaf function without a frame, before a frame is set up, and after it is removed, the frame
+//! pointer register still has the caller's value; a walk along frame pointers alone skips the
+//! caller. Each load here spends its time in such code.
 
 mod copies;
 mod hashes;
@@ -33,11 +33,7 @@ impl Buffers {
             source[at] = ((at * 131) >> 3) as u8;
             at += 1;
         }
-        Self {
-            source,
-            target: [0; SIZE],
-            keys: [0; KEYS],
-        }
+        Self { source, target: [0; SIZE], keys: [0; KEYS] }
     }
 }
 
@@ -70,14 +66,8 @@ pub struct Load {
 pub const MOST_CALLERS: usize = 3;
 
 /// All the loads.
-pub const LOADS: [Load; 6] = [
-    copies::LOAD,
-    hashes::LOAD,
-    sorts::LOAD,
-    small::LOAD,
-    shrink_wrapped::LOAD,
-    tail_calls::LOAD,
-];
+pub const LOADS: [Load; 6] =
+    [copies::LOAD, hashes::LOAD, sorts::LOAD, small::LOAD, shrink_wrapped::LOAD, tail_calls::LOAD];
 
 impl Load {
     /// The load of this name.
@@ -85,8 +75,8 @@ impl Load {
         LOADS.into_iter().find(|load| load.name == name)
     }
 
-    /// Lets each caller do its share of the work once, in order, and measures it: some tens to hundreds of
-    /// microseconds.
+    /// Lets each caller do its share of the work once, in order, and measures it: some tens to
+    /// hundreds of microseconds.
     #[inline(never)]
     pub fn turn(
         &self,

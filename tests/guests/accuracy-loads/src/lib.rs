@@ -1,8 +1,8 @@
 //! Loads with known profiles, for the accuracy suite.
 //!
-//! All are plain functions without state, so that the same code runs in a process and in a unikernel. True times are
-//! measured with the caller's clock: a closure that returns the running time of this vCPU or thread in ns. Blocked or
-//! stolen time must not advance it.
+//! All are plain functions without state, so that the same code runs in a process and in a
+//! unikernel. True times are measured with the caller's clock: a closure that returns the running
+//! time of this vCPU or thread in ns. Blocked or stolen time must not advance it.
 //!
 //! | module | what is known of it |
 //! |---|---|
@@ -16,8 +16,8 @@
 //!
 //! [`orders`] has the text by which a guest is told to run them.
 //!
-//! Functions that a profile must name have `#[inline(never)]` and unique names. A caller modifies each result, so
-//! that no call becomes a tail jump unless it should.
+//! Functions that a profile must name have `#[inline(never)]` and unique names. A caller modifies
+//! each result, so that no call becomes a tail jump unless it should.
 #![no_std]
 
 extern crate alloc;

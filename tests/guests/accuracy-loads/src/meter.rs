@@ -19,14 +19,11 @@ impl<const N: usize> Meter<N> {
             let before = clock();
             empty_ns = empty_ns.min(clock().saturating_sub(before));
         }
-        Self {
-            ns: [0; N],
-            empty_ns,
-        }
+        Self { ns: [0; N], empty_ns }
     }
 
-    /// Does `work`, and adds its running time to the sum of `kind`, less the cost of the clock reads. An unknown kind
-    /// is not measured.
+    /// Does `work`, and adds its running time to the sum of `kind`, less the cost of the clock
+    /// reads. An unknown kind is not measured.
     #[inline(always)]
     pub fn around<T>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Orders, by which a guest is told to run a load, and its answers.
 //!
-//! An order is a line `WORD NAME=VALUE ...`. Its answer is `total=NS NAME=VALUE ...`: the true values of the load that
-//! ran; `total` is the running time from the order to the answer.
+//! An order is a line `WORD NAME=VALUE ...`. Its answer is `total=NS NAME=VALUE ...`: the true
+//! values of the load that ran; `total` is the running time from the order to the answer.
 //!
 //! | order | what the guest does | what it answers |
 //! |---|---|---|
@@ -45,9 +45,7 @@ impl<'a> Order<'a> {
 
     /// The value of this name as text.
     pub fn text(self, name: &str) -> Option<&'a str> {
-        self.0
-            .split_ascii_whitespace()
-            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        self.0.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// The value of this name as a number.
@@ -71,11 +69,7 @@ pub struct Truth {
 impl Truth {
     /// Starts the measurement by the clock of running time.
     pub fn begin(clock: Clock) -> Self {
-        Self {
-            clock,
-            began_ns: clock(),
-            values: String::new(),
-        }
+        Self { clock, began_ns: clock(), values: String::new() }
     }
 
     /// The running time since then, in ns.
@@ -153,7 +147,8 @@ pub fn run(order: Order<'_>, mut clock: Clock) -> Option<Truth> {
     Some(truth)
 }
 
-/// Runs the order `bursts`, by clocks of running time and of all time; `wait_until` waits for a time of the latter.
+/// Runs the order `bursts`, by clocks of running time and of all time; `wait_until` waits for a
+/// time of the latter.
 pub fn bursts(
     order: Order<'_>,
     running_ns: Clock,
@@ -176,8 +171,8 @@ pub fn bursts(
     Some(truth)
 }
 
-/// A turn of the leaf load that the order names, to be captured: the expected result is the samples themselves, so a
-/// clock that costs nothing is enough.
+/// A turn of the leaf load that the order names, to be captured: the expected result is the samples
+/// themselves, so a clock that costs nothing is enough.
 pub fn leaf_turn(order: Order<'_>) -> Option<impl FnMut() + Send + use<>> {
     let load = order.leaf_load()?;
     let mut clock = || 0;
@@ -198,13 +193,7 @@ mod tests {
         assert_eq!(order.number::<u32>("cent"), None);
         assert!(order.leaf_load().is_some());
         let clock = || 0;
-        for none in [
-            "",
-            "shares",
-            "shares ns=many",
-            "chain fault=x ns=0",
-            "none ns=0",
-        ] {
+        for none in ["", "shares", "shares ns=many", "chain fault=x ns=0", "none ns=0"] {
             assert!(run(Order(none), clock).is_none(), "{none}");
         }
         let answer = run(Order("shares ns=0"), clock).map(Truth::end);

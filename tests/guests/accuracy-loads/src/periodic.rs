@@ -1,16 +1,18 @@
-//! A load synchronous with a clock: one function works in the first half of each period, another in the second.
+//! A load synchronous with a clock: one function works in the first half of each period, another in
+//! the second.
 
 use crate::work::spin;
 
 /// The steps between two clock reads: some microseconds.
 const BETWEEN_LOOKS: u32 = 1_000;
 
-/// The functions' names, in the order in which [`run`] calls them. Clock reads are made below them, so compare their
-/// total time, not their self time.
+/// The functions' names, in the order in which [`run`] calls them. Clock reads are made below them,
+/// so compare their total time, not their self time.
 pub const FUNCTIONS: [&str; 2] = ["first_half", "second_half"];
 
-/// Runs `periods` periods of `period_ns` on the running-time clock; returns the running time of each half in ns. Each
-/// period ends at a multiple of `period_ns` from the start, so nothing drifts.
+/// Runs `periods` periods of `period_ns` on the running-time clock; returns the running time of
+/// each half in ns. Each period ends at a multiple of `period_ns` from the start, so nothing
+/// drifts.
 #[inline(never)]
 pub fn run(clock: &mut impl FnMut() -> u64, period_ns: u64, periods: u64) -> [u64; 2] {
     let begin = clock();

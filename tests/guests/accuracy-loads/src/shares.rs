@@ -1,7 +1,8 @@
 //! A dozen functions with known shares of the time.
 //!
-//! Each works in its own frame and calls nothing. Of 1,000 parts of the work `alder` does 220 and `willow` 10. The
-//! true shares are the times measured around the calls, because parts are equal in steps but only nearly equal in ns.
+//! Each works in its own frame and calls nothing. Of 1,000 parts of the work `alder` does 220 and
+//! `willow` 10. The true shares are the times measured around the calls, because parts are equal in
+//! steps but only nearly equal in ns.
 
 use core::hint::black_box;
 
@@ -45,7 +46,8 @@ functions! {
     willow 10
 }
 
-/// Calls all functions once, in order, and measures each; about half a millisecond. Returns the next `state`.
+/// Calls all functions once, in order, and measures each; about half a millisecond. Returns the
+/// next `state`.
 #[inline(never)]
 pub fn turn(meter: &mut Meter<COUNT>, clock: &mut impl FnMut() -> u64, mut state: u64) -> u64 {
     for (kind, call) in CALLS.iter().enumerate() {

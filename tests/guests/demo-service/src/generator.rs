@@ -29,11 +29,7 @@ pub struct RequestGenerator {
 impl RequestGenerator {
     /// A generator whose requests concern up to twice as many notes as a service of `size` has.
     pub fn new(seed: u64, size: usize) -> Self {
-        Self {
-            random: Rng::with_seed(seed),
-            key: key(seed),
-            size: size.max(1),
-        }
+        Self { random: Rng::with_seed(seed), key: key(seed), size: size.max(1) }
     }
 }
 

@@ -64,12 +64,7 @@ pub(crate) fn sign(key: &[u8; 32], method: &str, target: &str, body: &[u8]) -> H
 
 impl Response {
     pub(crate) fn new(status: u16, content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
-        Self {
-            status,
-            content_type,
-            encoding: "identity",
-            body: body.into(),
-        }
+        Self { status, content_type, encoding: "identity", body: body.into() }
     }
 
     #[inline(never)]

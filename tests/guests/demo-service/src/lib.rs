@@ -1,13 +1,14 @@
 //! A small wiki that does real work: the load of every demo guest while it is profiled.
 //!
 //! [`Service`] stores notes with comments and their replies, and answers HTTP requests about them.
-//! [`RequestGenerator`] generates such requests endlessly. Both need only memory: no clock, no I/O, no threads. The
-//! same seed gives the same bytes on every platform.
+//! [`RequestGenerator`] generates such requests endlessly. Both need only memory: no clock, no I/O,
+//! no threads. The same seed gives the same bytes on every platform.
 //!
 //! # What its profile shows
 //!
-//! One mistake: `note::is_spam` compiles its regular expression again for every comment of every stored note, which
-//! takes more than half of the service's time. The rest is a usual service's work:
+//! One mistake: `note::is_spam` compiles its regular expression again for every comment of every
+//! stored note, which takes more than half of the service's time. The rest is a usual service's
+//! work:
 //!
 //! | work | where | crate |
 //! |---|---|---|
@@ -25,8 +26,9 @@
 //! - A global allocator. For the amount of memory see [`Service::new`].
 //! - On a target without an operating system: `memcpy`, `memmove`, `memset`, `memcmp` and `bcmp`.
 //! - A stack of 128 KiB (optimised) or 512 KiB (not optimised).
-//! - SSE state that is preserved across interrupts: the hash uses vector instructions up to SSE4.1 if CPUID reports
-//!   them. AVX is used only if another crate of the program enables `std` in memchr.
+//! - SSE state that is preserved across interrupts: the hash uses vector instructions up to SSE4.1
+//!   if CPUID reports them. AVX is used only if another crate of the program enables `std` in
+//!   memchr.
 #![no_std]
 
 extern crate alloc;

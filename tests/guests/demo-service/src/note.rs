@@ -66,7 +66,8 @@ fn moderate(comments: &[Comment]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Compiles its pattern in every call. This is deliberate: it is the mistake that the demo's profile shows.
+/// Compiles its pattern in every call. This is deliberate: it is the mistake that the demo's
+/// profile shows.
 #[inline(never)]
 fn is_spam(text: &str) -> bool {
     Regex::new(SPAM).is_ok_and(|spam| spam.is_match(text))

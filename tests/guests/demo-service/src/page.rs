@@ -15,8 +15,8 @@ const RULES: [(&str, &str); 3] = [
     (r"\[([^\[\]]+)\]\((\d+)\)", r#"<a href="/pages/$2">$1</a>"#),
 ];
 
-/// Renders pages. Empty lines separate paragraphs, a paragraph that begins with `- ` is a list, and a line may
-/// contain `*bold*`, `` `code` `` and `[links](17)` to other notes.
+/// Renders pages. Empty lines separate paragraphs, a paragraph that begins with `- ` is a list, and
+/// a line may contain `*bold*`, `` `code` `` and `[links](17)` to other notes.
 pub(crate) struct Renderer([(Regex, &'static str); RULES.len()]);
 
 impl Renderer {
@@ -67,7 +67,5 @@ impl Renderer {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -58,10 +58,11 @@ impl Service {
         }
     }
 
-    /// Answers one request, given as the bytes of a complete HTTP/1.1 message, and returns the status of the
-    /// response. The response replaces the contents of `response`.
+    /// Answers one request, given as the bytes of a complete HTTP/1.1 message, and returns the
+    /// status of the response. The response replaces the contents of `response`.
     ///
-    /// Any bytes are answered: if they are not a request, with a 4xx status and a body with the reason.
+    /// Any bytes are answered: if they are not a request, with a 4xx status and a body with the
+    /// reason.
     #[inline(never)]
     pub fn handle(&mut self, request: &[u8], response: &mut Vec<u8>) -> u16 {
         let answer = self.answer(request).unwrap_or_else(Response::from);

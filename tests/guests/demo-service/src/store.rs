@@ -21,12 +21,7 @@ pub(crate) struct Store {
 impl Store {
     /// An empty store for `capacity` notes; 0 counts as 1.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            notes: BTreeMap::new(),
-            index: BTreeMap::new(),
-            capacity: capacity.max(1),
-            clock: 0,
-        }
+        Self { notes: BTreeMap::new(), index: BTreeMap::new(), capacity: capacity.max(1), clock: 0 }
     }
 
     /// Stores a note; `true` if there was none with its number.
@@ -72,7 +67,8 @@ impl Store {
         self.notes.range(id..).map(|(_, (_, note))| note)
     }
 
-    /// The numbers of the notes that contain at least one of the words, best first. Rare words score more.
+    /// The numbers of the notes that contain at least one of the words, best first. Rare words
+    /// score more.
     #[inline(never)]
     pub(crate) fn search<'w>(&self, words: impl Iterator<Item = &'w str>) -> Vec<u32> {
         let mut scores = BTreeMap::<u32, u64>::new();

@@ -54,7 +54,8 @@ fn requests_get_their_answers() {
     let text = r"one *1 2*\n\n- two <script>, [tides](12)\n- `\n\n";
     let note_7 = note("T & <b>", text, &comments);
     let page = "<!doctype html>\n<title>T &amp; &lt;b&gt;</title>\n<h1>T &amp; &lt;b&gt;</h1>\n\
-        <p>one <b>1 2</b>\n<ul><li>two &lt;script&gt;, <a href=\"/pages/12\">tides</a>\n<li>`</ul>\n\
+        <p>one <b>1 2</b>\n<ul><li>two &lt;script&gt;, <a href=\"/pages/12\">tides</a>\n\
+        <li>`</ul>\n\
         <blockquote><b>ann</b>\n<p>hm\n<blockquote><b>bob</b>\n<p><b>why?</b> <code>a</code>\n\
         </blockquote>\n</blockquote>\n";
     let spam = |text| note("", "", &comment("eve", "hm", &comment("eve", text, "")));
@@ -79,11 +80,7 @@ fn requests_get_their_answers() {
         // Rare words come first, then titles regardless of case.
         ("PUT /notes/1", &note("beta", "zinc", ""), "200 1"),
         ("PUT /notes/2", &note("Alpha", "Zinc", ""), "201 2"),
-        (
-            "PUT /notes/3",
-            &note("gamma", "zinc, tin, tin", ""),
-            "201 3",
-        ),
+        ("PUT /notes/3", &note("gamma", "zinc, tin, tin", ""), "201 3"),
         ("GET /search/none+zinc", "", "200 [2,1,3]"),
         ("GET /search/ZINC+tin", "", "200 [3,2,1]"),
         // The oldest note is evicted, and words of removed notes are not found.

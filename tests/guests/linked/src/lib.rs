@@ -1,7 +1,9 @@
-//! A hosted agent for programs that know nothing of it: it is linked into them, and starts before `main`.
+//! A hosted agent for programs that know nothing of it: it is linked into them, and starts before
+//! `main`.
 //!
-//! It prints `listening on ADDRESS` and waits for a line on standard input before `main` runs. All threads that the
-//! program makes are registered. When the program is over, the process waits for the end of standard input.
+//! It prints `listening on ADDRESS` and waits for a line on standard input before `main` runs. All
+//! threads that the program makes are registered. When the program is over, the process waits for
+//! the end of standard input.
 
 #![allow(unsafe_code)]
 
@@ -51,17 +53,7 @@ pub unsafe extern "C" fn __libc_start_main(
     // SAFETY: the C library's function has this type.
     let start: StartMain = unsafe { transmute::<usize, StartMain>(next(c"__libc_start_main")) };
     // SAFETY: the caller's.
-    unsafe {
-        start(
-            registered_main,
-            count,
-            arguments,
-            begin,
-            end,
-            loader_end,
-            stack,
-        )
-    }
+    unsafe { start(registered_main, count, arguments, begin, end, loader_end, stack) }
 }
 
 /// The address of the C library's function that one of these replaces.
@@ -76,8 +68,7 @@ extern "C" fn registered_main(
     environment: *mut *mut c_char,
 ) -> c_int {
     begin();
-    MAIN.get()
-        .map_or(1, |main| main(count, arguments, environment))
+    MAIN.get().map_or(1, |main| main(count, arguments, environment))
 }
 
 fn begin() {

@@ -1,8 +1,8 @@
 //! Loads with known profiles, run by order, for the accuracy suite.
 //!
-//! A client of the port in `orders=PORT` sends a line, `WORD NAME=VALUE ...`. The guest executes it without a break
-//! and answers `total=NS NAME=VALUE ...`, the true values; `total` is the running time from the order to the answer.
-//! It answers `unknown` to an unknown order.
+//! A client of the port in `orders=PORT` sends a line, `WORD NAME=VALUE ...`. The guest executes it
+//! without a break and answers `total=NS NAME=VALUE ...`, the true values; `total` is the running
+//! time from the order to the answer. It answers `unknown` to an unknown order.
 //!
 //! Beside those of [`orders`](unikprof_accuracy_loads::orders):
 //!

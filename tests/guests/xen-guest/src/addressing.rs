@@ -34,15 +34,12 @@ impl Addressing {
             }),
             _ => command_line.parsed("ip"),
         };
-        Some(Self::Static {
-            address: address?,
-            gateway: command_line.parsed("gateway"),
-        })
+        Some(Self::Static { address: address?, gateway: command_line.parsed("gateway") })
     }
 }
 
-/// The address that the tenant wrote to `vm-data/ip`, as `10.0.2.50/24`; or the address of the network device in the
-/// host's configuration (`vif=['ip=10.0.2.50']`), in a network of 24 bits.
+/// The address that the tenant wrote to `vm-data/ip`, as `10.0.2.50/24`; or the address of the
+/// network device in the host's configuration (`vif=['ip=10.0.2.50']`), in a network of 24 bits.
 fn from_xenstore(store: &mut GuestStore) -> Result<Option<Ipv4Cidr>, StoreError> {
     let mut buffer = [0; 256];
     if let Ok(text) = store.read_text("vm-data/ip", &mut buffer) {

@@ -9,8 +9,10 @@
 //! | `leak` | 1,000 | 1 in 40 ms, 20,000 at most | never |
 //! | `wish` | more than the heap has | 1 a round; a round is one only if it gets none | |
 //!
-//! The numbers since the start are counters in the profiler's ring, about 25 times a second: `rounds` and `leaks` of the
-//! first vCPU, `replies` of the second. In each round a free is reported of what was never allocated. The difference of two values is the exact number in between.
+//! The numbers since the start are counters in the profiler's ring, about 25 times a second:
+//! `rounds` and `leaks` of the first vCPU, `replies` of the second. In each round a free is
+//! reported of what was never allocated. The difference of two values is the exact number in
+//! between.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -141,10 +143,7 @@ impl Allocations {
 
 impl Book {
     fn new(name: &str) -> Self {
-        Self {
-            counter: events::name(name),
-            number: 0,
-        }
+        Self { counter: events::name(name), number: 0 }
     }
 
     fn report(&self) {
@@ -178,9 +177,7 @@ fn checksum(bytes: &[u8]) -> u64 {
         let (one, other) = bytes.split_at(bytes.len() / 2);
         return checksum(one).rotate_left(7) ^ checksum(other).wrapping_mul(31);
     }
-    bytes
-        .iter()
-        .fold(1, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte))
+    bytes.iter().fold(1, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte))
 }
 
 #[inline(never)]
@@ -206,7 +203,8 @@ fn list(state: &mut u64) {
     }
 }
 
-/// The same bytes with random contents: what a guest does with its memory takes longer than to allocate it.
+/// The same bytes with random contents: what a guest does with its memory takes longer than to
+/// allocate it.
 #[inline(always)]
 fn filled(mut bytes: Vec<u8>, state: &mut u64) -> Box<[u8]> {
     for byte in &mut bytes {
@@ -227,9 +225,7 @@ struct Queue {
 
 impl Queue {
     const fn new() -> Self {
-        Self {
-            blocks: [const { None }; QUEUE],
-        }
+        Self { blocks: [const { None }; QUEUE] }
     }
 
     /// Stores a block; returns it if there is no room.

@@ -19,7 +19,8 @@ pub(crate) fn configure(command_line: CommandLine) {
     }
 }
 
-/// Starts the ticks, if there are to be some, on every running vCPU. The profiler must not have started.
+/// Starts the ticks, if there are to be some, on every running vCPU. The profiler must not have
+/// started.
 pub(crate) fn start() {
     if is_on() {
         (0..vcpus::running()).for_each(|number| vcpus::kick(VcpuId(number)));
@@ -39,7 +40,8 @@ pub(crate) fn on_tick(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     is_on().then_some(next_ns)
 }
 
-/// Begins the ticks, or continues them after a sleep; returns the next deadline, if there are ticks.
+/// Begins the ticks, or continues them after a sleep; returns the next deadline, if there are
+/// ticks.
 pub(crate) fn on_kick(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     NEXT_NS[vcpu.0 as usize].store(now_ns, Ordering::Relaxed);
     on_tick(vcpu, now_ns)

@@ -1,7 +1,8 @@
-//! Two seconds of other work, once: hidden in a profile of a whole run, and visible in a time window.
+//! Two seconds of other work, once: hidden in a profile of a whole run, and visible in a time
+//! window.
 //!
-//! `burst_after=SECONDS`. The guest reports it by its own events: a mark `burst due`, a span `burst`, and a counter
-//! `burst rounds`.
+//! `burst_after=SECONDS`. The guest reports it by its own events: a mark `burst due`, a span
+//! `burst`, and a counter `burst rounds`.
 
 use core::hint::black_box;
 
@@ -37,7 +38,8 @@ struct Names {
 }
 
 impl Burst {
-    /// The burst that the command line requests; `None` without a profiler with a ring to report it.
+    /// The burst that the command line requests; `None` without a profiler with a ring to report
+    /// it.
     pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
         let after_s = command_line.parsed::<u64>("burst_after")?;
         let after_ns = after_s.saturating_mul(1_000_000_000);
@@ -57,8 +59,8 @@ impl Burst {
         self.running.is_some()
     }
 
-    /// Works for a turn if it is due; returns when the next turn begins, on the guest's clock, and `None` when the
-    /// burst is over.
+    /// Works for a turn if it is due; returns when the next turn begins, on the guest's clock, and
+    /// `None` when the burst is over.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         let agent = events::agent()?;
         let now_ns = timer::now_ns(FIRST);

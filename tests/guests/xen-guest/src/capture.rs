@@ -1,9 +1,9 @@
-//! Captures raw samples instead of the profiler: the registers and the stack from the stack pointer up, to unwind
-//! them by other means and compare.
+//! Captures raw samples instead of the profiler: the registers and the stack from the stack pointer
+//! up, to unwind them by other means and compare.
 //!
-//! A sample is a sequence of words, 8 bytes each, little-endian: pc, sp, fp, lr (0 on x86-64); the address of the
-//! first stack word and their number; then those words. The samples captured by [`take`] are kept until a client of `captures=PORT`
-//! receives them.
+//! A sample is a sequence of words, 8 bytes each, little-endian: pc, sp, fp, lr (0 on x86-64); the
+//! address of the first stack word and their number; then those words. The samples captured by
+//! [`take`] are kept until a client of `captures=PORT` receives them.
 
 #![allow(unsafe_code, reason = "an interrupted stack is read")]
 
@@ -36,8 +36,8 @@ static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static RANDOM: AtomicU64 = AtomicU64::new(1);
 static RING: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Written by the first vCPU's upcall, read by its main loop or a rescue; both ends are counted in words since the
-/// start.
+/// Written by the first vCPU's upcall, read by its main loop or a rescue; both ends are counted in
+/// words since the start.
 struct Ring {
     words: Box<[AtomicU64]>,
     written: AtomicUsize,
@@ -47,8 +47,8 @@ struct Ring {
     is_full: AtomicBool,
 }
 
-/// Runs `load` until there are `samples` samples of it on the first vCPU, or no room for more; earlier samples are
-/// discarded. Nothing may be recorded meanwhile.
+/// Runs `load` until there are `samples` samples of it on the first vCPU, or no room for more;
+/// earlier samples are discarded. Nothing may be recorded meanwhile.
 pub(crate) fn take(samples: usize, mut load: impl FnMut()) {
     let ring = ring().unwrap_or_else(|| {
         let ring = Box::leak(Box::new(Ring::new()));
@@ -69,8 +69,8 @@ pub(crate) fn is_on() -> bool {
     PERIOD_NS.load(Ordering::Relaxed) > 0
 }
 
-/// Stores a sample of the code interrupted at `registers`; returns the next deadline. Called in the first vCPU's
-/// upcall.
+/// Stores a sample of the code interrupted at `registers`; returns the next deadline. Called in the
+/// first vCPU's upcall.
 pub(crate) fn on_tick(registers: &Registers, now_ns: u64) -> u64 {
     if let Some(ring) = ring()
         && let Some(stack) = vcpus::stack_bounds(registers.sp)
@@ -129,8 +129,7 @@ impl Ring {
         for (index, word) in words.enumerate() {
             self.word(written + index).store(word, Ordering::Relaxed);
         }
-        self.written
-            .store(written + HEAD + depth, Ordering::Release);
+        self.written.store(written + HEAD + depth, Ordering::Release);
         self.samples.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -153,8 +152,7 @@ impl Ring {
     fn clear(&self) {
         self.samples.store(0, Ordering::Relaxed);
         self.is_full.store(false, Ordering::Relaxed);
-        self.read
-            .store(self.written.load(Ordering::Acquire), Ordering::Release);
+        self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
@@ -174,10 +172,7 @@ impl CaptureService {
         let port = command_line.parsed("captures")?;
         let buffer = |size| SocketBuffer::new(vec![0; size]);
         println!("xen-guest: captures on port {port}");
-        Some(Self {
-            port,
-            socket: sockets.add(Socket::new(buffer(64), buffer(SEND_BUFFER))),
-        })
+        Some(Self { port, socket: sockets.add(Socket::new(buffer(64), buffer(SEND_BUFFER))) })
     }
 
     /// Sends as many whole samples as there is room for; closes the connection when none are left.

@@ -1,4 +1,5 @@
-//! Waits for another domain, asleep as in `idle`, so that ticks and other events are served meanwhile.
+//! Waits for another domain, asleep as in `idle`, so that ticks and other events are served
+//! meanwhile.
 
 use xen_sys_lite::events::Port;
 use xen_sys_lite::{Channel, Errno};

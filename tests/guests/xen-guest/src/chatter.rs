@@ -1,5 +1,5 @@
-//! A loop that computes a little and writes a line to the console, for as long as it may. What keeps it from being fast is
-//! not in its code: a trace shows it.
+//! A loop that computes a little and writes a line to the console, for as long as it may. What
+//! keeps it from being fast is not in its code: a trace shows it.
 
 use core::hint::black_box;
 
@@ -13,10 +13,7 @@ pub(crate) struct Chatter {
 
 impl Chatter {
     pub(crate) fn new() -> Self {
-        Self {
-            state: 1,
-            iterations: 0,
-        }
+        Self { state: 1, iterations: 0 }
     }
 
     /// One iteration.

@@ -22,11 +22,12 @@ macro_rules! println {
 
 static CONSOLE: SpinLock<Option<Console<EventChannel>>> = SpinLock::new(None);
 
-/// Connects to the ring that the Xen tools have made. Called on the first vCPU, and again after a restore.
+/// Connects to the ring that the Xen tools have made. Called on the first vCPU, and again after a
+/// restore.
 pub(crate) fn connect() -> Result<(), Errno> {
     let ring = hvm::console_ring(&xen())?;
-    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and an earlier console is
-    // replaced below.
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and an
+    // earlier console is replaced below.
     let page = unsafe { SharedPage::identity_frame(ring.frame) }.ok_or(Errno::ENODEV)?;
     let console = Console::new(page, EventChannel::open(ring.port)?);
     *CONSOLE.lock() = Some(console);

@@ -1,8 +1,9 @@
 //! The crash dump of the guest: the last seconds of its profiler's ring.
 //!
-//! It is written to a block of the guest's memory, for readers of that memory (`xl dump-core`, if the domain is
-//! preserved), and then to the console, line by line, for readers of its log. Nothing is allocated and no lock is
-//! waited for, because the panic may have happened anywhere, including an upcall.
+//! It is written to a block of the guest's memory, for readers of that memory (`xl dump-core`, if
+//! the domain is preserved), and then to the console, line by line, for readers of its log. Nothing
+//! is allocated and no lock is waited for, because the panic may have happened anywhere, including
+//! an upcall.
 
 #![allow(
     unsafe_code,
@@ -25,8 +26,9 @@ use crate::{early_println, events, timer, vcpus};
 
 type Console = LastWords<PolledChannel<'static, CountedCalls>>;
 
-/// The size of the block in bytes: the newest records of the ring, and the stacks that they refer to. On the console
-/// it is twice as long, which takes a second at the rate that xenconsoled allows.
+/// The size of the block in bytes: the newest records of the ring, and the stacks that they refer
+/// to. On the console it is twice as long, which takes a second at the rate that xenconsoled
+/// allows.
 const SIZE: usize = 128 << 10;
 
 #[repr(align(4096))]
@@ -64,10 +66,7 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
         Ok(length) => length,
         Err(error) => return early_println!("xen-guest: nothing is left: {error}"),
     };
-    early_println!(
-        "xen-guest: {length} bytes are left at {:#x}",
-        block.as_ptr() as u64
-    );
+    early_println!("xen-guest: {length} bytes are left at {:#x}", block.as_ptr() as u64);
     let Some(mut console) = take_console() else {
         return;
     };
@@ -79,8 +78,8 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
 /// Takes over the console on this vCPU, whoever has its lock. `None` if there is no console.
 fn take_console() -> Option<Console> {
     let ring = hvm::console_ring(&xen()).ok()?;
-    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and the earlier console is
-    // no longer used on this vCPU.
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and the
+    // earlier console is no longer used on this vCPU.
     let page = unsafe { SharedPage::identity_frame(ring.frame) }?;
     let clock = timer::clock(vcpus::current())?;
     let channel = PolledChannel::new(hypervisor::events(), clock, ring.port);
@@ -90,18 +89,11 @@ fn take_console() -> Option<Console> {
 fn write(console: &mut Console, what: &dyn fmt::Display, block: &[u8]) -> fmt::Result {
     // The previous line may be incomplete.
     write!(console, "\r\nxen-guest: {what}\r\n")?;
-    write!(
-        console,
-        "xen-guest: what is left, for `unikprof-client recover`:\r\n"
-    )?;
+    write!(console, "xen-guest: what is left, for `unikprof-client recover`:\r\n")?;
     for line in CrashLines::of(block) {
         write!(console, "{line}\r\n")?;
     }
     #[cfg(feature = "trace")]
-    write!(
-        console,
-        "xen-guest: {} bytes of the code are changed\r\n",
-        probed::changed_bytes()
-    )?;
+    write!(console, "xen-guest: {} bytes of the code are changed\r\n", probed::changed_bytes())?;
     write!(console, "xen-guest: that is all\r\n")
 }

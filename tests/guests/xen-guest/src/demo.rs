@@ -34,8 +34,8 @@ impl Demo {
         }
     }
 
-    /// Serves a request. After hundreds of requests it prints the result once, for tests that compute the same; with
-    /// ticks, only after some have interrupted it.
+    /// Serves a request. After hundreds of requests it prints the result once, for tests that
+    /// compute the same; with ticks, only after some have interrupted it.
     pub(crate) fn serve_one(&mut self) {
         let Some(request) = self.requests.next() else {
             return;

@@ -25,13 +25,11 @@ impl Echo {
             socket.set_ack_delay(None);
             sockets.add(socket)
         };
-        Self {
-            port,
-            sockets: core::array::from_fn(add),
-        }
+        Self { port, sockets: core::array::from_fn(add) }
     }
 
-    /// Sends back received bytes, closes connections that the other side has closed, and listens again.
+    /// Sends back received bytes, closes connections that the other side has closed, and listens
+    /// again.
     pub(crate) fn poll(&self, sockets: &mut SocketSet<'static>) {
         for &handle in &self.sockets {
             let socket = sockets.get_mut::<Socket<'_>>(handle);

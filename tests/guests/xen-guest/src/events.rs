@@ -29,15 +29,15 @@ pub(crate) fn agent() -> Option<&'static Agent<'static, GuestPlatform>> {
 /// An event name; prints the reason and returns `None` if it cannot be used.
 pub(crate) fn name(text: &str) -> Option<EventName> {
     let name = agent()?.event_name(text);
-    name.inspect_err(|error| println!("xen-guest: no events `{text}`: {error}"))
-        .ok()
+    name.inspect_err(|error| println!("xen-guest: no events `{text}`: {error}")).ok()
 }
 
 pub(crate) fn running_ns() -> u64 {
     agent().map_or(0, |agent| agent.platform().running_ns(FIRST.0))
 }
 
-/// Called when the timer has fired, from an upcall, which may have interrupted the guest inside another event.
+/// Called when the timer has fired, from an upcall, which may have interrupted the guest inside
+/// another event.
 pub(crate) fn on_timer() {
     if !UPCALLS_ARE_TOLD.load(Ordering::Relaxed) {
         return;

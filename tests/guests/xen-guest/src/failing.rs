@@ -1,5 +1,5 @@
-//! A guest whose work ends in a panic: its crash dump should show that work, which is a span `settling` that never
-//! ends.
+//! A guest whose work ends in a panic: its crash dump should show that work, which is a span
+//! `settling` that never ends.
 //!
 //! `panic_after=SECONDS`; with `panic_in=upcall`, inside the timer upcall that interrupts the work.
 
@@ -47,10 +47,7 @@ impl Failing {
 
 /// Panics if requested. Called from the timer upcall.
 pub(crate) fn on_timer() {
-    assert!(
-        !UPCALL_PANICS.load(Ordering::Relaxed),
-        "asked to panic in an upcall"
-    );
+    assert!(!UPCALL_PANICS.load(Ordering::Relaxed), "asked to panic in an upcall");
 }
 
 #[inline(never)]

@@ -1,9 +1,9 @@
-//! A bad line between the network device and the stack: frames are lost, duplicated, reordered and damaged, according
-//! to a seeded generator.
+//! A bad line between the network device and the stack: frames are lost, duplicated, reordered and
+//! damaged, according to a seeded generator.
 //!
-//! Frames are lost and damaged in both directions; incoming ones are also duplicated and delayed. Damage is one
-//! flipped bit after the TCP header. No checksum detects it: the device has verified that of an incoming frame, and
-//! the backend computes that of an outgoing one.
+//! Frames are lost and damaged in both directions; incoming ones are also duplicated and delayed.
+//! Damage is one flipped bit after the TCP header. No checksum detects it: the device has verified
+//! that of an incoming frame, and the backend computes that of an outgoing one.
 //!
 //! Everything is allocated at the start, since a poll may not allocate.
 
@@ -74,15 +74,8 @@ impl Line {
                 _ => return None,
             }
         }
-        let empty = Frame {
-            length: 0,
-            bytes: [0; FRAME],
-        };
-        let held = Held {
-            frame: empty,
-            overtaken_by: 0,
-            number: 0,
-        };
+        let empty = Frame { length: 0, bytes: [0; FRAME] };
+        let held = Held { frame: empty, overtaken_by: 0, number: 0 };
         Some(Self {
             chances,
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
@@ -122,23 +115,16 @@ impl Line {
 
     fn is_full(&self) -> bool {
         // A duplicated frame is queued twice.
-        self.queue
-            .iter()
-            .filter(|held| held.frame.length == 0)
-            .count()
-            < 2
+        self.queue.iter().filter(|held| held.frame.length == 0).count() < 2
     }
 
-    /// Makes the first frame that is not delayed the current one; the first frame of all if all are. Returns whether
-    /// there is one.
+    /// Makes the first frame that is not delayed the current one; the first frame of all if all
+    /// are. Returns whether there is one.
     fn advance(&mut self) -> bool {
         let waiting = || (0..QUEUE).filter(|&place| self.queue[place].frame.length > 0);
         let first = |place: &usize| self.queue[*place].number;
         let ready = waiting().filter(|&place| self.queue[place].overtaken_by == 0);
-        let Some(place) = ready
-            .min_by_key(first)
-            .or_else(|| waiting().min_by_key(first))
-        else {
+        let Some(place) = ready.min_by_key(first).or_else(|| waiting().min_by_key(first)) else {
             return false;
         };
         let number = self.queue[place].number;
@@ -153,9 +139,7 @@ impl Line {
 
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
-            .field("chances", &self.chances)
-            .finish_non_exhaustive()
+        f.debug_struct("Line").field("chances", &self.chances).finish_non_exhaustive()
     }
 }
 
@@ -186,18 +170,9 @@ impl<D: Device> Device for Behind<'_, D> {
         if !self.line.advance() {
             return None;
         }
-        let Line {
-            chances,
-            random,
-            current,
-            ..
-        } = &mut *self.line;
+        let Line { chances, random, current, .. } = &mut *self.line;
         let received = Received(&current.bytes[..current.length]);
-        let sending = Sending {
-            inner,
-            chances: *chances,
-            random,
-        };
+        let sending = Sending { inner, chances: *chances, random };
         Some((received, sending))
     }
 

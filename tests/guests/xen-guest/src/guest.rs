@@ -93,7 +93,8 @@ impl Guest {
         }
     }
 
-    /// Does all work that is due; returns when to call it again without an event, on the guest's clock.
+    /// Does all work that is due; returns when to call it again without an event, on the guest's
+    /// clock.
     fn poll(&mut self) -> Option<u64> {
         self.follow_tools();
         let served = served::poll(|served| self.serve(served));
@@ -233,19 +234,11 @@ fn start_network(store: &mut GuestStore, addressing: Addressing) -> Option<Netwo
     let device = network_device::connect(store)?;
     let mac = device.mac()?;
     let seed = random::random().unwrap_or_else(read_counter);
-    Some(Network::new(
-        device,
-        mac,
-        addressing,
-        seed,
-        timer::now_ns(FIRST),
-    ))
+    Some(Network::new(device, mac, addressing, seed, timer::now_ns(FIRST)))
 }
 
 fn reconnect(device: &mut NetworkDevice, store: &mut GuestStore) {
-    let result = device
-        .reconnect(store)
-        .and_then(|()| network_device::wake_on_frames(device));
+    let result = device.reconnect(store).and_then(|()| network_device::wake_on_frames(device));
     if let Err(error) = result {
         println!("xen-guest: the network is gone: {error}");
     }

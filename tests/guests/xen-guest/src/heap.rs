@@ -1,8 +1,8 @@
 //! The heap: blocks of powers of two, one list of free blocks for each size.
 //!
-//! A block is taken from its list, or split from the next larger one. Freed blocks go back to their list and are not
-//! joined. This wastes up to half of a block, but takes a bounded number of steps. The lock is held with interrupts
-//! on, so the upcall must not allocate.
+//! A block is taken from its list, or split from the next larger one. Freed blocks go back to their
+//! list and are not joined. This wastes up to half of a block, but takes a bounded number of steps.
+//! The lock is held with interrupts on, so the upcall must not allocate.
 
 #![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
@@ -20,9 +20,7 @@ const SMALLEST: usize = 4;
 /// Binary logarithm of the largest block, 2 GiB.
 const LARGEST: usize = 31;
 
-static FREE: SpinLock<FreeLists> = SpinLock::new(FreeLists {
-    heads: [None; LARGEST + 1],
-});
+static FREE: SpinLock<FreeLists> = SpinLock::new(FreeLists { heads: [None; LARGEST + 1] });
 
 #[cfg(not(feature = "heap"))]
 #[global_allocator]
@@ -78,11 +76,7 @@ impl FreeLists {
     /// `block` must be free memory of `2^order` bytes, aligned to its size and owned by the caller.
     unsafe fn put(&mut self, block: NonNull<Block>, order: usize) {
         // SAFETY: a block is at least as large as its link, and aligned.
-        unsafe {
-            block.write(Block {
-                next: self.heads[order],
-            })
-        };
+        unsafe { block.write(Block { next: self.heads[order] }) };
         self.heads[order] = Some(block);
     }
 
@@ -127,7 +121,8 @@ unsafe impl GlobalAlloc for Heap {
         if order(layout) == order(new_layout) {
             return memory;
         }
-        // SAFETY: the new block has at least the smaller of both sizes, and does not overlap the old one.
+        // SAFETY: the new block has at least the smaller of both sizes, and does not overlap the
+        // old one.
         unsafe {
             let new = self.alloc(new_layout);
             if !new.is_null() {

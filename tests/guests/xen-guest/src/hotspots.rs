@@ -9,9 +9,9 @@
 //! | `summer` | `june` 50, `july` 40, `august` 30 |
 //! | `autumn` | `september` 25, `october` 15, `november` 10, `equinox` 15 |
 //!
-//! `year` calls the four callers. Each function works in its own frame, the three of winter on lines of their own, and
-//! calls nothing; only `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call
-//! becomes a tail jump.
+//! `year` calls the four callers. Each function works in its own frame, the three of winter on
+//! lines of their own, and calls nothing; only `equinox` has its work inlined, from [`step`]. A
+//! caller modifies each result, so that no call becomes a tail jump.
 
 use core::hint::black_box;
 
@@ -117,7 +117,8 @@ fn equinox(mut state: u64, parts: u32) -> u64 {
     state
 }
 
-/// A step of Marsaglia's xorshift generator. The constants prevent the compiler from merging equal functions.
+/// A step of Marsaglia's xorshift generator. The constants prevent the compiler from merging equal
+/// functions.
 #[inline(always)]
 fn step(mut state: u64) -> u64 {
     state ^= state << 13;

@@ -27,9 +27,7 @@ impl Hypercall for CountedCalls {
             _ => &statistics.other_calls,
         };
         kind.add(1);
-        statistics
-            .call_cycles
-            .add(read_counter().wrapping_sub(started));
+        statistics.call_cycles.add(read_counter().wrapping_sub(started));
         result
     }
 }

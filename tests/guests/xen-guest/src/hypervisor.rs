@@ -26,7 +26,8 @@ pub(crate) fn connect() -> Result<(u16, u16), Errno> {
     SharedInfoPage::map(&xen(), page)?;
     events().mask_all();
     processor::deliver_upcalls()?;
-    // Without the flag, reads of another vCPU's runstate may be torn, but not those of the current one.
+    // Without the flag, reads of another vCPU's runstate may be torn, but not those of the current
+    // one.
     let _ = runstate::enable_update_flag(&xen());
     version::xen_version(&xen())
 }

@@ -6,7 +6,8 @@ use crate::timer::Who;
 use crate::vcpus::FIRST;
 use crate::{interrupts, processor, sampler, served, statistics, timer, upcall, vcpus};
 
-/// Sleeps until `deadline_ns`, whatever else happens. Profiles of blocked time show this function's name.
+/// Sleeps until `deadline_ns`, whatever else happens. Profiles of blocked time show this function's
+/// name.
 #[cfg(feature = "accuracy")]
 #[inline(never)]
 pub(crate) fn wait_for_timer(deadline_ns: u64) {
@@ -15,8 +16,8 @@ pub(crate) fn wait_for_timer(deadline_ns: u64) {
     core::hint::black_box(());
 }
 
-/// Sleeps until an event for the first vCPU's main loop, mainly network packets, or until `deadline_ns`. Profiles of
-/// blocked time show this function's name.
+/// Sleeps until an event for the first vCPU's main loop, mainly network packets, or until
+/// `deadline_ns`. Profiles of blocked time show this function's name.
 #[inline(never)]
 pub(crate) fn wait_for_events(vcpu: VcpuId, deadline_ns: Option<u64>) {
     sleep_until(deadline_ns, || upcall::take_woken(vcpu));
@@ -25,8 +26,8 @@ pub(crate) fn wait_for_events(vcpu: VcpuId, deadline_ns: Option<u64>) {
 
 /// Sleeps until `awake` returns true or `deadline_ns` (on the guest's clock) has passed.
 ///
-/// `awake` is called with interrupts off, so that no upcall's change is missed. The sampler has no deadline
-/// meanwhile: an idle guest stays asleep.
+/// `awake` is called with interrupts off, so that no upcall's change is missed. The sampler has no
+/// deadline meanwhile: an idle guest stays asleep.
 #[inline(never)]
 pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> bool) {
     let vcpu = vcpus::current();

@@ -1,5 +1,5 @@
-//! Work for a share of each vCPU's time: requests to the demo service, functions with known shares, or allocations of
-//! known sizes and numbers.
+//! Work for a share of each vCPU's time: requests to the demo service, functions with known shares,
+//! or allocations of known sizes and numbers.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -44,33 +44,17 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line requests with `load`, `hotspots`, `chatter`, `allocations`,
-/// `probed` or `signals=PERCENT`, on all vCPUs, and with
-/// `tick=RATE` the ticks that interrupt it.
+/// Starts the work that the command line requests with `load`, `hotspots`, `chatter`,
+/// `allocations`, `probed` or `signals=PERCENT`, on all vCPUs, and with `tick=RATE` the ticks that
+/// interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
         #[cfg(feature = "demo")]
-        Kind {
-            key: "load",
-            first: Load::demo,
-            others: serve_for_ever,
-        },
-        Kind {
-            key: "hotspots",
-            first: Load::hotspots,
-            others: be_hot_for_ever,
-        },
-        Kind {
-            key: "chatter",
-            first: Load::chatter,
-            others: be_hot_for_ever,
-        },
+        Kind { key: "load", first: Load::demo, others: serve_for_ever },
+        Kind { key: "hotspots", first: Load::hotspots, others: be_hot_for_ever },
+        Kind { key: "chatter", first: Load::chatter, others: be_hot_for_ever },
         #[cfg(feature = "heap")]
-        Kind {
-            key: "allocations",
-            first: Load::allocations,
-            others: allocate_for_ever,
-        },
+        Kind { key: "allocations", first: Load::allocations, others: allocate_for_ever },
         #[cfg(feature = "trace")]
         Kind {
             key: "probed",
@@ -117,11 +101,7 @@ impl Load {
     }
 
     fn new(work: impl FnMut() + 'static) -> Self {
-        Self {
-            work: Box::new(work),
-            work_end_ns: 0,
-            window_end_ns: 0,
-        }
+        Self { work: Box::new(work), work_end_ns: 0, window_end_ns: 0 }
     }
 
     /// Works for a turn, unless it rests; returns when the next turn begins, on the guest's clock.
@@ -139,11 +119,7 @@ impl Load {
             (self.work)();
             now = timer::now_ns(vcpu);
         }
-        if now < self.work_end_ns {
-            now
-        } else {
-            self.window_end_ns
-        }
+        if now < self.work_end_ns { now } else { self.window_end_ns }
     }
 }
 

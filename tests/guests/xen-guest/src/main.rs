@@ -1,8 +1,10 @@
-//! A small unikernel for x86-64 (PVH) and aarch64: boots on Xen, serves TCP, and its timer interrupts it for a sampler.
+//! A small unikernel for x86-64 (PVH) and aarch64: boots on Xen, serves TCP, and its timer
+//! interrupts it for a sampler.
 //!
-//! Reading order: `arch` (what differs between the processors: `boot`, from Xen's entry to Rust, `interrupts`,
-//! `start_info`, `processor`), `heap` (memory), `hypervisor` (the connection to Xen), `vcpus`, `timer`, `upcall`
-//! (events), `idle`, and here the main loop: poll, then sleep until the next deadline or event.
+//! Reading order: `arch` (what differs between the processors: `boot`, from Xen's entry to Rust,
+//! `interrupts`, `start_info`, `processor`), `heap` (memory), `hypervisor` (the connection to Xen),
+//! `vcpus`, `timer`, `upcall` (events), `idle`, and here the main loop: poll, then sleep until the
+//! next deadline or event.
 //!
 //! # The command line
 //!

@@ -1,5 +1,6 @@
-//! The functions that the compiler calls to compare memory, for every guest without a C library, and a symbol that the
-//! compiled core library refers to but never calls, because panics abort. Those that copy and fill are the processor's.
+//! The functions that the compiler calls to compare memory, for every guest without a C library,
+//! and a symbol that the compiled core library refers to but never calls, because panics abort.
+//! Those that copy and fill are the processor's.
 
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
 

@@ -76,8 +76,7 @@ impl<D: Device> Network<D> {
             self.interface.poll(now, &mut device, &mut self.sockets);
             return;
         }
-        self.interface
-            .poll(now, &mut self.device, &mut self.sockets);
+        self.interface.poll(now, &mut self.device, &mut self.sockets);
     }
 
     /// When to poll again without packets, in ns of system time; `None` for never.

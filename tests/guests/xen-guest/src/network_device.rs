@@ -1,9 +1,6 @@
 //! The guest's network device: netfront, with pages from the heap.
 
-#![allow(
-    unsafe_code,
-    reason = "pages are given to the device, and the grant table is found again"
-)]
+#![allow(unsafe_code, reason = "pages are given to the device, and the grant table is found again")]
 
 use alloc::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use alloc::boxed::Box;
@@ -32,7 +29,8 @@ pub(crate) type Grants = &'static GrantTable<GRANT_FRAMES>;
 /// The grant table, once it is set up.
 static GRANTS: AtomicPtr<GrantTable<GRANT_FRAMES>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets up the grant table and connects the first device. Prints the reason and returns `None` if that fails.
+/// Sets up the grant table and connects the first device. Prints the reason and returns `None` if
+/// that fails.
 pub(crate) fn connect(store: &mut GuestStore) -> Option<NetworkDevice> {
     let grants: Grants = match GrantTable::map(&xen(), [new_page()]) {
         Ok(grants) => Box::leak(Box::new(grants)),
@@ -56,9 +54,7 @@ pub(crate) fn connect(store: &mut GuestStore) -> Option<NetworkDevice> {
 pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Result<(), NetError> {
     // SAFETY: the pointer is null or comes from a box that is never freed.
     if let Some(grants) = unsafe { GRANTS.load(Ordering::Acquire).as_ref() } {
-        grants
-            .resume(&xen())
-            .unwrap_or_else(|error| panic!("the grant table: {error}"));
+        grants.resume(&xen()).unwrap_or_else(|error| panic!("the grant table: {error}"));
     }
     device.resume(store)?;
     wake_on_frames(device)
@@ -66,9 +62,7 @@ pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Resu
 
 /// Lets the device wake the main loop. Call it after each connection, which has its own port.
 pub(crate) fn wake_on_frames(device: &NetworkDevice) -> Result<(), NetError> {
-    device.port().map_or(Ok(()), |port| {
-        upcall::wake_on(port).map_err(NetError::Hypercall)
-    })
+    device.port().map_or(Ok(()), |port| upcall::wake_on(port).map_err(NetError::Hypercall))
 }
 
 /// A page of zeros, never freed.

@@ -1,4 +1,5 @@
-//! A panic prints its message on the debug port, writes the crash dump, and ends the domain as crashed.
+//! A panic prints its message on the debug port, writes the crash dump, and ends the domain as
+//! crashed.
 
 use core::panic::PanicInfo;
 

@@ -1,9 +1,6 @@
 //! Ends the guest.
 
-#![allow(
-    unsafe_code,
-    reason = "a symbol that the compiled core library refers to"
-)]
+#![allow(unsafe_code, reason = "a symbol that the compiled core library refers to")]
 
 use xen_sys_lite::sched::{self, ShutdownReason};
 

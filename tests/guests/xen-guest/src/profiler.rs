@@ -1,9 +1,6 @@
 //! The profiler inside this guest: its platform, its memory, and its service over TCP.
 
-#![allow(
-    unsafe_code,
-    reason = "the platform vouches for stacks, and the linker's marks are read"
-)]
+#![allow(unsafe_code, reason = "the platform vouches for stacks, and the linker's marks are read")]
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -74,8 +71,9 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads the access, `ticks=host` (the default) or `ticks=owned`, and `record-at-boot=NAME`, which begins an
-    /// always-on recording. Prints the reason and returns `None` if no client can be served.
+    /// Reads the access, `ticks=host` (the default) or `ticks=owned`, and `record-at-boot=NAME`,
+    /// which begins an always-on recording. Prints the reason and returns `None` if no client can
+    /// be served.
     pub(crate) fn find(command_line: CommandLine, store: &mut GuestStore) -> Option<Self> {
         let (access, port) = profiler_access::find(command_line, store)?;
         let source = match command_line.value("ticks") {
@@ -101,7 +99,8 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// Starts the agent and adds its sockets. Prints the reason and returns `None` if it cannot start.
+    /// Starts the agent and adds its sockets. Prints the reason and returns `None` if it cannot
+    /// start.
     pub(crate) fn start(
         request: Request,
         identity: Option<&Identity>,
@@ -148,10 +147,7 @@ impl Profiler {
         };
         if let Some(name) = request.record_at_boot {
             // A refusal is logged; the guest continues.
-            if service
-                .start_at_boot(&BootRecording::always_on(name))
-                .is_ok()
-            {
+            if service.start_at_boot(&BootRecording::always_on(name)).is_ok() {
                 println!("xen-guest: recording `{name}` from boot");
             }
         }
@@ -162,10 +158,7 @@ impl Profiler {
         let buffers = Box::leak(Box::new(TcpBuffers::<16384>::new()));
         let Request { port, .. } = request;
         println!("xen-guest: profiler on port {port}");
-        Some(Self {
-            service,
-            sockets: TcpSockets::add_to(sockets, buffers, port),
-        })
+        Some(Self { service, sockets: TcpSockets::add_to(sockets, buffers, port) })
     }
 
     /// Serves the clients; returns when to call it again without a packet, on the guest's clock.
@@ -178,9 +171,7 @@ impl Profiler {
 
 impl fmt::Debug for Profiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Profiler")
-            .field("sockets", &self.sockets)
-            .finish_non_exhaustive()
+        f.debug_struct("Profiler").field("sockets", &self.sockets).finish_non_exhaustive()
     }
 }
 
@@ -194,7 +185,8 @@ fn platform() -> GuestPlatform {
         areas,
         log: |line| println!("xen-guest: {line}"),
     };
-    // SAFETY: the bounds are those of the vCPUs' stacks and of the image's text, which are always mapped.
+    // SAFETY: the bounds are those of the vCPUs' stacks and of the image's text, which are always
+    // mapped.
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
 }
 

@@ -1,8 +1,9 @@
 //! The profiler's access settings and keys.
 //!
-//! In a guest with the feature `keys`, keys come from xenstore, from the domain's `data/unikprof`: `view`, `view-2`,
-//! `control`, `control-2`, and `trace` and `trace-2`, each a line as `unikprof-client keygen` makes it. The second ones are for the time in
-//! which keys are changed. The guest, dom0 and other privileged domains can read them, but no other guest:
+//! In a guest with the feature `keys`, keys come from xenstore, from the domain's `data/unikprof`:
+//! `view`, `view-2`, `control`, `control-2`, and `trace` and `trace-2`, each a line as
+//! `unikprof-client keygen` makes it. The second ones are for the time in which keys are changed.
+//! The guest, dom0 and other privileged domains can read them, but no other guest:
 //!
 //! ```text
 //! xenstore-write /local/domain/$(xl domid NAME)/data/unikprof/view "$(grep -v '^#' view.key)"
@@ -35,8 +36,8 @@ const NODES: [(&str, Role); 6] = [
     ("data/unikprof/trace-2", Role::Trace),
 ];
 
-/// Reads `profiler=keys:PORT` or `profiler=open:PORT`: the access and the port. Prints the reason and returns `None`
-/// if no client can be served.
+/// Reads `profiler=keys:PORT` or `profiler=open:PORT`: the access and the port. Prints the reason
+/// and returns `None` if no client can be served.
 pub(crate) fn find(
     command_line: CommandLine,
     #[cfg_attr(not(feature = "keys"), allow(unused_variables))] store: &mut GuestStore,

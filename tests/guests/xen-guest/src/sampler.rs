@@ -1,7 +1,8 @@
 //! The interface to a profiler: called at each tick and kick, before and after a sleep.
 //!
-//! The calls go to the profiler if it was started (feature `agent`), otherwise to the bare timer handler, which has no
-//! deadlines unless it was requested. A running capture of samples (feature `accuracy`) overrides all of them.
+//! The calls go to the profiler if it was started (feature `agent`), otherwise to the bare timer
+//! handler, which has no deadlines unless it was requested. A running capture of samples (feature
+//! `accuracy`) overrides all of them.
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -31,10 +32,7 @@ pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
     }
     #[cfg(feature = "agent")]
     if let Some(ticks) = profiler::ticks() {
-        return program(
-            vcpu,
-            ticks.on_timer(Some(registers)).map(timer::from_system),
-        );
+        return program(vcpu, ticks.on_timer(Some(registers)).map(timer::from_system));
     }
     let _ = registers;
     if is_due {

@@ -1,6 +1,7 @@
 //! The guest's network services: polled by the main loop, and by the upcall if the loop is stuck.
 //!
-//! Therefore a poll may not allocate, write to the console or take another lock that the loop may hold.
+//! Therefore a poll may not allocate, write to the console or take another lock that the loop may
+//! hold.
 
 #![allow(unsafe_code, reason = "a reference is published to the upcall")]
 
@@ -57,8 +58,8 @@ const _: () = {
 static PUBLISHED: AtomicPtr<Published> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Served {
-    /// Moves packets and serves clients; bounded. Returns when to call it again without packets, on the guest's
-    /// clock.
+    /// Moves packets and serves clients; bounded. Returns when to call it again without packets, on
+    /// the guest's clock.
     pub(crate) fn poll(&mut self) -> Option<u64> {
         let network = &mut self.network;
         network.poll(timer::now_ns(FIRST));
@@ -80,9 +81,7 @@ impl Served {
         }
         let deadlines = [
             #[cfg(feature = "agent")]
-            self.profiler
-                .as_mut()
-                .and_then(|profiler| profiler.poll(&mut network.sockets)),
+            self.profiler.as_mut().and_then(|profiler| profiler.poll(&mut network.sockets)),
             // The services' output is sent at once: the delay is then zero.
             network.next_poll_ns(timer::now_ns(FIRST)),
         ];
@@ -106,8 +105,8 @@ fn published() -> Option<&'static Published> {
     unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }
 }
 
-/// The main loop's poll: `poll` should call [`Served::poll`], and may wait and use the console around it. Both return
-/// when to poll again without packets.
+/// The main loop's poll: `poll` should call [`Served::poll`], and may wait and use the console
+/// around it. Both return when to poll again without packets.
 pub(crate) fn poll(poll: impl FnOnce(&mut Served) -> Option<u64>) -> Option<u64> {
     let published = published()?;
     let next_ns = published.cell.poll(timer::now_ns(FIRST), poll);
@@ -136,14 +135,12 @@ pub(crate) fn notice() {
     }
 }
 
-/// Polls if the main loop is overdue, and sets the timer that watches it. Call it at the end of an upcall of the
-/// first vCPU; the caller arms the timer.
+/// Polls if the main loop is overdue, and sets the timer that watches it. Call it at the end of an
+/// upcall of the first vCPU; the caller arms the timer.
 pub(crate) fn rescue() {
     if let Some(published) = published() {
         let now_ns = timer::now_ns(FIRST);
-        published
-            .cell
-            .rescue(now_ns, &published.stack, Served::poll);
+        published.cell.rescue(now_ns, &published.stack, Served::poll);
         set_watch(published);
     }
 }

@@ -1,4 +1,5 @@
-//! Statistics of each vCPU, for tests that check that an idle guest stays asleep, and for the parts of a tick's cost.
+//! Statistics of each vCPU, for tests that check that an idle guest stays asleep, and for the parts
+//! of a tick's cost.
 //!
 //! A *tick* here is an upcall in which the timer fired. Its cycles, by the time stamp counter:
 //!
@@ -8,7 +9,8 @@
 //! | `sampler` | the sampler's part of it, hypercalls left out |
 //! | `calls` | the hypercalls of it: one to arm the timer anew, as a rule |
 //!
-//! The rest of `upcall` is the entry's `fxsave`, the demultiplexing, and the guest's own accounting.
+//! The rest of `upcall` is the entry's `fxsave`, the demultiplexing, and the guest's own
+//! accounting.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -162,9 +164,5 @@ fn bucket(cycles: u64) -> usize {
 
 fn end(bucket: usize) -> u64 {
     let power = bucket / 2;
-    if bucket.is_multiple_of(2) {
-        3 << power >> 1
-    } else {
-        2 << power
-    }
+    if bucket.is_multiple_of(2) { 3 << power >> 1 } else { 2 << power }
 }

@@ -1,4 +1,5 @@
-//! A TCP service that sends each client the vCPUs' statistics, a line `NAME VALUE` for each count, and closes.
+//! A TCP service that sends each client the vCPUs' statistics, a line `NAME VALUE` for each count,
+//! and closes.
 
 use alloc::vec;
 use core::fmt::{self, Write};
@@ -28,10 +29,7 @@ impl StatisticsService {
     pub(crate) fn new(port: u16, sockets: &mut SocketSet<'static>) -> Self {
         let buffer = |size| SocketBuffer::new(vec![0; size]);
         let add = |_| sockets.add(Socket::new(buffer(64), buffer(BUFFER_SIZE)));
-        Self {
-            port,
-            sockets: core::array::from_fn(add),
-        }
+        Self { port, sockets: core::array::from_fn(add) }
     }
 
     /// Sends the statistics to each connected client, and listens again.

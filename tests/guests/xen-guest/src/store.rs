@@ -33,11 +33,12 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Connects to the ring that the Xen tools have made, and watches their requests. Called again after a restore.
+/// Connects to the ring that the Xen tools have made, and watches their requests. Called again
+/// after a restore.
 pub(crate) fn connect() -> Result<GuestStore, StoreError> {
     let ring = hvm::store_ring(&xen()).map_err(StoreError::Notify)?;
-    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and this store replaces
-    // any earlier one.
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and this
+    // store replaces any earlier one.
     let page = unsafe { SharedPage::identity_frame(ring.frame) };
     let page = page.ok_or(StoreError::Notify(Errno::ENODEV))?;
     let channel = EventChannel::open(ring.port).map_err(StoreError::Notify)?;

@@ -23,10 +23,7 @@ impl Stuck {
         };
         let after_s = command_line.parsed::<u64>("stuck_after").unwrap_or(0);
         let after_ns = after_s.saturating_mul(1_000_000_000);
-        Some(Self {
-            at_ns: timer::now_ns(FIRST).saturating_add(after_ns),
-            panics,
-        })
+        Some(Self { at_ns: timer::now_ns(FIRST).saturating_add(after_ns), panics })
     }
 
     /// Ends the main loop if it is due.

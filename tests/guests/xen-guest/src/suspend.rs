@@ -1,7 +1,8 @@
 //! Save and restore, or migration: Xen's state of the guest is lost, and the guest continues.
 //!
-//! The other vCPUs wait inside an upcall meanwhile, where Xen saves and restores them. The first vCPU sets up the
-//! domain again, in the order of `xen_sys_lite`, and then releases them. A recording continues, and notes the gap.
+//! The other vCPUs wait inside an upcall meanwhile, where Xen saves and restores them. The first
+//! vCPU sets up the domain again, in the order of `xen_sys_lite`, and then releases them. A
+//! recording continues, and notes the gap.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -19,8 +20,8 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// The number of waiting vCPUs.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Suspends the domain; returns when it runs again, with everything as before. Called on the first vCPU, as part of a
-/// poll, so that no rescue uses the network meanwhile.
+/// Suspends the domain; returns when it runs again, with everything as before. Called on the first
+/// vCPU, as part of a poll, so that no rescue uses the network meanwhile.
 pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
     println!("xen-guest: suspending");
     console::drain();

@@ -1,12 +1,14 @@
 //! One single-shot timer per vCPU, shared by all users of timer upcalls.
 //!
-//! There are three: the sleeping main loop, the watch over a loop that may be stuck, and the sampler. The earliest
-//! deadline is armed, but usually only if the timer is not set to an earlier time already: an occasional superfluous
-//! upcall costs less than a hypercall each time. Before a sleep beyond that time the timer is always set, so that the
-//! vCPU is not woken for nothing. Only a vCPU's own code sets its deadlines, with interrupts off.
+//! There are three: the sleeping main loop, the watch over a loop that may be stuck, and the
+//! sampler. The earliest deadline is armed, but usually only if the timer is not set to an earlier
+//! time already: an occasional superfluous upcall costs less than a hypercall each time. Before a
+//! sleep beyond that time the timer is always set, so that the vCPU is not woken for nothing. Only
+//! a vCPU's own code sets its deadlines, with interrupts off.
 //!
-//! The guest's clock is Xen's system time, but continues over a save and restore. If the profiler owns the timer
-//! (`ticks=owned`), the profiler arms it, and gets the earlier of the other two deadlines.
+//! The guest's clock is Xen's system time, but continues over a save and restore. If the profiler
+//! owns the timer (`ticks=owned`), the profiler arms it, and gets the earlier of the other two
+//! deadlines.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -79,7 +81,8 @@ pub(crate) fn clock(vcpu: VcpuId) -> Option<Clock<'static>> {
     Some(Clock::with_time_info(shared_info(), time))
 }
 
-/// Connects the vCPU's timer, which may have an event channel. Called again after a restore, when nothing is armed.
+/// Connects the vCPU's timer, which may have an event channel. Called again after a restore, when
+/// nothing is armed.
 pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     let timer = &TIMERS[vcpu.0 as usize];
     timer.armed.store(NONE, Ordering::Relaxed);
@@ -102,8 +105,8 @@ pub(crate) fn set(vcpu: VcpuId, who: Who, deadline_ns: Option<u64>) {
         .store(deadline_ns.unwrap_or(NONE), Ordering::Relaxed);
 }
 
-/// Clears the armed time and passed deadlines after the timer has fired; returns whether the sampler's deadline has
-/// passed.
+/// Clears the armed time and passed deadlines after the timer has fired; returns whether the
+/// sampler's deadline has passed.
 pub(crate) fn fired(vcpu: VcpuId, now_ns: u64) -> bool {
     let timer = &TIMERS[vcpu.0 as usize];
     timer.armed.store(NONE, Ordering::Relaxed);
@@ -129,9 +132,7 @@ pub(crate) fn arm_for_sleep(vcpu: VcpuId) {
 fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
     let timer = &TIMERS[vcpu.0 as usize];
     let deadlines = timer.deadlines.iter();
-    let earliest = deadlines
-        .map(|deadline| deadline.load(Ordering::Relaxed))
-        .fold(NONE, u64::min);
+    let earliest = deadlines.map(|deadline| deadline.load(Ordering::Relaxed)).fold(NONE, u64::min);
     let system_ns = match earliest {
         NONE => None,
         at => Some(at.wrapping_sub(OFFSET_NS.load(Ordering::Relaxed))),

@@ -54,10 +54,7 @@ pub(crate) fn attach_first() {
         static boot_stack_end: u8;
     }
     processor::prepare();
-    attach(
-        FIRST,
-        &raw const boot_stack as u64..&raw const boot_stack_end as u64,
-    );
+    attach(FIRST, &raw const boot_stack as u64..&raw const boot_stack_end as u64);
 }
 
 fn attach(vcpu: VcpuId, stack: Range<u64>) {
@@ -67,7 +64,8 @@ fn attach(vcpu: VcpuId, stack: Range<u64>) {
     STACKS[index][1].store(stack.end, Ordering::Relaxed);
 }
 
-/// Interrupts a vCPU, so that its sampler checks its deadline: only the vCPU itself can arm its timer.
+/// Interrupts a vCPU, so that its sampler checks its deadline: only the vCPU itself can arm its
+/// timer.
 pub(crate) fn kick(vcpu: VcpuId) {
     if let Some(port) = kick_port(vcpu) {
         // Fails only if the vCPU does not run; then it has nothing to arm.

@@ -1,4 +1,5 @@
-//! Requests and answers over HTTP/1.1: written by hand, since a server that keeps to the rules cannot fail as it should.
+//! Requests and answers over HTTP/1.1: written by hand, since a server that keeps to the rules
+//! cannot fail as it should.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -105,11 +106,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
         };
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let mut request = Request {
-        path,
-        headers,
-        body: Vec::new(),
-    };
+    let mut request = Request { path, headers, body: Vec::new() };
     let length = request.header("content-length");
     let length = length.and_then(|length| length.parse().ok());
     let length: usize = length.ok_or_else(|| wrong("expected a length"))?;
@@ -152,24 +149,15 @@ impl Engine {
             _ => "application/json",
         };
         let batch = if let Some((name, _)) = lacks {
-            Err(Refusal {
-                status: 401,
-                text: format!("no valid {name}"),
-            })
+            Err(Refusal { status: 401, text: format!("no valid {name}") })
         } else if request.header("content-type") != Some(content_type) {
-            Err(Refusal {
-                status: 415,
-                text: format!("expected {content_type}"),
-            })
+            Err(Refusal { status: 415, text: format!("expected {content_type}") })
         } else {
             match self {
                 Engine::Pyroscope => pyroscope::batch(&request.body, &limits),
                 Engine::Parca => parca::batch(&request.body),
                 Engine::Otlp => otlp::batch(&request.body),
-                Engine::Nobody => Err(Refusal {
-                    status: 404,
-                    text: "no such path".into(),
-                }),
+                Engine::Nobody => Err(Refusal { status: 404, text: "no such path".into() }),
             }
         };
         match batch {

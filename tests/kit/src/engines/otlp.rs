@@ -1,4 +1,5 @@
-//! `ExportProfilesServiceRequest` of OpenTelemetry, by the crate that its definitions are published in.
+//! `ExportProfilesServiceRequest` of OpenTelemetry, by the crate that its definitions are published
+//! in.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +28,8 @@ pub(super) fn batch(body: &[u8]) -> Result<Batch, Refusal> {
     for of_resource in request.resource_profiles {
         let resource = of_resource.resource.unwrap_or_default();
         let attributes = resource.attributes.into_iter();
-        let resource: Series = attributes
-            .map(|attribute| (attribute.key, shown(attribute.value)))
-            .collect();
+        let resource: Series =
+            attributes.map(|attribute| (attribute.key, shown(attribute.value))).collect();
         if resource.get("service.name").is_none_or(String::is_empty) {
             return Err(Refusal::invalid("the resource has no service.name"));
         }

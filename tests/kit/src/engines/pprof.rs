@@ -113,17 +113,15 @@ pub fn functions(profile: &[u8]) -> Result<BTreeSet<String>, String> {
 }
 
 impl Profile {
-    /// Reads a profile of at most so many bytes, compressed or not, and says how many it has uncompressed.
+    /// Reads a profile of at most so many bytes, compressed or not, and says how many it has
+    /// uncompressed.
     pub(super) fn read(bytes: &[u8], most: usize) -> Result<(Profile, usize), Refusal> {
         let mut plain = Vec::new();
         let mut source: Box<dyn std::io::Read> = match bytes {
             [0x1f, 0x8b, ..] => Box::new(GzDecoder::new(bytes)),
             _ => Box::new(bytes),
         };
-        let read = source
-            .by_ref()
-            .take(most as u64 + 1)
-            .read_to_end(&mut plain);
+        let read = source.by_ref().take(most as u64 + 1).read_to_end(&mut plain);
         read.map_err(|error| Refusal::invalid(format!("decompressing the profile: {error}")))?;
         if plain.len() > most {
             let text = format!("the uncompressed profile exceeds the limit of {most} bytes");
@@ -135,68 +133,46 @@ impl Profile {
     }
 
     fn text(&self, at: i64) -> Result<&str, Refusal> {
-        let text = usize::try_from(at)
-            .ok()
-            .and_then(|at| self.string_table.get(at));
+        let text = usize::try_from(at).ok().and_then(|at| self.string_table.get(at));
         text.map(String::as_str)
             .ok_or_else(|| Refusal::invalid(format!("string {at} is out of range")))
     }
 
-    /// Parca's rules, which contain Pyroscope's: every index lies inside its table, and ids are places.
+    /// Parca's rules, which contain Pyroscope's: every index lies inside its table, and ids are
+    /// places.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         let is = |right: bool, rule: &str| match right {
             true => Ok(()),
             false => Err(Refusal::invalid(format!("invalid profile: {rule}"))),
         };
         let inside = |id: u64, table: usize| id <= table as u64;
-        is(
-            self.string_table.first().is_some_and(String::is_empty),
-            "string 0 is not empty",
-        )?;
+        is(self.string_table.first().is_some_and(String::is_empty), "string 0 is not empty")?;
         let (mut mappings, mut functions) = (1.., 1..);
         for mapping in &self.mapping {
-            is(
-                Some(mapping.id) == mappings.next(),
-                "mapping id is not sequential",
-            )?;
+            is(Some(mapping.id) == mappings.next(), "mapping id is not sequential")?;
             self.text(mapping.filename)?;
             self.text(mapping.build_id)?;
         }
         for function in &self.function {
-            is(
-                Some(function.id) == functions.next(),
-                "function id is not sequential",
-            )?;
+            is(Some(function.id) == functions.next(), "function id is not sequential")?;
             self.text(function.name)?;
             self.text(function.system_name)?;
             self.text(function.filename)?;
         }
         for (at, location) in self.location.iter().enumerate() {
-            is(
-                location.id == at as u64 + 1,
-                "location id is not sequential",
-            )?;
-            is(
-                inside(location.mapping_id, self.mapping.len()),
-                "no such mapping",
-            )?;
+            is(location.id == at as u64 + 1, "location id is not sequential")?;
+            is(inside(location.mapping_id, self.mapping.len()), "no such mapping")?;
             let mut lines = location.line.iter();
             let known = lines.all(|line| inside(line.function_id, self.function.len()));
             is(known, "no such function")?;
         }
         is(!self.sample_type.is_empty(), "there is no sample type")?;
         for of in self.sample_type.iter().chain(&self.period_type) {
-            is(
-                !self.text(of.kind)?.contains('-'),
-                "a sample type contains -",
-            )?;
+            is(!self.text(of.kind)?.contains('-'), "a sample type contains -")?;
             self.text(of.unit)?;
         }
         for sample in &self.sample {
-            is(
-                sample.value.len() == self.sample_type.len(),
-                "values and types differ in number",
-            )?;
+            is(sample.value.len() == self.sample_type.len(), "values and types differ in number")?;
             let mut ids = sample.location_id.iter();
             let known = ids.all(|id| *id != 0 && inside(*id, self.location.len()));
             is(known, "no such location")?;

@@ -1,4 +1,5 @@
-//! `push.v1.PusherService/Push` of Pyroscope with its validation, by `pkg/distributor` and `pkg/validation` of its sources.
+//! `push.v1.PusherService/Push` of Pyroscope with its validation, by `pkg/distributor` and
+//! `pkg/validation` of its sources.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -85,9 +86,7 @@ pub(super) fn error(refusal: &Refusal) -> Vec<u8> {
         503 => "unavailable",
         _ => "unknown",
     };
-    json!({ "code": code, "message": refusal.text })
-        .to_string()
-        .into_bytes()
+    json!({ "code": code, "message": refusal.text }).to_string().into_bytes()
 }
 
 pub(super) fn decoded(base64: &str) -> Result<Vec<u8>, Refusal> {
@@ -108,9 +107,7 @@ pub(super) fn unique(labels: Vec<LabelPair>) -> Result<Series, Refusal> {
 
 fn check_profile(profile: &Profile, limits: &Limits) -> Result<(), Refusal> {
     let began = u128::try_from(profile.time_nanos).unwrap_or(0);
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let is_within = began > now.saturating_sub(limits.older).as_nanos()
         && began < (now + limits.newer).as_nanos();
     if began != 0 && !is_within {
@@ -126,11 +123,7 @@ fn check_profile(profile: &Profile, limits: &Limits) -> Result<(), Refusal> {
         return Err(Refusal::invalid(text));
     }
     // Pyroscope cuts deeper stacks; here they would go unseen.
-    let deepest = profile
-        .sample
-        .iter()
-        .map(|sample| sample.location_id.len())
-        .max();
+    let deepest = profile.sample.iter().map(|sample| sample.location_id.len()).max();
     if deepest > Some(limits.depth) {
         return Err(Refusal::invalid("a stack is deeper than the limit"));
     }
@@ -140,24 +133,16 @@ fn check_profile(profile: &Profile, limits: &Limits) -> Result<(), Refusal> {
 fn check_labels(series: &Series, limits: &Limits) -> Result<(), Refusal> {
     let is = |right: bool, rule: &str| match right {
         true => Ok(()),
-        false => Err(Refusal::invalid(format!(
-            "invalid labels {series:?}: {rule}"
-        ))),
+        false => Err(Refusal::invalid(format!("invalid labels {series:?}: {rule}"))),
     };
     is(series.len() <= limits.labels, "too many label names")?;
     for needed in ["__name__", "service_name"] {
-        is(
-            series.get(needed).is_some_and(|value| !value.is_empty()),
-            needed,
-        )?;
+        is(series.get(needed).is_some_and(|value| !value.is_empty()), needed)?;
     }
     for (name, value) in series {
         let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
         let is_rest = |c: char| is_letter(c) || c.is_ascii_digit();
-        is(
-            name.starts_with(is_letter) && name.chars().all(is_rest),
-            "invalid label name",
-        )?;
+        is(name.starts_with(is_letter) && name.chars().all(is_rest), "invalid label name")?;
         is(name.len() <= limits.label_name, "label name too long")?;
         is(value.len() <= limits.label_value, "label value too long")?;
     }

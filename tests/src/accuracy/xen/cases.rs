@@ -21,35 +21,21 @@ const SAMPLES: usize = 5_000;
 
 const CASES: [(u8, Case); 10] = [
     (1, |guest| {
-        let effort = known_shares::Effort {
-            runs: 100,
-            run_ns: 5 * SECOND / 2,
-            period_ns: PERIOD_NS,
-        };
+        let effort =
+            known_shares::Effort { runs: 100, run_ns: 5 * SECOND / 2, period_ns: PERIOD_NS };
         shares::rows(guest, &effort)
     }),
     (2, |guest| leaf_callers::rows(guest, SAMPLES)),
     (3, |guest| {
-        let effort = step_lock::Effort {
-            runs: 6,
-            run_ns: 4 * SECOND,
-            period_ns: PERIOD_NS,
-        };
+        let effort = step_lock::Effort { runs: 6, run_ns: 4 * SECOND, period_ns: PERIOD_NS };
         step_lock::rows(guest, &effort)
     }),
     (4, |guest| {
-        let effort = slow_down::Effort {
-            pairs: 10,
-            run_ns: 4 * SECOND,
-            period_ns: PERIOD_NS,
-        };
+        let effort = slow_down::Effort { pairs: 10, run_ns: 4 * SECOND, period_ns: PERIOD_NS };
         slow_down::rows(guest, &effort)
     }),
     (5, |guest| {
-        let effort = steal::Effort {
-            run_ns: 20 * SECOND,
-            period_ns: PERIOD_NS,
-        };
+        let effort = steal::Effort { run_ns: 20 * SECOND, period_ns: PERIOD_NS };
         steal::rows(guest, &effort)
     }),
     (6, |guest| {
@@ -62,11 +48,7 @@ const CASES: [(u8, Case); 10] = [
         masked_events::rows(guest, &effort, masked_events::CHARGED_PERCENT_ON_XEN)
     }),
     (7, |guest| {
-        let effort = blocking::Effort {
-            waits: 300,
-            timer_ns: 15_000_000,
-            network_ns: 25_000_000,
-        };
+        let effort = blocking::Effort { waits: 300, timer_ns: 15_000_000, network_ns: 25_000_000 };
         blocking::rows(guest, &effort)
     }),
     // Twenty times as long as the case says, as the emulated upcall takes twenty times as long.
@@ -85,10 +67,7 @@ const CASES: [(u8, Case); 10] = [
         Ok(vec![row])
     }),
     (10, |guest| {
-        let effort = broken_chains::Effort {
-            run_ns: 4 * SECOND,
-            period_ns: PERIOD_NS,
-        };
+        let effort = broken_chains::Effort { run_ns: 4 * SECOND, period_ns: PERIOD_NS };
         broken_chains::rows(guest, &effort)
     }),
 ];

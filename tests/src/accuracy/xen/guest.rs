@@ -66,22 +66,13 @@ impl XenGuest {
             "profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} echo={ECHO_PORT} \
              orders={ORDERS_PORT} captures={CAPTURES_PORT}"
         );
-        guest.ports = vec![
-            PROFILER_PORT,
-            STATISTICS_PORT,
-            ECHO_PORT,
-            ORDERS_PORT,
-            CAPTURES_PORT,
-        ];
+        guest.ports = vec![PROFILER_PORT, STATISTICS_PORT, ECHO_PORT, ORDERS_PORT, CAPTURES_PORT];
         guest.processor = Some(1);
         // Half of it for captured samples.
         guest.memory_mb = 96;
         let mut guests = vec![guest];
         guests.extend(others);
-        let lab = Lab::start(LabConfig {
-            guests,
-            ..LabConfig::default()
-        })?;
+        let lab = Lab::start(LabConfig { guests, ..LabConfig::default() })?;
         lab.wait_for_console(GUEST, "profiler on port", BOOT)?;
         XenGuest::of(lab, GUEST, image)
     }
@@ -100,8 +91,8 @@ impl<L: Borrow<Lab>> XenGuest<L> {
         })
     }
 
-    /// As [`Guest::record`], with the recording itself, and by the caller table. The truth's total is all that the vCPU ran while it was
-    /// recorded.
+    /// As [`Guest::record`], with the recording itself, and by the caller table. The truth's total
+    /// is all that the vCPU ran while it was recorded.
     pub(crate) fn record_whole(
         &mut self,
         settings: &Settings,
@@ -109,13 +100,9 @@ impl<L: Borrow<Lab>> XenGuest<L> {
     ) -> Result<(Recorded, Recording)> {
         let mut session = self.session()?;
         let prepared = caller_table::prepare(&self.symbolizer, session.agent(), settings.unwind)?;
-        session.start(&Settings {
-            callers: prepared.table,
-            ..settings.clone()
-        })?;
-        let knocking = network_ns(order)
-            .map(|ns| self.knock(Duration::from_nanos(ns)))
-            .transpose()?;
+        session.start(&Settings { callers: prepared.table, ..settings.clone() })?;
+        let knocking =
+            network_ns(order).map(|ns| self.knock(Duration::from_nanos(ns))).transpose()?;
         let answer = self.order(order)?;
         drop(knocking);
         let path = self.lab.borrow().folder().join("accuracy.unikprof");
@@ -148,11 +135,10 @@ impl<L: Borrow<Lab>> XenGuest<L> {
         Truth::parse(&answer).map(|_| answer)
     }
 
-    /// Sends the guest a byte every so often and takes it back, until the result is dropped: something to wait for.
+    /// Sends the guest a byte every so often and takes it back, until the result is dropped:
+    /// something to wait for.
     fn knock(&self, every: Duration) -> Result<Knocking> {
-        let mut stream = self
-            .connect(ECHO_PORT)
-            .context("connecting to the guest's echo")?;
+        let mut stream = self.connect(ECHO_PORT).context("connecting to the guest's echo")?;
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             let mut byte = [b'?'];
@@ -162,10 +148,7 @@ impl<L: Borrow<Lab>> XenGuest<L> {
                 }
             }
         });
-        Ok(Knocking {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        Ok(Knocking { stop: Some(stop), thread: Some(thread) })
     }
 
     pub(crate) fn dom0(&self, script: &str) -> Result<String> {
@@ -179,11 +162,7 @@ impl<L: Borrow<Lab>> XenGuest<L> {
     fn session(&self) -> Result<Session> {
         let address = address_of(self.lab.borrow(), &self.name, PROFILER_PORT)?;
         let address = Address::new(address.ip().to_string(), address.port());
-        Ok(Session::open(
-            address,
-            Patience::default(),
-            Interrupt::default(),
-        )?)
+        Ok(Session::open(address, Patience::default(), Interrupt::default())?)
     }
 
     fn connect(&self, port: u16) -> io::Result<TcpStream> {
@@ -197,8 +176,7 @@ impl<L: Borrow<Lab>> XenGuest<L> {
 
 impl<L: Borrow<Lab>> Guest for XenGuest<L> {
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded> {
-        self.record_whole(settings, command)
-            .map(|(recorded, _)| recorded)
+        self.record_whole(settings, command).map(|(recorded, _)| recorded)
     }
 
     fn capture(&mut self, load: &str, samples: usize) -> Result<Captures> {

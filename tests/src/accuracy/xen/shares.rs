@@ -1,9 +1,9 @@
 //! Case 1 in the emulator.
 //!
-//! The emulator stops now and then for some milliseconds. That is running time of the function it happens in, which
-//! no sample can show: the next one is late, and marked so. One run's clock would hold it against the function; over all
-//! runs it falls on the functions by their shares. So shares are those of the dozen functions among themselves, and
-//! the truth is that of all runs.
+//! The emulator stops now and then for some milliseconds. That is running time of the function it
+//! happens in, which no sample can show: the next one is late, and marked so. One run's clock would
+//! hold it against the function; over all runs it falls on the functions by their shares. So shares
+//! are those of the dozen functions among themselves, and the truth is that of all runs.
 
 use anyhow::Result;
 use unikprof_accuracy_loads::shares::{COUNT, FUNCTIONS};

@@ -1,7 +1,8 @@
 //! Case 5: two guests on one processor.
 //!
-//! The shares of functions are to be as without the neighbour, and the stolen time as dom0 sees it: what is left
-//! of the wall's time when the guest's CPU time is taken off, for a guest that never blocks.
+//! The shares of functions are to be as without the neighbour, and the stolen time as dom0 sees it:
+//! what is left of the wall's time when the guest's CPU time is taken off, for a guest that never
+//! blocks.
 
 use anyhow::{Context as _, Result};
 use std::path::Path;
@@ -77,9 +78,7 @@ pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside> {
         let stolen_ns = vcpu.runstate.runnable_ns? as f64;
         Some(stolen_ns / vcpu.elapsed_ns as f64)
     });
-    let pairs = among_themselves(&alone)
-        .into_iter()
-        .zip(among_themselves(&beside));
+    let pairs = among_themselves(&alone).into_iter().zip(among_themselves(&beside));
     Ok(Beside {
         shares: FUNCTIONS
             .iter()
@@ -103,10 +102,8 @@ pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>> {
         let off = |a: &Interval, b: &Interval| (a.share - b.share).abs();
         off(a, b).total_cmp(&off(c, d))
     });
-    let (name, alone, beside) = furthest.map_or_else(
-        || ("", Interval::wilson(0, 0), Interval::wilson(0, 0)),
-        |furthest| *furthest,
-    );
+    let (name, alone, beside) = furthest
+        .map_or_else(|| ("", Interval::wilson(0, 0), Interval::wilson(0, 0)), |furthest| *furthest);
     let row = |load, truth, said, interval: String, verdict| Row {
         case: 5,
         load,
@@ -119,26 +116,19 @@ pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>> {
     Ok(vec![
         row(
             format!("shares of {} functions, {load}", found.shares.len()),
-            format!(
-                "without it: furthest off is `{name}` at {}",
-                percent(alone.share)
-            ),
+            format!("without it: furthest off is `{name}` at {}", percent(alone.share)),
             percent(beside.share),
             "all intervals overlap".into(),
             Verdict::of(apart == 0, || format!("{apart} do not overlap")),
         ),
         row(
             format!("stolen time, {load}"),
-            format!(
-                "{}: the wall's less `xl vcpu-list`",
-                percent(found.stolen_by_dom0)
-            ),
+            format!("{}: the wall's less `xl vcpu-list`", percent(found.stolen_by_dom0)),
             percent(found.stolen),
             format!("within {}", percent(STEAL_BOUND)),
-            Verdict::of(
-                (found.stolen - found.stolen_by_dom0).abs() <= STEAL_BOUND,
-                || percent(found.stolen - found.stolen_by_dom0),
-            ),
+            Verdict::of((found.stolen - found.stolen_by_dom0).abs() <= STEAL_BOUND, || {
+                percent(found.stolen - found.stolen_by_dom0)
+            }),
         ),
     ])
 }

@@ -69,13 +69,13 @@ pub(super) fn right_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<
 /// How often a slow reader asks at the most: for a thousand times what any system keeps for it.
 const SLOW_READERS_MOST: u32 = 100_000;
 
-/// Asks again and again who the agent is, and leaves the answers where they are: once all buffers are
-/// full the agent does not listen either, and in the end it cuts the connection.
+/// Asks again and again who the agent is, and leaves the answers where they are: once all buffers
+/// are full the agent does not listen either, and in the end it cuts the connection.
 pub(super) fn slow_reader(visit: &Visit<'_>) -> Result<End, End> {
     let mut speaker = Speaker::open(visit.target, Role::View)?;
     let _ = speaker.line().keep_little(65_536);
-    // The system's buffers between us are full after some MB of answers, however long a busy agent takes to make
-    // them, and then the agent waits for 10 s.
+    // The system's buffers between us are full after some MB of answers, however long a busy agent
+    // takes to make them, and then the agent waits for 10 s.
     let _ = speaker.line().insist_for(Duration::from_secs(60));
     let hellos = encoded(&HELLO).repeat(32);
     for _ in 0..SLOW_READERS_MOST {
@@ -94,11 +94,7 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
     while began.elapsed() < Duration::from_secs(4) && visit.wait(Duration::ZERO) {
         let checked = check(&mut speaker)?;
         // What happened when is always there.
-        let ring = Ring {
-            vcpu: 0,
-            position: 0,
-            since_ns: 0,
-        };
+        let ring = Ring { vcpu: 0, position: 0, since_ns: 0 };
         speaker.ask_until(&ring, message_type::RING_END)?;
         let waiting = checked.recordings.iter().find(|one| one.epochs > 0);
         let Some(waiting) = waiting else {
@@ -134,12 +130,7 @@ pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
         encoded(&Stop { recording: 0 }),
         encoded(&Dump { recording: 0 }),
         encoded(&Acknowledge { epoch: 1 }),
-        encoded(&TableBegin {
-            first: 16,
-            end: 32,
-            rows: 10,
-            checksum: 1,
-        }),
+        encoded(&TableBegin { first: 16, end: 32, rows: 10, checksum: 1 }),
     ];
     for request in requests {
         speaker.send(&request)?;

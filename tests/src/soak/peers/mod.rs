@@ -111,8 +111,8 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Does `work` while peers visit the target on so many threads, one after the other on each: those that `choose` picks.
-/// `judge` is told how each visit ended.
+/// Does `work` while peers visit the target on so many threads, one after the other on each: those
+/// that `choose` picks. `judge` is told how each visit ended.
 pub fn among<T>(
     target: &Target,
     threads: u64,
@@ -127,11 +127,7 @@ pub fn among<T>(
         for seed in 1..=threads {
             scope.spawn(move || {
                 let mut random = Random::new(seed);
-                let visit = Visit {
-                    target,
-                    overheard,
-                    stop,
-                };
+                let visit = Visit { target, overheard, stop };
                 while !stop.load(Ordering::Relaxed) {
                     let peer = choose(&mut random);
                     judge(peer, &peer.visit(&visit, &mut random));

@@ -50,10 +50,7 @@ fn expect_rows(found: &Value) -> Vec<Vec<String>> {
 
 #[test]
 fn a_click_records_and_opens_what_was_recorded() {
-    let guests = [
-        Guest::start_recording("shares", "flight"),
-        Guest::start("idle"),
-    ];
+    let guests = [Guest::start_recording("shares", "flight"), Guest::start("idle")];
     // A name that would be an element if it were not text.
     let rest = entry("<img>", guests[1].address()) + &entry("shares", guests[0].address());
     // Fast enough for samples on a busy machine, too.
@@ -73,7 +70,8 @@ fn a_click_records_and_opens_what_was_recorded() {
         json!({ "read": "#title" }),
         json!({ "tab": 0 }),
         json!({ "until": ".hottest", "says": "recorded here" }),
-        json!({ "until": "#guests tr:nth-child(2) .recent:not(:disabled)", "says": "Last minutes" }),
+        json!({ "until": "#guests tr:nth-child(2) .recent:not(:disabled)",
+                "says": "Last minutes" }),
         json!({ "answer": "/guests" }),
         json!({ "click": "#guests tr:nth-child(2) .recent", "still": true }),
         json!({ "until": ".result", "says": "last 5 min" }),
@@ -127,10 +125,7 @@ fn a_token_is_typed_once_and_one_to_look_cannot_record() {
     assert_eq!((status, page.contains("idle")), (200, false));
     assert_eq!(fleet.get("/guests", &[]).0, 401);
     let token = "Authorization: Bearer 0123456789abcdef";
-    for request in [
-        &["--request", "POST", "--header", token][..],
-        &["--request", "POST"],
-    ] {
+    for request in [&["--request", "POST", "--header", token][..], &["--request", "POST"]] {
         let (status, _) = fleet.get("/guests/idle/record?seconds=1", request);
         assert_eq!(status, if request.len() == 4 { 403 } else { 401 });
     }

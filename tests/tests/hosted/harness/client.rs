@@ -25,8 +25,9 @@ pub(crate) struct Client {
     image: Option<PathBuf>,
 }
 
-/// How long clients let the agent take: a loaded machine keeps it from its processor. Under emulation a round trip
-/// takes 0.3 s when the lab is busy, and a segment lost on the way is sent again after 6 s.
+/// How long clients let the agent take: a loaded machine keeps it from its processor. Under
+/// emulation a round trip takes 0.3 s when the lab is busy, and a segment lost on the way is sent
+/// again after 6 s.
 const TIMEOUT: &str = "30s";
 
 /// A client under way; it is killed when the value is dropped.
@@ -65,27 +66,19 @@ impl Client {
 
     /// The same, showing the key in a file.
     pub(crate) fn with_key(self, file: &Path) -> Client {
-        Client {
-            key: Some(file.into()),
-            ..self
-        }
+        Client { key: Some(file.into()), ..self }
     }
 
     /// The same, which must never print the keys in these files.
     #[allow(dead_code, reason = "for guests with keys")]
     pub(crate) fn hiding(self, files: &[&Path]) -> Client {
-        Client {
-            hidden: files.iter().map(|file| file.to_path_buf()).collect(),
-            ..self
-        }
+        Client { hidden: files.iter().map(|file| file.to_path_buf()).collect(), ..self }
     }
 
-    /// The same, of a guest that runs another program than [`Guest::program`](super::Guest::program).
+    /// The same, of a guest that runs another program than
+    /// [`Guest::program`](super::Guest::program).
     pub(crate) fn with_image(self, file: &Path) -> Client {
-        Client {
-            image: Some(file.into()),
-            ..self
-        }
+        Client { image: Some(file.into()), ..self }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -130,10 +123,7 @@ impl Client {
             let key = std::fs::read_to_string(key).unwrap();
             let secret = key.rsplit(':').next().unwrap().trim();
             let said = [&finished.stdout, &finished.stderr];
-            assert!(
-                !said.iter().any(|it| it.contains(secret)),
-                "a key was shown"
-            );
+            assert!(!said.iter().any(|it| it.contains(secret)), "a key was shown");
         }
         finished
     }
@@ -175,7 +165,8 @@ impl Client {
         })
     }
 
-    /// Runs `record` until it has as many samples and Ctrl-C ends it; the recording's name is `run`.
+    /// Runs `record` until it has as many samples and Ctrl-C ends it; the recording's name is
+    /// `run`.
     pub(crate) fn record_until(&self, least: u64, more: &[&str]) -> Finished {
         let words = ["record", "1h", "--name", "run", "-o", "run.unikprof"];
         let running = self.begin(&[&words, more].concat());
@@ -240,7 +231,8 @@ impl Client {
         self.run(&words.collect::<Vec<_>>())
     }
 
-    /// The folded stacks of `run.unikprof`, outermost function first, each with its samples or nanoseconds.
+    /// The folded stacks of `run.unikprof`, outermost function first, each with its samples or
+    /// nanoseconds.
     pub(crate) fn folded(&self, more: &[&str]) -> Vec<(String, u64)> {
         let words = [&["--format", "folded"], more].concat();
         let lines = self.report("run.unikprof", &words).expect_success().stdout;
@@ -255,26 +247,17 @@ impl Client {
 impl RunningClient {
     /// Starts the command, which is a client's.
     pub(crate) fn spawn(command: &mut Command) -> RunningClient {
-        let words = command
-            .get_args()
-            .map(|word| word.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join(" ");
+        let words =
+            command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let output = [
-            Output::of(child.stdout.take().unwrap()),
-            Output::of(child.stderr.take().unwrap()),
-        ];
-        RunningClient {
-            child,
-            words,
-            output: Some(output),
-        }
+        let output =
+            [Output::of(child.stdout.take().unwrap()), Output::of(child.stderr.take().unwrap())];
+        RunningClient { child, words, output: Some(output) }
     }
 
     /// Waits until it has printed so many lines.
@@ -341,12 +324,7 @@ impl RunningClient {
                 self.words
             );
         };
-        Finished {
-            words: self.words.clone(),
-            code: status.code(),
-            stdout,
-            stderr,
-        }
+        Finished { words: self.words.clone(), code: status.code(), stdout, stderr }
     }
 }
 
@@ -381,8 +359,8 @@ impl Finished {
         serde_json::from_str(&finished.stdout).unwrap()
     }
 
-    /// The status that it printed, in which what is said of the only recording stands beside what is said of the
-    /// agent; without one its state is `idle`.
+    /// The status that it printed, in which what is said of the only recording stands beside what
+    /// is said of the agent; without one its state is `idle`.
     pub(crate) fn expect_status(self) -> Value {
         let mut status = self.expect_json();
         let recordings = status["recordings"].as_array().cloned().unwrap_or_default();

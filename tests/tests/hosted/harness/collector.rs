@@ -1,4 +1,5 @@
-//! `unikprof-client collect` in a folder with a `fleet.toml`, whose spool and recordings are beside it; and its audit.
+//! `unikprof-client collect` in a folder with a `fleet.toml`, whose spool and recordings are beside
+//! it; and its audit.
 
 use std::fs;
 use std::io;
@@ -41,10 +42,7 @@ pub(crate) fn bad_answers() -> [Failure; 3] {
 
 impl Collector {
     pub(crate) fn start(folder: &Path) -> Collector {
-        let mut collector = Collector {
-            folder: folder.into(),
-            child: None,
-        };
+        let mut collector = Collector { folder: folder.into(), child: None };
         collector.start_again();
         collector
     }
@@ -52,10 +50,8 @@ impl Collector {
     /// Kills the one that is there, as `kill -9` does, and starts the next one.
     pub(crate) fn start_again(&mut self) {
         self.kill();
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.join("collect.log"));
+        let log =
+            fs::File::options().create(true).append(true).open(self.folder.join("collect.log"));
         let child = Command::new(CLIENT)
             .args(["collect", "--config", "fleet.toml"])
             .current_dir(&self.folder)
@@ -174,7 +170,8 @@ pub(crate) fn fetched(guest: &Value) -> u64 {
     guest["ticks"].as_u64().unwrap()
 }
 
-/// The ticks that a target has `accepted` of the guest, `rejected` or `dropped`, or that wait for it: `spooled`.
+/// The ticks that a target has `accepted` of the guest, `rejected` or `dropped`, or that wait for
+/// it: `spooled`.
 pub(crate) fn ticks(guest: &Value, target: &str, amount: &str) -> u64 {
     let targets = guest["targets"].as_array().unwrap();
     let target = targets.iter().find(|it| it["name"] == target).unwrap();
@@ -186,16 +183,14 @@ pub(crate) fn is_delivered(guest: &Value, target: &str) -> bool {
     ticks(guest, target, "accepted") + ticks(guest, target, "dropped") == fetched(guest)
 }
 
-/// Asserts that an engine has the samples of each guest that the audit says. What was fetched last may still wait for it.
+/// Asserts that an engine has the samples of each guest that the audit says. What was fetched last
+/// may still wait for it.
 pub(crate) fn expect_at(engine: &Receiver, target: &str, audit: &[Value]) {
     let received = engine.received();
     assert_eq!(received.refused, [""; 0]);
     for guest in audit {
         let of_guest = |series: &Series| series["guest"] == guest["name"].as_str().unwrap();
-        let series = received
-            .series
-            .iter()
-            .filter(|(labels, _)| of_guest(labels));
+        let series = received.series.iter().filter(|(labels, _)| of_guest(labels));
         let taken = series.flat_map(|(_, times)| times.values());
         let samples: i64 = taken.map(|taken| taken.values["samples"]).sum();
         let samples = u64::try_from(samples).unwrap();

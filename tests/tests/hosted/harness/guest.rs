@@ -49,11 +49,7 @@ impl Guest {
 
     /// Starts a guest by this command.
     pub(crate) fn spawn(command: &mut Command) -> Guest {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -64,12 +60,8 @@ impl Guest {
                 }
             }
         });
-        let mut guest = Guest {
-            child,
-            stdin,
-            lines,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
-        };
+        let mut guest =
+            Guest { child, stdin, lines, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
         guest.address = guest.told("listening on ").parse().unwrap();
         guest
     }
@@ -92,7 +84,8 @@ impl Guest {
         Client::of(self.address)
     }
 
-    /// A client of a guest whose allocator has begun to report to the agent, which it does a moment after the agent listens.
+    /// A client of a guest whose allocator has begun to report to the agent, which it does a moment
+    /// after the agent listens.
     pub(crate) fn allocating_client(&self) -> Client {
         let client = self.client();
         wait_until("an allocation", || {

@@ -67,11 +67,7 @@ impl Proxy {
     pub(crate) fn to(guest: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
-            guest,
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let shared = Arc::new(Shared { guest, state: Mutex::default(), changed: Condvar::new() });
         let serving = Arc::clone(&shared);
         thread::spawn(move || serving.serve(&listener));
         Proxy { address, shared }
@@ -86,8 +82,8 @@ impl Proxy {
         self.shared.lock().next.limit = Some((bytes, then));
     }
 
-    /// The next connection, which is in the clear, lasts until the client sends a message of this type: it has then
-    /// read the answers to those before it.
+    /// The next connection, which is in the clear, lasts until the client sends a message of this
+    /// type: it has then read the answers to those before it.
     pub(crate) fn limit_next_at(&self, request: u16, then: Then) {
         self.limit_next_behind(request, 0, then);
     }
@@ -176,9 +172,7 @@ impl Shared {
             let plan = mem::take(&mut state.next);
             let number = state.sent.len();
             state.sent.push(Vec::new());
-            state
-                .connections
-                .push([&client, &guest].map(|end| end.try_clone().unwrap()));
+            state.connections.push([&client, &guest].map(|end| end.try_clone().unwrap()));
             drop(state);
             let [from_client, from_guest] = [&client, &guest].map(|end| end.try_clone().unwrap());
             let altered = |way| plan.altered.filter(|it| it.0 == way).map(|(_, at)| at);
@@ -236,7 +230,8 @@ impl Shared {
         self.end(reached, &from, &to);
     }
 
-    /// Forwards bytes, which are kept if `sent` is the connection's number and else counted, and changes the one at `altered`.
+    /// Forwards bytes, which are kept if `sent` is the connection's number and else counted, and
+    /// changes the one at `altered`.
     fn forward(
         &self,
         mut from: TcpStream,

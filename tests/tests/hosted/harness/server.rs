@@ -29,11 +29,7 @@ impl Fleet {
             .stderr(file("log"))
             .spawn()
             .unwrap();
-        let mut fleet = Fleet {
-            folder,
-            child,
-            url: String::new(),
-        };
+        let mut fleet = Fleet { folder, child, url: String::new() };
         fleet.url = wait_until("the address", || {
             let ended = fleet.child.try_wait().unwrap();
             assert_eq!(ended, None, "{}", fleet.log());
@@ -98,13 +94,7 @@ impl Fleet {
     /// Sends what Ctrl-C sends; answers what it said on the way to its end.
     pub(crate) fn end(mut self) -> String {
         let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
         let ended = wait_until("its end", || self.child.try_wait().unwrap());
         assert!(ended.success(), "{}", self.log());
         fs::read_to_string(self.path("said")).unwrap()

@@ -15,9 +15,7 @@ pub(crate) fn events(client: &Client) -> Vec<Value> {
 /// A JSON object on each line.
 pub(crate) fn lines(text: &str) -> Vec<Value> {
     let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The report for programs.
@@ -62,10 +60,7 @@ pub(crate) fn expect_line_of(row: &Value, name: &str, file: &str, source: &str) 
 /// Asserts that a report (`--json`) accounts for every tick; answers how many were recorded.
 pub(crate) fn counters_add_up(report: &Value) -> u64 {
     let vcpus = report["vcpus"].as_array().unwrap().iter();
-    for counters in vcpus
-        .map(|vcpu| &vcpu["counters"])
-        .chain([&report["counters"]])
-    {
+    for counters in vcpus.map(|vcpu| &vcpu["counters"]).chain([&report["counters"]]) {
         let count = |name: &str| counters[name].as_u64().unwrap();
         let parts = ["recorded", "overflow", "lost", "masked", "idle"];
         let sum: u64 = parts.iter().map(|part| count(part)).sum();

@@ -3,7 +3,8 @@
 use super::{image, on_kernel, report};
 use crate::harness::{Client, wait_until};
 
-/// Blocked time lies under the thread that waited, the baker's sleep above all, and an idle guest has no ticks.
+/// Blocked time lies under the thread that waited, the baker's sleep above all, and an idle guest
+/// has no ticks.
 #[test]
 fn blocked_time_lies_under_the_thread_that_waits() {
     on_kernel(|client| {
@@ -32,10 +33,7 @@ fn are_the_bakers(client: &Client) -> bool {
         stacks.iter().filter_map(below).sum()
     };
     // Xen's account begins and ends a little beside the recording's.
-    assert!(
-        all.abs_diff(blocked) < blocked / 50 + 20_000_000,
-        "{blocked} {stacks:#?}"
-    );
+    assert!(all.abs_diff(blocked) < blocked / 50 + 20_000_000, "{blocked} {stacks:#?}");
     assert_eq!(
         under("thread_begin;baker;") + under("thread_begin;miller;") + under("boot_entry;"),
         all,

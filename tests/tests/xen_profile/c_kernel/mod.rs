@@ -1,5 +1,5 @@
-//! The whole way with a kernel in C: gcc, the header, the archive with its own TCP, and the kernel's own timer,
-//! threads and netfront (`tests/guests/c-xen`).
+//! The whole way with a kernel in C: gcc, the header, the archive with its own TCP, and the
+//! kernel's own timer, threads and netfront (`tests/guests/c-xen`).
 
 mod blocked;
 mod names;
@@ -49,8 +49,8 @@ fn on_kernel(body: impl FnOnce(&Client)) {
     });
 }
 
-/// Records so many samples. Asks now and then how many there are: each time the kernel serves a client, which then is
-/// in the profile.
+/// Records so many samples. Asks now and then how many there are: each time the kernel serves a
+/// client, which then is in the profile.
 fn record(client: &Client, samples: u64) {
     const ASK_EVERY: Duration = Duration::from_millis(300);
     client.must(&start());

@@ -6,8 +6,8 @@ use crate::harness::wait_until;
 
 const SOURCE: &str = include_str!("../../../guests/c-xen/work.c");
 
-/// What works without masking events, with its share of that and the functions above it. `grind` is a leaf, for
-/// which gcc makes no frame: its caller comes from the caller table.
+/// What works without masking events, with its share of that and the functions above it. `grind` is
+/// a leaf, for which gcc makes no frame: its caller comes from the caller table.
 const WORKERS: [(&str, f64, [&str; 3]); 2] = [
     ("grind", 5.0 / 8.0, ["mill", "miller", "thread_begin"]),
     ("knead", 3.0 / 8.0, ["bake", "baker", "thread_begin"]),
@@ -15,8 +15,8 @@ const WORKERS: [(&str, f64, [&str; 3]); 2] = [
 
 const SAMPLES: u64 = 1_000;
 
-/// So many lie in the workers, in as many recordings as it takes. The rest is what served this client, and on a busy machine
-/// the samples that came late, whose place is not known.
+/// So many lie in the workers, in as many recordings as it takes. The rest is what served this
+/// client, and on a busy machine the samples that came late, whose place is not known.
 const IN_WORKERS: u64 = SAMPLES / 3;
 
 /// How far a measured share may be off: five standard deviations of so many samples.
@@ -49,8 +49,8 @@ fn c_functions_have_their_names_shares_and_lines() {
     });
 }
 
-/// Guards against a stack pointer, frame pointer or stack bounds that the kernel's entry gets wrong, against a
-/// chain that does not end with its thread, and against the lost caller of a leaf.
+/// Guards against a stack pointer, frame pointer or stack bounds that the kernel's entry gets
+/// wrong, against a chain that does not end with its thread, and against the lost caller of a leaf.
 #[test]
 fn callers_are_those_of_the_thread_that_ran() {
     on_kernel(|client| {
@@ -69,15 +69,9 @@ fn callers_are_those_of_the_thread_that_ran() {
             (worked >= IN_WORKERS).then_some(stacks)
         });
         // A sample at the one instruction before a thread's frame is complete may lack a caller.
-        assert!(
-            right * 100 >= worked * 98,
-            "{right} of {worked}: {stacks:#?}"
-        );
+        assert!(right * 100 >= worked * 98, "{right} of {worked}: {stacks:#?}");
         // What serves the client runs on the boot's stack, and is marked as the agent's own.
         let own = "[unikprof agent];boot_entry;kernel_main;profiler_serve;";
-        assert!(
-            stacks.iter().any(|(stack, _)| stack.starts_with(own)),
-            "{stacks:#?}"
-        );
+        assert!(stacks.iter().any(|(stack, _)| stack.starts_with(own)), "{stacks:#?}");
     });
 }

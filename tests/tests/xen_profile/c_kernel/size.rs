@@ -1,4 +1,5 @@
-//! Bytes that the agent adds to the kernel: the same kernel linked without it, and with either archive.
+//! Bytes that the agent adds to the kernel: the same kernel linked without it, and with either
+//! archive.
 
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::xen_bench::size::sizes;

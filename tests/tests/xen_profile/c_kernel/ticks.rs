@@ -1,4 +1,5 @@
-//! Whether every tick is accounted for where the kernel keeps the timer and masks events now and then.
+//! Whether every tick is accounted for where the kernel keeps the timer and masks events now and
+//! then.
 
 use serde_json::Value;
 use unikprof_client::exit_code;
@@ -9,8 +10,9 @@ use crate::harness::{counters_add_up, wait_until};
 
 const SAMPLES: u64 = 1_000;
 
-/// Two tenths of the work is done with events masked: ticks that fall due there come by a forced upcall, without
-/// registers. Told as what was interrupted they would be samples of the code that unmasks; untold, missing.
+/// Two tenths of the work is done with events masked: ticks that fall due there come by a forced
+/// upcall, without registers. Told as what was interrupted they would be samples of the code that
+/// unmasks; untold, missing.
 #[test]
 fn ticks_of_masked_stretches_are_counted_as_masked() {
     on_kernel(|client| {
@@ -19,16 +21,14 @@ fn ticks_of_masked_stretches_are_counted_as_masked() {
         counters_add_up(&report);
         let counters = &report["counters"];
         let count = |name: &str| counters[name].as_u64().unwrap();
-        // A quarter of the other workers', and more where the kernel blocks and switches threads. Fewer where a machine is so slow
-        // that several ticks are due in a stretch, of which one comes; and by chance.
+        // A quarter of the other workers', and more where the kernel blocks and switches threads.
+        // Fewer where a machine is so slow that several ticks are due in a stretch, of which one
+        // comes; and by chance.
         let worked = ["grind", "knead"].map(|name| sum(&report, name, "self"));
         let worked: u64 = worked.iter().sum();
         let masked = count("masked");
         assert!(masked > 0, "{counters:#}");
-        assert!(
-            masked * 16 >= worked.saturating_sub(200),
-            "{worked} in the workers: {counters:#}"
-        );
+        assert!(masked * 16 >= worked.saturating_sub(200), "{worked} in the workers: {counters:#}");
         for reason in ["overflow", "truncated"] {
             assert_eq!(counters[reason], 0, "{counters:#}");
         }
@@ -46,8 +46,8 @@ fn ticks_of_masked_stretches_are_counted_as_masked() {
     });
 }
 
-/// Guards against a tick source whose deadlines are not the agent's: a timer that is left unset, or set by the
-/// kernel's own deadline alone. Those end its sleeps, in which nothing works.
+/// Guards against a tick source whose deadlines are not the agent's: a timer that is left unset, or
+/// set by the kernel's own deadline alone. Those end its sleeps, in which nothing works.
 #[test]
 fn the_kernel_keeps_the_timer_and_ticks_find_its_work() {
     on_kernel(|client| {
@@ -60,7 +60,8 @@ fn the_kernel_keeps_the_timer_and_ticks_find_its_work() {
             let due = running_ns.unwrap() / period_ns.unwrap();
             let ticks = report["counters"]["ticks"].as_u64().unwrap();
             assert!(ticks <= due + due / 10 + 20, "{ticks} of {due}");
-            // The kernel's own deadlines end its sleeps: the sampler is asked then too, and answers that it is early.
+            // The kernel's own deadlines end its sleeps: the sampler is asked then too, and answers
+            // that it is early.
             assert!(report["counters"]["early"].as_u64() > Some(0));
             let of_workers = ["grind", "knead"].map(|name| sum(&report, name, "self"));
             println!("{ticks} ticks of {due} due, {of_workers:?} in the workers");

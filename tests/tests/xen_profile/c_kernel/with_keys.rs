@@ -1,4 +1,5 @@
-//! The kernel in C with keys from xenstore, a linked caller table, the flight recorder and a crash dump on its console.
+//! The kernel in C with keys from xenstore, a linked caller table, the flight recorder and a crash
+//! dump on its console.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,8 @@ use crate::tracing::{assert_ratios, calls_of, traced};
 const KEYED: &str = "c-keyed";
 const WITHOUT_KEYS: &str = "c-no-keys";
 /// Guests that fail, by their names and the words of their command lines.
-const FAILING: [(&str, &str); 2] = [
-    ("c-page-fault", "fault=page"),
-    ("c-protection-fault", "fault=protection"),
-];
+const FAILING: [(&str, &str); 2] =
+    [("c-page-fault", "fault=page"), ("c-protection-fault", "fault=protection")];
 
 /// For a boot and five seconds of work beside other guests, on a busy machine.
 const END: Duration = Duration::from_secs(600);
@@ -47,10 +46,7 @@ const FULL: Boot = Boot {
             guest.command_line = word.into();
             guest
         }));
-        Ok(LabConfig {
-            guests,
-            ..LabConfig::default()
-        })
+        Ok(LabConfig { guests, ..LabConfig::default() })
     },
 };
 
@@ -79,7 +75,8 @@ fn keys_from_xenstore_open_the_kernel() {
     });
 }
 
-/// The recording from boot has the linked table, and others beside it have the same: the client's is not another one.
+/// The recording from boot has the linked table, and others beside it have the same: the client's
+/// is not another one.
 #[test]
 fn a_linked_table_serves_the_recording_from_boot_and_those_beside_it() {
     on(&FULL, |lab| {
@@ -110,27 +107,10 @@ fn a_linked_table_serves_the_recording_from_boot_and_those_beside_it() {
 
 /// The functions of the kernel's `stock.c`.
 const SITES: [Site; 4] = [
-    Site {
-        function: "order",
-        sizes: &[600],
-        calls: 8.0,
-        held: Held::AtMost(0.0),
-        ..JAR
-    },
-    Site {
-        function: "list",
-        sizes: &[256, 512, 1_024],
-        held: Held::AtMost(0.0),
-        ..JAR
-    },
+    Site { function: "order", sizes: &[600], calls: 8.0, held: Held::AtMost(0.0), ..JAR },
+    Site { function: "list", sizes: &[256, 512, 1_024], held: Held::AtMost(0.0), ..JAR },
     JAR,
-    Site {
-        function: "crumb",
-        sizes: &[1_000],
-        calls: 0.125,
-        held: Held::All,
-        ..JAR
-    },
+    Site { function: "crumb", sizes: &[1_000], calls: 0.125, held: Held::All, ..JAR },
 ];
 
 const JAR: Site = Site {
@@ -152,7 +132,8 @@ fn allocations_are_those_of_the_kernels_books() {
     });
 }
 
-/// Functions of the kernel's `stock.c` and `work.c`, and how often each is called for each call of another one.
+/// Functions of the kernel's `stock.c` and `work.c`, and how often each is called for each call of
+/// another one.
 const TRACED: [(&str, &str, u64); 6] = [
     ("order", "jar", 8),
     ("list", "jar", 1),
@@ -162,8 +143,8 @@ const TRACED: [(&str, &str, u64); 6] = [
     ("prove", "bake", 2),
 ];
 
-/// The kernel's threads are switched inside of `mill` and `bake`, and `prove` runs with events masked. A key of the role
-/// control does not open it.
+/// The kernel's threads are switched inside of `mill` and `bake`, and `prove` runs with events
+/// masked. A key of the role control does not open it.
 #[test]
 fn traced_calls_are_those_of_the_kernels_books() {
     on(&FULL, |lab| {
@@ -187,10 +168,7 @@ fn traced_calls_are_those_of_the_kernels_books() {
         let [from_ns, to_ns] = ["started_ns", "ended_ns"].map(|it| trace[it].as_u64().unwrap());
         let [least, most] = books.calls(from_ns, to_ns, &JAR);
         let calls = |name: &str| calls_of(&trace, name);
-        assert!(
-            (least..=most).contains(&(calls("jar") as f64)),
-            "{least} to {most}: {trace:#}"
-        );
+        assert!((least..=most).contains(&(calls("jar") as f64)), "{least} to {most}: {trace:#}");
         assert_ratios(&trace, &TRACED);
     });
 }
@@ -216,7 +194,8 @@ fn an_exception_leaves_the_recording_on_the_console() {
     });
 }
 
-/// The guest ends as crashed, and its console has what it worked on before: functions whose names end so.
+/// The guest ends as crashed, and its console has what it worked on before: functions whose names
+/// end so.
 pub(crate) fn assert_dump_tells(lab: &Lab, name: &str, image: &Path, workers: &[&str]) {
     let end = lab.wait_for_end(name, END).unwrap();
     assert_eq!(end, GuestEnd::Crash("crash".to_owned()));

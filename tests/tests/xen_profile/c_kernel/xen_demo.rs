@@ -22,8 +22,8 @@ impl Drop for Demo {
     }
 }
 
-/// With two interfaces of which the kernel uses the first. The command prints where its agent is reached, shows what it
-/// writes, and ends with Enter.
+/// With two interfaces of which the kernel uses the first. The command prints where its agent is
+/// reached, shows what it writes, and ends with Enter.
 #[test]
 fn a_kernel_boots_by_the_command_alone() {
     without_lab(|| {

@@ -56,7 +56,8 @@ fn configured_image() -> Result<PathBuf, LabError> {
     Ok(to.into())
 }
 
-/// Its breakpoint handler is before the kernel's own, and its threads are switched inside of the calls.
+/// Its breakpoint handler is before the kernel's own, and its threads are switched inside of the
+/// calls.
 #[test]
 fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
     on(&KERNELS, |lab| {
@@ -81,9 +82,8 @@ fn a_kernel_that_knows_nothing_of_it_is_profiled() {
         let client = client(lab, NAME);
         let [mut ground, mut kneaded] = [0, 0];
         let report = wait_until("samples of the workers", || {
-            let report = record(&client, "cpu", |counters| {
-                counters["recorded"].as_u64() >= Some(1_500)
-            });
+            let report =
+                record(&client, "cpu", |counters| counters["recorded"].as_u64() >= Some(1_500));
             let found = ["grind", "knead"].map(|name| sum(&report, name, "self"));
             ground += found[0];
             kneaded += found[1];
@@ -102,21 +102,20 @@ fn a_kernel_that_knows_nothing_of_it_is_profiled() {
             .filter(|(stack, _)| stack.contains("thread_begin;") || stack.contains("boot_entry;"));
         let whole: u64 = whole.map(|(_, count)| count).sum();
         assert!(whole * 100 >= all * 95, "{whole} of {all}");
-        let ground = stacks
-            .iter()
-            .any(|(stack, _)| stack.ends_with("miller;mill;grind"));
+        let ground = stacks.iter().any(|(stack, _)| stack.ends_with("miller;mill;grind"));
         assert!(ground, "{stacks:#?}");
     });
 }
 
-/// Guards against waits that are charged from the first interrupt in them only, or not at all, or twice.
+/// Guards against waits that are charged from the first interrupt in them only, or not at all, or
+/// twice.
 #[test]
 fn waits_are_blocked_time() {
     on(&KERNELS, |lab| assert_waits_are_told(lab, NAME));
 }
 
-/// The guest's handler does not run for the profiler's events, and its own device stays as it was. Guards against watches
-/// that the start leaves behind, whose events would be in the guest's ring.
+/// The guest's handler does not run for the profiler's events, and its own device stays as it was.
+/// Guards against watches that the start leaves behind, whose events would be in the guest's ring.
 #[test]
 fn the_guests_own_device_is_left_alone() {
     on(&KERNELS, |lab| {
@@ -162,14 +161,7 @@ fn keys_and_an_address_come_from_the_image() {
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
         let KeyFiles { view, control, .. } = KeyFiles::write(&keys(), folder.path()).unwrap();
         // The other key is in xenstore of another guest only.
-        guest
-            .client()
-            .with_key(&view)
-            .connect(&["info"])
-            .expect_code(exit_code::KEY);
-        assert_eq!(
-            guest.client().with_key(&control).recording_names(),
-            ["boot"]
-        );
+        guest.client().with_key(&view).connect(&["info"]).expect_code(exit_code::KEY);
+        assert_eq!(guest.client().with_key(&control).recording_names(), ["boot"]);
     });
 }

@@ -6,7 +6,8 @@ use super::{BOOT, assert_waits_are_told, client, guest, record};
 use crate::harness::{Boot, counters_add_up, on, wait_until, without_lab};
 use crate::tracing::traced;
 
-/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt table, or unmaps memory.
+/// It uses the local APIC's timer itself, some time after the start; or changes its interrupt
+/// table, or unmaps memory.
 const LATER: &str = "c-dropin-later";
 const TABLE: &str = "c-dropin-table";
 const GATE: &str = "c-dropin-gate";
@@ -35,10 +36,7 @@ const MEDDLERS: Boot = Boot {
             guest.command_line = format!("meddle={word}");
             guest
         });
-        Ok(LabConfig {
-            guests: guests.collect(),
-            ..LabConfig::default()
-        })
+        Ok(LabConfig { guests: guests.collect(), ..LabConfig::default() })
     },
 };
 
@@ -51,8 +49,7 @@ const EARLY: &str = "c-dropin-early";
 #[test]
 fn a_guest_that_uses_the_timer_itself_keeps_it() {
     on(&MEDDLERS, |lab| {
-        lab.wait_for_console(LATER, "unikprof: no more ticks", BOOT)
-            .unwrap();
+        lab.wait_for_console(LATER, "unikprof: no more ticks", BOOT).unwrap();
         assert_has_ticks_of_its_own(lab, LATER);
     });
 }
@@ -78,10 +75,7 @@ fn a_guest_that_changes_its_interrupt_table_goes_on() {
         let marked =
             ["unikprof: follows the guest, which has changed the interrupt gate of its events"];
         for (name, told) in [(TABLE, &resumed[..]), (GATE, &marked)] {
-            for line in ["c-xen: has meddled", "c-xen: own ticks"]
-                .iter()
-                .chain(told)
-            {
+            for line in ["c-xen: has meddled", "c-xen: own ticks"].iter().chain(told) {
                 lab.wait_for_console(name, line, BOOT).unwrap();
             }
             let client = client(lab, name);
@@ -92,18 +86,19 @@ fn a_guest_that_changes_its_interrupt_table_goes_on() {
     });
 }
 
-/// Xen updates one area of run states for each vCPU. Guards against one of the profiler's that the guest replaces, after which
-/// all time would be running time; and against a guest that loses its own to the profiler, for which it would panic.
+/// Xen updates one area of run states for each vCPU. Guards against one of the profiler's that the
+/// guest replaces, after which all time would be running time; and against a guest that loses its
+/// own to the profiler, for which it would panic.
 #[test]
 fn a_guest_that_registers_its_run_states_keeps_them_and_its_waits_are_told() {
     on(&MEDDLERS, |lab| {
-        lab.wait_for_console(RUNSTATE, "c-xen: has meddled", BOOT)
-            .unwrap();
+        lab.wait_for_console(RUNSTATE, "c-xen: has meddled", BOOT).unwrap();
         assert_waits_are_told(lab, RUNSTATE);
     });
 }
 
-/// Guards against a start that fails without a word, as in Mini-OS, where neither xenstore nor the console could be reached.
+/// Guards against a start that fails without a word, as in Mini-OS, where neither xenstore nor the
+/// console could be reached.
 #[test]
 fn a_guest_that_maps_its_memory_only_is_profiled() {
     on(&MEDDLERS, |lab| {
@@ -120,44 +115,36 @@ fn a_guest_that_maps_its_memory_only_is_profiled() {
     });
 }
 
-/// Guards against a page fault of the profiler's own, where the chain of frames leads into memory that the guest has unmapped
-/// since the start.
+/// Guards against a page fault of the profiler's own, where the chain of frames leads into memory
+/// that the guest has unmapped since the start.
 #[test]
 fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
     on(&MEDDLERS, |lab| {
-        lab.wait_for_console(MEMORY, "c-xen: has worked without frame pointers", BOOT)
-            .unwrap();
+        lab.wait_for_console(MEMORY, "c-xen: has worked without frame pointers", BOOT).unwrap();
         let client = client(lab, MEMORY);
-        let report = record(&client, "cpu", |counters| {
-            counters["broken"].as_u64() >= Some(100)
-        });
+        let report = record(&client, "cpu", |counters| counters["broken"].as_u64() >= Some(100));
         counters_add_up(&report);
         let wild = client.folded(&["--no-inlines"]);
-        let wild = wild
-            .iter()
-            .any(|(stack, _)| stack.ends_with("work_with_wild_frame_pointer"));
+        let wild = wild.iter().any(|(stack, _)| stack.ends_with("work_with_wild_frame_pointer"));
         assert!(wild, "{report:#}");
     });
 }
 
-/// Guards against a breakpoint, and a page fault of the profiler's own, that reach a handler of the guest's which was set after
-/// the start and knows nothing of them.
+/// Guards against a breakpoint, and a page fault of the profiler's own, that reach a handler of the
+/// guest's which was set after the start and knows nothing of them.
 #[test]
 fn a_guest_that_writes_the_gates_of_exceptions_later_is_followed() {
     on(&MEDDLERS, |lab| {
-        lab.wait_for_console(EXCEPTIONS, "c-xen: has worked without frame pointers", BOOT)
-            .unwrap();
+        lab.wait_for_console(EXCEPTIONS, "c-xen: has worked without frame pointers", BOOT).unwrap();
         let client = client(lab, EXCEPTIONS);
-        let report = record(&client, "cpu", |counters| {
-            counters["broken"].as_u64() >= Some(20)
-        });
+        let report = record(&client, "cpu", |counters| counters["broken"].as_u64() >= Some(20));
         counters_add_up(&report);
         traced(&client, &["mill"], &[("mill", 2)]);
     });
 }
 
-/// Without a key, and without `open`, nobody may connect; and a timer that the guest uses cannot be had. The console says
-/// so, and the guest runs.
+/// Without a key, and without `open`, nobody may connect; and a timer that the guest uses cannot be
+/// had. The console says so, and the guest runs.
 #[test]
 fn without_access_or_timer_it_says_so_and_the_guest_runs() {
     without_lab(|| {

@@ -1,4 +1,5 @@
-//! The drop-in: the kernel in C, compiled without an agent, is profiled through a second network device.
+//! The drop-in: the kernel in C, compiled without an agent, is profiled through a second network
+//! device.
 
 mod kernels;
 mod meddlers;
@@ -44,12 +45,9 @@ fn guest(name: &str, address: &str, settings: &[(&str, &str)]) -> GuestConfig {
     guest.ports = vec![PROFILER_PORT];
     guest.interfaces = vec!["ip=10.0.2.90".into(), format!("ip={address}")];
     let address = format!("{address}/24");
-    let settings = [("address", &*address)]
-        .into_iter()
-        .chain(settings.iter().copied());
-    guest.store = settings
-        .map(|(node, value)| (format!("data/unikprof/{node}"), value.to_owned()))
-        .collect();
+    let settings = [("address", &*address)].into_iter().chain(settings.iter().copied());
+    guest.store =
+        settings.map(|(node, value)| (format!("data/unikprof/{node}"), value.to_owned())).collect();
     guest
 }
 
@@ -57,7 +55,8 @@ fn client(lab: &Lab, name: &str) -> Client {
     Guest::of(lab, name).client().with_image(image())
 }
 
-/// Without a key nobody is served, and a key to view does not record. Returns clients that view and that record.
+/// Without a key nobody is served, and a key to view does not record. Returns clients that view and
+/// that record.
 fn assert_keys_are_required(lab: &Lab, name: &str) -> [Client; 2] {
     let guest = Guest::of_recording(lab, name);
     let client = guest.client();
@@ -107,9 +106,7 @@ fn assert_waits_are_told(lab: &Lab, name: &str) {
     let client = client(lab, name);
     let waits = |counters: &Value| counters["blocks"].as_u64() >= Some(100);
     let report = record(&client, "off-cpu", waits);
-    let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"]
-        .as_u64()
-        .unwrap();
+    let blocked_ns = report["vcpus"][0]["runstate"]["blocked_ns"].as_u64().unwrap();
     let told_ns = report["counters"]["blocked"].as_u64().unwrap();
     // Xen's account begins and ends a little beside the recording's.
     assert!(
@@ -120,10 +117,7 @@ fn assert_waits_are_told(lab: &Lab, name: &str) {
     let by_ring = client.report("run.unikprof", &["--json", "--no-inlines", "--from", "0s"]);
     let by_ring = by_ring.expect_json();
     let ring_ns = by_ring["counters"]["blocked"].as_u64().unwrap();
-    assert!(
-        ring_ns.abs_diff(told_ns) < told_ns / 5,
-        "{ring_ns} of {told_ns}: {by_ring:#}"
-    );
+    assert!(ring_ns.abs_diff(told_ns) < told_ns / 5, "{ring_ns} of {told_ns}: {by_ring:#}");
 }
 
 /// The kernel in C has no watches, so all that its domain has are the profiler's.

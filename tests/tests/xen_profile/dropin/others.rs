@@ -1,4 +1,5 @@
-//! Kernels in C that sleep, are stuck, wait in other ways or crash, and a guest in Rust that is stuck.
+//! Kernels in C that sleep, are stuck, wait in other ways or crash, and a guest in Rust that is
+//! stuck.
 
 use std::time::Duration;
 
@@ -48,10 +49,7 @@ const OTHERS: Boot = Boot {
         let mut stuck = with_keys(stuck, &keys());
         stuck.kernel = rust_image().into();
         stuck.command_line = "stuck=loop ip=10.0.2.96/24".into();
-        Ok(LabConfig {
-            guests: guests.chain([stuck]).collect(),
-            ..LabConfig::default()
-        })
+        Ok(LabConfig { guests: guests.chain([stuck]).collect(), ..LabConfig::default() })
     },
 };
 
@@ -64,8 +62,8 @@ fn other_kinds_of_waits_are_blocked_time() {
     });
 }
 
-/// How often the guest was woken in the quietest of some naps of ten seconds, as it tells itself: a busy machine shows the
-/// end of a nap late, so that the next one may have had a client.
+/// How often the guest was woken in the quietest of some naps of ten seconds, as it tells itself: a
+/// busy machine shows the end of a nap late, so that the next one may have had a client.
 fn wakes_in_a_nap(lab: &Lab, name: &str) -> u64 {
     const NAPS: usize = 3;
     const ENOUGH: u64 = 20;
@@ -90,7 +88,8 @@ fn wakes_in_the_next_nap(lab: &Lab, name: &str) -> u64 {
     u64::from_str_radix(wakes.trim(), 16).unwrap()
 }
 
-/// By the guest's own count: neither ticks nor clients wake it, and the network's broadcasts are few.
+/// By the guest's own count: neither ticks nor clients wake it, and the network's broadcasts are
+/// few.
 #[test]
 fn a_guest_that_sleeps_is_not_woken() {
     on(&OTHERS, |lab| {
@@ -131,30 +130,22 @@ fn a_guest_that_is_stuck_is_reached_and_recorded() {
 
 /// A recording shows the loop, by its frames, and little beside it.
 fn assert_stuck(client: &Client, frames: &str) {
-    let report = record(client, "cpu", |counters| {
-        counters["recorded"].as_u64() >= Some(500)
-    });
+    let report = record(client, "cpu", |counters| counters["recorded"].as_u64() >= Some(500));
     counters_add_up(&report);
     let stacks = client.folded(&["--no-inlines"]);
-    // The profiler's network work has a tenth of a CPU, of which the guest may have less: of the guest's own time it is more.
-    let (agent, stacks): (Vec<_>, Vec<_>) = stacks
-        .into_iter()
-        .partition(|(stack, _)| stack.starts_with("[unikprof agent]"));
+    // The profiler's network work has a tenth of a CPU, of which the guest may have less: of the
+    // guest's own time it is more.
+    let (agent, stacks): (Vec<_>, Vec<_>) =
+        stacks.into_iter().partition(|(stack, _)| stack.starts_with("[unikprof agent]"));
     let agent: u64 = agent.iter().map(|(_, count)| count).sum();
     let ns = |value: &Value| value.as_u64().unwrap();
     let agent_ns = agent * ns(&report["recording"]["period_ns"]);
     let elapsed_ns = ns(&report["vcpus"][0]["elapsed_ns"]);
-    assert!(
-        agent_ns < elapsed_ns / 5 + 200_000_000,
-        "{agent_ns} of {elapsed_ns}"
-    );
+    assert!(agent_ns < elapsed_ns / 5 + 200_000_000, "{agent_ns} of {elapsed_ns}");
     let all: u64 = stacks.iter().map(|(_, count)| count).sum();
     let stuck = stacks.iter().filter(|(stack, _)| stack.contains(frames));
     let stuck: u64 = stuck.map(|(_, count)| count).sum();
-    assert!(
-        stuck > 100 && stuck * 10 >= all * 9,
-        "{frames}: {stuck} of {all}: {stacks:#?}"
-    );
+    assert!(stuck > 100 && stuck * 10 >= all * 9, "{frames}: {stuck} of {all}: {stacks:#?}");
 }
 
 /// By its own `panic`, which knows nothing of the profiler.

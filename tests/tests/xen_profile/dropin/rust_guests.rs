@@ -36,12 +36,7 @@ const RUST_GUESTS: Boot = Boot {
             (RUST_TWO, 51, 2, "hotspots=80"),
             (RUST_SIGNALS, 52, 2, "signals=20"),
             (RUST_ASLEEP, 53, 2, "signals=0 stats=7001"),
-            (
-                RUST_CRASHING,
-                54,
-                1,
-                "hotspots=50 stuck=panic stuck_after=20",
-            ),
+            (RUST_CRASHING, 54, 1, "hotspots=50 stuck=panic stuck_after=20"),
         ];
         let guests = guests.map(|(name, address, vcpus, work)| {
             let own = address + 40;
@@ -63,10 +58,7 @@ const RUST_GUESTS: Boot = Boot {
             guest.command_line = format!("{work} vcpus={vcpus} ip=10.0.2.{own}/24");
             guest
         });
-        Ok(LabConfig {
-            guests: guests.into(),
-            ..LabConfig::default()
-        })
+        Ok(LabConfig { guests: guests.into(), ..LabConfig::default() })
     },
 };
 
@@ -104,14 +96,12 @@ fn the_guests_own_device_carries_traffic_during_a_recording() {
     });
 }
 
-/// Guards against a wait that begins anew when its end was due: the profiler's timer fires while the interrupt that ends the
-/// wait is handled.
+/// Guards against a wait that begins anew when its end was due: the profiler's timer fires while
+/// the interrupt that ends the wait is handled.
 #[test]
 fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
     on(&RUST_GUESTS, |lab| {
-        let client = Guest::of(lab, RUST_SIGNALS)
-            .client()
-            .with_image(rust_image());
+        let client = Guest::of(lab, RUST_SIGNALS).client().with_image(rust_image());
         client.must(&["start", "-F", "997"]);
         let line = lab.wait_for_console(RUST_SIGNALS, "xen-guest: 20 signals beside upcalls", BOOT);
         line.unwrap();
@@ -124,7 +114,8 @@ fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
     });
 }
 
-/// By its own count: at 1,997 Hz for ten seconds it would be twenty thousand, and 500 by a look each 20 ms.
+/// By its own count: at 1,997 Hz for ten seconds it would be twenty thousand, and 500 by a look
+/// each 20 ms.
 #[test]
 fn of_two_vcpus_one_that_sleeps_is_seldom_woken() {
     const ASLEEP: Duration = Duration::from_secs(10);
@@ -157,8 +148,8 @@ fn a_guest_in_rust_that_panics_leaves_its_recording() {
     });
 }
 
-/// The second one starts after the profiler. Guards against interrupts of one that the other handles, and against a
-/// recording of which the other does not hear.
+/// The second one starts after the profiler. Guards against interrupts of one that the other
+/// handles, and against a recording of which the other does not hear.
 #[test]
 fn of_two_vcpus_both_are_profiled() {
     on(&RUST_GUESTS, |lab| {
@@ -166,7 +157,8 @@ fn of_two_vcpus_both_are_profiled() {
         assert!(line.unwrap().contains(", 2 vCPUs"));
         let guest = Guest::of(lab, RUST_TWO);
         let client = guest.client().with_image(rust_image());
-        // Each by its own run states. Xen tells the one of the other's a little late, or later where the machine stood still.
+        // Each by its own run states. Xen tells the one of the other's a little late, or later
+        // where the machine stood still.
         wait_until("run states of both", || {
             record_both(&client);
             let report = client.report("run.unikprof", &["--json"]).expect_json();
@@ -190,9 +182,7 @@ fn of_two_vcpus_both_are_profiled() {
                 time.parse().unwrap_or_else(|_| panic!("{list}"))
             };
             let before = used();
-            wait_until("work of each vCPU", || {
-                (used() > before + 0.5).then_some(())
-            });
+            wait_until("work of each vCPU", || (used() > before + 0.5).then_some(()));
         }
     });
 }

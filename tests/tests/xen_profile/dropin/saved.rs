@@ -33,10 +33,7 @@ const SAVED_TWO: Boot = Boot {
         guest.kernel = rust_image().into();
         guest.vcpus = 2;
         guest.command_line = "hotspots=80 vcpus=2 ip=10.0.2.90/24".into();
-        Ok(LabConfig {
-            extra_dom0_memory_mb: 128,
-            ..LabConfig::with_guest(guest)
-        })
+        Ok(LabConfig { extra_dom0_memory_mb: 128, ..LabConfig::with_guest(guest) })
     },
 };
 
@@ -45,8 +42,8 @@ fn later_keys() -> Keys {
     Keys::draw(&mut Random::new(13))
 }
 
-/// Guards against a port of the old domain that is another's in the new one, clocks that begin anew, and a key that was
-/// withdrawn and still opens.
+/// Guards against a port of the old domain that is another's in the new one, clocks that begin
+/// anew, and a key that was withdrawn and still opens.
 #[test]
 fn a_recording_goes_on_after_a_save_and_restore() {
     on(&SAVED, |lab| {
@@ -64,8 +61,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         let before = former.wait_for_samples(300);
         guest.dom0(&format!("xl save {RESTORED} /tmp/image"));
         let later = with_keys(GuestConfig::new(RESTORED, image()), &later_keys());
-        lab.restore(RESTORED, "/tmp/image", &later.store, BOOT)
-            .unwrap();
+        lab.restore(RESTORED, "/tmp/image", &later.store, BOOT).unwrap();
         let line = lab.wait_for_console(RESTORED, "unikprof: connected again", BOOT);
         assert!(line.unwrap().contains("named in xenstore now"));
         assert_no_watches(lab, RESTORED);
@@ -86,15 +82,12 @@ fn a_recording_goes_on_after_a_save_and_restore() {
         let ticks = vcpu["counters"]["ticks"].as_u64().unwrap();
         assert!(running <= elapsed, "{vcpu:#}");
         // A tick stands for a period of it, before the save as after the restore.
-        assert!(
-            running * 11 / 10 + 20 * period >= ticks * period,
-            "{vcpu:#}"
-        );
+        assert!(running * 11 / 10 + 20 * period >= ticks * period, "{vcpu:#}");
     });
 }
 
-/// Guards against a vCPU that is not prepared in the new domain, and against a second one that connects the network, too:
-/// in this guest both ask for it.
+/// Guards against a vCPU that is not prepared in the new domain, and against a second one that
+/// connects the network, too: in this guest both ask for it.
 #[test]
 fn two_vcpus_are_sampled_after_a_save_and_restore() {
     on(&SAVED_TWO, |lab| {
@@ -104,10 +97,8 @@ fn two_vcpus_are_sampled_after_a_save_and_restore() {
         client.wait_for_samples(300);
         guest.dom0(&format!("xl save {RESTORED_TWO} /tmp/image"));
         let store = self::guest(RESTORED_TWO, "10.0.2.50", &[("access", "open")]).store;
-        lab.restore(RESTORED_TWO, "/tmp/image", &store, BOOT)
-            .unwrap();
-        lab.wait_for_console(RESTORED_TWO, "unikprof: connected again", BOOT)
-            .unwrap();
+        lab.restore(RESTORED_TWO, "/tmp/image", &store, BOOT).unwrap();
+        lab.wait_for_console(RESTORED_TWO, "unikprof: connected again", BOOT).unwrap();
         assert_resumed_once(&client);
         let resumed = client.status()["counters"]["recorded"].as_u64().unwrap();
         client.wait_for_samples(resumed + 300);

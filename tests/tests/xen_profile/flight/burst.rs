@@ -15,14 +15,12 @@ fn burst(client: &Client) -> (Span, Vec<Value>) {
     })
 }
 
-/// Asserts that a report shows the burst, and nothing of the usual work but what a delivery was late for.
+/// Asserts that a report shows the burst, and nothing of the usual work but what a delivery was
+/// late for.
 fn assert_is_burst(report: &Value) {
     let (burst, all) = under(report, "burst::burst");
     let (usual, _) = under(report, "hotspots::year");
-    assert_eq!(
-        report["counters"]["recorded"], all,
-        "every tick is accounted for"
-    );
+    assert_eq!(report["counters"]["recorded"], all, "every tick is accounted for");
     // The rest is what the guest's loop does between its turns.
     assert!(burst > 20 && burst * 2 > all, "{report:#}");
     assert!(usual <= 2, "{report:#}");
@@ -56,11 +54,7 @@ fn a_burst_before_anybody_came_is_found() {
         // Of late: so far back that it holds all of it.
         let now = client.connect(&["info", "--json"]).expect_json();
         let ago_ns = now["monotonic_ns"].as_u64().unwrap() - burst.from_ns + 1_000_000_000;
-        dump(
-            &client,
-            "late.unikprof",
-            &["--last", &format!("{ago_ns}ns")],
-        );
+        dump(&client, "late.unikprof", &["--last", &format!("{ago_ns}ns")]);
         assert!(under(&report(&client, "late.unikprof", &[]), "burst::burst").0 > 20);
 
         // Cut from a file afterwards, by its moments and by its name.
@@ -71,8 +65,8 @@ fn a_burst_before_anybody_came_is_found() {
     });
 }
 
-/// Guards events that are lost, told twice or out of order, those of an upcall above all: it interrupts the loop
-/// wherever that is.
+/// Guards events that are lost, told twice or out of order, those of an upcall above all: it
+/// interrupts the loop wherever that is.
 #[test]
 fn the_guests_events_are_told_also_from_an_upcall() {
     on(&RECORDERS, |lab| {
@@ -80,8 +74,7 @@ fn the_guests_events_are_told_also_from_an_upcall() {
         let (burst, events) = burst(&client);
         let of = |kind: &str, name: &str| -> Vec<&Value> {
             let all = events.iter();
-            all.filter(|e| e["kind"] == kind && e["name"] == name)
-                .collect()
+            all.filter(|e| e["kind"] == kind && e["name"] == name).collect()
         };
         let times: Vec<_> = events.iter().map(|e| e["at_ns"].as_u64()).collect();
         assert!(times.is_sorted());

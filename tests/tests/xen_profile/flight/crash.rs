@@ -86,8 +86,9 @@ fn a_panic_in_an_upcall_leaves_them_as_well() {
     });
 }
 
-/// What `xl dump-core` writes at once: 16 MiB, in which the guest's image lies with its block. The rest takes minutes
-/// here: it looks at each of a million pages that a PVH guest does not have, below its special ones.
+/// What `xl dump-core` writes at once: 16 MiB, in which the guest's image lies with its block. The
+/// rest takes minutes here: it looks at each of a million pages that a PVH guest does not have,
+/// below its special ones.
 const DUMP: &str = "
     cd /tmp
     xl dump-core crash core >said 2>&1 &
@@ -105,9 +106,7 @@ fn a_panic_leaves_them_in_memory() {
         let client = crashed(lab, CRASHING, "is wrong");
         let dump = lab.dom0_bytes(DUMP, SOON).unwrap();
         let mut core = Vec::new();
-        MultiGzDecoder::new(&dump[..])
-            .read_to_end(&mut core)
-            .unwrap();
+        MultiGzDecoder::new(&dump[..]).read_to_end(&mut core).unwrap();
         fs::write(client.path("core"), core).unwrap();
         let found = client.run(&["recover", "core", "--json"]).expect_json();
         assert!(found["byte"].is_u64() && found["whole"] == true, "{found}");

@@ -1,5 +1,5 @@
-//! Flight recorders: guests that record from their boot on, before anybody has come, beside other recordings, and
-//! until they crash.
+//! Flight recorders: guests that record from their boot on, before anybody has come, beside other
+//! recordings, and until they crash.
 
 mod boot;
 mod burst;

@@ -34,11 +34,10 @@ fn wait_for(client: &Client, least: &[(&str, u64)]) {
     });
 }
 
-/// Asserts that the samples in the hot spots have their known shares, and that every tick is accounted for.
+/// Asserts that the samples in the hot spots have their known shares, and that every tick is
+/// accounted for.
 fn assert_shares(client: &Client, file: &str, least: u64) {
-    let report = client
-        .report(file, &["--json", "--no-inlines"])
-        .expect_json();
+    let report = client.report(file, &["--json", "--no-inlines"]).expect_json();
     let recorded = counters_add_up(&report);
     assert_eq!(report["counters"]["overflow"], 0, "{file}");
     assert!(recorded >= least, "{file}: {recorded}");
@@ -57,10 +56,7 @@ fn assert_shares(client: &Client, file: &str, least: u64) {
         let share = own.get(name).copied().unwrap_or_default() as f64 / all;
         // A tenth for what the emulator makes of equal instructions.
         let tolerance = SURE * (truth * (1.0 - truth) / all).sqrt() + truth / 10.0;
-        assert!(
-            (share - truth).abs() < tolerance,
-            "{file}: {name} {share} of {all}: {own:#?}"
-        );
+        assert!((share - truth).abs() < tolerance, "{file}: {name} {share} of {all}: {own:#?}");
     }
 }
 
@@ -123,15 +119,13 @@ pub(crate) fn assert_three(guest: &Guest<'_>) {
     assert_is_all_that_xen_saw(&report);
 }
 
-/// Guards samples of blocked time that are lost, counted twice, or taken for what runs within a block: they are as many
-/// as periods that Xen saw the vCPU blocked. Together with those of running time there can be no more than periods.
+/// Guards samples of blocked time that are lost, counted twice, or taken for what runs within a
+/// block: they are as many as periods that Xen saw the vCPU blocked. Together with those of running
+/// time there can be no more than periods.
 fn assert_samples_fit(report: &Value) {
     let period = report["recording"]["period_ns"].as_u64().unwrap();
     let count = |what: &str| report["counters"][what].as_u64().unwrap();
-    let (blocked, running) = (
-        runstate(report, "blocked_ns"),
-        runstate(report, "running_ns"),
-    );
+    let (blocked, running) = (runstate(report, "blocked_ns"), runstate(report, "running_ns"));
     let (told, truth) = (count("blocked") as f64, (blocked / period) as f64);
     let all = ((blocked + running) / period) as f64;
     let share = truth / all;

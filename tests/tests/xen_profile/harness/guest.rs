@@ -65,8 +65,7 @@ impl<'a> Guest<'a> {
 
     /// A client that is given the image that this guest runs, if it is another one.
     pub(crate) fn client_with_image(&self) -> Client {
-        self.client()
-            .with_image(self.lab.kernel(self.name).unwrap())
+        self.client().with_image(self.lab.kernel(self.name).unwrap())
     }
 
     /// Runs a script in dom0, in which `$ID` is the domain's number; answers what it printed.

@@ -1,9 +1,11 @@
-//! What the cases run on: a lab they share, the client's program, a line that breaks, the fleet's programs, and waiting.
+//! What the cases run on: a lab they share, the client's program, a line that breaks, the fleet's
+//! programs, and waiting.
 
 mod guest;
 mod shared_lab;
 
-// The client's program, lines and waiting are those of the hosted cases; not all of them are used here.
+// The client's program, lines and waiting are those of the hosted cases; not all of them are used
+// here.
 #[allow(dead_code, reason = "shared with the hosted cases")]
 #[path = "../../hosted/harness/client.rs"]
 mod client;

@@ -19,9 +19,5 @@ pub(crate) fn without_lab(body: impl FnOnce()) {
 
 /// Runs a case in the lab of `boot`, alone; skips it where there can be no lab.
 pub(crate) fn on(boot: &Boot, body: impl FnOnce(&Lab)) {
-    LAB.on(
-        boot.name,
-        |_| start_profiled(&(boot.config)()?),
-        |lab| body(lab),
-    );
+    LAB.on(boot.name, |_| start_profiled(&(boot.config)()?), |lab| body(lab));
 }

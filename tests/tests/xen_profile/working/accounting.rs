@@ -41,8 +41,8 @@ fn time_is_told_apart() {
     });
 }
 
-/// How long the only vCPU ran, was runnable and was blocked, in ns, after a look whether that is all of its time and
-/// agrees with the ticks.
+/// How long the only vCPU ran, was runnable and was blocked, in ns, after a look whether that is
+/// all of its time and agrees with the ticks.
 pub(crate) fn times(report: &Value) -> [u64; 3] {
     let vcpu = &report["vcpus"][0];
     let time = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
@@ -51,15 +51,12 @@ pub(crate) fn times(report: &Value) -> [u64; 3] {
     let sum: u64 = times.iter().sum();
     assert!(sum.abs_diff(elapsed) < elapsed / 50, "{vcpu:#}");
     assert_eq!(time("offline_ns"), 0, "{vcpu:#}");
-    // A tick stands for a period of running time: there can be no more than fit into it, and what a busy machine
-    // did not deliver is told.
+    // A tick stands for a period of running time: there can be no more than fit into it, and what a
+    // busy machine did not deliver is told.
     let ticks = report["counters"]["ticks"].as_i64().unwrap();
     let missing = report["counters"]["missing"].as_i64().unwrap();
     let due = (times[0] / report["recording"]["period_ns"].as_u64().unwrap()) as i64;
-    assert!(
-        ticks > 0 && ticks <= due + due / 10 + 20,
-        "{ticks} of {due}"
-    );
+    assert!(ticks > 0 && ticks <= due + due / 10 + 20, "{ticks} of {due}");
     assert!(
         (ticks + missing - due).abs() <= 2 + due / 100,
         "{ticks} of {due}, {missing} are missing"

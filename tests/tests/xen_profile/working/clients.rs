@@ -9,9 +9,7 @@ pub(super) const IN_THE_MIDDLE: usize = 12_000;
 /// Starts a recording and waits until it holds enough stacks to be cut in two.
 pub(super) fn record_many_stacks(client: &Client) {
     client.must(&["start", "-F", "1997"]);
-    client.wait_for_status("a large table", |status| {
-        status["nodes_used"].as_u64() > Some(1_500)
-    });
+    client.wait_for_status("a large table", |status| status["nodes_used"].as_u64() > Some(1_500));
 }
 
 /// The line goes dead: no end of the connection reaches the guest until the case is over.
@@ -33,10 +31,7 @@ fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
         assert_eq!(status["state"], "finished");
         assert_eq!(status["epochs"], 1, "{status:#}");
         let recording = client.stop("run.unikprof");
-        assert_eq!(
-            status["counters"]["recorded"],
-            recording.profile.sample_count()
-        );
+        assert_eq!(status["counters"]["recorded"], recording.profile.sample_count());
         let report = client.report("run.unikprof", &["--json"]).expect_json();
         counters_add_up(&report);
         assert_eq!(client.status()["epochs"], 0, "it was acknowledged");
@@ -59,15 +54,10 @@ fn a_client_that_never_reads_is_in_nobodys_way() {
         proxy.wait_for_limit();
 
         let others = [guest.client(), guest.client(), guest.client()];
-        let running: Vec<_> = others
-            .iter()
-            .map(|client| client.begin(&["check", "--json"]))
-            .collect();
+        let running: Vec<_> =
+            others.iter().map(|client| client.begin(&["check", "--json"])).collect();
         for client in running {
-            assert_eq!(
-                client.finish().expect_json()["recordings"][0]["state"],
-                "recording"
-            );
+            assert_eq!(client.finish().expect_json()["recordings"][0]["state"], "recording");
         }
         others[0].must(&["stop", "-o", "run.unikprof"]);
         let report = others[0].report("run.unikprof", &["--json"]).expect_json();

@@ -41,10 +41,7 @@ fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");
         let client = guest.client();
-        let talk = Talk {
-            stop: AtomicBool::new(false),
-            rounds: AtomicU64::new(0),
-        };
+        let talk = Talk { stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
         thread::scope(|scope| {
             scope.spawn(|| talk.run(guest.port(7)));
             client.must(&["start", "-F", "1997"]);
@@ -52,26 +49,21 @@ fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
             // A dump downloads and leaves the recording running: both go on meanwhile.
             let before = talk.rounds();
             client.must(&["dump", "-o", "dump.unikprof"]);
-            wait_until("traffic after the download", || {
-                (talk.rounds() > before + 2).then_some(())
-            });
+            wait_until("traffic after the download", || (talk.rounds() > before + 2).then_some(()));
             let first = client.recording("dump.unikprof").profile.sample_count();
             client.wait_for_samples(first + 500);
             wait_until("more traffic", || (talk.rounds() > 20).then_some(()));
             // A fast machine spends few samples on either.
-            wait_until(
-                "the traffic and the agent's own work in the profile",
-                || {
-                    client.must(&["dump", "-o", "dump.unikprof"]);
-                    let report = client.report("dump.unikprof", &["--json"]).expect_json();
-                    let functions = report["functions"].as_array().unwrap();
-                    let has = |part: &str| {
-                        let mut names = functions.iter().map(|f| f["name"].as_str().unwrap());
-                        names.any(|name| name.contains(part))
-                    };
-                    ((has("echo::Echo") || has("smoltcp")) && has("[unikprof agent]")).then_some(())
-                },
-            );
+            wait_until("the traffic and the agent's own work in the profile", || {
+                client.must(&["dump", "-o", "dump.unikprof"]);
+                let report = client.report("dump.unikprof", &["--json"]).expect_json();
+                let functions = report["functions"].as_array().unwrap();
+                let has = |part: &str| {
+                    let mut names = functions.iter().map(|f| f["name"].as_str().unwrap());
+                    names.any(|name| name.contains(part))
+                };
+                ((has("echo::Echo") || has("smoltcp")) && has("[unikprof agent]")).then_some(())
+            });
             client.must(&["stop", "-o", "run.unikprof"]);
             talk.stop.store(true, Ordering::Relaxed);
         });

@@ -49,7 +49,8 @@ pub struct HvmStartInfo {
     pub reserved: u32,
 }
 layout!(HvmStartInfo, size 56, magic @ 0, version @ 4, flags @ 8, module_count @ 12,
-    modules_paddr @ 16, cmdline_paddr @ 24, rsdp_paddr @ 32, memmap_paddr @ 40, memmap_entries @ 48);
+    modules_paddr @ 16, cmdline_paddr @ 24, rsdp_paddr @ 32, memmap_paddr @ 40,
+    memmap_entries @ 48);
 
 /// `struct hvm_modlist_entry`.
 #[repr(C)]

@@ -1,4 +1,5 @@
-//! The guest's smoltcp talks to another smoltcp through the rings, with checksums left out on the way.
+//! The guest's smoltcp talks to another smoltcp through the rings, with checksums left out on the
+//! way.
 
 use std::collections::VecDeque;
 
@@ -42,10 +43,7 @@ impl Device for Wire {
     type TxToken<'a> = WireTx<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(WireRx, WireTx<'_>)> {
-        Some((
-            WireRx(self.to_peer.pop_front()?),
-            WireTx(&mut self.from_peer),
-        ))
+        Some((WireRx(self.to_peer.pop_front()?), WireTx(&mut self.from_peer)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<WireTx<'_>> {
@@ -74,15 +72,13 @@ fn tcp_socket(sockets: &mut SocketSet<'_>) -> SocketHandle {
     sockets.add(tcp::Socket::new(buffer(), buffer()))
 }
 
-/// Completes a checksum as a network card does: one's complement sum over the segment, with what is in the
-/// field already, written to where the transport header has it. Says nothing of our own code.
+/// Completes a checksum as a network card does: one's complement sum over the segment, with what is
+/// in the field already, written to where the transport header has it. Says nothing of our own
+/// code.
 fn complete_like_hardware(frame: &mut [u8]) {
     let ipv6 = frame[12..14] == [0x86, 0xdd];
-    let (start, protocol) = if ipv6 {
-        (54, frame[20])
-    } else {
-        (14 + usize::from(frame[14] & 0xf) * 4, frame[23])
-    };
+    let (start, protocol) =
+        if ipv6 { (54, frame[20]) } else { (14 + usize::from(frame[14] & 0xf) * 4, frame[23]) };
     let end = if ipv6 {
         54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))
     } else {
@@ -136,10 +132,7 @@ fn transfer(
     let (mut guest_sockets, mut peer_sockets) = (SocketSet::new(vec![]), SocketSet::new(vec![]));
     let server = tcp_socket(&mut guest_sockets);
     let client = tcp_socket(&mut peer_sockets);
-    guest_sockets
-        .get_mut::<tcp::Socket<'_>>(server)
-        .listen(7777)
-        .unwrap();
+    guest_sockets.get_mut::<tcp::Socket<'_>>(server).listen(7777).unwrap();
     peer_sockets
         .get_mut::<tcp::Socket<'_>>(client)
         .connect(peer.context(), (address(1), 7777), 40_000)
@@ -164,9 +157,7 @@ fn transfer(
             if link == Link::Damaged && count.is_multiple_of(7) {
                 *frame.last_mut().unwrap() ^= 0x10;
             }
-            machine
-                .backend
-                .deliver_with_flags(&machine.xen, &frame, flags);
+            machine.backend.deliver_with_flags(&machine.xen, &frame, flags);
         }
         guest.poll(now, &mut net, &mut guest_sockets);
         for (mut frame, flags) in machine.backend.sent_with_flags() {
@@ -178,9 +169,7 @@ fn transfer(
         }
         let socket = guest_sockets.get_mut::<tcp::Socket<'_>>(server);
         if socket.can_recv() {
-            socket
-                .recv(|bytes| (bytes.len(), pending.extend(bytes.iter().copied())))
-                .unwrap();
+            socket.recv(|bytes| (bytes.len(), pending.extend(bytes.iter().copied()))).unwrap();
         }
         while socket.can_send() && !pending.is_empty() {
             let count = socket.send_slice(pending.make_contiguous()).unwrap();
@@ -192,9 +181,7 @@ fn transfer(
             up += socket.send_slice(&data[up..]).unwrap();
         }
         if socket.can_recv() {
-            socket
-                .recv(|bytes| (bytes.len(), down.extend_from_slice(bytes)))
-                .unwrap();
+            socket.recv(|bytes| (bytes.len(), down.extend_from_slice(bytes))).unwrap();
         }
         if down.len() == data.len() {
             break;
@@ -211,13 +198,7 @@ fn tcp_passes_with_checksums_left_to_the_backend() {
     for ipv6 in [false, true] {
         let (statistics, flags) = transfer(Link::SameHost, ipv6, Options::default(), |_| {});
         assert_eq!(statistics.bad_checksum, 0);
-        assert!(
-            flags
-                .iter()
-                .filter(|flags| **flags & tx::CSUM_BLANK != 0)
-                .count()
-                > 20
-        );
+        assert!(flags.iter().filter(|flags| **flags & tx::CSUM_BLANK != 0).count() > 20);
     }
 }
 
@@ -237,12 +218,8 @@ fn without_an_offer_nothing_is_left_blank() {
     for ipv6 in [false, true] {
         let (_, flags) = transfer(Link::Outside, ipv6, Options::default(), |machine| {
             let backend = FakeNetback::path();
-            machine
-                .daemon
-                .set(&std::format!("{backend}/feature-no-csum-offload"), "1");
-            machine
-                .daemon
-                .remove(&std::format!("{backend}/feature-ipv6-csum-offload"));
+            machine.daemon.set(&std::format!("{backend}/feature-no-csum-offload"), "1");
+            machine.daemon.remove(&std::format!("{backend}/feature-ipv6-csum-offload"));
         });
         assert!(flags.iter().all(|flags| *flags == 0));
     }
@@ -250,10 +227,7 @@ fn without_an_offer_nothing_is_left_blank() {
 
 #[test]
 fn without_offload_smoltcp_does_it_all() {
-    let options = Options {
-        checksum_offload: false,
-        ..Options::default()
-    };
+    let options = Options { checksum_offload: false, ..Options::default() };
     let (statistics, flags) = transfer(Link::Outside, false, options, |machine| {
         let node = std::format!("{}/feature-no-csum-offload", FakeNetback::frontend_path());
         assert_eq!(machine.daemon.get(&node), None);
@@ -265,11 +239,7 @@ fn without_offload_smoltcp_does_it_all() {
     net.connect(&mut store).unwrap();
     assert!(matches!(net.capabilities().checksum.tcp, Checksum::Both));
     let node = std::format!("{}/feature-no-csum-offload", FakeNetback::frontend_path());
-    assert_eq!(
-        machine.daemon.get(&node).as_deref(),
-        Some("1"),
-        "the backend is notified"
-    );
+    assert_eq!(machine.daemon.get(&node).as_deref(), Some("1"), "the backend is notified");
 }
 
 /// A blank UDP checksum, as name servers and DHCP servers on the same host send.
@@ -290,14 +260,8 @@ fn a_blank_udp_datagram_is_completed_and_received() {
             (SocketSet::new(vec![]), SocketSet::new(vec![]));
         let receiver = guest_sockets.add(socket());
         let sender = peer_sockets.add(socket());
-        guest_sockets
-            .get_mut::<udp::Socket<'_>>(receiver)
-            .bind(53)
-            .unwrap();
-        peer_sockets
-            .get_mut::<udp::Socket<'_>>(sender)
-            .bind(1053)
-            .unwrap();
+        guest_sockets.get_mut::<udp::Socket<'_>>(receiver).bind(53).unwrap();
+        peer_sockets.get_mut::<udp::Socket<'_>>(sender).bind(1053).unwrap();
         peer_sockets
             .get_mut::<udp::Socket<'_>>(sender)
             .send_slice(b"odd length!", (address(1), 53))
@@ -309,9 +273,7 @@ fn a_blank_udp_datagram_is_completed_and_received() {
                 if let Some(segment) = Segment::find(&frame) {
                     segment.leave_to_backend(&mut frame);
                 }
-                machine
-                    .backend
-                    .deliver_with_flags(&machine.xen, &frame, rx::CSUM_BLANK);
+                machine.backend.deliver_with_flags(&machine.xen, &frame, rx::CSUM_BLANK);
             }
             guest.poll(now, &mut net, &mut guest_sockets);
             wire.to_peer.extend(machine.backend.sent());

@@ -30,7 +30,8 @@ impl fmt::Display for NotDirect {
             NotDirect::Object => f.write_str("the linked object is not a 64-bit ELF object"),
             NotDirect::Instruction { section, offset } => write!(
                 f,
-                "the instruction at {offset:#x} of section {section} reads a global offset table, and \
+                "the instruction at {offset:#x} of section {section} reads a global offset table, \
+                 and \
                  is neither call, jmp nor mov: teach direct/ its direct form"
             ),
         }
@@ -68,10 +69,7 @@ pub(crate) fn rewrite(object: &mut [u8]) -> Result<usize, NotDirect> {
 
 fn bytes<const N: usize>(object: &[u8], at: usize) -> Result<[u8; N], NotDirect> {
     let range = at..at.checked_add(N).ok_or(NotDirect::Object)?;
-    object
-        .get(range)
-        .and_then(|slice| slice.try_into().ok())
-        .ok_or(NotDirect::Object)
+    object.get(range).and_then(|slice| slice.try_into().ok()).ok_or(NotDirect::Object)
 }
 
 fn half(object: &[u8], at: usize) -> Result<u32, NotDirect> {

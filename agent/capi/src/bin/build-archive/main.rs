@@ -10,11 +10,11 @@
 //!
 //! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
 //! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), writes a crash
-//! dump when it calls a function of `--abort` (by default `solo5_abort` and `solo5_exit`) that it is
-//! linked with in the same way, and has `MIB` mebibytes of memory (by default 4).
+//! dump when it calls a function of `--abort` (by default `solo5_abort` and `solo5_exit`) that it
+//! is linked with in the same way, and has `MIB` mebibytes of memory (by default 4).
 //!
-//! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain, for another processor those with its prefix and
-//! its target.
+//! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain, for another processor
+//! those with its prefix and its target.
 
 mod direct;
 mod x86_64;
@@ -55,12 +55,13 @@ const RUSTFLAGS: [&str; 18] = [
     "curve25519_dalek_backend=\"serial\"",
 ];
 
-/// More flags for aarch64. Atomics are instructions that every processor has, not calls of libgcc's functions that choose.
-/// Addresses are computed relative to the program counter, and not read from a global offset table: a kernel's symbols
-/// are its own.
+/// More flags for aarch64. Atomics are instructions that every processor has, not calls of libgcc's
+/// functions that choose. Addresses are computed relative to the program counter, and not read from
+/// a global offset table: a kernel's symbols are its own.
 ///
-/// Structures of up to eight words are copied and cleared in place: in code for size the compiler would call the kernel's
-/// `memcpy` for more than four, which upcalls must not do, since it may use vector registers.
+/// Structures of up to eight words are copied and cleared in place: in code for size the compiler
+/// would call the kernel's `memcpy` for more than four, which upcalls must not do, since it may use
+/// vector registers.
 const AARCH64_RUSTFLAGS: [&str; 9] = [
     "-C",
     "target-feature=-outline-atomics",
@@ -97,7 +98,8 @@ const PREFIX: &str = "unikprof_";
 
 const USAGE: &str =
     "expected: build-archive FOLDER [--arch ARCH] [--smoltcp] [--noise] [--ring] [--heap] [--trace]
-      or: build-archive FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB, 1 to 1024]";
+      or: build-archive FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB, \
+      1 to 1024]";
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
@@ -125,9 +127,7 @@ enum Arch {
 
 impl Arch {
     fn parse(word: &str) -> Option<Self> {
-        [Self::X86_64, Self::Aarch64]
-            .into_iter()
-            .find(|arch| arch.name() == word)
+        [Self::X86_64, Self::Aarch64].into_iter().find(|arch| arch.name() == word)
     }
 
     fn name(self) -> &'static str {
@@ -191,14 +191,11 @@ impl Archive {
             (format!("wrap-{name}"), code)
         };
         let mut members = vec![wrap(entry, "unikprof_dropin_start")];
-        members.extend(
-            aborts
-                .iter()
-                .map(|name| wrap(name, "unikprof_dropin_crash")),
-        );
+        members.extend(aborts.iter().map(|name| wrap(name, "unikprof_dropin_crash")));
         let memory = format!(
             ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
-             .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n{PREFIX}dropin_memory_end:\n"
+             .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n\
+             {PREFIX}dropin_memory_end:\n"
         );
         let functions = x86_64::MEMORY_FUNCTIONS.map(|(name, code)| {
             let head = format!(".text\n.globl {name}\n.type {name}, @function\n{name}:\n");
@@ -212,10 +209,7 @@ impl Archive {
             headers: &["unikprof_dropin.h"],
             features,
             // Its own: the guest's may use SSE registers, which are not saved for a tick.
-            linked: functions
-                .into_iter()
-                .chain([memmove(Arch::X86_64)])
-                .collect(),
+            linked: functions.into_iter().chain([memmove(Arch::X86_64)]).collect(),
             members,
         }
     }
@@ -229,7 +223,8 @@ fn memmove(arch: Arch) -> (String, String) {
     ("memmove".to_owned(), code.to_owned())
 }
 
-const DROPIN_ARCH: &str = "--dropin is for x86_64: on Arm there is no local APIC whose timer the agent could have for \
+const DROPIN_ARCH: &str = "--dropin is for x86_64: on Arm there is no local APIC whose timer the \
+                           agent could have for \
     itself, and the interrupt controller (GIC) belongs to the guest";
 
 const TRACE_ARCH: &str =
@@ -266,8 +261,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder and the archive that the words ask for, or why there is no such archive; `None` if the words are not
-/// understood.
+/// The folder and the archive that the words ask for, or why there is no such archive; `None` if
+/// the words are not understood.
 fn parse(
     mut words: impl Iterator<Item = String>,
 ) -> Option<Result<(String, Archive), &'static str>> {
@@ -321,12 +316,10 @@ fn parse(
 fn build(folder: &Path, archive: &Archive) -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     // One for each set of flags: cargo would compile everything again for another.
-    let target = target_folder()?
-        .join(archive.package)
-        .join(archive.arch.name());
+    let target = target_folder()?.join(archive.package).join(archive.arch.name());
     fs::create_dir_all(&target)?;
-    // Archives with other features share the dependencies, and cargo writes them to the same file: compiling and linking
-    // are one step. The lock ends with the process.
+    // Archives with other features share the dependencies, and cargo writes them to the same file:
+    // compiling and linking are one step. The lock ends with the process.
     let lock = File::create(target.join("lock"))?;
     lock.lock()?;
     let work = target.join("work");
@@ -352,14 +345,7 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
     let mut command = Command::new(cargo);
     command
         .current_dir(package)
-        .args([
-            "rustc",
-            "--quiet",
-            "--release",
-            "--lib",
-            "--crate-type",
-            "staticlib",
-        ])
+        .args(["rustc", "--quiet", "--release", "--lib", "--crate-type", "staticlib"])
         .args(["--features", &archive.features.join(","), "--target-dir"])
         .arg(target);
     let triple = archive.arch.target();
@@ -379,21 +365,13 @@ fn compile(package: &Path, target: &Path, archive: &Archive) -> Result<PathBuf, 
     }
     // Panic locations must not contain paths of the building machine.
     let workspace = package.ancestors().nth(2).unwrap_or(package);
-    flags.push(format!(
-        "--remap-path-prefix={}=unikprof",
-        workspace.display()
-    ));
-    if let Some(home) = env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(default_cargo_home)
-    {
+    flags.push(format!("--remap-path-prefix={}=unikprof", workspace.display()));
+    if let Some(home) = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(default_cargo_home) {
         flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
     }
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     // These are set for this program, and not meant for the build that it runs.
-    command
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_TARGET_DIR");
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
     run(&mut command)?;
     Ok(target
         .join(triple.unwrap_or_default())
@@ -412,14 +390,10 @@ fn link(
     work: &Path,
     archive: &Archive,
 ) -> Result<PathBuf, Box<dyn Error>> {
-    let (reached, object, placed) = (
-        work.join("reached.o"),
-        work.join("unikprof.o"),
-        work.join(archive.name),
-    );
+    let (reached, object, placed) =
+        (work.join("reached.o"), work.join("unikprof.o"), work.join(archive.name));
     let mut ld = archive.arch.tool("ld");
-    ld.args(["-r", "--gc-sections", "-T"])
-        .arg(package.join("src/archive.ld"));
+    ld.args(["-r", "--gc-sections", "-T"]).arg(package.join("src/archive.ld"));
     for name in exported(package, archive)? {
         ld.args(["--require-defined", &name]);
     }
@@ -427,12 +401,7 @@ fn link(
     run(ld.args(assemble(archive.arch, work, &archive.linked)?))?;
 
     let mut objcopy = archive.arch.tool("objcopy");
-    objcopy.args([
-        "--strip-debug",
-        "--wildcard",
-        "--keep-global-symbol",
-        &format!("{PREFIX}*"),
-    ]);
+    objcopy.args(["--strip-debug", "--wildcard", "--keep-global-symbol", &format!("{PREFIX}*")]);
     for section in LEFT_OUT {
         objcopy.args(["--remove-section", section]);
     }
@@ -457,10 +426,7 @@ fn assemble(
 ) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut objects = Vec::new();
     for (name, code) in codes {
-        let (source, object) = (
-            work.join(format!("{name}.s")),
-            work.join(format!("{name}.o")),
-        );
+        let (source, object) = (work.join(format!("{name}.s")), work.join(format!("{name}.o")));
         fs::write(&source, format!("{code}{NO_EXECUTABLE_STACK}"))?;
         run(arch.tool("as").arg("-o").arg(&object).arg(&source))?;
         objects.push(object);
@@ -476,9 +442,7 @@ fn exported(package: &Path, archive: &Archive) -> Result<Vec<String>, Box<dyn Er
         let begin = line.find(PREFIX)?;
         let is_code = !line.trim_start().starts_with(['*', '/', '#']);
         let name = line[begin..].split_once('(')?.0;
-        let is_name = name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         (is_code && is_name).then(|| name.to_owned())
     });
     Ok(names.collect())

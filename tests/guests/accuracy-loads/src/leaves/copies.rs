@@ -7,21 +7,9 @@ use super::{Buffers, Caller, Load, SIZE};
 pub(super) const LOAD: Load = Load {
     name: "copies",
     callers: &[
-        Caller {
-            name: "copy_headers",
-            parts: 60,
-            call: copy_headers,
-        },
-        Caller {
-            name: "copy_bodies",
-            parts: 30,
-            call: copy_bodies,
-        },
-        Caller {
-            name: "copy_trailers",
-            parts: 10,
-            call: copy_trailers,
-        },
+        Caller { name: "copy_headers", parts: 60, call: copy_headers },
+        Caller { name: "copy_bodies", parts: 30, call: copy_bodies },
+        Caller { name: "copy_trailers", parts: 10, call: copy_trailers },
     ],
 };
 
@@ -40,7 +28,8 @@ fn copy_trailers(buffers: &mut Buffers, parts: u32) -> u64 {
     copy(buffers, parts * 40, 60) ^ 5
 }
 
-/// Makes `times` copies of `length` bytes, each a call of `memcpy`, because the length is unknown at compile time.
+/// Makes `times` copies of `length` bytes, each a call of `memcpy`, because the length is unknown
+/// at compile time.
 #[inline(always)]
 fn copy(buffers: &mut Buffers, times: u32, length: usize) -> u64 {
     let mut sum = 0_u64;

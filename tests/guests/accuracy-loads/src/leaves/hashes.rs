@@ -5,16 +5,8 @@ use super::{Buffers, Caller, Load};
 pub(super) const LOAD: Load = Load {
     name: "hashes",
     callers: &[
-        Caller {
-            name: "hash_names",
-            parts: 75,
-            call: hash_names,
-        },
-        Caller {
-            name: "hash_values",
-            parts: 25,
-            call: hash_values,
-        },
+        Caller { name: "hash_names", parts: 75, call: hash_names },
+        Caller { name: "hash_values", parts: 25, call: hash_values },
     ],
 };
 

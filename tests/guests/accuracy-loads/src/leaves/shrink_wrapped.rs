@@ -8,16 +8,8 @@ use crate::work::step;
 pub(super) const LOAD: Load = Load {
     name: "shrink-wrapped",
     callers: &[
-        Caller {
-            name: "read_often",
-            parts: 80,
-            call: read_often,
-        },
-        Caller {
-            name: "read_seldom",
-            parts: 20,
-            call: read_seldom,
-        },
+        Caller { name: "read_often", parts: 80, call: read_often },
+        Caller { name: "read_seldom", parts: 20, call: read_seldom },
     ],
 };
 

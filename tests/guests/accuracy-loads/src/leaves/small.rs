@@ -7,16 +7,8 @@ use super::{Buffers, Caller, Load};
 pub(super) const LOAD: Load = Load {
     name: "small functions",
     callers: &[
-        Caller {
-            name: "count_pairs",
-            parts: 70,
-            call: count_pairs,
-        },
-        Caller {
-            name: "count_steps",
-            parts: 30,
-            call: count_steps,
-        },
+        Caller { name: "count_pairs", parts: 70, call: count_pairs },
+        Caller { name: "count_steps", parts: 30, call: count_steps },
     ],
 };
 

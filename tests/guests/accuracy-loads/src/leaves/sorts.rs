@@ -6,16 +6,8 @@ use crate::work::step;
 pub(super) const LOAD: Load = Load {
     name: "sorts",
     callers: &[
-        Caller {
-            name: "sort_short_rows",
-            parts: 65,
-            call: sort_short_rows,
-        },
-        Caller {
-            name: "sort_long_rows",
-            parts: 35,
-            call: sort_long_rows,
-        },
+        Caller { name: "sort_short_rows", parts: 65, call: sort_short_rows },
+        Caller { name: "sort_long_rows", parts: 35, call: sort_long_rows },
     ],
 };
 

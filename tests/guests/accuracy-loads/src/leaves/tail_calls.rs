@@ -1,5 +1,5 @@
-//! Tail calls that the compiler turns into jumps: the jumping functions are on no stack, and the caller is the
-//! function that called the first of them.
+//! Tail calls that the compiler turns into jumps: the jumping functions are on no stack, and the
+//! caller is the function that called the first of them.
 
 use super::{Buffers, Caller, Load};
 use crate::work::step;
@@ -7,16 +7,8 @@ use crate::work::step;
 pub(super) const LOAD: Load = Load {
     name: "tail calls",
     callers: &[
-        Caller {
-            name: "send_letters",
-            parts: 55,
-            call: send_letters,
-        },
-        Caller {
-            name: "send_parcels",
-            parts: 45,
-            call: send_parcels,
-        },
+        Caller { name: "send_letters", parts: 55, call: send_letters },
+        Caller { name: "send_parcels", parts: 45, call: send_parcels },
     ],
 };
 
@@ -38,15 +30,12 @@ fn send_parcels(_: &mut Buffers, parts: u32) -> u64 {
     sum
 }
 
-// No `black_box` from here on: it takes the address of a stack variable, and no later call becomes a jump.
+// No `black_box` from here on: it takes the address of a stack variable, and no later call becomes
+// a jump.
 
 #[inline(never)]
 fn route(item: u64, state: u64) -> u64 {
-    if item >> 32 == 0 {
-        by_air(state ^ item)
-    } else {
-        by_sea(state ^ item)
-    }
+    if item >> 32 == 0 { by_air(state ^ item) } else { by_sea(state ^ item) }
 }
 
 #[inline(never)]

@@ -1,9 +1,10 @@
-//! From Xen's entry to Rust: an arm64 image starts at exception level 1 with the MMU off, and the physical address of the
-//! device tree in x0 (Linux, `Documentation/arch/arm64/booting.rst`).
+//! From Xen's entry to Rust: an arm64 image starts at exception level 1 with the MMU off, and the
+//! physical address of the device tree in x0 (Linux, `Documentation/arch/arm64/booting.rst`).
 //!
-//! Memory is mapped one to one. Of the first GiB, where Xen has the interrupt controller, the pages of its tools and the
-//! grant table, the first 2 MiB are not mapped, so that a null pointer faults; the tools' pages and the grant table are
-//! memory, and the rest are devices. The three GiB behind it, where the guest's memory begins, are memory.
+//! Memory is mapped one to one. Of the first GiB, where Xen has the interrupt controller, the pages
+//! of its tools and the grant table, the first 2 MiB are not mapped, so that a null pointer faults;
+//! the tools' pages and the grant table are memory, and the rest are devices. The three GiB behind
+//! it, where the guest's memory begins, are memory.
 
 #![allow(unsafe_code, reason = "the entry is assembly")]
 
@@ -79,7 +80,8 @@ start:
     brk #0
     .size start, . - start
 
-    /* Another vCPU, started by PSCI; x0: the top of its stack, and there the arguments of secondary_main. */
+    /* Another vCPU, started by PSCI; x0: the top of its stack, and there the arguments of
+       secondary_main. */
     .globl secondary_start
     .type secondary_start, @function
 secondary_start:

@@ -1,5 +1,5 @@
-//! Messages before the console is connected, and after a crash. Xen on Arm has no debug port for guests, so that they go
-//! to the ring of the console; before the guest can call Xen they are lost.
+//! Messages before the console is connected, and after a crash. Xen on Arm has no debug port for
+//! guests, so that they go to the ring of the console; before the guest can call Xen they are lost.
 
 #![allow(unsafe_code, reason = "the ring's page is taken in charge")]
 
@@ -28,8 +28,8 @@ pub(crate) fn write_line(line: fmt::Arguments<'_>) {
     let Ok(ring) = hvm::console_ring(&xen()) else {
         return;
     };
-    // SAFETY: the Xen tools placed the page for this purpose, and memory is mapped one to one. Another console on the
-    // ring writes at the same position or is not used any more.
+    // SAFETY: the Xen tools placed the page for this purpose, and memory is mapped one to one.
+    // Another console on the ring writes at the same position or is not used any more.
     let page = unsafe { SharedPage::identity_frame(ring.frame) };
     if let (Some(page), Some(clock)) = (page, timer::clock(FIRST)) {
         let mut console = Console::new(page, PolledChannel::new(events(), clock, ring.port));

@@ -1,12 +1,9 @@
 //! The path from an interrupt to its handler in Rust.
 //!
-//! A common path saves all registers on the interrupted stack, below which there is no red zone, and calls Rust with the
-//! saved [`Frame`]. Rust runs with interrupts off.
+//! A common path saves all registers on the interrupted stack, below which there is no red zone,
+//! and calls Rust with the saved [`Frame`]. Rust runs with interrupts off.
 
-#![allow(
-    unsafe_code,
-    reason = "the entry is assembly, and the frame is what it saved"
-)]
+#![allow(unsafe_code, reason = "the entry is assembly, and the frame is what it saved")]
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Copying and filling memory: see [`memory_functions`](crate::memory_functions). Loops in assembly, because the compiler
-//! would replace loops in Rust by calls of these functions.
+//! Copying and filling memory: see [`memory_functions`](crate::memory_functions). Loops in
+//! assembly, because the compiler would replace loops in Rust by calls of these functions.
 
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
 

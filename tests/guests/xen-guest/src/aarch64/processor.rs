@@ -62,12 +62,13 @@ pub(crate) const fn upcalls(shared: &'static SharedInfo) -> [Upcall<'static>; MA
 /// The information of the vCPUs from 1 on, which the shared page has no room for.
 const fn later_vcpus() -> &'static [VcpuInfo; MAX_VCPUS - 1] {
     static PAGE: PageMemory = PageMemory::new();
-    // SAFETY: a page for this alone, which is never freed; every field is an atomic, and zeros are valid.
+    // SAFETY: a page for this alone, which is never freed; every field is an atomic, and zeros are
+    // valid.
     unsafe { PAGE.base().cast().as_ref() }
 }
 
-/// The parameters of the clock, one for all vCPUs: the counter and Xen's system time are the same everywhere. Xen writes
-/// none, so [`connect_timer`] does, on the first vCPU.
+/// The parameters of the clock, one for all vCPUs: the counter and Xen's system time are the same
+/// everywhere. Xen writes none, so [`connect_timer`] does, on the first vCPU.
 pub(crate) fn time_info(_: VcpuId) -> Option<&'static VcpuTimeInfo> {
     Some(&shared_info().vcpu_info[0].time)
 }
@@ -110,15 +111,9 @@ pub(crate) unsafe fn start_again(vcpu: VcpuId, stack: Range<u64>) -> Result<(), 
     unsafe extern "C" {
         static secondary_start: u8;
     }
-    // SAFETY: the code at `secondary_start` expects to be started so; the vCPU's stack begins below its arguments, which it
-    // does not change.
-    unsafe {
-        vcpu::up(
-            vcpu,
-            &raw const secondary_start as u64,
-            arguments_of(&stack),
-        )
-    }
+    // SAFETY: the code at `secondary_start` expects to be started so; the vCPU's stack begins below
+    // its arguments, which it does not change.
+    unsafe { vcpu::up(vcpu, &raw const secondary_start as u64, arguments_of(&stack)) }
 }
 
 /// The arguments of `secondary_main`, of which there are three.
@@ -129,17 +124,12 @@ const fn arguments_of(stack: &Range<u64>) -> u64 {
     (stack.end - size_of::<Arguments>() as u64) & !15
 }
 
-/// Remembers where the interrupt controller's registers are. Called once, before interrupts are enabled.
+/// Remembers where the interrupt controller's registers are. Called once, before interrupts are
+/// enabled.
 pub(crate) fn set_gic(registers: Registers) {
     let words = match registers {
-        Registers::V2 {
-            distributor,
-            interface,
-        } => [2, distributor, interface],
-        Registers::V3 {
-            distributor,
-            redistributors,
-        } => [3, distributor, redistributors],
+        Registers::V2 { distributor, interface } => [2, distributor, interface],
+        Registers::V3 { distributor, redistributors } => [3, distributor, redistributors],
     };
     for (cell, word) in GIC.iter().zip(words) {
         cell.store(word, Ordering::Relaxed);
@@ -150,14 +140,8 @@ pub(crate) fn set_gic(registers: Registers) {
 pub(crate) fn gic() -> Gic {
     let [version, distributor, other] = GIC.each_ref().map(|cell| cell.load(Ordering::Relaxed));
     let registers = match version {
-        2 => Registers::V2 {
-            distributor,
-            interface: other,
-        },
-        _ => Registers::V3 {
-            distributor,
-            redistributors: other,
-        },
+        2 => Registers::V2 { distributor, interface: other },
+        _ => Registers::V3 { distributor, redistributors: other },
     };
     // SAFETY: the addresses are the device tree's, and mapped as devices.
     unsafe { Gic::new(registers) }
@@ -165,8 +149,9 @@ pub(crate) fn gic() -> Gic {
 
 /// Sleeps until the next interrupt, with interrupts off before and after.
 pub(crate) fn wait() {
-    // SAFETY: an interrupt that is pending ends the wait also while it is masked, so none is missed; it is handled
-    // between the next two instructions, and leaves the registers as they were.
+    // SAFETY: an interrupt that is pending ends the wait also while it is masked, so none is
+    // missed; it is handled between the next two instructions, and leaves the registers as they
+    // were.
     unsafe {
         asm!(
             "dsb sy",
@@ -179,8 +164,8 @@ pub(crate) fn wait() {
     }
 }
 
-/// Enables the timer's interrupt and that of event channels, and on the first vCPU makes the clock: the timer has no event
-/// channel.
+/// Enables the timer's interrupt and that of event channels, and on the first vCPU makes the clock:
+/// the timer has no event channel.
 pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
     gic().start(vcpu, 1 << timer::INTERRUPT | 1 << gic::EVENTS);
     let time = &shared_info().vcpu_info[0].time;
@@ -201,11 +186,10 @@ pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
     Ok(None)
 }
 
-/// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is armed.
+/// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is
+/// armed.
 pub(crate) fn arm_timer(vcpu: VcpuId, system_ns: u64) -> bool {
-    crate::timer::clock(vcpu)
-        .map(|clock| timer::set_singleshot(&clock, system_ns))
-        .is_some()
+    crate::timer::clock(vcpu).map(|clock| timer::set_singleshot(&clock, system_ns)).is_some()
 }
 
 /// Stops for ever: Xen has refused to end the domain.

@@ -12,7 +12,8 @@ pub(crate) fn random() -> Option<u64> {
     let features: u64;
     // SAFETY: reads a feature register.
     unsafe {
-        asm!("mrs {}, id_aa64isar0_el1", out(reg) features, options(nomem, nostack, preserves_flags));
+        asm!("mrs {}, \
+              id_aa64isar0_el1", out(reg) features, options(nomem, nostack, preserves_flags));
     }
     if features >> 60 == 0 {
         return None;
@@ -21,7 +22,11 @@ pub(crate) fn random() -> Option<u64> {
         let (value, valid): (u64, u64);
         // SAFETY: the processor has RNDR.
         unsafe {
-            asm!("mrs {}, s3_3_c2_c4_0", "cset {}, ne", out(reg) value, out(reg) valid, options(nomem, nostack));
+            asm!(
+                "mrs {}, s3_3_c2_c4_0",
+                "cset {}, ne",
+                out(reg) value, out(reg) valid, options(nomem, nostack)
+            );
         }
         (valid != 0).then_some(value)
     })

@@ -1,9 +1,7 @@
-//! The device tree that Xen passes at the entry: the command line, the memory and the interrupt controller.
+//! The device tree that Xen passes at the entry: the command line, the memory and the interrupt
+//! controller.
 
-#![allow(
-    unsafe_code,
-    reason = "the tree lies at the physical address that Xen names"
-)]
+#![allow(unsafe_code, reason = "the tree lies at the physical address that Xen names")]
 
 use core::ops::Range;
 
@@ -24,9 +22,11 @@ pub(crate) struct StartInfo {
 ///
 /// # Safety
 ///
-/// `address` must be the value of x0 at the entry, and nothing may have been written after the image yet.
+/// `address` must be the value of x0 at the entry, and nothing may have been written after the
+/// image yet.
 pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, DeviceTreeError> {
-    // SAFETY: memory is always mapped one to one, and the tree is not written before this function returns.
+    // SAFETY: memory is always mapped one to one, and the tree is not written before this function
+    // returns.
     let tree = unsafe { DeviceTree::read(address) }?;
     processor::set_gic(tree.interrupt_controller()?);
     let image = image_range();

@@ -1,5 +1,6 @@
-//! Functions without a frame in the middle of a stack: assembly that uses the frame pointer as a general register,
-//! like C code compiled with `-fomit-frame-pointer`. Its unwind tables are correct.
+//! Functions without a frame in the middle of a stack: assembly that uses the frame pointer as a
+//! general register, like C code compiled with `-fomit-frame-pointer`. Its unwind tables are
+//! correct.
 #![allow(unsafe_code, reason = "assembly is called")]
 
 use core::arch::naked_asm;
@@ -15,10 +16,7 @@ const SELDOM_NS: u64 = 200_000;
 
 /// Calls both callers in turn; returns the ns below each.
 pub(super) fn turn() -> [u64; 2] {
-    [
-        black_box(calls_often(OFTEN_NS)),
-        black_box(calls_seldom(SELDOM_NS)),
-    ]
+    [black_box(calls_often(OFTEN_NS)), black_box(calls_seldom(SELDOM_NS))]
 }
 
 #[inline(never)]

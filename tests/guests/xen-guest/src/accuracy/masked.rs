@@ -1,7 +1,7 @@
 //! Work with events masked for known times, and with events open in between.
 //!
-//! A guest that receives upcalls through a vector masks them with the interrupt flag. Events that become due
-//! meanwhile are delivered after the instruction that sets it again, in [`unmask`].
+//! A guest that receives upcalls through a vector masks them with the interrupt flag. Events that
+//! become due meanwhile are delivered after the instruction that sets it again, in [`unmask`].
 
 use core::hint::black_box;
 

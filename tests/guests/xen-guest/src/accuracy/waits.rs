@@ -16,7 +16,8 @@ const BETWEEN_NS: u64 = 500_000;
 /// The time after which a missing packet is given up.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Waits `count` times for each kind, with a little work in between. The network is polled after each.
+/// Waits `count` times for each kind, with a little work in between. The network is polled after
+/// each.
 pub(super) fn run(order: Order<'_>) -> Option<Truth> {
     let count: u64 = order.number("count")?;
     let timer_ns = order.number("timer_ns")?;

@@ -1,11 +1,11 @@
 //! From Xen's entry to Rust: a PVH guest starts in 32-bit protected mode with paging off.
 //!
-//! Xen finds the entry through the ELF note `XEN_ELFNOTE_PHYS32_ENTRY` (18) and puts the physical address of
-//! `struct hvm_start_info` in ebx (`xen/include/public/elfnote.h`, `docs/misc/pvh`).
+//! Xen finds the entry through the ELF note `XEN_ELFNOTE_PHYS32_ENTRY` (18) and puts the physical
+//! address of `struct hvm_start_info` in ebx (`xen/include/public/elfnote.h`, `docs/misc/pvh`).
 //!
-//! Memory is mapped one to one: the first 4 GiB in 2 MiB pages, all writable and executable, except the first 2 MiB,
-//! which are not mapped, so that a null pointer faults. SSE is enabled before any Rust runs, because the compiled
-//! core library uses it.
+//! Memory is mapped one to one: the first 4 GiB in 2 MiB pages, all writable and executable, except
+//! the first 2 MiB, which are not mapped, so that a null pointer faults. SSE is enabled before any
+//! Rust runs, because the compiled core library uses it.
 
 #![allow(unsafe_code, reason = "the entry is assembly")]
 

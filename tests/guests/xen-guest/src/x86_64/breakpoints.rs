@@ -1,13 +1,10 @@
 //! The breakpoint exception, by which the profiler traces functions.
 //!
-//! It has a stack of its own: the profiler may set a breakpoint in any function, also in those that handle upcalls and
-//! other exceptions. Its entry saves all registers, since instructions are executed in the handler, and the SSE state,
-//! which the compiled handler may use.
+//! It has a stack of its own: the profiler may set a breakpoint in any function, also in those that
+//! handle upcalls and other exceptions. Its entry saves all registers, since instructions are
+//! executed in the handler, and the SSE state, which the compiled handler may use.
 
-#![allow(
-    unsafe_code,
-    reason = "the entry is assembly, and the frame is what it saved"
-)]
+#![allow(unsafe_code, reason = "the entry is assembly, and the frame is what it saved")]
 
 use core::arch::global_asm;
 

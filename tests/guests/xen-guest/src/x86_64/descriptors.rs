@@ -1,17 +1,19 @@
 //! Segments, the task state with its interrupt stacks, and the interrupt table.
 //!
-//! Every interrupt and exception gets its own stack through the interrupt stack table: the compiled core library
-//! keeps data below the stack pointer (the red zone), which an interrupt on the same stack would overwrite.
+//! Every interrupt and exception gets its own stack through the interrupt stack table: the compiled
+//! core library keeps data below the stack pointer (the red zone), which an interrupt on the same
+//! stack would overwrite.
 //!
-//! The upcall's stack does not exist: its top is [`UPCALL_STACK_TOP`], with no page below it, so that the processor
-//! delivers a page fault instead. The reason is a fault of QEMU 7.2. Its `vmrun` delivers the interrupt that Xen
-//! injects, but leaves it marked as pending; if the emulated processor leaves its loop before the guest next exits to
-//! Xen, the vector is delivered again, with interrupts off, onto the frame of the first (seen once in about 15,000
-//! ticks). A page fault is delivered correctly and clears the mark. On real processors, too, a page fault replaces an
+//! The upcall's stack does not exist: its top is [`UPCALL_STACK_TOP`], with no page below it, so
+//! that the processor delivers a page fault instead. The reason is a fault of QEMU 7.2. Its `vmrun`
+//! delivers the interrupt that Xen injects, but leaves it marked as pending; if the emulated
+//! processor leaves its loop before the guest next exits to Xen, the vector is delivered again,
+//! with interrupts off, onto the frame of the first (seen once in about 15,000 ticks). A page fault
+//! is delivered correctly and clears the mark. On real processors, too, a page fault replaces an
 //! interrupt during whose delivery it occurs, so the guest also works there.
 //!
-//! With the feature `gate` upcalls have no stack of their own, but run on the interrupted one: there a second delivery
-//! overwrites nothing, and can be ignored.
+//! With the feature `gate` upcalls have no stack of their own, but run on the interrupted one:
+//! there a second delivery overwrites nothing, and can be ignored.
 
 #![allow(unsafe_code, reason = "descriptor tables are loaded here")]
 
@@ -81,7 +83,8 @@ struct Tables {
     vcpus: [UnsafeCell<PerVcpu>; MAX_VCPUS],
 }
 
-// SAFETY: the interrupt table is written before a second vCPU starts; each vCPU writes its own entry only.
+// SAFETY: the interrupt table is written before a second vCPU starts; each vCPU writes its own
+// entry only.
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = Tables {
@@ -165,13 +168,11 @@ pub(crate) fn load(vcpu: usize) {
         limit: size_of_val(&tables.segments) as u16 - 1,
         base: tables.segments.as_ptr() as u64,
     };
-    let interrupts = Pointer {
-        limit: (STUB_COUNT * 16) as u16 - 1,
-        base: TABLES.interrupts.get() as u64,
-    };
-    // SAFETY: the tables are complete and never freed, and the new segments cover all memory like the current ones.
-    // The code segment is reloaded because Xen starts a second vCPU with a null selector, to which no interrupt could
-    // return.
+    let interrupts =
+        Pointer { limit: (STUB_COUNT * 16) as u16 - 1, base: TABLES.interrupts.get() as u64 };
+    // SAFETY: the tables are complete and never freed, and the new segments cover all memory like
+    // the current ones. The code segment is reloaded because Xen starts a second vCPU with a null
+    // selector, to which no interrupt could return.
     unsafe {
         asm!(
             "lgdt [{segments}]",

@@ -1,11 +1,9 @@
 //! The profiler for guests that know nothing of it, if it is linked in.
 //!
-//! The linker's `--wrap` would do without this call, but the guest is one object, in which no call is from elsewhere.
+//! The linker's `--wrap` would do without this call, but the guest is one object, in which no call
+//! is from elsewhere.
 
-#![allow(
-    unsafe_code,
-    reason = "the function may be missing, which only assembly can tell"
-)]
+#![allow(unsafe_code, reason = "the function may be missing, which only assembly can tell")]
 
 use core::arch::asm;
 

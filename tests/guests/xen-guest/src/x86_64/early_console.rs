@@ -1,5 +1,5 @@
-//! The debug port 0xE9, which Xen prints line by line: for messages before the console ring is connected, and after a
-//! crash.
+//! The debug port 0xE9, which Xen prints line by line: for messages before the console ring is
+//! connected, and after a crash.
 
 #![allow(unsafe_code, reason = "port output")]
 

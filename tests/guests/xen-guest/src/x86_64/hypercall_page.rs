@@ -1,7 +1,7 @@
 //! The page that Xen fills with an entry for each hypercall, in the image's text.
 //!
-//! There it is part of the guest's mapping and has symbols, so that a sample taken when a hypercall returns shows
-//! which one it was, and unwind information, so that its caller is found.
+//! There it is part of the guest's mapping and has symbols, so that a sample taken when a hypercall
+//! returns shows which one it was, and unwind information, so that its caller is found.
 
 #![allow(unsafe_code, reason = "the page is a symbol of the assembly below")]
 

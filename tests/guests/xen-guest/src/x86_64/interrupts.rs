@@ -1,13 +1,11 @@
 //! The path from an interrupt to its handler in Rust.
 //!
-//! A stub for each vector completes the processor's frame; a common path saves all registers and the SSE state and
-//! calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the vector's own stack. Upcalls arrive as
-//! page faults, or with the feature `gate` by their vector: see [`descriptors`](crate::descriptors).
+//! A stub for each vector completes the processor's frame; a common path saves all registers and
+//! the SSE state and calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the
+//! vector's own stack. Upcalls arrive as page faults, or with the feature `gate` by their vector:
+//! see [`descriptors`](crate::descriptors).
 
-#![allow(
-    unsafe_code,
-    reason = "the entry is assembly, and the frame is what it saved"
-)]
+#![allow(unsafe_code, reason = "the entry is assembly, and the frame is what it saved")]
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +40,8 @@ interrupt_stubs:
     .set vector, 0
     .rept {count}
     .balign 16
-    /* For these the processor pushes an error code. */
-    .if (vector == 8) || (vector == 10) || (vector == 11) || (vector == 12) || (vector == 13) || (vector == 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+    /* The processor pushes an error code for vectors 8, 10 to 14, 17, 21, 29 and 30. */
+    .if ((0x60227d00 >> (vector & 31)) & 1) && (vector < 32)
     .else
     push 0
     .endif
@@ -170,8 +168,8 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
         }
         fatal("exception", frame);
     }
-    // An interrupt with interrupts off is QEMU's fault, and on an interrupt stack it has overwritten the frame to return
-    // to. Ending with a message is better than an endless loop.
+    // An interrupt with interrupts off is QEMU's fault, and on an interrupt stack it has
+    // overwritten the frame to return to. Ending with a message is better than an endless loop.
     if frame.flags & INTERRUPTS_ON == 0 {
         if cfg!(feature = "gate") {
             return;

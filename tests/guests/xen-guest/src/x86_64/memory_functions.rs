@@ -1,4 +1,5 @@
-//! Copying and filling memory by string instructions: see [`memory_functions`](crate::memory_functions).
+//! Copying and filling memory by string instructions: see
+//! [`memory_functions`](crate::memory_functions).
 
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
 
@@ -28,7 +29,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
         // SAFETY: going upward never writes what is still to be read.
         return unsafe { memcpy(to, from, count) };
     }
-    // SAFETY: the ranges overlap with `to` above, so the copy goes downward, and the flag is cleared again.
+    // SAFETY: the ranges overlap with `to` above, so the copy goes downward, and the flag is
+    // cleared again.
     unsafe {
         asm!(
             "std",

@@ -1,12 +1,10 @@
-//! Work for traces of a thousand probes, `probed=PERCENT`, and whether the guest's code is as it was at its start.
+//! Work for traces of a thousand probes, `probed=PERCENT`, and whether the guest's code is as it
+//! was at its start.
 //!
-//! The statistic `text.changed` is the number of bytes that differ. Who reads it while [`doomed`] is traced lets it panic,
-//! after which the console has that number too.
+//! The statistic `text.changed` is the number of bytes that differ. Who reads it while [`doomed`]
+//! is traced lets it panic, after which the console has that number too.
 
-#![allow(
-    unsafe_code,
-    reason = "the code is assembly, and compared byte by byte"
-)]
+#![allow(unsafe_code, reason = "the code is assembly, and compared byte by byte")]
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -54,9 +52,7 @@ pub(crate) fn load(vcpu: VcpuId) -> impl FnMut() + 'static {
     let mut number = u64::from(vcpu.0);
     move || {
         for _ in 0..CALLS {
-            number = number
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let address = &raw const many_functions as u64 + 64 * ((number >> 33) % FUNCTIONS);
             let function = ptr::with_exposed_provenance::<()>(address as usize);
             // SAFETY: one of the functions, all of this type.

@@ -1,9 +1,6 @@
 //! The processor: its vCPUs, the way into Xen, the timer, and waiting.
 
-#![allow(
-    unsafe_code,
-    reason = "model-specific registers, and code started on another vCPU"
-)]
+#![allow(unsafe_code, reason = "model-specific registers, and code started on another vCPU")]
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ops::Range;
@@ -32,7 +29,8 @@ static NUMBERS: [u32; MAX_VCPUS] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// Makes hypercalls possible.
 pub(crate) fn install_calls() -> Result<(), Errno> {
     let page = hypercalls();
-    // SAFETY: all memory is mapped one to one and executable, including the text; the page has no other use.
+    // SAFETY: all memory is mapped one to one and executable, including the text; the page has no
+    // other use.
     unsafe { HypercallPage::install(page, page.addr().get() as u64) }
         .map(drop)
         .map_err(|_| Errno::ENODEV)
@@ -130,7 +128,8 @@ pub(crate) unsafe fn start(
             &raw const page_level_4 as u64,
         )
     };
-    // SAFETY: the code at `secondary_start` expects exactly these registers; the stack is the caller's promise.
+    // SAFETY: the code at `secondary_start` expects exactly these registers; the stack is the
+    // caller's promise.
     unsafe {
         vcpu::initialise(&xen(), vcpu, &registers)?;
         vcpu::up(&xen(), vcpu)
@@ -150,8 +149,9 @@ secondary_start:
 
 /// Sleeps until the next interrupt, with interrupts off before and after.
 ///
-/// The processor takes no interrupt between `sti` and the next instruction, so none is missed; Xen handles `hlt` as
-/// `SCHEDOP_block`. An emulated processor may take one there all the same: see [`leave_hlt`].
+/// The processor takes no interrupt between `sti` and the next instruction, so none is missed; Xen
+/// handles `hlt` as `SCHEDOP_block`. An emulated processor may take one there all the same: see
+/// [`leave_hlt`].
 pub(crate) fn wait() {
     // SAFETY: interrupts find their table and stacks, and leave the registers as they were.
     unsafe { asm!("call {}", sym sti_hlt_cli, clobber_abi("C")) };
@@ -164,18 +164,14 @@ unsafe extern "C" fn sti_hlt_cli() {
 
 /// The address to return to from an interrupt at `pc`: after the `hlt` instead of at it.
 ///
-/// In QEMU's emulation an upcall sometimes comes between the two instructions, once in a minute or two in a guest
-/// that sleeps hundreds of times a second. The `hlt` would then miss the event: for ever, if it was the timer and the
-/// network at once.
+/// In QEMU's emulation an upcall sometimes comes between the two instructions, once in a minute or
+/// two in a guest that sleeps hundreds of times a second. The `hlt` would then miss the event: for
+/// ever, if it was the timer and the network at once.
 pub(crate) fn leave_hlt(pc: u64) -> u64 {
     unsafe extern "C" {
         static idle_hlt: u8;
     }
-    if pc == &raw const idle_hlt as u64 {
-        pc + 1
-    } else {
-        pc
-    }
+    if pc == &raw const idle_hlt as u64 { pc + 1 } else { pc }
 }
 
 /// Binds the vCPU's timer interrupt.
@@ -183,7 +179,8 @@ pub(crate) fn connect_timer(vcpu: VcpuId) -> Result<Option<Port>, Errno> {
     events().bind_virq(Virq::TIMER, vcpu).map(Some)
 }
 
-/// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is armed.
+/// Arms the current vCPU's timer; a deadline in the past fires at once. Returns whether it is
+/// armed.
 pub(crate) fn arm_timer(_: VcpuId, system_ns: u64) -> bool {
     timer::set_singleshot(&xen(), system_ns).is_ok()
 }

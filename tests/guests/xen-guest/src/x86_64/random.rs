@@ -19,7 +19,9 @@ pub(crate) fn random() -> Option<u64> {
         let (value, valid): (u64, u8);
         // SAFETY: the processor has the instruction.
         unsafe {
-            asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) valid, options(nomem, nostack));
+            asm!("rdrand \
+                  {}", "setc \
+                               {}", out(reg) value, out(reg_byte) valid, options(nomem, nostack));
         }
         (valid != 0).then_some(value)
     })

@@ -1,8 +1,9 @@
 //! Interrupts that one vCPU sends another by the local APIC, without an event channel.
 //!
-//! The second vCPU sleeps until such a signal comes, and acknowledges it. Its handler waits until the upcall's vector is
-//! requested, too, as by the profiler's timer. So that interrupt comes as soon as the handler returns, when the sleep's `hlt`
-//! is over and the code behind it has not yet seen the signal.
+//! The second vCPU sleeps until such a signal comes, and acknowledges it. Its handler waits until
+//! the upcall's vector is requested, too, as by the profiler's timer. So that interrupt comes as
+//! soon as the handler returns, when the sleep's `hlt` is over and the code behind it has not yet
+//! seen the signal.
 
 #![allow(unsafe_code, reason = "the local APIC's registers")]
 

@@ -1,9 +1,6 @@
 //! The data that Xen passes at the entry: the command line, and the memory for the guest's use.
 
-#![allow(
-    unsafe_code,
-    reason = "the structures lie at physical addresses that Xen names"
-)]
+#![allow(unsafe_code, reason = "the structures lie at physical addresses that Xen names")]
 
 use core::ops::Range;
 
@@ -18,7 +15,8 @@ const MAPPED_END: u64 = 1 << 32;
 pub(crate) struct StartInfo {
     /// The command line; empty if there is none or it is not UTF-8.
     pub(crate) command_line: &'static str,
-    /// Physical addresses of free memory, after the image and the data that the tools placed after it.
+    /// Physical addresses of free memory, after the image and the data that the tools placed after
+    /// it.
     pub(crate) free_memory: Range<u64>,
 }
 
@@ -26,7 +24,8 @@ pub(crate) struct StartInfo {
 ///
 /// # Safety
 ///
-/// `address` must be the value of ebx at the entry, and nothing may have been written after the image yet.
+/// `address` must be the value of ebx at the entry, and nothing may have been written after the
+/// image yet.
 pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
     // SAFETY: memory is always mapped one to one, and the tables are never written.
     let info = unsafe { start_info::StartInfo::read(address, start_info::identity) }?;
@@ -42,27 +41,18 @@ pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
         .ok_or(StartInfoError::Unmapped(image.end))?;
 
     let command_line_end = command_line.as_ptr() as u64 + command_line.count_bytes() as u64 + 1;
-    let modules_end = info
-        .modules()
-        .map(|module| module.start.saturating_add(module.len));
-    let taken_end = [
-        image.end,
-        address + size_of::<HvmStartInfo>() as u64,
-        command_line_end,
-    ]
-    .into_iter()
-    .chain(modules_end)
-    .filter(|end| ram.contains(end))
-    .max()
-    .unwrap_or(image.end);
+    let modules_end = info.modules().map(|module| module.start.saturating_add(module.len));
+    let taken_end = [image.end, address + size_of::<HvmStartInfo>() as u64, command_line_end]
+        .into_iter()
+        .chain(modules_end)
+        .filter(|end| ram.contains(end))
+        .max()
+        .unwrap_or(image.end);
     // The tools write the tables and the structure consecutively, in an unspecified order.
     let tables = info.memory().count() * size_of::<MemmapEntry>()
         + info.modules().count() * size_of::<ModuleEntry>();
     let start = (taken_end + tables as u64).next_multiple_of(4096);
-    Ok(StartInfo {
-        command_line: command_line.to_str().unwrap_or(""),
-        free_memory: start..ram.end,
-    })
+    Ok(StartInfo { command_line: command_line.to_str().unwrap_or(""), free_memory: start..ram.end })
 }
 
 /// The addresses of the image, including its zeroed part.

@@ -28,10 +28,7 @@ pub(super) fn rewrite_one(
             ([rex, 0x8d, register, 0, 0, 0, 0], 0)
         }
         _ => {
-            return Err(NotDirect::Instruction {
-                section,
-                offset: offset as u64,
-            });
+            return Err(NotDirect::Instruction { section, offset: offset as u64 });
         }
     };
     object[start..start + direct.len()].copy_from_slice(&direct);
