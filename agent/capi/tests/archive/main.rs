@@ -19,11 +19,12 @@ use object::{
 };
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 17] = [
+const UPCALLS: [&str; 18] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
     "unikprof_deadline",
+    "unikprof_take_error",
     "unikprof_resume",
     "unikprof_event_name",
     "unikprof_mark",
