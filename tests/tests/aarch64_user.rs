@@ -33,13 +33,16 @@ const TESTS: [&str; 10] = [
 
 /// Tests of the archive that are about x86-64: code on a stack that is not aligned, the red zone,
 /// single steps by a flag, breakpoints, the drop-in; and one that needs the sanitizers' libraries.
-const X86_64: [&str; 6] = [
+const X86_64: [&str; 9] = [
     "the_dropin_has",
     "the_search_finds_a_red_zone",
     "upcalls_come_on_any_stack",
     "a_stop_that_is_busy",
     "functions_are_traced",
     "clients_are_served_over_lwip",
+    "every_x86_64_processor",
+    "the_search_finds_instructions_of_x86_64",
+    "ticks_of_the_dropin",
 ];
 
 fn has(program: &str) -> bool {

@@ -42,8 +42,8 @@
 // vcpu in struct unikprof_ops returns this for a CPU that is not to be sampled.
 #define UNIKPROF_NO_VCPU UINT32_MAX
 
-// continuation in struct unikprof_ops returns this if the walk continues at the frame record that
-// fp points to, on another stack.
+// continuation in struct unikprof_ops returns this if the walk continues at the frame record
+// that fp points to, on another stack.
 #define UNIKPROF_FRAME_RECORD 2
 
 // For access in struct unikprof_config: serve everybody who can reach the agent, without a key
@@ -88,7 +88,8 @@
 #define UNIKPROF_MAX_EVENT_NAMES 256
 
 // For flags in struct unikprof_config: the guest calls unikprof_poll and moves its bytes
-// even while its main loop is stuck, for example from an upcall. Clients show this.
+// even while its main loop is stuck, for example from an upcall, which must then have saved the
+// vector registers. Clients show this.
 #define UNIKPROF_REACHABLE_WHEN_BUSY 1
 
 // The maximum number of clients that are served at a time.
@@ -300,22 +301,23 @@ struct unikprof_config {
     void *ring;
     // The length of that block in bytes; see unikprof_ring_bytes.
     size_t ring_length;
-    // A block for samples of allocations that are still held, or NULL for none: then the agent does
-    // not record what is held. The block belongs to the agent until unikprof_stop, must not
+    // A block for samples of allocations that are still held, or NULL for none: then the agent
+    // does not record what is held. The block belongs to the agent until unikprof_stop, must not
     // overlap its other memory, and needs no alignment. Requires an archive that was built with
     // --heap.
     void *live_memory;
     // The length of that block in bytes; see unikprof_live_bytes.
     size_t live_memory_length;
-    // A block for traces, or NULL for none: then nobody may trace functions. With it, clients with a
-    // key of UNIKPROF_ROLE_TRACE, or any client of an open agent, may write breakpoints into the
-    // guest's code. The block belongs to the agent until unikprof_stop, must not overlap its other
-    // memory, and needs no alignment. Requires write_code, a breakpoint handler that calls
+    // A block for traces, or NULL for none: then nobody may trace functions. With it, clients with
+    // a key of UNIKPROF_ROLE_TRACE, or any client of an open agent, may write breakpoints into
+    // the guest's code. The block belongs to the agent until unikprof_stop, must not overlap its
+    // other memory, and needs no alignment. Requires write_code, a breakpoint handler that calls
     // unikprof_on_breakpoint, and an archive that was built with --trace.
     void *trace_memory;
     // The length of that block in bytes; see unikprof_trace_bytes.
     size_t trace_memory_length;
-    // The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0 for 16.
+    // The maximum number of stacks on which traced functions are open at a time: 1 to 255, or 0
+    // for 16.
     uint32_t trace_stacks;
 };
 
@@ -378,9 +380,9 @@ struct unikprof_ops {
     uint64_t (*now_ns)(void *context);
     // The vCPU that this code runs on, counted from 0, or UNIKPROF_NO_VCPU. Upcall. Required.
     //
-    // With several vCPUs, unikprof_on_alloc calls it for each allocation. It must be possible, and
-    // context valid, until the calls that began before unikprof_stop have returned; no other agent
-    // may be started before.
+    // With several vCPUs, unikprof_on_alloc calls it for each allocation. It must be possible,
+    // and context valid, until the calls that began before unikprof_stop have returned; no
+    // other agent may be started before.
     uint32_t (*vcpu)(void *context);
     // How long a vCPU has run, in ns since a fixed time: stolen and blocked time do not advance
     // it, and it never goes back. On Xen: the runstate's RUNSTATE_running plus the time since
@@ -440,9 +442,9 @@ struct unikprof_ops {
     // UNIKPROF_FRAME_RECORD: the callers of coroutines and fibers are on the stack that resumed
     // them, and fp leads there if the first frame on the coroutine's stack saves the resumer's
     // frame pointer. The same holds for a C function on a stack of its own that OCaml 5 calls. The
-    // walk continues on the stack that stack_bounds returns for fp, which may lie below. Do not
-    // return it for a handler's stack: its frame pointers lead to the caller of the interrupted
-    // function.
+    // walk continues on the stack that stack_bounds returns for fp, which may lie below. Do
+    // not return it for a handler's stack: its frame pointers lead to the caller of the
+    // interrupted function.
     //
     // sp identifies the stack: everything below it has been walked. fp is the frame pointer
     // that could not be followed: 0 if the entry code clears it, otherwise usually that of the
@@ -452,19 +454,19 @@ struct unikprof_ops {
                             uint64_t sp,
                             uint64_t fp,
                             struct unikprof_registers *registers);
-    // Writes length bytes to the guest's code at address, for traces, and returns 1, or returns 0
-    // if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped read-only, clear
-    // CR0.WP with interrupts off, write, and set it again. unikprof_crash_dump calls it too. May be
-    // NULL if there is no trace_memory.
+    // Writes length bytes to the guest's code at address, for traces, and returns 1, or
+    // returns 0 if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped
+    // read-only, clear CR0.WP with interrupts off, write, and set it again.
+    // unikprof_crash_dump calls it too. May be NULL if there is no trace_memory.
     int32_t (*write_code)(void *context, uint64_t address, const void *bytes, size_t length);
     // The stack that contains sp, for traces, which pair entries and exits by the stack and the
-    // distance from its end: fill in id and end and return 1, or return 0 if sp is in no known
-    // stack; the call is then not counted. For guests that move stacks, or use one's memory for
-    // another while calls are open, as fibres do: id stays the fibre's. Called in breakpoints: a
-    // breakpoint in a function that it calls would be endless. Before a trace the agent calls this
-    // with an sp on the stack that serves clients, and refuses to trace what runs then; it must not
-    // call other functions for other stacks. Upcall. May be NULL: then stack_bounds tells stacks
-    // apart by their ends.
+    // distance from its end: fill in id and end and return 1, or return 0 if sp is in no
+    // known stack; the call is then not counted. For guests that move stacks, or use one's memory
+    // for another while calls are open, as fibres do: id stays the fibre's. Called in
+    // breakpoints: a breakpoint in a function that it calls would be endless. Before a trace the
+    // agent calls this with an sp on the stack that serves clients, and refuses to trace what
+    // runs then; it must not call other functions for other stacks. Upcall. May be NULL: then
+    // stack_bounds tells stacks apart by their ends.
     int32_t (*call_stack)(void *context, uint64_t sp, struct unikprof_call_stack *stack);
 };
 
@@ -515,7 +517,8 @@ uint32_t unikprof_abi_version(void);
 const char *unikprof_error_text(int32_t code);
 
 // Returns and clears the error of the last call that returns a deadline; UNIKPROF_OK if there was
-// none. Such calls return a usable deadline even on error.
+// none. Such calls return a usable deadline even on error. May be called wherever
+// unikprof_on_tick may.
 int32_t unikprof_take_error(void);
 
 // Returns the minimum length in bytes of memory for unikprof_init with this configuration, or
@@ -595,9 +598,9 @@ int64_t unikprof_frame_tx(void *buffer, size_t length);
 
 // Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
 // lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
-// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
-// UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has changed: call it
-// again.
+// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK
+// or an error code; on UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has
+// changed: call it again.
 int32_t unikprof_stop(void);
 
 // Begins a recording before any client connects. Call it after unikprof_init, and after
@@ -615,8 +618,12 @@ int64_t unikprof_start_at_boot(const struct unikprof_boot_recording *recording);
 //
 // Returns the next deadline of this vCPU in ns, on the clock of now_ns: program the timer for
 // it, or for the guest's own deadline if that is earlier. Returns UNIKPROF_NO_DEADLINE if there is
-// nothing to wait for, or before unikprof_init. May be called at any time, on any stack, nested,
-// and on several vCPUs at once.
+// nothing to wait for, or before unikprof_init.
+//
+// May be called at any time, on any stack, however it is aligned, nested, and on several vCPUs at
+// once. It uses no vector or floating-point registers, and calls no functions except those of
+// struct unikprof_ops: an upcall that has not saved these registers may call it. The same holds
+// for all calls that may be made wherever this one may.
 uint64_t unikprof_on_tick(const struct unikprof_registers *registers);
 
 // The guest is about to block on this vCPU, with upcalls masked. Until unikprof_on_wake the
@@ -676,15 +683,20 @@ int32_t unikprof_span_end(int32_t name, uint64_t span);
 // report reads. sink is called with context for one piece after the other. Nothing is
 // changed, and the agent continues if the guest does.
 //
-// Intended for panic handlers: it may be called on any vCPU and in any context, even if a tick was
-// interrupted. Takes 6 KiB of stack in addition to what sink needs. Returns UNIKPROF_OK or an
-// error code.
+// Intended for panic handlers: it may be called on any vCPU, in any context and on any stack,
+// however it is aligned, even if a tick was interrupted. Takes 6 KiB of stack in addition to what
+// sink and the guest's memory functions need. Returns UNIKPROF_OK or an error code.
+//
+// It uses no vector or floating-point registers itself. Unlike the calls for upcalls, it calls
+// the guest's memcpy, memmove, memset and memcmp. Where these use vector registers, a handler that
+// reports these registers, or continues the interrupted code, must save them before.
 int32_t unikprof_crash_dump(void (*sink)(void *context, const void *bytes, size_t length),
                             void *context);
 
 // Writes the same file into block, after a header by which it can be found: by dom0 in the
 // guest's memory, or after a reboot in memory that survives it. If the block is too short, the
-// newest records are kept, and the file says so.
+// newest records are kept, and the file says so. May be called wherever unikprof_crash_dump may,
+// and uses the same registers and stack.
 //
 // Returns the number of bytes used, or an error code; on error the block holds no header.
 int64_t unikprof_crash_dump_into(void *block, size_t length);
@@ -694,8 +706,8 @@ int64_t unikprof_crash_dump_into(void *block, size_t length);
 // has at most 77 characters and no newline. Other lines may come between; unikprof-client
 // recover finds the right ones in the console's log.
 //
-// Returns UNIKPROF_OK or an error code. Does not need a running agent; may be called wherever
-// unikprof_crash_dump may.
+// Returns UNIKPROF_OK or an error code. Does not need a running agent. May be called wherever
+// unikprof_crash_dump may, and uses the same registers and stack.
 int32_t unikprof_crash_lines(const void *block,
                              size_t length,
                              void (*sink)(void *context, const char *line),
@@ -714,18 +726,16 @@ size_t unikprof_live_bytes(size_t samples);
 // unikprof_on_tick may, also by an upcall that interrupts another allocation.
 void unikprof_on_alloc(const void *pointer, size_t size);
 
-// The guest has allocated size bytes, and a sampler of its own has drawn them: that of a language's
-// runtime, which draws one byte in interval at random. Each recording draws again for its own
-// interval, which must be at least eight times as great: otherwise it lacks allocations that it would
-// always have kept.
+// The guest has allocated size bytes, and a sampler of its own has drawn them: that of a
+// language's runtime, which draws one byte in interval at random. Each recording draws again for
+// its own interval, which must be at least eight times as great: otherwise it lacks allocations
+// that it would always have kept.
 //
 // key stands for the address, which the runtime may change, until unikprof_on_free(key). No
-// allocation may have it as its address: an odd number, cast to a pointer, is the address of none that
-// an allocator returns. Does nothing for a size or an interval of 0; otherwise like
+// allocation may have it as its address: an odd number, cast to a pointer, is the address of none
+// that an allocator returns. Does nothing for a size or an interval of 0; otherwise like
 // unikprof_on_alloc.
-void unikprof_on_sampled_alloc(const void *key,
-                               size_t size,
-                               size_t interval);
+void unikprof_on_sampled_alloc(const void *key, size_t size, size_t interval);
 
 // The guest is about to free pointer. Call it before another CPU can allocate the same address.
 // Does nothing for NULL, for a pointer that was not sampled, and for one that was never allocated.
@@ -755,16 +765,16 @@ size_t unikprof_trace_bytes(size_t functions, size_t stacks);
 // entry), or on the interrupted stack if all code of the guest is compiled without a red zone.
 // frame holds all registers of the interrupted code.
 //
-// Returns 1 if the breakpoint was the agent's: then continue with the registers in frame, of which
-// the program counter and the stack pointer may have changed. Returns 0 if it was not, before
-// unikprof_init, and in an archive that was built without --trace. May be called wherever
-// unikprof_on_tick may.
+// Returns 1 if the breakpoint was the agent's: then continue with the registers in frame, of
+// which the program counter and the stack pointer may have changed. Returns 0 if it was not,
+// before unikprof_init, and in an archive that was built without --trace. May be called
+// wherever unikprof_on_tick may.
 int32_t unikprof_on_breakpoint(struct unikprof_trap_frame *frame);
 
 // Returns the address that pc stands for. The agent executes copies of some instructions
 // elsewhere; a fault handler that looks at the instruction, or prints its address, passes the
-// address of the fault. Any address that is not that of a copy is returned unchanged. May be called
-// wherever unikprof_on_tick may.
+// address of the fault. Any address that is not that of a copy is returned unchanged. May be
+// called wherever unikprof_on_tick may.
 uint64_t unikprof_original_pc(uint64_t pc);
 
 #ifdef __cplusplus

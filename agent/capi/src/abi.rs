@@ -62,7 +62,8 @@ pub const UNIKPROF_MAX_EVENT_NAME: u32 = 48;
 pub const UNIKPROF_MAX_EVENT_NAMES: u32 = 256;
 
 /// For `flags` in `struct unikprof_config`: the guest calls `unikprof_poll` and moves its bytes
-/// even while its main loop is stuck, for example from an upcall. Clients show this.
+/// even while its main loop is stuck, for example from an upcall, which must then have saved the
+/// vector registers. Clients show this.
 pub const UNIKPROF_REACHABLE_WHEN_BUSY: u32 = 1;
 
 /// The maximum number of clients that are served at a time.

@@ -6,7 +6,9 @@ mod build;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::file::{self, BlockHead, FileEnd};
@@ -105,31 +107,54 @@ fn trace() -> Vec<u8> {
     .concat()
 }
 
-/// Compiles `name` with the header and the library in `archive`, and runs it. Returns what it
-/// printed.
-fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
-    let (program, messages) = (folder.path().join(name), folder.path().join("client.c"));
-    fs::write(&messages, client()).unwrap();
-    let output = build::gcc()
-        .args(["-std=c99", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread"])
-        .args(flags)
-        .arg("-I")
-        .arg(archive)
-        .arg(sources.join(format!("{name}.c")))
-        .args([&messages, &archive.join("libunikprof.a")])
-        .arg("-o")
-        .arg(&program)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = build::execute(&program).output().unwrap();
+/// A compiled guest.
+struct Program {
+    folder: tempfile::TempDir,
+    name: String,
+}
+
+impl Program {
+    /// Compiles `name` with the header and the library in `archive`.
+    fn compile(name: &str, archive: &Path, flags: &[&str]) -> Self {
+        let program = Self { folder: tempfile::tempdir().unwrap(), name: name.to_owned() };
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+        let messages = program.folder.path().join("client.c");
+        fs::write(&messages, client()).unwrap();
+        let output = build::gcc()
+            .args(["-std=c99", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+            .arg("-pthread")
+            .args(flags)
+            .arg("-I")
+            .arg(archive)
+            .arg(sources.join(format!("{name}.c")))
+            .args([&messages, &archive.join("libunikprof.a")])
+            .arg("-o")
+            .arg(program.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+}
+
+/// Executes a guest, whose checks must pass. Returns what it printed.
+fn execute(command: &mut Command) -> String {
+    let output = command.output().unwrap();
     let [said, failed] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     println!("{said}");
-    assert!(output.status.success(), "{}: {failed}", output.status);
-    assert!(said.ends_with("all as it should be\n"), "{said}");
+    assert!(output.status.success(), "{command:?}: {}: {failed}", output.status);
+    assert!(said.ends_with("all as it should be\n"), "{command:?}: {said}");
     said.into_owned()
+}
+
+/// Compiles a guest and executes it. Returns what it printed.
+fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
+    let program = Program::compile(name, archive, flags);
+    execute(&mut build::execute(&program.path()))
 }
 
 /// A wrong call must not crash the guest.
@@ -138,11 +163,51 @@ fn every_misuse_is_an_error_with_a_text() {
     run("misuse", build::streams(), &[]);
 }
 
+/// Processors as the guest sees them: the name, the command that executes it there, and what the C
+/// library's `memcpy` changes there of [`STATE`]. The settings are glibc's.
+const PROCESSORS: [(&str, &[&str], u32); 4] = [
+    ("AVX-512", &["env", "-u", "GLIBC_TUNABLES"], ZMM_16_TO_31),
+    ("AVX2", &["env", "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL"], SSE | AVX),
+    (
+        "SSE2",
+        &["env", "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load"],
+        SSE,
+    ),
+    ("Nehalem", &["qemu-x86_64", "-cpu", "Nehalem"], SSE),
+];
+
+/// Components of the state, as in XCR0.
+const SSE: u32 = 1 << 1;
+const AVX: u32 = 1 << 2;
+const ZMM_16_TO_31: u32 = 1 << 7;
+const STATE: u32 = SSE | AVX | ZMM_16_TO_31;
+
+/// On every processor, and however the C library's functions copy there.
 #[test]
 fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
-    for archive in [build::streams(), build::keyed(), build::recorder()] {
-        run("any_stack", archive, &["-mgeneral-regs-only"]);
+    let wrap = "-Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,--wrap=memcmp";
+    let programs = [build::streams(), build::keyed(), build::recorder()]
+        .map(|archive| Program::compile("any_stack", archive, &["-mgeneral-regs-only", wrap]));
+    for (processor, words, expected) in PROCESSORS {
+        if Command::new(words[0]).arg("--version").output().is_err() {
+            say_missing(processor, &format!("there is no `{}`", words[0]));
+            continue;
+        }
+        for program in &programs {
+            let said = execute(Command::new(words[0]).args(&words[1..]).arg(program.path()));
+            let changed = said.lines().find_map(|line| line.strip_prefix("memcpy changes "));
+            let changed = u32::from_str_radix(changed.unwrap(), 16).unwrap() & STATE;
+            if changed != expected {
+                say_missing(processor, &format!("memcpy changes {changed:#x}, not {expected:#x}"));
+            }
+        }
     }
+}
+
+/// Says that a guest was not executed as on this processor.
+fn say_missing(processor: &str, reason: &str) {
+    // Not `eprintln!`: the harness hides what a passing test prints.
+    let _ = writeln!(std::io::stderr(), "SKIPPED any_stack on {processor}: {reason}");
 }
 
 /// A guest whose keys cannot be used must not serve everybody.

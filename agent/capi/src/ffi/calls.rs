@@ -37,7 +37,8 @@ pub extern "C" fn unikprof_error_text(code: i32) -> *const c_char {
 }
 
 /// Returns and clears the error of the last call that returns a deadline; UNIKPROF_OK if there was
-/// none. Such calls return a usable deadline even on error.
+/// none. Such calls return a usable deadline even on error. May be called wherever
+/// `unikprof_on_tick` may.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_take_error() -> i32 {
     one::take_noted()

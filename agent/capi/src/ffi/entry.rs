@@ -19,8 +19,12 @@ use crate::status::{Misuse, UNIKPROF_OK};
 ///
 /// Returns the next deadline of this vCPU in ns, on the clock of `now_ns`: program the timer for
 /// it, or for the guest's own deadline if that is earlier. Returns UNIKPROF_NO_DEADLINE if there is
-/// nothing to wait for, or before `unikprof_init`. May be called at any time, on any stack, nested,
-/// and on several vCPUs at once.
+/// nothing to wait for, or before `unikprof_init`.
+///
+/// May be called at any time, on any stack, however it is aligned, nested, and on several vCPUs at
+/// once. It uses no vector or floating-point registers, and calls no functions except those of
+/// `struct unikprof_ops`: an upcall that has not saved these registers may call it. The same holds
+/// for all calls that may be made wherever this one may.
 ///
 /// # Safety
 ///

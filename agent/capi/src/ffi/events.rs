@@ -90,9 +90,13 @@ pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
 /// report` reads. `sink` is called with `context` for one piece after the other. Nothing is
 /// changed, and the agent continues if the guest does.
 ///
-/// Intended for panic handlers: it may be called on any vCPU and in any context, even if a tick was
-/// interrupted. Takes 6 KiB of stack in addition to what `sink` needs. Returns UNIKPROF_OK or an
-/// error code.
+/// Intended for panic handlers: it may be called on any vCPU, in any context and on any stack,
+/// however it is aligned, even if a tick was interrupted. Takes 6 KiB of stack in addition to what
+/// `sink` and the guest's memory functions need. Returns UNIKPROF_OK or an error code.
+///
+/// It uses no vector or floating-point registers itself. Unlike the calls for upcalls, it calls
+/// the guest's memcpy, memmove, memset and memcmp. Where these use vector registers, a handler that
+/// reports these registers, or continues the interrupted code, must save them before.
 ///
 /// # Safety
 ///
@@ -108,7 +112,8 @@ pub unsafe extern "C" fn unikprof_crash_dump(
 
 /// Writes the same file into `block`, after a header by which it can be found: by dom0 in the
 /// guest's memory, or after a reboot in memory that survives it. If the block is too short, the
-/// newest records are kept, and the file says so.
+/// newest records are kept, and the file says so. May be called wherever `unikprof_crash_dump` may,
+/// and uses the same registers and stack.
 ///
 /// Returns the number of bytes used, or an error code; on error the block holds no header.
 ///
@@ -126,8 +131,8 @@ pub unsafe extern "C" fn unikprof_crash_dump_into(block: *mut c_void, length: us
 /// has at most 77 characters and no newline. Other lines may come between; `unikprof-client
 /// recover` finds the right ones in the console's log.
 ///
-/// Returns UNIKPROF_OK or an error code. Does not need a running agent; may be called wherever
-/// `unikprof_crash_dump` may.
+/// Returns UNIKPROF_OK or an error code. Does not need a running agent. May be called wherever
+/// `unikprof_crash_dump` may, and uses the same registers and stack.
 ///
 /// # Safety
 ///

@@ -146,7 +146,10 @@ unsafe impl Platform for Guest {
         };
         let mut text = [0_u8; 300];
         let length = line.floor_char_boundary(text.len() - 1);
-        text[..length].copy_from_slice(&line.as_bytes()[..length]);
+        // Without an index, which the compiler might check: a crash dump may reach this.
+        for (place, byte) in text.iter_mut().zip(line.bytes().take(length)) {
+            *place = byte;
+        }
         // SAFETY: as above; the text ends with 0.
         unsafe { log(self.context(), text.as_ptr().cast()) };
     }

@@ -27,6 +27,11 @@ pub(crate) trait Body {
     /// An instruction that reads or writes floating-point or vector state, if there is one.
     fn vector_instruction(&self) -> Option<String>;
 
+    /// On x86-64, an instruction that not every processor has, if there is one.
+    fn missing_instruction(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it can reach the trap of a panic: by falling through, or by a direct jump. A table
     /// of jumps has traps for indices that do not occur.
     fn traps(&self) -> bool;

@@ -19,11 +19,12 @@ use object::{
 };
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 17] = [
+const UPCALLS: [&str; 18] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
     "unikprof_deadline",
+    "unikprof_take_error",
     "unikprof_resume",
     "unikprof_event_name",
     "unikprof_mark",
@@ -67,6 +68,14 @@ fn object_of(folder: &Path) -> Vec<u8> {
     let others: Vec<&[u8]> = members.map(|member| member.name()).collect();
     assert_eq!(others, [b"memmove.o"], "one linked object, and the weak memmove");
     object
+}
+
+/// The object file of the drop-in.
+fn dropin_object() -> Vec<u8> {
+    let bytes = fs::read(build::dropin().join("libunikprof-dropin.a")).unwrap();
+    let archive = ArchiveFile::parse(&*bytes).unwrap();
+    let member = archive.members().next().unwrap().unwrap();
+    member.data(&*bytes).unwrap().to_vec()
 }
 
 /// A kernel has the memory functions, and no others that a compiler might need.
@@ -283,6 +292,51 @@ fn upcalls_touch_no_vector_or_floating_point_state() {
             let found = function.body.vector_instruction();
             assert_eq!(found, None, "{}", function.name);
         }
+    }
+}
+
+/// A guest may run on any processor, and migrate to an older one. The drop-in's entry saves no AVX
+/// state.
+#[test]
+fn every_x86_64_processor_has_its_instructions() {
+    let dropin = Code::read(&dropin_object());
+    for code in codes().chain([dropin]) {
+        for function in code.functions() {
+            let missing = function.body.missing_instruction();
+            assert_eq!(missing, None, "{}", function.name);
+        }
+    }
+}
+
+/// The search must be able to find something.
+#[test]
+fn the_search_finds_instructions_of_x86_64_v3() {
+    let folder = tempfile::tempdir().unwrap();
+    let (unit, object) = (folder.path().join("f.c"), folder.path().join("f.o"));
+    fs::write(&unit, "long f(long a, long b) { return a >> b; }").unwrap();
+    for (processor, is_found) in [("x86-64", false), ("x86-64-v3", true)] {
+        let mut gcc = build::gcc();
+        gcc.args(["-c", "-O2", &format!("-march={processor}")]).arg(&unit).arg("-o").arg(&object);
+        assert!(gcc.status().unwrap().success());
+        let code = Code::read(&fs::read(&object).unwrap());
+        let found = code.functions().find_map(|function| function.body.missing_instruction());
+        assert_eq!(found.is_some(), is_found, "{found:?}: {processor}");
+    }
+}
+
+/// The drop-in's entry saves SSE state for a poll only.
+#[test]
+fn ticks_of_the_dropin_touch_no_vector_or_floating_point_state() {
+    let code = Code::read(&dropin_object());
+    let handlers = ["12on_interrupt", "18on_other_interrupt"].map(|name| {
+        let mut found = code.functions().filter(|function| function.name.contains(name));
+        found.next().unwrap().name.as_str()
+    });
+    let reached = code.reached_from(&handlers);
+    assert!(reached.iter().any(|function| function.name.contains("walk")));
+    for function in reached {
+        let found = function.body.vector_instruction();
+        assert_eq!(found, None, "{}", function.name);
     }
 }
 

@@ -3,11 +3,38 @@
 use std::collections::BTreeSet;
 
 use iced_x86::{
-    Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    Mnemonic, OpAccess, OpKind, Register,
+    Code as Opcode, CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction,
+    InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
 use super::code::Body;
+
+/// The features of every x86-64 processor.
+const FEATURES: [CpuidFeature; 17] = [
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL286,
+    CpuidFeature::INTEL386,
+    CpuidFeature::INTEL486,
+    CpuidFeature::X64,
+    CpuidFeature::CPUID,
+    CpuidFeature::TSC,
+    CpuidFeature::MULTIBYTENOP,
+    CpuidFeature::CMOV,
+    CpuidFeature::FXSR,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::FPU,
+    CpuidFeature::MSR,
+    CpuidFeature::CX8,
+    CpuidFeature::PAUSE,
+];
+
+/// Instructions that only some processors have. The code asks CPUID before all but the first, which
+/// is `bsf` where it is missing: the same for all operands but 0, for which compilers do not use
+/// it.
+const CHOSEN: [Mnemonic; 5] =
+    [Mnemonic::Tzcnt, Mnemonic::Rdrand, Mnemonic::Rdseed, Mnemonic::Vmcall, Mnemonic::Vmmcall];
 
 /// The instructions of one function.
 pub(crate) struct X86_64(Vec<Instruction>);
@@ -116,6 +143,15 @@ impl Body for X86_64 {
                 )
         })?;
         Some(found.to_string())
+    }
+
+    fn missing_instruction(&self) -> Option<String> {
+        let mut found = self.0.iter().filter(|instruction| {
+            let mut features = instruction.cpuid_features().iter();
+            features.any(|feature| !FEATURES.contains(feature))
+                && !CHOSEN.contains(&instruction.mnemonic())
+        });
+        found.next().map(|instruction| format!("{instruction}: {:?}", instruction.cpuid_features()))
     }
 
     fn traps(&self) -> bool {

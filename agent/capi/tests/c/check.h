@@ -2,6 +2,7 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unikprof.h>
@@ -13,6 +14,9 @@
             exit(1);                                                           \
         }                                                                      \
     } while (0)
+
+/* Checks that the calling function was called with the stack aligned, as its compiler may rely on. */
+#define CHECK_STACK() CHECK((uintptr_t)__builtin_frame_address(0) % 16 == 0)
 
 /* Checks the code that a call returns; prints the text of a wrong one. */
 #define CHECK_CODE(call, expected)                                             \

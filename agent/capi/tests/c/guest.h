@@ -21,6 +21,7 @@ static uint64_t guest_now_ns(void *context)
 {
     void (*call)(void) = on_clock;
     CHECK(context == stack);
+    CHECK_STACK();
     on_clock = NULL;
     if (call != NULL) {
         call();
