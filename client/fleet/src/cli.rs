@@ -92,6 +92,20 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own
+    /// breaks.
+    #[test]
+    fn paragraphs_fit_a_terminal() {
+        let program = Arguments::command();
+        for word in program.get_subcommands().chain([&program]) {
+            let help = word.get_after_help().map(ToString::to_string);
+            for line in help.iter().flat_map(|help| help.lines()) {
+                let is_prose = !line.starts_with(' ');
+                assert!(!is_prose || line.len() <= 80, "{}: {line}", word.get_name());
+            }
+        }
+    }
+
     /// Options that were renamed, or never existed.
     #[test]
     fn commands_in_the_documentation_are_understood() {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::harness::{Client, Guest, Keyed, RunningClient};
+use crate::harness::{Client, Guest, Keyed};
 
 fn entry(name: &str, address: SocketAddr, app: &str, more: &str) -> String {
     let image = Guest::program().display();

@@ -70,7 +70,7 @@ impl Http {
 
     pub(super) fn with_timeout(remote: &Remote, path: &str, whole: Duration) -> Http {
         let config = ureq::Agent::config_builder()
-            .user_agent(concat!("unikprof-client/", env!("CARGO_PKG_VERSION")))
+            .user_agent(concat!("unikprof-fleet/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             // A redirected POST becomes a GET, whose success says nothing.
             .max_redirects(0)
