@@ -28,16 +28,16 @@ use thiserror::Error;
 pub(crate) use audit::Audit;
 use deliver::Receiver;
 use spool::{Spool, SpoolError};
+use unikprof_client::cli::shared::CommandError;
+use unikprof_client::exit_code;
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::units;
 
 use super::config::{Config, Mistake};
 use super::folder::FolderError;
 use super::member::{Member, log};
 use super::roster::Roster;
 use super::shard::Shard;
-use unikprof_client::cli::shared::CommandError;
-use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::units;
 
 /// How often books are written.
 const FLUSH: Duration = Duration::from_secs(1);

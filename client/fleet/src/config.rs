@@ -19,14 +19,14 @@ use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Spanned, Value};
-
-use super::targets::{all, regular};
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::connection::Address;
 use unikprof_client::exit_code;
 use unikprof_client::printable::Printable;
 use unikprof_client::record::Mode;
 use unikprof_client::units;
+
+use super::targets::{all, regular};
 
 /// The longest name of a guest, in bytes.
 const MAX_NAME: usize = 128;

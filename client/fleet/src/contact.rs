@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::member::{Answer, GuestError, Member, log};
 use unikprof_client::record::{EventReader, RecordError, Session};
 use unikprof_client::timeline::What;
+
+use super::member::{Answer, GuestError, Member, log};
 
 /// The most counters that are kept of one guest.
 const MOST_COUNTERS: usize = 256;

@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
+use unikprof_client::output::sync_folder;
+use unikprof_client::recording::RecordingError;
 
 use self::hour_file::{Found, HourFile, NEW, Parcel, is_hour_name};
 use super::file_name;
-use unikprof_client::output::sync_folder;
-use unikprof_client::recording::RecordingError;
 
 /// For how long a guest's current file is remembered after its last parcel; later it is read again.
 const REMEMBERED: Duration = Duration::from_secs(3600);
@@ -303,6 +303,8 @@ pub(super) mod tests {
 
     use jiff::Timestamp;
     use tempfile::TempDir;
+    use unikprof_client::frame_reader::encoded;
+    use unikprof_client::recording::{Completeness, Reading, Recording, RecordingWriter};
     use unikprof_proto::frame::Message;
     use unikprof_proto::message::{
         Counts, Epoch, Mapping, Nodes, Snapshot, VcpuEnd, VcpuEpoch, Welcome,
@@ -310,8 +312,6 @@ pub(super) mod tests {
     use unikprof_proto::nodes::{Encoder, Node};
 
     use super::*;
-    use unikprof_client::frame_reader::encoded;
-    use unikprof_client::recording::{Completeness, Reading, Recording, RecordingWriter};
 
     const SEGMENT: u64 = 1000;
     /// 2026-11-23T22:00:00Z.

@@ -27,6 +27,10 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use unikprof_client::printable::Printable;
+use unikprof_client::record::{Mode, RecordError, RecordingStatus};
+use unikprof_client::report::Format;
+use unikprof_client::report::served_page;
 
 use super::member::{Answer, GuestError, LOADS, Load, Member, PROFILES_AT_ONCE, Running, log};
 use super::metrics;
@@ -35,10 +39,6 @@ use super::roster::Roster;
 use super::serve::Connection;
 use super::take;
 use super::tokens::{Right, TokenFiles};
-use unikprof_client::printable::Printable;
-use unikprof_client::record::{Mode, RecordError, RecordingStatus};
-use unikprof_client::report::Format;
-use unikprof_client::report::served_page;
 
 /// What requests are answered from.
 pub(super) struct Service {

@@ -5,9 +5,6 @@ use std::io::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use unikprof_proto::code::{mode, state};
-
-use super::config::Guest;
 use unikprof_client::caller_table::CallerTableError;
 use unikprof_client::connection::{Access, AgentInfo, ConnectionError, Timeouts};
 use unikprof_client::exit_code;
@@ -21,6 +18,9 @@ use unikprof_client::record::{
 use unikprof_client::recording::RecordingError;
 use unikprof_client::report::ReportError;
 use unikprof_client::symbols::SymbolError;
+use unikprof_proto::code::{mode, state};
+
+use super::config::Guest;
 
 /// How many profiles of one guest are taken at a time: an agent has four places for recordings and
 /// for clients, and people need some.

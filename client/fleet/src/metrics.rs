@@ -8,11 +8,12 @@
 use std::fmt::{self, Display, Write as _};
 use std::time::UNIX_EPOCH;
 
-use super::member::{Answer, Known, Member};
-use super::take;
 use unikprof_client::printable::Printable;
 use unikprof_client::profile::Counters;
 use unikprof_client::record::RecordingStatus;
+
+use super::member::{Answer, Known, Member};
+use super::take;
 
 /// The type of the answer.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -23,11 +23,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::config::{Engine, Guest, Remote};
-use http::Http;
 use unikprof_client::printable::Printable;
 use unikprof_client::profile::Mode;
 use unikprof_client::symbols::Symbolized;
+
+use super::config::{Engine, Guest, Remote};
+use http::Http;
 
 /// The most labels of a series: Pyroscope's limit, less those that samples have themselves (`vcpu`
 /// and `span`).

@@ -9,11 +9,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use thiserror::Error;
-
-use super::config::{Config, Guest};
-use super::differ::{Counts, Difference, Differences};
-use super::member::{GuestError, Member, log};
-use super::{file_name, roster, take};
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
@@ -22,6 +17,11 @@ use unikprof_client::profile::{Counters, Profile};
 use unikprof_client::record::{Mode, RecordError, Settings, own_name};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::symbols::{GuestMerger, MergedNames, Symbolizer};
+
+use super::config::{Config, Guest};
+use super::differ::{Counts, Difference, Differences};
+use super::member::{GuestError, Member, log};
+use super::{file_name, roster, take};
 
 /// How the recordings' names begin.
 const PREFIX: &str = "fleet";

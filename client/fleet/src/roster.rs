@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::config::{Config, Guest, Place, TargetSource};
-use super::member::{Member, log};
-use super::shard::Shard;
 use unikprof_client::deadline;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::key::Key;
+
+use super::config::{Config, Guest, Place, TargetSource};
+use super::member::{Member, log};
+use super::shard::Shard;
 
 /// How often files are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(5);

@@ -22,6 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+use unikprof_client::cli::shared::CommandError;
+use unikprof_client::exit_code;
+use unikprof_client::interrupt::Interrupt;
 
 use super::config::Config;
 use super::contact;
@@ -30,9 +33,6 @@ use super::roster::Roster;
 use super::shard::Shard;
 use super::tls::{Tls, TlsError};
 use super::tokens::{TokenError, TokenFiles};
-use unikprof_client::cli::shared::CommandError;
-use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(100);

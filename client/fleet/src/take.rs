@@ -5,8 +5,6 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime};
 
-use super::config::How;
-use super::member::{GuestError, Hottest, Member, Profiles, Running, always_on, log};
 use unikprof_client::caller_table;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::profile::Profile;
@@ -18,6 +16,9 @@ use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
 use unikprof_client::timeline::Moment;
+
+use super::config::How;
+use super::member::{GuestError, Hottest, Member, Profiles, Running, always_on, log};
 
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";

@@ -90,7 +90,7 @@ fn with_connect(mut error: clap::Error, command: &Command) -> clap::Error {
 /// The subcommands of `unikprof-fleet`.
 const OF_FLEET: [&str; 3] = ["collect", "record", "serve"];
 
-/// An error that names the program whose subcommand was given.
+/// An error that names `unikprof-fleet` if one of its subcommands was given.
 fn with_fleet(error: clap::Error) -> clap::Error {
     let word = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) if OF_FLEET.contains(&word.as_str()) => word,

@@ -1,6 +1,5 @@
 //! The program's errors.
 
-use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
@@ -87,9 +86,9 @@ pub(crate) enum Failure {
     Slower,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// Of another program that has this command line's ways.
+    /// An error of `unikprof-fleet`.
     #[error("{source}")]
-    Other { source: Box<dyn StdError + Send + Sync>, exit_code: u8 },
+    Other { source: Box<dyn std::error::Error + Send + Sync>, exit_code: u8 },
     #[cfg(feature = "demo")]
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),

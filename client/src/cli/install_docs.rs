@@ -20,7 +20,7 @@ Examples:
   sudo unikprof-client install-docs --prefix /usr/local
   man unikprof-client-connect-record";
 
-/// Where each shell looks below a prefix, and what stands there before and after the program's name.
+/// Each shell's folder below a prefix, and the file name before and after the program's name.
 const COMPLETIONS: [(Shell, &str, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/", ""),
     (Shell::Zsh, "share/zsh/site-functions/_", ""),
@@ -42,7 +42,7 @@ pub struct CompletionsArguments {
     pub(super) shell: Shell,
 }
 
-/// Installs the pages and completions of this program.
+/// Installs the manual pages and completions of `program`.
 pub(super) fn run(arguments: &InstallDocsArguments, program: &Command) -> Result<(), Failure> {
     let own = || Some(std::env::home_dir()?.join(".local"));
     let Some(prefix) = arguments.prefix.clone().or_else(own) else {

@@ -1,8 +1,7 @@
-//! What `unikprof-fleet` has of this command line: it is a program of its own, and speaks to its
-//! user in the same way.
+//! What the programs `unikprof-client` and `unikprof-fleet` share of their command lines: errors
+//! and exit codes, output files, values of options, manual pages and completions.
 
 use std::error::Error;
-use std::fmt;
 
 use clap::Command;
 
@@ -16,6 +15,7 @@ use crate::interrupt::Interrupt;
 use crate::output::OutputError;
 
 /// An error of a subcommand: its message, and the program's exit code.
+#[derive(Debug)]
 pub struct CommandError(pub(super) Failure);
 
 impl CommandError {
@@ -27,12 +27,6 @@ impl CommandError {
     /// The command line is wrong.
     pub fn usage(message: impl Into<String>) -> CommandError {
         CommandError(Failure::Usage(message.into()))
-    }
-}
-
-impl fmt::Debug for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -48,8 +42,7 @@ impl From<OutputError> for CommandError {
     }
 }
 
-/// Runs what the words of the command line ask for, and tells the user of a failure; answers the
-/// program's exit code.
+/// Runs a parsed command line and prints its error to stderr. Returns the program's exit code.
 pub fn run<A>(
     parsed: Result<A, clap::Error>,
     run: impl FnOnce(A) -> Result<(), CommandError>,
@@ -78,7 +71,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandError> {
     Ok(super::print(bytes)?)
 }
 
-/// Counts SIGINT and SIGTERM from now on.
+/// Counts SIGINT and SIGTERM from now on instead of ending the process.
 pub fn interrupt() -> Result<Interrupt, CommandError> {
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;

@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
+use unikprof_client::printable::Printable;
+use unikprof_client::units;
 
 use super::books::{Amount, Lost, Outcomes, Parcel, Span};
 use super::spool::{self, Audited, SpoolError};
-use unikprof_client::printable::Printable;
-use unikprof_client::units;
 
 /// The books of a spool.
 #[derive(Debug, Serialize)]

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::profile::{Mapping, Profile};
+use unikprof_client::recording::{Reading, Recording, RecordingError};
+use unikprof_client::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
+
 use super::super::config::{Guest, How, Push, PushTo};
 use super::super::folder::{Folder, FolderError};
 use super::super::member::{GuestError, log};
@@ -12,10 +17,6 @@ use super::super::push::{self, Delivery, Target, Verdict};
 use super::super::take;
 use super::books::{Fate, Parcel};
 use super::spool::Spool;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::{Mapping, Profile};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
 
 /// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each
 /// takes 160 a second: those of 1,500 guests.
@@ -354,12 +355,13 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
+    use unikprof_client::profile::Counters;
+
     use super::super::super::config::{Engine, Remote};
     use super::super::super::folder::tests::Sent;
     use super::super::books::{EpochId, Span};
     use super::super::spool::GuestSpool;
     use super::*;
-    use unikprof_client::profile::Counters;
 
     fn receivers(folder: &Path) -> [Receiver; 2] {
         let engine = Remote { url: "http://127.0.0.1:1".into(), ..Remote::default() };

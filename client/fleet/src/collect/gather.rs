@@ -6,18 +6,18 @@ use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use unikprof_proto::code::state;
-
-use super::super::member::{GuestError, Member, log};
-use super::super::take::symbolizer;
-use super::books::{EpochId, Span};
-use super::spool::{GuestSpool, Spool, SpoolError};
 use unikprof_client::caller_table;
 use unikprof_client::connection::ConnectionError;
 use unikprof_client::record::{
     EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind,
 };
 use unikprof_client::recording::{Reading, Recording, RecordingError};
+use unikprof_proto::code::state;
+
+use super::super::member::{GuestError, Member, log};
+use super::super::take::symbolizer;
+use super::books::{EpochId, Span};
+use super::spool::{GuestSpool, Spool, SpoolError};
 
 /// The name of the recording that a collector leaves running in each guest.
 pub(super) const NAME: &str = "collect";

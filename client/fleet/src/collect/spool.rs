@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use unikprof_client::connection::{new_client_id, set_client_id};
+use unikprof_client::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
+use unikprof_client::profile::Counters;
+use unikprof_client::recording::{Reading, Recording};
 
 use super::super::config::{Guest, How};
 use super::super::file_name;
 use super::super::member::log;
 use super::books::{Books, EpochId, Fate, Parcel, Span};
-use unikprof_client::connection::{new_client_id, set_client_id};
-use unikprof_client::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
-use unikprof_client::profile::Counters;
-use unikprof_client::recording::{Reading, Recording};
 
 const BOOKS: &str = "books.json";
 

@@ -12,18 +12,18 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use unikprof_proto::file::{FileEnd, FileHeader, PREAMBLE, VERSION, versions};
-use unikprof_proto::frame::{self, HEADER, Message};
-use unikprof_proto::message::{Epoch, Mapping, Nodes, Welcome};
-use unikprof_proto::nodes::{self, Encoder, Node};
-
-use super::FolderError;
 use unikprof_client::frame_reader::FrameReader;
 use unikprof_client::output::{folder_of, sync_folder};
 use unikprof_client::recording::{
     Completeness, Damage, EpochError, EpochProgress, KnownNodes, NodeOrder, Part, Reading,
     Recording,
 };
+use unikprof_proto::file::{FileEnd, FileHeader, PREAMBLE, VERSION, versions};
+use unikprof_proto::frame::{self, HEADER, Message};
+use unikprof_proto::message::{Epoch, Mapping, Nodes, Welcome};
+use unikprof_proto::nodes::{self, Encoder, Node};
+
+use super::FolderError;
 
 /// The name of a file in the making.
 pub(super) const NEW: &str = ".new";

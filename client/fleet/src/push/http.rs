@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
+use unikprof_client::printable::Printable;
 use ureq::http::{HeaderMap, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
@@ -18,7 +19,6 @@ use super::super::config::{Login, Remote};
 use super::super::targets::regular;
 use super::Verdict;
 use super::hangup::DespiteHangup;
-use unikprof_client::printable::Printable;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);

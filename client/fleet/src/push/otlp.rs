@@ -5,10 +5,10 @@
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use prost::Message;
+use unikprof_client::report::{Report, ReportOptions};
 
 use super::http::{Answer, FOR_GOOD, Http};
 use super::{Delivery, Target, Verdict, service_name};
-use unikprof_client::report::{Report, ReportOptions};
 
 pub(super) const PATH: &str = "/v1development/profiles";
 

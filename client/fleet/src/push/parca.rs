@@ -6,11 +6,11 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
+use unikprof_client::report::PieceLimits;
 
 use super::http::Http;
 use super::pyroscope::{pairs, pieces};
 use super::{Delivery, Target, Verdict};
-use unikprof_client::report::PieceLimits;
 
 pub(super) const PATH: &str = "/api/profiles/writeraw";
 
