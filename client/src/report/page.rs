@@ -125,8 +125,9 @@ pub(crate) fn write_data(
 }
 
 /// A page that asks a server for what it shows: its template with the style and the program of
-/// these modules, which may import from `format.js`. Answers the page, and its policy: it runs and asks nothing else. Recordings'
-/// pages that it opens may run too: what a page makes inherits its policy.
+/// these modules, which may import from `format.js`. Answers the page, and its policy: it runs and
+/// asks nothing else. Recordings' pages that it opens may run too: what a page makes inherits its
+/// policy.
 pub fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
     let (script, style) = (script([FORMAT].iter().chain(modules)), format!("{STYLE}{style}"));
     let page = template.replacen("{style}", &style, 1).replacen("{script}", &script, 1);
