@@ -117,6 +117,6 @@ mod tests {
                 panic!("{line}\n{error}");
             }
         }
-        assert!(commands.len() >= 8, "{} were found", commands.len());
+        assert!(commands.len() >= 7, "{} were found", commands.len());
     }
 }

@@ -741,7 +741,7 @@ pub(super) mod tests {
         let child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" --exact \"$1\""])
             .arg(std::env::current_exe().unwrap())
-            .arg("fleet::folder::tests::a_full_disk_leaves_what_was_there")
+            .arg("folder::tests::a_full_disk_leaves_what_was_there")
             .env(OF_CHILD, place.parcel.parent().unwrap())
             .output()
             .unwrap();
