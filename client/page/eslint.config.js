@@ -16,7 +16,7 @@ export default [
     },
   },
   // What the browsers that docs/client.md names have.
-  { ...es.configs["flat/restrict-to-es2022"], files: ["*.js"], ignores: ["eslint.config.js"] },
-  { files: ["*.js"], languageOptions: { globals: globals.browser } },
-  { files: ["browser/**", "tests/**", "eslint.config.js"], languageOptions: { globals: { ...globals.node, ...globals.browser } } },
+  { ...es.configs["flat/restrict-to-es2022"], files: ["**/*.js"], ignores: ["**/browser/**", "**/tests/**", "**/eslint.config.js"] },
+  { files: ["**/*.js"], languageOptions: { globals: globals.browser } },
+  { files: ["**/browser/**", "**/tests/**", "**/eslint.config.js"], languageOptions: { globals: { ...globals.node, ...globals.browser } } },
 ];

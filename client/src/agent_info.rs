@@ -23,7 +23,7 @@ pub struct AgentInfo {
     /// The guest's id (on Xen its UUID), where known.
     pub(crate) guest_id: Option<String>,
     /// How many vCPUs can be sampled.
-    pub(crate) vcpus: u32,
+    pub vcpus: u32,
     /// The guest's monotonic clock at the welcome, in ns.
     pub(crate) monotonic_ns: u64,
     /// Nanoseconds since 1970-01-01 UTC at the welcome, where the guest knows.
@@ -52,7 +52,7 @@ pub struct AgentInfo {
     pub role: u32,
     /// The agent's instance id; the numbers of recordings, epochs and stacks are unique only within
     /// one.
-    pub(crate) instance: u64,
+    pub instance: u64,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
 }
@@ -96,7 +96,7 @@ impl AgentInfo {
     }
 
     /// Whether the agent keeps what happened when, and the guest's own events.
-    pub(crate) fn keeps_time(&self) -> bool {
+    pub fn keeps_time(&self) -> bool {
         self.capabilities & capability::RING != 0
     }
 

@@ -1,13 +1,11 @@
 //! The command line: what can be said to `unikprof-client`, and what it does then.
 //!
 //! The program's `main` is [`main`] alone. Output for people and programs goes to stdout, errors,
-//! warnings and progress to stderr; [`exit_code`] lists what the exit codes mean.
+//! warnings and progress to stderr; [`exit_code`](crate::exit_code) lists what the exit codes mean.
 
 mod access;
 mod arguments;
 mod caller_table;
-#[cfg(feature = "fleet")]
-mod collect;
 mod configure;
 mod connect;
 mod describe;
@@ -21,15 +19,12 @@ mod keygen;
 mod leaks;
 mod names;
 mod outputs;
-#[cfg(feature = "fleet")]
-mod record;
 mod recordings;
 mod recover;
 mod report;
 mod screen;
 mod script;
-#[cfg(feature = "fleet")]
-mod serve;
+pub mod shared;
 mod snapshot;
 mod status;
 mod time;
@@ -41,8 +36,7 @@ mod view;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::exit_code;
-use arguments::{Arguments, Word};
+use arguments::{Arguments, Word, command};
 pub(crate) use failure::Failure;
 #[cfg(feature = "demo")]
 pub(crate) use outputs::write_report;
@@ -59,27 +53,17 @@ pub fn main() -> ExitCode {
 
 /// Runs the program with these arguments, its own name first; answers its exit code.
 fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let arguments = match Arguments::parse_words(arguments) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // Help that nobody reads to its end is no failure.
-            let _ = error.print();
-            return if error.use_stderr() { exit_code::USAGE } else { exit_code::SUCCESS };
-        }
-    };
-    let done = match arguments.word {
+    shared::run(Arguments::parse_words(arguments), |arguments| Ok(run_word(arguments.word)?))
+}
+
+fn run_word(word: Word) -> Result<(), Failure> {
+    match word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
         Word::Diff(arguments) => diff::run(&arguments),
         Word::Script(arguments) => script::run(&arguments),
         Word::Leaks(arguments) => leaks::run(&arguments),
         Word::View(arguments) => view::run(&arguments),
-        #[cfg(feature = "fleet")]
-        Word::Record(arguments) => record::run(&arguments),
-        #[cfg(feature = "fleet")]
-        Word::Serve(arguments) => serve::run(&arguments),
-        #[cfg(feature = "fleet")]
-        Word::Collect(arguments) => collect::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),
@@ -87,16 +71,9 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Keygen(arguments) => keygen::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),
-        Word::InstallDocs(arguments) => install_docs::run(&arguments),
-        Word::Completions { shell } => print(install_docs::completions(shell)),
-    };
-    match done {
-        Ok(()) => exit_code::SUCCESS,
-        Err(failure) => {
-            if let Some(text) = failure.text() {
-                eprintln!("error: {text}");
-            }
-            failure.exit_code()
+        Word::InstallDocs(arguments) => install_docs::run(&arguments, &command()),
+        Word::Completions(arguments) => {
+            print(install_docs::completions(arguments.shell, &command()))
         }
     }
 }

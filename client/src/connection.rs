@@ -18,6 +18,7 @@ use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
 use unikprof_proto::preamble;
 
+pub use crate::agent_info::AgentInfo;
 pub use address::Address;
 pub use error::ConnectionError;
 pub(crate) use error::{TRACING, message_name};
@@ -25,7 +26,7 @@ use line::Line;
 use patient::{PatientStream, WaitEnded};
 pub use sealed::RecordError;
 
-use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
+use crate::agent_info::{MAX_MAPPINGS, MappingError};
 use crate::deadline;
 use crate::frame_reader::{FrameReadError, FrameReader, encoded};
 use crate::interrupt::Interrupt;
@@ -43,14 +44,13 @@ fn client_id() -> u64 {
 }
 
 /// 0, which takes no lease, if the system has no random numbers.
-pub(crate) fn new_client_id() -> u64 {
+pub fn new_client_id() -> u64 {
     getrandom::u64().map_or(0, |id| id.max(1))
 }
 
 /// Makes agents take this process for an earlier one that has ended, whose leases it needs. Has no
 /// effect after the first connection.
-#[cfg(feature = "fleet")]
-pub(crate) fn set_client_id(id: u64) {
+pub fn set_client_id(id: u64) {
     let _ = CLIENT_ID.set(id);
 }
 

@@ -25,7 +25,7 @@ pub const OTHER: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
 /// No connection to the agent, or it was lost and nothing could be kept.
-pub(crate) const CONNECTION: u8 = 3;
+pub const CONNECTION: u8 = 3;
 /// The peer is not an agent, uses other protocol versions or violates the protocol.
 pub(crate) const PROTOCOL: u8 = 4;
 /// The agent rejected the request, or has nothing to fetch yet.
@@ -37,7 +37,7 @@ pub const OUTPUT: u8 = 7;
 /// The recording is incomplete; what arrived was kept.
 pub const INCOMPLETE: u8 = 8;
 /// `doctor` found something bad: the profile is not trustworthy.
-pub(crate) const UNTRUSTWORTHY: u8 = 9;
+pub const UNTRUSTWORTHY: u8 = 9;
 /// The agent requires a key, rejects the given key, or does not permit the request with it; or it
 /// is not the agent that the key is for.
 pub const KEY: u8 = 10;

@@ -6,7 +6,7 @@ use thiserror::Error;
 use unikprof_proto::frame::{self, Frame, FrameError, HEADER, MAX_BODY, Message};
 
 /// A message's frame.
-pub(crate) fn encoded<'m>(message: &impl Message<'m>) -> Result<Vec<u8>, FrameError> {
+pub fn encoded<'m>(message: &impl Message<'m>) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; HEADER + MAX_BODY];
     let length = frame::encode(message, &mut frame)?;
     frame.truncate(length);
@@ -15,18 +15,21 @@ pub(crate) fn encoded<'m>(message: &impl Message<'m>) -> Result<Vec<u8>, FrameEr
 
 /// Why there is no next frame.
 #[derive(Debug, Error)]
-pub(crate) enum FrameReadError {
+pub enum FrameReadError {
+    /// The source cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The frame is damaged.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// The source ends in the middle of a frame.
     #[error("the data ends in the middle of a frame ({0} bytes read)")]
     Cut(usize),
 }
 
 /// Reads frame after frame into one buffer of the longest frame's size.
 #[derive(Debug)]
-pub(crate) struct FrameReader<R> {
+pub struct FrameReader<R> {
     source: R,
     buffer: Box<[u8]>,
     /// The bytes read and not yet passed over are `start..end`; the current frame is their head.
@@ -39,7 +42,8 @@ pub(crate) struct FrameReader<R> {
 }
 
 impl<R: Read> FrameReader<R> {
-    pub(crate) fn new(source: R) -> Self {
+    /// A reader before the first frame.
+    pub fn new(source: R) -> Self {
         FrameReader {
             source,
             buffer: vec![0; HEADER + MAX_BODY].into(),
@@ -55,7 +59,7 @@ impl<R: Read> FrameReader<R> {
     }
 
     /// Goes to the next frame and tells its type; `None` where the source ends between frames.
-    pub(crate) fn advance(&mut self) -> Result<Option<u16>, FrameReadError> {
+    pub fn advance(&mut self) -> Result<Option<u16>, FrameReadError> {
         self.start += self.current;
         self.offset += self.current as u64;
         self.current = 0;
@@ -76,7 +80,7 @@ impl<R: Read> FrameReader<R> {
     }
 
     /// The frame that [`FrameReader::advance`] went to; an empty one of type 0 before that.
-    pub(crate) fn frame(&self) -> Frame<'_> {
+    pub fn frame(&self) -> Frame<'_> {
         match self.encoded() {
             [low, high, rest @ ..] => Frame {
                 kind: u16::from_le_bytes([*low, *high]),
@@ -87,12 +91,12 @@ impl<R: Read> FrameReader<R> {
     }
 
     /// The current frame's bytes, header and all.
-    pub(crate) fn encoded(&self) -> &[u8] {
+    pub fn encoded(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.current]
     }
 
     /// Where the current frame begins, in bytes from where this reader began.
-    pub(crate) fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         self.offset
     }
 

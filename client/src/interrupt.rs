@@ -30,12 +30,12 @@ impl Default for Interrupt {
 
 impl Interrupt {
     /// One that gives up the first time: for what cannot be ended early in good order.
-    pub(crate) fn quitting_at_once() -> Interrupt {
+    pub fn quitting_at_once() -> Interrupt {
         Interrupt { quits_after: 1, ..Interrupt::default() }
     }
 
     /// The same count, for what gives up the first time.
-    pub(crate) fn quitting_at_first(&self) -> Interrupt {
+    pub fn quitting_at_first(&self) -> Interrupt {
         Interrupt { quits_after: 1, ..self.clone() }
     }
 
@@ -74,14 +74,12 @@ impl Interrupt {
     }
 
     /// Asks to stop, if nobody did.
-    #[cfg(feature = "fleet")]
-    pub(crate) fn raise_once(&self) {
+    pub fn raise_once(&self) {
         let _ = self.count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Whether the other one is a clone of this.
-    #[cfg(feature = "fleet")]
-    pub(crate) fn is(&self, other: &Interrupt) -> bool {
+    pub fn is(&self, other: &Interrupt) -> bool {
         Arc::ptr_eq(&self.count, &other.count)
     }
 
@@ -96,7 +94,7 @@ impl Interrupt {
     }
 
     /// Sleeps until then, or until `ended`; answers whether it slept to the end.
-    pub(crate) fn sleep_until(&self, end: Instant, ended: impl Fn(&Interrupt) -> bool) -> bool {
+    pub fn sleep_until(&self, end: Instant, ended: impl Fn(&Interrupt) -> bool) -> bool {
         const SLICE: Duration = Duration::from_millis(50);
         loop {
             if ended(self) {
@@ -121,7 +119,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(feature = "fleet")]
     fn two_who_ask_once_do_not_give_up() {
         let interrupt = Interrupt::default();
         interrupt.raise_once();

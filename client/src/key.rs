@@ -26,8 +26,7 @@ pub(crate) use unikprof_proto::secure::KeyId;
 use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT, KEY_PREFIX as PREFIX};
 use zeroize::Zeroizing;
 
-pub(crate) use file::KeyFileError;
-pub use file::Role;
+pub use file::{KeyFileError, Role};
 
 /// What the text of a key of any version begins with.
 const ANY_VERSION: &[u8] = b"unikprof-key-";

@@ -4,7 +4,7 @@ pub(crate) mod agent_info;
 pub mod caller_table;
 pub mod cli;
 pub mod connection;
-mod deadline;
+pub mod deadline;
 #[cfg(feature = "demo")]
 mod demo;
 mod diff;
@@ -12,16 +12,14 @@ pub mod doctor;
 pub mod exit_code;
 mod file_bytes;
 mod finding;
-#[cfg(feature = "fleet")]
-mod fleet;
-mod frame_reader;
+pub mod frame_reader;
 #[cfg(test)]
 mod golden;
 pub mod interrupt;
 pub mod key;
 mod leaks;
 pub mod output;
-mod printable;
+pub mod printable;
 pub mod profile;
 pub mod progress;
 pub mod record;
@@ -32,5 +30,5 @@ mod runs;
 pub mod symbols;
 pub mod timeline;
 mod trace;
-mod units;
+pub mod units;
 mod view;

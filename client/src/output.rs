@@ -5,8 +5,6 @@ mod format;
 mod name;
 
 pub(crate) use atomic::temporary_beside;
-pub use atomic::{AtomicFile, OutputError};
-#[cfg(feature = "fleet")]
-pub(crate) use atomic::{folder_of, remove_partial, sync_folder};
+pub use atomic::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
 pub(crate) use format::{OutputFormat, UnknownOutputFormat};
-pub(crate) use name::{NamePattern, NamedAfter};
+pub use name::{NamePattern, NamedAfter};

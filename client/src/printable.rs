@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 /// Shows text on one line, with what is no character to be seen escaped: a guest's name cannot
 /// move the cursor, turn the direction of a line or break a drawing.
-pub(crate) struct Printable<'a>(pub(crate) &'a str);
+pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,7 +24,6 @@
 mod approach;
 mod collect;
 mod discard;
-#[cfg(feature = "fleet")]
 mod epochs;
 mod error;
 mod events;
@@ -48,26 +47,26 @@ use unikprof_proto::message::TraceState;
 
 pub use collect::Request;
 use collect::{Collector, collect};
-pub(crate) use discard::discard;
-#[cfg(feature = "fleet")]
-pub(crate) use epochs::EpochReader;
+pub use discard::discard;
+pub use epochs::EpochReader;
 pub use error::RecordError;
-pub(crate) use events::EventReader;
+pub use events::EventReader;
 pub(crate) use growth::Coverage;
 use growth::Growth;
 #[cfg(test)]
 pub(crate) use held::dump_times;
 pub(crate) use held::watch;
 pub(crate) use live::LiveReader;
-pub(crate) use preset::Preset;
-pub(crate) use rings::{Asked, RingFill};
+pub use preset::Preset;
+pub use rings::Asked;
+pub use rings::RingFill;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub(crate) use settings::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep};
 pub use settings::{Mode, Settings, Unwind};
 pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
 pub(crate) use status::peer_words;
-pub(crate) use status::{RecorderStatus, RecordingStatus};
+pub use status::{RecorderStatus, RecordingStatus};
 
 pub(crate) use trace::{OrderedFunction, OrderedProbe, TraceOrder, trace};
 
@@ -206,7 +205,7 @@ pub fn fetch(
 }
 
 /// As [`fetch`], with the rings' records from the requested part of the recording's time.
-pub(crate) fn fetch_part(
+pub fn fetch_part(
     session: &mut Session,
     request: Request,
     asked: Asked,
@@ -281,14 +280,14 @@ fn discard_first_seconds(session: &mut Session) -> Result<(), RecordError> {
 }
 
 /// A name that no other recording has.
-pub(crate) fn own_name(what: &str) -> String {
+pub fn own_name(what: &str) -> String {
     // Without random numbers, one client of this machine at a time is told from the others.
     let number = getrandom::u32().unwrap_or_else(|_| std::process::id());
     format!("{what}-{number:08x}")
 }
 
 /// Whether a name is one that [`own_name`] makes, and not a person's.
-pub(crate) fn is_own_name(what: &str, name: &str) -> bool {
+pub fn is_own_name(what: &str, name: &str) -> bool {
     let number = name.strip_prefix(what).and_then(|rest| rest.strip_prefix('-'));
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     number.is_some_and(|number| number.len() == 8 && number.bytes().all(is_digit))

@@ -47,15 +47,12 @@ mod writer;
 
 pub use completeness::Completeness;
 pub(crate) use contents::EpochCounts;
-pub(crate) use epoch::EpochError;
-pub(crate) use epoch::{EpochProgress, Part};
-#[cfg(feature = "fleet")]
-pub(crate) use error::Damage;
-pub use error::RecordingError;
+pub use epoch::{EpochError, EpochProgress, Part};
+pub use error::{Damage, RecordingError};
 pub(crate) use format::preamble;
 pub(crate) use format::{FileCaller, FileFunction, FileTrace};
 pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
 pub(crate) use known_nodes::NodeError;
-pub(crate) use known_nodes::{KnownNodes, NodeOrder};
+pub use known_nodes::{KnownNodes, NodeOrder};
 pub use reader::{Reading, Recording};
 pub use writer::RecordingWriter;

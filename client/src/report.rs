@@ -84,8 +84,8 @@ pub use format::Format;
 pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
-#[cfg(feature = "fleet")]
-pub(crate) use pprof::PieceLimits;
+pub use page::served_page;
+pub use pprof::PieceLimits;
 pub(crate) use script::ScriptFormat;
 #[cfg(feature = "svg")]
 pub(crate) use svg::LEAST_SHARE;
@@ -168,7 +168,7 @@ pub struct TimelineView<'a> {
 impl<'a> TimelineView<'a> {
     /// A recording file's time data, without the seconds: all of it, or the window that the file
     /// was made for; `None` if it contains only counts.
-    pub(crate) fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
+    pub fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
         let (timeline, of) = recording.timeline.as_ref().zip(recording.span)?;
         Some(TimelineView {
             timeline,
@@ -266,7 +266,7 @@ impl<'a> Report<'a> {
     /// Adds how each frame's caller was found, which the page can show. `symbolizer` must be the
     /// one that named the report's functions.
     #[must_use]
-    pub(crate) fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
+    pub fn with_callers(mut self, symbolizer: &Symbolizer) -> Report<'a> {
         let rules = rules_of_frames(self.symbolized, symbolizer, |_| true);
         self.callers = rules.into_iter().map(|rule| rule.map(Rule::caller)).collect();
         self
@@ -315,8 +315,7 @@ impl<'a> Report<'a> {
     /// pprof files that keep within the limits and have all samples together, none if there is no
     /// sample. Each begins 1 ms after the one before, so that engines do not take one for another's
     /// copy. Unlike [`Format::Pprof`], without the accounting in comments.
-    #[cfg(feature = "fleet")]
-    pub(crate) fn pprof_pieces(
+    pub fn pprof_pieces(
         &self,
         unix_ns: Range<u64>,
         limits: PieceLimits,
@@ -325,8 +324,8 @@ impl<'a> Report<'a> {
     }
 
     /// An OTLP request for the counts of this time, with these attributes of the guest.
-    #[cfg(all(feature = "fleet", feature = "otlp"))]
-    pub(crate) fn otlp_request(
+    #[cfg(feature = "otlp")]
+    pub fn otlp_request(
         &self,
         attributes: impl IntoIterator<Item = (String, String)>,
         unix_ns: Range<u64>,

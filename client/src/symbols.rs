@@ -33,7 +33,6 @@ mod error;
 mod image;
 mod images;
 mod memory_work;
-#[cfg(feature = "fleet")]
 mod merged;
 mod name_table;
 mod ocaml;
@@ -57,12 +56,10 @@ pub(crate) use image::read_regular_file;
 pub(crate) use images::Assigned;
 pub use images::{Force, ImageOptions, Images};
 pub(crate) use memory_work::{MemoryWork, allocator_depth, memory_work};
-#[cfg(feature = "fleet")]
-pub(crate) use merged::{GuestMerger, MergedNames};
+pub use merged::{GuestMerger, MergedNames};
 pub(crate) use name_table::is_code;
-pub(crate) use symbolized::KnownNames;
 #[cfg(test)]
 pub(crate) use symbolized::Names;
-pub use symbolized::Symbolized;
-pub(crate) use symbolized::{FileId, Function, FunctionId, FunctionKind, ImageId, Symbol};
+pub(crate) use symbolized::{FileId, Function, FunctionKind, ImageId, Symbol};
+pub use symbolized::{FunctionId, KnownNames, Symbolized};
 pub use symbolizer::Symbolizer;

@@ -8,7 +8,7 @@ use jiff::{SpanRelativeTo, Timestamp};
 use crate::profile::Unit;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: impl Into<i128>) -> String {
+pub fn grouped(number: impl Into<i128>) -> String {
     let number: i128 = number.into();
     let digits = number.unsigned_abs().to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
@@ -35,7 +35,7 @@ pub(crate) fn two_digits(number: u64) -> u64 {
 
 /// Nanoseconds in the largest unit that leaves at least one digit before the point: `1.2 ms`,
 /// `3.18 s`, `1 h 02 min 03 s`. A whole number of the unit has no digits behind the point.
-pub(crate) fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     let in_unit = |unit_ns: u64, digits: usize, unit: &str| {
         let digits = if ns.is_multiple_of(unit_ns) { 0 } else { digits };
         format!("{:.digits$} {unit}", ns as f64 / unit_ns as f64)
@@ -66,7 +66,7 @@ pub(crate) fn std_duration(duration_of: Duration) -> String {
 }
 
 /// Reads a length of time as people write it: `30s`, `1m 30s`, `2 days`. A day has 24 hours.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let parser = SpanParser::new();
     let with_days = || {
         let span = parser.parse_span(text).ok()?;
@@ -115,7 +115,7 @@ pub(crate) fn amount_with_unit(count: u64, unit: Unit) -> String {
 }
 
 /// A share between 0 and 1 as a percentage with one digit.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
 }
 
 /// Nanoseconds since 1970 as a date in UTC, or `None` where no calendar reaches.
-pub(crate) fn date(unix_ns: u64) -> Option<String> {
+pub fn date(unix_ns: u64) -> Option<String> {
     let timestamp = Timestamp::from_nanosecond(i128::from(unix_ns)).ok()?;
     Some(timestamp.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

@@ -121,6 +121,22 @@ fn times_that_never_end_are_waited_for_like_any_other() {
     assert_eq!(broken.clients().len(), 2, "{:?}", broken.log());
 }
 
+/// Nobody who knew the subcommands here, or forgets `connect`, has to search for them.
+#[test]
+fn subcommands_of_the_fleet_name_its_program() {
+    let here = tempfile::tempdir().unwrap();
+    for line in ["serve --config fleet.toml", "collect", "record --guests fleet.toml 30s"] {
+        let (_, told) = expect(2, line, here.path());
+        has(&told, &["unikprof-fleet", "cargo install --path client/fleet"]);
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+    let (_, told) = expect(2, "record 30s", here.path());
+    has(&told, &["connect ADDR record"]);
+    let (help, _) = expect(0, "--help", here.path());
+    assert!(help.ends_with("Many guests: unikprof-fleet\n"), "{help}");
+    assert!(!help.contains("  serve") && !help.contains("  collect"), "{help}");
+}
+
 #[test]
 fn a_wrong_command_line_is_usage() {
     for (line, words) in [

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { ago, cellsOf, chosenGuests, fileNameOf, sparkline, summaryOf } from "../fleet.js";
+import { ago, cellsOf, chosenGuests, fileNameOf, sparkline, summaryOf } from "../../fleet/page/fleet.js";
 
 function guest(name, more = {}) {
   return {

@@ -107,7 +107,7 @@ pub enum CallerTableError {
 
 impl CallerTableError {
     /// The program's exit code for it.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             CallerTableError::Symbols(_) => exit_code::INPUT,
             CallerTableError::Needed(note) => match note {

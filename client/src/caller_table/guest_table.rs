@@ -25,7 +25,7 @@ pub struct Prepared {
     pub(crate) partial: Option<PartialTable>,
     /// Where the program's image is missing: the checksum of the table that the agent holds
     /// already, which was linked into the guest or came from another client.
-    pub(crate) held: Option<u32>,
+    pub held: Option<u32>,
     /// What the user should know, where callers will be guessed.
     pub(crate) notes: Vec<Note>,
 }

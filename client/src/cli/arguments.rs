@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use clap_complete::Shell;
 use regex::Regex;
 
 use super::access::{AccessArguments, CONNECTION};
 use super::failure::Failure;
+use super::install_docs::{CompletionsArguments, InstallDocsArguments};
 use super::names::NameArguments;
 use super::recordings::{
     CheckArguments, DownloadArguments, RecordArguments, StartArguments, StopArguments,
@@ -68,7 +68,9 @@ impl Arguments {
     ) -> Result<Arguments, clap::Error> {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(words);
-        Arguments::from_arg_matches(&matches.map_err(|error| with_connect(error, &command))?)
+        Arguments::from_arg_matches(
+            &matches.map_err(|error| with_fleet(with_connect(error, &command)))?,
+        )
     }
 }
 
@@ -83,6 +85,22 @@ fn with_connect(mut error: clap::Error, command: &Command) -> clap::Error {
         error.insert(ContextKind::SuggestedSubcommand, meant);
     }
     error
+}
+
+/// The subcommands of `unikprof-fleet`.
+const OF_FLEET: [&str; 3] = ["collect", "record", "serve"];
+
+/// An error that names `unikprof-fleet` if one of its subcommands was given.
+fn with_fleet(error: clap::Error) -> clap::Error {
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if OF_FLEET.contains(&word.as_str()) => word,
+        _ => return error,
+    };
+    let one = if word == "record" { "; for one guest: `connect ADDR record`" } else { "" };
+    let message = format!(
+        "`{word}` is a subcommand of `unikprof-fleet`: cargo install --path client/fleet{one}\n"
+    );
+    clap::Error::raw(ErrorKind::InvalidSubcommand, message)
 }
 
 fn after_help() -> String {
@@ -121,7 +139,9 @@ Exit codes:
    11  no recording has the given name, or several exist and none was named
    12  another client is fetching the recording; `copy` still works
    13  `diff` found what --fail-on names: the new recording is slower
-  130  interrupted; nothing was saved";
+  130  interrupted; nothing was saved
+
+Many guests: unikprof-fleet";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
@@ -136,16 +156,6 @@ pub(super) enum Word {
     Leaks(super::leaks::LeaksArguments),
     /// Show a recording in the Firefox profiler: serve it to the browser on this machine
     View(super::view::ViewArguments),
-    /// Record many guests at once into one profile, and name those that differ from the rest
-    #[cfg(feature = "fleet")]
-    Record(Box<super::record::RecordFleetArguments>),
-    /// Serve the profiles and metrics of many guests over HTTP, as pprof and for Prometheus
-    #[cfg(feature = "fleet")]
-    Serve(super::serve::ServeArguments),
-    /// Fetch all that many guests count, for ever, and deliver it to Pyroscope, Parca,
-    /// OpenTelemetry or a folder
-    #[cfg(feature = "fleet")]
-    Collect(super::collect::CollectArguments),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump
@@ -163,14 +173,11 @@ pub(super) enum Word {
     Demo(crate::demo::DemoArguments),
     /// Install the manual pages and the completions for bash, zsh and fish
     #[command(after_help = super::install_docs::HELP)]
-    InstallDocs(super::install_docs::InstallDocsArguments),
+    InstallDocs(InstallDocsArguments),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  unikprof-client completions bash > \
                       ~/.local/share/bash-completion/completions/unikprof-client")]
-    Completions {
-        /// The shell to print it for
-        shell: Shell,
-    },
+    Completions(CompletionsArguments),
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::recover::RecoverError;
+use super::shared::CommandError;
 use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::diff::DiffError;
@@ -85,27 +86,18 @@ pub(crate) enum Failure {
     Slower,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    #[cfg(feature = "fleet")]
-    #[error(transparent)]
-    Fleet(#[from] crate::fleet::ConfigError),
-    #[cfg(feature = "fleet")]
-    #[error(transparent)]
-    FleetRecord(#[from] crate::fleet::FleetRecordError),
-    #[cfg(feature = "fleet")]
-    #[error("some guests were not recorded, or not completely")]
-    SomeGuests { exit_code: u8 },
-    #[cfg(feature = "fleet")]
-    #[error(transparent)]
-    Serve(#[from] crate::fleet::ServeError),
-    #[cfg(feature = "fleet")]
-    #[error(transparent)]
-    Collect(#[from] crate::fleet::CollectError),
-    #[cfg(feature = "fleet")]
-    #[error("ticks are missing: what was fetched is neither delivered, dropped nor in the spool")]
-    TicksMissing,
+    /// An error of `unikprof-fleet`.
+    #[error("{source}")]
+    Other { source: Box<dyn std::error::Error + Send + Sync>, exit_code: u8 },
     #[cfg(feature = "demo")]
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),
+}
+
+impl From<CommandError> for Failure {
+    fn from(error: CommandError) -> Failure {
+        error.0
+    }
 }
 
 impl Failure {
@@ -168,16 +160,7 @@ impl Failure {
             | Failure::Browser { .. }
             | Failure::Signals(_)
             | Failure::Randomness(_) => exit_code::OTHER,
-            #[cfg(feature = "fleet")]
-            Failure::Fleet(_) => exit_code::INPUT,
-            #[cfg(feature = "fleet")]
-            Failure::FleetRecord(error) => error.exit_code(),
-            #[cfg(feature = "fleet")]
-            Failure::SomeGuests { exit_code } => *exit_code,
-            #[cfg(feature = "fleet")]
-            Failure::Serve(_) | Failure::Collect(_) => exit_code::OTHER,
-            #[cfg(feature = "fleet")]
-            Failure::TicksMissing => exit_code::UNTRUSTWORTHY,
+            Failure::Other { exit_code, .. } => *exit_code,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

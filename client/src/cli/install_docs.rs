@@ -7,7 +7,6 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::arguments::command;
 use super::failure::Failure;
 use super::print;
 use crate::output::OutputError;
@@ -21,24 +20,30 @@ Examples:
   sudo unikprof-client install-docs --prefix /usr/local
   man unikprof-client-connect-record";
 
-/// The program's name, as its pages and completions are called.
-const PROGRAM: &str = "unikprof-client";
-
-/// Where each shell looks below a prefix.
-const COMPLETIONS: [(Shell, &str); 3] = [
-    (Shell::Bash, "share/bash-completion/completions/unikprof-client"),
-    (Shell::Zsh, "share/zsh/site-functions/_unikprof-client"),
-    (Shell::Fish, "share/fish/vendor_completions.d/unikprof-client.fish"),
+/// Each shell's folder below a prefix, and the file name before and after the program's name.
+const COMPLETIONS: [(Shell, &str, &str); 3] = [
+    (Shell::Bash, "share/bash-completion/completions/", ""),
+    (Shell::Zsh, "share/zsh/site-functions/_", ""),
+    (Shell::Fish, "share/fish/vendor_completions.d/", ".fish"),
 ];
 
+/// Where manual pages and completions go.
 #[derive(Debug, Args)]
-pub(super) struct InstallDocsArguments {
+pub struct InstallDocsArguments {
     /// The folder to install below; ~/.local if not given
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
+/// Which completions to print.
+#[derive(Debug, Args)]
+pub struct CompletionsArguments {
+    /// The shell to print it for
+    pub(super) shell: Shell,
+}
+
+/// Installs the manual pages and completions of `program`.
+pub(super) fn run(arguments: &InstallDocsArguments, program: &Command) -> Result<(), Failure> {
     let own = || Some(std::env::home_dir()?.join(".local"));
     let Some(prefix) = arguments.prefix.clone().or_else(own) else {
         return Err(Failure::Usage(
@@ -47,14 +52,15 @@ pub(super) fn run(arguments: &InstallDocsArguments) -> Result<(), Failure> {
     };
     let pages = prefix.join("share/man/man1");
     create_folder(&pages)?;
-    let mut command = command().disable_help_subcommand(true);
-    command.build();
-    write_pages(&command, &pages)?;
-    let mut told = format!("wrote        {}\n", pages.join("unikprof-client*.1").display());
-    for (shell, name) in COMPLETIONS {
-        let path = prefix.join(name);
+    let mut built = program.clone().disable_help_subcommand(true);
+    built.build();
+    write_pages(&built, &pages)?;
+    let name = program.get_name();
+    let mut told = format!("wrote        {}\n", pages.join(format!("{name}*.1")).display());
+    for (shell, before, after) in COMPLETIONS {
+        let path = prefix.join(format!("{before}{name}{after}"));
         create_folder(path.parent().unwrap_or(&prefix))?;
-        fs::write(&path, completions(shell)).map_err(OutputError::at(&path))?;
+        fs::write(&path, completions(shell, program)).map_err(OutputError::at(&path))?;
         told.push_str(&format!("wrote        {}\n", path.display()));
     }
     print(told)
@@ -69,10 +75,12 @@ fn write_pages(command: &Command, folder: &Path) -> Result<(), Failure> {
     subcommands.try_for_each(|subcommand| write_pages(subcommand, folder))
 }
 
-/// The script that completes this program's words in a shell.
-pub(super) fn completions(shell: Shell) -> Vec<u8> {
+/// The script that completes a program's words in a shell.
+pub(super) fn completions(shell: Shell, program: &Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), PROGRAM, &mut script);
+    let mut program = program.clone();
+    let name = program.get_name().to_owned();
+    clap_complete::generate(shell, &mut program, name, &mut script);
     script
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::failure::Failure;
+use super::shared::CommandError;
 use super::{print, screen};
 use crate::output::{
     AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
@@ -17,14 +18,19 @@ const STDOUT: &str = "-";
 
 /// A report that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ReportOutput {
-    pub(super) format: Format,
-    pub(super) target: Target,
+pub struct ReportOutput {
+    /// The format, by the name of the file or by an option.
+    pub format: Format,
+    /// Where it is written.
+    pub target: Target,
 }
 
+/// Where a report is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub enum Target {
+    /// Standard output.
     Stdout,
+    /// A file.
     File(PathBuf),
 }
 
@@ -115,7 +121,7 @@ impl Plan {
 
 impl ReportOutput {
     /// How wide the text of these reports may be: as wide as the terminal, if one goes there.
-    pub(super) fn columns(outputs: &[ReportOutput]) -> usize {
+    pub fn columns(outputs: &[ReportOutput]) -> usize {
         if outputs.iter().any(|output| output.target == Target::Stdout) {
             screen::columns()
         } else {
@@ -124,11 +130,11 @@ impl ReportOutput {
     }
 
     /// What the patterns mean; no pattern: standard output.
-    pub(super) fn plan(
+    pub fn plan(
         patterns: &[NamePattern],
         format: Option<Format>,
         after: &NamedAfter<'_>,
-    ) -> Result<Vec<ReportOutput>, Failure> {
+    ) -> Result<Vec<ReportOutput>, CommandError> {
         if patterns.is_empty() {
             return Ok(vec![ReportOutput {
                 format: format.unwrap_or(Format::Text),
@@ -139,7 +145,7 @@ impl ReportOutput {
         let mut outputs = Vec::new();
         for (format, target) in targets(patterns, format, after)? {
             let OutputFormat::Report(format) = format else {
-                return Err(Failure::Usage("`report` cannot write a .unikprof file".into()));
+                return Err(CommandError::usage("`report` cannot write a .unikprof file"));
             };
             outputs.push(ReportOutput { format, target });
         }
@@ -177,7 +183,7 @@ impl ReportOutput {
 
     /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for
     /// them, or none that people see. A text on the terminal shows them itself.
-    pub(super) fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), Failure> {
+    pub fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), CommandError> {
         let shows_warnings = |output: &ReportOutput| {
             output.format == Format::Text
                 && output.target == Target::Stdout
@@ -188,7 +194,7 @@ impl ReportOutput {
                 eprintln!("warning: {warning}");
             }
         }
-        outputs.iter().try_for_each(|output| output.write(report))
+        Ok(outputs.iter().try_for_each(|output| output.write(report))?)
     }
 
     /// Writes the report, whole or not at all.

@@ -10,7 +10,7 @@ use crate::units;
 const FASTEST_HZ: f64 = 1_000_000.0;
 
 /// A rate as the period it means, in ns.
-pub(super) fn rate(text: &str) -> Result<u64, String> {
+pub fn rate(text: &str) -> Result<u64, String> {
     let expected = format!(
         "expected a rate in samples per second, above 0 and at most {FASTEST_HZ}, for example `-F \
          997`"
@@ -33,7 +33,7 @@ pub(super) fn interval(text: &str) -> Result<u64, String> {
 }
 
 /// A length of time, in ns.
-pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
+pub fn nanoseconds(text: &str) -> Result<u64, String> {
     duration(text).and_then(|duration| {
         u64::try_from(duration.as_nanos()).map_err(|_| "expected at most 584 years".into())
     })

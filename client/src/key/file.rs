@@ -44,11 +44,22 @@ impl fmt::Display for Role {
 /// Why a key file cannot be used or made; shows nothing of what is in it.
 #[derive(Debug, Error)]
 pub enum KeyFileError {
+    /// The file cannot be read.
     #[error("cannot read the key file {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It is a folder or a device.
     #[error("the key file {} is not a regular file, so its permissions do not protect the \
              key", path.display())]
-    NotAFile { path: PathBuf },
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Other users can access it.
     #[error(
         "other users can access the key file {} (mode {mode:04o}): run `chmod 600 {}`, and replace \
          the key if \
@@ -56,38 +67,75 @@ pub enum KeyFileError {
         path.display(),
         path.display()
     )]
-    Exposed { path: PathBuf, mode: u32 },
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is too long for a key file.
     #[error("the key file {} is longer than {MAX_BYTES} bytes, so it is not a key \
              file", path.display())]
-    TooLong { path: PathBuf },
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No line of it is a key.
     #[error(
         "the key file {} contains no key: expected a line with `unikprof-key-1:` and 64 \
          hexadecimal digits, as written by \
          `unikprof-client keygen`",
         path.display()
     )]
-    Empty { path: PathBuf },
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It has more than one key.
     #[error(
         "the key file {} contains a second key in line {line}: put each key into its own file",
         path.display()
     )]
-    Several { path: PathBuf, line: usize },
+    Several {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// The line with the key is invalid.
     #[error("line {line} of the key file {} is invalid: {source}", path.display())]
-    Format { path: PathBuf, line: usize, source: KeyFormatError },
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with the line.
+        source: KeyFormatError,
+    },
+    /// The file to be made exists.
     #[error(
         "{} already exists. Keys are not overwritten, because clients would be locked out: choose \
          another name, \
          or move the old file away",
         path.display()
     )]
-    Exists { path: PathBuf },
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
     #[error("cannot write the key file {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
 }
 
 impl KeyFileError {
     /// The program's exit code for it.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             KeyFileError::Exists { .. } | KeyFileError::Write { .. } => exit_code::OUTPUT,
             _ => exit_code::INPUT,

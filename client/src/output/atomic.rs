@@ -53,7 +53,7 @@ pub struct OutputError {
 
 impl OutputError {
     /// Makes the system's error one of the file at `path`.
-    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> OutputError + use<'_> {
+    pub fn at(path: &Path) -> impl Fn(io::Error) -> OutputError + use<'_> {
         move |source| OutputError { path: path.into(), source }
     }
 
@@ -74,7 +74,7 @@ impl AtomicFile {
     }
 
     /// As [`AtomicFile::create`], but only the file's owner can read and write it (mode 0600).
-    pub(crate) fn create_private(path: &Path) -> Result<AtomicFile, OutputError> {
+    pub fn create_private(path: &Path) -> Result<AtomicFile, OutputError> {
         AtomicFile::begin(path, Access::Owner)
     }
 
@@ -177,7 +177,7 @@ impl AtomicFile {
     }
 
     /// Writes all of the file and publishes it.
-    pub(crate) fn write_whole(
+    pub fn write_whole(
         mut self,
         write: impl FnOnce(&mut AtomicFile) -> io::Result<()>,
     ) -> Result<(), OutputError> {
@@ -239,8 +239,7 @@ fn create_beside(
 
 /// Deletes the files that killed processes have left under temporary names in a folder. No process
 /// may be writing files there.
-#[cfg(feature = "fleet")]
-pub(crate) fn remove_partial(folder: &Path) -> io::Result<()> {
+pub fn remove_partial(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -256,7 +255,7 @@ pub(crate) fn remove_partial(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// They may not be on disk, or the folder cannot be opened.
-pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+pub fn sync_folder(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         // Folders cannot be opened as files.
         return Ok(());
@@ -273,7 +272,7 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// The folder that a file is in.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

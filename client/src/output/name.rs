@@ -9,22 +9,22 @@ use thiserror::Error;
 /// The name of an output file, with placeholders: `%t` is the time in UTC, `%n` the guest's name,
 /// `%r` the recording's, `%%` a percent sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NamePattern(String);
+pub struct NamePattern(String);
 
 /// What a file is named after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NamedAfter<'a> {
+pub struct NamedAfter<'a> {
     /// The guest's name; one without is called `guest`.
-    pub(crate) guest: Option<&'a str>,
+    pub guest: Option<&'a str>,
     /// The recording's name; one without is called `recording`.
-    pub(crate) recording: &'a str,
+    pub recording: &'a str,
     /// When the client connected to the guest.
-    pub(crate) time: Timestamp,
+    pub time: Timestamp,
 }
 
 /// Why text is not the name of an output file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum NamePatternError {
+pub enum NamePatternError {
     #[error("the name of an output file is empty")]
     Empty,
     #[error(
@@ -37,12 +37,12 @@ pub(crate) enum NamePatternError {
 
 impl NamePattern {
     /// The pattern as it was given.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The file's name. What does not belong into a file's name becomes `_`.
-    pub(crate) fn expand(&self, after: &NamedAfter<'_>) -> PathBuf {
+    pub fn expand(&self, after: &NamedAfter<'_>) -> PathBuf {
         let mut name = String::with_capacity(self.0.len());
         let mut characters = self.0.chars();
         while let Some(character) = characters.next() {

@@ -85,7 +85,7 @@ impl Counters {
 
     /// What became of the ticks: the outcomes' names and counts, whose sum is
     /// [`ticks`](Self::ticks).
-    pub(crate) fn outcomes(&self) -> [(&'static str, u64); 6] {
+    pub fn outcomes(&self) -> [(&'static str, u64); 6] {
         [
             ("recorded", self.recorded),
             ("aged", self.aged),

@@ -47,7 +47,7 @@ impl Mode {
     }
 
     /// Whether allocations are recorded, and not time.
-    pub(crate) fn is_heap(self) -> bool {
+    pub fn is_heap(self) -> bool {
         matches!(self, Mode::Alloc | Mode::Live)
     }
 

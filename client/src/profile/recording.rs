@@ -71,9 +71,9 @@ pub struct RecordingInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct FromRing {
     /// From when on, in ns since the recording began.
-    pub(crate) from_ns: u64,
+    pub from_ns: u64,
     /// Up to when, likewise.
-    pub(crate) to_ns: u64,
+    pub to_ns: u64,
     /// Only samples inside a span of this name.
     pub(crate) inside: Option<String>,
 }
@@ -225,9 +225,9 @@ pub struct Runstate {
     /// Ready, but others ran: stolen time.
     pub runnable_ns: Option<u64>,
     /// Waiting for an event.
-    pub(crate) blocked_ns: Option<u64>,
+    pub blocked_ns: Option<u64>,
     /// Paused or not up.
-    pub(crate) offline_ns: Option<u64>,
+    pub offline_ns: Option<u64>,
 }
 
 impl Runstate {
@@ -247,7 +247,7 @@ impl Runstate {
 
     /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if
     /// the platform cannot tell or there was no work.
-    pub(crate) fn stolen_share(&self) -> Option<f64> {
+    pub fn stolen_share(&self) -> Option<f64> {
         let (running, stolen) = (self.running_ns?, self.runnable_ns?);
         let wanted = running.saturating_add(stolen);
         (wanted != 0).then(|| stolen as f64 / wanted as f64)
@@ -255,8 +255,7 @@ impl Runstate {
 
     /// The time since an earlier moment; a value that is unknown in one of them, or went back, is
     /// unknown.
-    #[cfg(feature = "fleet")]
-    pub(crate) fn since(&self, earlier: &Runstate) -> Runstate {
+    pub fn since(&self, earlier: &Runstate) -> Runstate {
         let passed = |now: Option<u64>, then: Option<u64>| now?.checked_sub(then?);
         Runstate {
             running_ns: passed(self.running_ns, earlier.running_ns),
@@ -267,7 +266,7 @@ impl Runstate {
     }
 
     /// The sum of both; a value that is unknown in one of them is unknown.
-    pub(crate) fn plus(&self, other: &Runstate) -> Runstate {
+    pub fn plus(&self, other: &Runstate) -> Runstate {
         let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Runstate {
             running_ns: add(self.running_ns, other.running_ns),

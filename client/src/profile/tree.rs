@@ -94,7 +94,7 @@ impl StackTree {
     }
 
     /// The items from this node to the root's child: innermost first.
-    pub(crate) fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
+    pub fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
         let mut at = node;
         std::iter::from_fn(move || {
             let item = self.item(at)?;

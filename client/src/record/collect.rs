@@ -1,6 +1,5 @@
 //! Downloads a recording: fetches epochs and rings, stores them on disk, acknowledges them.
 
-#[cfg(feature = "fleet")]
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use unikprof_proto::code::{refusal, state};
 use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{Dump, Fetch, Nodes, Pending, Stop};
 
-#[cfg(feature = "fleet")]
 use super::epochs::KeptNodes;
 use super::growth::Growth;
 use super::rings::{BEFORE_NS, PartAsked, RingsReceived, Wanted};
@@ -102,7 +100,6 @@ const PENDING: &str = "a list of pending epochs";
 
 /// The longest epoch that a collector fetches: far more than the memory that agents have for
 /// stacks.
-#[cfg(feature = "fleet")]
 const MOST_EPOCH_BYTES: u64 = 64 << 20;
 
 /// The most bytes of stack nodes that are kept in memory for the next epoch's file.
@@ -166,7 +163,6 @@ impl<'a> Collector<'a> {
 
     /// Fetches one epoch into a file of its own, in which the nodes stand that were received
     /// before. Answers these and the new ones; `None` if they are too many to be kept.
-    #[cfg(feature = "fleet")]
     pub(super) fn one_epoch(
         session: &'a mut Session,
         epoch: u64,

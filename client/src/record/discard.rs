@@ -10,7 +10,7 @@ const MOST_ROUNDS: u32 = 64;
 
 /// Stops a recording and discards the counts that no client has fetched; 0 selects the only
 /// recording. Other recordings are not affected.
-pub(crate) fn discard(
+pub fn discard(
     session: &mut Session,
     recording: u64,
     observer: &mut dyn Observer,

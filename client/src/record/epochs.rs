@@ -18,7 +18,7 @@ const LEAST_KEPT: usize = 64 << 10;
 /// Fetches the epochs of a recording one at a time. Each file has all stacks that its counts need,
 /// but only new ones are sent: those of the epochs before are kept here.
 #[derive(Debug)]
-pub(crate) struct EpochReader {
+pub struct EpochReader {
     recording: u64,
     kept: KeptNodes,
 }
@@ -43,7 +43,8 @@ impl KeptNodes {
 }
 
 impl EpochReader {
-    pub(crate) fn new(session: &Session, recording: u64) -> EpochReader {
+    /// A reader of this recording's epochs, from the oldest one that the agent keeps.
+    pub fn new(session: &Session, recording: u64) -> EpochReader {
         EpochReader { recording, kept: KeptNodes::of(session) }
     }
 
@@ -52,7 +53,7 @@ impl EpochReader {
     ///
     /// # Errors
     /// [`RecordError::Leased`], while another client has it, and all others of a session.
-    pub(crate) fn pending(&self, session: &mut Session) -> Result<(Range<u64>, bool), RecordError> {
+    pub fn pending(&self, session: &mut Session) -> Result<(Range<u64>, bool), RecordError> {
         let recording = self.recording;
         let pending: Pending =
             session.persist(&mut (), |connection, _| Ok(dump(connection, recording)?))?;
@@ -61,7 +62,7 @@ impl EpochReader {
     }
 
     /// Ends the recording; what it has counted waits.
-    pub(crate) fn end(&self, session: &mut Session) -> Result<(), RecordError> {
+    pub fn end(&self, session: &mut Session) -> Result<(), RecordError> {
         let recording = self.recording;
         let _: Pending =
             session.persist(&mut (), |connection, _| Ok(stop(connection, recording)?))?;
@@ -72,7 +73,7 @@ impl EpochReader {
     ///
     /// # Errors
     /// Those of a session and of files. The agent keeps the epoch.
-    pub(crate) fn fetch(
+    pub fn fetch(
         &mut self,
         session: &mut Session,
         epoch: u64,
@@ -93,7 +94,7 @@ impl EpochReader {
     }
 
     /// Tells the agent that an epoch is safe.
-    pub(crate) fn acknowledge(&self, session: &mut Session, epoch: u64) -> Result<(), RecordError> {
+    pub fn acknowledge(&self, session: &mut Session, epoch: u64) -> Result<(), RecordError> {
         session.acknowledge(epoch, &mut ())
     }
 }

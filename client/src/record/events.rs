@@ -20,7 +20,7 @@ const DOING: &str = "fetching events";
 
 /// Follows an agent's rings: each look returns the events since the previous one.
 #[derive(Debug, Default)]
-pub(crate) struct EventReader {
+pub struct EventReader {
     /// By vCPU: the position of the next record.
     next: BTreeMap<u32, u64>,
     blocks: Blocks,
@@ -30,9 +30,9 @@ pub(crate) struct EventReader {
 
 /// The result of a look.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub struct Look {
     /// The events, in the order of time.
-    pub(crate) events: Vec<Event>,
+    pub events: Vec<Event>,
     /// The dates of the guest's clock.
     pub(crate) clock: WallClock,
     /// How many records were evicted since the look before, or at the first look, since the agent
@@ -42,7 +42,7 @@ pub(crate) struct Look {
 
 impl EventReader {
     /// Fetches the new events; the first look fetches those since `since_ns`.
-    pub(crate) fn look(
+    pub fn look(
         &mut self,
         session: &mut Session,
         since_ns: u64,

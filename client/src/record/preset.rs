@@ -6,7 +6,7 @@ use super::settings::{Keep, Settings};
 
 /// A named set of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Preset {
+pub enum Preset {
     /// Continuous recording: 97 Hz; a dump without a time window has at most the last 5 minutes and
     /// 512 KiB of samples; when memory is full, the newest stacks are kept. Costs a tenth of
     /// `profile`
@@ -18,7 +18,7 @@ pub(crate) enum Preset {
 
 impl Preset {
     /// Its settings; the recording's name and everything that no preset sets have their defaults.
-    pub(crate) fn settings(self) -> Settings {
+    pub fn settings(self) -> Settings {
         match self {
             Preset::Default => Settings {
                 period_ns: 1_000_000_000 / 97,

@@ -29,11 +29,11 @@ const DOING: &str = "fetching rings";
 
 /// The part of a recording's time that is wanted; all of it by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// From when on.
-    pub(crate) from: Option<Moment>,
+    pub from: Option<Moment>,
     /// Up to when.
-    pub(crate) to: Option<Moment>,
+    pub to: Option<Moment>,
 }
 
 impl Asked {
@@ -64,14 +64,14 @@ impl PartAsked {
 
 /// How full a vCPU's ring is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct RingFill {
+pub struct RingFill {
     pub(crate) vcpu: u32,
     /// How many records it has room for.
-    pub(crate) capacity: u64,
+    pub capacity: u64,
     /// How many it holds.
-    pub(crate) held: u64,
+    pub held: u64,
     /// How many were dropped for newer ones since the agent started.
-    pub(crate) evicted: u64,
+    pub evicted: u64,
 }
 
 /// What is fetched of each ring.
@@ -86,10 +86,7 @@ pub(super) struct Wanted {
 
 impl Session {
     /// Requests the fill level of each vCPU's ring; empty if the agent has no ring.
-    pub(crate) fn ring_fill(
-        &mut self,
-        observer: &mut dyn Observer,
-    ) -> Result<Vec<RingFill>, RecordError> {
+    pub fn ring_fill(&mut self, observer: &mut dyn Observer) -> Result<Vec<RingFill>, RecordError> {
         let vcpus = if self.agent().keeps_time() { self.agent().vcpus } else { 0 };
         let fill = |vcpu| {
             let head = self.persist(observer, |connection, _| head_of_ring(connection, vcpu))?;

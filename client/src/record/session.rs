@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// The agent's address.
-    pub(crate) fn address(&self) -> &Address {
+    pub fn address(&self) -> &Address {
         &self.approach.address
     }
 

@@ -40,7 +40,7 @@ pub enum Mode {
 
 impl Mode {
     /// Its [code](unikprof_proto::code::mode).
-    pub(crate) fn code(self) -> u32 {
+    pub fn code(self) -> u32 {
         match self {
             Mode::Cpu => mode::CPU,
             Mode::Wall => mode::WALL,
@@ -53,7 +53,7 @@ impl Mode {
 
 impl Mode {
     /// Whether allocations are recorded, and not time.
-    pub(crate) fn is_heap(self) -> bool {
+    pub fn is_heap(self) -> bool {
         mode::is_heap(self.code())
     }
 }

@@ -124,8 +124,7 @@ impl Session {
     /// How each vCPU has spent its time since a moment that the platform chose. No vCPU is
     /// interrupted, and no recording is needed. A platform that does not tell the states apart
     /// tells running time alone.
-    #[cfg(feature = "fleet")]
-    pub(crate) fn times(
+    pub fn times(
         &mut self,
         observer: &mut dyn Observer,
     ) -> Result<Vec<crate::profile::Runstate>, RecordError> {

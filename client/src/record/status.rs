@@ -21,55 +21,56 @@ pub struct RecorderStatus {
     /// The recordings there are, in the agent's order.
     pub recordings: Vec<RecordingStatus>,
     /// The agent's own part.
-    pub(crate) agent: Status,
+    pub agent: Status,
 }
 
 /// The state of one recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordingStatus {
     /// The recording's id.
-    pub(crate) recording: u64,
+    pub recording: u64,
     /// Which bit it has in the ring's samples.
-    pub(crate) ring_bit: u32,
-    pub(crate) name: String,
+    pub ring_bit: u32,
+    /// The recording's name.
+    pub name: String,
     /// See [`unikprof_proto::code::state`].
-    pub(crate) state: u32,
+    pub state: u32,
     /// See [`unikprof_proto::code::mode`].
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// Its mean sampling period in ns of running time.
-    pub(crate) period_ns: u64,
+    pub period_ns: u64,
     /// Its mean sampling interval in bytes, where allocations are recorded.
-    pub(crate) interval_bytes: u64,
+    pub interval_bytes: u64,
     /// Its depth limit in frames.
-    pub(crate) depth: u32,
+    pub depth: u32,
     /// See [`unikprof_proto::code::start_flag`].
-    pub(crate) flags: u32,
+    pub flags: u32,
     /// The guest's monotonic clock at the answer.
-    pub(crate) now_ns: u64,
+    pub now_ns: u64,
     /// When sampling began, or will begin.
-    pub(crate) started_ns: u64,
+    pub started_ns: u64,
     /// Requested duration in ns; 0 = until stopped.
-    pub(crate) duration_ns: u64,
+    pub duration_ns: u64,
     /// How far back a dump's records need to go, in ns; 0 = as far as there are any.
-    pub(crate) max_age_ns: u64,
+    pub max_age_ns: u64,
     /// How many bytes of records a dump needs to hold; 0 = all.
-    pub(crate) max_bytes: u64,
+    pub max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
     /// The time for which the rings hold the recording's samples at the present rate, in ns; `None`
     /// if there is no ring or nothing is written to it.
-    pub(crate) samples_window_ns: Option<u64>,
+    pub samples_window_ns: Option<u64>,
     /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if
     /// there are no new ones.
-    pub(crate) stacks_window_ns: Option<u64>,
+    pub stacks_window_ns: Option<u64>,
     /// Whether the guest can free the memory of the oldest stacks only after a fetch.
-    pub(crate) wants_fetch: bool,
+    pub wants_fetch: bool,
     /// The name and version of the client that holds the lease on it.
-    pub(crate) holder: Option<String>,
+    pub holder: Option<String>,
     /// Since when that client has held it, on the guest's monotonic clock.
-    pub(crate) held_since_ns: u64,
+    pub held_since_ns: u64,
     /// The first epoch that waits to be fetched.
-    pub(crate) first_epoch: u64,
+    pub first_epoch: u64,
     /// How many epochs wait.
     pub epochs: u32,
 }
@@ -136,7 +137,7 @@ impl RecorderStatus {
     }
 
     /// The recording with this id, if it is there; 0: the only one.
-    pub(crate) fn by_id(&self, recording: u64) -> Option<&RecordingStatus> {
+    pub fn by_id(&self, recording: u64) -> Option<&RecordingStatus> {
         match (recording, self.recordings.as_slice()) {
             (0, [only]) => Some(only),
             (0, _) => None,
@@ -168,7 +169,7 @@ impl RecorderStatus {
 
 impl RecordingStatus {
     /// Which time is recorded.
-    pub(crate) fn mode(&self) -> Mode {
+    pub fn mode(&self) -> Mode {
         Mode::from_code(self.mode)
     }
 
@@ -227,7 +228,7 @@ impl RecordingStatus {
     }
 
     /// What is sampled, and how often.
-    pub(crate) fn sampling(&self) -> String {
+    pub fn sampling(&self) -> String {
         match self.mode() {
             Mode::OffCpu => format!("{}, measured", self.mode()),
             mode if mode.is_heap() => format!("{mode} every {}", size(self.interval_bytes)),
@@ -236,12 +237,12 @@ impl RecordingStatus {
     }
 
     /// Whether it has ended and no client holds it, so that whoever made it may be gone.
-    pub(crate) fn is_unclaimed(&self) -> bool {
+    pub fn is_unclaimed(&self) -> bool {
         self.state == state::FINISHED && self.holder.is_none()
     }
 
     /// The state in words.
-    pub(crate) fn state_name(&self) -> &'static str {
+    pub fn state_name(&self) -> &'static str {
         match self.state {
             state::IDLE => "idle",
             state::DELAYED => "delayed",

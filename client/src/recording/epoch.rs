@@ -16,7 +16,7 @@ use crate::connection::{is_known, message_name};
 
 /// Which frames of an epoch were accepted so far, and what they add up to.
 #[derive(Debug, Default)]
-pub(crate) struct EpochProgress {
+pub struct EpochProgress {
     head: Option<Head>,
     share: Option<Share>,
     /// The vCPUs whose shares are complete.
@@ -55,7 +55,7 @@ struct Share {
 
 /// A frame in its place.
 #[derive(Debug)]
-pub(crate) enum Part<'a> {
+pub enum Part<'a> {
     /// The head.
     Epoch(Epoch<'a>),
     /// The next vCPU.
@@ -81,22 +81,56 @@ pub(crate) enum Part<'a> {
 /// Why a frame is not in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EpochError {
+    /// The frame is damaged.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// The frame is of another type than its place asks for.
     #[error("expected {expected}, found {}", message_name(*found))]
-    OutOfPlace { expected: &'static str, found: u16 },
+    OutOfPlace {
+        /// What belongs there.
+        expected: &'static str,
+        /// The frame's type.
+        found: u16,
+    },
+    /// The frame belongs to another epoch.
     #[error("a frame belongs to epoch {found}, in the middle of epoch {expected}")]
-    OtherEpoch { expected: u64, found: u64 },
+    OtherEpoch {
+        /// The epoch that is being read.
+        expected: u64,
+        /// The frame's epoch.
+        found: u64,
+    },
+    /// The heads of one epoch differ.
     #[error("epoch {0} has changed since its first part was sent")]
     Changed(u64),
+    /// The epoch has another number of vCPUs than the guest.
     #[error("expected an epoch of {expected} vCPUs, found one of {found}")]
-    Vcpus { expected: u32, found: u32 },
+    Vcpus {
+        /// The guest's vCPUs.
+        expected: u32,
+        /// The epoch's vCPUs.
+        found: u32,
+    },
+    /// A vCPU's share is not where it belongs.
     #[error("vCPU {found} is out of order")]
-    VcpuOrder { found: u32 },
+    VcpuOrder {
+        /// The vCPU.
+        found: u32,
+    },
+    /// Counts are not in the order of their stacks.
     #[error("expected counts of stacks of vCPU {vcpu} above {counted}, found them from {found}")]
-    CountOrder { vcpu: u32, counted: u64, found: u64 },
+    CountOrder {
+        /// The vCPU.
+        vcpu: u32,
+        /// The last stack that was counted.
+        counted: u64,
+        /// The first stack of these counts.
+        found: u64,
+    },
+    /// A run of counts is invalid.
     #[error(transparent)]
     Counts(#[from] InvalidRun),
+    /// Stack nodes are invalid.
     #[error(transparent)]
     Nodes(#[from] NodeError),
 }
@@ -108,12 +142,12 @@ impl EpochProgress {
     }
 
     /// Whether an epoch was begun and is not complete.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.head.is_some() && !self.is_whole()
     }
 
     /// Whether the shares of all vCPUs are complete.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.head.is_some_and(|head| self.share.is_none() && self.done.len() >= head.vcpus as usize)
     }
 
@@ -143,7 +177,7 @@ impl EpochProgress {
 
     /// Checks the next frame. Stack nodes are added to `nodes`; counts are passed to `visit` with
     /// the vCPU and the stack's number.
-    pub(crate) fn accept<'a>(
+    pub fn accept<'a>(
         &mut self,
         frame: &Frame<'a>,
         nodes: &mut KnownNodes,

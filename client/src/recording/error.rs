@@ -97,36 +97,66 @@ pub enum RecordingError {
 /// What is wrong inside a file.
 #[derive(Debug, Error)]
 pub enum Damage {
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The file ends in the middle of a frame.
     #[error("the file is truncated in the middle of a frame")]
     Cut,
+    /// The end marker is missing.
     #[error("the file is truncated: the end marker is missing")]
     NoEnd,
+    /// Data follows the end marker.
     #[error("there is data after the end of the recording")]
     AfterEnd,
+    /// A frame is damaged.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// A frame is of another type than its place asks for.
     #[error("expected {expected}, found {}", message_name(*found))]
-    OutOfPlace { expected: &'static str, found: u16 },
+    OutOfPlace {
+        /// What belongs there.
+        expected: &'static str,
+        /// The frame's type.
+        found: u16,
+    },
+    /// A mapping is invalid.
     #[error(transparent)]
     Mapping(#[from] MappingError),
+    /// A frame of an epoch is not in its place.
     #[error(transparent)]
     Epoch(#[from] EpochError),
+    /// A part of a ring is not in its place.
     #[error(transparent)]
     Ring(#[from] RingOrderError),
+    /// A frame of a stack is in no mapping.
     #[error(transparent)]
     Code(#[from] UnknownCode),
+    /// Stack nodes are invalid.
     #[error(transparent)]
     Nodes(#[from] NodeError),
+    /// A stack has too many frames.
     #[error("a stack has {found} frames; the limit is {most}")]
-    TooDeep { most: u32, found: u32 },
+    TooDeep {
+        /// The limit.
+        most: u32,
+        /// The stack's frames.
+        found: u32,
+    },
+    /// The epochs do not belong together.
     #[error(
         "the file mixes epochs of two recordings ({first} and {second}) or of different settings"
     )]
-    TwoRecordings { first: u64, second: u64 },
+    TwoRecordings {
+        /// The recording's id in the first of the epochs.
+        first: u64,
+        /// The one in another.
+        second: u64,
+    },
+    /// A trace is invalid.
     #[error(transparent)]
     Trace(#[from] crate::trace::TraceError),
+    /// There are more stacks than a profile can hold.
     #[error(transparent)]
     TooManyStacks(#[from] TooManyStacks),
 }

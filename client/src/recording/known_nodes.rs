@@ -11,7 +11,7 @@ use crate::runs::Runs;
 
 /// The numbers of the stack nodes that were received, by vCPU, from one instance of an agent.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct KnownNodes {
+pub struct KnownNodes {
     /// How many numbers a segment has.
     segment_nodes: u64,
     vcpus: BTreeMap<u32, Vcpu>,
@@ -51,7 +51,7 @@ pub enum NodeError {
 
 /// In which order runs of nodes may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodeOrder {
+pub enum NodeOrder {
     /// Numbers rise, and parents come before their children: on the wire.
     Rising,
     /// Any order: in a file. A crash writes the newest stacks first.
@@ -60,7 +60,7 @@ pub(crate) enum NodeOrder {
 
 impl KnownNodes {
     /// No nodes yet, for an agent whose segments have this many numbers.
-    pub(crate) fn new(segment_nodes: u32) -> KnownNodes {
+    pub fn new(segment_nodes: u32) -> KnownNodes {
         KnownNodes { segment_nodes: segment_nodes.into(), vcpus: BTreeMap::new() }
     }
 
@@ -70,7 +70,7 @@ impl KnownNodes {
     }
 
     /// Whether a node was received.
-    pub(crate) fn contains(&self, vcpu: u32, number: u64) -> bool {
+    pub fn contains(&self, vcpu: u32, number: u64) -> bool {
         self.vcpus.get(&vcpu).is_some_and(|vcpu| vcpu.numbers.contains(number))
     }
 
@@ -85,7 +85,7 @@ impl KnownNodes {
     }
 
     /// Checks a run and adds its nodes, which are passed to `visit` with their numbers.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         run: &Nodes<'_>,
         order: NodeOrder,

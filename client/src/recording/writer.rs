@@ -53,7 +53,6 @@ impl RecordingWriter {
 
     /// Takes so many bytes more at most, those that are cut off again counted as well: an agent can
     /// send without end.
-    #[cfg(feature = "fleet")]
     pub(crate) fn limit(&mut self, bytes: u64) {
         self.room = bytes;
     }
@@ -126,7 +125,7 @@ impl RecordingWriter {
     }
 }
 
-#[cfg(all(test, feature = "fleet"))]
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -388,7 +388,6 @@ fn decoded(pprof: &[u8]) -> WholeProfile {
 }
 
 /// Engines take locations' numbers for places in their list, and profiles of equal times for one.
-#[cfg(feature = "fleet")]
 #[test]
 fn the_pieces_of_a_profile_have_all_of_it_and_stand_alone() {
     let stacks = |p: &WholeProfile| -> Vec<(Vec<String>, Vec<i64>)> {

@@ -36,7 +36,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 /// The message with these attributes of the guest, for counts of this time.
-#[cfg(feature = "fleet")]
 pub(super) fn request(
     report: &Report<'_>,
     attributes: impl IntoIterator<Item = (String, String)>,

@@ -42,9 +42,12 @@ const SHELL: &str = include_str!("../../page/shell.html");
 const BODY: &str = include_str!("../../page/page.html");
 const STYLE: &str = include_str!("../../page/page.css");
 
+/// Numbers and times as text.
+const FORMAT: &str = include_str!("../../page/format.js");
+
 /// The modules of every page. A module comes after those that it imports from.
 const COMMON: [&str; 7] = [
-    include_str!("../../page/format.js"),
+    FORMAT,
     include_str!("../../page/decode.js"),
     include_str!("../../page/state.js"),
     include_str!("../../page/colors.js"),
@@ -122,11 +125,11 @@ pub(crate) fn write_data(
 }
 
 /// A page that asks a server for what it shows: its template with the style and the program of
-/// these modules. Answers the page, and its policy: it runs and asks nothing else. Recordings'
-/// pages that it opens may run too: what a page makes inherits its policy.
-#[cfg(feature = "fleet")]
-pub(crate) fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
-    let (script, style) = (script(modules.iter()), format!("{STYLE}{style}"));
+/// these modules, which may import from `format.js`. Answers the page, and its policy: it runs and
+/// asks nothing else. Recordings' pages that it opens may run too: what a page makes inherits its
+/// policy.
+pub fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, String) {
+    let (script, style) = (script([FORMAT].iter().chain(modules)), format!("{STYLE}{style}"));
     let page = template.replacen("{style}", &style, 1).replacen("{script}", &script, 1);
     let recordings = self::script(COMMON.iter().chain(&MODULES));
     let policy = format!(

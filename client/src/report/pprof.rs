@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
-#[cfg(feature = "fleet")]
 use std::ops::Range;
 
 use flate2::{Compression, GzBuilder, write::GzEncoder};
@@ -25,15 +24,15 @@ const COMPRESSION: Compression = Compression::fast();
 
 /// How much one profile may hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PieceLimits {
-    pub(crate) samples: usize,
+pub struct PieceLimits {
+    /// The number of samples.
+    pub samples: usize,
     /// A piece ends with the sample that reaches this size, in bytes before compression.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 /// How much later each piece begins, in ns: engines take profiles of one series with equal times
 /// for one profile.
-#[cfg(feature = "fleet")]
 const PIECES_APART_NS: u64 = 1_000_000;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -54,7 +53,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 
 /// Writes the samples as profiles that keep within the limits, without comments; none if there are
 /// no samples.
-#[cfg(feature = "fleet")]
 pub(super) fn pieces(
     report: &Report<'_>,
     unix_ns: Range<u64>,

@@ -112,7 +112,7 @@ impl Line<'_> {
         match date {
             Some(date) => out.write_all(date.as_bytes())?,
             None => {
-                write!(out, "{}.{:09}", self.at_ns / 1_000_000_000, self.at_ns % 1_000_000_000)?
+                write!(out, "{}.{:09}", self.at_ns / 1_000_000_000, self.at_ns % 1_000_000_000)?;
             }
         }
         write!(out, "\t{}\t{}\t", self.vcpu, self.outcome)?;

@@ -121,7 +121,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
             size(recording.interval_bytes)
         )),
         (Unit::Nanoseconds, _) => {
-            parts.push(format!("{}, measured: {} waits", recording.mode, grouped(counters.blocks)))
+            parts.push(format!("{}, measured: {} waits", recording.mode, grouped(counters.blocks)));
         }
     }
     if recording.elapsed_ns != 0 {

@@ -11,7 +11,7 @@ use crate::profile::{
 
 /// Collects the guests' profiles, each named by its own images.
 #[derive(Debug, Default)]
-pub(crate) struct GuestMerger {
+pub struct GuestMerger {
     builder: ProfileBuilder,
     names: Names,
     /// The frames of code, each at an address that means nothing.
@@ -22,7 +22,7 @@ pub(crate) struct GuestMerger {
 
 /// The names of a merged profile.
 #[derive(Debug)]
-pub(crate) struct MergedNames {
+pub struct MergedNames {
     names: Names,
     symbols: HashMap<Frame, Vec<Symbol>>,
 }
@@ -31,7 +31,7 @@ impl GuestMerger {
     /// Adds a guest's profile. Its samples have the guest's number as their vCPU.
     ///
     /// Answers what was counted in each function itself.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         name: &str,
         guest: &Symbolized<'_>,
@@ -123,12 +123,12 @@ impl GuestMerger {
     }
 
     /// A function of those that were added.
-    pub(crate) fn function(&self, id: FunctionId) -> &Function {
+    pub fn function(&self, id: FunctionId) -> &Function {
         self.names.function_of(id)
     }
 
     /// All guests together, and the names that [`MergedNames::of`] gives it.
-    pub(crate) fn finish(mut self) -> (Profile, MergedNames) {
+    pub fn finish(mut self) -> (Profile, MergedNames) {
         self.info.guest_name = format!("{} guests", self.info.guests.len());
         self.builder.set_recording(self.info);
         let names = MergedNames { names: self.names, symbols: self.symbols };
@@ -137,7 +137,8 @@ impl GuestMerger {
 }
 
 impl MergedNames {
-    pub(crate) fn of(mut self, profile: &Profile) -> Symbolized<'_> {
+    /// The profile with these names.
+    pub fn of(mut self, profile: &Profile) -> Symbolized<'_> {
         self.names.make_room(profile.frames().len());
         for id in profile.frame_ids() {
             let begin = self.names.begin();

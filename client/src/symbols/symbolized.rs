@@ -9,7 +9,7 @@ use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// An index into [`Symbolized::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FunctionId(pub(crate) u32);
+pub struct FunctionId(pub u32);
 
 /// An index into the source files; [`Symbolized::file`] gives the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ pub struct Symbolized<'p> {
 
 impl<'p> Symbolized<'p> {
     /// The profile that was named.
-    pub(crate) fn profile(&self) -> &'p Profile {
+    pub fn profile(&self) -> &'p Profile {
         self.profile
     }
 
@@ -157,7 +157,7 @@ impl<'p> Symbolized<'p> {
 
 /// The names of the frames that were met so far, kept from one profile of a guest to the next.
 #[derive(Debug, Default)]
-pub(crate) struct KnownNames {
+pub struct KnownNames {
     names: Names,
     mappings: Vec<Mapping>,
     /// Where the symbols of a frame begin and end.
@@ -221,13 +221,11 @@ impl Names {
     }
 
     /// Makes room for so many frames.
-    #[cfg(feature = "fleet")]
     pub(super) fn make_room(&mut self, frames: usize) {
         self.frames.resize(frames, (0, 0));
     }
 
     /// One function.
-    #[cfg(feature = "fleet")]
     pub(super) fn function_of(&self, id: FunctionId) -> &Function {
         &self.functions[id.index()]
     }

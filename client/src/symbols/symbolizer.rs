@@ -49,7 +49,7 @@ impl Symbolizer {
 
     /// The same for a profile that follows another one of the same guest: only what is new in it is
     /// looked up.
-    pub(crate) fn resolve_new<'p>(
+    pub fn resolve_new<'p>(
         &self,
         profile: &'p Profile,
         known: &mut KnownNames,

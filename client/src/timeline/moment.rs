@@ -12,7 +12,7 @@ use crate::units;
 
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub enum Moment {
     /// Nanoseconds after the recording's beginning.
     Since(u64),
     /// Nanoseconds before its end.

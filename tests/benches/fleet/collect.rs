@@ -20,7 +20,7 @@ const FOLDER: &str =
 pub(super) fn measure() -> Done {
     let guests = Guests::start(GUESTS)?;
     let start = Instant::now();
-    let (collector, _) = guests.client("collect", FOLDER)?;
+    let (collector, _) = guests.run("collect", FOLDER)?;
     let mut ends: HashMap<String, u64> = HashMap::new();
     let mut between = Vec::new();
     // When each guest had its first epoch in the spool, and what was spent until then.
@@ -78,7 +78,7 @@ fn last_epochs(guests: &Guests) -> Result<Vec<(String, u64)>, Box<dyn Error + Se
 
 /// What `collect --audit` says.
 pub(super) fn audit(guests: &Guests) -> Result<Value, Box<dyn Error + Send + Sync>> {
-    let output = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
+    let output = Command::new(env!("CARGO_BIN_EXE_hosted-fleet"))
         .args(["collect", "--config", "fleet.toml", "--audit", "--json"])
         .current_dir(guests.folder.path())
         .output()?;

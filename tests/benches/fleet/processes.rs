@@ -68,9 +68,9 @@ impl Guests {
         Ok(Guests { folder, _process })
     }
 
-    /// Runs the client with these settings, which follow those of the guests, and waits until it
+    /// Runs `unikprof-fleet` with these settings, which follow those of the guests, and waits until it
     /// has said its first line.
-    pub(super) fn client(
+    pub(super) fn run(
         &self,
         command: &str,
         settings: &str,
@@ -79,18 +79,18 @@ impl Guests {
         let mut toml = File::options().append(true).open(path)?;
         toml.write_all(settings.as_bytes())?;
         let said = self.folder.path().join("said");
-        let child = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
+        let child = Command::new(env!("CARGO_BIN_EXE_hosted-fleet"))
             .args([command, "--config", "fleet.toml"])
             .current_dir(self.folder.path())
             .stdout(File::create(&said)?)
             .spawn()?;
-        let mut client = Process(child);
+        let mut program = Process(child);
         loop {
             if let Some((line, _)) = fs::read_to_string(&said)?.split_once('\n') {
-                return Ok((client, line.to_owned()));
+                return Ok((program, line.to_owned()));
             }
-            if client.0.try_wait()?.is_some() {
-                return Err("the client has ended".into());
+            if program.0.try_wait()?.is_some() {
+                return Err("the program has ended".into());
             }
             thread::sleep(Duration::from_millis(20));
         }

@@ -26,7 +26,7 @@ pub(super) fn measure() -> Done {
     let sink = Sink::start()?;
     let guests = Guests::start(GUESTS)?;
     let settings = format!("[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n", sink.url);
-    let (collector, _) = guests.client("collect", &settings)?;
+    let (collector, _) = guests.run("collect", &settings)?;
     // Its start is not part of it.
     thread::sleep(Duration::from_secs(20));
     let before = (accepted(&guests)?, collector.cpu_seconds());

@@ -14,7 +14,7 @@ const LASTS: Duration = Duration::from_secs(5);
 pub(super) fn measure() -> Done {
     for guests in [100, 1000] {
         let fleet = Guests::start(guests)?;
-        let (server, line) = fleet.client("serve", "[serve]\nlisten = \"127.0.0.1:0\"\n")?;
+        let (server, line) = fleet.run("serve", "[serve]\nlisten = \"127.0.0.1:0\"\n")?;
         let (_, address) = line.split_once("http://").ok_or("no address")?;
         let address = address.trim_end_matches('/');
         let stream = TcpStream::connect(address)?;

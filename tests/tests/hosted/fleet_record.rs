@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::harness::{Client, Guest, Keyed, RunningClient};
+use crate::harness::{Client, Guest, Keyed};
 
 fn entry(name: &str, address: SocketAddr, app: &str, more: &str) -> String {
     let image = Guest::program().display();
@@ -37,10 +37,9 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
     }
     let client = Client::of(second.address());
     fs::write(client.path("fleet.toml"), fleet).unwrap();
-    let mut command = client.command();
-    command.args(["record", "--guests", "fleet.toml", "--label", "app=web", "--json"]);
-    command.args(["-o", "run/", "-o", "run.txt", "-o", "run.folded"]);
-    let recording = RunningClient::spawn(&mut command);
+    let chosen = ["--guests", "fleet.toml", "--label", "app=web", "--json"];
+    let outputs = ["-o", "run/", "-o", "run.txt", "-o", "run.folded"];
+    let recording = client.record_fleet(&[&chosen[..], &outputs].concat());
     let clients = [second.address(), third.address(), odd.address()].map(Client::of);
     for client in clients.iter().chain([&keyed.owner()]) {
         // Of so many, guests that are alike are told apart by chance in less than one of 10,000,000
@@ -94,8 +93,8 @@ fn what_cannot_be_recorded_together_is_told_before() {
         + &entry("b", client.address(), "web", "rate = 49");
     fs::write(client.path("fleet.toml"), fleet).unwrap();
     let record = |more: &[&str], code: u8, told: &str| {
-        let words = [&["record", "--guests", "fleet.toml", "1s"], more].concat();
-        let finished = client.run(&words).expect_code(code);
+        let words = [&["--guests", "fleet.toml", "1s"], more].concat();
+        let finished = client.record_fleet(&words).finish().expect_code(code);
         assert!(finished.stderr.contains(told), "{finished:?}");
     };
     record(&[], 2, "`a` and `b`");

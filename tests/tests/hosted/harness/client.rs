@@ -97,7 +97,17 @@ impl Client {
 
     /// The program itself, in the folder.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hosted-client"));
+        self.command_of(env!("CARGO_BIN_EXE_hosted-client"))
+    }
+
+    /// `unikprof-fleet record WORDS`, in the folder.
+    pub(crate) fn record_fleet(&self, words: &[&str]) -> RunningClient {
+        let mut command = self.command_of(env!("CARGO_BIN_EXE_hosted-fleet"));
+        RunningClient::spawn(command.arg("record").args(words))
+    }
+
+    fn command_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(self.folder.path());
         for variable in ["DEBUGINFOD_URLS", "UNIKPROF_ADDR", "UNIKPROF_KEY_FILE"] {
             command.env_remove(variable);

@@ -1,4 +1,4 @@
-//! `unikprof-client collect` in a folder with a `fleet.toml`, whose spool and recordings are beside
+//! `unikprof-fleet collect` in a folder with a `fleet.toml`, whose spool and recordings are beside
 //! it; and its audit.
 
 use std::fs;
@@ -14,7 +14,7 @@ use unikprof_test_kit::engines::{Failure, Receiver, Series};
 
 use super::wait_until;
 
-const CLIENT: &str = env!("CARGO_BIN_EXE_hosted-client");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hosted-fleet");
 
 /// Between two looks at an audit: each is a process, and others need the machine.
 const LOOK: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ impl Collector {
         self.kill();
         let log =
             fs::File::options().create(true).append(true).open(self.folder.join("collect.log"));
-        let child = Command::new(CLIENT)
+        let child = Command::new(PROGRAM)
             .args(["collect", "--config", "fleet.toml"])
             .current_dir(&self.folder)
             .stdout(fs::File::create(self.folder.join("collect.said")).unwrap())
@@ -99,7 +99,7 @@ impl Collector {
     }
 
     fn audited(&self, options: &[&str]) -> io::Result<Output> {
-        Command::new(CLIENT)
+        Command::new(PROGRAM)
             .args(["collect", "--config", "fleet.toml", "--audit"])
             .args(options)
             .current_dir(&self.folder)

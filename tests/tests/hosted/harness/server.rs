@@ -1,4 +1,4 @@
-//! `unikprof-client serve` in a folder of its own.
+//! `unikprof-fleet serve` in a folder of its own.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{SOON, wait_until};
 
-/// `unikprof-client serve`; it is killed when the value is dropped.
+/// `unikprof-fleet serve`; it is killed when the value is dropped.
 pub(crate) struct Fleet {
     pub(crate) folder: TempDir,
     child: Child,
@@ -22,7 +22,7 @@ impl Fleet {
         let toml = format!("[serve]\nlisten = \"127.0.0.1:0\"\nevery = \"1s\"\n{settings}\n{rest}");
         fs::write(folder.path().join("fleet.toml"), toml).unwrap();
         let file = |name| fs::File::create(folder.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_hosted-client"))
+        let child = Command::new(env!("CARGO_BIN_EXE_hosted-fleet"))
             .args(["serve", "--config", "fleet.toml"])
             .current_dir(folder.path())
             .stdout(file("said"))

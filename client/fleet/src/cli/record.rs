@@ -1,0 +1,248 @@
+//! `record --guests`: many guests at once.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+use unikprof_client::cli::shared::{
+    CommandError, ReportOutput, Target, interrupt, nanoseconds, print, rate,
+};
+use unikprof_client::exit_code;
+use unikprof_client::output::{NamePattern, NamedAfter, OutputError};
+use unikprof_client::printable::Printable;
+use unikprof_client::record::Mode;
+use unikprof_client::report::{Format, Report, ReportOptions};
+use unikprof_client::units::percent;
+
+use crate::{Config, FleetRecording, FleetRequest, RecordedGuest, record};
+
+#[derive(Debug, Args)]
+#[command(after_help = RECORD_HELP, arg_required_else_help = true)]
+pub(super) struct RecordArguments {
+    /// How long to record, for example 30s or 5m; until Ctrl-C if 0 or omitted
+    #[arg(
+        value_name = "DURATION", default_value = "0s", hide_default_value = true,
+        value_parser = nanoseconds
+    )]
+    duration_ns: u64,
+    /// The fleet.toml that lists the guests, with their keys, images, modes and rates
+    #[arg(long, value_name = "FILE")]
+    guests: PathBuf,
+    /// Only guests with this label; can be repeated, and all must match. `guest` is the name
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Samples per second of running time on each vCPU; default: what the file says
+    #[arg(
+        short = 'F', long = "rate", value_name = "HZ", value_parser = rate,
+        help_heading = "Sampling"
+    )]
+    period_ns: Option<u64>,
+    /// What to sample; default: what the file says
+    #[arg(long, value_enum, help_heading = "Sampling")]
+    mode: Option<Mode>,
+    /// Write to this file, in the format of its extension, or each guest's recording into this
+    /// FOLDER/; can be repeated
+    ///
+    /// .svg is a flame graph, .pb.gz a pprof profile with the label `guest`, .folded are folded
+    /// stacks, .txt is a table;
+    /// - is standard output. In the name, %t stands for the time. Default: text on standard output.
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
+    output: Vec<NamePattern>,
+    /// Print the guests and what tells them apart as JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+const RECORD_HELP: &str = "\
+Records all guests at the same time and shows them as one profile. Functions are
+the same if their names are, so guests can be of different builds, each named by
+its own image. A guest that is down is named and does not stop the others; the
+exit code is then 8. Ctrl-C ends all recordings early and keeps what there is.
+
+A guest's distance from the rest is the share of its own time that it spends in
+other functions than all others together. Guests are named whose distance is
+more than chance explains (at 1 % for the whole fleet), by 5 % of their time at
+least. There must be three guests.
+
+Examples:
+  unikprof-fleet record --guests fleet.toml 30s
+  unikprof-fleet record --guests fleet.toml --label app=web --label zone=a 30s -o web.svg
+  unikprof-fleet record --guests fleet.toml 1m -o run/ -o run.pb.gz";
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE, for example `app=web`".into()),
+    }
+}
+
+const SOME_GUESTS: &str = "some guests were not recorded, or not completely";
+
+pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
+    if arguments.mode.is_some_and(Mode::is_heap) {
+        return Err(CommandError::usage(
+            "guests are recorded together in modes of time; record the allocations of one with \
+             `unikprof-client connect`",
+        ));
+    }
+    let (folders, patterns): (Vec<NamePattern>, Vec<NamePattern>) =
+        arguments.output.iter().cloned().partition(|pattern| pattern.as_str().ends_with('/'));
+    let after = NamedAfter { guest: Some("fleet"), recording: "fleet", time: Timestamp::now() };
+    let reports = match (folders.as_slice(), patterns.as_slice()) {
+        ([_, _, ..], _) => return Err(CommandError::usage("only one folder is possible")),
+        ([_], []) => Vec::new(),
+        (_, []) if arguments.json => Vec::new(),
+        (_, patterns) => ReportOutput::plan(patterns, None, &after)?,
+    };
+    let is_merged = |output: &&ReportOutput| {
+        !matches!(output.format, Format::Text | Format::Folded | Format::Svg | Format::Pprof)
+    };
+    if let Some(output) = reports.iter().find(is_merged) {
+        return Err(CommandError::usage(format!(
+            "guests together can be written as text, folded, svg and pprof, not as {}: give -o \
+             FOLDER/, and make it from \
+             a guest's recording with `unikprof-client report`",
+            output.format
+        )));
+    }
+    let config = Config::read(&arguments.guests)?;
+    let temporary;
+    let folder = match folders.first() {
+        Some(pattern) => pattern.expand(&after),
+        None => {
+            let made = tempfile::tempdir();
+            temporary = made.map_err(OutputError::at(&std::env::temp_dir()))?;
+            temporary.path().to_owned()
+        }
+    };
+    fs::create_dir_all(&folder).map_err(OutputError::at(&folder))?;
+    let interrupt = interrupt()?;
+    let request = FleetRequest {
+        labels: arguments.labels.clone(),
+        duration_ns: arguments.duration_ns,
+        period_ns: arguments.period_ns,
+        mode: arguments.mode,
+    };
+    let recorded = record(config, &request, &folder, &interrupt)?;
+    let exit_code = recorded.exit_code();
+    let keeps_files = !folders.is_empty();
+    if arguments.json {
+        print(as_json(&recorded, keeps_files))?;
+    } else if !reports
+        .iter()
+        .any(|output| output.target == Target::Stdout && output.format != Format::Text)
+    {
+        print(as_text(&recorded))?;
+    }
+    if recorded.guests.iter().any(|guest| guest.outcome.is_ok()) {
+        let FleetRecording { profile, names, .. } = recorded;
+        let symbolized = names.of(&profile);
+        let options = ReportOptions {
+            columns: Some(ReportOutput::columns(&reports)),
+            ..ReportOptions::default()
+        };
+        if !reports.is_empty() {
+            ReportOutput::write_all(&reports, &Report::new(&symbolized, options))?;
+        }
+    }
+    match exit_code {
+        exit_code::SUCCESS => Ok(()),
+        exit_code => Err(CommandError::new(SOME_GUESTS, exit_code)),
+    }
+}
+
+/// A line for each guest, and what tells some from the rest.
+fn as_text(recorded: &FleetRecording) -> String {
+    let names = recorded.guests.iter().map(|guest| shown(guest).chars().count());
+    let width = names.max().unwrap_or(0).max("guest".len());
+    let mut text = format!(
+        "{:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  {:>7}  {:>8}  {:>9}\n",
+        "guest",
+        "ticks",
+        "recorded",
+        "aged",
+        "overflow",
+        "lost",
+        "masked",
+        "idle",
+        "missing",
+        "distance",
+        "by chance"
+    );
+    for guest in &recorded.guests {
+        let name = shown(guest);
+        match &guest.outcome {
+            Err(failure) => {
+                text += &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.text));
+            }
+            Ok(counts) => {
+                let c = &counts.counters;
+                let missing = c.missing.map_or("-".into(), |missing| missing.to_string());
+                let [distance, chance] = match counts.distance {
+                    Some((distance, chance)) => [percent(distance), percent(chance)],
+                    None => ["-".into(), "-".into()],
+                };
+                text += &format!(
+                    "{name:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  \
+                     {missing:>7}  {distance:>8}  {chance:>9}\n",
+                    c.ticks, c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle
+                );
+                if let Some(reason) = &counts.incomplete {
+                    text += &format!("{:<width$}  incomplete: {}\n", "", Printable(reason));
+                }
+            }
+        }
+    }
+    text.push('\n');
+    let compared = recorded.guests.iter().filter(|guest| guest.outcome.is_ok());
+    if recorded.different.is_empty() && compared.count() < 3 {
+        text += "which guest differs cannot be told: that takes three\n";
+    } else if recorded.different.is_empty() {
+        text += "no guest differs from the rest by more than chance\n";
+    }
+    for guest in &recorded.different {
+        text += &format!(
+            "{} differs: {} of its time is spent elsewhere than in the rest; chance explains {}\n",
+            Printable(&guest.name),
+            percent(guest.distance),
+            percent(guest.chance)
+        );
+        for function in &guest.functions {
+            let shares = [function.share, function.share_of_rest].map(percent);
+            let [own, rest] = shares;
+            text += &format!("  {own:>8}, the rest {rest:>8}  {}\n", function.name);
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn shown(guest: &RecordedGuest) -> String {
+    Printable(&guest.name).to_string()
+}
+
+fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
+    let guest = |guest: &RecordedGuest| match &guest.outcome {
+        Err(failure) => json!({
+            "name": guest.name,
+            "address": guest.address,
+            "error": failure.text,
+        }),
+        Ok(counts) => json!({
+            "name": guest.name,
+            "address": guest.address,
+            "file": keeps_files.then_some(&counts.file),
+            "counters": counts.counters,
+            "incomplete": counts.incomplete,
+            "distance": counts.distance.map(|(distance, _)| distance),
+            "distance_by_chance": counts.distance.map(|(_, chance)| chance),
+        }),
+    };
+    let all = json!({
+        "guests": recorded.guests.iter().map(guest).collect::<Vec<_>>(),
+        "different": recorded.different,
+    });
+    format!("{all:#}\n")
+}

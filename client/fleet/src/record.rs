@@ -1,0 +1,318 @@
+//! Records many guests at once: a file for each, all of them as one profile, and which of them
+//! differ from the rest.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use thiserror::Error;
+use unikprof_client::cli::shared::CommandError;
+use unikprof_client::exit_code;
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::printable::Printable;
+use unikprof_client::profile::{Counters, Profile};
+use unikprof_client::record::{Mode, RecordError, Settings, own_name};
+use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_client::symbols::{GuestMerger, MergedNames, Symbolizer};
+
+use super::config::{Config, Guest};
+use super::differ::{Counts, Difference, Differences};
+use super::member::{GuestError, Member, log};
+use super::{file_name, roster, take};
+
+/// How the recordings' names begin.
+const PREFIX: &str = "fleet";
+
+/// A thread and a few files for each.
+const MOST_GUESTS: usize = 512;
+
+/// How long a guest may be gone while it is recorded.
+const RECONNECT: Duration = Duration::from_secs(30);
+
+/// Which guests are recorded, and how.
+#[derive(Debug)]
+pub(crate) struct FleetRequest {
+    /// Labels that a guest must have, all of them; `guest` is its name.
+    pub(crate) labels: Vec<(String, String)>,
+    /// 0: until the user has had enough.
+    pub(crate) duration_ns: u64,
+    /// In place of what `fleet.toml` says.
+    pub(crate) period_ns: Option<u64>,
+    pub(crate) mode: Option<Mode>,
+}
+
+/// All guests together.
+#[derive(Debug)]
+pub(crate) struct FleetRecording {
+    /// Each guest that was asked, by name.
+    pub(crate) guests: Vec<RecordedGuest>,
+    pub(crate) profile: Profile,
+    pub(crate) names: MergedNames,
+    /// Those that differ from the rest, the most different first.
+    pub(crate) different: Vec<DifferentGuest>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RecordedGuest {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) outcome: Result<GuestCounts, GuestFailure>,
+}
+
+#[derive(Debug)]
+pub(crate) struct GuestCounts {
+    pub(crate) file: PathBuf,
+    pub(crate) counters: Counters,
+    /// Why something is missing, if so.
+    pub(crate) incomplete: Option<String>,
+    /// How far it is from the rest, and how far chance alone would put it; `None` if there is no
+    /// rest.
+    pub(crate) distance: Option<(f64, f64)>,
+}
+
+/// Why there is nothing of a guest.
+#[derive(Debug)]
+pub(crate) struct GuestFailure {
+    pub(crate) text: String,
+    pub(crate) exit_code: u8,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DifferentGuest {
+    pub(crate) name: String,
+    pub(crate) distance: f64,
+    #[serde(rename = "distance_by_chance")]
+    pub(crate) chance: f64,
+    /// Those that make the difference.
+    pub(crate) functions: Vec<DifferentFunction>,
+}
+
+/// A function with its shares in a guest and in the rest.
+#[derive(Debug, Serialize)]
+pub(crate) struct DifferentFunction {
+    pub(crate) name: String,
+    pub(crate) share: f64,
+    pub(crate) share_of_rest: f64,
+}
+
+/// Nothing can be recorded.
+#[derive(Debug, Error)]
+pub(crate) enum FleetRecordError {
+    #[error("no guest of the fleet has all these labels: {wanted}; the fleet has {has}")]
+    NoGuest { wanted: String, has: String },
+    #[error(
+        "{0} guests are too many to be recorded at once, at most {MOST_GUESTS}: choose some with \
+         --label"
+    )]
+    TooMany(usize),
+    #[error(
+        "the guests `{0}` and `{1}` are to be recorded in different modes or at different rates: \
+         give --mode and --rate"
+    )]
+    Unlike(String, String),
+    #[error("cannot record a guest: {0}")]
+    Thread(io::Error),
+    #[error("the guests have too many stacks for one profile")]
+    TooManyStacks,
+}
+
+impl From<FleetRecordError> for CommandError {
+    fn from(error: FleetRecordError) -> CommandError {
+        let exit_code = error.exit_code();
+        CommandError::new(error, exit_code)
+    }
+}
+
+impl FleetRecordError {
+    /// The program's exit code for it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            FleetRecordError::NoGuest { .. }
+            | FleetRecordError::TooMany(_)
+            | FleetRecordError::Unlike(..) => exit_code::USAGE,
+            FleetRecordError::Thread(_) | FleetRecordError::TooManyStacks => exit_code::OTHER,
+        }
+    }
+}
+
+/// Records the guests of a fleet, each into a file of the folder. Ctrl-C ends all recordings early,
+/// and keeps them.
+///
+/// # Errors
+/// [`FleetRecordError`]: nothing was recorded, or cannot be shown together. What is wrong with single guests is told of
+/// them.
+pub(crate) fn record(
+    config: Config,
+    request: &FleetRequest,
+    folder: &Path,
+    interrupt: &Interrupt,
+) -> Result<FleetRecording, FleetRecordError> {
+    let guests = choose(config, request)?;
+    let symbolizers: Vec<_> = guests.iter().map(|it| take::symbolizer(&it.how)).collect();
+    let name = own_name(PREFIX);
+    let recorded: Vec<_> = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (guest, symbolizer) in guests.iter().zip(symbolizers) {
+            let path = folder.join(file_name::of_guest(&guest.name) + ".unikprof");
+            let settings = Settings {
+                name: name.clone(),
+                period_ns: guest.how.period_ns,
+                mode: guest.how.mode,
+                duration_ns: request.duration_ns,
+                ..Settings::default()
+            };
+            let record = move || -> Result<_, GuestError> {
+                let symbolizer = symbolizer?;
+                let member = Member::new(guest.clone());
+                let mut session = member.session(interrupt.clone(), RECONNECT)?;
+                let outcome = take::record_to(&mut session, &symbolizer, settings, &path, &mut ())?;
+                let incomplete = outcome.incomplete.as_ref().map(RecordError::to_string);
+                Ok((path, symbolizer, incomplete))
+            };
+            let thread = thread::Builder::new().name("guest".into());
+            threads.push(thread.spawn_scoped(scope, record).map_err(FleetRecordError::Thread)?);
+        }
+        let ended = threads.into_iter().map(|thread| {
+            let panicked = || GuestError::Incomplete("its thread has panicked".into());
+            thread.join().unwrap_or_else(|_| Err(panicked()))
+        });
+        Ok(ended.collect())
+    })?;
+    merge(&guests, recorded)
+}
+
+/// What a guest's thread answers: its file, what names it, and why something is missing.
+type Recorded = Result<(PathBuf, Symbolizer, Option<String>), GuestError>;
+
+fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, FleetRecordError> {
+    let mut merger = GuestMerger::default();
+    let mut counts: Vec<Counts> = Vec::new();
+    // Where each of these stands among all guests.
+    let mut places = Vec::new();
+    let mut all = Vec::new();
+    for (guest, recorded) in guests.iter().zip(recorded) {
+        let added = recorded.and_then(|(file, symbolizer, incomplete)| {
+            let recording = Recording::open(&file, Reading::Strict)?;
+            let symbolized = symbolizer.resolve(&recording.profile)?;
+            let own = merger.add(&guest.name, &symbolized);
+            let incomplete = incomplete.or(match recording.completeness {
+                Completeness::Complete => None,
+                Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => Some(reason),
+            });
+            let counts = GuestCounts {
+                file,
+                counters: recording.profile.counters(),
+                incomplete,
+                distance: None,
+            };
+            Ok((counts, own))
+        });
+        let outcome = match added {
+            Ok((guest_counts, own)) => {
+                let own = own.map_err(|_| FleetRecordError::TooManyStacks)?;
+                let own = own.into_iter().map(|(function, count)| (function, count as f64));
+                counts.push(own.collect());
+                places.push(all.len());
+                Ok(guest_counts)
+            }
+            Err(error) => {
+                Err(GuestFailure { text: error.to_string(), exit_code: error.exit_code() })
+            }
+        };
+        all.push(RecordedGuest {
+            name: guest.name.clone(),
+            address: guest.address.to_string(),
+            outcome,
+        });
+    }
+    let found = Differences::of(&counts);
+    for one in found.different.iter().chain(&found.alike) {
+        if let Ok(counts) = &mut all[places[one.guest]].outcome {
+            counts.distance = Some((one.distance, one.chance));
+        }
+    }
+    let function = |shares: &super::differ::FunctionShares| DifferentFunction {
+        name: Printable(&merger.function(shares.function).name).to_string(),
+        share: shares.guest,
+        share_of_rest: shares.rest,
+    };
+    let different = |one: &Difference| DifferentGuest {
+        name: all[places[one.guest]].name.clone(),
+        distance: one.distance,
+        chance: one.chance,
+        functions: one.functions.iter().map(function).collect(),
+    };
+    let different = found.different.iter().map(different).collect();
+    let (profile, names) = merger.finish();
+    Ok(FleetRecording { guests: all, profile, names, different })
+}
+
+/// The guests that the request means, recorded as it says.
+fn choose(config: Config, request: &FleetRequest) -> Result<Vec<Guest>, FleetRecordError> {
+    let (all, problems) = roster::listed_now(config);
+    for problem in problems {
+        log(&format!("warning: {problem}"));
+    }
+    let is_meant = |guest: &&Guest| {
+        let labels = guest.all_labels();
+        request.labels.iter().all(|wanted| labels.contains(wanted))
+    };
+    let mut guests: Vec<Guest> = all.iter().filter(is_meant).cloned().collect();
+    for guest in &mut guests {
+        guest.how.period_ns = request.period_ns.unwrap_or(guest.how.period_ns);
+        guest.how.mode = request.mode.unwrap_or(guest.how.mode);
+    }
+    if guests.len() > MOST_GUESTS {
+        return Err(FleetRecordError::TooMany(guests.len()));
+    }
+    let Some(first) = guests.first() else {
+        return Err(no_guest(request, &all));
+    };
+    let settings = |guest: &Guest| (guest.how.period_ns, guest.how.mode);
+    match guests.iter().find(|guest| settings(guest) != settings(first)) {
+        Some(other) => Err(FleetRecordError::Unlike(first.name.clone(), other.name.clone())),
+        None => Ok(guests),
+    }
+}
+
+fn no_guest(request: &FleetRequest, all: &[Guest]) -> FleetRecordError {
+    /// A fleet may have very many.
+    const SHOWN: usize = 20;
+    let texts = |labels: &[(String, String)]| -> BTreeSet<String> {
+        let text =
+            |(key, value): &(String, String)| Printable(&format!("{key}={value}")).to_string();
+        labels.iter().map(text).collect()
+    };
+    let join = |texts: BTreeSet<String>| {
+        let shown: Vec<String> = texts.iter().take(SHOWN).cloned().collect();
+        let more = if texts.len() > SHOWN { ", ..." } else { "" };
+        shown.join(", ") + more
+    };
+    let has = all.iter().flat_map(|guest| texts(&guest.all_labels()));
+    FleetRecordError::NoGuest {
+        wanted: join(texts(&request.labels)),
+        has: match all {
+            [] => "no guests".into(),
+            _ => join(has.collect()),
+        },
+    }
+}
+
+impl FleetRecording {
+    /// The program's exit code: that of the first guest that failed if all did.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let is_whole = |guest: &RecordedGuest| {
+            guest.outcome.as_ref().is_ok_and(|counts| counts.incomplete.is_none())
+        };
+        let failures = self.guests.iter().map(|guest| guest.outcome.as_ref().err());
+        let failures: Option<Vec<&GuestFailure>> = failures.collect();
+        match failures.as_deref() {
+            Some([first, ..]) => first.exit_code,
+            _ if self.guests.iter().all(is_whole) => exit_code::SUCCESS,
+            _ => exit_code::INCOMPLETE,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What the programs `unikprof-client` and `unikprof-fleet` share of their command lines: errors
+//! and exit codes, output files, values of options, manual pages and completions.
+
+use std::error::Error;
+
+use clap::Command;
+
+use super::failure::Failure;
+use super::install_docs;
+pub use super::install_docs::{CompletionsArguments, InstallDocsArguments};
+pub use super::outputs::{ReportOutput, Target};
+pub use super::values::{nanoseconds, rate};
+use crate::exit_code;
+use crate::interrupt::Interrupt;
+use crate::output::OutputError;
+
+/// An error of a subcommand: its message, and the program's exit code.
+#[derive(Debug)]
+pub struct CommandError(pub(super) Failure);
+
+impl CommandError {
+    /// An error that ends the program with this [exit code](exit_code).
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>, exit_code: u8) -> CommandError {
+        CommandError(Failure::Other { source: error.into(), exit_code })
+    }
+
+    /// The command line is wrong.
+    pub fn usage(message: impl Into<String>) -> CommandError {
+        CommandError(Failure::Usage(message.into()))
+    }
+}
+
+impl From<Failure> for CommandError {
+    fn from(failure: Failure) -> CommandError {
+        CommandError(failure)
+    }
+}
+
+impl From<OutputError> for CommandError {
+    fn from(error: OutputError) -> CommandError {
+        CommandError(error.into())
+    }
+}
+
+/// Runs a parsed command line and prints its error to stderr. Returns the program's exit code.
+pub fn run<A>(
+    parsed: Result<A, clap::Error>,
+    run: impl FnOnce(A) -> Result<(), CommandError>,
+) -> u8 {
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help that nobody reads to its end is no failure.
+            let _ = error.print();
+            return if error.use_stderr() { exit_code::USAGE } else { exit_code::SUCCESS };
+        }
+    };
+    match run(arguments) {
+        Ok(()) => exit_code::SUCCESS,
+        Err(CommandError(failure)) => {
+            if let Some(text) = failure.text() {
+                eprintln!("error: {text}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Writes to stdout. A reader that has gone, as in `| head`, ends the program quietly.
+pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandError> {
+    Ok(super::print(bytes)?)
+}
+
+/// Counts SIGINT and SIGTERM from now on instead of ending the process.
+pub fn interrupt() -> Result<Interrupt, CommandError> {
+    let interrupt = Interrupt::default();
+    interrupt.listen().map_err(Failure::Signals)?;
+    Ok(interrupt)
+}
+
+/// Installs the manual pages and completions of a program.
+pub fn install_docs(
+    arguments: &InstallDocsArguments,
+    program: &Command,
+) -> Result<(), CommandError> {
+    Ok(install_docs::run(arguments, program)?)
+}
+
+/// Prints a program's completion script.
+pub fn print_completions(
+    arguments: &CompletionsArguments,
+    program: &Command,
+) -> Result<(), CommandError> {
+    print(install_docs::completions(arguments.shell, program))
+}
