@@ -1,19 +1,16 @@
 //! Aging of stacks: a guest with ever new stacks is recorded continuously in one MiB, and
 //! everything that clients fetch is compared with an oracle by whole stacks.
-#![allow(clippy::unwrap_used)]
-
-mod client;
-mod fake;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 
-use client::{
-    Download, Frame, Known, RING, Shared, add_nodes, download_to, frame_of, frames, newest,
+use crate::client::{
+    self, Download, Frame, Known, RING, Shared, add_nodes, download_to, frame_of, frames, newest,
     nodes_of, read, records, refusal_code, serve, whole,
 };
-use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, stack};
+use crate::fake;
+use crate::fake::platform::FakePlatform;
+use crate::fake::stacks::{MAPPING, Random, Stack, stack};
 use unikprof_agent::{Agent, Config, Platform as _, minimum_bytes, ring_bytes};
 use unikprof_proto::code::{mode, refusal, start_flag, state};
 use unikprof_proto::frame::Message as _;

@@ -1,10 +1,7 @@
 //! Recordings of blocked time, measured or sampled.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{Download, one_ms, special};
-use fake_guest::{Client, FakeAgent, UPCALL, block, deliver, guest, on_stack, tick};
+use crate::client::{Download, one_ms, special};
+use crate::fake_guest::{Client, FakeAgent, UPCALL, block, deliver, guest, on_stack, tick};
 use unikprof_agent::Platform;
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Start;

@@ -1,11 +1,8 @@
 //! Recordings that begin when the guest starts: clients find them by name, and they have the same
 //! limits as a client's.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{Frame, read};
-use fake_guest::{Client, served, tick};
+use crate::client::{Frame, read};
+use crate::fake_guest::{Client, served, tick};
 use unikprof_agent::{BootMode, BootRecording};
 use unikprof_proto::code::{mode, state};
 use unikprof_proto::message::{Check, RecordingStatus, Status};

@@ -1,10 +1,7 @@
 //! The upload of a caller table, and its effect on samples.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{HELLO, download, one_ms, read, whole};
-use fake_guest::{CALLER_ROWS, Client, FakeAgent, guest, tick};
+use crate::client::{HELLO, download, one_ms, read, whole};
+use crate::fake_guest::{CALLER_ROWS, Client, FakeAgent, guest, tick};
 use unikprof_proto::caller_table::{Row, Rule, RunEncoder, checksum};
 use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::message::{

@@ -1,14 +1,11 @@
 //! Incremental fetching: neither nodes that the client has nor counts of zero are sent again.
-#![allow(clippy::unwrap_used)]
-
-mod fake_guest;
 
 use std::collections::HashMap;
 
-use fake_guest::client::{
+use crate::client::{
     Download, Frame, Known, counts_of, download_to, encoded, newest, one_ms, read, whole,
 };
-use fake_guest::{Client, FakeAgent, VCPU, connected, tick};
+use crate::fake_guest::{Client, FakeAgent, VCPU, connected, tick};
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{Counts, Fetch, Histogram, Nodes, Refusal, VcpuEnd};

@@ -1,11 +1,8 @@
 //! The folding of counts into `aged`, interrupted by what else a guest and its client do: whatever
 //! comes between two of its pieces, each sample and each wait is counted once.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{Known, download_to, newest, one_ms, whole};
-use fake_guest::{Client, FakeAgent, block, connected, on_stack, tick};
+use crate::client::{Known, download_to, newest, one_ms, whole};
+use crate::fake_guest::{Client, FakeAgent, block, connected, on_stack, tick};
 use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::message::{Check, Counters, Fetch, Pending, Start, Status};
 

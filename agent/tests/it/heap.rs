@@ -1,17 +1,14 @@
 //! Recordings of allocations and of what is still held, against exact books: the test notes every
 //! allocation and free.
-#![allow(clippy::unwrap_used)]
 
-mod client;
-mod fake;
-
+use crate::fake;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-use client::{Client, Download, read, serve, whole};
-use fake::platform::{FakePlatform, TwoVcpus};
-use fake::stacks::{MAPPING, Random, Stack, stack};
+use crate::client::{self, Client, Download, read, serve, whole};
+use crate::fake::platform::{FakePlatform, TwoVcpus};
+use crate::fake::stacks::{MAPPING, Random, Stack, stack};
 use unikprof_agent::heap::Sampled;
 use unikprof_agent::{Agent, Config, Platform, live_bytes, ring_bytes};
 use unikprof_proto::code::{capability, frame_code, mode, refusal, start_flag, state};

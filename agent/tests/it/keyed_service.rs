@@ -1,18 +1,12 @@
 //! Encrypted conversations, and what happens to clients without a key.
-#![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod fake_guest;
-mod keyed;
-#[cfg(feature = "embedded-io")]
-mod pipe;
-
+use crate::pipe;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{HELLO, download, encoded, frames, one_ms, read, refusal_code, whole};
-use fake_guest::{FakeService, agent};
-use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, first_message};
+use crate::client::{self, HELLO, download, encoded, frames, one_ms, read, refusal_code, whole};
+use crate::fake_guest::{self, FakeService, agent};
+use crate::keyed::{self, CONTROL, Client, OTHER, VIEW, connect, exchange, first_message};
 use unikprof_agent::{Access, Key, Keys, Platform, Role, SESSIONS, ServeError, Service, SessionId};
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, Message as _};
@@ -140,7 +134,7 @@ fn a_failed_handshake_is_an_event() {
     }
     let mut client = Client::new(&mut service, VIEW);
     let mut events = Vec::new();
-    for frame in client.ask(&mut service, &fake_guest::client::RING) {
+    for frame in client.ask(&mut service, &client::RING) {
         if frame.kind == RingRun::TYPE {
             let run: RingRun<'_> = read(&frame);
             decode(run.base_ns, run.count, run.payload, |record| {

@@ -1,13 +1,10 @@
 //! Leases: one client at a time fetches and acknowledges a recording, and the others get to know
 //! which one it is.
-#![allow(clippy::unwrap_used)]
-
-mod fake_guest;
 
 use std::collections::HashMap;
 
-use fake_guest::client::{one_ms, read, refusal_code, whole};
-use fake_guest::{Client, FakeAgent, Shared, guest, served, tick};
+use crate::client::{one_ms, read, refusal_code, whole};
+use crate::fake_guest::{Client, FakeAgent, Shared, guest, served, tick};
 use unikprof_agent::Platform as _;
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::message::{

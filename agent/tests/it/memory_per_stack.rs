@@ -1,10 +1,6 @@
 //! The memory per distinct stack, with everything included: all stacks must fit the agent's memory.
-#![cfg(not(loom))]
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-
-use fake::{distinct_stacks, sample_each};
+use crate::fake::{self, distinct_stacks, sample_each};
 
 const STACKS: usize = 20_000;
 

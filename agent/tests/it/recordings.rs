@@ -1,11 +1,8 @@
 //! Several recordings on one sampler: each one is correct for its own time, and stacks are stored
 //! once.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{Download, one_ms, read};
-use fake_guest::{Client, FakeAgent, guest, tick};
+use crate::client::{Download, one_ms, read};
+use crate::fake_guest::{Client, FakeAgent, guest, tick};
 use unikprof_agent::Platform as _;
 use unikprof_proto::code::{mode, refusal, start_flag, state};
 use unikprof_proto::message::{Check, RecordingStatus, Start, Status, Stop};

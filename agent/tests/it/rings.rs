@@ -1,17 +1,14 @@
 //! The rings in a conversation: the guest's events, stacks and names as a client receives them.
-#![cfg(not(loom))]
-#![allow(unsafe_code, clippy::unwrap_used)]
-
-mod client;
-mod fake;
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use client::{Client, Frame, RING, fields, nodes_of, one_ms, read, records, serve};
-use fake::platform::{NOWHERE, TwoVcpus};
-use fake::stacks::{MAPPING, Random, any_stack};
+use crate::client::{Client, Frame, RING, fields, nodes_of, one_ms, read, records, serve};
+use crate::fake;
+use crate::fake::platform::{NOWHERE, TwoVcpus};
+use crate::fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
     Agent, Config, EventNameError, MAX_DEPTH, Platform, SpanId, minimum_bytes, ring_bytes,
 };

@@ -1,15 +1,10 @@
 //! Nothing that an agent with keys sends unencrypted or logs may contain a key.
-#![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod fake_guest;
-mod keyed;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::FakeService;
-use fake_guest::client::encoded;
-use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange};
+use crate::client::encoded;
+use crate::fake_guest::FakeService;
+use crate::keyed::{self, CONTROL, Client, OTHER, VIEW, connect, exchange};
 use unikprof_agent::{Access, Key, Keys, Role, Service, SessionId};
 use unikprof_proto::message::{Check, Stop};
 use unikprof_proto::preamble;

@@ -1,16 +1,13 @@
 //! Conversations, message by message: requests, answers, and the resulting state.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod fake_guest;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{
+use crate::client::{
     HELLO, Known, add_nodes, counts_of, download, download_to, encoded, newest, one_ms, read,
     refusal_code, serve, whole,
 };
-use fake_guest::{Client, FakeAgent, agent, connected, deliver, guest, served, tick};
+use crate::fake_guest::{self, Client, FakeAgent, agent, connected, deliver, guest, served, tick};
 use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::frame::{self, Message};

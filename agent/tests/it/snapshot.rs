@@ -1,10 +1,7 @@
 //! Snapshots of vCPUs, as a client requests them.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-
-use fake_guest::client::{one_ms, read};
-use fake_guest::{Client, VCPU, block, connected, deliver, guest, on_stack, tick};
+use crate::client::{one_ms, read};
+use crate::fake_guest::{self, Client, VCPU, block, connected, deliver, guest, on_stack, tick};
 use std::sync::atomic::Ordering;
 use unikprof_proto::code::{frame_code, refusal};
 use unikprof_proto::message::{TakeSnapshot, VcpuSnapshot};

@@ -1,13 +1,10 @@
 //! Connections on streams of the guest.
-#![allow(clippy::unwrap_used)]
 
-mod fake_guest;
-mod pipe;
-
+use crate::fake_guest;
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{HELLO, encoded, frames, longest_request};
-use pipe::Pipe;
+use crate::client::{HELLO, encoded, frames, longest_request};
+use crate::pipe::Pipe;
 use unikprof_agent::stream_server::{Connection, Progress};
 use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::frame::Message as _;

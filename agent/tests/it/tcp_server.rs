@@ -1,12 +1,9 @@
 //! Clients that reach the agent over TCP: several at once, slow ones, misbehaving ones, and those
 //! that vanish.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod fake_guest;
-mod network;
-
-use fake_guest::client::{HELLO, read, special, whole};
-use network::{Cable, End, LATENCY_NS, PORT, World, ipv4};
+use crate::client::{HELLO, read, special, whole};
+use crate::fake_guest;
+use crate::network::{self, Cable, End, LATENCY_NS, PORT, World, ipv4};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;

@@ -1,11 +1,7 @@
 //! A server that gets its address from DHCP, and loses it again.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod fake_guest;
-mod network;
-
-use fake_guest::client::read;
-use network::{PORT, Port, Server, World};
+use crate::client::read;
+use crate::network::{PORT, Port, Server, World};
 use smoltcp::phy::{ChecksumCapabilities, Device, RxToken, TxToken};
 use smoltcp::wire::{
     DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,

@@ -1,12 +1,8 @@
 //! Downloads over bad lines must be complete and right, or fail with an error.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod fake_guest;
-mod network;
 
 use std::cell::Cell;
 
-use network::{End, Faults, Faulty, Port, Stacks, World, ipv4};
+use crate::network::{End, Faults, Faulty, Port, Stacks, World, ipv4};
 use smoltcp::phy::{Device, Medium};
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::refusal;

@@ -1,16 +1,10 @@
 //! Encrypted conversations over the agent's own TCP, and over the guest's.
-#![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod fake_guest;
-mod keyed;
-mod network;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{Frame, HELLO, encoded, longest_request, read, receive_whole, whole};
-use keyed::{CONTROL, Client, OTHER, first_message};
-use network::{End, Port, Stacks, World, ipv4};
+use crate::client::{Frame, HELLO, encoded, longest_request, read, receive_whole, whole};
+use crate::keyed::{self, CONTROL, Client, OTHER, first_message};
+use crate::network::{End, Port, Stacks, World, ipv4};
 use smoltcp::phy::{Device, Medium};
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::{refusal, role};

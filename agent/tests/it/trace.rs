@@ -1,7 +1,5 @@
 //! Traces of a guest that is simulated: its breakpoints, stacks and clock are the test's.
-#![allow(clippy::unwrap_used, unsafe_code)]
-
-mod tracing;
+#![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -11,7 +9,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tracing::{Client, Planned, plan_of};
+use crate::tracing::{Client, Planned, plan_of};
 use unikprof_agent::{
     Access, Agent, Breakpoint, CallStack, Config, Mapping, Platform, Runstate, Service, SessionId,
     TrapFrame, trace_bytes,

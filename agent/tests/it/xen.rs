@@ -1,8 +1,7 @@
 //! The Xen platform on a fake hypervisor: clocks, both timer modes, blocking, resuming.
-#![allow(clippy::unwrap_used, unsafe_code)]
+#![allow(unsafe_code)]
 
-mod client;
-
+use crate::client;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;

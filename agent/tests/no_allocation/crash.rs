@@ -1,20 +1,15 @@
 //! Crash dumps: a complete recording file, whatever the panic interrupted.
-#![cfg(not(loom))]
-#![allow(unsafe_code, clippy::unwrap_used)]
-
-mod client;
-mod counting;
-mod fake;
 
 use std::mem::MaybeUninit;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use client::{Client, Frame, fields, frames, nodes_of, one_ms, read, records, serve};
-use counting::allocator_calls;
-use fake::platform::TwoVcpus;
-use fake::stacks::{Random, any_stack};
+use crate::client::{Client, Frame, fields, frames, nodes_of, one_ms, read, records, serve};
+use crate::counting::allocator_calls;
+use crate::fake;
+use crate::fake::platform::TwoVcpus;
+use crate::fake::stacks::{Random, any_stack};
 use unikprof_agent::{
     Agent, Config, CrashDumpError, MAX_DEPTH, Platform as _, minimum_bytes, ring_bytes,
 };

@@ -1,13 +1,21 @@
-//! Neither a tick nor an encrypted conversation allocates: the global allocator counts calls per
-//! thread.
+//! A process of its own for its global allocator, which counts calls per thread: neither a tick, nor
+//! an encrypted conversation, nor a crash dump allocates.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod counting;
+#[cfg(feature = "ring")]
+mod crash;
+
+#[path = "../it/client/mod.rs"]
+mod client;
+#[path = "../it/fake/mod.rs"]
 mod fake;
 #[cfg(feature = "noise")]
+#[path = "../it/fake_guest/mod.rs"]
 mod fake_guest;
 #[cfg(feature = "noise")]
+#[path = "../it/keyed/mod.rs"]
 mod keyed;
 
 use std::mem::MaybeUninit;
@@ -86,7 +94,7 @@ mod under_a_key {
     use unikprof_proto::preamble;
 
     use super::allocator_calls;
-    use crate::fake_guest::client::{Frame, HELLO, download, encoded, frames, one_ms, read, whole};
+    use crate::client::{Frame, HELLO, download, encoded, frames, one_ms, read, whole};
     use crate::fake_guest::{FakeService, tick};
     use crate::keyed::{self, CONTROL, Client, OTHER, first_message};
 

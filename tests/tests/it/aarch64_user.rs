@@ -1,7 +1,6 @@
 //! The tests of the protocol, of `xen-sys-lite` beside its fake of Xen, of the agent's portable
 //! parts and of the archive for C, compiled for aarch64 and executed by QEMU's emulation of user
 //! programs.
-#![allow(clippy::unwrap_used)]
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,20 +14,18 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const RUNNER: &str = "qemu-aarch64";
 
-/// The agent's tests that take seconds in emulation. `UNIKPROF_LONG` executes all, for minutes.
-/// Those of the feature `xen` are not among them: they arm the virtual timer, which a user program
-/// cannot.
-const TESTS: [&str; 10] = [
-    "blocked_time",
-    "boot",
-    "caller_table",
-    "crash",
-    "leases",
-    "no_allocation",
-    "recordings",
-    "rings",
-    "service",
-    "snapshot",
+/// The modules of the agent's program `it` whose tests take seconds in emulation. `UNIKPROF_LONG`
+/// executes all, for minutes. Those of the feature `xen` are not among them: they arm the virtual
+/// timer, which a user program cannot.
+const MODULES: [&str; 8] = [
+    "blocked_time::",
+    "boot::",
+    "caller_table::",
+    "leases::",
+    "recordings::",
+    "rings::",
+    "service::",
+    "snapshot::",
 ];
 
 /// Tests of the archive that are about x86-64: code on a stack that is not aligned, the red zone,
@@ -111,13 +108,15 @@ fn the_portable_tests_pass_on_aarch64() {
     let packages = ["unikprof-proto", "xen-sys-lite", "unikprof-agent"];
     let packages = packages.iter().flat_map(|package| ["--package", package]);
     let mut words: Vec<&str> = packages.collect();
-    words.extend(["--features", "unikprof-agent/heap", "--lib"]);
-    words.extend(["--test", "golden"]);
-    match env::var_os("UNIKPROF_LONG") {
-        Some(_) => words.push("--tests"),
-        None => words.extend(TESTS.iter().flat_map(|test| ["--test", test])),
-    }
-    let passed = passed_on_aarch64(&compiler, &words);
+    words.extend(["--features", "unikprof-agent/heap"]);
+    let passed = |more: &[&str]| passed_on_aarch64(&compiler, &[&words, more].concat());
+    let passed = match env::var_os("UNIKPROF_LONG") {
+        Some(_) => passed(&["--lib", "--tests"]),
+        None => {
+            passed(&["--lib", "--test", "golden", "--test", "no_allocation"])
+                + passed(&[&["--test", "it", "--"], &MODULES[..]].concat())
+        }
+    };
     assert!(passed > 340, "{passed} tests were executed");
 }
 
@@ -131,8 +130,7 @@ fn the_archive_for_aarch64_is_fit_for_kernels() {
     let mut command = cargo_test();
     command
         // With the features of a run over the workspace, which has compiled these tests.
-        .args(["--workspace", "--test", "archive"])
-        .args(["--test", "c_guests", "--"])
+        .args(["--workspace", "--test", "it", "--", "archive::", "c_guests::"])
         .args(X86_64.iter().flat_map(|test| ["--skip", test]))
         .env("UNIKPROF_AARCH64_RUSTC", compiler);
     let passed = passed(&mut command);

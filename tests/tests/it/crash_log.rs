@@ -1,8 +1,8 @@
 //! The log of a console that lost its end after a crash: what is left tells the last moments, with
 //! their stacks.
-#![allow(unsafe_code, clippy::unwrap_used)]
+#![allow(unsafe_code)]
 
-#[path = "../../agent/tests/fake/mod.rs"]
+#[path = "../../../agent/tests/it/fake/mod.rs"]
 mod fake;
 
 use std::collections::HashMap;

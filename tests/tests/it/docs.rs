@@ -1,5 +1,4 @@
 //! Documentation and sources refer to headings that exist, and the Rust of the pages compiles.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,10 +9,10 @@ use unikprof_test_kit::documents;
 use unikprof_tests::c_xen_guest::{FLAGS, LINK_FLAGS};
 
 /// The guide of the kernel in C quotes its lines, flags and files.
-const C_GUIDE: &str = include_str!("../../docs/embedding/c.md");
+const C_GUIDE: &str = include_str!("../../../docs/embedding/c.md");
 
 /// The guide of the drop-in has the whole command for the same kernel.
-const DROPIN_GUIDE: &str = include_str!("../../docs/embedding/dropin.md");
+const DROPIN_GUIDE: &str = include_str!("../../../docs/embedding/dropin.md");
 
 /// The Rust of the pages, in what surrounds it in a guest. It is compiled, not run.
 #[allow(unused, unsafe_code, clippy::all, reason = "it stands as readers see it")]

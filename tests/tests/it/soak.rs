@@ -1,7 +1,5 @@
 //! The soak in small: everything at once for some seconds. What it says of time is not looked at.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::PathBuf;
 use std::time::Duration;
 

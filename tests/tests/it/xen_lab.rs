@@ -1,7 +1,5 @@
 //! The lab and the guest on a real Xen. Skipped by name where a machine cannot run one.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;

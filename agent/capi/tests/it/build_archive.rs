@@ -1,5 +1,4 @@
 //! The command line of the program that builds the archives.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,5 @@
 //! Guests in C, compiled with the header and linked with the archive. Their checks are in `c/`.
 
-#![allow(clippy::unwrap_used)]
-
-mod build;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -20,6 +16,8 @@ use unikprof_proto::ring::{self, kind};
 use unikprof_proto::trace::{Encoder, Function, Probe, decode_totals, probe_kind};
 use unikprof_proto::{console, live, nodes, preamble};
 use unikprof_test_kit::frames::{encoded, frames};
+
+use crate::build;
 
 /// A client's messages, as C source.
 fn client() -> String {

@@ -1,8 +1,6 @@
 //! The code of the pages about kernels that are not in Rust compiles with the headers, in what
 //! surrounds it in the kernel that the page is about.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -70,7 +68,7 @@ fn the_ocaml_of_every_page_compiles() {
 
 #[test]
 fn the_archive_has_the_options_that_pages_show() {
-    const SOURCE: &str = include_str!("../src/bin/build-archive/main.rs");
+    const SOURCE: &str = include_str!("../../src/bin/build-archive/main.rs");
     let shown = commands("build-archive");
     assert!(shown.len() > 3, "{shown:?}");
     for (line, words) in shown {

@@ -1,17 +1,15 @@
 //! The header matches the Rust source, and compiles as C and C++.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 
-const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test header";
+const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test it header::";
 
 /// The header's first comment.
-const INTRODUCTION: &str = include_str!("../include/introduction.h");
+const INTRODUCTION: &str = include_str!("../../include/introduction.h");
 
 /// The sources of calls, structures and constants.
 const SOURCES: [&str; 8] = [

@@ -1,9 +1,6 @@
 //! A simulated guest: clocks that the test advances, and a stack in memory.
 #![allow(dead_code, unreachable_pub, unsafe_code, clippy::unwrap_used)]
 
-#[path = "../client/mod.rs"]
-pub mod client;
-
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -14,6 +11,8 @@ use std::time::Instant;
 use unikprof_agent::{
     Agent, Config, Mapping, Platform, Registers, Runstate, Service, caller_table_bytes,
 };
+
+use crate::client;
 
 /// The address of the guest's code.
 pub const CODE: u64 = 0x40_0000;

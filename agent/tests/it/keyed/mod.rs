@@ -6,7 +6,7 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
 use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
-use crate::fake_guest::client::{Frame, encoded, frames, read};
+use crate::client::{Frame, encoded, frames, read};
 use crate::fake_guest::{FakeAgent, FakeService, agent};
 
 /// The agent's keys.

@@ -30,7 +30,7 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::message::{Acknowledge, Pending, Refusal, Start, Stop};
 use unikprof_proto::preamble;
 
-use crate::fake_guest::client::{Frame, encoded, read, receive_whole, whole};
+use crate::client::{Frame, encoded, read, receive_whole, whole};
 use crate::fake_guest::{FakeAgent, FakePlatform, agent, tick};
 
 pub use faulty::{Faults, Faulty};

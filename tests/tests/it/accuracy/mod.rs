@@ -2,7 +2,6 @@
 //!
 //! A bound of chance says how seldom a sound agent misses it. Bounds hold on a loaded machine:
 //! truth is CPU time, and time that others take is in neither the truth nor the profile.
-#![allow(clippy::unwrap_used)]
 
 mod blocked;
 mod chains;

@@ -70,7 +70,6 @@ impl Client {
     }
 
     /// The same, which must never print the keys in these files.
-    #[allow(dead_code, reason = "for guests with keys")]
     pub(crate) fn hiding(self, files: &[&Path]) -> Client {
         Client { hidden: files.iter().map(|file| file.to_path_buf()).collect(), ..self }
     }

@@ -1,11 +1,10 @@
-//! What the cases run on: guests, the client's programs, a line that breaks, and waiting.
+//! What the cases run on, hosted ones and those on Xen: guests that are processes, the client's
+//! programs, a line that breaks, and waiting.
 
-#[allow(dead_code, reason = "shared with the cases on Xen")]
 mod client;
 mod collector;
 mod guest;
 mod keyed;
-#[allow(dead_code, reason = "shared with the cases on Xen")]
 mod proxy;
 mod server;
 pub(crate) mod time;

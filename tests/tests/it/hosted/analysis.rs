@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::time::report;
 use crate::harness::{Client, Guest, wait_until};
-use crate::page::drive;
+use crate::hosted::page::drive;
 
 /// What other programs on this machine can cause in any guest.
 const OF_THE_HOST: [&str; 3] = ["stolen", "masked", "burst"];

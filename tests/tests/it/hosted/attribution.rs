@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::time::{counters_add_up, expect_line_of};
 use crate::harness::{Client, Guest};
 
-const SOURCE: &str = include_str!("../../guests/hosted/shares.rs");
+const SOURCE: &str = include_str!("../../../guests/hosted/shares.rs");
 
 /// The functions that work, with their shares.
 const SHARES: [(&str, f64); 3] = [("sixty", 0.6), ("thirty", 0.3), ("ten", 0.1)];

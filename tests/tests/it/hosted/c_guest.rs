@@ -12,10 +12,10 @@ use unikprof_tests::c_xen_guest::build_archive;
 
 use crate::harness::time::{counters_add_up, events, expect_line_of, report, rows};
 use crate::harness::{Client, Guest, wait_until};
-use crate::trace::{assert_sums, function};
+use crate::hosted::trace::{assert_sums, function};
 
 /// The functions that work.
-const SOURCE: &str = include_str!("../../guests/c-hosted/work.c");
+const SOURCE: &str = include_str!("../../../guests/c-hosted/work.c");
 
 /// How the guest is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use tempfile::TempDir;
 use unikprof_proto::code::message_type;
 use unikprof_test_kit::engines::{Failure, Receiver};
 
-use crate::fleet::certify;
 use crate::harness::{
     Client, Collector, Fleet, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched,
     is_delivered, seconds, ticks, wait_until,
 };
-use crate::many_guests::ManyGuests;
+use crate::hosted::fleet::certify;
+use crate::hosted::many_guests::ManyGuests;
 
 /// What the guest itself has counted in its recording.
 fn counted(client: &Client) -> u64 {

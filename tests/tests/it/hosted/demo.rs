@@ -10,7 +10,7 @@ use serde_json::json;
 use unikprof_client::recording::{Completeness, Reading, Recording};
 
 use crate::harness::{Client, RunningClient, SOON};
-use crate::page::drive;
+use crate::hosted::page::drive;
 
 /// How many samples it takes to see how varied the work is.
 const ENOUGH: u64 = 1_000;

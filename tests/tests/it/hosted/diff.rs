@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::time::rows;
 use crate::harness::{Client, Guest};
-use crate::page::drive;
+use crate::hosted::page::drive;
 
 /// Runs `diff BASE NEW` with the guests' image, and expects this exit code.
 fn diff(client: &Client, code: i32, files: [&str; 2], more: &[&str]) -> (String, String) {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use unikprof_tests::requirement::skip;
 
 use crate::harness::{Client, Fleet, Guest, Keyed, SOON, wait_until};
-use crate::pprof::{go_tool_pprof, has_go, names};
+use crate::hosted::pprof::{go_tool_pprof, has_go, names};
 
 fn folder() -> TempDir {
     TempDir::with_prefix("unikprof-fleet-").unwrap()

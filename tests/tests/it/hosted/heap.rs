@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::{Client, Guest};
-use crate::pprof::{go_tool_pprof, has_go};
+use crate::hosted::pprof::{go_tool_pprof, has_go};
 
 /// A mean that gives some thousand samples in a few seconds.
 const EVERY: &str = "4KiB";

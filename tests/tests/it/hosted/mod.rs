@@ -1,9 +1,5 @@
 //! The whole way on one machine: guests that are processes, and the client's own program.
 
-#![allow(clippy::unwrap_used)]
-
-mod harness;
-
 mod always_on;
 mod analysis;
 mod attribution;

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::c_guest::{archive, run};
 use crate::harness::Guest;
+use crate::hosted::c_guest::{archive, run};
 
 /// Where all work begins: C that called OCaml.
 const TURN: &str = "main;caml_callback;caml_start_program;Work.turn";

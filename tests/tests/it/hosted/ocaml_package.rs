@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use unikprof_tests::requirement::skip;
 
-use crate::c_guest::{archive, run};
 use crate::harness::time::{events, report};
 use crate::harness::{Guest, wait_until};
+use crate::hosted::c_guest::{archive, run};
 
 /// UNIKPROF_SESSIONS of unikprof.h.
 const SESSIONS: usize = 4;

@@ -11,7 +11,7 @@ use unikprof_tests::source::lines_of;
 use crate::harness::time::{report, rows, script};
 use crate::harness::{Client, Guest};
 
-const SHARES: &str = include_str!("../../guests/hosted/shares.rs");
+const SHARES: &str = include_str!("../../../guests/hosted/shares.rs");
 
 fn record(client: &Client) -> Value {
     client.record_samples(300, &["-F", "997"]);

@@ -8,7 +8,7 @@ use unikprof_client::exit_code;
 use unikprof_proto::code::message_type::{TRACE_ARM, TRACE_FETCH};
 
 use crate::harness::{Client, Guest, Keyed, Proxy, Then, wait_until};
-use crate::page::{HOSTILE, drive, opened};
+use crate::hosted::page::{HOSTILE, drive, opened};
 
 fn image() -> &'static str {
     Guest::program().to_str().unwrap()

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::c_guest::run;
 use crate::harness::Guest;
-use crate::trace::{assert_sums, calls_in, function, traced};
+use crate::hosted::c_guest::run;
+use crate::hosted::trace::{assert_sums, calls_in, function, traced};
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/linked")

@@ -13,7 +13,7 @@ use unikprof_tests::requirement::skip;
 
 use crate::harness::time::{Span, events, report};
 use crate::harness::{Client, Guest, wait_until};
-use crate::page::{browser_script, node_modules};
+use crate::hosted::page::{browser_script, node_modules};
 
 /// A service with bursts on its second vCPU, recorded in this mode until one of them has ended and
 /// some are sampled.
@@ -508,7 +508,7 @@ fn view_answers_the_front_end_and_nobody_else() {
     };
     let (status, answer) = source(&place.file, place.offset);
     assert_eq!(status, 200, "{answer}");
-    assert_eq!(answer["source"], include_str!("../../guests/hosted/service.rs"));
+    assert_eq!(answer["source"], include_str!("../../../guests/hosted/service.rs"));
     for (file, offset) in
         [("/etc/passwd", place.offset), (&place.file, u64::MAX), ("/etc/passwd", 0)]
     {

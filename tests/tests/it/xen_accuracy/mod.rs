@@ -1,11 +1,13 @@
 //! The accuracy suite on a real Xen in small: the code of `accuracy --xen`, fewer and shorter runs,
 //! generous bounds.
 //!
+//! Run it without the other suites (`cargo test -p unikprof-tests --test it xen_accuracy::`): they
+//! would take time from its lab, and the lab stays booted until the process ends.
+//!
 //! The machine is emulated and may be shared: it stops for milliseconds, and an upcall takes a
 //! hundred microseconds. So bounds of chance are wide, and each says which failure it still sees.
 //! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a
 //! failure.
-#![allow(clippy::unwrap_used)]
 
 mod shared_guest;
 

@@ -13,11 +13,11 @@ use unikprof_tests::profiled::{
     CAPTURES_PORT, ORDERS_PORT, features, profiled_guest_on, profiled_kernel, with_keys,
 };
 
-use crate::flight::{FLIGHT, crash, recordings};
-use crate::harness::{Boot, Guest, SOON, counters_add_up, on, wait_until};
-use crate::working::accounting;
+use crate::xen_profile::flight::{FLIGHT, crash, recordings};
+use crate::xen_profile::harness::{Boot, Guest, SOON, counters_add_up, on, wait_until};
+use crate::xen_profile::working::accounting;
 
-use crate::{hot_spots, idle, keys, stuck, vcpus};
+use crate::xen_profile::{hot_spots, idle, keys, stuck, vcpus};
 
 /// Of the cases of the accuracy suite.
 const PERIOD_NS: u64 = 5_000_000;

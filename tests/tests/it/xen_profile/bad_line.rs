@@ -5,7 +5,7 @@ use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::{Boot, Client, Guest, on, wait_until};
+use crate::xen_profile::harness::{Boot, Client, Guest, on, wait_until};
 
 const LOSSY: &str = "lossy";
 const DAMAGING: &str = "damaging";

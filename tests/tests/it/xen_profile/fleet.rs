@@ -17,11 +17,11 @@ use unikprof_tests::soak::audit::{Audit, instance};
 use unikprof_tests::soak::downloads::stop;
 use unikprof_tests::soak::target::{KeyFiles, Target};
 
-use crate::harness::{
+use crate::xen_profile::harness::{
     Client, Collector, Fleet, Guest, HostedGuest, bad_answers, expect_at, fetched, is_delivered,
     on, seconds, ticks, wait_until,
 };
-use crate::keys::{KEYED, keys};
+use crate::xen_profile::keys::{KEYED, keys};
 
 /// The guests as the audit orders them; the first two are hosted.
 const GUESTS: [&str; 3] = [MORTAL, "steady", "xen"];

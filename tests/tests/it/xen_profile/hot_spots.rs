@@ -6,10 +6,10 @@ use serde_json::Value;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::time::expect_line_of;
-use crate::harness::{Boot, Client, Guest, counters_add_up, on};
+use crate::xen_profile::harness::time::expect_line_of;
+use crate::xen_profile::harness::{Boot, Client, Guest, counters_add_up, on};
 
-const SOURCE: &str = include_str!("../../guests/xen-guest/src/hotspots.rs");
+const SOURCE: &str = include_str!("../../../guests/xen-guest/src/hotspots.rs");
 
 const HOT: Boot = Boot {
     name: "hot",

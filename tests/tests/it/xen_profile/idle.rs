@@ -6,7 +6,7 @@ use std::time::Duration;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::{Boot, Guest, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{Boot, Guest, counters_add_up, on, wait_until};
 
 const SOURCES: [&str; 2] = ["host", "owned"];
 const RATES: [&str; 2] = ["99", "1997"];

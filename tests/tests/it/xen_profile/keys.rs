@@ -13,7 +13,7 @@ use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit, among};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
-use crate::harness::{Boot, Client, Guest, on, wait_until};
+use crate::xen_profile::harness::{Boot, Client, Guest, on, wait_until};
 
 /// A guest that works and has [`keys`].
 pub(crate) const KEYED: Boot = Boot {

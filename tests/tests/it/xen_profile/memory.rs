@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::harness::time::{events, rows};
-use crate::harness::{Client, wait_until};
+use crate::xen_profile::harness::time::{events, rows};
+use crate::xen_profile::harness::{Client, wait_until};
 
 /// A function that allocates.
 pub(crate) struct Site {

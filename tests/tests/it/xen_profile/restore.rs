@@ -8,9 +8,9 @@ use unikprof_proto::code::trace_flag;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
-use crate::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
-use crate::memory::{Held, Site, assert_books};
-use crate::tracing::{Tracing, assert_rounds};
+use crate::xen_profile::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
+use crate::xen_profile::memory::{Held, Site, assert_books};
+use crate::xen_profile::tracing::{Tracing, assert_rounds};
 
 const SAVED: Boot = Boot {
     name: "saved",

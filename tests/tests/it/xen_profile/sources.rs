@@ -3,7 +3,7 @@
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::{Boot, Guest, counters_add_up, on};
+use crate::xen_profile::harness::{Boot, Guest, counters_add_up, on};
 
 const SOURCES: [&str; 2] = ["host", "owned"];
 
@@ -38,7 +38,7 @@ fn a_guest_is_sampled_whoever_owns_its_timer() {
             assert!(due.abs_diff(told) <= 2, "{source}: {due} due, {told} told");
             // The work that was interrupted went on: the load has served on and on.
             let before = guest.statistics();
-            crate::harness::wait_until("more requests", || {
+            crate::xen_profile::harness::wait_until("more requests", || {
                 (guest.statistics().since(&before, "vcpu0.requests") > 50).then_some(())
             });
         }

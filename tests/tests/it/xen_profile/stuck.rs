@@ -5,7 +5,7 @@ use serde_json::Value;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
+use crate::xen_profile::harness::{Boot, Client, Guest, SOON, counters_add_up, on};
 
 const STUCK: Boot = Boot {
     name: "stuck",

@@ -13,10 +13,10 @@ use unikprof_client::recording::Completeness;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::{STATISTICS_PORT, profiled_guest_with_vcpus};
 
-use crate::flight::crash::crashed;
-use crate::harness::{Boot, Guest, on, wait_until};
+use crate::xen_profile::flight::crash::crashed;
+use crate::xen_profile::harness::{Boot, Guest, on, wait_until};
 
-#[path = "../../../agent/tests/tracing/mod.rs"]
+#[path = "../../../../agent/tests/it/tracing/mod.rs"]
 mod agent_client;
 
 use agent_client::{Client, Fetched, MANY, Planned, plan_of, plan_of_many};
@@ -269,7 +269,7 @@ fn assert_counted(fetched: &Fetched) {
 /// Traces functions of a client's image until these have been called so often: for longer again
 /// where the guest gets little of a processor.
 pub(crate) fn traced(
-    client: &crate::harness::Client,
+    client: &crate::xen_profile::harness::Client,
     functions: &[&str],
     least: &[(&str, u64)],
 ) -> Value {

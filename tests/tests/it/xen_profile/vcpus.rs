@@ -6,7 +6,7 @@ use unikprof_client::profile::VcpuStats;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
-use crate::harness::{Boot, Client, Guest, counters_add_up, on};
+use crate::xen_profile::harness::{Boot, Client, Guest, counters_add_up, on};
 
 const COUNTS: [u32; 3] = [1, 2, 4];
 

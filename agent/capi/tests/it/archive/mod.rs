@@ -1,10 +1,5 @@
 //! Checks the archive's object file: symbols, size, and instructions.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../build/mod.rs"]
-mod build;
-
 mod aarch64;
 mod code;
 mod x86_64;
@@ -17,6 +12,8 @@ use object::read::archive::ArchiveFile;
 use object::{
     Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, SectionKind, elf,
 };
+
+use crate::build;
 
 /// The calls for upcalls.
 const UPCALLS: [&str; 17] = [

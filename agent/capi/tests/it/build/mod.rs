@@ -1,4 +1,4 @@
-//! The archive as a guest gets it, built once per test program.
+//! The archive as a guest gets it, built once.
 //!
 //! With [`AARCH64`], it is for that processor: `unikprof-tests` executes the tests a second time in
 //! that way.
@@ -22,7 +22,6 @@ pub(crate) fn gcc() -> Command {
 }
 
 /// A command that executes a program which [`gcc`] has linked.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn execute(program: &Path) -> Command {
     if !is_aarch64() {
         return Command::new(program);
@@ -39,42 +38,36 @@ pub(crate) fn streams() -> &'static Path {
 }
 
 /// The folder with the archive with `--smoltcp`.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn frames() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("frames", &["--smoltcp"]))
 }
 
 /// The folder with the archive with `--noise`.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn keyed() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("keyed", &["--noise"]))
 }
 
 /// The folder with the archive with `--ring`.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn recorder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("recorder", &["--ring"]))
 }
 
 /// The folder with the archive with `--heap`.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn heap() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("heap", &["--heap"]))
 }
 
 /// The folder with the archive with `--trace`.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn tracer() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("tracer", &["--trace"]))
 }
 
 /// The folder with the drop-in archive.
-#[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn dropin() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("dropin", &["--dropin"]))

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{entry, folder};
 use crate::harness::{Fleet, Guest};
-use crate::page::drive;
+use crate::hosted::page::drive;
 
 /// What the page says of a share.
 fn share(share: &Value) -> String {

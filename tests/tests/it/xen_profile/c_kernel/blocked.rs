@@ -1,7 +1,7 @@
 //! Whether waiting is counted where the kernel blocks, by Xen's account of it.
 
 use super::{image, on_kernel, report};
-use crate::harness::{Client, wait_until};
+use crate::xen_profile::harness::{Client, wait_until};
 
 /// Blocked time lies under the thread that waited, the baker's sleep above all, and an idle guest
 /// has no ticks.

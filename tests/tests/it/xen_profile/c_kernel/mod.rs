@@ -18,7 +18,7 @@ use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::lab::{GuestConfig, LabConfig};
 use unikprof_tests::profiled::PROFILER_PORT;
 
-use crate::harness::{Boot, Client, Guest, on, wait_until};
+use crate::xen_profile::harness::{Boot, Client, Guest, on, wait_until};
 
 const NAME: &str = "c-xen";
 

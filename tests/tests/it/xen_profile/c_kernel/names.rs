@@ -1,10 +1,10 @@
 //! Whether a recording of the kernel in C says what it did: functions, lines, callers.
 
 use super::{on_kernel, record, report};
-use crate::harness::time::{expect_line_of, sum};
-use crate::harness::wait_until;
+use crate::xen_profile::harness::time::{expect_line_of, sum};
+use crate::xen_profile::harness::wait_until;
 
-const SOURCE: &str = include_str!("../../../guests/c-xen/work.c");
+const SOURCE: &str = include_str!("../../../../guests/c-xen/work.c");
 
 /// What works without masking events, with its share of that and the functions above it. `grind` is
 /// a leaf, for which gcc makes no frame: its caller comes from the caller table.

@@ -5,8 +5,8 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use super::{image, on_kernel, record, report};
-use crate::harness::time::sum;
-use crate::harness::{counters_add_up, wait_until};
+use crate::xen_profile::harness::time::sum;
+use crate::xen_profile::harness::{counters_add_up, wait_until};
 
 const SAMPLES: u64 = 1_000;
 

@@ -16,9 +16,9 @@ use unikprof_tests::profiled::{PROFILER_PORT, with_keys};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
-use crate::harness::{Boot, Guest, on, wait_until};
-use crate::memory::{Books, Held, Site, assert_books};
-use crate::tracing::{assert_ratios, calls_of, traced};
+use crate::xen_profile::harness::{Boot, Guest, on, wait_until};
+use crate::xen_profile::memory::{Books, Held, Site, assert_books};
+use crate::xen_profile::tracing::{assert_ratios, calls_of, traced};
 
 const KEYED: &str = "c-keyed";
 const WITHOUT_KEYS: &str = "c-no-keys";

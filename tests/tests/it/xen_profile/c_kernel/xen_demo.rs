@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::image;
-use crate::harness::{Client, without_lab};
+use crate::xen_profile::harness::{Client, without_lab};
 
 /// For a boot and the kernel's words, on a busy machine.
 const WAIT: Duration = Duration::from_secs(600);

@@ -14,9 +14,9 @@ use super::{
     assert_keys_are_required, assert_no_watches, assert_waits_are_told, client, guest, image, keys,
     record,
 };
-use crate::harness::time::sum;
-use crate::harness::{Boot, Guest, SOON, counters_add_up, on, wait_until};
-use crate::tracing::{assert_ratios, traced};
+use crate::xen_profile::harness::time::sum;
+use crate::xen_profile::harness::{Boot, Guest, SOON, counters_add_up, on, wait_until};
+use crate::xen_profile::tracing::{assert_ratios, traced};
 
 const NAME: &str = "c-dropin";
 const KEYED: &str = "c-dropin-keyed";

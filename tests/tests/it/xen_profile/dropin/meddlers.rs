@@ -3,8 +3,8 @@
 use unikprof_tests::lab::{Lab, LabConfig};
 
 use super::{BOOT, assert_waits_are_told, client, guest, record};
-use crate::harness::{Boot, counters_add_up, on, wait_until, without_lab};
-use crate::tracing::traced;
+use crate::xen_profile::harness::{Boot, counters_add_up, on, wait_until, without_lab};
+use crate::xen_profile::tracing::traced;
 
 /// It uses the local APIC's timer itself, some time after the start; or changes its interrupt
 /// table, or unmaps memory.

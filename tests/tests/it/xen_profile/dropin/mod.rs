@@ -21,7 +21,7 @@ use unikprof_tests::profiled::PROFILER_PORT;
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
-use crate::harness::{Client, Guest, wait_until};
+use crate::xen_profile::harness::{Client, Guest, wait_until};
 
 const BOOT: Duration = Duration::from_secs(600);
 

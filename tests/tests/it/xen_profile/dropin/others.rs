@@ -11,8 +11,8 @@ use super::{
     BOOT, assert_keys_are_required, assert_mostly_blocked, assert_waits_are_told, client, guest,
     image, keys, record, rust_image,
 };
-use crate::c_kernel::with_keys::assert_dump_tells;
-use crate::harness::{Boot, Client, counters_add_up, on};
+use crate::xen_profile::c_kernel::with_keys::assert_dump_tells;
+use crate::xen_profile::harness::{Boot, Client, counters_add_up, on};
 
 const ASLEEP: &str = "c-dropin-asleep";
 /// Its upcall stays pending: it looks for events in its threads.

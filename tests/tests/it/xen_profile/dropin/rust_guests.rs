@@ -12,9 +12,9 @@ use unikprof_tests::profiled::{STATISTICS_PORT, with_keys};
 use super::{
     BOOT, assert_keys_are_required, assert_mostly_blocked, guest, keys, record_both, rust_image,
 };
-use crate::c_kernel::with_keys::assert_dump_tells;
-use crate::harness::{Boot, Guest, counters_add_up, on, wait_until};
-use crate::hot_spots::assert_shares;
+use crate::xen_profile::c_kernel::with_keys::assert_dump_tells;
+use crate::xen_profile::harness::{Boot, Guest, counters_add_up, on, wait_until};
+use crate::xen_profile::hot_spots::assert_shares;
 
 const RUST: &str = "rust-dropin";
 const RUST_TWO: &str = "rust-dropin-two-vcpus";

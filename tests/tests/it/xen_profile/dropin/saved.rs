@@ -8,8 +8,8 @@ use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys};
 
 use super::{BOOT, assert_no_watches, guest, image, keys, record_both, rust_image};
-use crate::harness::{Boot, Guest, counters_add_up, on};
-use crate::restore::assert_resumed_once;
+use crate::xen_profile::harness::{Boot, Guest, counters_add_up, on};
+use crate::xen_profile::restore::assert_resumed_once;
 
 const RESTORED: &str = "c-dropin-restored";
 const SAVED: Boot = Boot {

@@ -1,7 +1,7 @@
 //! A recording that began with its guest.
 
 use super::{FLIGHT, LIVING, RECORDERS, events};
-use crate::harness::{Guest, counters_add_up, on};
+use crate::xen_profile::harness::{Guest, counters_add_up, on};
 
 /// Guards a recording that begins with its first client, or is not there for it.
 #[test]

@@ -4,8 +4,8 @@ use serde_json::Value;
 use unikprof_tests::lab::Lab;
 
 use super::{FLIGHT, LIVING, RECORDERS, events, under};
-use crate::harness::time::{Span, report};
-use crate::harness::{Client, Guest, on, wait_until};
+use crate::xen_profile::harness::time::{Span, report};
+use crate::xen_profile::harness::{Client, Guest, on, wait_until};
 
 /// Waits until it is over; answers it, and all the guest's events.
 fn burst(client: &Client) -> (Span, Vec<Value>) {

@@ -9,8 +9,8 @@ use unikprof_client::recording::Completeness;
 use unikprof_tests::lab::{GuestEnd, Lab};
 
 use super::{CRASHING, CRASHING_IN_UPCALL, RECORDERS, under};
-use crate::harness::time::report;
-use crate::harness::{Client, Guest, SOON, on, wait_until};
+use crate::xen_profile::harness::time::report;
+use crate::xen_profile::harness::{Client, Guest, SOON, on, wait_until};
 
 /// Seconds of work, beside other guests, where a machine is slow.
 const END: Duration = Duration::from_secs(600);

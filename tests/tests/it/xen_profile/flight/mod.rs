@@ -10,8 +10,8 @@ use serde_json::Value;
 use unikprof_tests::lab::{LabConfig, LabError};
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::time::{lines, sum};
-use crate::harness::{Boot, Client};
+use crate::xen_profile::harness::time::{lines, sum};
+use crate::xen_profile::harness::{Boot, Client};
 
 /// Lives, and has a burst of other work early in its life.
 const LIVING: &str = "flight";

@@ -6,7 +6,7 @@ use serde_json::Value;
 use unikprof_client::profile::Mode;
 
 use super::{FLIGHT, LIVING, RECORDERS};
-use crate::harness::{Client, Guest, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{Client, Guest, counters_add_up, on, wait_until};
 
 /// Functions and their parts of a thousand, as the guest's `hotspots` has them.
 const SHARES: [(&str, f64); 6] = [

@@ -7,7 +7,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use super::WORKING;
-use crate::harness::{Guest, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{Guest, counters_add_up, on, wait_until};
 
 #[test]
 fn every_tick_is_accounted_for() {

@@ -1,7 +1,7 @@
 //! Clients that come and go, several at once, and some that vanish.
 
 use super::WORKING;
-use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{Client, Guest, Proxy, Then, counters_add_up, on, wait_until};
 
 /// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
 pub(super) const IN_THE_MIDDLE: usize = 12_000;

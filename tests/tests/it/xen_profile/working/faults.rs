@@ -5,7 +5,7 @@ use unikprof_client::recording::Completeness;
 
 use super::WORKING;
 use super::clients::{IN_THE_MIDDLE, record_many_stacks};
-use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, on};
+use crate::xen_profile::harness::{Client, Guest, Proxy, Then, counters_add_up, on};
 
 /// An outage that dom0 makes lasts for longer where a machine is busy.
 const RETRY: &str = "10m";

@@ -8,7 +8,7 @@ mod traffic;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 
-use crate::harness::Boot;
+use crate::xen_profile::harness::Boot;
 
 /// A guest that works for a part of its time, so that its vCPU runs and blocks.
 const WORKING: Boot = Boot {

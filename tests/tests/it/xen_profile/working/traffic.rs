@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use super::WORKING;
-use crate::harness::{Guest, SOON, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{Guest, SOON, counters_add_up, on, wait_until};
 
 /// What is sent and comes back, again and again.
 const MESSAGE: [u8; 1_000] = [0xa5; 1_000];
