@@ -9,17 +9,19 @@
 //! which includes other programs of the machine.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
-#[path = "../tests/fake_guest/mod.rs"]
+#[path = "../tests/it/client/mod.rs"]
+mod client;
+#[path = "../tests/it/fake_guest/mod.rs"]
 mod fake_guest;
 mod harness;
-#[path = "../tests/keyed/mod.rs"]
+#[path = "../tests/it/keyed/mod.rs"]
 mod keyed;
-#[path = "../tests/network/mod.rs"]
+#[path = "../tests/it/network/mod.rs"]
 mod network;
 
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{Frame, encoded, frames, longest_request, read, whole};
+use client::{Frame, encoded, frames, longest_request, read, whole};
 use keyed::{CONTROL, Client, OTHER, VIEW, first_message};
 use network::{Port, World, ipv4};
 use smoltcp::phy::Medium;

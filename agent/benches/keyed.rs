@@ -8,15 +8,17 @@
 //! Only the agent's side is timed, within one process and without a network. The client is `snow`.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/fake_guest/mod.rs"]
+#[path = "../tests/it/client/mod.rs"]
+mod client;
+#[path = "../tests/it/fake_guest/mod.rs"]
 mod fake_guest;
 mod harness;
-#[path = "../tests/keyed/mod.rs"]
+#[path = "../tests/it/keyed/mod.rs"]
 mod keyed;
 
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{encoded, frames, read, whole};
+use client::{encoded, frames, read, whole};
 use fake_guest::{FakeAgent, FakeService, agent, tick};
 use keyed::{CONTROL, Client, OTHER, connect, exchange};
 use unikprof_agent::{Access, Service, SessionId};

@@ -6,7 +6,7 @@
 //! docs/BENCHMARKS.md.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../tests/fake/mod.rs"]
+#[path = "../tests/it/fake/mod.rs"]
 mod fake;
 
 use std::env;

@@ -8,7 +8,7 @@
 //! coarse. The clocks cost no time.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../tests/client/mod.rs"]
+#[path = "../tests/it/client/mod.rs"]
 mod client;
 mod harness;
 

@@ -15,7 +15,7 @@
 //! read.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../tests/tracing/mod.rs"]
+#[path = "../tests/it/tracing/mod.rs"]
 mod tracing;
 
 use std::arch::{asm, global_asm};

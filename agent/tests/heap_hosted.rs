@@ -1,6 +1,8 @@
-//! A hosted guest whose allocator is [`Sampled`], around an allocator that counts every byte.
+//! A process of its own for its global allocator: a hosted guest whose allocator is [`Sampled`],
+//! around an allocator that counts every byte.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+#[path = "it/fake/mod.rs"]
 mod fake;
 
 use std::alloc::{GlobalAlloc, Layout, System};

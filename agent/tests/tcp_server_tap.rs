@@ -1,10 +1,12 @@
-//! A hosted guest with its own address on a TAP device, and Linux's TCP as its client.
+//! A process of its own, which moves to another network namespace: a hosted guest with its own
+//! address on a TAP device, and Linux's TCP as its client.
 //!
 //! The test needs root and `/dev/net/tun`; the device is in a private network namespace. Without
 //! them the test is skipped by name; `UNIKPROF_REQUIRE_ALL=1` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
 
-mod fake_guest;
+#[path = "it/client/mod.rs"]
+mod client;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -12,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{Frame, HELLO, encoded, read, receive_whole, whole};
+use client::{Frame, HELLO, encoded, read, receive_whole, whole};
 use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
 use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};

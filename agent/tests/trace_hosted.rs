@@ -1,6 +1,8 @@
-//! Traces of a hosted guest: this process, whose functions are called so often as the tests say.
+//! A process of its own, because it is the hosted guest whose functions are traced; they are called
+//! as often as the tests say.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+#[path = "it/tracing/mod.rs"]
 mod tracing;
 
 use std::arch::{asm, global_asm};
@@ -75,7 +77,7 @@ global_asm!(
     options(att_syntax)
 );
 
-global_asm!(include_str!("tracing/many_functions.s"), options(att_syntax));
+global_asm!(include_str!("it/tracing/many_functions.s"), options(att_syntax));
 
 macro_rules! functions {
     ($($name:ident $end:ident)*) => {

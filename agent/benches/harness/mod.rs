@@ -11,7 +11,7 @@
 pub(crate) mod abi;
 pub(crate) mod c_library;
 pub(crate) mod cycles;
-#[path = "../../tests/fake/mod.rs"]
+#[path = "../../tests/it/fake/mod.rs"]
 pub(crate) mod fake;
 pub(crate) mod load;
 pub(crate) mod sampler;

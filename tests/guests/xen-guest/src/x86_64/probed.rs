@@ -19,7 +19,7 @@ use crate::profiler;
 use crate::vcpus::FIRST;
 
 global_asm!(
-    include_str!("../../../../../agent/tests/tracing/many_functions.s"),
+    include_str!("../../../../../agent/tests/it/tracing/many_functions.s"),
     options(att_syntax)
 );
 

@@ -1,0 +1,448 @@
+//! The Xen platform on a fake hypervisor: clocks, both timer modes, blocking, resuming.
+#![allow(unsafe_code)]
+
+use crate::client;
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers};
+use unikprof_proto::message::Counters;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
+use xen_sys_lite::events::{EventChannels, Port};
+use xen_sys_lite::fake::{FakeXen, leak_page};
+use xen_sys_lite::memory::SharedInfoPage;
+use xen_sys_lite::runstate::{self, RunstateArea};
+use xen_sys_lite::sched::{self, Woken};
+use xen_sys_lite::vcpu::{self, VcpuId};
+
+const CODE: u64 = 0x10_0000;
+const BOOT: VcpuId = VcpuId(0);
+const SECOND: VcpuId = VcpuId(1);
+/// The number of vCPUs that the platform has room for: more than fit the shared page.
+const ROOM: usize = 40;
+const REGISTERS: Registers = Registers::new(CODE, 0, 0);
+
+/// A guest on its own fake Xen. [`Guest::run_as`] selects the vCPU that runs.
+struct Guest {
+    xen: &'static FakeXen,
+    ticks: Ticks<'static, 'static, &'static FakeXen, ROOM>,
+    client: client::Client<'static, 'static, XenPlatform<&'static FakeXen, ROOM>>,
+    events: EventChannels<&'static FakeXen>,
+    shared: SharedInfoPage,
+    vcpus: Vec<u32>,
+}
+
+/// What the hooks of a vCPU return. Each test runs one guest on its own thread.
+struct VcpuState {
+    id: u32,
+    time: Cell<&'static VcpuTimeInfo>,
+    /// The `vcpu_info` that the vCPU registers.
+    own: Option<&'static VcpuInfo>,
+    runstate: RunstateArea,
+    kick: Cell<Port>,
+}
+
+thread_local! {
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+    /// The agent reads the runstate areas.
+    static HAS_AREA: Cell<bool> = const { Cell::new(true) };
+    static VCPUS: Cell<&'static [VcpuState]> = const { Cell::new(&[]) };
+}
+
+fn state_of(vcpu: u32) -> Option<&'static VcpuState> {
+    VCPUS.get().iter().find(|state| state.id == vcpu)
+}
+
+fn areas(vcpu: u32) -> Option<VcpuAreas> {
+    let state = state_of(vcpu)?;
+    Some(VcpuAreas { time: state.time.get(), runstate: HAS_AREA.get().then_some(&state.runstate) })
+}
+
+fn stack(_: u64) -> Option<Range<u64>> {
+    None
+}
+
+impl Guest {
+    /// A guest with one vCPU.
+    fn new(source: TickSource) -> Self {
+        Self::with_vcpus(source, &[(0, false)])
+    }
+
+    /// A guest with the vCPUs of these ids; `true`: the vCPU registers its own `vcpu_info`.
+    fn with_vcpus(source: TickSource, vcpus: &[(u32, bool)]) -> Self {
+        let xen: &'static FakeXen = Box::leak(Box::new(FakeXen::new()));
+        xen.advance(5_000_000_000);
+        let shared = SharedInfoPage::map(&xen, leak_page()).unwrap();
+        xen.set_wall_base(1_800_000_000, 0);
+        runstate::enable_update_flag(xen).unwrap();
+        let states = vcpus.iter().map(|&(id, registers)| {
+            if id != 0 {
+                xen.add_vcpu(VcpuId(id));
+            }
+            let own: Option<&'static VcpuInfo> = registers.then(|| &*Box::leak(Box::default()));
+            VcpuState {
+                id,
+                time: Cell::new(time_of(own, shared.get(), id)),
+                own,
+                runstate: RunstateArea::new(),
+                kick: Cell::new(Port(0)),
+            }
+        });
+        VCPUS.set(Vec::leak(states.collect()));
+        let events = EventChannels::new(xen, shared.get());
+        connect(xen, events);
+        let hooks = Hooks {
+            vcpu: || Some(CURRENT.get()),
+            areas,
+            stack_bounds: stack,
+            continuation: |_, _| None,
+            code_bounds: |_| None,
+            kick_port: |vcpu| Some(state_of(vcpu)?.kick.get()),
+            log: |_| {},
+        };
+        // SAFETY: no stack is returned.
+        let platform = unsafe { XenPlatform::new(xen, shared.get(), hooks) };
+        let mapping =
+            Mapping { start: CODE, end: 2 * CODE, file_offset: 0, build_id: &[], path: "guest" };
+        let config = Config {
+            vcpus: vcpus.iter().map(|(id, _)| id + 1).max().unwrap(),
+            recordings: 1,
+            mappings: Box::leak(Box::new([mapping])),
+            guest_name: None,
+            guest_id: None,
+            platform_name: "xen",
+            reachable_when_busy: false,
+        };
+        let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
+        let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
+        Self {
+            xen,
+            ticks: Ticks::new(agent, xen, source),
+            client: client::Client::connect(&client::serve(agent)),
+            events,
+            shared,
+            vcpus: vcpus.iter().map(|(id, _)| *id).collect(),
+        }
+    }
+
+    /// The following code runs on this vCPU.
+    fn run_as(&self, vcpu: VcpuId) {
+        self.xen.run_as(vcpu);
+        CURRENT.set(vcpu.0);
+    }
+
+    /// Saves the guest and restores it on a host whose system time is `system_time_ns`. Everything
+    /// registered with Xen is lost, and set up again in the order of docs/xen.md; then the first
+    /// vCPU resumes.
+    fn restore(&self, system_time_ns: u64) -> Option<u64> {
+        self.run_as(BOOT);
+        self.xen.set_restored_ns(system_time_ns);
+        self.ticks.suspend();
+        assert_eq!(sched::suspend(&self.xen), Ok(Woken::InNewDomain));
+        self.shared.map_again(&self.xen).unwrap();
+        connect(self.xen, self.events);
+        self.ticks.resume()
+    }
+
+    /// Whether the vCPU has been kicked; clears the kick.
+    fn is_kicked(&self, vcpu: VcpuId) -> bool {
+        self.events.take_pending(state_of(vcpu.0).unwrap().kick.get())
+    }
+
+    /// Starts a recording at 1 kHz, and each vCPU handles its kick; returns the last one's
+    /// deadline.
+    fn record(&mut self) -> Option<u64> {
+        self.client.start(client::one_ms());
+        let mut deadline = None;
+        for vcpu in self.vcpus.clone().into_iter().map(VcpuId) {
+            assert!(self.is_kicked(vcpu), "every vCPU is kicked");
+            self.run_as(vcpu);
+            deadline = self.ticks.on_kick(None);
+        }
+        deadline
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.client.status().1
+    }
+
+    /// The deadline of the current vCPU's timer.
+    fn armed(&self) -> Option<u64> {
+        self.xen.deadline_ns(VcpuId(CURRENT.get()))
+    }
+
+    /// Runs until the armed deadline and delivers the timer.
+    fn fire(&mut self) -> Option<u64> {
+        let deadline = self.armed().unwrap();
+        self.xen.advance(deadline.saturating_sub(self.xen.now_ns()));
+        self.ticks.on_timer(Some(&REGISTERS))
+    }
+}
+
+/// Where Xen writes a vCPU's clock.
+fn time_of(
+    own: Option<&'static VcpuInfo>,
+    shared: &'static SharedInfo,
+    id: u32,
+) -> &'static VcpuTimeInfo {
+    &own.unwrap_or_else(|| &shared.vcpu_info[id as usize]).time
+}
+
+/// Registers each vCPU's areas with Xen and binds its kick.
+fn connect(xen: &'static FakeXen, events: EventChannels<&'static FakeXen>) {
+    for state in VCPUS.get() {
+        let vcpu = VcpuId(state.id);
+        if let Some(own) = state.own {
+            let address = core::ptr::from_ref(own).expose_provenance() as u64;
+            // SAFETY: the fake treats addresses of this process as guest-physical ones.
+            unsafe { vcpu::register_vcpu_info(xen, vcpu, own, address).unwrap() };
+        }
+        runstate::register(xen, vcpu, &state.runstate).unwrap();
+        state.kick.set(events.bind_ipi(vcpu).unwrap());
+    }
+}
+
+#[test]
+fn an_owned_timer_is_armed_for_each_target() {
+    let mut guest = Guest::new(TickSource::Owned);
+    assert_eq!(guest.record(), None);
+    for _ in 0..100 {
+        assert_eq!(guest.fire(), None, "the guest has nothing to program");
+    }
+    let counters = guest.counters();
+    assert_eq!((counters.ticks, counters.recorded, counters.early), (100, 100, 1));
+}
+
+#[test]
+fn a_host_programs_what_is_answered() {
+    let mut guest = Guest::new(TickSource::Host);
+    let first = guest.record().unwrap();
+    assert_eq!(guest.armed(), None, "no hypercall of ours");
+    let calls = guest.xen.hypercalls();
+    guest.xen.advance(first - guest.xen.now_ns());
+    let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
+    assert!(next > first && next < first + 1_500_001);
+    // The guest's own deadline comes first; the sampler's is kept.
+    guest.xen.advance(10);
+    assert_eq!(guest.ticks.on_timer(Some(&REGISTERS)), Some(next));
+    guest.ticks.on_block(None);
+    guest.xen.advance(70);
+    guest.ticks.on_wake();
+    assert_eq!(guest.xen.hypercalls(), calls, "a block costs no hypercall");
+    assert_eq!(guest.counters().early, 2);
+}
+
+/// 20,000 blocks per second at 1 kHz: the timer must not be programmed at each of them.
+#[test]
+fn owned_blocks_cost_less_than_a_hypercall_each() {
+    let mut guest = Guest::new(TickSource::Owned);
+    guest.record();
+    let calls = guest.xen.hypercalls();
+    for _ in 0..20_000 {
+        guest.ticks.on_block(None);
+        guest.ticks.on_wake();
+        guest.xen.advance(50_000);
+        if guest.armed().is_none_or(|deadline| deadline <= guest.xen.now_ns()) {
+            guest.ticks.on_timer(Some(&REGISTERS));
+        }
+    }
+    let calls = guest.xen.hypercalls() - calls;
+    assert!(calls < 2_100, "{calls} hypercalls for 20,000 blocks and 1,000 ticks");
+    let ticks = guest.counters().ticks;
+    assert!(ticks.abs_diff(1000) < 100, "{ticks}");
+}
+
+#[test]
+fn an_idle_owned_guest_is_woken_once_at_most() {
+    let mut guest = Guest::new(TickSource::Owned);
+    guest.record();
+    guest.ticks.set_guest_deadline(Some(guest.xen.now_ns() + 10_000_000_000));
+    guest.ticks.on_block(None);
+    let mut wakes = 0;
+    while let Some(deadline) = guest.armed().filter(|at| *at < guest.xen.now_ns() + 9_000_000_000) {
+        guest.xen.advance(deadline.saturating_sub(guest.xen.now_ns()));
+        guest.ticks.on_timer(Some(&REGISTERS));
+        wakes += 1;
+        assert!(wakes <= 1);
+    }
+    assert!(guest.armed().is_some(), "the guest's own deadline stands");
+    let counters = guest.counters();
+    assert_eq!(counters.recorded, 0);
+    assert!(counters.add_up());
+}
+
+#[test]
+fn a_guest_deadline_fires_once() {
+    let mut guest = Guest::new(TickSource::Owned);
+    let at = guest.xen.now_ns() + 1_000;
+    guest.ticks.set_guest_deadline(Some(at));
+    assert_eq!(guest.armed(), Some(at));
+    guest.fire();
+    assert_eq!(guest.armed(), None);
+}
+
+/// Stolen time is not running time: the target remains in the future, and the delivery is early.
+/// Xen is asked where the runstate area is the guest's.
+#[test]
+fn steal_does_not_advance_the_sampler() {
+    for has_area in [true, false] {
+        HAS_AREA.set(has_area);
+        let mut guest = Guest::new(TickSource::Host);
+        let first = guest.record().unwrap();
+        guest.xen.steal(BOOT, 50_000_000);
+        let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
+        assert_eq!(guest.counters().ticks, 0);
+        assert_eq!(next, first + 50_000_000);
+        let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
+        assert_eq!(runstate.runnable_ns, 50_000_000);
+    }
+}
+
+/// Xen updates the clock of a vCPU that has registered its `vcpu_info` there, and no longer in the
+/// shared page, which has no room for vCPUs from 32 on. Guards against deadlines in the past, which
+/// would cause a storm of upcalls.
+#[test]
+fn clocks_are_read_where_the_vcpu_has_registered_them() {
+    let mut guest = Guest::with_vcpus(TickSource::Host, &[(0, false), (1, true), (33, true)]);
+    guest.record();
+    for vcpu in [0, 1, 33].map(VcpuId) {
+        guest.run_as(vcpu);
+        let now_ns = guest.xen.now_ns();
+        let mut deadline = guest.ticks.on_kick(None).unwrap();
+        assert!(deadline > now_ns, "{deadline} on vCPU {} at {now_ns}", vcpu.0);
+        for _ in 0..10 {
+            guest.xen.advance(deadline - guest.xen.now_ns());
+            deadline = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
+            assert!(deadline > guest.xen.now_ns());
+        }
+    }
+    let counters = guest.counters();
+    assert!(counters.recorded >= 30 && counters.add_up(), "{counters:?}");
+}
+
+/// A vCPU with unknown areas, and one beyond the platform's room: no count and no deadline.
+#[test]
+fn an_unknown_vcpu_is_not_sampled() {
+    for source in [TickSource::Owned, TickSource::Host] {
+        for unknown in [7, ROOM as u32, u32::MAX] {
+            let mut guest = Guest::with_vcpus(source, &[(0, false), (39, true)]);
+            guest.xen.add_vcpu(VcpuId(unknown));
+            guest.record();
+            guest.run_as(VcpuId(unknown));
+            let platform = guest.ticks.agent().platform();
+            assert_eq!(platform.vcpu(), None);
+            assert_eq!(platform.now_ns(), guest.xen.now_ns(), "the clock of vCPU 0");
+            let taken = guest.counters().ticks;
+            for _ in 0..10 {
+                guest.xen.advance(10_000_000);
+                assert_eq!(guest.ticks.on_timer(Some(&REGISTERS)), None);
+                assert_eq!(guest.ticks.on_kick(Some(&REGISTERS)), None);
+                guest.ticks.on_block(None);
+                assert_eq!(guest.ticks.on_wake(), None);
+            }
+            assert!(!guest.ticks.set_guest_deadline(Some(1)), "refused");
+            assert_eq!(guest.armed(), None);
+            assert_eq!(guest.counters().ticks, taken);
+        }
+    }
+}
+
+/// After a restore Xen's clocks have another origin, before or after the old one; the agent's
+/// clocks and the recording must continue on both vCPUs.
+#[test]
+fn a_restore_leaves_no_hole_in_running_time() {
+    for (source, restored_ns) in [
+        (TickSource::Owned, 1_000_000_000),
+        (TickSource::Owned, 3_600_000_000_000),
+        (TickSource::Host, 1_000_000_000),
+    ] {
+        let mut guest = Guest::with_vcpus(source, &[(0, false), (1, true)]);
+        guest.record();
+        let vcpus = [BOOT, SECOND];
+        let tick = |guest: &Guest, vcpu: VcpuId, deadline: Option<u64>| {
+            guest.run_as(vcpu);
+            // A timer that has fired while another vCPU ran is due now.
+            let deadline = deadline.or(guest.armed()).unwrap_or(0);
+            guest.xen.advance(deadline.saturating_sub(guest.xen.now_ns()));
+            guest.ticks.on_timer(Some(&REGISTERS))
+        };
+        for vcpu in vcpus {
+            guest.run_as(vcpu);
+            let mut next = guest.ticks.on_kick(None);
+            (0..10).for_each(|_| next = tick(&guest, vcpu, next));
+        }
+        guest.xen.steal(SECOND, 7_000_000);
+        let platform = guest.ticks.agent().platform();
+        let times =
+            |platform: &XenPlatform<_, ROOM>| vcpus.map(|vcpu| platform.runstate(vcpu.0).unwrap());
+        let before = (platform.now_ns(), times(platform));
+        let next = guest.restore(restored_ns);
+        assert_eq!((platform.now_ns(), times(platform)), before);
+        assert_eq!(before.1[1].runnable_ns, 7_000_000);
+        let ticks = guest.counters().ticks;
+        assert!(!guest.is_kicked(BOOT) && guest.is_kicked(SECOND));
+        for (vcpu, mut next) in [(BOOT, next), (SECOND, None)] {
+            guest.run_as(vcpu);
+            if vcpu == SECOND {
+                next = guest.ticks.on_kick(None);
+            }
+            let now_ns = guest.xen.now_ns();
+            let first = next.or(guest.armed()).unwrap_or(now_ns);
+            assert!(first.saturating_sub(now_ns) < 3_000_000, "{first} at {now_ns}");
+            (0..10).for_each(|_| next = tick(&guest, vcpu, next));
+        }
+        let counters = guest.counters();
+        assert!(counters.ticks >= ticks + 18 && counters.add_up(), "{counters:?}");
+    }
+}
+
+/// The guest's own deadlines are times of the old origin: the time left must be kept, and vCPUs
+/// with a deadline must arm their timers again, even if nothing is recorded.
+#[test]
+fn deadlines_of_the_guest_survive_a_restore() {
+    const PASSED_NS: u64 = 100_000;
+    for restored_ns in [1_000_000_000, 3_600_000_000_000] {
+        for is_recording in [false, true] {
+            let mut guest =
+                Guest::with_vcpus(TickSource::Owned, &[(0, false), (1, true), (2, false)]);
+            if is_recording {
+                guest.record();
+            }
+            let vcpus = [(BOOT, 400_000), (SECOND, 300_000)];
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                let deadline_ns = guest.xen.now_ns() + left_ns;
+                assert!(guest.ticks.set_guest_deadline(Some(deadline_ns)));
+            }
+            // If nothing is recorded, the clock is not read in between.
+            guest.xen.advance(PASSED_NS);
+            assert_eq!(guest.restore(restored_ns), None);
+            assert_eq!(guest.xen.now_ns(), restored_ns);
+            let vcpus = vcpus.map(|(vcpu, left_ns)| (vcpu, left_ns - PASSED_NS));
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                if vcpu != BOOT {
+                    assert!(guest.is_kicked(vcpu), "its timer is gone");
+                    guest.ticks.on_kick(None);
+                }
+                let armed = guest.armed();
+                assert!(armed.is_some_and(|at| at > restored_ns), "{armed:?} at {restored_ns}");
+                assert!(armed.is_some_and(|at| at <= restored_ns + left_ns), "{armed:?}");
+                if !is_recording {
+                    assert_eq!(armed, Some(restored_ns + left_ns));
+                }
+            }
+            assert_eq!(guest.is_kicked(VcpuId(2)), is_recording, "it has no deadline");
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                guest.xen.advance((restored_ns + left_ns).saturating_sub(guest.xen.now_ns()));
+                guest.ticks.on_timer(Some(&REGISTERS));
+                if !is_recording {
+                    assert_eq!(guest.armed(), None, "it fires once");
+                }
+            }
+        }
+    }
+}

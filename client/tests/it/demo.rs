@@ -1,0 +1,48 @@
+//! The demo, from its guest to its files.
+
+use std::fs;
+use std::path::Path;
+
+use crate::peer::program;
+
+#[test]
+fn the_demo_records_its_guest_and_writes_every_report() {
+    let here = tempfile::tempdir().unwrap();
+    let words = ["demo", "--duration", "3s", "--output", "a/b"];
+    let (stdout, _) = program::run(0, &words, here.path());
+    assert!(stdout.contains("the agent's own overhead"), "{stdout}");
+    let file = |name: &str| here.path().join("a/b").join(name);
+    let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
+    names.push("demo.html");
+    let (_, written) = stdout.split_once("Written:").unwrap();
+    let (_, next) = written.split_once("Try next:").unwrap();
+    let called = program::command(&[], here.path()).get_program().to_owned();
+    let called = format!("  {} report ", called.to_str().unwrap());
+    assert!(next.lines().filter(|it| it.starts_with(&called)).count() >= 3, "{next}");
+    let first = written.lines().find(|line| line.contains("demo."));
+    assert!(first.unwrap().contains("demo.html"), "{written}");
+    if cfg!(feature = "svg") {
+        names.push("demo.svg");
+    }
+    for name in names {
+        assert!(fs::metadata(file(name)).unwrap().len() > 100, "{name}");
+        assert!(stdout.contains(name), "{stdout}");
+    }
+}
+
+#[test]
+fn where_the_demo_writes_by_default_git_looks_away() {
+    let (help, _) = program::run(0, &["demo", "--help"], Path::new("."));
+    let (_, folder) = help.split_once("[default: unikprof").unwrap();
+    let folder = format!("/unikprof{}", folder.split(']').next().unwrap());
+    let ignored = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
+    let ignored = ignored.unwrap();
+    assert!(ignored.lines().any(|line| line == folder), "no {folder}");
+}
+
+#[test]
+fn a_place_that_cannot_be_made_is_an_output_error() {
+    let here = tempfile::tempdir().unwrap();
+    program::run(7, &["demo", "--output", "/dev/null/demo"], here.path());
+    program::run(2, &["demo", "--duration", "0s"], here.path());
+}

@@ -1,0 +1,491 @@
+//! `diff` as its users meet it: what changed between two recordings, what it refuses, and its exit
+//! codes.
+
+use crate::peer;
+use std::fs;
+use std::path::Path;
+
+use crate::peer::ring::{self, record};
+use crate::peer::{Script, encode, program};
+use serde_json::Value;
+use unikprof_proto::code::mode;
+use unikprof_proto::file::{FileEnd, FileHeader, preamble};
+use unikprof_proto::message::{Epoch, RingHead};
+use unikprof_proto::ring::{Record, kind};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Recordings begin and end then.
+const BEGAN: u64 = 10 * SECOND;
+const ENDED: u64 = 50 * SECOND;
+
+/// The functions whose code the stacks lie in.
+const SYMBOLS: &str = "\
+0000000000100000 0000000000000020 T main
+0000000000100020 0000000000000010 T hash
+0000000000100030 0000000000000010 T copy
+0000000000100040 0000000000000010 T words
+";
+
+/// The stacks below `main`, by the numbers of [`ring::stack`] from 1 on.
+const STACKS: [&[u32]; 3] = [&[0x120, 0x110], &[0x130, 0x110], &[0x140, 0x110]];
+
+/// A recording of 40 s in which each span `request` takes the samples of so many of each stack, in
+/// shuffled order. The counter `bytes` grows by 7 in each, `level` rises and falls.
+fn recording(guest: &'static str, requests: u64, hits: [u64; 3], seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below.max(1)
+    };
+    let step_ns = (ENDED - BEGAN) / (requests * (hits.iter().sum::<u64>() + 6));
+    let mut records = vec![record(kind::BEGAN, BEGAN, 4, 0)];
+    let mut at_ns = BEGAN;
+    let mut add = |what: u8, first: u64, second: u64| {
+        at_ns += step_ns;
+        records.push(record(what, at_ns, first, second));
+    };
+    for request in 0..requests {
+        add(kind::SPAN_BEGIN, 0, request);
+        for (at, hits) in (1..).zip(hits) {
+            // As many on average, one more or less each time.
+            for _ in 0..(hits + random(3)).saturating_sub(u64::from(hits > 0)) * u64::from(hits > 0)
+            {
+                add(kind::SAMPLE, ring::stack(at), 1);
+            }
+        }
+        add(kind::SPAN_END, 0, request);
+        add(kind::COUNTER, 1, 7 * request);
+        add(kind::COUNTER, 2, request % 2);
+    }
+    file(guest, &rings(&records))
+}
+
+fn rings(records: &[Record]) -> Vec<u8> {
+    let head = RingHead {
+        now_ns: ENDED,
+        capacity: records.len() as u64,
+        ..ring::head(0, 0, records.len() as u64)
+    };
+    let mut runs = encode(&head);
+    for (at, part) in records.chunks(500).enumerate() {
+        runs.extend(ring::run(0, at as u64 * 500, part));
+    }
+    runs.extend(ring::end(0, records.len() as u64));
+    [runs, ring::stacks(0, &STACKS)].concat()
+}
+
+fn file(guest: &'static str, rings: &[u8]) -> Vec<u8> {
+    let head = Epoch {
+        interval_bytes: 0,
+        epoch: 1,
+        recording: 4,
+        ring_bit: 0,
+        name: "night",
+        mode: mode::CPU,
+        flags: 0,
+        period_ns: 1_000_000,
+        depth: 64,
+        late_threshold_ns: 1,
+        recording_started_ns: BEGAN,
+        started_ns: BEGAN,
+        ended_ns: ENDED,
+        ended_wall_clock_ns: None,
+        gaps: 0,
+        server_ns: 0,
+        vcpus: 0,
+        caller_table: None,
+    };
+    let script = Script { guest_name: guest, ..Script::default() };
+    [
+        preamble(1).to_vec(),
+        encode(&FileHeader { client: "agent", created_unix_ns: 1 }),
+        peer::welcome(&script, 1_000).concat(),
+        encode(&head),
+        ring::names(&["request", "bytes", "level"], 0),
+        rings.to_vec(),
+        encode(&FileEnd { complete: true, reason: "" }),
+    ]
+    .concat()
+}
+
+/// A folder with `old.unikprof` and others: `same`, one whose `hash` is slower by half, one in
+/// which `copy` is called `words`, and one of another guest.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in [
+        ("old.unikprof", recording("web", 400, [4, 10, 0], 1)),
+        ("same.unikprof", recording("web", 500, [4, 10, 0], 2)),
+        ("slow.unikprof", recording("web", 400, [6, 10, 0], 3)),
+        ("renamed.unikprof", recording("web", 400, [4, 0, 10], 4)),
+        ("other.unikprof", recording("db", 400, [4, 10, 0], 5)),
+    ] {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    fs::write(folder.path().join("symbols"), SYMBOLS).unwrap();
+    folder
+}
+
+/// Runs `diff old.unikprof NEW MORE`, and answers stdout and stderr.
+#[track_caller]
+fn diff(code: i32, new: &str, more: &[&str], folder: &Path) -> (String, String) {
+    let new = format!("{new}.unikprof");
+    let words = ["diff", "old.unikprof", &new, "--symbols", "symbols"];
+    program::run(code, &[&words, more].concat(), folder)
+}
+
+#[track_caller]
+fn json(new: &str, more: &[&str], folder: &Path) -> Value {
+    program::json(&diff(0, new, &[&["--json"], more].concat(), folder).0)
+}
+
+#[track_caller]
+fn function<'j>(json: &'j Value, name: &str) -> &'j Value {
+    let functions = json["functions"].as_array().unwrap();
+    let found = functions.iter().find(|function| function["name"] == name);
+    found.unwrap_or_else(|| panic!("no `{name}` in {json:#}"))
+}
+
+#[track_caller]
+fn holds(interval: &Value, truth: f64) {
+    let end = |at: usize| interval[at].as_f64().unwrap();
+    assert!(end(0) <= truth && truth <= end(1), "{interval} lacks {truth}");
+    assert!(end(1) - end(0) < 0.2, "{interval} tells nothing");
+}
+
+/// With shares, one slower function makes all others look faster: only the slower one is the cause.
+#[test]
+fn the_function_that_became_slower_is_the_cause() {
+    let folder = folder();
+    let by_share = json("slow", &[], folder.path());
+    assert_eq!(by_share["basis"], "blocks");
+    assert_eq!(function(&by_share, "hash")["verdict"], "slower");
+    assert_eq!(function(&by_share, "copy")["verdict"], "share");
+    holds(&function(&by_share, "hash")["cause"]["interval"], 1.5);
+    holds(&function(&by_share, "hash")["self"]["interval"], 6.0 / 16.0 / (4.0 / 14.0));
+    let by_call = json("slow", &["--per", "request"], folder.path());
+    assert_eq!(function(&by_call, "copy")["verdict"], "");
+    holds(&function(&by_call, "hash")["self"]["interval"], 1.5);
+    holds(&function(&by_call, "copy")["self"]["interval"], 1.0);
+    holds(&by_call["total"]["interval"], 16.0 / 14.0);
+    assert_eq!(function(&by_call, "main")["verdict"], "carries");
+    // 4 samples of a millisecond in each of 400 calls.
+    assert_eq!(by_call["base"]["work"], 400.0);
+    let base = function(&by_call, "hash")["self"]["base"].as_f64().unwrap();
+    assert!((base - 4e6).abs() < 2e5, "{base}");
+    let by_growth = json("slow", &["--per", "bytes"], folder.path());
+    assert_eq!(by_growth["base"]["work"], 7.0 * 399.0);
+    let (text, _) = diff(0, "slow", &[], folder.path());
+    program::has(
+        &text,
+        &[
+            "base       old.unikprof",
+            "new        slow.unikprof",
+            "`hash` takes 1.",
+            "shares of the time",
+        ],
+    );
+}
+
+#[test]
+fn equal_work_in_a_longer_recording_is_no_change() {
+    let folder = folder();
+    for more in [&[][..], &["--per", "request"]] {
+        let same = json("same", more, folder.path());
+        assert_eq!(same["changed"], 0, "{same:#}");
+        holds(&function(&same, "hash")["self"]["interval"], 1.0);
+        assert_eq!(function(&same, "hash")["verdict"], "");
+    }
+}
+
+/// A function that vanished and one that appeared stay in the table; as a pair that has equal time
+/// they are moved.
+#[test]
+fn a_renamed_function_is_moved_until_its_name_is_given() {
+    let folder = folder();
+    let moved = json("renamed", &[], folder.path());
+    let copy = function(&moved, "copy");
+    assert_eq!(
+        (&copy["verdict"], &copy["self"]["new"]),
+        (&Value::from("moved"), &Value::from(0.0))
+    );
+    assert_eq!(copy["cause"]["moved"][0], "words");
+    let words = function(&moved, "words");
+    assert_eq!(
+        (&words["verdict"], &words["self"]["factor"]),
+        (&Value::from("moved"), &Value::Null)
+    );
+    diff(0, "renamed", &["--fail-on", "significant"], folder.path());
+    let named = json("renamed", &["--rename", "copy=words"], folder.path());
+    assert_eq!(named["changed"], 0, "{named:#}");
+    assert_eq!(function(&named, "words")["verdict"], "");
+    for unknown in ["copies=words", "copy=", "copy"] {
+        let (_, stderr) = diff(2, "renamed", &["--rename", unknown], folder.path());
+        program::has(&stderr, &[unknown, "OLD=NEW"]);
+    }
+}
+
+/// What vanished is drawn as well, and marked.
+#[test]
+#[cfg(feature = "svg")]
+fn the_flame_graph_names_both_recordings_and_every_function() {
+    let folder = folder();
+    diff(0, "renamed", &["-o", "out.svg"], folder.path());
+    let svg = fs::read_to_string(folder.path().join("out.svg")).unwrap();
+    let [copy, words] = ["copy [moved", "words [moved"];
+    program::has(
+        &svg,
+        &["base old.unikprof", "new renamed.unikprof", copy, words, "rgb(227,194,107)"],
+    );
+}
+
+/// Whatever a function calls itself is in the data alone, which is base64; and the page asks nobody
+/// for anything.
+#[test]
+fn the_page_has_its_names_in_its_data_alone() {
+    let folder = folder();
+    diff(0, "renamed", &["-o", "out.html"], folder.path());
+    let page = fs::read_to_string(folder.path().join("out.html")).unwrap();
+    let (before, rest) = page.split_once("octet-stream\">").unwrap();
+    let (data, after) = rest.split_once('<').unwrap();
+    assert!(data.len() > 500, "{data}");
+    let program = format!("{before}{after}");
+    assert!(program.len() < 60_000, "{} bytes", program.len());
+    for word in [
+        "renamed.unikprof",
+        "eval(",
+        "Function(",
+        "fetch(",
+        "http:",
+        "https:",
+        "innerHTML",
+        "{policy}",
+        "{script}",
+    ] {
+        assert!(!program.contains(word), "{word}");
+    }
+    assert!(program.contains("default-src 'none'; script-src 'sha256-"), "{before}");
+}
+
+/// The exit code and the last line on stderr say whether the new recording is slower.
+#[test]
+fn a_slower_recording_fails_if_asked() {
+    let folder = folder();
+    let line = |code, new, more: &[&str]| {
+        let (_, stderr) = diff(code, new, more, folder.path());
+        program::json(stderr.lines().last().unwrap())
+    };
+    let slower = line(13, "slow", &["--fail-on", "significant"]);
+    assert_eq!((&slower["diff"], &slower["basis"]), (&"slower".into(), &"blocks".into()));
+    assert_eq!(slower["slower"][0]["function"], "hash");
+    assert_eq!(line(13, "slow", &["--fail-on", "5%"])["slower"][0]["function"], "hash");
+    // `hash` takes a seventh of all time more, though its share grows by an eleventh only.
+    let by_share = line(13, "slow", &["--fail-on", "10%"]);
+    let growth = by_share["slower"][0]["growth"].as_f64().unwrap();
+    assert!((growth - 1.0 / 7.0).abs() < 0.02, "{by_share}");
+    assert_eq!(line(0, "slow", &["--fail-on", "18%"])["slower"], Value::Array(vec![]));
+    // All of a request takes a seventh more.
+    let by_call = line(13, "slow", &["--fail-on", "10%", "--per", "request"]);
+    assert!(by_call["total"].as_f64().unwrap() > 0.1, "{by_call}");
+    line(0, "slow", &["--fail-on", "20%", "--per", "request"]);
+    assert_eq!(line(0, "same", &["--fail-on", "significant"])["diff"], "passed");
+    for wrong in ["5", "-5%", "0%", "much"] {
+        let (_, stderr) = diff(2, "same", &[&format!("--fail-on={wrong}")], folder.path());
+        program::has(&stderr, &["expected `significant`, or a percentage"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let folder = folder();
+    let (_, stderr) = diff(6, "other", &[], folder.path());
+    program::has(&stderr, &["`web`", "`db`", "--force"]);
+    let forced = json("other", &["--force"], folder.path());
+    assert_eq!(
+        (&forced["base"]["guest_name"], &forced["new"]["guest_name"]),
+        (&"web".into(), &"db".into())
+    );
+    let (_, stderr) = diff(2, "same", &["--per", "nothing"], folder.path());
+    program::has(&stderr, &["old.unikprof", "`nothing`"]);
+    let (_, stderr) = diff(6, "same", &["--per", "level"], folder.path());
+    program::has(&stderr, &["`level` falls in old.unikprof"]);
+    let (_, stderr) = diff(2, "same", &["-o", "out.pdf"], folder.path());
+    program::has(&stderr, &["out.pdf", ".json"]);
+    fs::write(folder.path().join("empty.unikprof"), file("web", &rings(&[]))).unwrap();
+    let (_, stderr) = diff(6, "empty", &[], folder.path());
+    program::has(&stderr, &["empty.unikprof", "no samples"]);
+}
+
+/// Programs without a common function, and too few samples of it: figures that nobody can use are
+/// none.
+#[test]
+fn what_recordings_could_show_is_said_in_any_case() {
+    let folder = folder();
+    for (name, requests, hits) in [("few", 3, [4, 1, 0]), ("apart", 400, [0, 0, 10])] {
+        let path = folder.path().join(format!("{name}.unikprof"));
+        fs::write(path, recording("web", requests, hits, 6)).unwrap();
+    }
+    let power = |new: &str| {
+        let (text, _) = diff(0, new, &[], folder.path());
+        let line = text.lines().find(|line| line.starts_with("power ")).unwrap();
+        line.to_owned()
+    };
+    program::has(&power("same"), &["the smallest slow-down", "; to find 1 %, record "]);
+    program::has(&power("few"), &["twice as long", "less than 80 %", " h and "]);
+    program::has(&power("apart"), &["no slow-down would be found"]);
+}
+
+/// A service's first minutes, when its caches are cold, are left out of both.
+#[test]
+fn parts_of_the_time_are_compared() {
+    let folder = folder();
+    let part = json("slow", &["--from", "10s", "--to", "30s"], folder.path());
+    for side in ["base", "new"] {
+        assert_eq!(part[side]["elapsed_ns"], 20 * SECOND, "{part:#}");
+    }
+    let whole = json("slow", &[], folder.path());
+    let counted = |json: &Value| json["base"]["counted"].as_f64().unwrap();
+    // The last samples are in the 36th second.
+    let share = counted(&part) / counted(&whole);
+    assert!((0.53..0.58).contains(&share), "{share}");
+    assert_eq!(function(&part, "hash")["verdict"], "slower");
+    // What a span's samples are, is of both recordings too.
+    let inside = json("slow", &["--in-span", "request"], folder.path());
+    assert_eq!(function(&inside, "hash")["verdict"], "slower");
+    let (_, stderr) = diff(2, "slow", &["--in-span", "nothing"], folder.path());
+    program::has(&stderr, &["`nothing`", "`request`"]);
+}
+
+/// The rings of a dump go back to before the dump before it: compared is the time of what each of
+/// them counted.
+#[test]
+fn a_dump_is_compared_without_the_time_before_it() {
+    let folder = folder();
+    // Two epochs of the peer, one after the other, with 400 samples each.
+    let (began, middle, step) = (1_000, 51_000, 120);
+    let samples = |from: u64, hash: u64| {
+        (0..400).map(move |at| {
+            let stack = if at % 4 < hash { 1 } else { 2 };
+            record(kind::SAMPLE, from + at * step, ring::stack(stack), 1)
+        })
+    };
+    let first = || [record(kind::BEGAN, began, 3, 0)].into_iter().chain(samples(began, 1));
+    let write = |name: &str, epochs: &[u64], hash: u64, records: &[Record]| {
+        let script = Script {
+            guest_name: "web",
+            vcpus: vec![vec![(0, vec![0x120], hash * 100), (0, vec![0x130], 400 - hash * 100)]],
+            ..Script::default()
+        };
+        let rings = [ring::names(&[], 0), rings(records)].concat();
+        let path = folder.path().join(format!("{name}.unikprof"));
+        let _ = fs::remove_file(&path);
+        peer::write_file(&path, &script, epochs, &rings, None);
+    };
+    write("old", &[7], 1, &first().collect::<Vec<_>>());
+    let second: Vec<Record> = first().chain(samples(middle, 3)).collect();
+    write("next", &[8], 3, &second);
+
+    let found = json("next", &[], folder.path());
+    assert_eq!(found["basis"], "blocks", "{found:#}");
+    for side in ["base", "new"] {
+        assert_eq!(found[side]["counted"], 400, "{found:#}");
+    }
+    let hash = &function(&found, "hash")["self"];
+    assert_eq!((&hash["base"], &hash["new"]), (&0.25.into(), &0.75.into()));
+}
+
+/// What was fetched again and again has its times by the fetches: a file of a long recording, and a
+/// folder of dumps. A burst in one of them is no change.
+#[test]
+fn counts_of_many_fetches_are_compared_by_these() {
+    let folder = folder();
+    let script = |hash| Script {
+        guest_name: "web",
+        vcpus: vec![vec![(0, vec![0x120], hash), (0, vec![0x130], 100)]],
+        ..Script::default()
+    };
+    let write = |name: &str, fetches: std::ops::RangeInclusive<u64>, hash: &dyn Fn(u64) -> u64| {
+        let files = folder.path().join(format!("{name}.unikprof"));
+        let _ = fs::remove_file(&files);
+        fs::create_dir(&files).unwrap();
+        for fetch in fetches {
+            let path = files.join(format!("{fetch:02}.unikprof"));
+            peer::write_file(&path, &script(hash(fetch)), &[fetch], &[], None);
+        }
+    };
+    // A few more or less each time.
+    let usual = |fetch: u64| 40 + 7 * fetch % 11;
+    write("old", 1..=40, &usual);
+    write("same", 1..=50, &usual);
+    write("slow", 1..=40, &|fetch| 2 * usual(fetch));
+    write("burst", 1..=40, &|fetch| usual(fetch) + if fetch == 9 { 900 } else { 0 });
+    write("few", 1..=29, &|fetch| 2 * usual(fetch));
+
+    let slow = json("slow", &[], folder.path());
+    assert_eq!(slow["basis"], "blocks");
+    assert!(slow["base"]["blocks"].as_u64().unwrap() >= 30, "{slow:#}");
+    assert_eq!(function(&slow, "hash")["verdict"], "slower");
+    holds(&function(&slow, "hash")["cause"]["interval"], 2.0);
+    diff(13, "slow", &["--fail-on", "significant"], folder.path());
+    for unchanged in ["same", "burst"] {
+        let found = json(unchanged, &[], folder.path());
+        assert_eq!(
+            (&found["basis"], &found["changed"]),
+            (&"blocks".into(), &0.into()),
+            "{found:#}"
+        );
+    }
+    assert_eq!(json("few", &[], folder.path())["basis"], "counts");
+
+    // One file with as many epochs.
+    let one = folder.path().join("one.unikprof");
+    let epochs: Vec<u64> = (1..=40).collect();
+    peer::write_file(&one, &script(60), &epochs, &[], None);
+    let found = json("one", &[], folder.path());
+    assert_eq!(found["basis"], "blocks");
+    assert!(found["new"]["blocks"].as_u64().unwrap() >= 30, "{found:#}");
+    // When work was done is not known.
+    let (_, stderr) = diff(6, "slow", &["--per", "request"], folder.path());
+    program::has(&stderr, &["--per", "ring"]);
+}
+
+/// From counts without times nothing is called a change.
+#[test]
+fn counts_without_times_claim_less() {
+    let folder = folder();
+    for (name, hash) in [("old.unikprof", 500), ("slow.unikprof", 900)] {
+        let script = Script {
+            guest_name: "web",
+            vcpus: vec![vec![(0, vec![0x120], hash), (0, vec![0x130], 1_000)]],
+            ..Script::default()
+        };
+        let path = folder.path().join(name);
+        fs::remove_file(&path).unwrap();
+        peer::write_file(&path, &script, &[1], &[], None);
+    }
+    let found = json("slow", &[], folder.path());
+    assert_eq!((&found["basis"], &found["base"]["blocks"]), (&"counts".into(), &0.into()));
+    let verdicts: Vec<&Value> =
+        found["functions"].as_array().unwrap().iter().map(|f| &f["verdict"]).collect();
+    assert!(verdicts.contains(&&"maybe".into()), "{found:#}");
+    assert!(!verdicts.contains(&&"slower".into()), "{found:#}");
+    let (text, stderr) = diff(0, "slow", &[], folder.path());
+    program::has(&text, &["from counts without times", "possibly changed", "as independent"]);
+    assert_eq!(stderr, "");
+    for more in [&["--fail-on", "significant"][..], &["--per", "request"]] {
+        let (stdout, stderr) = diff(6, "slow", more, folder.path());
+        assert_eq!(stdout, "");
+        program::has(&stderr, &["ring"]);
+    }
+    // No subcommand shows all of it in the place of a part.
+    for words in [
+        &["diff", "old.unikprof", "slow.unikprof"][..],
+        &["view", "old.unikprof"],
+        &["report", "old.unikprof"],
+    ] {
+        let words = [words, &["--symbols", "symbols", "--from", "1s"]].concat();
+        let (stdout, stderr) = program::run(2, &words, folder.path());
+        assert_eq!(stdout, "");
+        program::has(&stderr, &["the recording has no times", "ring"]);
+    }
+}

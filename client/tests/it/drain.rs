@@ -1,0 +1,233 @@
+//! A client that stays connected fetches counts and rings before the guest's memory is full: the
+//! file holds all of the recording, and nothing is acknowledged before it is on disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, ring, samples_of};
+use unikprof_client::record::RecordError;
+use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_client::timeline::Window;
+use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_proto::message::Started;
+use unikprof_test_kit::assert_is;
+
+/// One vCPU, whose epochs have a new stack each, and whose ring holds so many records and has so
+/// many new ones at each look. The recording ends once it was dumped so often.
+fn script(capacity: u64, each: u64, dumps: usize) -> Script {
+    let usual = Script::default();
+    Script {
+        vcpus: usual.vcpus[..1].to_vec(),
+        grows: true,
+        ends_after_dumps: Some(dumps),
+        // A quarter of this is the shortest time between two drains.
+        windows: (Some(1_000_000_000), Some(500_000_000)),
+        ring: Some(Ring {
+            names: ring::names(&[], 0),
+            live: Some((capacity, each)),
+            ..Ring::default()
+        }),
+        ..usual
+    }
+}
+
+fn read(path: &Path) -> Recording {
+    Recording::open(path, Reading::Strict).unwrap()
+}
+
+/// The samples of these many epochs.
+fn samples(script: &Script, epochs: u64) -> u64 {
+    (7..7 + epochs).map(|epoch| samples_of(script, epoch)).sum()
+}
+
+/// How many records of a recording's ring are in the file.
+fn records(recording: &Recording) -> u64 {
+    let (timeline, of) = (recording.timeline.as_ref().unwrap(), recording.span.unwrap());
+    let whole = timeline.profile(&recording.profile, &of, Window::ALL, None);
+    whole.sample_count()
+}
+
+/// Guards against looking for a recording that the agent has forgotten, because a drain came after
+/// its end.
+#[test]
+fn a_recording_that_ends_in_a_drain_is_complete() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let script = Script { ends_in_dump: true, ..script(20, 12, 3) };
+    let peer = Peer::start(script.clone());
+    let outcome = peer.record(&path, PATIENT).unwrap();
+    assert!(outcome.incomplete.is_none(), "{outcome:?}");
+    let asked = peer.log();
+    let words = |word: &str| asked.iter().filter(|noted| *noted == word).count();
+    assert_eq!((words("dump"), words("stop")), (3, 0), "{asked:?}");
+    let recording = read(&path);
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.epochs, 3);
+    assert_eq!(recording.profile.sample_count(), samples(&script, 3));
+}
+
+#[test]
+fn a_recording_that_is_drained_is_complete() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let safe: Arc<Mutex<Vec<(u64, u32, u64)>>> = Arc::default();
+    let (seen, place): (_, PathBuf) = (Arc::clone(&safe), path.clone());
+    let script = Script {
+        // What is on disk when an epoch is acknowledged.
+        on_acknowledge: Some(Arc::new(move |epoch| {
+            let kept = Recording::open(&place, Reading::Salvage).unwrap();
+            let samples = kept.profile.sample_count();
+            seen.lock().unwrap().push((epoch, kept.epochs, samples));
+        })),
+        ..script(20, 12, 3)
+    };
+    let peer = Peer::start(script.clone());
+    let outcome = peer.record(&path, PATIENT).unwrap();
+    assert!(outcome.incomplete.is_none(), "{outcome:?}");
+    let asked: Vec<String> = peer.log();
+    let words = |word: &str| asked.iter().filter(|noted| *noted == word).count();
+    assert_eq!((words("dump"), words("stop")), (3, 1), "{asked:?}");
+    let recording = read(&path);
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.contradictions, [""; 0]);
+    assert_eq!(recording.epochs, 4);
+    assert_eq!(recording.profile.sample_count(), samples(&script, 4));
+    // The ring holds 20 records, and the file all.
+    assert_eq!(records(&recording), 4 * 12);
+    assert_eq!(recording.timeline.unwrap().rings()[0].overwritten, 0);
+    let positions: Vec<u64> = peer.asked_rings().iter().map(|ring| ring.position).collect();
+    assert_eq!(positions, [0, 12, 24, 36]);
+    let expected: Vec<_> =
+        (1..=4).map(|epochs| (6 + epochs, epochs as u32, samples(&script, epochs))).collect();
+    assert_eq!(*safe.lock().unwrap(), expected);
+    assert_eq!(peer.clients().len(), 1);
+}
+
+/// The windows are those of the last seconds: a load that rises makes them too long.
+#[test]
+fn a_guest_that_waits_for_a_fetch_is_drained_whatever_its_windows_say() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let peer = Peer::start(Script {
+        windows: (Some(HOUR_NS), Some(HOUR_NS)),
+        wants_fetch: true,
+        ..script(20, 12, 3)
+    });
+    peer.record(&path, PATIENT).unwrap();
+    let asked = peer.log();
+    let at = |wanted: &str| asked.iter().position(|noted| noted == wanted).unwrap();
+    let from_the_first = &asked[at("dump")..at("stop")];
+    let looks = from_the_first.iter().filter(|noted| *noted == "check").count();
+    // Before each of the other dumps one that begins the shortest pause and one that ends it, and
+    // one that sees the end; and in each dump one.
+    assert!(looks <= 5 + 3, "{asked:?}");
+}
+
+/// Guards that records which a ring lost between two looks are lost silently.
+#[test]
+fn what_a_ring_evicts_between_two_drains_is_counted() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let peer = Peer::start(script(8, 12, 2));
+    peer.record(&path, PATIENT).unwrap();
+    let recording = read(&path);
+    assert_eq!(records(&recording), 3 * 8);
+    let timeline = recording.timeline.unwrap();
+    let ring = &timeline.rings()[0];
+    // Four before the first look, and four before each later one.
+    assert_eq!((ring.evicted, ring.overwritten), (4, 8));
+    // Four of twelve are gone in each look's part of time.
+    assert_eq!(timeline.held_since(), 1_000 + 4 * 10);
+    let of = recording.span.unwrap();
+    let window = Window { from_ns: 1_040, to_ns: 1_360 };
+    let slices = timeline.slices(recording.profile.recording(), &of, window, None, 80);
+    let held: Vec<bool> = slices.iter().map(|slice| slice.is_held).collect();
+    assert_eq!(held, [false, false, false, true]);
+    let whole = timeline.profile(&recording.profile, &of, Window::ALL, None);
+    let warnings = whole.recording().warnings.join("\n");
+    assert!(warnings.contains("8 records were evicted before"), "{warnings}");
+}
+
+#[test]
+fn a_connection_that_breaks_anywhere_while_draining_loses_nothing() {
+    let here = tempfile::tempdir().unwrap();
+    let script = script(40, 5, 1);
+    let started = encode(&Started { recording: 3, started_ns: 1_000 });
+    let before = 16 + peer::welcome(&script, 1_000).concat().len() + started.len();
+    let whole_path = here.path().join("whole.unikprof");
+    Peer::start(script.clone()).record(&whole_path, PATIENT).unwrap();
+    let whole = read(&whole_path);
+    // Every twenty-third byte meets each kind of frame, of a check, a drain and the end.
+    for cut in (0..1_000).step_by(23) {
+        let peer = Peer::start(Script { cuts: vec![before + cut], ..script.clone() });
+        let path = here.path().join(format!("{cut}.unikprof"));
+        let outcome = peer.record(&path, PATIENT).unwrap();
+        assert!(outcome.incomplete.is_none(), "cut at {cut}: {outcome:?}");
+        let recording = read(&path);
+        assert_eq!(recording.contradictions, [""; 0], "cut at {cut}");
+        assert_eq!(recording.profile.samples(), whole.profile.samples(), "cut at {cut}");
+        assert_eq!(recording.profile.counters(), whole.profile.counters());
+        let ring = &recording.timeline.as_ref().unwrap().rings()[0];
+        assert_eq!((ring.evicted, ring.overwritten), (0, 0), "cut at {cut}");
+        assert!(records(&recording) >= 10, "cut at {cut}");
+        let clients = peer.clients();
+        assert!(clients.iter().all(|client| *client == clients[0] && *client != 0));
+    }
+}
+
+#[test]
+fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let script = script(40, 5, 1_000);
+    let one = Script { ends_after_dumps: Some(1), ..script.clone() };
+    let uncut = here.path().join("uncut.unikprof");
+    Peer::start(one).record(&uncut, PATIENT).unwrap();
+    let length = std::fs::metadata(&uncut).unwrap().len() as usize;
+    let peer = Peer::start(Script {
+        cuts: [vec![2 * length], vec![20; 1_000]].concat(),
+        ..script.clone()
+    });
+    let outcome = peer.record(&path, Duration::from_millis(300)).unwrap();
+    let error = outcome.incomplete.unwrap();
+    assert!(matches!(error, RecordError::StillRunning { .. }), "{error}");
+    assert!(error.to_string().contains("stop --name"), "{error}");
+    let recording = read(&path);
+    assert_is!(recording.completeness, Completeness::Incomplete(_));
+    assert!(recording.profile.sample_count() >= samples(&script, 1));
+}
+
+/// Another client took the recording over: what this one has is kept, and the error says what to
+/// do.
+#[test]
+fn a_lease_that_is_lost_ends_the_draining() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let peer = Peer::start(Script {
+        refuses: Some((
+            types::DUMP,
+            refusal::LEASED,
+            "`collector 1.0` fetches recording 3 `default` since 12 s",
+        )),
+        ..script(40, 5, 1)
+    });
+    let error = peer.record(&path, PATIENT).unwrap_err();
+    assert_eq!(error.exit_code(), 12, "{error}");
+    assert!(error.to_string().contains("`collector 1.0`"), "{error}");
+    assert!(!path.exists());
+}
+
+/// A guest that was suspended has another instance: its numbers are not those that are in the file.
+#[test]
+fn a_guest_that_was_suspended_is_not_drained_into_the_same_file() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let script = script(40, 5, 1);
+    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
+    let peer =
+        Peer::start(Script { cuts: vec![greeting + 40], second_instance: Some(9), ..script });
+    let error = peer.record(&path, PATIENT).unwrap_err();
+    assert!(matches!(error, RecordError::GuestChanged), "{error}");
+}

@@ -1,0 +1,143 @@
+//! `recover`: what a crashed guest left, out of a console's log or a dump of memory.
+
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::process::Command;
+
+use crate::peer::program::{self, has};
+use unikprof_client::exit_code;
+use unikprof_proto::console::Lines;
+use unikprof_proto::file::BlockHead;
+
+/// Runs `recover`, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+fn expect(code: u8, directory: &Path, words: &[&str]) -> (String, String) {
+    program::run(code.into(), &[&["recover"], words].concat(), directory)
+}
+
+fn block(file: &[u8]) -> Vec<u8> {
+    [&BlockHead::of(file).encode()[..], file].concat()
+}
+
+/// A console's log in which two guests have crashed.
+fn log(files: [&[u8]; 2]) -> String {
+    let mut log = "guest: up\r\n".to_owned();
+    for file in files {
+        log += "guest: panicked\r\n";
+        for line in Lines::of(&block(file)) {
+            log += &format!("{line}\r\nguest: more\r\n");
+        }
+    }
+    log
+}
+
+#[test]
+fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let files: [&[u8]; 2] = [&[1; 500], &[2; 90]];
+    fs::write(directory.join("console.log"), log(files)).unwrap();
+    let (told, _) = expect(exit_code::SUCCESS, directory, &["console.log"]);
+    has(&told, &["crash 2 of 2", "report console.log.unikprof"]);
+    let written = |name: &str| fs::read(directory.join(name)).unwrap();
+    assert_eq!(written("console.log.unikprof"), files[1]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let written = fs::metadata(directory.join("console.log.unikprof")).unwrap();
+        let mode = written.permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "a recording is its owner's alone");
+    }
+
+    let first = ["console.log", "--crash", "1", "-o", "first", "--json"];
+    let (told, _) = expect(exit_code::SUCCESS, directory, &first);
+    let told = program::json(&told);
+    assert_eq!((&told["line"], &told["crashes"]), (&3.into(), &2.into()));
+    assert_eq!(written("first"), files[0]);
+
+    let log = File::open(directory.join("console.log")).unwrap();
+    let mut piped = program::command(&["recover", "-", "-o", "-"], directory);
+    let piped = piped.stdin(log).output().unwrap();
+    assert_eq!(piped.stdout, files[1]);
+    expect(exit_code::INPUT, directory, &["console.log", "--crash", "3"]);
+    expect(exit_code::USAGE, directory, &["-"]);
+
+    fs::write(directory.join("core"), [&[0x7f; 999][..], &block(files[0])].concat()).unwrap();
+    expect(exit_code::SUCCESS, directory, &["core"]);
+    assert_eq!(written("core.unikprof"), files[0]);
+}
+
+/// Guards a dead end: who has a log or a dump of a guest that crashed, and asks for a report of it,
+/// is told of `recover`.
+#[test]
+fn a_report_of_what_a_crash_left_points_to_recover() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let left = [1; 500];
+    fs::write(directory.join("console.log"), log([&left, &left])).unwrap();
+    fs::write(directory.join("memory"), [&[7; 99][..], &block(&left)].concat()).unwrap();
+    fs::write(directory.join("core"), b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0").unwrap();
+    fs::write(directory.join("other"), "guest: up\n").unwrap();
+    for word in ["report", "doctor"] {
+        for (file, said) in [
+            ("console.log", "`unikprof-client recover console.log`"),
+            ("memory", "`unikprof-client recover memory`"),
+            ("core", "`unikprof-client recover core`"),
+            ("other", "found `guest: up"),
+        ] {
+            let (_, error) = program::run(exit_code::INPUT.into(), &[word, file], directory);
+            assert!(error.contains(said), "{word} {file}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let files: [&[u8]; 2] = [&[1; 500], &[2; 90]];
+    let log = log(files);
+    let cut = log.find("unikprof:00004").unwrap();
+    fs::write(directory.join("cut.log"), &log[..cut]).unwrap();
+    let (told, error) = expect(exit_code::INCOMPLETE, directory, &["cut.log"]);
+    assert!(told.contains("--salvage"), "{told}");
+    has(&error, &["the line `unikprof:00004` is missing"]);
+    let kept = fs::read(directory.join("cut.log.unikprof")).unwrap();
+    assert!(kept.len() > 100 && files[0].starts_with(&kept));
+
+    let second = log.find("unikprof:00001").unwrap();
+    let end = &log[second..cut];
+    fs::write(directory.join("end.log"), end).unwrap();
+    let (_, error) = expect(exit_code::INPUT, directory, &["end.log"]);
+    has(&error, &["the beginning of the dump is missing"]);
+    fs::write(directory.join("other.log"), "guest: up\n").unwrap();
+    let (_, error) = expect(exit_code::INPUT, directory, &["other.log"]);
+    assert!(error.contains("panic handler"), "{error}");
+    assert!(!directory.join("other.log.unikprof").exists());
+}
+
+/// Guards a client that reads a core into memory: cores are as large as their guests, and larger
+/// than this machine.
+#[test]
+fn a_core_larger_than_memory_is_searched() {
+    const CORE: u64 = 512 << 20;
+    const MEMORY_KIB: u32 = 64 << 10;
+    let directory = tempfile::tempdir().unwrap();
+    let left = [3; 500];
+    let mut core = File::create(directory.path().join("core")).unwrap();
+    // A hole in the file, but for the block near its end.
+    core.seek(SeekFrom::Start(CORE - 8192)).unwrap();
+    core.write_all(&block(&left)).unwrap();
+    core.set_len(CORE).unwrap();
+    let output = Command::new("sh")
+        .args(["-c", &format!("ulimit -d {MEMORY_KIB} && exec \"$0\" \"$@\"")])
+        .args([env!("CARGO_BIN_EXE_unikprof-client"), "recover", "core"])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let found = fs::read(directory.path().join("core.unikprof")).unwrap();
+    assert_eq!(found, left);
+}

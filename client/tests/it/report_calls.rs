@@ -1,0 +1,76 @@
+//! The calls to and from a function: each stack counts once, also where the function calls itself.
+
+use serde_json::Value;
+use unikprof_client::profile::{Frame, Profile, ProfileBuilder};
+use unikprof_client::report::{Calls, Direction, Format, Report, ReportOptions};
+use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+
+const MAIN: u64 = 0x1001;
+const OTHER: u64 = 0x2001;
+const F: u64 = 0x3001;
+const G: u64 = 0x4001;
+
+/// `main` calls `f`, which calls `g` and, through it, itself; and `other` calls `f`, too.
+fn profile() -> Profile {
+    let mut builder = ProfileBuilder::new();
+    let stacks: [(u64, &[u64]); 4] =
+        [(10, &[G, F, MAIN]), (20, &[F, G, F, MAIN]), (30, &[F, OTHER]), (40, &[OTHER])];
+    for (count, addresses) in stacks {
+        // As if all were callers, so that a function has one address.
+        let frames: Vec<Frame> = addresses.iter().map(|at| Frame::caller(*at)).collect();
+        builder.add_stack(0, count, &frames).unwrap();
+    }
+    builder.finish()
+}
+
+/// The rows as depth, function, self and total; functions as their addresses.
+fn tree(direction: Direction) -> Vec<(u64, u64, u64, u64)> {
+    let profile = profile();
+    let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
+    let symbolized = symbolizer.resolve(&profile).unwrap();
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let address = |name: &str| {
+        let all = [MAIN, OTHER, F, G].into_iter();
+        let mut all = all.filter(|at| name.contains(&format!("{:x}", at - 1)));
+        all.next().unwrap()
+    };
+    let names = report.functions().rows.iter().map(|row| row.text.clone());
+    let f = names.clone().find(|name| address(name) == F).unwrap();
+    let calls = Calls::of(&report, &f.parse().unwrap(), direction).unwrap();
+    let report = report.with_calls(calls);
+    let mut json = Vec::new();
+    report.write(Format::Json, &mut json).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let mut text = Vec::new();
+    report.write(Format::Text, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let rows = json["calls"]["tree"].as_array().unwrap();
+    rows.iter()
+        .map(|row| {
+            let name = row["name"].as_str().unwrap();
+            assert!(text.contains(name), "{text}");
+            let number = |key: &str| row[key].as_u64().unwrap();
+            (number("depth"), address(name), number("self"), number("total"))
+        })
+        .collect()
+}
+
+#[test]
+fn callers_are_those_of_the_innermost_call() {
+    assert_eq!(
+        tree(Direction::Callers),
+        [
+            (0, F, 0, 60),
+            (1, OTHER, 30, 30),
+            (1, G, 0, 20),
+            (2, F, 0, 20),
+            (3, MAIN, 20, 20),
+            (1, MAIN, 10, 10),
+        ]
+    );
+}
+
+#[test]
+fn callees_are_those_of_the_outermost_call() {
+    assert_eq!(tree(Direction::Callees), [(0, F, 30, 60), (1, G, 10, 30), (2, F, 20, 20)]);
+}

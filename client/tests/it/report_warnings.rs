@@ -1,0 +1,62 @@
+//! Warnings reach the user whatever format a report has: those without room for text say nothing
+//! themselves.
+
+use std::fs;
+
+use crate::peer::{Peer, Script, program};
+
+const NO_IMAGE: &str = "warning: no image for /boot/guest.elf";
+
+#[test]
+fn every_format_tells_of_missing_symbols_on_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let peer = Peer::start(Script::default());
+    program::connect(0, &peer, &["record", "1s", "-o", "run.unikprof"], folder);
+    for name in ["x.svg", "x.pb.gz", "x.folded", "x.json", "x.txt", "x.html"] {
+        let (stdout, stderr) = program::run(0, &["report", "run.unikprof", "-o", name], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
+        assert_eq!(stdout, "", "{name}");
+        // On its way to a file.
+        let peer = Peer::start(Script::default());
+        let (_, stderr) = program::connect(0, &peer, &["record", "1s", "-o", name], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
+    }
+    for format in ["svg", "folded", "json", "text", "html"] {
+        let (stdout, stderr) =
+            program::run(0, &["report", "run.unikprof", "--format", format], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{format}: {stderr}");
+        assert!(!stdout.is_empty(), "{format}");
+    }
+    let several = ["report", "run.unikprof", "-o", "a.svg", "-o", "b.folded"];
+    let (_, stderr) = program::run(0, &several, folder);
+    assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "once: {stderr}");
+    let text = fs::read_to_string(folder.join("x.txt")).unwrap();
+    assert!(text.contains(NO_IMAGE), "the text holds them as well");
+}
+
+/// Guards a claim that nobody can make: a host that stalls delays samples of code that masks
+/// nothing.
+#[test]
+fn a_late_sample_is_said_to_be_late_and_no_more() {
+    const LATE: u32 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        vcpus: vec![vec![(0, vec![0x150, 0x110], 3), (1, vec![LATE], 2)]],
+        ..Script::default()
+    });
+    program::connect(0, &peer, &["record", "1s", "-o", "run.unikprof"], folder.path());
+    let words = ["report", "run.unikprof", "--format", "folded"];
+    let (folded, _) = program::run(0, &words, folder.path());
+    assert!(folded.contains(";[sample arrived late] 2"), "{folded}");
+}
+
+/// A recording alone is not named yet.
+#[test]
+fn a_recording_without_a_report_needs_no_symbols() {
+    let folder = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let words = ["record", "1s", "-o", "run.unikprof"];
+    let (_, stderr) = program::connect(0, &peer, &words, folder.path());
+    assert!(!stderr.contains(NO_IMAGE), "{stderr}");
+}

@@ -1,0 +1,603 @@
+//! Recording files with rings: what happened when comes back, a window of it is a profile, and what
+//! a crashed guest left is read.
+
+#[path = "../../src/golden.rs"]
+mod golden;
+
+use std::path::Path;
+
+use crate::peer::ring::{self, record};
+use crate::peer::{self, program};
+use crate::peer::{Script, encode};
+use unikprof_client::recording::{Reading, Recording, RecordingError};
+use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
+use unikprof_client::symbols::Symbolizer;
+use unikprof_client::timeline::Window;
+use unikprof_proto::code::mode;
+use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
+use unikprof_proto::message::{Epoch, RingHead};
+use unikprof_proto::ring::{Record, kind, outcome};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Three seconds on vCPU 0 from position `oldest` on: ten samples a second, in the second second of
+/// another stack and inside a span.
+fn rings(oldest: u64) -> Vec<u8> {
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    for tick in 0..30 {
+        let at_ns = 10 * SECOND + tick * SECOND / 10 + 1;
+        if tick == 10 {
+            records.push(record(kind::SPAN_BEGIN, at_ns - 1, 0, 77));
+            records.push(record(kind::COUNTER, at_ns - 1, 1, -5_i64 as u64));
+        }
+        let stack = ring::stack(if (10..20).contains(&tick) { 2 } else { 1 });
+        records.push(record(kind::SAMPLE, at_ns, stack, 1));
+        // Another recording's.
+        records.push(record(kind::SAMPLE, at_ns, ring::stack(1), 2));
+        if tick == 19 {
+            records.push(record(kind::SPAN_END, at_ns + 1, 0, 77));
+        }
+    }
+    records.push(record(kind::NO_SAMPLE, 12 * SECOND + 5, outcome::LOST, 1));
+    ring_since(oldest, Some(1_700_000_013 * SECOND), &records)
+}
+
+/// The ring of vCPU 0 up to 13 s, whose samples name the stacks at 0x1050 and 0x1070 of the image
+/// by `ring::stack(1)` and `ring::stack(2)`.
+fn one_ring(records: &[Record]) -> Vec<u8> {
+    ring_since(0, None, records)
+}
+
+/// The same from position `oldest` on, with a date at its end.
+fn ring_since(oldest: u64, wall_clock_ns: Option<u64>, records: &[Record]) -> Vec<u8> {
+    let head = RingHead {
+        now_ns: 13 * SECOND,
+        wall_clock_ns,
+        ..ring::head(0, oldest, records.len() as u64)
+    };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    [ring::records(&head, records), stacks].concat()
+}
+
+/// What a crashed guest left: rings, and who the recording is.
+fn crash(oldest: u64, heads: bool) -> Vec<u8> {
+    file(&rings(oldest), heads)
+}
+
+fn file(rings: &[u8], heads: bool) -> Vec<u8> {
+    file_of_mode(mode::CPU, rings, heads)
+}
+
+fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
+    let head = Epoch {
+        interval_bytes: 0,
+        epoch: 1,
+        recording: 4,
+        ring_bit: 0,
+        name: "night",
+        mode,
+        flags: 0,
+        period_ns: SECOND / 10,
+        depth: 64,
+        late_threshold_ns: 1,
+        recording_started_ns: 10 * SECOND,
+        started_ns: 10 * SECOND,
+        ended_ns: 13 * SECOND,
+        ended_wall_clock_ns: None,
+        gaps: 0,
+        server_ns: 0,
+        vcpus: 0,
+        caller_table: None,
+    };
+    [
+        preamble(1).to_vec(),
+        encode(&FileHeader { client: "agent", created_unix_ns: 1 }),
+        peer::welcome(&Script::default(), 1_000).concat(),
+        if heads { encode(&head) } else { Vec::new() },
+        ring::names(&["batch", "depth"], 0),
+        rings.to_vec(),
+        encode(&FileEnd { complete: true, reason: "" }),
+    ]
+    .concat()
+}
+
+fn read(bytes: &[u8], reading: Reading) -> Result<Recording, RecordingError> {
+    Recording::read(bytes, Path::new("crash.unikprof"), reading)
+}
+
+fn window(from: u64, to: u64) -> Window {
+    Window { from_ns: from * SECOND, to_ns: to * SECOND }
+}
+
+#[test]
+fn a_window_of_what_a_crashed_guest_left_is_a_profile() {
+    let recording = read(&crash(0, true), Reading::Strict).unwrap();
+    let info = recording.profile.recording();
+    assert_eq!((info.name.as_str(), info.period_ns), ("night", SECOND / 10));
+    assert_eq!(info.started_unix_ns, Some(1_700_000_010 * SECOND));
+    // The file names its recording, whatever else the rings hold.
+    let warnings = info.warnings.join("\n");
+    assert!(!warnings.contains("other recordings"), "{warnings}");
+    let counters = recording.profile.counters();
+    assert_eq!((counters.ticks, counters.recorded, counters.lost), (31, 30, 1));
+    let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+    let cut = |window, span| timeline.profile(&recording.profile, &of, window, span);
+    let second = cut(window(11, 12), None);
+    let leaves: Vec<_> = second.samples().iter().map(|s| (s.count, s.span)).collect();
+    assert_eq!(leaves, [(10, Some(0))]);
+    assert_eq!(second.span_names(), ["batch"]);
+    assert_eq!(second.recording().elapsed_ns, SECOND);
+    let inside = cut(Window::ALL, Some("batch"));
+    assert_eq!(inside.counters().ticks, 10);
+    assert_eq!(cut(window(50, 60), None).sample_count(), 0);
+    let spans = timeline.spans(Window::ALL);
+    assert_eq!(spans[0].times.total_ns(), 9 * SECOND / 10 + 2);
+    assert_eq!(timeline.counters(Window::ALL)[0].last(), -5);
+}
+
+/// What waits in a span waits in it, in both modes that tell of waiting.
+#[test]
+fn blocked_samples_are_labelled_with_their_span() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let records = [
+        record(kind::BEGAN, at(0), 4, 0),
+        record(kind::BLOCK, at(1), ring::stack(1), 0),
+        record(kind::WAKE, at(3), 0, 0),
+        record(kind::SPAN_BEGIN, at(4), 0, 77),
+        record(kind::SPAN_BEGIN, at(5), 1, 78),
+        record(kind::BLOCK, at(6), ring::stack(2), 0),
+        record(kind::WAKE, at(10), 0, 0),
+        record(kind::SPAN_END, at(11), 1, 78),
+        record(kind::BLOCK, at(12), ring::stack(2), 0),
+        record(kind::WAKE, at(13), 0, 0),
+        record(kind::SPAN_END, at(14), 0, 77),
+    ];
+    let rings = one_ring(&records);
+    for (mode, unit) in [(mode::OFF_CPU, SECOND / 10), (mode::WALL, 1)] {
+        let recording = read(&file_of_mode(mode, &rings, true), Reading::Strict).unwrap();
+        let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+        let profile = timeline.profile(&recording.profile, &of, Window::ALL, None);
+        let named = |span: u32| profile.span_names()[span as usize].as_str();
+        let mut found: Vec<(Option<&str>, u64)> = profile
+            .samples()
+            .iter()
+            .map(|sample| (sample.span.map(named), sample.count / unit))
+            .collect();
+        found.sort();
+        let expected = [(None, 2), (Some("batch"), 1), (Some("depth"), 4)];
+        assert_eq!(found, expected, "mode {mode}");
+    }
+}
+
+#[test]
+fn what_was_evicted_is_told() {
+    let recording = read(&crash(123, true), Reading::Strict).unwrap();
+    let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+    let early = timeline.profile(&recording.profile, &of, window(5, 11), None);
+    assert_eq!(timeline.held_since(), 10 * SECOND);
+    assert_eq!(timeline.rings()[0].evicted, 123);
+    assert_eq!(early.sample_count(), 10);
+    let slices = |window| {
+        let info = recording.profile.recording();
+        timeline.slices(info, &of, window, None, SECOND)
+    };
+    let found = slices(window(9, 11));
+    assert_eq!([found[0].is_held, found[1].is_held], [false, true]);
+    // A crumb at the end is no second of its own.
+    let crumb = Window { from_ns: 10 * SECOND, to_ns: 12 * SECOND + SECOND / 20 };
+    let found = slices(crumb);
+    let ticks: Vec<u64> = found.iter().map(|slice| slice.counters.ticks).collect();
+    assert_eq!(ticks, [10, 12], "with the lost one");
+    assert_eq!(found[1].window.to_ns, crumb.to_ns);
+}
+
+/// Guards that the time before a vCPU's ring begins counts as missing samples, where another's ring
+/// reaches further back.
+#[test]
+fn the_time_before_a_ring_begins_lacks_no_samples() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let times = |tenths: u64, running_ns, blocked_ns| {
+        [
+            record(kind::RAN, at(tenths), running_ns, 0),
+            record(kind::WAITED, at(tenths), blocked_ns, 0),
+        ]
+    };
+    // vCPU 0 runs all the time at ten samples a second; its ring begins in the second second. vCPU
+    // 1 is blocked.
+    let running = |tenths| times(tenths, tenths * SECOND / 10, 0);
+    let samples = (10..30).map(|tenths| record(kind::SAMPLE, at(tenths) + 1, ring::stack(1), 1));
+    let late: Vec<Record> = running(10).into_iter().chain(samples).chain(running(30)).collect();
+    let blocked = [times(0, 0, 0), times(30, 0, 3 * SECOND)].concat();
+    let ring = |vcpu, oldest, records: &[Record]| {
+        let head =
+            RingHead { now_ns: 13 * SECOND, ..ring::head(vcpu, oldest, records.len() as u64) };
+        let stacks = ring::stacks(vcpu, &[&[0x150, 0x110]]);
+        [ring::records(&head, records), stacks].concat()
+    };
+    let rings = [ring(0, 5, &late), ring(1, 0, &blocked)].concat();
+    let recording = read(&file(&rings, true), Reading::Strict).unwrap();
+    let counters = recording.profile.counters();
+    assert_eq!((counters.ticks, counters.missing), (20, Some(0)));
+}
+
+/// Without the recording's head the rings tell its bit; the bit of another is none of its.
+#[test]
+fn rings_alone_tell_recordings_apart() {
+    let recording = read(&crash(0, false), Reading::Strict).unwrap();
+    let spans: Vec<_> = recording.timeline.as_ref().unwrap().recordings();
+    let spans: Vec<_> = spans.iter().map(|r| (r.recording, r.ring_bit)).collect();
+    assert_eq!(spans, [(Some(4), 0), (None, 1)]);
+    let warnings = &recording.profile.recording().warnings;
+    assert!(warnings.iter().any(|w| w.contains("no counts")), "{warnings:?}");
+}
+
+#[test]
+fn a_block_of_memory_is_read_whole_or_salvaged() {
+    let file = crash(0, true);
+    let mut block = BlockHead::of(&file).encode().to_vec();
+    block.extend_from_slice(&file);
+    block.extend_from_slice(&[0xee; 100]);
+    let whole = read(&block, Reading::Strict).unwrap();
+    assert_eq!(whole.profile.sample_count(), 30);
+    let cut = &block[..block.len() - 150];
+    let error = read(cut, Reading::Strict).unwrap_err();
+    assert!(matches!(error, RecordingError::Block { .. }), "{error}");
+    assert_eq!(read(cut, Reading::Salvage).unwrap().profile.recording().name, "night");
+    for length in 0..40 {
+        assert!(read(&block[..length], Reading::Salvage).is_err(), "{length}");
+    }
+}
+
+/// However it is cut, a file is an error or a part of it: never a panic.
+#[test]
+fn files_with_rings_can_be_cut_anywhere() {
+    let file = crash(0, true);
+    for length in 0..file.len() {
+        assert!(read(&file[..length], Reading::Strict).is_err());
+        if let Ok(part) = read(&file[..length], Reading::Salvage) {
+            assert!(!part.profile.recording().warnings.is_empty());
+        }
+    }
+}
+
+/// A tenth of a second apart, three seconds of samples, with more records among them.
+fn samples_and(more: &[Record], wall_clock_ns: Option<u64>) -> Vec<u8> {
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    records.extend((0..30).map(|tick| {
+        let at_ns = 10 * SECOND + tick * SECOND / 10 + SECOND / 20;
+        record(kind::SAMPLE, at_ns, 1 + tick / 10 % 2, 1)
+    }));
+    records.extend(more);
+    file(&ring_since(0, wall_clock_ns, &records), true)
+}
+
+/// Runs a subcommand on a file with these bytes; answers stdout and stderr.
+#[track_caller]
+fn run(code: i32, file: &[u8], word: &str, more: &[&str]) -> (String, String) {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), file).unwrap();
+    program::run(code, &[&[word, "r.unikprof"], more].concat(), here.path())
+}
+
+/// The program's report of these bytes, for programs.
+fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
+    program::json(&run(0, file, "report", &[&["--json"], more].concat()).0)
+}
+
+/// Ten bursts of a hundred samples: which of them, by burst and sample, are of the second of two
+/// functions.
+fn bursts(is_second: fn(u64, u64) -> bool) -> Vec<u8> {
+    const BURSTS: u64 = 10;
+    const EACH: u64 = 100;
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    for (burst, sample) in (0..BURSTS * EACH).map(|at| (at / EACH, at % EACH)) {
+        let at_ns = 10 * SECOND + burst * SECOND / 3 + sample * SECOND / 10_000 + 1;
+        let stack = 1 + u64::from(is_second(burst, sample));
+        records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
+    }
+    let head =
+        RingHead { now_ns: 13 * SECOND + SECOND / 3, ..ring::head(0, 0, records.len() as u64) };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    file(&[ring::records(&head, &records), stacks].concat(), true)
+}
+
+/// Six bursts of one function and four of another rank them no better than six heads of ten throws.
+#[test]
+fn bursts_rank_functions_as_so_many_samples_would() {
+    let warnings = |file: &[u8]| report(file, &[])["warnings"].to_string();
+    let alike = bursts(|burst, _| burst >= 6);
+    assert!(warnings(&alike).contains("too few to rank"), "{}", warnings(&alike));
+    // As many samples of either, spread evenly.
+    let spread = bursts(|_, sample| sample % 10 >= 6);
+    assert!(!warnings(&spread).contains("rank"), "{}", warnings(&spread));
+}
+
+/// Guards a judgement by the number of samples alone.
+#[test]
+fn doctor_calls_no_recording_good_whose_intervals_are_wide() {
+    let enough = |code: i32, file: &[u8]| {
+        let told = program::json(&run(code, file, "doctor", &["--json"]).0);
+        let checks = told["checks"].as_array().unwrap();
+        let enough = checks.iter().find(|check| check["name"] == "enough");
+        enough.unwrap().clone()
+    };
+    let found = enough(9, &bursts(|burst, _| burst % 2 == 0));
+    assert_eq!(found["verdict"], "bad", "{found:#}");
+    let advice = found["advice"].as_str().unwrap();
+    assert!(advice.contains("more bursts"), "{advice}");
+    let found = enough(0, &bursts(|_, sample| sample % 10 >= 6));
+    assert_eq!(found["verdict"], "good", "{found:#}");
+}
+
+/// In each of ten bursts all samples are of one function, so that they tell as much as ten samples
+/// do.
+#[test]
+fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
+    let interval = |is_second: fn(u64, u64) -> bool| -> (f64, f64, String) {
+        let told = report(&bursts(is_second), &[]);
+        let function = &told["functions"][0];
+        assert_eq!(function["self_share"], 0.5, "{told:#}");
+        let end = |at: usize| function["self_interval"][at].as_f64().unwrap();
+        (end(0), end(1), told["warnings"].to_string())
+    };
+    let (low, high, warnings) = interval(|burst, _| burst % 2 == 0);
+    assert!(low < 0.25 && high > 0.75, "{low} to {high}");
+    assert!(warnings.contains("come in bursts"), "{warnings}");
+    // The same bursts, and in each as much of either.
+    let (low, high, warnings) = interval(|_, sample| sample % 2 == 0);
+    assert!(low > 0.46 && high < 0.54, "{low} to {high}");
+    assert!(!warnings.contains("come in bursts"), "{warnings}");
+}
+
+/// The guest's date is set while it is recorded: samples keep their places, each second has the
+/// date that the guest had then, and dates find the time at which they were true.
+#[test]
+fn a_clock_that_steps_moves_dates_and_no_samples() {
+    // 2023-11-14T22:13:20Z at 10 s.
+    let began_unix = 1_700_000_000 * SECOND;
+    let steps =
+        |second: u64, date_ns: u64| record(kind::CLOCK, 10 * SECOND + second * SECOND, date_ns, 0);
+    let dates = |told: &serde_json::Value| -> Vec<u64> {
+        let seconds = told["seconds"].as_array().unwrap();
+        let date = |second: &serde_json::Value| second["unix_ns"].as_u64().unwrap() - began_unix;
+        seconds.iter().map(|second| date(second) / SECOND).collect()
+    };
+    let recorded = |told: &serde_json::Value| told["samples"]["recorded"].as_u64().unwrap();
+
+    let forwards = [steps(0, began_unix), steps(2, began_unix + 3_602 * SECOND)];
+    let forwards = samples_and(&forwards, Some(began_unix + 3_603 * SECOND));
+    let told = report(&forwards, &["--timeline"]);
+    assert_eq!(dates(&told), [0, 1, 3_602]);
+    for second in told["seconds"].as_array().unwrap() {
+        assert_eq!(second["recorded"], 10, "{second}");
+    }
+    // Before the step, over it, and after it.
+    for (from, to, expected) in [
+        ("22:13:20", "22:13:21", 10),
+        ("22:13:21", "23:13:22.5", 15),
+        ("2023-11-14T23:13:22Z", "2023-11-14T23:13:23Z", 10),
+        // Dates that the clock passed over are the moment of the step.
+        ("22:30:00", "23:13:23", 10),
+        ("1s", "-1s", 10),
+    ] {
+        let told = report(&forwards, &["--from", from, "--to", to]);
+        assert_eq!(recorded(&told), expected, "{from} to {to}");
+    }
+
+    let back = [steps(0, began_unix), steps(2, began_unix + SECOND / 2)];
+    let back = samples_and(&back, Some(began_unix + 3 * SECOND / 2));
+    let told = report(&back, &["--timeline"]);
+    assert_eq!(dates(&told), [0, 1, 0]);
+    // A date that was twice is the later one of the two; one that was once is found all the same.
+    let twice = report(&back, &["--from", "22:13:20.5"]);
+    assert_eq!(recorded(&twice), 10);
+    let once = report(&back, &["--from", "22:13:20.2", "--to", "1s"]);
+    assert_eq!(recorded(&once), 8);
+
+    // Who knows no date says so, and other moments stay.
+    let none = samples_and(&[], None);
+    let (_, stderr) = run(2, &none, "report", &["--from", "22:13:21"]);
+    assert!(stderr.contains("has no wall clock"), "{stderr}");
+    assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
+}
+
+/// What a report of such a file tells of the seconds: how many samples each has, how many are
+/// shown, and the first function with its share.
+fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option<f64>)> {
+    let told = report(file, &[&["--timeline", "--step", "1s"], words].concat());
+    let second = |second: &serde_json::Value| {
+        (
+            second["recorded"].as_u64().unwrap(),
+            second["shown"].as_u64().unwrap_or(u64::MAX),
+            second["top"].as_str().map(ToOwned::to_owned),
+            second["top_share"].as_f64(),
+        )
+    };
+    told["seconds"].as_array().unwrap().iter().map(second).collect()
+}
+
+const FIRST: &str = "0x100050 guest.elf+0x1050";
+const SECOND_FUNCTION: &str = "0x100070 guest.elf+0x1070";
+
+/// Three seconds of ten samples each, three of them of the second function; a span holds the first
+/// half of the second second.
+#[test]
+fn the_seconds_show_what_the_filters_leave() {
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    for tick in 0..30 {
+        let at_ns = 10 * SECOND + tick * SECOND / 10;
+        match tick {
+            10 => records.push(record(kind::SPAN_BEGIN, at_ns, 0, 7)),
+            15 => records.push(record(kind::SPAN_END, at_ns, 0, 7)),
+            _ => {}
+        }
+        let stack = if tick % 10 < 7 { 1 } else { 2 };
+        records.push(record(kind::SAMPLE, at_ns + 1, ring::stack(stack), 1));
+    }
+    let file = file(&one_ring(&records), true);
+    let first = |recorded, shown, share| (recorded, shown, Some(FIRST.into()), Some(share));
+    assert_eq!(seconds(&file, &[]), [(); 3].map(|()| first(10, 10, 0.7)));
+    let other = (10, 3, Some(SECOND_FUNCTION.into()), Some(0.3));
+    for words in [["--focus", "1070"], ["--ignore", "1050"]] {
+        assert_eq!(seconds(&file, &words), [(); 3].map(|()| other.clone()));
+    }
+    let none = (0, 0, None, None);
+    let inside = [none.clone(), first(5, 5, 1.0), none];
+    assert_eq!(seconds(&file, &["--in-span", "batch"]), inside);
+    let inside = seconds(&file, &["--in-span", "batch", "--focus", "1070"]);
+    assert_eq!(inside[1], (5, 0, None, None));
+
+    let (told, _) = run(0, &file, "report", &["--timeline", "--focus", "1070"]);
+    program::has(
+        &told,
+        &[
+            "max 3 samples/s",
+            "shown: 9 of 30 samples (30.0 %), focus \"1070\"; shares are of the total",
+            "3/s           -           -    30.0 %  0x100070 guest.elf+0x1070",
+        ],
+    );
+}
+
+/// In each second the guest waits for 0.8 s in the second function, and in one of running and
+/// blocked time is sampled once in the first.
+#[test]
+fn the_seconds_show_blocked_time() {
+    let file = |mode| {
+        let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+        for second in 10..13 {
+            let at = |tenths| second * SECOND + tenths * SECOND / 10;
+            if mode == mode::WALL {
+                records.push(record(kind::SAMPLE, at(0) + 1, ring::stack(1), 1));
+            }
+            records.push(record(kind::BLOCK, at(1), ring::stack(2), 0));
+            records.push(record(kind::WAKE, at(9), 0, 0));
+        }
+        file_of_mode(mode, &one_ring(&records), true)
+    };
+    let blocked = |counted, share| {
+        let top = Some(SECOND_FUNCTION.to_owned());
+        [(); 3].map(|()| (counted, counted, top.clone(), Some(share)))
+    };
+    assert_eq!(seconds(&file(mode::WALL), &[]), blocked(9, 8.0 / 9.0));
+    let off_cpu = file(mode::OFF_CPU);
+    assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
+    let (told, _) = run(0, &off_cpu, "report", &["--timeline", "--step", "1s"]);
+    assert!(!told.contains("/s  "), "nothing has a rate: {told}");
+    program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  0x100070"]);
+}
+
+/// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first
+/// seconds is the first vCPU's, and so is the time that it is a share of.
+#[test]
+fn shares_of_time_are_of_the_vcpus_that_tell() {
+    let told = |second: u64, stolen: u64, blocked: u64| {
+        let at_ns = (10 + second) * SECOND;
+        let running = second * SECOND - stolen - blocked;
+        [record(kind::RAN, at_ns, running, stolen), record(kind::WAITED, at_ns, blocked, 0)]
+    };
+    let half = |second| told(second, second * SECOND / 2, second * SECOND / 4);
+    let began = record(kind::BEGAN, 10 * SECOND, 4, 0);
+    let all = [&[began][..], &(0..=3).flat_map(half).collect::<Vec<_>>()].concat();
+    let late = [half(2), half(3)].concat();
+    let rings: Vec<u8> = [(0, 0, &all), (1, 5, &late)]
+        .into_iter()
+        .flat_map(|(vcpu, oldest, records)| {
+            let head =
+                RingHead { now_ns: 13 * SECOND, ..ring::head(vcpu, oldest, records.len() as u64) };
+            [ring::records(&head, records), ring::stacks(vcpu, &[&[0x110]])].concat()
+        })
+        .collect();
+    let told = report(&file(&rings, true), &["--timeline", "--step", "1s"]);
+    let seconds = told["seconds"].as_array().unwrap();
+    assert_eq!(seconds.len(), 3, "{seconds:?}");
+    for second in seconds {
+        for (kind, share) in [("stolen", 0.5), ("blocked", 0.25)] {
+            // The last record is the first moment behind the last second.
+            let found = second[kind].as_f64().unwrap();
+            assert!((found - share).abs() < 1e-6, "{second}");
+        }
+    }
+}
+
+/// Spans within one another, across one another, without an end, without a beginning, and cut by
+/// the window.
+#[test]
+fn spans_of_a_window_are_counted_as_they_lie() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let begin = |tenths, name, number| record(kind::SPAN_BEGIN, at(tenths), name, number);
+    let end = |tenths, name, number| record(kind::SPAN_END, at(tenths), name, number);
+    let file = samples_and(
+        &[
+            begin(2, 0, 1),
+            end(28, 0, 1),
+            begin(11, 1, 2),
+            begin(12, 1, 3),
+            end(13, 1, 2),
+            end(15, 1, 3),
+            begin(18, 1, 4),
+            end(14, 1, 77),
+        ],
+        None,
+    );
+    let told = report(&file, &["--from", "1s", "--to", "2s"]);
+    let [across, around] = &told["spans"].as_array().unwrap()[..] else {
+        panic!("{told:#}");
+    };
+    assert_eq!(across["name"], "depth");
+    assert_eq!([&across["count"], &across["unfinished"], &across["cut"]], [2, 1, 1]);
+    assert_eq!(across["total_ns"], SECOND / 2);
+    assert_eq!([&across["p50_ns"], &across["max_ns"]], [SECOND / 5, 3 * SECOND / 10]);
+    assert_eq!([&around["count"], &around["unfinished"]], [0, 1]);
+    let inside = |name, words: &[&str]| {
+        let words = [&["--in-span", name], words].concat();
+        report(&file, &words)["samples"]["recorded"].as_u64().unwrap()
+    };
+    // 1.1 to 1.5 s and 1.8 s to the end; two that overlap count a sample once.
+    assert_eq!(inside("depth", &[]), 4 + 12);
+    assert_eq!(inside("depth", &["--to", "2s"]), 4 + 2);
+    assert_eq!(inside("batch", &["--from", "1s", "--to", "2s"]), 10);
+}
+
+/// What a crashed guest left cannot be recorded again, and holds few samples and no counts: that is
+/// told, and condemns nothing. What rings do not tell is not judged.
+#[test]
+fn doctor_of_a_crash_judges_what_there_is() {
+    let whole = crash(0, true);
+    let (told, _) = run(0, &whole, "doctor", &[]);
+    program::has(
+        &told,
+        &[
+            "look  complete        no counts: the file has only the contents of the guest's rings, \
+             the last 3 s of the recording",
+            "look  rate            unknown: the rings do not contain the vCPUs' running times",
+            "look  enough          30 samples",
+            "give the agent a larger ring",
+        ],
+    );
+    for words in ["record again", "record for longer", "callers", "overhead", "reachable"] {
+        assert!(!told.contains(words), "{words:?} in:\n{told}");
+    }
+    // The beginning of its last line is all that arrived.
+    let (told, _) = run(0, &whole[..whole.len() - 5], "doctor", &[]);
+    assert!(told.contains("look  complete "), "{told}");
+    assert!(!told.contains("record again"), "{told}");
+}
+
+/// What people see of the seconds, against a checked-in file.
+#[test]
+fn the_seconds_are_as_blessed() {
+    let recording = read(&crash(0, true), Reading::Strict).unwrap();
+    let (timeline, of) = (recording.timeline.as_ref().unwrap(), recording.span.unwrap());
+    let symbolized = Symbolizer::default().resolve(&recording.profile).unwrap();
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let report = report.with_timeline(TimelineView {
+        timeline,
+        of,
+        window: Window::ALL,
+        seconds: true,
+        step_ns: Some(SECOND / 2),
+    });
+    let mut found = Vec::new();
+    report.write(Format::Text, &mut found).unwrap();
+    golden::check("report_golden/timeline.txt", &String::from_utf8(found).unwrap());
+}

@@ -1,0 +1,125 @@
+//! Documentation and sources refer to headings that exist, and the Rust of the pages compiles.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+use unikprof_test_kit::documents;
+use unikprof_tests::c_xen_guest::{FLAGS, LINK_FLAGS};
+
+/// The guide of the kernel in C quotes its lines, flags and files.
+const C_GUIDE: &str = include_str!("../../../docs/embedding/c.md");
+
+/// The guide of the drop-in has the whole command for the same kernel.
+const DROPIN_GUIDE: &str = include_str!("../../../docs/embedding/dropin.md");
+
+/// The Rust of the pages, in what surrounds it in a guest. It is compiled, not run.
+#[allow(unused, unsafe_code, clippy::all, reason = "it stands as readers see it")]
+mod guides {
+    mod readme {
+        include!(concat!(env!("OUT_DIR"), "/readme.rs"));
+    }
+    mod xen {
+        include!(concat!(env!("OUT_DIR"), "/xen.rs"));
+    }
+}
+
+/// The files with one of these extensions below `folder`, except build output, packages and folders
+/// with a leading dot.
+fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if name.starts_with('.') || ["target", "node_modules"].contains(&&*name) {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            files(&path, extensions, found);
+        } else if extensions.iter().any(|extension| name.ends_with(extension)) {
+            found.push(path);
+        }
+    }
+}
+
+/// The anchor that Markdown renderers give a heading.
+fn anchor(heading: &str) -> String {
+    let kept = |letter: &char| letter.is_alphanumeric() || "-_ ".contains(*letter);
+    heading.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
+}
+
+fn anchors(document: &Path) -> HashSet<String> {
+    let text = fs::read_to_string(document).unwrap_or_default();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+#[test]
+fn every_reference_to_a_heading_leads_to_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut sources = Vec::new();
+    files(root, &[".md", ".rs", ".h", ".c"], &mut sources);
+    let link = Regex::new(r"\]\(([\w./-]*\.md)?#([\w-]+)\)").unwrap();
+    let mention = Regex::new(r"\b(docs/[\w/-]+\.md)#([\w-]+)").unwrap();
+    let mut known = HashMap::new();
+    let (mut checked, mut broken) = (0, Vec::new());
+    for source in &sources {
+        let text = fs::read_to_string(source).unwrap();
+        let links = link.captures_iter(&text).map(|found| {
+            let document = found.get(1).map_or_else(
+                || source.clone(),
+                |path| source.parent().unwrap().join(path.as_str()),
+            );
+            (document, found[2].to_owned())
+        });
+        let mentions =
+            mention.captures_iter(&text).map(|found| (root.join(&found[1]), found[2].to_owned()));
+        for (document, wanted) in links.chain(mentions) {
+            checked += 1;
+            let headings = known.entry(document.clone()).or_insert_with(|| anchors(&document));
+            if !headings.contains(&wanted) {
+                broken.push(format!("{}: {}#{wanted}", source.display(), document.display()));
+            }
+        }
+    }
+    assert!(checked > 50, "{checked} references are too few: they were not found");
+    assert_eq!(broken, [""; 0]);
+}
+
+/// `build.rs` knows the pages that `guides` compiles.
+#[test]
+fn no_page_with_rust_is_left_out() {
+    let known = ["README.md", "docs/xen.md"].map(|page| documents::root().join(page));
+    for page in documents::pages() {
+        let has_rust = fs::read_to_string(&page).unwrap().contains("```rust");
+        assert_eq!(has_rust, known.contains(&page), "{}", page.display());
+    }
+}
+
+/// A guide whose lines have been changed in the kernel sends its reader astray.
+#[test]
+fn lines_that_the_c_guide_quotes_are_lines_of_the_kernel() {
+    let mut quoted = 0;
+    for block in C_GUIDE.split("```").skip(1).step_by(2) {
+        let (head, lines) = block.split_once('\n').unwrap();
+        let (_, file) = head.split_once(' ').expect("a block of the guide names its file");
+        let source = fs::read_to_string(Path::new("guests/c-xen").join(file)).unwrap();
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            assert!(source.lines().any(|other| other == line), "{file} has no line {line:?}");
+            quoted += 1;
+        }
+    }
+    assert!(quoted > 15, "{quoted} lines");
+}
+
+#[test]
+fn flags_of_the_guides_are_those_of_the_build() {
+    for flag in FLAGS.iter().chain(LINK_FLAGS) {
+        let is_warning = flag.starts_with("-W") && !flag.starts_with("-Wl,");
+        assert!(is_warning || DROPIN_GUIDE.contains(flag), "the drop-in's guide lacks {flag}");
+        // How strict the compiler is, and where the linker puts pages, is nothing to the profiler.
+        let is_of_no_matter =
+            flag.starts_with("-W") && !flag.contains("build-id") || flag.starts_with("-std");
+        assert!(is_of_no_matter || C_GUIDE.contains(flag), "the guide lacks {flag}");
+    }
+}

@@ -1,0 +1,13 @@
+//! What the cases run on: a lab they share, and what hosted cases have too.
+
+mod guest;
+mod shared_lab;
+
+pub(crate) use guest::Guest;
+pub(crate) use shared_lab::{Boot, on, without_lab};
+
+pub(crate) use crate::harness::time::{self, counters_add_up};
+pub(crate) use crate::harness::{
+    Client, Collector, Fleet, Guest as HostedGuest, Proxy, SOON, Then, bad_answers, expect_at,
+    fetched, is_delivered, seconds, ticks, wait_until,
+};

@@ -1,0 +1,75 @@
+//! A recording while the guest serves real traffic on another port.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use super::WORKING;
+use crate::xen_profile::harness::{Guest, SOON, counters_add_up, on, wait_until};
+
+/// What is sent and comes back, again and again.
+const MESSAGE: [u8; 1_000] = [0xa5; 1_000];
+
+/// Someone who talks to the guest's echo service until told to stop.
+struct Talk {
+    stop: AtomicBool,
+    rounds: AtomicU64,
+}
+
+impl Talk {
+    fn run(&self, address: SocketAddr) {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut answer = [0; MESSAGE.len()];
+        while !self.stop.load(Ordering::Relaxed) {
+            stream.write_all(&MESSAGE).unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, MESSAGE);
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        let client = guest.client();
+        let talk = Talk { stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
+        thread::scope(|scope| {
+            scope.spawn(|| talk.run(guest.port(7)));
+            client.must(&["start", "-F", "1997"]);
+            client.wait_for_samples(1_000);
+            // A dump downloads and leaves the recording running: both go on meanwhile.
+            let before = talk.rounds();
+            client.must(&["dump", "-o", "dump.unikprof"]);
+            wait_until("traffic after the download", || (talk.rounds() > before + 2).then_some(()));
+            let first = client.recording("dump.unikprof").profile.sample_count();
+            client.wait_for_samples(first + 500);
+            wait_until("more traffic", || (talk.rounds() > 20).then_some(()));
+            // A fast machine spends few samples on either.
+            wait_until("the traffic and the agent's own work in the profile", || {
+                client.must(&["dump", "-o", "dump.unikprof"]);
+                let report = client.report("dump.unikprof", &["--json"]).expect_json();
+                let functions = report["functions"].as_array().unwrap();
+                let has = |part: &str| {
+                    let mut names = functions.iter().map(|f| f["name"].as_str().unwrap());
+                    names.any(|name| name.contains(part))
+                };
+                ((has("echo::Echo") || has("smoltcp")) && has("[unikprof agent]")).then_some(())
+            });
+            client.must(&["stop", "-o", "run.unikprof"]);
+            talk.stop.store(true, Ordering::Relaxed);
+        });
+        for name in ["dump.unikprof", "run.unikprof"] {
+            let report = client.report(name, &["--json"]).expect_json();
+            assert!(counters_add_up(&report) >= 200);
+        }
+    });
+}
