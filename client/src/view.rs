@@ -15,42 +15,36 @@
 //! as the CORS headers say, and get none.
 
 mod access;
+mod http;
 mod modules;
 mod queries;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 
 use crate::profile::Profile;
 use crate::report::{Format, Report, ReportError};
 use crate::symbols::{CodeError, Symbolizer};
 use access::{Access, FRONT_END, Verdict};
+use http::{Limits, Request, Response};
 use modules::Modules;
 
-/// The largest body of a request, in bytes.
-const MAX_BODY: u64 = 16 << 20;
+/// Who has not sent a request's head within 5 s is not a browser.
+const LIMITS: Limits = Limits {
+    head: Duration::from_secs(5),
+    all: Duration::from_secs(60),
+    body: 16 << 20,
+    connections: 128,
+};
 
-/// Whoever has not sent a request's head by then is not a browser.
-const FOR_HEAD: Duration = Duration::from_secs(5);
-
-/// How long a connection may take for its one request and answer.
-const FOR_ALL: Duration = Duration::from_secs(60);
-
-/// The most connections at a time; more wait for these.
-const MOST_CONNECTIONS: usize = 128;
+/// Header lines of every answer: the token is in the address.
+const FIELDS: &str = "x-content-type-options: nosniff\r\n\
+    referrer-policy: no-referrer\r\n\
+    cache-control: no-store\r\n\
+    vary: Origin\r\n";
 
 /// What is served.
 pub(crate) struct View<'a> {
@@ -58,8 +52,8 @@ pub(crate) struct View<'a> {
     symbolizer: &'a Symbolizer,
     source_folders: &'a [PathBuf],
     modules: Modules,
-    firefox: Bytes,
-    page: Bytes,
+    firefox: Arc<[u8]>,
+    page: Arc<[u8]>,
 }
 
 /// An answer to a request.
@@ -67,7 +61,7 @@ pub(crate) struct View<'a> {
 struct Answer {
     status: u16,
     kind: &'static str,
-    body: Bytes,
+    body: Arc<[u8]>,
 }
 
 impl Answer {
@@ -82,7 +76,7 @@ impl Answer {
         Answer {
             status,
             kind: "application/json",
-            body: serde_json::json!({ "error": message }).to_string().into(),
+            body: serde_json::json!({ "error": message }).to_string().into_bytes().into(),
         }
     }
 }
@@ -113,7 +107,7 @@ impl<'a> View<'a> {
 
     /// The answer to a request that may be answered.
     fn answer(&self, is_post: bool, path: &str, body: &[u8]) -> Answer {
-        let file = |kind, body: &Bytes| Answer { status: 200, kind, body: body.clone() };
+        let file = |kind, body: &Arc<[u8]>| Answer { status: 200, kind, body: body.clone() };
         match (is_post, path) {
             (false, "profile.json") => file("application/gzip", &self.firefox),
             (false, "page.html") => file("text/html; charset=utf-8", &self.page),
@@ -151,7 +145,6 @@ impl Server {
         let failed = |source| ViewError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
         let access = Access::new(bound).map_err(|error| failed(io::Error::other(error)))?;
         Ok(Server { listener, access })
     }
@@ -177,108 +170,47 @@ impl Server {
 
     /// Answers requests until no connection can be accepted any more.
     pub(crate) fn serve(self, view: &View<'_>) -> ViewError {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let served = runtime.and_then(|runtime| runtime.block_on(self.accept(view)));
-        match served {
-            Ok(never) => match never {},
-            Err(error) => ViewError::Accept(error),
-        }
+        let respond = |request: Request<'_>| respond(&self.access, view, request);
+        ViewError::Accept(http::serve(&self.listener, LIMITS, respond))
     }
+}
 
-    async fn accept(self, view: &View<'_>) -> io::Result<Infallible> {
-        let Server { listener, access } = self;
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let mut connections = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS =>
-                match accepted {
-                    Ok((stream, _)) => connections.push(talk(&access, view, stream)),
-                    // Of one connection, not of the listener.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                    Err(error) => return Err(error),
-                },
-                Some(()) = connections.next() => {}
-            }
+fn respond(access: &Access, view: &View<'_>, request: Request<'_>) -> Response {
+    let target = request.target;
+    match access.judge(target, request.field("Host"), request.field("Origin")) {
+        Verdict::Refused { status, reason } => {
+            Response { answer: Answer::error(status, reason), fields: FIELDS.to_owned() }
+        }
+        Verdict::Granted { path, is_front_end } => {
+            Response { answer: read(request, view, path), fields: fields(is_front_end) }
         }
     }
 }
 
-/// Answers one request.
-async fn talk(access: &Access, view: &View<'_>, stream: TcpStream) {
-    let answer = service_fn(async |request: Request<Incoming>| {
-        Ok::<_, Infallible>(respond(access, view, request).await)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(FOR_HEAD)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), answer);
-    // Who asked may have gone, or say nothing any more.
-    let _ = tokio::time::timeout(FOR_ALL, connection).await;
-}
-
-async fn respond(
-    access: &Access,
-    view: &View<'_>,
-    request: Request<Incoming>,
-) -> Response<Full<Bytes>> {
-    let text = |name| request.headers().get(name).map(HeaderValue::to_str);
-    // One that is no text is nobody's.
-    let [host, origin] =
-        [header::HOST, header::ORIGIN].map(|name| text(name).map(|t| t.unwrap_or("?")));
-    let path = request.uri().path().to_owned();
-    let (answer, is_front_end) = match access.judge(&path, host, origin) {
-        Verdict::Refused { status, reason } => (Answer::error(status, reason), false),
-        Verdict::Granted { path, is_front_end } => (read(request, view, path).await, is_front_end),
-    };
-    let mut response = Response::new(Full::new(answer.body));
-    *response.status_mut() =
-        StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    add_fields(response.headers_mut(), answer.kind, is_front_end);
-    response
-}
-
-fn add_fields(all: &mut HeaderMap, kind: &'static str, is_front_end: bool) {
-    let mut add = |name: HeaderName, value| all.insert(name, HeaderValue::from_static(value));
-    add(header::CONTENT_TYPE, kind);
-    add(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    // The token is in the address.
-    add(header::REFERRER_POLICY, "no-referrer");
-    add(header::CACHE_CONTROL, "no-store");
-    add(header::VARY, "Origin");
-    if is_front_end {
-        add(header::ACCESS_CONTROL_ALLOW_ORIGIN, FRONT_END);
-        add(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST");
-        add(header::ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type");
-        // Browsers ask before a page of the network may ask this machine.
-        let name = HeaderName::from_static("access-control-allow-private-network");
-        add(name, "true");
+fn fields(is_front_end: bool) -> String {
+    if !is_front_end {
+        return FIELDS.to_owned();
     }
+    // Browsers ask before a page of the network may ask this machine.
+    format!(
+        "{FIELDS}access-control-allow-origin: {FRONT_END}\r\n\
+         access-control-allow-methods: GET, POST\r\n\
+         access-control-allow-headers: Content-Type\r\n\
+         access-control-allow-private-network: true\r\n"
+    )
 }
 
 /// Reads a request's body and finds the answer.
-async fn read(request: Request<Incoming>, view: &View<'_>, path: &str) -> Answer {
-    let is_post = match *request.method() {
-        Method::GET => false,
-        Method::POST => true,
+fn read(request: Request<'_>, view: &View<'_>, path: &str) -> Answer {
+    let is_post = match request.method {
+        "GET" => false,
+        "POST" => true,
         // What browsers ask first; the headers are the answer.
-        Method::OPTIONS => {
-            return Answer { status: 204, kind: "text/plain", body: Bytes::new() };
-        }
+        "OPTIONS" => return Answer { status: 204, kind: "text/plain", body: Arc::default() },
         _ => return Answer::error(405, "expected GET or POST"),
     };
-    let body = request.into_body();
-    if body.size_hint().lower() > MAX_BODY {
-        return too_large();
+    match request.body() {
+        Ok(body) => view.answer(is_post, path, &body),
+        Err(answer) => answer,
     }
-    match Limited::new(body, MAX_BODY as usize).collect().await {
-        Ok(body) => view.answer(is_post, path, &body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => too_large(),
-        Err(error) => Answer::error(400, &format!("cannot read the request: {error}")),
-    }
-}
-
-fn too_large() -> Answer {
-    Answer::error(413, "the request is larger than 16 MiB")
 }

@@ -92,8 +92,18 @@ impl ImageOptions {
         self.debuginfod.as_ref()?.find(id, wanted, warnings)
     }
 
+    /// Asks no server, and warns of it once if the user has named one.
     #[cfg(not(feature = "debuginfod"))]
-    fn on_servers(&self, _: &BuildId, _: Wanted, _: &mut Vec<SymbolWarning>) -> Option<Image> {
+    fn on_servers(
+        &self,
+        _: &BuildId,
+        _: Wanted,
+        warnings: &mut Vec<SymbolWarning>,
+    ) -> Option<Image> {
+        let is_known = warnings.iter().any(|it| matches!(it, SymbolWarning::ServersNotAsked));
+        if !is_known && std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.is_empty()) {
+            warnings.push(SymbolWarning::ServersNotAsked);
+        }
         None
     }
 }

@@ -147,6 +147,11 @@ pub enum SymbolWarning {
     /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
     ServerFailed { url: String, build_id: BuildId, problem: String },
+    /// `DEBUGINFOD_URLS` is set, but this build of the client cannot ask the servers.
+    #[error(
+        "no debuginfod server was asked: the client was built without the feature `debuginfod`"
+    )]
+    ServersNotAsked,
     /// A separate debug file does not belong to the image.
     #[error("{} is not the debug file of {} and was \
              ignored", debug_file.display(), image.display())]

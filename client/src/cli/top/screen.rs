@@ -1,17 +1,19 @@
 //! The table on a terminal, and its keys.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::panic;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::Paragraph;
-use ratatui::{DefaultTerminal, Frame};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Print, SetAttribute};
+use crossterm::terminal::{
+    self, BeginSynchronizedUpdate, Clear, ClearType, DisableLineWrap, EnableLineWrap,
+    EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
 use regex::Regex;
 use signal_hook::consts::SIGHUP;
 
@@ -45,27 +47,84 @@ const KEYS: [(&str, &str); 9] = [
 /// ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
     // The terminal goes away: an own recording in the guest is still to be discarded.
-    interrupt.listen_to(&[SIGHUP], ratatui::restore)
+    interrupt.listen_to(&[SIGHUP], restore)
+}
+
+/// Restores the terminal, as far as it is still there.
+fn restore() {
+    let _ = terminal::disable_raw_mode();
+    let _ =
+        execute!(io::stdout(), EndSynchronizedUpdate, EnableLineWrap, LeaveAlternateScreen, Show);
+}
+
+/// A line of the screen.
+struct Line {
+    text: String,
+    style: Attribute,
+}
+
+impl From<String> for Line {
+    fn from(text: String) -> Line {
+        Line { text, style: Attribute::Reset }
+    }
+}
+
+/// The bytes that show these lines from the top of a terminal with so many columns.
+fn frame(lines: &[Line], columns: u16) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    queue!(bytes, BeginSynchronizedUpdate)?;
+    for (row, Line { text, style }) in (0..).zip(lines) {
+        let text = Printable(text).to_string();
+        let text: String = text.chars().take(columns.into()).collect();
+        queue!(bytes, MoveTo(0, row), SetAttribute(*style), Print(&text))?;
+        queue!(bytes, SetAttribute(Attribute::Reset))?;
+        // Behind a full line the cursor is still on its last character.
+        if text.chars().count() < columns.into() {
+            queue!(bytes, Clear(ClearType::UntilNewLine))?;
+        }
+    }
+    queue!(bytes, EndSynchronizedUpdate)?;
+    Ok(bytes)
 }
 
 /// The terminal as it is drawn on; however this ends, it is restored, and whoever fills the table
 /// is told to end.
 struct Screen<'i> {
-    terminal: DefaultTerminal,
+    /// What the terminal shows. A frame that is the same is not written again.
+    shown: Vec<u8>,
     interrupt: &'i Interrupt,
 }
 
 impl<'i> Screen<'i> {
     fn open(interrupt: &'i Interrupt) -> io::Result<Screen<'i>> {
-        // Restores the terminal before a panic is told.
-        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
-        Ok(Screen { terminal, interrupt })
+        let hook = panic::take_hook();
+        // A panic is told on the restored terminal.
+        panic::set_hook(Box::new(move |panicked| {
+            restore();
+            hook(panicked);
+        }));
+        let screen = Screen { shown: Vec::new(), interrupt };
+        terminal::enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
+        Ok(screen)
+    }
+
+    fn draw(&mut self, app: &mut App) -> io::Result<()> {
+        let (columns, lines) = terminal::size()?;
+        let frame = frame(&app.screen(columns.into(), lines.into()), columns)?;
+        if frame != self.shown {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(&frame)?;
+            stdout.flush()?;
+            self.shown = frame;
+        }
+        Ok(())
     }
 }
 
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
-        ratatui::restore();
+        restore();
         if !self.interrupt.stop() {
             self.interrupt.raise();
         }
@@ -106,16 +165,20 @@ fn draw_until_quit(interrupt: &Interrupt, pictures: &Receiver<Picture>) -> io::R
                 }
             }
         }
-        screen.terminal.draw(|frame| app.draw(frame))?;
+        screen.draw(&mut app)?;
         if interrupt.stop() {
             return Ok(());
         }
-        if event::poll(KEY_WAIT)?
-            && let Event::Key(key) = event::read()?
-            && key.kind == KeyEventKind::Press
-            && app.key(key) == Next::Quit
-        {
-            return Ok(());
+        if !event::poll(KEY_WAIT)? {
+            continue;
+        }
+        match event::read()? {
+            Event::Key(key) if key.kind == KeyEventKind::Press && app.key(key) == Next::Quit => {
+                return Ok(());
+            }
+            // The terminal may have dropped what it showed.
+            Event::Resize(..) => screen.shown.clear(),
+            _ => {}
         }
     }
 }
@@ -244,37 +307,36 @@ impl App {
         self.typed = Some(typed);
     }
 
-    fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [body, foot] =
-            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
-        let columns = usize::from(body.width);
-        let height = usize::from(body.height);
-        let lines = if self.shows_help {
+    /// All lines of a screen with so many columns and lines.
+    fn screen(&mut self, columns: usize, height: usize) -> Vec<Line> {
+        let Some(body) = height.checked_sub(1) else {
+            return Vec::new();
+        };
+        let mut lines = if self.shows_help {
             let keys = KEYS.iter();
             keys.map(|(key, what)| Line::from(format!("  {key:<18}{what}"))).collect()
         } else {
-            self.lines(columns, height)
+            self.lines(columns, body)
         };
-        frame.render_widget(Paragraph::new(lines), body);
-        let foot_style = Style::new().add_modifier(Modifier::REVERSED);
-        frame.render_widget(Paragraph::new(self.foot()).style(foot_style), foot);
+        lines.resize_with(body, || Line::from(String::new()));
+        let foot = format!("{:columns$}", self.foot());
+        lines.push(Line { text: foot, style: Attribute::Reverse });
+        lines
     }
 
     /// The table, in so many columns and lines.
-    fn lines(&mut self, columns: usize, height: usize) -> Vec<Line<'static>> {
+    fn lines(&mut self, columns: usize, height: usize) -> Vec<Line> {
         let Some(picture) = self.frozen.as_ref().or(self.newest.as_ref()) else {
-            return vec![Line::from("waiting for the first samples")];
+            return vec![Line::from("waiting for the first samples".to_owned())];
         };
-        let strong = Style::new().add_modifier(Modifier::BOLD);
-        let mut lines: Vec<Line<'static>> =
-            text::head(picture).into_iter().map(Line::from).collect();
+        let mut lines: Vec<Line> = text::head(picture).into_iter().map(Line::from).collect();
         // The first is enough here; plain tables have all.
         if let Some(warning) = picture.warnings.first() {
             lines.push(Line::from(format!("warning: {}", Printable(warning))));
         }
-        lines.push(Line::default());
+        lines.push(Line::from(String::new()));
         let headings = text::headings(self.measure, self.sort, &picture.recent);
-        lines.extend(headings.map(|heading| Line::styled(heading, strong)));
+        lines.extend(headings.map(|text| Line { text, style: Attribute::Bold }));
         let rows = picture.sorted(self.sort, self.measure, self.filter.as_ref());
         self.page = height.saturating_sub(lines.len()).max(1);
         self.offset = self.offset.min(rows.len().saturating_sub(self.page));
@@ -310,22 +372,12 @@ impl App {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-    use ratatui::buffer::Cell;
-
     use super::super::picture::tests::picture;
     use super::*;
 
     fn drawn(app: &mut App) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(100, 12)).unwrap();
-        terminal.draw(|frame| app.draw(frame)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let cells = buffer.content().chunks(100);
-        cells
-            .map(|line| line.iter().map(Cell::symbol).collect())
-            .map(|line: String| line.trim_end().to_owned())
-            .collect()
+        let lines = app.screen(100, 12);
+        lines.iter().map(|line| line.text.trim_end().to_owned()).collect()
     }
 
     fn press(app: &mut App, keys: &str) -> Next {
@@ -412,15 +464,31 @@ mod tests {
         assert_eq!(press(&mut app, "q"), Next::Quit);
     }
 
-    /// Whatever the terminal's size, drawing does not panic.
+    /// Whatever the terminal's size, drawing does not panic, and fills it.
     #[test]
     fn tiny_terminals_are_drawn_on() {
-        for (columns, lines) in [(1, 1), (2, 3), (30, 2), (500, 60)] {
-            let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+        for (columns, lines) in [(0, 0), (1, 1), (2, 3), (30, 2), (500, 60)] {
             let mut app = app();
-            terminal.draw(|frame| app.draw(frame)).unwrap();
-            press(&mut app, "?");
-            terminal.draw(|frame| app.draw(frame)).unwrap();
+            for _ in 0..2 {
+                let drawn = app.screen(columns.into(), lines);
+                assert_eq!(drawn.len(), lines);
+                frame(&drawn, columns).unwrap();
+                press(&mut app, "?");
+            }
         }
+    }
+
+    /// A line neither leaves its row nor moves the cursor, and what was there before is cleared.
+    #[test]
+    fn a_frame_is_lines_that_end_at_the_last_column() {
+        let lines = ["a\x1b[2Jb", "four", "fives"].map(|text| Line::from(text.to_owned()));
+        let shown = String::from_utf8(frame(&lines, 4).unwrap()).unwrap();
+        let (clear, plain) = ("\x1b[K", "\x1b[0m");
+        let row = |at: u8, text: &str| format!("\x1b[{at};1H{plain}{text}{plain}");
+        let rows = [row(1, "a\\u{"), row(2, "four"), row(3, "five")].concat();
+        assert_eq!(shown, format!("\x1b[?2026h{rows}\x1b[?2026l"));
+        let shown = String::from_utf8(frame(&lines, 5).unwrap()).unwrap();
+        assert!(shown.contains(&format!("four{plain}{clear}")), "{shown:?}");
+        assert!(!shown.contains(&format!("fives{plain}{clear}")), "{shown:?}");
     }
 }

@@ -2,7 +2,7 @@
 //! those of the report for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -328,12 +328,11 @@ struct Served {
     addresses: Value,
 }
 
-/// What the server answers before it ends the connection. A body that it has not read by then makes
-/// the end a reset.
+/// What the server answers before it ends the connection, in good order even if it has not read a
+/// whole request.
 fn read_answer(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    let end = stream.read_to_end(&mut answer).map_err(|error| error.kind());
-    assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+    stream.read_to_end(&mut answer).unwrap();
     answer
 }
 
