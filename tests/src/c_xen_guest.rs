@@ -6,9 +6,8 @@ use std::process::Command;
 
 use unikprof_client::caller_table::ImageTable;
 use unikprof_client::symbols::Image;
-
-use crate::lab::LabError;
-use crate::lab::guest_image::{cargo, locked_folder, run};
+use unikprof_lab::LabError;
+use unikprof_lab::guest_image::{build_archive, locked_folder, run};
 
 /// The compiler's flags that matter to the profiler or to the kernel; the guide explains them.
 pub const FLAGS: &[&str] = &[
@@ -161,16 +160,4 @@ fn units(sources: &Path) -> std::io::Result<Vec<PathBuf>> {
     }
     units.sort();
     Ok(units)
-}
-
-/// The command by which an embedder builds the archive and its header in a folder.
-pub fn build_archive(folder: &Path, options: &[&str]) -> Command {
-    let mut command = cargo();
-    command
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["run", "--quiet", "-p", "unikprof-capi"])
-        .args(["--bin", "build-archive", "--"])
-        .arg(folder)
-        .args(options);
-    command
 }

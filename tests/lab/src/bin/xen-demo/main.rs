@@ -24,10 +24,13 @@ use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
 use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
 
-use crate::lab::{self, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
-use crate::profiled::{features, profiled_guest_on, profiler_address, start_profiled};
+use unikprof_lab::profiled::{profiled_kernel, profiler_address, start_profiled};
+use unikprof_lab::{self as lab, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
 
 const GUEST: &str = "xen-demo";
+
+/// The guest's features: its work, and an agent that also samples allocations.
+const FEATURES: &[&str] = &["demo", "heap"];
 
 /// Where a byte that is sent comes back.
 const ECHO_PORT: u16 = 7;
@@ -46,14 +49,14 @@ const TOP: usize = 12;
     name = "xen-demo",
     after_help = "\
 Example:
-  cargo run --release -p unikprof-tests --bin xen-demo -- --duration 30s --output demo
-  cargo run --release -p unikprof-tests --bin xen-demo -- --hold
-  cargo run --release -p unikprof-tests --bin xen-demo -- --arch aarch64
-  cargo run --release -p unikprof-tests --bin xen-demo -- --kernel my-guest.elf --hold"
+  cargo run --release -p unikprof-lab --bin xen-demo -- --duration 30s --output demo
+  cargo run --release -p unikprof-lab --bin xen-demo -- --hold
+  cargo run --release -p unikprof-lab --bin xen-demo -- --arch aarch64
+  cargo run --release -p unikprof-lab --bin xen-demo -- --kernel my-guest.elf --hold"
 )]
 struct Arguments {
     /// How long to record
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = unikprof_lab::parse_duration)]
     duration: Duration,
     /// Samples a second of running time, on each vCPU
     #[arg(
@@ -132,8 +135,7 @@ impl DemoError {
     }
 }
 
-/// Runs the program with the arguments of this process.
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -157,7 +159,7 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     std::fs::create_dir_all(directory)
         .map_err(|source| OutputError { path: directory.clone(), source })?;
     let image = build(arguments.arch, directory)?;
-    let lab = boot(arguments)?;
+    let lab = boot(arguments, &image)?;
     let address = profiler_address(&lab, GUEST)?;
     // From here on Ctrl-C ends the recording and keeps it; before, it ends everything.
     let interrupt = Interrupt::default();
@@ -178,7 +180,7 @@ fn build(processor: Processor, directory: &Path) -> Result<PathBuf, DemoError> {
     // The compiler for aarch64 is among it.
     fill_cache(processor)?;
     eprintln!("building the guest, a unikernel in Rust with the profiler's agent");
-    let built = build_xen_guest_for(processor, features(processor))?;
+    let built = build_xen_guest_for(processor, FEATURES)?;
     let image = directory.join("xen-demo.elf");
     std::fs::copy(built, &image).map_err(|source| OutputError { path: image.clone(), source })?;
     Ok(image)
@@ -199,11 +201,11 @@ fn fill_cache(processor: Processor) -> Result<(), LabError> {
     Ok(())
 }
 
-fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
+fn boot(arguments: &Arguments, image: &Path) -> Result<Lab, DemoError> {
     eprintln!("booting Xen and dom0 in QEMU, then the guest: a quarter of a minute");
     let Arguments { arch, vcpus, load, .. } = arguments;
     let command_line = format!("vcpus={vcpus} load={load} echo={ECHO_PORT}");
-    let mut guest = profiled_guest_on(*arch, GUEST, &command_line)?;
+    let mut guest = profiled_kernel(image.to_owned(), GUEST, &command_line);
     guest.vcpus = *vcpus;
     guest.ports.push(ECHO_PORT);
     let start = Instant::now();

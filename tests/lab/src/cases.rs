@@ -7,9 +7,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::config::Processor;
-use super::error::{LabError, Unavailable};
-use super::packages::create;
+use crate::config::Processor;
+use crate::error::{LabError, Unavailable};
+use crate::packages::create;
 use crate::requirement::skip;
 
 /// The most labs at once. Once booted, one with a guest of one vCPU takes about one processor.
@@ -86,7 +86,7 @@ impl<K: PartialEq + Clone, T> Shared<K, T> {
     pub fn without(&self, body: impl FnOnce()) {
         let _turn = self.take(None);
         run_or_skip(|| {
-            super::download(Processor::X86_64)?;
+            crate::download(Processor::X86_64)?;
             body();
             Ok(())
         });
@@ -180,7 +180,7 @@ fn reason_to_skip(result: Result<(), LabError>) -> Result<Option<Unavailable>, L
 /// Waits for room; a file's lock ends when it is closed, also by the death of its process.
 fn take_turn() -> Result<File, LabError> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let folder = super::target_folder();
+    let folder = crate::target_folder();
     create(&folder)?;
     let broken = |e| LabError::setup("waiting for a turn", e);
     let open = |number: usize| File::create(folder.join(format!("xen-lab.turn.{number}")));

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use object::read::elf::ElfFile64;
 use object::{Endianness, elf};
 
-use super::config::Processor;
-use super::error::{LabError, Unavailable};
-use super::kernel::compressed_payload;
-use super::packages::{self, DOM0_MODULES, Selection, XEN, check, create, write};
-use super::toolchain;
+use crate::config::Processor;
+use crate::error::{LabError, Unavailable};
+use crate::kernel::compressed_payload;
+use crate::packages::{self, DOM0_MODULES, Selection, XEN, check, create, write};
+use crate::toolchain;
 
 /// Raise when the steps below change what they leave behind.
 const RECIPE: &str = "1";
@@ -340,7 +340,7 @@ impl Cache {
 
 fn folder() -> PathBuf {
     std::env::var_os(CACHE_VARIABLE)
-        .map_or_else(|| super::target_folder().join("xen-lab"), PathBuf::from)
+        .map_or_else(|| crate::target_folder().join("xen-lab"), PathBuf::from)
 }
 
 /// The folder with what machines of a processor boot.

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::error::{LabError, Unavailable, WrongVersion};
-use super::packages::{self, check, write};
+use crate::error::{LabError, Unavailable, WrongVersion};
+use crate::packages::{self, check, write};
 
 /// The oldest version that compiles the guests.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");

@@ -41,7 +41,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    pub(crate) fn setup(step: impl fmt::Display, detail: impl fmt::Display) -> Self {
+    pub fn setup(step: impl fmt::Display, detail: impl fmt::Display) -> Self {
         Self::Setup { step: step.to_string(), detail: detail.to_string() }
     }
 }

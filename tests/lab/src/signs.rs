@@ -1,7 +1,7 @@
 //! What the logs of a machine say: whether it has booted, which domain a guest is, how it ended.
 
-use super::board::{Facts, Stream};
-use super::dom0;
+use crate::board::{Facts, Stream};
+use crate::dom0;
 
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(super) fn console_text(facts: &Facts, guest: usize) -> String {
 
 /// How much of what a guest wrote somebody has seen.
 #[derive(Debug, Default)]
-pub(crate) struct ConsolePosition {
+pub struct ConsolePosition {
     early: usize,
     console: usize,
 }
@@ -98,8 +98,8 @@ pub(super) fn line_with(text: &str, pattern: &str) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::board::Board;
     use super::*;
+    use crate::board::Board;
 
     fn facts(serial: &str, fate: &str, closed: bool) -> Arc<Board> {
         let board = Arc::new(Board::default());

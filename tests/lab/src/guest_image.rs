@@ -4,12 +4,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::cache::Cache;
-use super::config::Processor;
-use super::error::LabError;
-use super::packages::create;
-use super::toolchain;
-use crate::c_xen_guest::build_archive;
+use crate::cache::Cache;
+use crate::config::Processor;
+use crate::error::LabError;
+use crate::packages::create;
+use crate::toolchain;
 
 /// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame
 /// pointers.
@@ -146,7 +145,7 @@ fn build_with(name: &str, features: &[&str], build: &Build<'_>) -> Result<PathBu
     let mut command = cargo();
     command
         // The package's own `.cargo/config.toml` holds its flags; Cargo finds it from here.
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/xen-guest"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../guests/xen-guest"))
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .args(["build", "--release", "--quiet", "--locked"])
@@ -174,8 +173,8 @@ fn build_with(name: &str, features: &[&str], build: &Build<'_>) -> Result<PathBu
 }
 
 /// A folder of the target folder, locked until the file is closed: others may build the same.
-pub(crate) fn locked_folder(name: impl AsRef<Path>) -> Result<(PathBuf, File), LabError> {
-    let folder = super::target_folder().join(name);
+pub fn locked_folder(name: impl AsRef<Path>) -> Result<(PathBuf, File), LabError> {
+    let folder = crate::target_folder().join(name);
     create(&folder)?;
     let step = "locking the folder of a build";
     let folder = folder.canonicalize().map_err(|e| LabError::setup(step, e))?;
@@ -184,13 +183,25 @@ pub(crate) fn locked_folder(name: impl AsRef<Path>) -> Result<(PathBuf, File), L
     Ok((folder, lock))
 }
 
+/// The command by which an embedder builds the archive and its header in a folder.
+pub fn build_archive(folder: &Path, options: &[&str]) -> Command {
+    let mut command = cargo();
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["run", "--quiet", "-p", "unikprof-capi"])
+        .args(["--bin", "build-archive", "--"])
+        .arg(folder)
+        .args(options);
+    command
+}
+
 /// The Cargo that has built this.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Runs a compiler; its failure is an error with what it said.
-pub(crate) fn run(step: &str, command: &mut Command) -> Result<(), LabError> {
+pub fn run(step: &str, command: &mut Command) -> Result<(), LabError> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| LabError::setup(step, e))?;
     if output.status.success() {
         return Ok(());

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use super::error::{LabError, Unavailable, WrongVersion};
+use crate::error::{LabError, Unavailable, WrongVersion};
 
 /// Xen's version in the names of its packages and folders.
 pub(crate) const XEN: &str = "4.17";
@@ -318,7 +318,7 @@ fn both(output: &Output) -> String {
         String::from_utf8_lossy(&output.stderr),
         String::from_utf8_lossy(&output.stdout)
     );
-    super::board::tail(text.trim(), 12)
+    crate::board::tail(text.trim(), 12)
 }
 
 /// An error with the tool's own words unless it succeeded.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::LabError;
-use super::packages;
+use crate::LabError;
+use crate::packages;
 
 /// A new folder for one lab, named after this process.
 pub(super) fn create(cache: &Path) -> Result<PathBuf, LabError> {

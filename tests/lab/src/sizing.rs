@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::config::{self, LabConfig, Processor};
-use super::dom0;
-use super::error::LabError;
-use super::machine::{BELOW_AARCH64_INITRD_MB, Hardware};
+use crate::config::{self, LabConfig, Processor};
+use crate::dom0;
+use crate::error::LabError;
+use crate::machine::{BELOW_AARCH64_INITRD_MB, Hardware};
 
 /// The machine for a configuration, and each guest's first index among the forwards.
 pub(super) fn hardware(

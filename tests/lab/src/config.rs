@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// The processor of an emulated machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
@@ -113,22 +113,22 @@ impl LabConfig {
 #[derive(Debug, Clone)]
 pub struct GuestConfig {
     /// The domain's name; also how the lab's methods name it.
-    pub(crate) name: String,
+    pub name: String,
     /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage. On aarch64 a flat image, or
     /// an ELF file that begins with the header of one; xl gets that.
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
-    pub(crate) domain_type: String,
+    pub domain_type: String,
     pub memory_mb: u64,
     pub vcpus: u32,
     /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is
     /// dom0's. `None`: any but dom0's.
-    pub(crate) processor: Option<u32>,
+    pub processor: Option<u32>,
     /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is
     /// there.
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
-    pub(crate) extra_xl_lines: Vec<String>,
+    pub extra_xl_lines: Vec<String>,
     /// Its network interfaces, in the words of `xl`; the lab adds its bridge. None: one with the
     /// guest's address.
     pub interfaces: Vec<String>,

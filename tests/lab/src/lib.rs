@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
+//! use unikprof_lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
 //!
 //! # fn main() -> Result<(), LabError> {
 //! let mut guest = GuestConfig::new("echo", build_xen_guest(&[])?);
@@ -23,18 +23,23 @@
 //! Xen and dom0 take about six seconds. Times measured inside are those of an emulator: compare
 //! them with each other, never with hardware.
 
+// Not published: an error's message describes it.
+#![allow(missing_docs)]
+
 mod board;
 mod cache;
+mod cases;
 mod config;
 mod cpio;
 mod dom0;
 mod error;
 mod flat_image;
-pub(crate) mod guest_image;
+pub mod guest_image;
 mod kernel;
 mod machine;
 mod packages;
-mod requirement;
+pub mod profiled;
+pub mod requirement;
 mod run_folder;
 mod signs;
 mod sizing;
@@ -48,19 +53,18 @@ use std::time::{Duration, Instant};
 
 use board::{Board, Facts, Stream};
 use cache::Cache;
+pub use cases::{LABS, Shared, run_or_skip};
 pub use config::{GuestConfig, LabConfig, Processor};
 use dom0::CommandFailure;
-pub(crate) use dom0::Dom0Output;
+pub use dom0::Dom0Output;
 pub use error::LabError;
 pub use guest_image::{
     aarch64_compiler, build_xen_guest, build_xen_guest_for, build_xen_guest_with_dropin,
     build_xen_guest_without_frame_pointers,
 };
 use machine::{Hardware, Machine};
-pub use requirement::{LABS, Shared, run_or_skip};
-pub(crate) use signs::ConsolePosition;
-pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};
+pub use signs::{ConsolePosition, GuestEnd};
 
 /// Keeps the logs of a lab that ended well; those of one whose case panics stay always, for a day.
 pub(crate) const KEEP_VARIABLE: &str = "UNIKPROF_XEN_KEEP";
@@ -71,13 +75,13 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const START_TRIES: u32 = 5;
 
 /// Is everything here that a lab runs? If not, the first lab downloads it, or [`download`] does.
-pub(crate) fn is_downloaded(processor: Processor) -> bool {
+pub fn is_downloaded(processor: Processor) -> bool {
     Cache::is_filled(processor)
 }
 
 /// Downloads and unpacks what a lab runs, unless it is there: about 170 MB, and for aarch64 another
 /// 250 MB.
-pub(crate) fn download(processor: Processor) -> Result<(), LabError> {
+pub fn download(processor: Processor) -> Result<(), LabError> {
     Cache::open(processor).map(drop)
 }
 
@@ -175,7 +179,7 @@ impl Lab {
     }
 
     /// What a guest has written since `position`, which moves on.
-    pub(crate) fn new_console(
+    pub fn new_console(
         &self,
         guest: &str,
         position: &mut ConsolePosition,
@@ -257,7 +261,7 @@ impl Lab {
         Some(&guest.config.kernel)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
@@ -381,5 +385,10 @@ impl fmt::Debug for Lab {
 /// The target folder of this checkout: `CARGO_TARGET_DIR`, or `target/` at its root.
 pub(crate) fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
+}
+
+/// A length of time on the command line, as in `4s`.
+pub fn parse_duration(text: &str) -> Result<Duration, jiff::Error> {
+    jiff::fmt::friendly::SpanParser::new().parse_unsigned_duration(text)
 }

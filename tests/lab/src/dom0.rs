@@ -8,15 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unikprof_test_kit::frames::read_once;
-
-use super::board::{Board, Stream};
-use super::cache::Cache;
-use super::config::{LabConfig, Processor};
-use super::cpio::CpioWriter;
-use super::error::LabError;
-use super::flat_image;
-use super::packages::XEN;
+use crate::board::{Board, Stream};
+use crate::cache::Cache;
+use crate::config::{LabConfig, Processor};
+use crate::cpio::CpioWriter;
+use crate::error::LabError;
+use crate::flat_image;
+use crate::packages::XEN;
 
 /// What dom0's init prints when everything is up.
 pub(crate) const READY: &str = "lab: dom0 ready";
@@ -185,9 +183,12 @@ pub(crate) fn run_for_bytes(
                 .filter(|left| !left.is_zero())
                 .ok_or_else(|| CommandFailure::Late(String::from_utf8_lossy(&text).into_owned()))?;
         connection.set_read_timeout(Some(left)).map_err(|e| failure(&e, &text))?;
-        match read_once(&mut connection, &mut chunk) {
+        match connection.read(&mut chunk) {
             Ok(0) => break,
             Ok(n) => text.extend_from_slice(&chunk[..n]),
+            // A process that is stopped and continued finds even a read with a deadline
+            // interrupted (signal(7)).
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(failure(&e, &text)),
         }
     }

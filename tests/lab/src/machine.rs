@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::board::{Board, Stream};
-use super::cache::Cache;
-use super::config::Processor;
-use super::error::LabError;
+use crate::board::{Board, Stream};
+use crate::cache::Cache;
+use crate::config::Processor;
+use crate::error::LabError;
 
 /// QEMU's words for a port that another program took in the meantime.
 const PORT_TAKEN: &str = "Could not set up host forwarding rule";
