@@ -1,5 +1,5 @@
 //! Many guests: `serve` answers for each of them what the engines that keep profiles ask for, and
-//! [`collect`] brings them everything.
+//! `collect` brings them everything.
 //!
 //! ```text
 //! fleet.toml, target files, URLs ─► config, targets ─► roster: who belongs to the fleet now

@@ -7,7 +7,7 @@ use super::error::SymbolWarning;
 use super::memory_work::allocator_depth;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
-/// An index into [`Symbolized::functions`].
+/// A function of a [`Symbolized`] profile, by its place in the table of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
