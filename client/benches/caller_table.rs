@@ -1,21 +1,37 @@
 //! Compiling a caller table: that of this program, which is a real one of some size.
-#![allow(missing_docs, clippy::unwrap_used)]
+//!
+//!     cargo bench -p unikprof-client --bench caller_table
+//!
+//! Prints the median of many runs of each step. Nothing is asserted.
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use std::env;
+use std::error::Error;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
 use unikprof_client::caller_table::ImageTable;
 use unikprof_client::symbols::Image;
 
-fn compile(criterion: &mut Criterion) {
-    let image = Image::open(&std::env::current_exe().unwrap()).unwrap();
-    let table = ImageTable::compile(&image, &[]).unwrap();
-    let (rows, functions) = (table.rows().unwrap().len(), table.tally().functions);
-    criterion.bench_function(&format!("compile {functions} functions"), |bencher| {
-        bencher.iter(|| ImageTable::compile(&image, &[]).unwrap());
-    });
-    criterion.bench_function(&format!("write {rows} rows"), |bencher| {
-        bencher.iter(|| table.to_file().unwrap());
-    });
+fn main() -> Result<(), Box<dyn Error>> {
+    let image = Image::open(&env::current_exe()?)?;
+    let table = ImageTable::compile(&image, &[])?;
+    let (rows, functions) = (table.rows()?.len(), table.tally().functions);
+    let compiled = median(|| ImageTable::compile(&image, &[]));
+    println!("compile {functions} functions: {compiled:?}");
+    let written = median(|| table.to_file());
+    println!("write {rows} rows: {written:?}");
+    Ok(())
 }
 
-criterion_group!(benches, compile);
-criterion_main!(benches);
+/// The median duration of a step.
+fn median<T>(step: impl Fn() -> T) -> Duration {
+    const RUNS: usize = 201;
+    let run = |_| {
+        let start = Instant::now();
+        black_box(step());
+        start.elapsed()
+    };
+    let mut durations: Vec<Duration> = (0..RUNS).map(run).collect();
+    durations.sort_unstable();
+    durations[RUNS / 2]
+}

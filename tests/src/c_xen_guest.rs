@@ -7,7 +7,8 @@ use std::process::Command;
 use unikprof_client::caller_table::ImageTable;
 use unikprof_client::symbols::Image;
 use unikprof_lab::LabError;
-use unikprof_lab::guest_image::{build_archive, locked_folder, run};
+pub use unikprof_lab::guest_image::build_archive;
+use unikprof_lab::guest_image::{locked_folder, run};
 
 /// The compiler's flags that matter to the profiler or to the kernel; the guide explains them.
 pub const FLAGS: &[&str] = &[

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ulimit -n 8192
-//! cargo bench -p unikprof-tests --bench fleet -- [collect | push | serve]...
+//! cargo bench -p unikprof-tests --features pyroscope --bench fleet -- [collect | push | serve]...
 //! ```
 //!
 //! The guests are those of `many-guests`: real agents with keys and simulated vCPUs, each with

@@ -31,6 +31,7 @@ mod cache;
 mod cases;
 mod config;
 mod cpio;
+pub mod demo;
 mod dom0;
 mod error;
 mod flat_image;

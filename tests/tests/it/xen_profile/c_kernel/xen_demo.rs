@@ -27,7 +27,7 @@ impl Drop for Demo {
 #[test]
 fn a_kernel_boots_by_the_command_alone() {
     without_lab(|| {
-        let demo = Command::new(env!("CARGO_BIN_EXE_xen-demo"))
+        let demo = Command::new(env!("CARGO_BIN_EXE_lab-demo"))
             .arg("--kernel")
             .arg(image())
             .args(["--hold", "--vif", "ip=10.0.2.50", "--vif", "ip=10.0.2.60"])

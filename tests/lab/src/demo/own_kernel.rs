@@ -11,8 +11,8 @@ use clap::Args;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
-use unikprof_lab::profiled::PROFILER_PORT;
-use unikprof_lab::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError};
+use crate::profiled::PROFILER_PORT;
+use crate::{ConsolePosition, GuestConfig, Lab, LabConfig, LabError};
 
 const GUEST: &str = "own";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 50);

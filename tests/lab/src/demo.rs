@@ -21,11 +21,11 @@ use unikprof_client::output::{AtomicFile, OutputError};
 use unikprof_client::progress::ProgressLine;
 use unikprof_client::record::{self, Patience, RecordError, Session, Settings, Unwind};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
+use unikprof_client::report::{Format, Report, ReportError, ReportOptions, TimelineView};
 use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
 
-use unikprof_lab::profiled::{profiled_kernel, profiler_address, start_profiled};
-use unikprof_lab::{self as lab, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
+use crate::profiled::{profiled_kernel, profiler_address, start_profiled};
+use crate::{Lab, LabConfig, LabError, Processor, build_xen_guest_for, download, is_downloaded};
 
 const GUEST: &str = "xen-demo";
 
@@ -56,7 +56,7 @@ Example:
 )]
 struct Arguments {
     /// How long to record
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = unikprof_lab::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::parse_duration)]
     duration: Duration,
     /// Samples a second of running time, on each vCPU
     #[arg(
@@ -135,7 +135,8 @@ impl DemoError {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -188,7 +189,7 @@ fn build(processor: Processor, directory: &Path) -> Result<PathBuf, DemoError> {
 
 /// Downloads what the lab runs, unless it is there.
 fn fill_cache(processor: Processor) -> Result<(), LabError> {
-    if !lab::is_downloaded(processor) {
+    if !is_downloaded(processor) {
         eprintln!(
             "downloading Xen, a Linux dom0 and QEMU: once, {}",
             match processor {
@@ -196,7 +197,7 @@ fn fill_cache(processor: Processor) -> Result<(), LabError> {
                 Processor::Aarch64 => "with a Rust compiler for aarch64, about 420 MB",
             }
         );
-        lab::download(processor)?;
+        download(processor)?;
     }
     Ok(())
 }
@@ -263,7 +264,11 @@ fn record(
 /// Writes every report and prints the shortest.
 fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), DemoError> {
     const FORMATS: [(&str, Format, &str); 4] = [
-        ("xen-demo.svg", Format::Svg, "flame graph; open it in a browser"),
+        (
+            "xen-demo.html",
+            Format::Page,
+            "time tracks, flame graph and tables; open it in a browser",
+        ),
         ("xen-demo.txt", Format::Text, "the tables in full"),
         ("xen-demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
         ("xen-demo.folded", Format::Folded, "folded stacks for other flame graph tools"),
@@ -277,7 +282,8 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), De
         .map_err(|source| DemoError::Report { path: "-".into(), source })?;
     print(&screen)?;
 
-    let report = Report::new(&symbolized, ReportOptions::default());
+    let report = Report::new(&symbolized, ReportOptions::default())
+        .with_timeline(TimelineView::of(&recording));
     let mut written = format!(
         "\nWritten to {}:\n  {:<18}the recording; all other files are made from it\n",
         directory.display(),

@@ -1,0 +1,7 @@
+//! The program `xen-demo` beside the cases that run it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    unikprof_tests::lab::demo::main()
+}
