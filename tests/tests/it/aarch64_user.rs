@@ -104,6 +104,7 @@ fn passed_on_aarch64(compiler: &Path, words: &[&str]) -> usize {
 }
 
 #[test]
+#[ignore = "full: compiles for aarch64"]
 fn the_portable_tests_pass_on_aarch64() {
     let Some(compiler) = compiler() else {
         return;
@@ -126,6 +127,7 @@ fn the_portable_tests_pass_on_aarch64() {
 /// The archive for aarch64 has neither vector instructions nor symbols of its own to ask for, and
 /// guests in C run with it. What builds and examines it runs on the host.
 #[test]
+#[ignore = "full: compiles for aarch64"]
 fn the_archive_for_aarch64_is_fit_for_kernels() {
     let Some(compiler) = compiler() else {
         return;

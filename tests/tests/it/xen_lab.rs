@@ -21,6 +21,7 @@ fn guest(name: &str, command_line: &str) -> Result<GuestConfig, LabError> {
 
 /// One boot serves all that needs no guest of its own: a boot costs both processors for seconds.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_ways_a_guest_ends_are_told_apart() {
     run_or_skip(|| {
         let lab = Lab::start(LabConfig {
@@ -78,6 +79,7 @@ fn the_ways_a_guest_ends_are_told_apart() {
 
 /// Guards against an upcall that changes what it interrupts: registers, SSE state, the red zone.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn interrupted_work_computes_what_it_computes_undisturbed() {
     run_or_skip(|| {
         let mut guest = guest("works", "load=100 bare=200 vcpus=2")?;
@@ -104,6 +106,7 @@ fn checksum_of(requests: u64, seed: u64) -> u64 {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp() {
     run_or_skip(|| {
         let mut by_dhcp = guest("by-dhcp", "ip=dhcp echo=7")?;

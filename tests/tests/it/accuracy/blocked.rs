@@ -7,6 +7,7 @@ use unikprof_tests::accuracy::{blocking, short_bursts};
 /// Nothing here is left to chance: both sides read clocks. The suite's goal is 0.02; what others
 /// take of the machine between two readings is not in it.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn waits_are_named_and_as_long_as_they_were() {
     let effort = blocking::Effort { waits: 50, timer_ns: 10_000_000, network_ns: 7_000_000 };
     for found in blocking::measure(&mut super::guest(), &effort).unwrap() {
@@ -22,6 +23,7 @@ fn waits_are_named_and_as_long_as_they_were() {
 ///
 /// The bound: five standard deviations and one sample, less likely than 1e-6.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn short_bursts_have_as_many_samples_as_periods() {
     let effort = short_bursts::Effort {
         bursts: 3_000,

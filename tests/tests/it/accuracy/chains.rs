@@ -10,6 +10,7 @@ use unikprof_tests::accuracy::broken_chains::{Chain, Effort, measure};
 /// thousandth, and the suite's own hundredth of a thousand samples is left for it: less likely than
 /// 1e-7 by chance.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn chains_that_are_too_deep_or_broken_are_told() {
     let effort = Effort { run_ns: 1_000_000_000, period_ns: super::PERIOD_NS };
     let mut guest = super::guest();

@@ -7,6 +7,7 @@ use unikprof_tests::accuracy::without_frame_pointers::{GOAL, measure, record};
 /// Guards `--unwind table`: code of a C compiler that keeps no frame pointer in the middle of a
 /// stack.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn stacks_with_and_without_frame_pointers_are_whole() {
     let found = measure(&mut super::guest(), "frameless", 3_000).unwrap();
     assert!(found.every_frame.judged >= 2_900, "{found:?}");
@@ -17,6 +18,7 @@ fn stacks_with_and_without_frame_pointers_are_whole() {
 /// The same for a guest that keeps none at all, also on the whole way from the client to a
 /// recording.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn stacks_of_a_guest_without_frame_pointers_are_whole() {
     let mut guest = HostedGuest::start(FramePointers::Omitted).unwrap();
     for load in ["small functions", "sorts"] {

@@ -7,6 +7,7 @@ use unikprof_tests::accuracy::leaf_callers::{GOAL, measure};
 /// Nothing here is left to chance but where samples fall, and a wrong rule costs whole stretches of
 /// a function: the goal is the suite's own.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn callers_of_leaves_are_right_with_the_table() {
     let mut naive_was_wrong = false;
     for found in measure(&mut super::guest(), 3_000).unwrap() {

@@ -8,6 +8,7 @@ use unikprof_tests::accuracy::masked_events::{CHARGED_PERCENT, Effort, measure};
 /// The suite's own goals: each stretch is told, and at most 1 % of the samples of masked stretches
 /// are charged to the code that unmasks.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn masked_stretches_are_told_and_not_charged() {
     let effort = Effort {
         stretches: 200,

@@ -6,6 +6,7 @@ use unikprof_tests::accuracy::several_recordings::{DEVIATIONS, measure};
 /// every tick of the fast one, or those of one kind of code alone, their shares or their number
 /// would be off.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn three_recordings_at_once_tell_the_same_truth() {
     let found = measure(&mut super::guest(), 3_000_000_000).unwrap();
     assert_eq!(found.len(), 3);

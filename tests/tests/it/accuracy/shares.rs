@@ -17,6 +17,7 @@ const DEVIATIONS: f64 = 6.0;
 /// probability 1e-7; were they a third narrower, 330 would. Intervals that are far too wide would
 /// hold the truth always; none may be.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn stated_intervals_hold_the_truth() {
     let effort = Effort { runs: 34, run_ns: 300_000_000, period_ns: super::PERIOD_NS };
     let found = measure(&mut super::guest(), &effort).unwrap();

@@ -9,6 +9,7 @@ use unikprof_tests::accuracy::slow_down::{Effort, measure};
 /// of ten pairs. How much these scatter makes the interval wider: with ten, less likely than 1e-8
 /// so much that six are left; of three it was one run of ten.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn a_function_twice_as_slow_has_moved_by_as_much() {
     let effort = Effort { pairs: 10, run_ns: 500_000_000, period_ns: super::PERIOD_NS };
     let found = measure(&mut super::guest(), &effort, 100).unwrap();

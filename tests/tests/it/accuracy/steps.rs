@@ -7,6 +7,7 @@ use unikprof_tests::accuracy::step_lock::{Effort, STEPS, measure};
 /// The bound: six standard deviations of a half in all samples, less likely than 1e-8; sampled in
 /// step it would be off by a half.
 #[test]
+#[ignore = "full: measures shares of time"]
 fn a_load_in_step_with_the_sampler_has_its_shares() {
     let effort = Effort { runs: 4, run_ns: 300_000_000, period_ns: super::PERIOD_NS };
     let mut guest = super::guest();

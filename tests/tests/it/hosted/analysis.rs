@@ -40,6 +40,7 @@ fn of_rule<'r>(report: &'r Value, rule: &str) -> &'r Value {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_healthy_guest_has_nothing_to_look_at() {
     let guest = Guest::start("healthy");
     let client = record(&guest);
@@ -51,6 +52,7 @@ fn a_healthy_guest_has_nothing_to_look_at() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
     let guest = Guest::start("ailing");
     let (client, analyzed) = analyze(&guest);
@@ -85,6 +87,7 @@ fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
 
 /// The page has the same findings, and its buttons show when and where.
 #[test]
+#[ignore = "full: records a guest"]
 fn the_page_begins_with_the_findings() {
     let guest = Guest::start("ailing");
     let (client, analyzed) = analyze(&guest);

@@ -93,6 +93,7 @@ fn names(client: &Client, arguments: &[&str], urls: Option<(&str, &Path)>) -> St
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_stripped_guest_is_named_by_its_build_id() {
     let folder = TempDir::new().unwrap();
     let id = Image::open(Guest::program()).unwrap().build_id().unwrap().to_string();

@@ -57,6 +57,7 @@ fn a_client_with_the_image_sends_its_table() {
 
 /// A long upload over a line that breaks again and again would otherwise never end.
 #[test]
+#[ignore = "full: records a guest"]
 fn an_upload_that_was_cut_goes_on_from_there() {
     let guest = Guest::start("shares");
     let proxy = Proxy::to(guest.address());
@@ -128,6 +129,7 @@ impl Linked {
 /// The image is nowhere to be found, as in a recording that somebody else takes: the table that was
 /// linked into the guest serves.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
     let program = Linked::new();
     let guest = Guest::spawn(&mut program.command());
@@ -143,6 +145,7 @@ fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
 /// The client's table has rows for libraries as well, and the linked one is not replaced while a
 /// recording runs.
 #[test]
+#[ignore = "full: records a guest"]
 fn beside_a_recording_from_boot_the_linked_table_serves_where_there_is_no_room_for_another() {
     let program = Linked::new();
     let block = program.said["block_bytes"].to_string();
@@ -185,6 +188,7 @@ fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
 /// on; those of a function that begins to run later are added meanwhile; and how many samples had
 /// rows is told as it was.
 #[test]
+#[ignore = "full: records a guest"]
 fn what_runs_has_its_rows_where_there_is_little_room() {
     const SAMPLES: u64 = 300;
     let mut command = Command::new(Guest::program());

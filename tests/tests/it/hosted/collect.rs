@@ -27,6 +27,7 @@ fn counted(client: &Client) -> u64 {
 
 /// `UNIKPROF_COLLECT_SECONDS` makes the faults go on for longer.
 #[test]
+#[ignore = "full: records a guest"]
 fn every_tick_is_somewhere_through_faults() {
     const GUESTS: usize = 3;
     let mut many = ManyGuests::start(&["--guests", "3", "--round-trip", "4", "--stacks", "100"]);
@@ -150,6 +151,7 @@ fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Coll
 /// A collector that is killed before it acknowledges an epoch leaves that leased; the guest does
 /// not even see its connection end.
 #[test]
+#[ignore = "full: records a guest"]
 fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
     let guest = Guest::start("shares");
     let proxy = Proxy::to(guest.address());
@@ -167,6 +169,7 @@ fn the_next_collector_has_the_lease_of_the_one_that_was_killed() {
 /// A guest that migrates before an epoch is acknowledged has another instance, and sends that epoch
 /// again.
 #[test]
+#[ignore = "full: records a guest"]
 fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
     // It is suspended and resumed every second.
     let guest = Guest::start("events");
@@ -197,6 +200,7 @@ fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
 
 /// A company's own store has a certificate that nobody else vouches for.
 #[test]
+#[ignore = "full: records a guest"]
 fn an_engines_certificate_may_be_a_companys_own() {
     let guest = Guest::start("shares");
     let entry = format!("[[guests]]\nname = \"guest\"\naddress = \"{}\"\n", guest.address());
@@ -223,6 +227,7 @@ fn an_engines_certificate_may_be_a_companys_own() {
 
 /// Two collectors of one guest, by mistake: the second one waits, and says for what.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_recording_that_another_one_fetches_is_waited_for_and_told() {
     let keyed = Keyed::start("shares");
     let folders = [(); 2].map(|()| folder_for(keyed.guest.address(), &with_key(&keyed)));

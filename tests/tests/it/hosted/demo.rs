@@ -51,6 +51,7 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn the_demo_shows_real_work_deep_and_varied() {
     let client = Client::of(([127, 0, 0, 1], 0).into());
     let path = client.path("demo").join("demo.unikprof");

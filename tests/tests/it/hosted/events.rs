@@ -83,6 +83,7 @@ fn every_kind_is_printed() {
 /// A recording of running time, which is what is always on, shows at least where the guest slept
 /// for long.
 #[test]
+#[ignore = "full: records a guest"]
 fn long_waits_are_told_in_a_recording_of_running_time() {
     let guest = Guest::start("events");
     let client = guest.client();
@@ -100,6 +101,7 @@ fn long_waits_are_told_in_a_recording_of_running_time() {
 
 /// What `--follow` prints is what `events` prints afterwards: nothing twice, nothing left out.
 #[test]
+#[ignore = "full: records a guest"]
 fn events_are_followed_as_they_happen() {
     let guest = Guest::start("events");
     let client = guest.client();
@@ -117,6 +119,7 @@ fn events_are_followed_as_they_happen() {
 
 /// Who tries a key that the guest does not hold is seen by those who have one.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_failed_handshake_is_an_event() {
     let keyed = Keyed::start("events");
     let stranger = keyed.guest.client().with_key(&keyed.stranger);

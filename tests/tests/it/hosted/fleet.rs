@@ -185,6 +185,7 @@ fn requests_that_make_no_sense_or_ask_too_much_are_refused() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_list_that_changes_is_followed() {
     let guests = [Guest::start("idle"), Guest::start("idle")];
     let folder = folder();
@@ -208,6 +209,7 @@ fn a_list_that_changes_is_followed() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn tokens_say_who_may_look_and_who_may_record() {
     let guest = Guest::start("shares");
     let folder = folder();
@@ -262,6 +264,7 @@ pub(crate) fn certify(folder: &Path) {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn prometheus_answers_about_the_fleet() {
     if Command::new("prometheus").arg("--version").output().is_err() {
         return skip("there is no `prometheus` on this machine");

@@ -18,6 +18,7 @@ fn entry(name: &str, address: SocketAddr, app: &str, more: &str) -> String {
 
 /// Three guests do the same, under keys or not; a fourth does something else, and a fifth is down.
 #[test]
+#[ignore = "full: records a guest"]
 fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody() {
     let keyed = Keyed::start("shares");
     let [second, third] = [(); 2].map(|()| Guest::start("shares"));
@@ -87,6 +88,7 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn what_cannot_be_recorded_together_is_told_before() {
     let client = Client::of(([127, 0, 0, 1], 1).into());
     let fleet = entry("a", client.address(), "web", "rate = 97")

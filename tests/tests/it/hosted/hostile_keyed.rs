@@ -134,6 +134,7 @@ const VISIT: Duration = Duration::from_secs(600);
 
 /// Each peer is told so, or cut, and counted; who was there before does not notice.
 #[test]
+#[ignore = "full: records a guest"]
 fn every_peer_gets_what_is_its_due() {
     let cut = |end: &End| matches!(end, End::Reset | End::Closed);
     let refused = |code| move |end: &End| *end == End::Refused(code);
@@ -166,6 +167,7 @@ fn every_peer_gets_what_is_its_due() {
 
 /// Guards an answer that tells a stranger which keys there are.
 #[test]
+#[ignore = "full: records a guest"]
 fn an_unknown_key_is_refused_as_a_wrong_one_is() {
     let mut scene = Scene::new(2);
     let mut answer = |id| {
@@ -184,6 +186,7 @@ fn an_unknown_key_is_refused_as_a_wrong_one_is() {
 
 /// A record that is cut by the end of its connection is counted too: something is missing.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_record_cut_by_the_end_of_its_connection_is_counted() {
     let mut scene = Scene::new(9);
     let key = scene.keys().control;
@@ -197,6 +200,7 @@ fn a_record_cut_by_the_end_of_its_connection_is_counted() {
 
 /// Nothing after the preamble, half of a message, and a whole one whose reply is not answered.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_handshake_left_hanging_is_timed_out() {
     let mut scene = Scene::new(11);
     let key = scene.keys().control;
@@ -218,11 +222,13 @@ fn a_handshake_left_hanging_is_timed_out() {
 
 /// A byte now and then is no progress.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_slow_writer_is_timed_out() {
     expect_timed_out(12, Peer::SlowWriter);
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_slow_reader_is_timed_out() {
     expect_timed_out(13, Peer::SlowReader);
 }
@@ -236,6 +242,7 @@ fn expect_timed_out(seed: u64, peer: Peer) {
 
 /// An epoch that is fetched for ever is no reason for its owner not to have it, nor to clear it.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_client_that_fetches_for_ever_is_served_beside_its_owner() {
     let mut scene = Scene::new(15);
     scene.client.must(&["start"]);
@@ -269,6 +276,7 @@ fn a_client_that_fetches_for_ever_is_served_beside_its_owner() {
 
 /// Guards the place that is kept for control.
 #[test]
+#[ignore = "full: records a guest"]
 fn views_leave_room_for_control() {
     let mut scene = Scene::new(16);
     let mut views = [(); 3].map(|()| session(&scene.target, Role::View).unwrap());
@@ -299,6 +307,7 @@ fn views_leave_room_for_control() {
 
 /// All sessions are strangers', again and again; who holds a key gets in, and a recording is whole.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
     let Scene { mut guest, target, client, mut bystander, _keys, .. } = Scene::new(17);
     among(
@@ -334,6 +343,7 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
 
 /// A crowd that takes every session it can get: whoever holds a key gets in at once, each time.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_key_gets_in_through_a_crowd() {
     let mut scene = Scene::new(21);
     let crowd = [Peer::Silent, Peer::HandshakeLeftHanging, Peer::WrongKey];
@@ -363,6 +373,7 @@ fn a_key_gets_in_through_a_crowd() {
 
 /// Silent strangers hold all sessions; the one who has been there for longest makes room.
 #[test]
+#[ignore = "full: records a guest"]
 fn strangers_make_room_for_each_other() {
     let mut scene = Scene::new(18);
     // Again where the machine was too slow for it: strangers are not kept for long in any case.
@@ -381,6 +392,7 @@ fn strangers_make_room_for_each_other() {
 
 /// What one reads who runs `check` after an attack.
 #[test]
+#[ignore = "full: records a guest"]
 fn check_tells_people_of_hostile_peers() {
     let mut scene = Scene::new(20);
     scene.visit(Peer::WrongKey, 2);

@@ -33,6 +33,7 @@ fn voluntary_switches(thread: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn blocking_wakes_no_more_often_at_a_hundred_times_the_rate() {
     let guest = Guest::start("idle");
     let client = guest.client();
@@ -45,6 +46,7 @@ fn blocking_wakes_no_more_often_at_a_hundred_times_the_rate() {
 
 /// What the test above would see if blocking did not end the timer.
 #[test]
+#[ignore = "full: records a guest"]
 fn sleeping_outside_of_block_is_seen_to_wake() {
     let guest = Guest::start("asleep");
     let client = guest.client();

@@ -44,6 +44,7 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
 /// The rotation of docs/SECURITY.md: the old key and the new one are both good, then the new one
 /// alone, and who comes with the old one is counted.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_key_is_replaced_without_a_gap() {
     let folder = TempDir::new().unwrap();
     let [old, new] = ["old", "new"].map(|name| new_key(&folder, name));
@@ -135,6 +136,7 @@ fn strangers_and_downgrades_are_refused_and_counted() {
 /// Lines that break in the midst of the handshake and of sealed records: every new one begins with
 /// a handshake of its own.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_line_that_breaks_is_taken_up_under_the_key() {
     let keyed = Keyed::start("shares");
     finish_recording(&keyed.owner());
@@ -152,6 +154,7 @@ fn a_line_that_breaks_is_taken_up_under_the_key() {
 
 /// What somebody on the way changes is found out by either side.
 #[test]
+#[ignore = "full: records a guest"]
 fn altered_bytes_cost_a_connection_and_no_count() {
     let keyed = Keyed::start("shares");
     finish_recording(&keyed.owner());
@@ -184,6 +187,7 @@ fn altered_bytes_cost_a_connection_and_no_count() {
 
 /// Whoever has listened can say the same again, and gets nothing by it.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_replayed_conversation_gets_nothing() {
     let keyed = Keyed::start("shares");
     let owner = keyed.owner();

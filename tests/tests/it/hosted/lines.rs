@@ -10,6 +10,7 @@ use crate::harness::{Client, Guest, Proxy, Then, wait_until};
 const IN_THE_MIDDLE: usize = 12_000;
 
 #[test]
+#[ignore = "full: records a guest"]
 fn ctrl_c_keeps_what_was_sampled() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -26,6 +27,7 @@ fn ctrl_c_keeps_what_was_sampled() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_line_cut_while_recording_is_taken_up_again() {
     let guest = Guest::start("shares");
     let proxy = Proxy::to(guest.address());
@@ -99,6 +101,7 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
 
 /// The guest ends the recording by itself; whoever comes next fetches it.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_client_killed_while_recording_loses_nothing() {
     let guest = Guest::start("shares");
     let client = guest.client();

@@ -228,6 +228,7 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
 
 /// Any of several vCPUs, by the menu and by the address.
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_page_shows_the_vcpus_that_are_chosen() {
     let guest = Guest::start("threads");
     let client = guest.client();
@@ -261,6 +262,7 @@ fn a_page_shows_the_vcpus_that_are_chosen() {
 /// Another recording that ran meanwhile, and each of two that were merged: by the menu and by the
 /// address.
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_page_shows_the_recording_that_is_chosen() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -315,6 +317,7 @@ fn numbers(client: &Client, fragment: &str) -> [Value; 4] {
 
 /// Blocked time counts in periods, whichever waits they are made of.
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_page_counts_blocked_time_as_the_report_does() {
     let guest = Guest::start("waits");
     let client = guest.client();
@@ -344,6 +347,7 @@ fn a_page_counts_blocked_time_as_the_report_does() {
 }
 
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_page_searches_compares_and_restores_its_address() {
     let guest = Guest::start("service");
     let client = guest.client();
@@ -473,6 +477,7 @@ fn a_page_searches_compares_and_restores_its_address() {
 
 /// The mouse's wheel zooms, and every choice can be made without a mouse.
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_page_is_used_by_keys_alone() {
     let guest = Guest::start("service");
     let client = guest.client();
@@ -576,6 +581,7 @@ fn hostile_page(folder: &Path) -> String {
 }
 
 #[test]
+#[ignore = "full: drives a browser"]
 fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let path = hostile_page(folder.path());
@@ -618,6 +624,7 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
 /// What all stacks have is one cell until it is clicked, and a call tree keeps the rows that are
 /// open and the keyboard's place, in the address too.
 #[test]
+#[ignore = "full: drives a browser"]
 fn what_is_unfolded_and_open_stays_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = hostile_page(folder.path());
@@ -662,6 +669,7 @@ fn what_is_unfolded_and_open_stays_so() {
 }
 
 #[test]
+#[ignore = "full: drives a browser"]
 fn pages_without_samples_and_cut_pages_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = page_of(&ProfileBuilder::new().finish(), "1000 T main\n", folder.path());
@@ -709,6 +717,7 @@ pub(crate) fn opened(client: &Client, words: &[&str]) -> String {
 
 /// `--open` writes the page and starts what opens files on this machine.
 #[test]
+#[ignore = "full: drives a browser"]
 fn report_opens_the_page_in_a_browser() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -736,6 +745,7 @@ fn report_opens_the_page_in_a_browser() {
 /// Its last change before the recording was missing, and with it the whole lane if there was none
 /// in between.
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_counter_has_the_value_that_it_had_before_the_recording() {
     let guest = Guest::start("burst");
     let client = guest.client();

@@ -41,6 +41,7 @@ pub(crate) fn names(table: &str) -> Vec<&str> {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 pub(crate) fn go_tool_pprof_names_the_work() {
     if !has_go() {
         return;
@@ -60,6 +61,7 @@ pub(crate) fn go_tool_pprof_names_the_work() {
 /// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own
 /// profile.
 #[test]
+#[ignore = "full: records a guest"]
 pub(crate) fn go_tool_pprof_knows_the_labels() {
     if !has_go() {
         return;

@@ -67,6 +67,7 @@ fn callers_and_callees_of_a_function_have_all_its_samples() {
 /// The function's samples are at its instructions, and those of the loop that takes its time at the
 /// loop's.
 #[test]
+#[ignore = "full: records a guest"]
 fn the_instructions_of_a_hot_loop_hold_its_samples() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -124,6 +125,7 @@ fn inner_loop() -> RangeInclusive<usize> {
 /// The lines are the ticks of the accounting, outcome by outcome, and their stacks those of the
 /// report.
 #[test]
+#[ignore = "full: records a guest"]
 fn the_script_has_a_line_for_each_tick() {
     let guest = Guest::start("shares");
     let client = guest.client();

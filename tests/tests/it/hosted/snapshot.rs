@@ -34,6 +34,7 @@ fn register(vcpu: &Value, name: &str) -> u64 {
 /// A guest in an endless loop, asked by a client that may not change anything: each snapshot is a
 /// new one, and shows the loop and its callers.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_stuck_guest_shows_its_stack_to_a_view_key() {
     let keyed = Keyed::start("stuck");
     let client = keyed.viewer();
@@ -64,6 +65,7 @@ fn a_stuck_guest_shows_its_stack_to_a_view_key() {
 
 /// Guards against one vCPU that does not answer keeping back the others, and says why it does not.
 #[test]
+#[ignore = "full: records a guest"]
 fn each_vcpu_shows_its_state() {
     let guest = Guest::start("states");
     guest.told("registered");
@@ -108,6 +110,7 @@ fn each_vcpu_shows_its_state() {
 
 /// Watching ends with Ctrl-C, and disturbs no recording.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_recording_continues_beside_watched_snapshots() {
     let guest = Guest::start("shares");
     let client = guest.client();

@@ -6,6 +6,7 @@ use crate::harness::time::sum;
 /// A signal that is under way when its thread leaves, a timer that outlives its thread, or a stack
 /// that is gone: each would end this guest.
 #[test]
+#[ignore = "full: records a guest"]
 fn threads_come_and_go_while_they_are_sampled() {
     let mut guest = Guest::start("threads");
     let client = guest.client();
@@ -34,6 +35,7 @@ fn threads_come_and_go_while_they_are_sampled() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn the_signal_handler_keeps_errno() {
     let mut guest = Guest::start("errno");
     let client = guest.client();

@@ -40,6 +40,7 @@ fn hottest(line: &Value, part: &str) -> String {
 /// Who may only look sees a recording that somebody else has, which keeps its counts and its
 /// holder.
 #[test]
+#[ignore = "full: records a guest"]
 fn a_running_recording_is_shown_and_left_alone() {
     let keyed = Keyed::start("shares");
     let owner = keyed.owner();
@@ -131,6 +132,7 @@ const INTERPOLATED: f64 = 1.0;
 /// The live table's times are those of the scheduler, as far as the longer time in which these are
 /// read allows; one guest works, the other waits for half of its time.
 #[test]
+#[ignore = "full: records a guest"]
 fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
     for load in ["shares", "waits"] {
         let guest = Guest::start(load);
@@ -179,6 +181,7 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_view_key_starts_nothing() {
     let keyed = Keyed::start("shares");
     let refused = keyed.viewer().connect(&["top", "-n", "1"]);
@@ -189,6 +192,7 @@ fn a_view_key_starts_nothing() {
 /// Without a recording `top` has one of its own, and leaves none: at its own end, and when a signal
 /// ends it.
 #[test]
+#[ignore = "full: records a guest"]
 fn an_own_recording_is_discarded_at_the_end() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -225,6 +229,7 @@ fn an_own_recording_is_discarded_at_the_end() {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn a_table_ends_with_its_recording() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -295,6 +300,7 @@ fn first_row(screen: &str) -> &str {
 }
 
 #[test]
+#[ignore = "full: records a guest"]
 fn keys_change_the_table_on_a_terminal_which_is_restored() {
     if Command::new("tmux").arg("-V").output().is_err() {
         skip("tmux is not installed");

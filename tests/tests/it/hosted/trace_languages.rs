@@ -74,6 +74,7 @@ fn calls_are_exact(program: &Path, pattern: &str, functions: &[(&str, &str)]) ->
 /// Several threads, exceptions through frames with destructors, tail calls, a switch and virtual
 /// calls.
 #[test]
+#[ignore = "full: records a guest"]
 fn calls_in_a_cpp_program_with_threads_and_exceptions_are_exact() {
     if !has("g++", "calls_in_a_cpp_program_with_threads_and_exceptions_are_exact") {
         return;
@@ -112,6 +113,7 @@ fn calls_in_a_cpp_program_with_threads_and_exceptions_are_exact() {
 
 /// Garbage collections move what the frames refer to, and both kinds of exceptions end calls.
 #[test]
+#[ignore = "full: records a guest"]
 fn calls_in_an_ocaml_program_are_exact() {
     if !has("ocamlopt", "calls_in_an_ocaml_program_are_exact") {
         return;

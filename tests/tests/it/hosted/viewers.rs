@@ -87,6 +87,7 @@ fn assert_speedscope_shows(client: &Client, file: &str, profiles: &[&str], vcpu:
 }
 
 #[test]
+#[ignore = "full: drives other viewers"]
 fn speedscope_shows_each_vcpu() {
     let (_guest, client) = record_bursts("cpu");
     let write = |words: &[&str]| {
@@ -112,6 +113,7 @@ fn speedscope_shows_each_vcpu() {
 
 /// Of a whole recording the ring may lack waits, and has them longer than the vCPU was blocked.
 #[test]
+#[ignore = "full: drives other viewers"]
 fn a_whole_wall_recording_has_the_order_of_time_and_all_that_was_counted() {
     let (_guest, client) = record_bursts("wall");
     let words = ["-o", "run.speedscope.json"];
@@ -258,6 +260,7 @@ fn own_samples(report: &Value) -> BTreeMap<String, f64> {
 }
 
 #[test]
+#[ignore = "full: drives other viewers"]
 fn the_firefox_profiler_has_tracks_markers_and_counters() {
     let (_guest, client) = record_bursts("wall");
     let words = ["-o", "run.profile.json.gz"];
@@ -541,6 +544,7 @@ fn view_answers_the_front_end_and_nobody_else() {
 
 /// Another program of the machine, which has no token, says what it likes and hangs up or does not.
 #[test]
+#[ignore = "full: drives other viewers"]
 fn no_other_program_ends_or_blocks_view() {
     let guest = Guest::start("shares");
     let client = guest.client();
@@ -585,6 +589,7 @@ fn no_other_program_ends_or_blocks_view() {
 
 /// Firefox's own program shows source and instructions by asking the server.
 #[test]
+#[ignore = "full: drives other viewers"]
 fn the_firefox_profiler_shows_source_and_instructions_of_view() {
     let (_guest, client) = record_bursts("cpu");
     let served = Served::start(&client, &[]);

@@ -30,6 +30,7 @@ const TRIES: usize = 10;
 /// Guards the caller table on a guest's own image: what is compared are the same samples, so
 /// nothing is left to chance but which instructions they meet.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn callers_are_right_by_the_table() {
     on(FramePointers::Kept, |guest| {
         let found = without_frame_pointers::measure(guest, "shrink-wrapped", SAMPLES).unwrap();
@@ -42,6 +43,7 @@ fn callers_are_right_by_the_table() {
 /// Guards blocked time that is charged to nobody, or to another wait. It is measured, not sampled:
 /// the bound is the suite's own.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn waits_are_named_with_their_time() {
     on(FramePointers::Kept, |guest| {
         let effort = blocking::Effort { waits: 60, timer_ns: 15_000_000, network_ns: 25_000_000 };
@@ -56,6 +58,7 @@ fn waits_are_named_with_their_time() {
 /// periods, so its sample is late by three at least. What comes due within an upcall is charged to
 /// what it interrupted: a few in a hundred. The bounds are the suite's own.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn masked_stretches_are_told() {
     on(FramePointers::Kept, |guest| {
         let effort = masked_events::Effort {
@@ -71,6 +74,7 @@ fn masked_stretches_are_told() {
 
 /// Guards a sampler that draws anew at each wake, which would see next to none of the bursts.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn short_bursts_are_sampled() {
     on(FramePointers::Kept, |guest| {
         let effort = short_bursts::Effort {
@@ -88,6 +92,7 @@ fn short_bursts_are_sampled() {
 
 /// Guards chains that are followed in circles, or shown as whole.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn broken_chains_are_told() {
     on(FramePointers::Kept, |guest| {
         let effort = broken_chains::Effort { run_ns: 1_500_000_000, period_ns: PERIOD_NS };
@@ -99,6 +104,7 @@ fn broken_chains_are_told() {
 /// which is two in a hundred here. Two sound intervals of 95 % miss each other in one of two
 /// hundred pairs: four of twelve is no chance.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_neighbour_changes_no_share_and_its_time_is_told() {
     on(FramePointers::Kept, |guest| {
         let effort = steal::Effort { run_ns: 3_000_000_000, period_ns: PERIOD_NS };
@@ -116,6 +122,7 @@ fn a_neighbour_changes_no_share_and_its_time_is_told() {
 /// Guards the unwinding of every frame, where no frame pointer leads anywhere. By its name the
 /// last: it needs a lab of its own.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn without_frame_pointers_stacks_are_unwound() {
     on(FramePointers::Omitted, |guest| {
         let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();

@@ -107,6 +107,7 @@ mod leaves {
 
     /// Their frame pointer is their caller's, and the caller is in the link register.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_leaf_functions_without_frame_records_have_their_callers() {
         on(&LEAVES, |lab| {
             let client = Guest::of(lab, "arm-leaves").client_with_image();
@@ -129,6 +130,7 @@ mod leaves {
     /// The same, sample by sample: full unwind tables with the link register are the judge. The
     /// walk without either loses the caller of each leaf.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_callers_of_leaves_are_right_by_the_table() {
         on(&LEAVES, |lab| {
             let guest = &mut ordered(lab, "arm-leaves");
@@ -148,6 +150,7 @@ mod leaves {
 
     /// The second one was started by PSCI. They share a processor with the other guest.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_two_vcpus_have_samples_of_their_own() {
         on(&LEAVES, |lab| {
             vcpus::assert_each_is_sampled(&Guest::of(lab, "arm-vcpus").client_with_image(), 2);
@@ -160,6 +163,7 @@ mod quiet {
     use super::*;
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_sleeping_guests_stay_asleep() {
         on(&QUIET, |lab| {
             for name in ["arm-host", "arm-owned"] {
@@ -171,6 +175,7 @@ mod quiet {
     /// The second one stops itself by PSCI and is started again, while it is recorded and between
     /// recordings.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_vcpus_that_stop_and_start_are_sampled_and_offline_meanwhile() {
         on(&QUIET, |lab| {
             let client = Guest::of(lab, "arm-offline").client_with_image();
@@ -196,6 +201,7 @@ mod quiet {
     }
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_stuck_guests_are_reached_and_recorded() {
         on(&QUIET, |lab| {
             lab.wait_for_console("arm-stuck", "stuck in a loop", SOON).unwrap();
@@ -210,6 +216,7 @@ mod recorders {
     use super::*;
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_keys_open_a_guest_on_xen_and_nothing_else_does() {
         on(&RECORDERS, |lab| {
             keys::assert_guarded(Guest::of_recording(lab, "arm-keyed").address());
@@ -217,6 +224,7 @@ mod recorders {
     }
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_recordings_beside_that_from_the_boot_have_names() {
         on(&RECORDERS, |lab| {
             recordings::assert_three(&Guest::of_recording(lab, "arm-flight"));
@@ -225,6 +233,7 @@ mod recorders {
 
     /// Beside two guests that work on the same processor.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_time_that_others_take_is_told_as_stolen() {
         on(&RECORDERS, |lab| {
             let client = Guest::of_recording(lab, "arm-flight").client_with_image();
@@ -241,6 +250,7 @@ mod recorders {
     }
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_panics_leave_the_last_seconds_on_the_console() {
         on(&RECORDERS, |lab| crash::assert_on_console(lab, "arm-crash"));
     }
@@ -251,6 +261,7 @@ mod working {
     use super::*;
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_hot_functions_have_their_shares_order_and_callers() {
         on(&WORKING, |lab| {
             hot_spots::assert_shares(&Guest::of(lab, "arm").client_with_image(), &[]);
@@ -258,6 +269,7 @@ mod working {
     }
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_names_files_lines_and_instructions_are_those_of_the_source() {
         on(&WORKING, |lab| {
             let guest = Guest::of(lab, "arm");
@@ -285,6 +297,7 @@ mod working {
     }
 
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_known_shares_are_shown() {
         on(&WORKING, |lab| {
             let effort =
@@ -300,6 +313,7 @@ mod working {
     /// Guards the random interval: in step with the load, a recording would see one half of it, and
     /// be off by 50 points.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_loads_in_step_with_the_sampler_have_their_shares() {
         on(&WORKING, |lab| {
             let effort = step_lock::Effort { runs: 3, run_ns: 1_500_000_000, period_ns: PERIOD_NS };
@@ -315,6 +329,7 @@ mod working {
     /// Ticks that fall due while PSTATE.I masks interrupts come when it is cleared: they are late,
     /// and not charged to what cleared it. A masked stretch lasts for five periods, as on x86-64.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_masked_stretches_are_told() {
         on(&WORKING, |lab| {
             let effort = masked_events::Effort {
@@ -331,6 +346,7 @@ mod working {
 
     /// Guards chains of frame records that are followed in circles, or shown as whole.
     #[test]
+    #[ignore = "full: boots a real Xen"]
     fn arm_broken_chains_are_told() {
         on(&WORKING, |lab| {
             let effort = broken_chains::Effort { run_ns: 1_000_000_000, period_ns: PERIOD_NS };

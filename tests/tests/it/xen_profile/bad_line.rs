@@ -39,6 +39,7 @@ fn adds_up(recording: &Recording) {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn lost_doubled_and_overtaken_frames_cost_time_and_nothing_else() {
     on(&BAD_LINE, |lab| {
         let client = Guest::of(lab, LOSSY).client();
@@ -54,6 +55,7 @@ fn lost_doubled_and_overtaken_frames_cost_time_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn what_comes_over_a_line_that_damages_is_right_or_refused() {
     on(&BAD_LINE, |lab| {
         let client = Guest::of_recording(lab, DAMAGING).client();

@@ -86,6 +86,7 @@ fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn hot_functions_have_their_shares_order_and_callers() {
     on(&HOT, |lab| {
         assert_shares(&Guest::of(lab, "hot").client(), &[]);
@@ -123,6 +124,7 @@ pub(crate) fn assert_shares(client: &Client, words: &[&str]) {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn names_files_and_lines_are_those_of_the_source() {
     on(&HOT, |lab| {
         assert_names_and_lines(&Guest::of(lab, "hot").client());

@@ -33,6 +33,7 @@ fn name(source: &str, rate: &str) -> String {
 /// Where a busy machine makes them more, or lets nobody sleep, another nap is quiet; a guest that
 /// is woken for its ticks has none.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn sampling_does_not_wake_a_sleeping_guest() {
     on(&SLEEPING, |lab| {
         for source in SOURCES {

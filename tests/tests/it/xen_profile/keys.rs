@@ -31,6 +31,7 @@ pub(crate) fn keys() -> Keys {
 /// The main paths of a keyed guest, in one lab: each role, no key, wrong keys, damaged records, a
 /// flood while a recording runs.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn keys_open_a_guest_on_xen_and_nothing_else_does() {
     on(&KEYED, |lab| {
         assert_guarded(Guest::of_recording(lab, "keyed").address());

@@ -31,6 +31,7 @@ const RESTORED: Duration = Duration::from_secs(600);
 
 /// And so does a trace.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_recording_goes_on_after_a_save_and_restore() {
     on(&SAVED, |lab| {
         let guest = Guest::of(lab, "saved");
@@ -107,6 +108,7 @@ const ENTRY: Site = Site {
 const QUEUE: f64 = 128.0;
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn allocations_of_two_vcpus_are_those_of_the_guests_books() {
     on(&SAVED, |lab| {
         assert_books(&Guest::of(lab, "saved").client(), &SITES, "leak");
@@ -115,6 +117,7 @@ fn allocations_of_two_vcpus_are_those_of_the_guests_books() {
 
 /// The same load on the other vCPU as well, while samples interrupt it.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn traced_calls_of_two_vcpus_are_exact() {
     on(&SAVED, |lab| assert_rounds(&Guest::of(lab, "saved")));
 }

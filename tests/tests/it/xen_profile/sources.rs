@@ -19,6 +19,7 @@ const BOTH_SOURCES: Boot = Boot {
 };
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_is_sampled_whoever_owns_its_timer() {
     on(&BOTH_SOURCES, |lab| {
         for source in SOURCES {

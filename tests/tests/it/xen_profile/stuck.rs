@@ -13,6 +13,7 @@ const STUCK: Boot = Boot {
 };
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
     on(&STUCK, |lab| {
         lab.wait_for_console("stuck", "stuck in a loop", SOON).unwrap();
@@ -58,6 +59,7 @@ pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
 /// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0.
 /// Prints for how long the vCPU did not run in either, for docs/BENCHMARKS.md.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows() {
     const CALLS: u32 = 20;
     on(&STUCK, |lab| {

@@ -338,6 +338,7 @@ const PROBED: Boot = Boot {
 /// was seen to execute a return as it was before, for as long as the trace lasted: QEMU probably
 /// translates code again just before a byte of it changes.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_thousand_probes_come_and_go_and_a_panic_removes_them() {
     let is_long = std::env::var_os("UNIKPROF_LONG").is_some();
     let times = if is_long { 1_000 } else { 30 };

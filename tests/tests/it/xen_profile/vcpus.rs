@@ -31,6 +31,7 @@ fn name(vcpus: u32) -> String {
 const LEAST: u64 = 20;
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn every_vcpu_has_samples_of_its_own() {
     on(&SEVERAL_VCPUS, |lab| {
         for count in COUNTS {

@@ -49,6 +49,7 @@ fn expect_rows(found: &Value) -> Vec<Vec<String>> {
 }
 
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_click_records_and_opens_what_was_recorded() {
     let guests = [Guest::start_recording("shares", "flight"), Guest::start("idle")];
     // A name that would be an element if it were not text.
@@ -114,6 +115,7 @@ fn a_click_records_and_opens_what_was_recorded() {
 }
 
 #[test]
+#[ignore = "full: drives a browser"]
 fn a_token_is_typed_once_and_one_to_look_cannot_record() {
     let guest = Guest::start("idle");
     let folder = folder();

@@ -6,6 +6,7 @@ use crate::xen_profile::harness::{Client, wait_until};
 /// Blocked time lies under the thread that waited, the baker's sleep above all, and an idle guest
 /// has no ticks.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn blocked_time_lies_under_the_thread_that_waits() {
     on_kernel(|client| {
         let image = image().to_str().unwrap();

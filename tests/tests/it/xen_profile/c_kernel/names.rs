@@ -23,6 +23,7 @@ const IN_WORKERS: u64 = SAMPLES / 3;
 const TOLERANCE: f64 = 0.14;
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn c_functions_have_their_names_shares_and_lines() {
     on_kernel(|client| {
         let mut own = [0.0; 2];
@@ -52,6 +53,7 @@ fn c_functions_have_their_names_shares_and_lines() {
 /// Guards against a stack pointer, frame pointer or stack bounds that the kernel's entry gets
 /// wrong, against a chain that does not end with its thread, and against the lost caller of a leaf.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn callers_are_those_of_the_thread_that_ran() {
     on_kernel(|client| {
         let (mut right, mut worked) = (0, 0);

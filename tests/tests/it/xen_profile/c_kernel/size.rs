@@ -12,6 +12,7 @@ fn size(agent: Agent) -> [u64; 3] {
 
 /// Prints the rows of docs/BENCHMARKS.md. How large the archive may be is the archive's own test.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_agent_adds_code_and_its_tcp_more() {
     let without = size(Agent::Without);
     println!("text, data and bss of the kernel without the agent: {without:?}");

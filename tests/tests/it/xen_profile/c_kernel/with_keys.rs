@@ -60,6 +60,7 @@ fn keys() -> Keys {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn keys_from_xenstore_open_the_kernel() {
     on(&FULL, |lab| {
         let guest = Guest::of_recording(lab, KEYED);
@@ -78,6 +79,7 @@ fn keys_from_xenstore_open_the_kernel() {
 /// The recording from boot has the linked table, and others beside it have the same: the client's
 /// is not another one.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_linked_table_serves_the_recording_from_boot_and_those_beside_it() {
     on(&FULL, |lab| {
         let client = Guest::of_recording(lab, KEYED).client();
@@ -123,6 +125,7 @@ const JAR: Site = Site {
 };
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn allocations_are_those_of_the_kernels_books() {
     on(&FULL, |lab| {
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
@@ -146,6 +149,7 @@ const TRACED: [(&str, &str, u64); 6] = [
 /// The kernel's threads are switched inside of `mill` and `bake`, and `prove` runs with events
 /// masked. A key of the role control does not open it.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn traced_calls_are_those_of_the_kernels_books() {
     on(&FULL, |lab| {
         let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
@@ -175,6 +179,7 @@ fn traced_calls_are_those_of_the_kernels_books() {
 
 /// A failed start of the agent leaves the kernel running.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_kernel_runs_on_without_keys() {
     on(&FULL, |lab| {
         let wait = END;
@@ -186,6 +191,7 @@ fn the_kernel_runs_on_without_keys() {
 
 /// The dump shows what the kernel worked on before the exception.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn an_exception_leaves_the_recording_on_the_console() {
     on(&FULL, |lab| {
         for (name, _) in FAILING {

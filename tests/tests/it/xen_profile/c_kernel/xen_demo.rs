@@ -25,6 +25,7 @@ impl Drop for Demo {
 /// With two interfaces of which the kernel uses the first. The command prints where its agent is
 /// reached, shows what it writes, and ends with Enter.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_kernel_boots_by_the_command_alone() {
     without_lab(|| {
         let demo = Command::new(env!("CARGO_BIN_EXE_lab-demo"))

@@ -59,6 +59,7 @@ fn configured_image() -> Result<PathBuf, LabError> {
 /// Its breakpoint handler is before the kernel's own, and its threads are switched inside of the
 /// calls.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
     on(&KERNELS, |lab| {
         let functions = ["mill", "grind", "bake", "knead", "prove"];
@@ -77,6 +78,7 @@ fn functions_of_a_kernel_that_knows_nothing_of_it_are_traced() {
 
 /// `grind` works five parts, `knead` three: with whole stacks, down to the start of their threads.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_kernel_that_knows_nothing_of_it_is_profiled() {
     on(&KERNELS, |lab| {
         let client = client(lab, NAME);
@@ -110,6 +112,7 @@ fn a_kernel_that_knows_nothing_of_it_is_profiled() {
 /// Guards against waits that are charged from the first interrupt in them only, or not at all, or
 /// twice.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn waits_are_blocked_time() {
     on(&KERNELS, |lab| assert_waits_are_told(lab, NAME));
 }
@@ -117,6 +120,7 @@ fn waits_are_blocked_time() {
 /// The guest's handler does not run for the profiler's events, and its own device stays as it was.
 /// Guards against watches that the start leaves behind, whose events would be in the guest's ring.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_guests_own_device_is_left_alone() {
     on(&KERNELS, |lab| {
         client(lab, NAME).must(&["info"]);
@@ -144,6 +148,7 @@ fn the_guests_own_device_is_left_alone() {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn keys_and_a_recording_from_boot_come_from_xenstore() {
     on(&KERNELS, |lab| {
         let [view, control] = assert_keys_are_required(lab, KEYED);
@@ -155,6 +160,7 @@ fn keys_and_a_recording_from_boot_come_from_xenstore() {
 
 /// For tenants who cannot write to xenstore.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn keys_and_an_address_come_from_the_image() {
     on(&KERNELS, |lab| {
         let guest = Guest::of_recording(lab, CONFIGURED);

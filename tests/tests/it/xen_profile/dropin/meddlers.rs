@@ -47,6 +47,7 @@ const EARLY: &str = "c-dropin-early";
 
 /// Its own ticks continue, and the profiler ends its own.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_uses_the_timer_itself_keeps_it() {
     on(&MEDDLERS, |lab| {
         lab.wait_for_console(LATER, "unikprof: no more ticks", BOOT).unwrap();
@@ -66,6 +67,7 @@ fn assert_has_ticks_of_its_own(lab: &Lab, name: &str) {
 
 /// It is profiled again when it asks for that, or marks an event of its own.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_changes_its_interrupt_table_goes_on() {
     on(&MEDDLERS, |lab| {
         let resumed = [
@@ -90,6 +92,7 @@ fn a_guest_that_changes_its_interrupt_table_goes_on() {
 /// guest replaces, after which all time would be running time; and against a guest that loses its
 /// own to the profiler, for which it would panic.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_registers_its_run_states_keeps_them_and_its_waits_are_told() {
     on(&MEDDLERS, |lab| {
         lab.wait_for_console(RUNSTATE, "c-xen: has meddled", BOOT).unwrap();
@@ -100,6 +103,7 @@ fn a_guest_that_registers_its_run_states_keeps_them_and_its_waits_are_told() {
 /// Guards against a start that fails without a word, as in Mini-OS, where neither xenstore nor the
 /// console could be reached.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_maps_its_memory_only_is_profiled() {
     on(&MEDDLERS, |lab| {
         for line in [
@@ -118,6 +122,7 @@ fn a_guest_that_maps_its_memory_only_is_profiled() {
 /// Guards against a page fault of the profiler's own, where the chain of frames leads into memory
 /// that the guest has unmapped since the start.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
     on(&MEDDLERS, |lab| {
         lab.wait_for_console(MEMORY, "c-xen: has worked without frame pointers", BOOT).unwrap();
@@ -133,6 +138,7 @@ fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
 /// Guards against a breakpoint, and a page fault of the profiler's own, that reach a handler of the
 /// guest's which was set after the start and knows nothing of them.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_writes_the_gates_of_exceptions_later_is_followed() {
     on(&MEDDLERS, |lab| {
         lab.wait_for_console(EXCEPTIONS, "c-xen: has worked without frame pointers", BOOT).unwrap();
@@ -146,6 +152,7 @@ fn a_guest_that_writes_the_gates_of_exceptions_later_is_followed() {
 /// Without a key, and without `open`, nobody may connect; and a timer that the guest uses cannot be
 /// had. The console says so, and the guest runs.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn without_access_or_timer_it_says_so_and_the_guest_runs() {
     without_lab(|| {
         let mut early = guest(EARLY, "10.0.2.51", &[("access", "open")]);

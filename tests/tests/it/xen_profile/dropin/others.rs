@@ -55,6 +55,7 @@ const OTHERS: Boot = Boot {
 
 /// With upcalls left pending meanwhile, and by a hypercall.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn other_kinds_of_waits_are_blocked_time() {
     on(&OTHERS, |lab| {
         assert_waits_are_told(lab, LAZY_WAITS);
@@ -91,6 +92,7 @@ fn wakes_in_the_next_nap(lab: &Lab, name: &str) -> u64 {
 /// By the guest's own count: neither ticks nor clients wake it, and the network's broadcasts are
 /// few.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_sleeps_is_not_woken() {
     on(&OTHERS, |lab| {
         for name in [ASLEEP, BLOCKS_ASLEEP] {
@@ -117,6 +119,7 @@ fn assert_not_woken(lab: &Lab, name: &str) {
 
 /// One in C with an upcall pending, and one in Rust by a client with a key.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_is_stuck_is_reached_and_recorded() {
     on(&OTHERS, |lab| {
         for name in [LAZY, RUST_STUCK] {
@@ -150,6 +153,7 @@ fn assert_stuck(client: &Client, frames: &str) {
 
 /// By its own `panic`, which knows nothing of the profiler.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_that_ends_by_its_own_panic_leaves_its_recording() {
     let workers = ["miller", "baker"];
     on(&OTHERS, |lab| {

@@ -64,6 +64,7 @@ const RUST_GUESTS: Boot = Boot {
 
 /// The guest in Rust, compiled without the agent.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
     on(&RUST_GUESTS, |lab| {
         assert_shares(&Guest::of(lab, RUST).client().with_image(rust_image()), &[]);
@@ -72,6 +73,7 @@ fn a_guest_in_rust_that_knows_nothing_of_it_has_its_shares_and_callers() {
 
 /// Its own device, driver and TCP work on beside the profiler's.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_guests_own_device_carries_traffic_during_a_recording() {
     on(&RUST_GUESTS, |lab| {
         let client = Guest::of(lab, RUST).client().with_image(rust_image());
@@ -99,6 +101,7 @@ fn the_guests_own_device_carries_traffic_during_a_recording() {
 /// Guards against a wait that begins anew when its end was due: the profiler's timer fires while
 /// the interrupt that ends the wait is handled.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
     on(&RUST_GUESTS, |lab| {
         let client = Guest::of(lab, RUST_SIGNALS).client().with_image(rust_image());
@@ -117,6 +120,7 @@ fn a_vcpu_that_another_wakes_by_the_local_apic_does_not_sleep_on() {
 /// By its own count: at 1,997 Hz for ten seconds it would be twenty thousand, and 500 by a look
 /// each 20 ms.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn of_two_vcpus_one_that_sleeps_is_seldom_woken() {
     const ASLEEP: Duration = Duration::from_secs(10);
     const NAPS: usize = 3;
@@ -142,6 +146,7 @@ fn of_two_vcpus_one_that_sleeps_is_seldom_woken() {
 
 /// By its panic, which calls the drop-in if it is linked in.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_in_rust_that_panics_leaves_its_recording() {
     on(&RUST_GUESTS, |lab| {
         assert_dump_tells(lab, RUST_CRASHING, rust_image(), &["winter", "december"]);
@@ -151,6 +156,7 @@ fn a_guest_in_rust_that_panics_leaves_its_recording() {
 /// The second one starts after the profiler. Guards against interrupts of one that the other
 /// handles, and against a recording of which the other does not hear.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn of_two_vcpus_both_are_profiled() {
     on(&RUST_GUESTS, |lab| {
         let line = lab.wait_for_console(RUST_TWO, "profiler on port", BOOT);

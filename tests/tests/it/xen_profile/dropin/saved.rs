@@ -45,6 +45,7 @@ fn later_keys() -> Keys {
 /// Guards against a port of the old domain that is another's in the new one, clocks that begin
 /// anew, and a key that was withdrawn and still opens.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_recording_goes_on_after_a_save_and_restore() {
     on(&SAVED, |lab| {
         let guest = Guest::of_recording(lab, RESTORED);
@@ -89,6 +90,7 @@ fn a_recording_goes_on_after_a_save_and_restore() {
 /// Guards against a vCPU that is not prepared in the new domain, and against a second one that
 /// connects the network, too: in this guest both ask for it.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn two_vcpus_are_sampled_after_a_save_and_restore() {
     on(&SAVED_TWO, |lab| {
         let guest = Guest::of(lab, RESTORED_TWO);

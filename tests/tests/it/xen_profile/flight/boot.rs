@@ -5,6 +5,7 @@ use crate::xen_profile::harness::{Guest, counters_add_up, on};
 
 /// Guards a recording that begins with its first client, or is not there for it.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_recording_from_boot_is_there_for_the_first_client() {
     on(&RECORDERS, |lab| {
         let client = Guest::of_recording(lab, LIVING).client();

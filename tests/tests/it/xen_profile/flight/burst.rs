@@ -37,6 +37,7 @@ fn client(lab: &Lab) -> Client {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_burst_before_anybody_came_is_found() {
     on(&RECORDERS, |lab| {
         let client = client(lab);
@@ -68,6 +69,7 @@ fn a_burst_before_anybody_came_is_found() {
 /// Guards events that are lost, told twice or out of order, those of an upcall above all: it
 /// interrupts the loop wherever that is.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn the_guests_events_are_told_also_from_an_upcall() {
     on(&RECORDERS, |lab| {
         let client = client(lab);

@@ -53,6 +53,7 @@ fn assert_tells(client: &Client, file: &str) {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_panic_leaves_the_last_seconds_on_the_console() {
     on(&RECORDERS, |lab| assert_on_console(lab, CRASHING));
 }
@@ -77,6 +78,7 @@ pub(crate) fn assert_on_console(lab: &Lab, name: &str) {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_panic_in_an_upcall_leaves_them_as_well() {
     on(&RECORDERS, |lab| {
         let client = crashed(lab, CRASHING_IN_UPCALL, "asked to panic in an upcall");
@@ -101,6 +103,7 @@ const DUMP: &str = "
 
 /// The same out of the guest's memory, for a host that keeps a crashed guest.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_panic_leaves_them_in_memory() {
     on(&RECORDERS, |lab| {
         let client = crashed(lab, CRASHING, "is wrong");

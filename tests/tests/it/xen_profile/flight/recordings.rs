@@ -62,6 +62,7 @@ fn assert_shares(client: &Client, file: &str, least: u64) {
 
 /// Each by another client: a name is all that one needs.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn three_at_once_each_by_its_name() {
     on(&RECORDERS, |lab| {
         assert_three(&Guest::of_recording(lab, LIVING));

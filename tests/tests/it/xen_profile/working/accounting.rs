@@ -26,6 +26,7 @@ fn every_tick_is_accounted_for() {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn time_is_told_apart() {
     on(&WORKING, |lab| {
         let client = Guest::of(lab, "working").client();
@@ -65,6 +66,7 @@ pub(crate) fn times(report: &Value) -> [u64; 3] {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_recording_names_its_guest_and_its_image() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");

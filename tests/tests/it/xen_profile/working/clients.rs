@@ -14,6 +14,7 @@ pub(super) fn record_many_stacks(client: &Client) {
 
 /// The line goes dead: no end of the connection reaches the guest until the case is over.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");
@@ -41,6 +42,7 @@ fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
 
 /// The one that never reads holds a socket, not the others.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_client_that_never_reads_is_in_nobodys_way() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");

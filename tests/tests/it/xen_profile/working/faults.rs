@@ -25,6 +25,7 @@ fn is_all(client: &Client, guest: &Guest<'_>) {
 
 /// The guest's cable is pulled, in dom0, while a client downloads, and plugged in again.
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_download_outlives_an_outage_of_the_guests_network() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");
@@ -44,6 +45,7 @@ fn a_download_outlives_an_outage_of_the_guests_network() {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_recording_outlives_an_outage_of_the_guests_network() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");

@@ -37,6 +37,7 @@ impl Talk {
 }
 
 #[test]
+#[ignore = "full: boots a real Xen"]
 fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
     on(&WORKING, |lab| {
         let guest = Guest::of(lab, "working");
