@@ -174,7 +174,7 @@ fn slower_functions_are_found_with_the_stated_power() {
 }
 
 #[test]
-#[ignore = "takes minutes; see the module's page"]
+#[ignore = "by hand: takes minutes; see the module's page"]
 fn in_full() {
     let recorded = Recorded::real();
     println!(

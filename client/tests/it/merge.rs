@@ -385,7 +385,7 @@ fn a_folder_is_all_its_recordings() {
 
 /// For docs/BENCHMARKS.md: a day of dumps, one every 15 s, each with a ring of 15,000 samples.
 #[test]
-#[ignore = "writes some hundred MB and takes minutes unless optimised"]
+#[ignore = "by hand: writes some hundred MB and takes minutes unless optimised"]
 fn a_day_of_dumps_is_read() {
     const FILES: u64 = 5_760;
     const SAMPLES: u64 = 15_000;

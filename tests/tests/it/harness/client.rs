@@ -74,7 +74,7 @@ impl Client {
         Client { hidden: files.iter().map(|file| file.to_path_buf()).collect(), ..self }
     }
 
-    /// The same, of a guest that runs another program than
+    /// The same, of a guest that runs another program than the hosted
     /// [`Guest::program`](super::Guest::program).
     pub(crate) fn with_image(self, file: &Path) -> Client {
         Client { image: Some(file.into()), ..self }

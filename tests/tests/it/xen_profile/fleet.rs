@@ -36,7 +36,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// `UNIKPROF_COLLECT_SECONDS` makes the faults go on for longer; the cases of `hosted collect::`
 /// are its small ones.
 #[test]
-#[ignore = "takes five minutes of two processors, and more as it is asked"]
+#[ignore = "by hand: takes five minutes of two processors, and more as it is asked"]
 fn every_tick_is_somewhere_while_a_guest_engines_and_the_collector_fail() {
     on(&KEYED, |lab| {
         let folder = TempDir::with_prefix("unikprof-fleet-").unwrap();

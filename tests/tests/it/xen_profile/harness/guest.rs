@@ -59,8 +59,9 @@ impl<'a> Guest<'a> {
         address_of(self.lab, self.name, port).unwrap()
     }
 
+    /// A client that is given [`program`](Self::program) as the image.
     pub(crate) fn client(&self) -> Client {
-        Client::of(self.address())
+        Client::of(self.address()).with_image(Guest::program())
     }
 
     /// A client that is given the image that this guest runs, if it is another one.
