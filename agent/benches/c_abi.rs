@@ -330,7 +330,7 @@ fn allocations(clock: &Clock) {
     measure(
         "free, not recorded",
         [&|address| agent.on_free(address), &|address| one.on_free(address), &|address| {
-            two.on_free(address)
+            two.on_free(address);
         }],
     );
     let start = Start::heap("held", mode::LIVE, 64);

@@ -18,8 +18,8 @@ use unikprof_tests::soak::downloads::stop;
 use unikprof_tests::soak::target::{KeyFiles, Target};
 
 use crate::xen_profile::harness::{
-    Client, Collector, Fleet, Guest, HostedGuest, bad_answers, expect_at, fetched, is_delivered,
-    on, seconds, ticks, wait_until,
+    Client, Collector, Fleet, Guest, HostedGuest, bad_answers, client_at, expect_at, fetched,
+    is_delivered, on, seconds, ticks, wait_until,
 };
 use crate::xen_profile::keys::{KEYED, keys};
 
@@ -61,7 +61,7 @@ fn every_tick_is_somewhere_while_a_guest_engines_and_the_collector_fail() {
         let mut trial = Trial {
             collector: Collector::start(fleet.folder.path()),
             fleet: &fleet,
-            clients: addresses.map(|address| Client::of(address).with_key(&files.control)),
+            clients: addresses.map(|address| client_at(address).with_key(&files.control)),
             engines,
             files,
             mortal: Some(mortal),

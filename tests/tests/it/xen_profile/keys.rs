@@ -13,7 +13,7 @@ use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit, among};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
-use crate::xen_profile::harness::{Boot, Client, Guest, on, wait_until};
+use crate::xen_profile::harness::{Boot, Client, Guest, client_at, on, wait_until};
 
 /// A guest that works and has [`keys`].
 pub(crate) const KEYED: Boot = Boot {
@@ -50,7 +50,7 @@ pub(crate) fn assert_guarded(address: SocketAddr) {
 fn clients(target: &Target) -> (TempDir, [Client; 2]) {
     let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
     let files = KeyFiles::write(target.keys.as_ref().unwrap(), folder.path()).unwrap();
-    let clients = [files.view, files.control].map(|key| Client::of(target.address).with_key(&key));
+    let clients = [files.view, files.control].map(|key| client_at(target.address).with_key(&key));
     (folder, clients)
 }
 
@@ -65,7 +65,7 @@ fn roles(target: &Target) {
     assert_eq!(status["state"], "idle", "{status:#}");
     let refused = view.connect(&["start"]);
     assert_eq!(refused.code, Some(exit_code::KEY.into()), "{refused:?}");
-    let open = Client::of(target.address).connect(&["check"]);
+    let open = client_at(target.address).connect(&["check"]);
     assert_eq!(open.code, Some(exit_code::KEY.into()), "{open:?}");
     let status = control.status();
     assert_eq!(status["state"], "idle", "{status:#}");

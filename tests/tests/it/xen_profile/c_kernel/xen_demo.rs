@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::image;
-use crate::xen_profile::harness::{Client, without_lab};
+use crate::xen_profile::harness::{client_at, without_lab};
 
 /// For a boot and the kernel's words, on a busy machine.
 const WAIT: Duration = Duration::from_secs(600);
@@ -52,7 +52,7 @@ fn a_kernel_boots_by_the_command_alone() {
         let address = hint.split_whitespace().nth(2).unwrap();
         next("  10.0.2.60:80 of the guest is 127.0.0.1:");
         next("c-xen: profiler on port 7777");
-        let client = Client::of(address.parse().unwrap());
+        let client = client_at(address.parse().unwrap());
         let info = client.connect(&["--json", "info"]).expect_json();
         assert_eq!(info["guest_name"], "own", "{info:#}");
         writeln!(demo.0.stdin.take().unwrap()).unwrap();

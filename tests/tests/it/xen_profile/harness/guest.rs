@@ -14,6 +14,11 @@ use super::Client;
 /// For a script, a save of a guest among them, on a busy machine.
 const DOM0: Duration = Duration::from_secs(600);
 
+/// A client that is given [`Guest::program`] as the image.
+pub(crate) fn client_at(address: SocketAddr) -> Client {
+    Client::of(address).with_image(Guest::program())
+}
+
 /// A guest with a profiler.
 pub(crate) struct Guest<'a> {
     lab: &'a Lab,
@@ -59,9 +64,8 @@ impl<'a> Guest<'a> {
         address_of(self.lab, self.name, port).unwrap()
     }
 
-    /// A client that is given [`program`](Self::program) as the image.
     pub(crate) fn client(&self) -> Client {
-        Client::of(self.address()).with_image(Guest::program())
+        client_at(self.address())
     }
 
     /// A client that is given the image that this guest runs, if it is another one.

@@ -3,7 +3,7 @@
 mod guest;
 mod shared_lab;
 
-pub(crate) use guest::Guest;
+pub(crate) use guest::{Guest, client_at};
 pub(crate) use shared_lab::{Boot, on, without_lab};
 
 pub(crate) use crate::harness::time::{self, counters_add_up};

@@ -1,7 +1,9 @@
 //! Clients that come and go, several at once, and some that vanish.
 
 use super::WORKING;
-use crate::xen_profile::harness::{Client, Guest, Proxy, Then, counters_add_up, on, wait_until};
+use crate::xen_profile::harness::{
+    Client, Guest, Proxy, Then, client_at, counters_add_up, on, wait_until,
+};
 
 /// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
 pub(super) const IN_THE_MIDDLE: usize = 12_000;
@@ -22,7 +24,7 @@ fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
         record_many_stacks(&client);
         let proxy = Proxy::to(guest.address());
         proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
-        let unlucky = Client::of(proxy.address());
+        let unlucky = client_at(proxy.address());
         let running = unlucky.begin(&["stop", "-o", "never.unikprof"]);
         proxy.wait_for_limit();
         running.kill();
@@ -51,7 +53,7 @@ fn a_client_that_never_reads_is_in_nobodys_way() {
         let proxy = Proxy::to(guest.address());
         // Nothing after the preamble is ever read.
         proxy.limit_next(16, Then::Stall);
-        let silent = Client::of(proxy.address());
+        let silent = client_at(proxy.address());
         let waiting = silent.begin(&["check"]);
         proxy.wait_for_limit();
 

@@ -5,7 +5,7 @@ use unikprof_client::recording::Completeness;
 
 use super::WORKING;
 use super::clients::{IN_THE_MIDDLE, record_many_stacks};
-use crate::xen_profile::harness::{Client, Guest, Proxy, Then, counters_add_up, on};
+use crate::xen_profile::harness::{Client, Guest, Proxy, Then, client_at, counters_add_up, on};
 
 /// An outage that dom0 makes lasts for longer where a machine is busy.
 const RETRY: &str = "10m";
@@ -32,7 +32,7 @@ fn a_download_outlives_an_outage_of_the_guests_network() {
         record_many_stacks(&guest.client());
         let proxy = Proxy::to(guest.address());
         proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
-        let client = Client::of(proxy.address());
+        let client = client_at(proxy.address());
         let running = client.begin(&["stop", "-o", "all.unikprof", "--retry", RETRY]);
         proxy.wait_for_limit();
         guest.dom0("ip link set vif$ID.0 down");
