@@ -30,7 +30,10 @@ struct Arguments {
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
     /// How long a turn takes
-    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = unikprof_lab::parse_duration)]
+    #[arg(
+        long, value_name = "TIME", default_value = "4s",
+        value_parser = unikprof_lab::parse_duration
+    )]
     turn: Duration,
 }
 
