@@ -71,3 +71,41 @@ fn no_test_is_left_out_of_a_run_over_the_workspace() {
     }
     assert!(gated > 10, "only {gated} features gate tests: the search is wrong");
 }
+
+/// `.ci/full` runs what is ignored, except tests that it skips by these parts of their names: a test
+/// with another reason, or skipped by mistake, would be run by nobody.
+#[test]
+fn an_ignored_test_is_in_the_full_tier_or_is_skipped_there_by_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let script = fs::read_to_string(root.join(".ci/full")).unwrap();
+    let by_hand = script.lines().find(|line| line.starts_with("BY_HAND=")).unwrap();
+    let skipped: Vec<&str> =
+        by_hand.split("--skip ").skip(1).map(|s| s.trim_matches([' ', '"'])).collect();
+    let mut sources = String::new();
+    for folder in ["agent", "client", "proto", "tests", "xen-bindings"] {
+        read_sources(&root.join(folder), &mut sources);
+    }
+    let ignored =
+        Regex::new(r#"#\[ignore = "([^"]*)"\]\s*(?:#\[[^\]]*\]\s*)*(?:pub\(crate\) )?fn (\w+)"#);
+    let mut count = 0;
+    for found in ignored.unwrap().captures_iter(&sources) {
+        let (reason, name) = (&found[1], &found[2]);
+        let is_skipped = skipped.iter().any(|part| name.contains(part));
+        let tier = if is_skipped { "by hand: " } else { "full: " };
+        assert!(reason.starts_with(tier), "{name}: expected `{tier}…`, found `{reason}`");
+        count += 1;
+    }
+    assert!(count > 100, "only {count} ignored tests: the search is wrong");
+}
+
+fn read_sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap();
+        if path.is_dir() && name != "target" && name != "node_modules" {
+            read_sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
