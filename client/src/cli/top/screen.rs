@@ -76,12 +76,10 @@ fn frame(lines: &[Line], columns: u16) -> io::Result<Vec<u8>> {
     for (row, Line { text, style }) in (0..).zip(lines) {
         let text = Printable(text).to_string();
         let text: String = text.chars().take(columns.into()).collect();
-        queue!(bytes, MoveTo(0, row), SetAttribute(*style), Print(&text))?;
-        queue!(bytes, SetAttribute(Attribute::Reset))?;
-        // Behind a full line the cursor is still on its last character.
-        if text.chars().count() < columns.into() {
-            queue!(bytes, Clear(ClearType::UntilNewLine))?;
-        }
+        // Cleared first: how many columns a text fills depends on the terminal, and behind a full
+        // line the cursor is still on its last character.
+        queue!(bytes, MoveTo(0, row), Clear(ClearType::UntilNewLine), SetAttribute(*style))?;
+        queue!(bytes, Print(&text), SetAttribute(Attribute::Reset))?;
     }
     queue!(bytes, EndSynchronizedUpdate)?;
     Ok(bytes)
@@ -484,11 +482,8 @@ mod tests {
         let lines = ["a\x1b[2Jb", "four", "fives"].map(|text| Line::from(text.to_owned()));
         let shown = String::from_utf8(frame(&lines, 4).unwrap()).unwrap();
         let (clear, plain) = ("\x1b[K", "\x1b[0m");
-        let row = |at: u8, text: &str| format!("\x1b[{at};1H{plain}{text}{plain}");
+        let row = |at: u8, text: &str| format!("\x1b[{at};1H{clear}{plain}{text}{plain}");
         let rows = [row(1, "a\\u{"), row(2, "four"), row(3, "five")].concat();
         assert_eq!(shown, format!("\x1b[?2026h{rows}\x1b[?2026l"));
-        let shown = String::from_utf8(frame(&lines, 5).unwrap()).unwrap();
-        assert!(shown.contains(&format!("four{plain}{clear}")), "{shown:?}");
-        assert!(!shown.contains(&format!("fives{plain}{clear}")), "{shown:?}");
     }
 }

@@ -1,8 +1,12 @@
 //! The accuracy suite on a real Xen in small: the code of `accuracy --xen`, fewer and shorter runs,
 //! generous bounds.
 //!
-//! Run it without the other suites (`cargo test -p unikprof-tests --test it xen_accuracy::`): they
-//! would take time from its lab, and the lab stays booted until the process ends.
+//! Run it without the other suites, which would take time from its lab; and the lab stays booted
+//! until the process ends:
+//!
+//! ```text
+//! cargo test -p unikprof-tests --test it -- --ignored xen_accuracy::
+//! ```
 //!
 //! The machine is emulated and may be shared: it stops for milliseconds, and an upcall takes a
 //! hundred microseconds. So bounds of chance are wide, and each says which failure it still sees.

@@ -6,7 +6,7 @@
 //! Run them without the other suites and with 12 threads:
 //!
 //! ```text
-//! RUST_TEST_THREADS=12 cargo test -p unikprof-tests --test it xen_profile::
+//! RUST_TEST_THREADS=12 cargo test -p unikprof-tests --test it -- --include-ignored xen_profile::
 //! ```
 //!
 //! A case that waits takes no processor, and [`LABS`](unikprof_tests::lab::LABS) limits how many
