@@ -272,9 +272,9 @@ pub(super) enum GuestError {
     )]
     Ended,
     #[error(
-        "the guest has no last minutes: they need a recording without an end (`record \
-         --until-stopped`, or one from boot) \
-         and an agent with a ring"
+        "the guest has no last minutes: they need a recording without an end (`unikprof-client \
+         connect ADDR start --name flight --preset default`, or one from boot) and an agent with a \
+         ring"
     )]
     NothingRecent,
     #[error(transparent)]

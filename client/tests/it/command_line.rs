@@ -125,7 +125,7 @@ fn subcommands_of_the_fleet_name_its_program() {
     let here = tempfile::tempdir().unwrap();
     for line in ["serve --config fleet.toml", "collect", "record --guests fleet.toml 30s"] {
         let (_, told) = expect(2, line, here.path());
-        has(&told, &["unikprof-fleet", "cargo install --path client/fleet"]);
+        has(&told, &["unikprof-fleet", "cargo install --locked --path client/fleet"]);
         assert_eq!(told.lines().count(), 1, "{told}");
     }
     let (_, told) = expect(2, "record 30s", here.path());
