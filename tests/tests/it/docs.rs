@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use regex::Regex;
 use unikprof_test_kit::documents;
@@ -122,4 +123,40 @@ fn flags_of_the_guides_are_those_of_the_build() {
             flag.starts_with("-W") && !flag.contains("build-id") || flag.starts_with("-std");
         assert!(is_of_no_matter || C_GUIDE.contains(flag), "the guide lacks {flag}");
     }
+}
+
+/// A command without `--ignored` whose tests are all in the full tier runs none, and passes.
+#[test]
+fn documented_commands_run_tests() {
+    let root = documents::root();
+    let mut pages = Vec::new();
+    files(root, &[".md"], &mut pages);
+    let command = r"cargo test [^`\n]*(?:unikprof-tests|--workspace) --test it([^`\n|]+)";
+    let command = Regex::new(command).unwrap();
+    let list = |words: &[&str]| -> HashSet<String> {
+        let program = std::env::current_exe().unwrap();
+        let output = Command::new(program).arg("--list").args(words).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter(|line| line.ends_with(": test")).map(str::to_owned).collect()
+    };
+    let mut checked = 0;
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        for found in command.captures_iter(&text) {
+            let words: Vec<&str> = found[1].split_whitespace().collect();
+            let filters: Vec<&str> =
+                words.iter().copied().filter(|word| !word.starts_with('-')).collect();
+            let ignored = list(&[&["--ignored"], &filters[..]].concat());
+            let runs = if words.contains(&"--ignored") {
+                ignored
+            } else if words.contains(&"--include-ignored") {
+                list(&filters)
+            } else {
+                &list(&filters) - &ignored
+            };
+            assert!(!runs.is_empty(), "{}: `{}` runs no test", page.display(), &found[0]);
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} commands: the search is wrong");
 }
