@@ -98,7 +98,8 @@ fn with_fleet(error: clap::Error) -> clap::Error {
     };
     let one = if word == "record" { "; for one guest: `connect ADDR record`" } else { "" };
     let message = format!(
-        "`{word}` is a subcommand of `unikprof-fleet`: cargo install --locked --path client/fleet{one}\n"
+        "`{word}` is a subcommand of `unikprof-fleet`: \
+         cargo install --locked --path client/fleet{one}\n"
     );
     clap::Error::raw(ErrorKind::InvalidSubcommand, message)
 }
