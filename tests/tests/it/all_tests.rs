@@ -8,6 +8,8 @@ use std::process::Command;
 use regex::Regex;
 use serde_json::Value;
 
+use crate::docs::files;
+
 /// Adds the features that a test program's sources name: `cfg(feature = "...")`.
 fn features_in(source: &Path, found: &mut BTreeSet<String>) {
     if source.is_dir() {
@@ -81,10 +83,9 @@ fn an_ignored_test_is_in_the_full_tier_or_is_skipped_there_by_name() {
     let by_hand = script.lines().find(|line| line.starts_with("BY_HAND=")).unwrap();
     let skipped: Vec<&str> =
         by_hand.split("--skip ").skip(1).map(|s| s.trim_matches([' ', '"'])).collect();
-    let mut sources = String::new();
-    for folder in ["agent", "client", "proto", "tests", "xen-bindings"] {
-        read_sources(&root.join(folder), &mut sources);
-    }
+    let mut sources = Vec::new();
+    files(root, &[".rs"], &mut sources);
+    let sources: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let ignored =
         Regex::new(r#"#\[ignore = "([^"]*)"\]\s*(?:#\[[^\]]*\]\s*)*(?:pub\(crate\) )?fn (\w+)"#);
     let mut count = 0;
@@ -96,16 +97,4 @@ fn an_ignored_test_is_in_the_full_tier_or_is_skipped_there_by_name() {
         count += 1;
     }
     assert!(count > 100, "only {count} ignored tests: the search is wrong");
-}
-
-fn read_sources(folder: &Path, text: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap();
-        if path.is_dir() && name != "target" && name != "node_modules" {
-            read_sources(&path, text);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text.push_str(&fs::read_to_string(&path).unwrap());
-        }
-    }
 }

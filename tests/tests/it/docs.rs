@@ -28,7 +28,7 @@ mod guides {
 
 /// The files with one of these extensions below `folder`, except build output, packages and folders
 /// with a leading dot.
-fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
+pub(crate) fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
