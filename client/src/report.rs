@@ -95,7 +95,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use regex::Regex;
+use regex_lite::Regex;
 use thiserror::Error;
 use unikprof_proto::caller_table::{Caller, Rule};
 

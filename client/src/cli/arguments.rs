@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::access::{AccessArguments, CONNECTION};
 use super::failure::Failure;

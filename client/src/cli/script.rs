@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write as _};
 
 use clap::Args;
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::failure::Failure;
 use super::names::NameArguments;

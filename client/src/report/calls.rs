@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use regex::Regex;
+use regex_lite::Regex;
 use serde::Serialize;
 use thiserror::Error;
 

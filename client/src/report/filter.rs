@@ -76,7 +76,7 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
     const FOCUSED: u8 = 1;
     const IGNORED: u8 = 2;
     let marks_of = |function: &Function| {
-        let matches = |regex: &Option<regex::Regex>| {
+        let matches = |regex: &Option<regex_lite::Regex>| {
             regex.as_ref().is_some_and(|regex| regex.is_match(&function.name))
         };
         u8::from(matches(&options.focus)) * FOCUSED + u8::from(matches(&options.ignore)) * IGNORED

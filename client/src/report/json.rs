@@ -216,8 +216,8 @@ pub(super) fn document<'r>(
         cost_share: profile.cost_share(),
         vcpus: profile.vcpus().iter().map(Vcpu::of).collect(),
         filter: Filter {
-            focus: report.options.focus.as_ref().map(regex::Regex::as_str),
-            ignore: report.options.ignore.as_ref().map(regex::Regex::as_str),
+            focus: report.options.focus.as_ref().map(regex_lite::Regex::as_str),
+            ignore: report.options.ignore.as_ref().map(regex_lite::Regex::as_str),
             lines: report.options.lines,
             no_inlines: report.options.no_inlines,
             vcpus: recording.only_vcpus.as_deref(),

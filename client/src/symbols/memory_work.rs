@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use regex::{Regex, RegexSet};
+use regex_lite::Regex;
 
 use super::symbolized::{Function, FunctionKind};
 
@@ -13,36 +13,45 @@ pub(crate) enum MemoryWork {
     Allocation,
 }
 
-/// Copies first, then allocation; of C, C++, Rust and OCaml.
-static NAMES: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
-    RegexSet::new([
-        r"^_*(w?mem(p?cpy|move|set|ccpy)|bcopy|bzero|rep_movs[bwdq]?|rep_stos[bwdq]?)(_\w+)?$",
-        r"^(core|std)::(ptr|intrinsics)(::\w+)*::(copy|copy_nonoverlapping|write_bytes)(::<.*>)?$",
-        r"^compiler_builtins::mem::",
-        r"^caml_(array|floatarray|string|bytes|blit)_?(blit|bytes|string)\w*$",
-        // From here on allocation.
-        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k)?(m|c|re|v|z)alloc(_\w+)?$",
-        r"^_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k|c)?free(_\w+)?$",
-        r"^_*(GI___)?(libc_)?(memalign|posix_memalign|aligned_alloc|sysmalloc|malloc_consolidate|unlink_chunk|tcache_\w+)(\.\w+)*$",
-        r"^_*x(m|z)alloc(_\w+)?$",
-        r"^memp?_(m|c)alloc\w*$",
-        r"^uk_(do_)?(p|memalign|posix_memalign)\w*alloc\w*$",
-        r"^unikprof_(ml_)?on_(sampled_alloc|alloc|realloc|free)$",
-        r"^operator (new|delete)(\[\])?(\(.*\))?$",
-        r"^(__rustc::)?_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
-        r"^<?alloc::alloc::",
-        r"^<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
-        r"^(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
-        r"^caml_(alloc|minor|major|empty_minor|oldify|gc|garbage|memprof|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
+/// Names of functions of C, C++, Rust and OCaml, each as one of `patterns` says.
+fn one_of(patterns: &[&str]) -> Option<Regex> {
+    Regex::new(&format!("^(?:{})", patterns.join("|"))).ok()
+}
+
+static COPIES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    one_of(&[
+        r"_*(w?mem(p?cpy|move|set|ccpy)|bcopy|bzero|rep_movs[bwdq]?|rep_stos[bwdq]?)(_\w+)?$",
+        r"(core|std)::(ptr|intrinsics)(::\w+)*::(copy|copy_nonoverlapping|write_bytes)(::<.*>)?$",
+        r"compiler_builtins::mem::",
+        r"caml_(array|floatarray|string|bytes|blit)_?(blit|bytes|string)\w*$",
     ])
-    .ok()
 });
-const COPIES: usize = 4;
+
+static ALLOCATORS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    one_of(&[
+        r"_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k)?(m|c|re|v|z)alloc(_\w+)?$",
+        r"_*((GI___)?libc_|int_|je_|mi_|tc_|dl|tlsf_|uk_|k|c)?free(_\w+)?$",
+        r"_*(GI___)?(libc_)?(memalign|posix_memalign|aligned_alloc|sysmalloc|malloc_consolidate|unlink_chunk|tcache_\w+)(\.\w+)*$",
+        r"_*x(m|z)alloc(_\w+)?$",
+        r"memp?_(m|c)alloc\w*$",
+        r"uk_(do_)?(p|memalign|posix_memalign)\w*alloc\w*$",
+        r"unikprof_(ml_)?on_(sampled_alloc|alloc|realloc|free)$",
+        r"operator (new|delete)(\[\])?(\(.*\))?$",
+        r"(__rustc::)?_*(rust|rdl|rg|rustc)_*(alloc|dealloc|realloc|alloc_zeroed)$",
+        r"<?alloc::alloc::",
+        r"<.* as (core|alloc)::alloc(::global)?::(GlobalAlloc|Allocator)>::",
+        r"(dlmalloc|talc|linked_list_allocator|buddy_system_allocator|buddy_alloc|wee_alloc)::",
+        r"caml_(alloc|minor|major|empty_minor|oldify|gc|garbage|memprof|darken|mark|sweep|compact|shared_try_alloc|call_gc)",
+    ])
+});
 
 /// What is between OCaml's runtime and the agent where `Gc.Memprof` tells of a block.
 static MEMPROF: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let names = r"^(Unikprof\.allocated|run_(alloc_)?callback_(exn|res)|caml_(callback|start_program|process_pending|do_pending))";
-    Regex::new(names).ok()
+    one_of(&[
+        r"Unikprof\.allocated",
+        r"run_(alloc_)?callback_(exn|res)",
+        r"caml_(callback|start_program|process_pending|do_pending)",
+    ])
 });
 
 /// What a function does with memory, if that is all it does.
@@ -50,11 +59,12 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
     if function.kind != FunctionKind::Named {
         return None;
     }
-    let first = NAMES.as_ref()?.matches(&function.name).iter().next()?;
-    Some(match first {
-        copy if copy < COPIES => MemoryWork::Copy,
-        _ => MemoryWork::Allocation,
-    })
+    let is = |names: &Option<Regex>| names.as_ref().is_some_and(|it| it.is_match(&function.name));
+    match () {
+        () if is(&COPIES) => Some(MemoryWork::Copy),
+        () if is(&ALLOCATORS) => Some(MemoryWork::Allocation),
+        () => None,
+    }
 }
 
 /// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use regex::Regex;
+use regex_lite::Regex;
 use strsim::normalized_damerau_levenshtein;
 use thiserror::Error;
 
@@ -30,7 +30,7 @@ pub(crate) enum PatternError {
     #[error("expected a pattern such as `tcp_*` or `/^tcp_/`, found nothing")]
     Empty,
     #[error("`{text}` is no regular expression: {source}")]
-    Regex { text: String, source: Box<regex::Error> },
+    Regex { text: String, source: regex_lite::Error },
 }
 
 impl std::str::FromStr for Pattern {
@@ -45,14 +45,12 @@ impl std::str::FromStr for Pattern {
             Some(body) => format!("{any_case}{body}"),
             None if text.is_empty() => return Err(PatternError::Empty),
             None => {
-                let escaped = regex::escape(text).replace(r"\*", ".*").replace(r"\?", ".");
+                let escaped = regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".");
                 format!("^(?s){any_case}{escaped}$")
             }
         };
-        let regex = Regex::new(&expression).map_err(|source| PatternError::Regex {
-            text: text.to_owned(),
-            source: Box::new(source),
-        })?;
+        let regex = Regex::new(&expression)
+            .map_err(|source| PatternError::Regex { text: text.to_owned(), source })?;
         Ok(Pattern { text: text.to_owned(), regex, is_glob: body.is_none() })
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use regex::Regex;
+use regex_lite::Regex;
 use serde_json::Value;
 
 use crate::docs::files;

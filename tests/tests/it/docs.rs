@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use regex::Regex;
+use regex_lite::Regex;
 use unikprof_test_kit::documents;
 use unikprof_tests::c_xen_guest::{FLAGS, LINK_FLAGS};
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use regex::Regex;
+use regex_lite::Regex;
 use serde_json::{Value, json};
 
 use crate::profile::{Mode, Unit};

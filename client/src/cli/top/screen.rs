@@ -14,7 +14,7 @@ use crossterm::terminal::{
     EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
 };
 use crossterm::{execute, queue};
-use regex::Regex;
+use regex_lite::Regex;
 use signal_hook::consts::SIGHUP;
 
 use super::picture::{Measure, Picture, Sort};

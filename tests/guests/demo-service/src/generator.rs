@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use core::iter;
 use core::ops::Range;
 
+use blake2::digest::{Key, Mac as _};
+use blake2::{Blake2s256, Blake2sMac256, Digest as _};
 use fastrand::Rng;
 
 use crate::http::sign;
@@ -22,7 +24,7 @@ const WORDS: [&str; 24] = [
 /// Most of them read notes; some write, search, archive or delete; one in a hundred is truncated.
 pub struct RequestGenerator {
     random: Rng,
-    key: [u8; 32],
+    key: Key<Blake2sMac256>,
     size: usize,
 }
 
@@ -44,8 +46,8 @@ impl Iterator for RequestGenerator {
         let id = random.usize(..bound);
         let kind = random.u32(..100);
         let (method, target) = match kind {
-            0..12 => ("PUT", format!("/notes/{id}")),
-            12..35 => ("GET", format!("/notes/{id}")),
+            0..20 => ("PUT", format!("/notes/{id}")),
+            20..35 => ("GET", format!("/notes/{id}")),
             35..80 => ("GET", format!("/pages/{id}")),
             80..90 => ("GET", format!("/search/{}", words(random, 1..3, "+"))),
             90..95 => ("GET", format!("/archive/{id}")),
@@ -61,16 +63,17 @@ impl Iterator for RequestGenerator {
 }
 
 /// The key shared by a service and its clients.
-pub(crate) fn key(seed: u64) -> [u8; 32] {
-    blake3::derive_key("unikprof demo service 2026 key", &seed.to_le_bytes())
+pub(crate) fn key(seed: u64) -> Key<Blake2sMac256> {
+    let context = Blake2s256::new_with_prefix("unikprof demo service 2026 key");
+    context.chain_update(seed.to_le_bytes()).finalize()
 }
 
 /// A request with its signature.
-pub(crate) fn signed(key: &[u8; 32], method: &str, target: &str, body: &str) -> Vec<u8> {
-    let signature = sign(key, method, target, body.as_bytes());
+pub(crate) fn signed(key: &Key<Blake2sMac256>, method: &str, target: &str, body: &str) -> Vec<u8> {
+    let signature = sign(key, method, target, body.as_bytes()).finalize().into_bytes();
     let length = body.len();
     let request = format!(
-        "{method} {target} HTTP/1.1\r\nHost: wiki\r\nSignature: {signature}\r\n\
+        "{method} {target} HTTP/1.1\r\nHost: wiki\r\nSignature: {signature:x}\r\n\
          Accept-Encoding: deflate\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     request.into_bytes()

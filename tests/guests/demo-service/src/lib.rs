@@ -6,16 +6,16 @@
 //!
 //! # What its profile shows
 //!
-//! One mistake: `note::is_spam` compiles its regular expression again for every comment of every
-//! stored note, which takes more than half of the service's time. The rest is a usual service's
-//! work:
+//! One mistake: `note::is_spam` parses the list of forbidden phrases again for every comment of
+//! every stored note, which takes more than half of the service's time. The rest is a usual
+//! service's work:
 //!
 //! | work | where | crate |
 //! |---|---|---|
 //! | parse requests | `Request::parse` | httparse |
-//! | check signatures, make entity tags | `http::sign`, `Response::write_to` | blake3 |
+//! | check signatures, make entity tags | `http::sign`, `Response::write_to` | blake2 |
 //! | read and write notes, recursively over replies | `Note::parse`, `Note::to_json` | serde_json |
-//! | render pages | `Renderer::page`, which keeps its compiled patterns | regex |
+//! | render pages, recursively over replies | `page::render` | |
 //! | index words, search, sort | `Store` | |
 //! | compress pages and archives | `Response::deflate` | miniz_oxide |
 //!
@@ -26,9 +26,6 @@
 //! - A global allocator. For the amount of memory see [`Service::new`].
 //! - On a target without an operating system: `memcpy`, `memmove`, `memset`, `memcmp` and `bcmp`.
 //! - A stack of 128 KiB (optimised) or 512 KiB (not optimised).
-//! - SSE state that is preserved across interrupts: the hash uses vector instructions up to SSE4.1
-//!   if CPUID reports them. AVX is used only if another crate of the program enables `std` in
-//!   memchr.
 #![no_std]
 
 extern crate alloc;

@@ -4,66 +4,72 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use regex::Regex;
+use crate::note::{Comment, Note, is_spam};
 
-use crate::note::{Comment, Note};
-
-/// The markup within a line, and its replacement.
-const RULES: [(&str, &str); 3] = [
-    (r"`([^`]+)`", "<code>$1</code>"),
-    (r"\*([^*]+)\*", "<b>$1</b>"),
-    (r"\[([^\[\]]+)\]\((\d+)\)", r#"<a href="/pages/$2">$1</a>"#),
-];
-
-/// Renders pages. Empty lines separate paragraphs, a paragraph that begins with `- ` is a list, and
+/// Renders a page. Empty lines separate paragraphs, a paragraph that begins with `- ` is a list, and
 /// a line may contain `*bold*`, `` `code` `` and `[links](17)` to other notes.
-pub(crate) struct Renderer([(Regex, &'static str); RULES.len()]);
+#[inline(never)]
+pub(crate) fn render(note: &Note) -> String {
+    let title = escape(&note.title);
+    let mut page = format!("<!doctype html>\n<title>{title}</title>\n<h1>{title}</h1>\n");
+    add_text(&note.text, &mut page);
+    add_comments(&note.comments, &mut page);
+    page
+}
 
-impl Renderer {
-    pub(crate) fn new() -> Self {
-        let rule = |(pattern, html)| (Regex::new(pattern).expect("a valid pattern"), html);
-        Self(RULES.map(rule))
+#[inline(never)]
+fn add_comments(comments: &[Comment], page: &mut String) {
+    // The list grows: what was stored may be spam today.
+    for comment in comments.iter().filter(|comment| !is_spam(&comment.text)) {
+        *page += &format!("<blockquote><b>{}</b>\n", escape(&comment.author));
+        add_text(&comment.text, page);
+        add_comments(&comment.replies, page);
+        *page += "</blockquote>\n";
     }
+}
 
-    #[inline(never)]
-    pub(crate) fn page(&self, note: &Note) -> String {
-        let title = escape(&note.title);
-        let mut page = format!("<!doctype html>\n<title>{title}</title>\n<h1>{title}</h1>\n");
-        self.text(&note.text, &mut page);
-        self.comments(&note.comments, &mut page);
-        page
-    }
-
-    #[inline(never)]
-    fn comments(&self, comments: &[Comment], page: &mut String) {
-        for comment in comments {
-            *page += &format!("<blockquote><b>{}</b>\n", escape(&comment.author));
-            self.text(&comment.text, page);
-            self.comments(&comment.replies, page);
-            *page += "</blockquote>\n";
-        }
-    }
-
-    fn text(&self, text: &str, page: &mut String) {
-        for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
-            match paragraph.strip_prefix("- ") {
-                Some(list) => {
-                    let items: Vec<_> = list.split("\n- ").map(|item| self.line(item)).collect();
-                    *page += &format!("<ul><li>{}</ul>\n", items.join("\n<li>"));
-                }
-                None => *page += &format!("<p>{}\n", self.line(paragraph)),
+fn add_text(text: &str, page: &mut String) {
+    for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        match paragraph.strip_prefix("- ") {
+            Some(list) => {
+                let items: Vec<_> = list.split("\n- ").map(line).collect();
+                *page += &format!("<ul><li>{}</ul>\n", items.join("\n<li>"));
             }
+            None => *page += &format!("<p>{}\n", line(paragraph)),
         }
     }
+}
 
-    #[inline(never)]
-    fn line(&self, text: &str) -> String {
-        let mut html = escape(text);
-        for (pattern, replacement) in &self.0 {
-            html = pattern.replace_all(&html, *replacement).into_owned();
-        }
-        html
+#[inline(never)]
+fn line(text: &str) -> String {
+    let mut html = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['`', '*', '[']) {
+        let (before, markup) = rest.split_at(at);
+        html += &escape(before);
+        // What is not closed stands for itself.
+        let (replacement, length) = replace(markup).unwrap_or_else(|| (markup[..1].into(), 1));
+        html += &replacement;
+        rest = &markup[length..];
     }
+    html + &escape(rest)
+}
+
+/// What stands for the markup at a text's beginning, and its length; `None` if it is not closed.
+fn replace(text: &str) -> Option<(String, usize)> {
+    let tag = match text.as_bytes().first()? {
+        b'`' => "code",
+        b'*' => "b",
+        _ => {
+            let (label, rest) = text[1..].split_once("](")?;
+            let (id, _) = rest.split_once(')')?;
+            let link =
+                format!("<a href=\"/pages/{}\">{}</a>", id.parse::<u32>().ok()?, escape(label));
+            return Some((link, label.len() + id.len() + 4));
+        }
+    };
+    let (inner, _) = text[1..].split_once(&text[..1]).filter(|(inner, _)| !inner.is_empty())?;
+    Some((format!("<{tag}>{}</{tag}>", escape(inner)), inner.len() + 2))
 }
 
 fn escape(text: &str) -> String {

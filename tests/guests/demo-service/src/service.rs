@@ -5,16 +5,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use blake3::{Hash, Hasher};
+use blake2::digest::Key;
+use blake2::{Blake2s256, Blake2sMac256, Digest as _};
 use miniz_oxide::DataFormat;
 use miniz_oxide::deflate::CompressionLevel::DefaultLevel;
 use miniz_oxide::deflate::core::CompressorOxide;
 use serde::Serialize;
 
 use crate::generator;
-use crate::http::{Refusal, Request, Response, sign};
+use crate::http::{Refusal, Request, Response, is_signed, sign};
 use crate::note::Note;
-use crate::page::Renderer;
+use crate::page;
 use crate::store::Store;
 
 /// The longest note, as JSON.
@@ -28,12 +29,11 @@ const MAX_FOUND: usize = 20;
 
 /// A wiki without clock and I/O: the same seed and requests give the same responses.
 pub struct Service {
-    key: [u8; 32],
+    key: Key<Blake2sMac256>,
     store: Store,
-    renderer: Renderer,
     compressor: Box<CompressorOxide>,
     /// Hashes all responses.
-    responses: Hasher,
+    responses: Blake2s256,
 }
 
 impl Service {
@@ -52,9 +52,8 @@ impl Service {
         Self {
             key: generator::key(seed),
             store,
-            renderer: Renderer::new(),
             compressor: Box::new(compressor),
-            responses: Hasher::new(),
+            responses: Blake2s256::new(),
         }
     }
 
@@ -67,22 +66,21 @@ impl Service {
     pub fn handle(&mut self, request: &[u8], response: &mut Vec<u8>) -> u16 {
         let answer = self.answer(request).unwrap_or_else(Response::from);
         answer.write_to(response);
-        self.responses.update(response);
+        self.responses.update(&response);
         answer.status
     }
 
     /// A checksum of all responses so far: equal for equal seeds, sizes and requests.
     pub fn checksum(&self) -> u64 {
-        let hash = self.responses.finalize();
-        let start = hash.as_bytes().first_chunk();
+        let hash = self.responses.clone().finalize();
+        let start = hash.first_chunk();
         start.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     fn answer(&mut self, request: &[u8]) -> Result<Response, Refusal> {
         let request = Request::parse(request)?;
         let signature = sign(&self.key, request.method, request.target, request.body);
-        // Hashes are compared in constant time.
-        if !Hash::from_hex(request.signature).is_ok_and(|given| given == signature) {
+        if !is_signed(signature, request.signature) {
             return Err(Refusal(401, "the signature is wrong"));
         }
         let mut response = self.route(&request)?;
@@ -100,7 +98,7 @@ impl Service {
             ("GET", "archive") => Ok(self.archive(number(name)?)),
             ("GET", "notes") => Ok(json(200, self.note(name)?)),
             ("GET", "pages") => {
-                let page = self.renderer.page(self.note(name)?);
+                let page = page::render(self.note(name)?);
                 Ok(Response::new(200, "text/html; charset=utf-8", page))
             }
             ("PUT", "notes") => self.put_note(number(name)?, request.body),

@@ -435,8 +435,11 @@ fn a_page_searches_compares_and_restores_its_address() {
         "{tip}"
     );
 
-    let calls =
-        report(&client, "run.unikprof", &["--callers", &format!("^{}$", regex::escape(first))]);
+    let calls = report(
+        &client,
+        "run.unikprof",
+        &["--callers", &format!("^{}$", regex_lite::escape(first))],
+    );
     let total = grouped(&calls["calls"]["total"]);
     let sandwich = shown[21][0].as_str().unwrap();
     assert!(
