@@ -123,7 +123,7 @@ export class Recording {
     for (const ring of this.time.rings) {
       const end = begin + ring.told;
       const part = (values) => values.subarray(begin, end);
-      times.set(ring.vcpu, new Times(part(at), [running, runnable, blocked, offline].map(part), ring.tells_stolen));
+      times.set(ring.vcpu, new Times(part(at), [running, runnable, blocked, offline].map(part), ring.tells_states));
       begin = end;
     }
     return times;

@@ -17,10 +17,10 @@ export function upper(values, at, orEqual = false) {
 
 /** The moments of one vCPU: `at`, and the running, runnable, blocked and offline time until then in `sums`. */
 export class Times {
-  constructor(at, sums, tellsStolen) {
+  constructor(at, sums, tellsStates) {
     this.at = at;
     this.sums = sums;
-    this.tellsStolen = tellsStolen;
+    this.tellsStates = tellsStates;
   }
 
   /** The time of a window in ns: running, runnable, blocked, offline; `null` where it is not known. */
@@ -37,8 +37,8 @@ export class Times {
       const grown = this.sum(which, reachedTo) - this.sum(which, reachedFrom);
       return grown <= 0n ? 0 : Number((grown * BigInt(whole)) / BigInt(covered));
     };
-    const stolen = (which) => (this.tellsStolen ? part(which) : null);
-    return [part(0), stolen(1), part(2), stolen(3)];
+    const other = (which) => (this.tellsStates ? part(which) : null);
+    return [part(0), other(1), other(2), other(3)];
   }
 
   /** The same as shares of the window's length, for drawing. */

@@ -273,8 +273,8 @@ export class Tracks extends Axis {
       if (row.kind === "heat") lines.push(amountWithUnit(counts.reduce((sum, n) => sum + n, 0)));
       else lines.push(`${amountWithUnit(counts[0])}${counts[1] ? `, ${counts[1]} masked` : ""}${counts[2] ? `, ${counts[2]} lost` : ""}`);
       if (told) {
-        const stolen = recording.timesOf(row.vcpu).tellsStolen ? `stolen ${percent(told[1])}, ` : "";
-        lines.push(`${stolen}running ${percent(told[0])}, blocked ${percent(told[2])} (measured about once a second)`);
+        const others = recording.timesOf(row.vcpu).tellsStates ? `, stolen ${percent(told[1])}, blocked ${percent(told[2])}` : "";
+        lines.push(`running ${percent(told[0])}${others} (measured about once a second)`);
       }
     } else if (row.kind === "span") {
       const inside = recording.spans.filter((span) => span.name === row.id && span.from <= at + near && (span.to ?? Infinity) >= at - near);

@@ -153,7 +153,7 @@ impl Ring {
     }
 
     /// What is recorded of the vCPU's time so far: moments, and its running, runnable, blocked and
-    /// offline time until then; and whether the platform measures runnable and offline time.
+    /// offline time until then; and whether the platform measures more than running time.
     pub(crate) fn times_told(&self) -> (Vec<(u64, [u64; 4])>, bool) {
         Times::of(self).into_parts()
     }

@@ -45,7 +45,9 @@ pub mod kind {
     pub const ENDED: u8 = 6;
     /// The guest was suspended and resumed before this record.
     pub const RESUMED: u8 = 7;
-    /// The vCPU's time so far in ns: running and runnable (stolen). Followed by [`WAITED`].
+    /// The vCPU's time so far in ns: running and runnable (stolen). Followed by [`WAITED`]; if the
+    /// ring has none of these, the platform knows the running time only, and the second number says
+    /// nothing.
     pub const RAN: u8 = 8;
     /// The vCPU's time so far in ns: blocked and offline.
     pub const WAITED: u8 = 9;

@@ -405,11 +405,12 @@ struct unikprof_ops {
     // The time of day in ns since 1970-01-01 UTC, or 0 if it is not known. unikprof_crash_dump
     // calls it too, in whatever context that runs. May be NULL.
     uint64_t (*wall_clock_ns)(void *context);
-    // How long a vCPU has been blocked, in ns since a fixed time. Upcall. May be NULL: then all
-    // time in which the vCPU did not run counts as blocked.
+    // How long a vCPU has been blocked, in ns since a fixed time. Upcall. May be NULL: then it is
+    // that of runstate, or all time in which the vCPU did not run if that is not known.
     uint64_t (*blocked_ns)(void *context, uint32_t vcpu);
     // A vCPU's time in each state: fill in times and return 1, or return 0 if it is not known.
-    // May be NULL.
+    // Upcall. May be NULL: then nothing is recorded in mode wall, because stolen time cannot be
+    // told from blocked time.
     int32_t (*runstate)(void *context, uint32_t vcpu, struct unikprof_runstate *times);
     // The readable code that contains pc, usually the image's text: fill in start and end
     // and return 1, or return 0. The agent then reads instructions to find the callers of

@@ -329,11 +329,12 @@ pub struct Ops {
     /// The time of day in ns since 1970-01-01 UTC, or 0 if it is not known. `unikprof_crash_dump`
     /// calls it too, in whatever context that runs. May be NULL.
     pub wall_clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// How long a vCPU has been blocked, in ns since a fixed time. *Upcall.* May be NULL: then all
-    /// time in which the vCPU did not run counts as blocked.
+    /// How long a vCPU has been blocked, in ns since a fixed time. *Upcall.* May be NULL: then it is
+    /// that of `runstate`, or all time in which the vCPU did not run if that is not known.
     pub blocked_ns: Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32) -> u64>,
     /// A vCPU's time in each state: fill in `times` and return 1, or return 0 if it is not known.
-    /// May be NULL.
+    /// *Upcall.* May be NULL: then nothing is recorded in mode wall, because stolen time cannot be
+    /// told from blocked time.
     pub runstate:
         Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32, times: *mut Runstate) -> i32>,
     /// The readable code that contains `pc`, usually the image's text: fill in `start` and `end`

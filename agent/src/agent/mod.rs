@@ -316,6 +316,12 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
+    /// Whether the platform knows the [times in each state](Platform::runstate) of any vCPU. Not
+    /// for upcalls.
+    pub(crate) fn tells_runstate(&self) -> bool {
+        self.slots().any(|(vcpu, _)| self.platform.runstate(vcpu).is_some())
+    }
+
     /// Marks this vCPU's work as the agent's own until the guard is dropped.
     pub(crate) fn own_work(&self) -> OwnWork<'m> {
         let cells = self.current().map(|(_, slot)| slot.cells);

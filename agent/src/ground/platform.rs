@@ -131,13 +131,19 @@ pub unsafe trait Platform {
     }
 
     /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The
-    /// *upcall* reads it for its own vCPU. The default is all time that the vCPU did not run,
-    /// stolen time included.
+    /// *upcall* reads it for its own vCPU. The default is that of [`runstate`](Self::runstate), or
+    /// all time that the vCPU did not run, stolen time included, if the platform does not know it.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
-        self.now_ns().saturating_sub(self.running_ns(vcpu))
+        match self.runstate(vcpu) {
+            Some(times) => times.blocked_ns,
+            None => self.now_ns().saturating_sub(self.running_ns(vcpu)),
+        }
     }
 
-    /// The time that `vcpu` has spent in each state; `None` if the platform does not know it.
+    /// The time that `vcpu` has spent in each state; `None` if the platform does not know it: then
+    /// nothing is recorded in mode `wall`, because stolen time cannot be told from blocked time.
+    /// *Upcall*, for its own vCPU, unless the platform has a [`blocked_ns`](Self::blocked_ns) of
+    /// its own.
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
     /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that

@@ -6,7 +6,7 @@
 use unikprof_proto::ring::kind;
 
 use crate::agent::Agent;
-use crate::ground::platform::{Platform, Runstate};
+use crate::ground::platform::Platform;
 use crate::ring::{Entry, Ring};
 
 /// Interval of the records of each vCPU's runstate times. They are written only while the service
@@ -65,7 +65,8 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     }
 
     /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval
-    /// has passed. No timer is armed for it.
+    /// has passed; only the running time if the platform does not know the others. No timer is
+    /// armed for it.
     pub(crate) fn note_times(&self, now_ns: u64) {
         let Some(rings) = self.rings() else {
             return;
@@ -78,11 +79,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         for (vcpu, _) in self.slots().filter(|(_, slot)| !slot.live().is_empty()) {
             let ring = rings.ring(vcpu);
             if let Some(ring) = ring.filter(|ring| ring.is_time_due(now_ns, TIMES_EVERY_NS)) {
-                let times = self.platform().runstate(vcpu).unwrap_or_else(|| Runstate {
-                    running_ns: self.platform().running_ns(vcpu),
-                    blocked_ns: self.platform().blocked_ns(vcpu),
-                    ..Runstate::default()
-                });
+                let Some(times) = self.platform().runstate(vcpu) else {
+                    let running_ns = self.platform().running_ns(vcpu);
+                    ring.push_pair(now_ns, kind::RAN, running_ns, 0);
+                    continue;
+                };
                 let stolen_ns = ring.stolen_since(times.runnable_ns);
                 if stolen_ns >= STOLEN_NS {
                     ring.push(now_ns, Entry::new(kind::STOLEN, stolen_ns, 0));

@@ -160,6 +160,7 @@ fn a_block_holds_the_newest_that_fit() {
 #[test]
 fn the_file_names_its_recordings() {
     let agent = agent(0);
+    agent.platform().stolen_ns.store(0, Ordering::Relaxed);
     let mut client = Client::connect(&serve(agent));
     let heads = || {
         let mut file = Vec::new();

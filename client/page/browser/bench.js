@@ -73,7 +73,7 @@ function data(head) {
   for (const [name] of head.columns) columns[name] ??= [];
   const labels = Array.from({ length: FUNCTIONS }, (_, at) => [`crate_${at % 50}::module_${at % 300}::function_${at}`, "function", 0, 0, 0]);
   const vcpus = [0, 1, 2, 3];
-  const rings = vcpus.map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_stolen: false }));
+  const rings = vcpus.map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_states: false }));
   const own = { name: "bench", mode: "cpu", unit: "samples", period_ns: 1e7, from_ns: 0, to_ns: HOUR, ticks: SAMPLES };
   const time = { from_ns: 0, to_ns: HOUR, unix_ns: null, rings, recordings: [own] };
   const report = { ...head.report, vcpus: vcpus.map((vcpu) => ({ ...head.report.vcpus[0], vcpu })) };

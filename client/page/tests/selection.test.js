@@ -22,7 +22,7 @@ function recording(later = 0) {
   };
   for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "span_name", "span_vcpu", "span_from",
     "span_length", "span_moved", "event_at", "event_kind", "event_vcpu", "event_name", "event_value"]) columns[name] = [];
-  const rings = [0, 1].map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_stolen: false }));
+  const rings = [0, 1].map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_states: false }));
   const recordings = [
     { name: "a", mode: "cpu", unit: "samples", period_ns: 10, from_ns: 0, to_ns: 40000, ticks },
     { name: "b", mode: null, unit: "samples", period_ns: 0, from_ns: 1000, to_ns: 11000, ticks: others },

@@ -10,8 +10,8 @@ test("time goes on evenly between two moments that the ring tells of", () => {
   assert.deepEqual(times.ofWindow(0, 4 * S), [3 * S, S, 0, 0]);
   assert.equal(times.ofWindow(5 * S, 6 * S), null, "behind all that is told");
   assert.equal(times.ofWindow(0, 10 * S), null, "less than half is told");
-  const unmeasured = new Times([0, 2 * S], [[0, S], [0, 0], [0, S], [0, 0]], false);
-  assert.deepEqual(unmeasured.ofWindow(0, 2 * S), [S, null, S, null]);
+  const unmeasured = new Times([0, 2 * S], [[0, S], [0, 0], [0, 0], [0, 0]], false);
+  assert.deepEqual(unmeasured.ofWindow(0, 2 * S), [S, null, null, null]);
   assert.equal(new Times([0, 9 * S], [[0, S], [0, 0], [0, 0], [0, 0]], true).ofWindow(S, 2 * S), null, "too far apart");
 });
 

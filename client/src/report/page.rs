@@ -208,7 +208,7 @@ struct RingHead {
     gaps: Vec<(u64, u64)>,
     /// How many moments of it are in the columns of times.
     told: usize,
-    tells_stolen: bool,
+    tells_states: bool,
 }
 
 fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -347,7 +347,7 @@ fn add_time(
 }
 
 fn ring_head(ring: &Ring, since: &impl Fn(u64) -> u64) -> RingHead {
-    let (told, tells_stolen) = ring.times_told();
+    let (told, tells_states) = ring.times_told();
     let gaps = ring.gaps.iter();
     RingHead {
         vcpu: ring.vcpu,
@@ -355,7 +355,7 @@ fn ring_head(ring: &Ring, since: &impl Fn(u64) -> u64) -> RingHead {
         evicted: ring.evicted,
         gaps: gaps.map(|gap| (since(gap.from_ns), since(gap.to_ns))).collect(),
         told: told.len(),
-        tells_stolen,
+        tells_states,
     }
 }
 

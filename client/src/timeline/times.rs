@@ -9,8 +9,8 @@ use crate::profile::Runstate;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Times {
     told: Vec<Told>,
-    /// Whether the platform tells stolen and offline time at all.
-    tells_stolen: bool,
+    /// Whether the platform tells more than running time.
+    tells_states: bool,
 }
 
 /// So far apart two moments of a window's ends may be told, however short the window is.
@@ -29,9 +29,14 @@ impl Times {
     pub(super) fn of(ring: &Ring) -> Times {
         let outside = ring.told.iter();
         let mut told: Vec<Told> = outside.map(|&(at_ns, sums)| Told { at_ns, sums }).collect();
+        let is_waited = |record: &Record| record.kind == kind::WAITED;
+        let tells_states = !told.is_empty() || ring.records.iter().any(is_waited);
         let mut ran: Option<&Record> = None;
         for record in &ring.records {
             match (record.kind, ran) {
+                (kind::RAN, _) if !tells_states => {
+                    told.push(Told { at_ns: record.at_ns, sums: [record.first, 0, 0, 0] });
+                }
                 (kind::RAN, _) => ran = Some(record),
                 (kind::WAITED, Some(before)) => {
                     told.push(Told {
@@ -45,15 +50,13 @@ impl Times {
             }
         }
         told.sort_by_key(|told| told.at_ns);
-        // A platform that cannot tell them says nothing of them.
-        let tells_stolen = told.iter().any(|t| t.sums[1] != 0 || t.sums[3] != 0);
-        Times { told, tells_stolen }
+        Times { told, tells_states }
     }
 
-    /// The moments with the times so far, and whether stolen and offline time are measured.
+    /// The moments with the times so far, and whether more than running time is measured.
     pub(super) fn into_parts(self) -> (Vec<(u64, Sums)>, bool) {
         let told = self.told.into_iter().map(|told| (told.at_ns, told.sums));
-        (told.collect(), self.tells_stolen)
+        (told.collect(), self.tells_states)
     }
 
     /// The last recorded moment.
@@ -79,16 +82,18 @@ impl Times {
         }
         let (start, end) = (self.at(reached.from_ns)?, self.at(reached.to_ns)?);
         let part = |at: usize| {
+            if at != 0 && !self.tells_states {
+                return None;
+            }
             let ns = u128::from(end[at].saturating_sub(start[at]));
             let ns = ns * u128::from(whole) / u128::from(covered);
-            u64::try_from(ns).unwrap_or(u64::MAX)
+            Some(u64::try_from(ns).unwrap_or(u64::MAX))
         };
-        let stolen = |at| self.tells_stolen.then(|| part(at));
         Some(Runstate {
-            running_ns: Some(part(0)),
-            runnable_ns: stolen(1),
-            blocked_ns: Some(part(2)),
-            offline_ns: stolen(3),
+            running_ns: part(0),
+            runnable_ns: part(1),
+            blocked_ns: part(2),
+            offline_ns: part(3),
         })
     }
 
@@ -159,9 +164,14 @@ mod tests {
 
     #[test]
     fn what_a_platform_does_not_tell_is_unknown() {
-        let times = Times::of(&ring(&[(0, [0, 0, 0, 0]), (100, [90, 0, 10, 0])]));
-        let all = times.of_window(Window::new(0, 100)).unwrap();
-        assert_eq!((all.running_ns, all.runnable_ns), (Some(90), None));
+        let mut ring = ring(&[(0, [0, 0, 0, 0]), (100, [90, 0, 10, 0])]);
+        let all = Times::of(&ring).of_window(Window::new(0, 100)).unwrap();
+        assert_eq!((all.running_ns, all.runnable_ns), (Some(90), Some(0)));
+        assert_eq!((all.blocked_ns, all.offline_ns), (Some(10), Some(0)));
+        ring.records.retain(|record| record.kind == kind::RAN);
+        let all = Times::of(&ring).of_window(Window::new(0, 100)).unwrap();
+        let running = Runstate { running_ns: Some(90), ..Runstate::default() };
+        assert_eq!(all, running, "the platform has no run states");
         assert_eq!(Times::of(&Ring::default()).of_window(Window::new(0, 1)), None);
     }
 

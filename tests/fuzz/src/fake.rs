@@ -190,7 +190,9 @@ unsafe impl Platform for FakePlatform<'_> {
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         self.0.maybe_interrupt();
-        Some(Runstate { running_ns: self.0.running_ns[vcpu as usize].get(), ..Runstate::default() })
+        let running_ns = self.0.running_ns[vcpu as usize].get();
+        let blocked_ns = self.0.now_ns().saturating_sub(running_ns);
+        Some(Runstate { running_ns, blocked_ns, ..Runstate::default() })
     }
 
     fn kick(&self, vcpu: u32) {

@@ -100,7 +100,7 @@ unsafe impl Platform for Simulated {
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         Some(Runstate {
             running_ns: self.running_ns(vcpu),
-            blocked_ns: self.blocked_ns(vcpu),
+            blocked_ns: self.now_ns() - self.running_ns(vcpu),
             ..Runstate::default()
         })
     }

@@ -92,7 +92,10 @@ unsafe impl Platform for Guest {
         match self.0.blocked_ns {
             // SAFETY: as above.
             Some(ask) => unsafe { ask(self.context(), vcpu) },
-            None => self.now_ns().saturating_sub(self.running_ns(vcpu)),
+            None => match self.runstate(vcpu) {
+                Some(times) => times.blocked_ns,
+                None => self.now_ns().saturating_sub(self.running_ns(vcpu)),
+            },
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Hosted {
     /// The process that opened it: in a child of it the file is still the parent's memory.
     #[cfg(feature = "trace")]
     process: u32,
+    /// Whether the kernel keeps scheduler statistics, without which stolen time is not known.
+    keeps_statistics: bool,
     /// State that other threads use. Never locked in a signal handler.
     threads: Mutex<Vec<ThreadState>>,
 }
@@ -103,6 +105,8 @@ impl Hosted {
             memory: None,
             #[cfg(feature = "trace")]
             process: std::process::id(),
+            // SAFETY: always succeeds.
+            keeps_statistics: waited_ns(unsafe { libc::gettid() }).is_some(),
             threads: Mutex::new((0..vcpus).map(state).collect()),
         }
     }
@@ -242,6 +246,9 @@ unsafe impl Platform for Hosted {
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        if !self.keeps_statistics {
+            return None;
+        }
         let running_ns = self.running_ns(vcpu);
         let now_ns = self.now_ns();
         let mut threads = self.threads();

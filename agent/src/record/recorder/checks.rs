@@ -86,6 +86,17 @@ pub(super) fn check_heap(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Resul
     Err(Refused { code: refusal::UNSUPPORTED_MODE, text: Text::from(text) })
 }
 
+/// Checks that the platform can tell blocked from stolen time, if the request asks for both running
+/// and blocked time.
+pub(super) fn check_wall(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
+    if request.mode != mode::WALL || agent.tells_runstate() {
+        return Ok(());
+    }
+    let text = "mode wall needs run states, which the guest's platform does not report: stolen time \
+                would count as blocked";
+    Err(Refused { code: refusal::UNSUPPORTED_MODE, text: Text::from(text) })
+}
+
 /// Checks that the requested caller table is the agent's.
 pub(super) fn check_table(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
     let held = agent.callers().and_then(CallerTable::checksum);

@@ -109,6 +109,7 @@ impl Recorder<'_> {
     ) -> Outcome<(u64, u64)> {
         let checked = checks::check(request)
             .and_then(|()| checks::check_heap(agent, request))
+            .and_then(|()| checks::check_wall(agent, request))
             .and_then(|()| checks::check_table(agent, request));
         let place = checked.and_then(|()| self.place_for(agent, client, request));
         let index = match place {

@@ -75,10 +75,8 @@ impl Share {
 impl Session {
     pub(super) fn welcome(&mut self, context: &Context<'_, '_, '_>) {
         let agent = context.agent;
-        let mut vcpus = 0..agent.config().vcpus;
-        let runstate = vcpus.any(|vcpu| agent.platform().runstate(vcpu).is_some());
         self.series = Series::Mapping(0);
-        self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
+        self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), agent.tells_runstate()));
     }
 
     /// Answers with the vCPU's last snapshot. If that is older than requested, interrupts the vCPU

@@ -63,8 +63,9 @@ unsafe impl Platform for FakePlatform {
         self.now_ns.load(Ordering::Relaxed) - self.blocked_ns.load(Ordering::Relaxed)
     }
 
-    fn runstate(&self, _: u32) -> Option<Runstate> {
-        None
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        let blocked_ns = self.blocked_ns.load(Ordering::Relaxed);
+        Some(Runstate { running_ns: self.running_ns(vcpu), blocked_ns, ..Runstate::default() })
     }
 
     fn kick(&self, _: u32) {}
@@ -140,6 +141,7 @@ unsafe impl Platform for TwoVcpus {
         (runnable_ns != UNKNOWN).then(|| Runstate {
             running_ns: self.running_ns(vcpu),
             runnable_ns,
+            blocked_ns: self.fake.blocked_ns.load(Ordering::Relaxed),
             ..Runstate::default()
         })
     }

@@ -97,7 +97,9 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
-        Some(Runstate { running_ns: self.running_ns(vcpu), ..Runstate::default() })
+        let running_ns = self.running_ns(vcpu);
+        let blocked_ns = self.now_ns.load(Ordering::Relaxed).saturating_sub(running_ns);
+        Some(Runstate { running_ns, blocked_ns, ..Runstate::default() })
     }
 
     fn kick(&self, _: u32) {
