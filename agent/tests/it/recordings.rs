@@ -101,6 +101,28 @@ fn a_rate_just_below_the_fastest_is_met() {
     }
 }
 
+/// Guards against a recording that loses its end, or all of it, because the poll in which it begins
+/// comes late.
+#[test]
+fn a_recording_that_begins_late_lasts_its_duration() {
+    const SECOND: u64 = 1_000 * MS;
+    for late_s in [3, 12] {
+        let (agent, _, mut client) = guest();
+        let delay_ns = SECOND;
+        let start = Start { delay_ns, duration_ns: 10 * SECOND, ..named("late", MS) };
+        let id = client.start(start);
+        agent.platform().run(SECOND + late_s * SECOND);
+        let next_ns = client.advance();
+        let end_ns = agent.platform().now_ns() + 10 * SECOND;
+        assert_eq!(next_ns, Some(end_ns), "when it is over");
+        run(agent, 11_000, 1);
+        let got = end(&mut client, id);
+        near(got.counters.recorded, 10_000, 2);
+        // Up to the tick after its end.
+        near(got.passed_ns, 10 * SECOND, 1);
+    }
+}
+
 #[test]
 fn modes_live_side_by_side() {
     let (agent, _, mut client) = guest();

@@ -213,15 +213,14 @@ impl Recording {
         now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
-        let Settings { started_ns, duration_ns, .. } = self.settings;
-        let until_ns = until_ns(started_ns, duration_ns);
         let retry = Some(now_ns.saturating_add(RETRY_NS));
-        if self.phase == Phase::Delayed && now_ns >= started_ns {
+        if self.phase == Phase::Delayed && now_ns >= self.settings.started_ns {
             if !self.epochs.clear_some(agent) {
                 return retry;
             }
             self.begin(agent, now_ns, server_ns);
         }
+        let until_ns = self.until_ns();
         if self.phase == Phase::Recording && now_ns >= until_ns {
             self.phase = Phase::Ending;
         }
@@ -230,8 +229,8 @@ impl Recording {
             return retry;
         }
         match self.phase {
-            Phase::Delayed => Some(started_ns),
-            Phase::Recording => (duration_ns != 0).then_some(until_ns),
+            Phase::Delayed => Some(self.settings.started_ns),
+            Phase::Recording => (until_ns != u64::MAX).then_some(until_ns),
             Phase::Idle | Phase::Ending | Phase::Finished => None,
         }
     }
@@ -270,9 +269,10 @@ impl Recording {
     }
 
     fn begin(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64, server_ns: u64) {
-        let until_ns = until_ns(self.settings.started_ns, self.settings.duration_ns);
         self.phase = Phase::Recording;
+        // Perhaps later than planned: its duration counts from here.
         self.settings.started_ns = now_ns;
+        let until_ns = self.until_ns();
         self.gaps_before = agent.gaps();
         let epoch = self.epochs.begin(self.id);
         self.set_mark(agent, epoch, server_ns);
@@ -310,13 +310,17 @@ impl Recording {
         agent.note_everywhere(kind::BEGAN, self.id, self.index as u64);
     }
 
+    /// When it ends by itself; `u64::MAX` if it does not.
+    fn until_ns(&self) -> u64 {
+        match self.settings.duration_ns {
+            0 => u64::MAX,
+            duration_ns => self.settings.started_ns.saturating_add(duration_ns),
+        }
+    }
+
     /// Finishes the end of a recording that ticks had prevented; returns whether it is complete on
     /// all vCPUs.
     pub(super) fn settle(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> bool {
         self.phase != Phase::Ending || self.flip(agent, true, server_ns)
     }
-}
-
-fn until_ns(started_ns: u64, duration_ns: u64) -> u64 {
-    if duration_ns == 0 { u64::MAX } else { started_ns.saturating_add(duration_ns) }
 }
