@@ -82,6 +82,9 @@ macro_rules! aligned_if_set {
 #[cfg(feature = "heap")]
 pub(crate) use aligned_if_set;
 
+/// From a return address back to the instruction that called.
+pub(crate) const INTO_CALL: u64 = 4;
+
 /// The virtual counter, whose rate is fixed and lower than the processor's.
 #[inline]
 pub(crate) fn cycles() -> u64 {

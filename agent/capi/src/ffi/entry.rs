@@ -10,7 +10,7 @@ use unikprof_agent::{Agent, Registers};
 
 use super::{one, read};
 use crate::abi::{self, UNIKPROF_NO_DEADLINE};
-use crate::arch::{aligned, aligned_with_caller};
+use crate::arch::{INTO_CALL, aligned, aligned_with_caller};
 use crate::status::{Misuse, UNIKPROF_OK};
 
 /// Handles the timer's upcall, on the vCPU that received it. `registers` are those of the
@@ -84,7 +84,9 @@ unsafe extern "C" fn on_tick(registers: *const abi::Registers) -> u64 {
 
 unsafe extern "C" fn on_block(registers: *const abi::Registers, pc: u64, sp: u64, fp: u64) -> i32 {
     // SAFETY: guaranteed by the caller.
-    let registers = unsafe { read::registers(registers) }.unwrap_or(Registers::new(pc, sp, fp));
+    let registers = unsafe { read::registers(registers) };
+    // The return address belongs to the statement behind the call.
+    let registers = registers.unwrap_or(Registers::new(pc.wrapping_sub(INTO_CALL), sp, fp));
     match one::upcall(|agent| agent.on_block(Some(&registers))) {
         Ok(()) => UNIKPROF_OK,
         Err(misuse) => misuse.0,

@@ -103,6 +103,9 @@ macro_rules! aligned_if_set {
 #[cfg(feature = "heap")]
 pub(crate) use aligned_if_set;
 
+/// From a return address back to an address within the instruction that called.
+pub(crate) const INTO_CALL: u64 = 1;
+
 /// The time stamp counter.
 #[inline]
 pub(crate) fn cycles() -> u64 {

@@ -40,6 +40,14 @@ fn client() -> String {
             ]
             .concat(),
         ),
+        (
+            "waits",
+            [
+                &preamble::encode(preamble::OPEN)[..],
+                &encoded(&Start { mode: mode::OFF_CPU, ..start }),
+            ]
+            .concat(),
+        ),
         ("trace", trace()),
         ("trace_fetch", encoded(&TraceFetch { trace: 1 })),
         ("fetch", fetch(0)),
@@ -480,6 +488,24 @@ fn a_stop_that_is_busy_has_refused_no_upcall() {
     for archive in [build::streams(), build::recorder()] {
         run("stepped", archive, &["-D_GNU_SOURCE", "-mno-red-zone"]);
     }
+}
+
+/// Guards against waits in the statement behind the call that blocks: a return address is not the
+/// address of the code that waits.
+#[test]
+fn a_wait_without_registers_is_in_the_line_of_its_call() {
+    let said = run("block_line", build::streams(), &["-fno-omit-frame-pointer"]);
+    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let behind: u32 = value("behind; ").parse().unwrap();
+    let mut leaves = Vec::new();
+    for frame in &frames(&bytes_of(value("fetched; "))) {
+        if let Ok(run) = frame.decode::<Nodes<'_>>() {
+            let add = |_, node: nodes::Node<'_>| leaves.push(node.frames[0]);
+            nodes::decode(run.first, run.count, run.payload, add).unwrap();
+        }
+    }
+    let call = if build::is_aarch64() { 4 } else { 1 };
+    assert_eq!(leaves, [frame_code::FIRST_ADDRESS + behind - call]);
 }
 
 /// Times, stacks and the build-id, which every guest on Xen would otherwise have to implement.
