@@ -375,8 +375,9 @@ struct unikprof_call_stack {
 struct unikprof_ops {
     // Passed to each function.
     void *context;
-    // The monotonic clock in ns, with any origin. All deadlines are on this clock. Upcall.
-    // Required.
+    // The monotonic clock in ns, with any origin. All deadlines are on this clock. If it steps back
+    // by less than a second, the agent waits for it; if by more, the agent goes on from there.
+    // Upcall. Required.
     uint64_t (*now_ns)(void *context);
     // The vCPU that this code runs on, counted from 0, or UNIKPROF_NO_VCPU. Upcall. Required.
     //

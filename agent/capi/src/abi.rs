@@ -298,8 +298,9 @@ pub struct Network {
 pub struct Ops {
     /// Passed to each function.
     pub context: *mut c_void,
-    /// The monotonic clock in ns, with any origin. All deadlines are on this clock. *Upcall.*
-    /// Required.
+    /// The monotonic clock in ns, with any origin. All deadlines are on this clock. If it steps back
+    /// by less than a second, the agent waits for it; if by more, the agent goes on from there.
+    /// *Upcall.* Required.
     pub now_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// The vCPU that this code runs on, counted from 0, or `UNIKPROF_NO_VCPU`. *Upcall.* Required.
     ///

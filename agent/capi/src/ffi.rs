@@ -9,6 +9,7 @@ mod access;
 mod arena;
 mod boot;
 mod calls;
+mod clock;
 mod entry;
 mod events;
 mod guest;

@@ -8,6 +8,7 @@ use unikprof_agent::{
 
 use super::access;
 use super::arena::Arena;
+use super::clock::{Latest, SteadyClock};
 use super::guest::Guest;
 use super::one::{self, CONNECTIONS, Claim, Connection, Served, State};
 use super::read::{self, Wanted};
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn unikprof_install_caller_table(table: *const c_void, len
 pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
     let polled = with_served(|served| {
         served.begun = true;
-        Ok(match &mut served.network {
+        let next_ns = match &mut served.network {
             // The network server reports its own work to the CPU budget.
             Some(network) => network.poll(&mut served.service),
             None => {
@@ -118,7 +119,9 @@ pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
                 served.service.end_work(work);
                 next_ns
             }
-        })
+        };
+        let platform = served.service.agent().platform();
+        Ok(next_ns.map(|at_ns| platform.on_own_clock(at_ns)))
     });
     match polled {
         Ok(next_ns) => next_ns.unwrap_or(UNIKPROF_NO_DEADLINE).max(now_ns),
@@ -298,12 +301,16 @@ pub extern "C" fn unikprof_stop() -> i32 {
     }))
 }
 
+const LATEST_BYTES: usize = size_of::<Latest>();
+
 /// Bytes that the agent keeps in the memory in addition to those that `Wanted` counts, for any
 /// alignment.
 fn own_bytes(wanted: &Wanted<'_>) -> usize {
     let network = size_of::<NetworkMemory>() + align_of::<NetworkMemory>();
     let has_network = !wanted.config().network.is_null();
-    size_of::<State>() + align_of::<State>() + if has_network { network } else { 0 }
+    let latest = (wanted.config().vcpus as usize).saturating_add(2).saturating_mul(LATEST_BYTES);
+    let own = size_of::<State>() + align_of::<State>() + if has_network { network } else { 0 };
+    own.saturating_add(latest)
 }
 
 /// # Safety
@@ -340,7 +347,15 @@ unsafe fn start(
         Some(_) => Some(unsafe { arena.place::<NetworkMemory>().ok_or(short)?.assume_init_mut() }),
         None => None,
     };
-    let mut agent = Agent::new(Guest(ops), agent_config, arena.rest()).map_err(|error| {
+    let latest = arena.places::<Latest>(agent_config.vcpus as usize + 1).ok_or(short)?;
+    // SAFETY: the bytes are those of `latest`, which holds atomic integers: 0 is valid.
+    let latest = unsafe {
+        latest.as_mut_ptr().write_bytes(0, latest.len());
+        latest.assume_init_ref()
+    };
+    let clock = SteadyClock::new(latest);
+    let guest = Guest::new(ops, clock);
+    let mut agent = Agent::new(guest, agent_config, arena.rest()).map_err(|error| {
         Misuse(match error {
             StartError::NoVcpu => UNIKPROF_E_VCPUS,
             StartError::Recordings(_) => UNIKPROF_E_RECORDINGS,

@@ -7,12 +7,16 @@ use core::ops;
 use unikprof_agent::CallStack;
 use unikprof_agent::{Continuation, Platform, Registers, Runstate};
 
+use super::clock::SteadyClock;
 use crate::abi::{self, Ops, UNIKPROF_FRAME_RECORD, UNIKPROF_NO_VCPU};
 use crate::arch;
 
 /// Implements the platform with the functions that C gave. The required ones are not NULL; an
 /// optional one that is NULL returns nothing.
-pub(super) struct Guest(pub(super) Ops);
+pub(super) struct Guest {
+    ops: Ops,
+    clock: SteadyClock,
+}
 
 // SAFETY: by their contract the functions may be called on every vCPU, and `context` is only passed
 // to them.
@@ -21,9 +25,27 @@ unsafe impl Send for Guest {}
 unsafe impl Sync for Guest {}
 
 impl Guest {
+    /// The platform of the guest with these functions.
+    pub(super) fn new(ops: Ops, clock: SteadyClock) -> Self {
+        Self { ops, clock }
+    }
+
+    /// The guest's functions.
+    #[cfg(feature = "heap")]
+    pub(super) fn ops(&self) -> &Ops {
+        &self.ops
+    }
+
+    /// Converts a time of [`now_ns`](Platform::now_ns) to the guest's own clock, which differs if
+    /// it was set back.
+    #[inline]
+    pub(super) fn on_own_clock(&self, monotonic_ns: u64) -> u64 {
+        self.clock.to_guest(monotonic_ns)
+    }
+
     #[inline]
     fn context(&self) -> *mut c_void {
-        self.0.context
+        self.ops.context
     }
 
     #[inline]
@@ -48,7 +70,7 @@ impl Guest {
     fn other_stack(&self, sp: u64, fp: u64) -> Option<Continuation> {
         let mut found = abi::Registers { pc: 0, sp: 0, fp: 0, lr: 0 };
         // SAFETY: called as its contract requires.
-        let continues = unsafe { self.0.continuation?(self.context(), sp, fp, &raw mut found) };
+        let continues = unsafe { self.ops.continuation?(self.context(), sp, fp, &raw mut found) };
         let abi::Registers { pc, sp, fp, lr } = found;
         match continues {
             0 => None,
@@ -62,34 +84,38 @@ impl Guest {
 // they are readable while the upcall runs. `range` excludes what does not contain the stack
 // pointer, and nothing below it is read.
 unsafe impl Platform for Guest {
-    #[inline]
+    /// One copy for all callers, for size.
+    #[inline(never)]
     fn now_ns(&self) -> u64 {
+        let Some(ask) = self.ops.now_ns else {
+            return 0;
+        };
         // SAFETY: called as its contract requires.
-        self.0.now_ns.map_or(0, |ask| unsafe { ask(self.context()) })
+        self.clock.read(|| self.vcpu(), || unsafe { ask(self.context()) })
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
         // SAFETY: as above.
-        let now_ns = unsafe { self.0.wall_clock_ns?(self.context()) };
+        let now_ns = unsafe { self.ops.wall_clock_ns?(self.context()) };
         (now_ns != 0).then_some(now_ns)
     }
 
     #[inline]
     fn vcpu(&self) -> Option<u32> {
         // SAFETY: as above.
-        let vcpu = unsafe { self.0.vcpu?(self.context()) };
+        let vcpu = unsafe { self.ops.vcpu?(self.context()) };
         (vcpu != UNIKPROF_NO_VCPU).then_some(vcpu)
     }
 
     #[inline]
     fn running_ns(&self, vcpu: u32) -> u64 {
         // SAFETY: as above.
-        self.0.running_ns.map_or(0, |ask| unsafe { ask(self.context(), vcpu) })
+        self.ops.running_ns.map_or(0, |ask| unsafe { ask(self.context(), vcpu) })
     }
 
     #[inline]
     fn blocked_ns(&self, vcpu: u32) -> u64 {
-        match self.0.blocked_ns {
+        match self.ops.blocked_ns {
             // SAFETY: as above.
             Some(ask) => unsafe { ask(self.context(), vcpu) },
             None => match self.runstate(vcpu) {
@@ -103,7 +129,7 @@ unsafe impl Platform for Guest {
         let mut times =
             abi::Runstate { running_ns: 0, runnable_ns: 0, blocked_ns: 0, offline_ns: 0 };
         // SAFETY: as above.
-        let known = unsafe { self.0.runstate?(self.context(), vcpu, &raw mut times) };
+        let known = unsafe { self.ops.runstate?(self.context(), vcpu, &raw mut times) };
         (known != 0).then_some(Runstate {
             running_ns: times.running_ns,
             runnable_ns: times.runnable_ns,
@@ -113,7 +139,7 @@ unsafe impl Platform for Guest {
     }
 
     fn kick(&self, vcpu: u32) {
-        if let Some(kick) = self.0.kick {
+        if let Some(kick) = self.ops.kick {
             // SAFETY: as above.
             unsafe { kick(self.context(), vcpu) };
         }
@@ -121,30 +147,30 @@ unsafe impl Platform for Guest {
 
     #[inline]
     fn stack_bounds(&self, sp: u64) -> Option<ops::Range<u64>> {
-        let bounds = self.range(self.0.stack_bounds, sp)?;
+        let bounds = self.range(self.ops.stack_bounds, sp)?;
         Some(sp & !7..bounds.end)
     }
 
     #[inline]
     fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
-        self.0.continuation?;
+        self.ops.continuation?;
         self.other_stack(sp, fp)
     }
 
     #[inline]
     fn code_bounds(&self, pc: u64) -> Option<ops::Range<u64>> {
-        self.range(self.0.code_bounds, pc)
+        self.range(self.ops.code_bounds, pc)
     }
 
     fn random(&self) -> Option<u64> {
         let mut bits = 0;
         // SAFETY: as above.
-        let known = unsafe { self.0.random?(self.context(), &raw mut bits) };
+        let known = unsafe { self.ops.random?(self.context(), &raw mut bits) };
         (known != 0).then_some(bits)
     }
 
     fn log(&self, line: &str) {
-        let Some(log) = self.0.log else {
+        let Some(log) = self.ops.log else {
             return;
         };
         let mut text = [0_u8; 300];
@@ -159,15 +185,16 @@ unsafe impl Platform for Guest {
 
     #[inline]
     fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
-        match self.0.timer_deadline_ns {
+        let at_ns = self.on_own_clock(monotonic_ns);
+        match self.ops.timer_deadline_ns {
             // SAFETY: as above.
-            Some(ask) => unsafe { ask(self.context(), monotonic_ns) },
-            None => monotonic_ns,
+            Some(ask) => unsafe { ask(self.context(), at_ns) },
+            None => at_ns,
         }
     }
 
     fn resume(&self) {
-        if let Some(resume) = self.0.resume {
+        if let Some(resume) = self.ops.resume {
             // SAFETY: as above.
             unsafe { resume(self.context()) };
         }
@@ -180,7 +207,7 @@ unsafe impl Platform for Guest {
 
     #[cfg(feature = "trace")]
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
-        self.0.write_code.is_some_and(|write| {
+        self.ops.write_code.is_some_and(|write| {
             // SAFETY: as above.
             unsafe { write(self.context(), address, bytes.as_ptr().cast(), bytes.len()) != 0 }
         })
@@ -189,8 +216,8 @@ unsafe impl Platform for Guest {
     #[cfg(feature = "trace")]
     #[inline]
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
-        let Some(ask) = self.0.call_stack else {
-            let end = self.range(self.0.stack_bounds, sp)?.end;
+        let Some(ask) = self.ops.call_stack else {
+            let end = self.range(self.ops.stack_bounds, sp)?.end;
             return Some(CallStack { id: end, end });
         };
         let mut found = abi::CallStack { id: 0, end: 0 };
@@ -204,6 +231,6 @@ unsafe impl Platform for Guest {
     #[cfg(feature = "trace")]
     #[inline]
     fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
-        self.0.blocked_ns.map(|_| self.blocked_ns(vcpu))
+        self.ops.blocked_ns.map(|_| self.blocked_ns(vcpu))
     }
 }

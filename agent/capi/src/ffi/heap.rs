@@ -169,7 +169,7 @@ pub(super) mod hooks {
         }
         HOLDS.reset();
         if vcpus > 1 {
-            let Guest(ops) = agent.platform();
+            let ops = agent.platform().ops();
             let vcpu = ops.vcpu.map_or(ptr::null_mut(), |vcpu| vcpu as *mut c_void);
             CONTEXT.store(ops.context, Ordering::Relaxed);
             VCPU.store(vcpu, Ordering::Release);

@@ -490,6 +490,13 @@ fn a_stop_that_is_busy_has_refused_no_upcall() {
     }
 }
 
+/// Guards against a clock that was set back an hour: handshakes, silent clients, deadlines and all
+/// else that waits for a time would stall as long.
+#[test]
+fn a_clock_that_is_set_back_stalls_nothing() {
+    run("clock_back", build::streams(), &[]);
+}
+
 /// Guards against waits in the statement behind the call that blocks: a return address is not the
 /// address of the code that waits.
 #[test]
