@@ -159,6 +159,12 @@ impl SnapshotCells {
         self.clocks[0].load(Ordering::Relaxed)
     }
 
+    /// The blocked time: the platform's, and that of the run states, 0 if it is not known.
+    pub(crate) fn blocked_ns(&self) -> (u64, u64) {
+        let [_, _, _, blocked_ns, _, _, _, _, state_blocked_ns, ..] = &self.clocks;
+        (blocked_ns.load(Ordering::Relaxed), state_blocked_ns.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn load(&self) -> Snapshot {
         let value = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let [
@@ -292,6 +298,7 @@ mod tests {
         let cells = SnapshotCells::default();
         cells.store(&snapshot);
         assert_eq!(cells.load(), snapshot);
+        assert_eq!(cells.blocked_ns(), (19, 6));
         snapshot.runstate = None;
         cells.store(&snapshot);
         assert_eq!(cells.load(), snapshot);

@@ -389,12 +389,13 @@ impl RecordingCells {
 
     /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever
     /// is earlier. The vCPU must have a block. All time after the end is taken to be blocked time,
-    /// even the running time after a wake. If the block itself began after the end, as no tick had
+    /// even the running time after a wake, but not more than has not been counted. If the block itself began after the end, as no tick had
     /// come, the epoch is not over before it began.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
         let began_ns = self.boundaries[(self.epoch() & 3) as usize].at_ns();
         let at_ns = now_ns.min(self.until_ns().max(began_ns));
-        let blocked_ns = times.blocked_ns.saturating_sub(now_ns - at_ns);
+        let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
+        let blocked_ns = times.blocked_ns.saturating_sub(now_ns - at_ns).max(counted_ns);
         (at_ns, Times { blocked_ns, ..times })
     }
 
@@ -517,6 +518,12 @@ impl RecordingCells {
     /// The snapshot at the start of `epoch`, which is the end of the epoch before.
     pub(crate) fn boundary(&self, epoch: u64) -> Snapshot {
         self.boundaries[(epoch & 3) as usize].load()
+    }
+
+    /// The blocked time at the start of the current epoch: the platform's, and that of the run
+    /// states.
+    pub(crate) fn blocked_at_start(&self) -> (u64, u64) {
+        self.boundaries[(self.epoch() & 3) as usize].blocked_ns()
     }
 
     /// Counts `samples` and `blocked` as aged instead of recorded, in the counters and in the
@@ -652,6 +659,19 @@ mod tests {
             vcpu.wake();
         }
         vcpu.assert_shares(3, 0);
+    }
+
+    /// Guards against blocked time that runs backwards: the end of a recording is noticed late, and
+    /// the vCPU was not blocked all the time since.
+    #[test]
+    fn an_end_that_is_noticed_late_takes_nothing_back() {
+        let mut vcpu = Vcpu::sampled(true);
+        vcpu.recording.until_ns.store(10 * PERIOD, Ordering::Relaxed);
+        vcpu.times = Times { running_ns: PERIOD, blocked_ns: 8 * PERIOD };
+        vcpu.recording.open_block(7, vcpu.times);
+        vcpu.times.blocked_ns += PERIOD / 2;
+        let (at_ns, times) = vcpu.recording.until_end(13 * PERIOD, vcpu.times);
+        assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD));
     }
 
     /// A timer that stays armed ends the sleep at each target inside it. The target still counts as

@@ -753,7 +753,13 @@ impl<'m> Owned<'m> {
         let mut now = recording.at_the_end(now);
         let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now));
         now.at_ns = at_ns;
-        now.blocked_ns = times.blocked_ns;
+        // A vCPU that was woken and waits for a processor is seen blocked by others until it runs:
+        // blocked time can be taken back.
+        let (blocked_ns, state_blocked_ns) = recording.blocked_at_start();
+        now.blocked_ns = times.blocked_ns.max(blocked_ns);
+        if let Some(states) = &mut now.runstate {
+            states.blocked_ns = states.blocked_ns.max(state_blocked_ns);
+        }
         if last {
             self.end(index, recording);
         }

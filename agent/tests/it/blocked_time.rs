@@ -1,5 +1,7 @@
 //! Recordings of blocked time, measured or sampled.
 
+use std::sync::atomic::Ordering;
+
 use crate::client::{Download, one_ms, special};
 use crate::fake_guest::{Client, FakeAgent, UPCALL, block, deliver, guest, on_stack, tick};
 use unikprof_agent::Platform;
@@ -88,6 +90,22 @@ fn a_wait_after_the_end_of_a_recording_is_none_of_its() {
     block(agent, &[1, 2], 3 * MS);
     let last = stop(&mut client);
     assert_eq!((last.counters.blocked, last.passed_ns), (0, 0));
+}
+
+/// Guards against blocked time that runs backwards: where others keep a vCPU that was woken from
+/// running, another vCPU sees it blocked, until it runs and the time since is found to be stolen.
+#[test]
+fn blocked_time_that_is_taken_back_is_none_of_the_next_epoch() {
+    for start in [OFF_CPU, WALL] {
+        let (agent, mut client) = started(start);
+        agent.platform().idle(10 * MS);
+        let pending = client.dump(0);
+        client.acknowledge(pending.first_epoch);
+        agent.platform().running_ns.fetch_add(4 * MS, Ordering::Relaxed);
+        let last = stop(&mut client);
+        assert_eq!(last.blocked_ns, 0);
+        assert_eq!(last.end.runstate.unwrap().blocked_ns, 10 * MS);
+    }
 }
 
 /// If no stack is known, the time is still reported.

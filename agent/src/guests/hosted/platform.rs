@@ -20,6 +20,7 @@ use crate::ground::platform::{Platform, Runstate};
 #[derive(Debug)]
 pub struct Hosted {
     pub(super) signal: i32,
+    started_ns: u64,
     program: Range<u64>,
     /// State that the signal handler of a vCPU's own thread uses.
     cells: Vec<VcpuCells>,
@@ -44,23 +45,25 @@ struct VcpuCells {
     earlier_ns: AtomicU64,
     /// The same for the time spent waiting for a processor.
     earlier_waited_ns: AtomicU64,
+    /// The monotonic clock, less the time that the vCPU has been online.
+    offline_ns: AtomicU64,
+    /// The greatest blocked time returned so far. Blocked time is the remainder of the other
+    /// clocks, which are not read at the same moment, and a wait for a processor is counted when it
+    /// ends: the remainder can go back.
+    blocked_ns: AtomicU64,
     /// An open descriptor of the thread's scheduler statistics, because the signal handler may not
     /// allocate. Negative if the kernel keeps none.
     statistics: AtomicI32,
 }
 
-/// A vCPU's thread, and the times of its previous threads.
+/// A vCPU's thread, and how long it has had none.
 #[derive(Debug)]
 struct ThreadState {
     thread: Option<Thread>,
-    earlier: Runstate,
-    /// When this thread registered, or the last one left.
+    /// How long the vCPU had no thread before this one or the last one.
+    offline_ns: u64,
+    /// When the last thread left.
     since_ns: u64,
-    /// How long this thread had waited for a processor before it was registered.
-    waited_before_ns: u64,
-    /// The greatest blocked time returned so far. Blocked time is the remainder of the other
-    /// clocks, which are not read at the same moment, so it could go back.
-    blocked_ns: u64,
 }
 
 /// A registered thread.
@@ -89,15 +92,10 @@ const NO_VCPU: u32 = u32::MAX;
 impl Hosted {
     /// Creates the platform of a process whose program's code is at `program`.
     pub(super) fn new(vcpus: u32, signal: i32, program: Range<u64>) -> Self {
-        let since_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
-        let state = |_| ThreadState {
-            thread: None,
-            earlier: Runstate::default(),
-            since_ns,
-            waited_before_ns: 0,
-            blocked_ns: 0,
-        };
+        let started_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
+        let state = |_| ThreadState { thread: None, offline_ns: 0, since_ns: started_ns };
         Self {
+            started_ns,
             signal,
             program,
             cells: (0..vcpus).map(|_| VcpuCells::default()).collect(),
@@ -123,23 +121,22 @@ impl Hosted {
     pub(super) fn occupy(&self, thread: Thread, stack: &Range<u64>) -> Option<u32> {
         let mut threads = self.threads();
         let index = threads.iter().position(|state| state.thread.is_none())?;
-        let now_ns = self.now_ns();
         let state = &mut threads[index];
-        state.earlier.offline_ns += now_ns.saturating_sub(state.since_ns);
-        state.since_ns = now_ns;
+        state.offline_ns += self.now_ns().saturating_sub(state.since_ns);
         state.thread = Some(thread);
-        state.waited_before_ns = waited_ns(thread.id).unwrap_or(0);
         let statistics = std::fs::File::open(statistics_path(thread.id));
         let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
         // The thread may have run before its registration: only the time from now on counts.
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
+        let waited_ns = waited_ns(thread.id).unwrap_or(0);
         let cells = &self.cells[index];
-        let earlier_ns = state.earlier.running_ns.wrapping_sub(ran_ns);
-        cells.earlier_ns.store(earlier_ns, Ordering::Relaxed);
-        let earlier_ns = state.earlier.runnable_ns;
-        cells
-            .earlier_waited_ns
-            .store(earlier_ns.wrapping_sub(state.waited_before_ns), Ordering::Relaxed);
+        for (earlier, before_ns) in
+            [(&cells.earlier_ns, ran_ns), (&cells.earlier_waited_ns, waited_ns)]
+        {
+            let earlier_ns = earlier.load(Ordering::Relaxed);
+            earlier.store(earlier_ns.wrapping_sub(before_ns), Ordering::Relaxed);
+        }
+        cells.offline_ns.store(self.started_ns + state.offline_ns, Ordering::Relaxed);
         cells.statistics.store(statistics, Ordering::Relaxed);
         cells.stack_start.store(stack.start, Ordering::Relaxed);
         cells.stack_end.store(stack.end, Ordering::Relaxed);
@@ -149,8 +146,11 @@ impl Hosted {
 
     /// Ends the registration that [`occupy`](Self::occupy) began. Called in the same thread.
     pub(super) fn leave(&self, vcpu: u32) {
-        let runstate = self.runstate(vcpu);
-        let running_ns = self.running_ns(vcpu);
+        self.blocked_ns(vcpu);
+        let Some(cells) = self.cells.get(vcpu as usize) else {
+            return;
+        };
+        let (ran_ns, waited_ns) = self.own_times(cells);
         // From now on the signal handler does nothing in this thread.
         VCPU.set((NO_VCPU, core::ptr::null_mut()));
         let mut threads = self.threads();
@@ -159,10 +159,8 @@ impl Hosted {
         };
         state.thread = None;
         state.since_ns = self.now_ns();
-        state.earlier = Runstate { running_ns, ..runstate.unwrap_or(state.earlier) };
-        let cells = &self.cells[vcpu as usize];
-        cells.earlier_ns.store(running_ns, Ordering::Relaxed);
-        cells.earlier_waited_ns.store(state.earlier.runnable_ns, Ordering::Relaxed);
+        cells.earlier_ns.store(ran_ns, Ordering::Relaxed);
+        cells.earlier_waited_ns.store(waited_ns, Ordering::Relaxed);
         let statistics = cells.statistics.swap(-1, Ordering::Relaxed);
         if statistics >= 0 {
             // SAFETY: the descriptor came from `occupy`, and only the thread itself reads it.
@@ -179,9 +177,39 @@ impl Hosted {
         }
     }
 
+    /// How long the vCPU of these cells has run and waited for a processor. Called in its thread.
+    fn own_times(&self, cells: &VcpuCells) -> (u64, u64) {
+        let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+        let waited_ns = waited_by(cells.statistics.load(Ordering::Relaxed));
+        cells.times(ran_ns, waited_ns)
+    }
+
+    /// The same for a vCPU whose thread is not the calling one, and whether it has a thread.
+    fn times_of(&self, vcpu: u32, cells: &VcpuCells) -> (u64, u64, bool) {
+        // Held until the times are added up: the thread may leave.
+        let threads = self.threads();
+        let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
+        let ran_ns = thread.and_then(|thread| read_clock(thread.clock));
+        let waited_ns = thread.and_then(|thread| waited_ns(thread.id));
+        let (ran_ns, waited_ns) = cells.times(ran_ns, waited_ns);
+        (ran_ns, waited_ns, thread.is_some())
+    }
+
     fn threads(&self) -> MutexGuard<'_, Vec<ThreadState>> {
         // Nothing panics while it is locked, and every partial update would still be valid numbers.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VcpuCells {
+    /// The vCPU's running and waiting time, given those of its thread.
+    fn times(&self, ran_ns: Option<u64>, waited_ns: Option<u64>) -> (u64, u64) {
+        let earlier_ns = self.earlier_ns.load(Ordering::Relaxed);
+        let earlier_waited_ns = self.earlier_waited_ns.load(Ordering::Relaxed);
+        (
+            earlier_ns.wrapping_add(ran_ns.unwrap_or(0)),
+            earlier_waited_ns.wrapping_add(waited_ns.unwrap_or(0)),
+        )
     }
 }
 
@@ -217,58 +245,53 @@ unsafe impl Platform for Hosted {
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return 0;
         };
-        let thread_ns = if self.vcpu() == Some(vcpu) {
-            read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
-        } else {
-            let threads = self.threads();
-            let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
-            thread.and_then(|thread| read_clock(thread.clock))
-        };
-        cells.earlier_ns.load(Ordering::Relaxed).wrapping_add(thread_ns.unwrap_or(0))
+        if self.vcpu() == Some(vcpu) {
+            let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+            return cells.times(ran_ns, None).0;
+        }
+        let (ran_ns, ..) = self.times_of(vcpu, cells);
+        ran_ns
     }
 
-    /// The monotonic clock minus running time and, if the kernel keeps statistics, time waiting for
-    /// a processor.
+    /// The time that the vCPU was online, minus running time and, if the kernel keeps statistics,
+    /// time waiting for a processor.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return 0;
         };
-        let waited = if self.vcpu() == Some(vcpu) {
-            waited_by(cells.statistics.load(Ordering::Relaxed))
+        // Read first: if the thread is preempted before the other clocks are read, the remainder is
+        // too small, and not too large.
+        let now_ns = self.now_ns();
+        let (ran_ns, waited_ns) = if self.vcpu() == Some(vcpu) {
+            self.own_times(cells)
         } else {
-            let threads = self.threads();
-            let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
-            thread.and_then(|thread| waited_ns(thread.id))
+            let (ran_ns, waited_ns, is_online) = self.times_of(vcpu, cells);
+            if !is_online {
+                return cells.blocked_ns.load(Ordering::Relaxed);
+            }
+            (ran_ns, waited_ns)
         };
-        let earlier_ns = cells.earlier_waited_ns.load(Ordering::Relaxed);
-        let waited_ns = earlier_ns.wrapping_add(waited.unwrap_or(0));
-        self.now_ns().saturating_sub(self.running_ns(vcpu)).saturating_sub(waited_ns)
+        let online_ns = now_ns.saturating_sub(cells.offline_ns.load(Ordering::Relaxed));
+        let blocked_ns = online_ns.saturating_sub(ran_ns).saturating_sub(waited_ns);
+        cells.blocked_ns.fetch_max(blocked_ns, Ordering::Relaxed).max(blocked_ns)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         if !self.keeps_statistics {
             return None;
         }
-        let running_ns = self.running_ns(vcpu);
+        let cells = self.cells.get(vcpu as usize)?;
+        let blocked_ns = self.blocked_ns(vcpu);
+        let (running_ns, runnable_ns, _) = self.times_of(vcpu, cells);
         let now_ns = self.now_ns();
-        let mut threads = self.threads();
-        let state = threads.get_mut(vcpu as usize)?;
-        let elapsed_ns = now_ns.saturating_sub(state.since_ns);
-        let earlier = state.earlier;
-        let Some(thread) = state.thread else {
-            return Some(Runstate { offline_ns: earlier.offline_ns + elapsed_ns, ..earlier });
-        };
-        let waited_ns = waited_ns(thread.id)?.saturating_sub(state.waited_before_ns);
-        let runnable_ns = earlier.runnable_ns + waited_ns;
-        let ran_ns = running_ns.saturating_sub(earlier.running_ns);
-        let blocked_ns = elapsed_ns.saturating_sub(ran_ns).saturating_sub(waited_ns);
-        state.blocked_ns = state.blocked_ns.max(earlier.blocked_ns + blocked_ns);
-        Some(Runstate {
-            running_ns,
-            runnable_ns,
-            blocked_ns: state.blocked_ns,
-            offline_ns: earlier.offline_ns,
-        })
+        let threads = self.threads();
+        let state = threads.get(vcpu as usize)?;
+        let offline_ns = state.offline_ns
+            + match state.thread {
+                Some(_) => 0,
+                None => now_ns.saturating_sub(state.since_ns),
+            };
+        Some(Runstate { running_ns, runnable_ns, blocked_ns, offline_ns })
     }
 
     fn kick(&self, vcpu: u32) {
@@ -370,6 +393,45 @@ fn set_timer(timer: timer_t, flags: i32, ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn thread() -> Thread {
+        // SAFETY: always succeeds.
+        let id = unsafe { libc::gettid() };
+        let timer = Timer(core::ptr::null_mut());
+        Thread { id, clock: libc::CLOCK_THREAD_CPUTIME_ID, timer }
+    }
+
+    /// Guards against time without a thread that is blocked by one account and offline by the
+    /// other: in mode `wall` it would be due, and counted as missing.
+    #[test]
+    fn a_vcpu_without_a_thread_is_offline_by_every_account() {
+        const PAUSE: std::time::Duration = std::time::Duration::from_millis(300);
+        let platform = Hosted::new(1, 0, 0..0);
+        if !platform.keeps_statistics {
+            std::println!("SKIPPED: the kernel keeps no scheduler statistics");
+            return;
+        }
+        let seen = |vcpu| (platform.blocked_ns(vcpu), platform.runstate(vcpu).unwrap_or_default());
+        let pause_ns = PAUSE.as_nanos() as u64;
+        std::thread::sleep(PAUSE);
+        let (blocked_ns, states) = seen(0);
+        assert_eq!((blocked_ns, states.blocked_ns), (0, 0), "it never had a thread");
+        assert!(states.offline_ns >= pause_ns, "{states:?}");
+
+        assert_eq!(platform.occupy(thread(), &(0..0)), Some(0));
+        // The test is not blocked as long as that, however busy the machine is.
+        assert!(seen(0).0 < pause_ns);
+        std::thread::sleep(PAUSE);
+        platform.leave(0);
+        let (left_ns, states) = seen(0);
+        assert!(left_ns >= pause_ns - pause_ns / 100 && states.blocked_ns == left_ns, "{states:?}");
+        std::thread::sleep(PAUSE);
+        assert_eq!(seen(0).0, left_ns);
+        assert_eq!(platform.occupy(thread(), &(0..0)), Some(0));
+        let (back_ns, _) = seen(0);
+        platform.leave(0);
+        assert!(back_ns - left_ns < pause_ns, "{left_ns} {back_ns}");
+    }
 
     #[test]
     fn time_waited_is_the_second_number() {

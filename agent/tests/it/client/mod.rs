@@ -422,8 +422,7 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
         live,
         running_ns: vcpu.end.running_ns - vcpu.start.running_ns,
         passed_ns: vcpu.end.at_ns - vcpu.start.at_ns,
-        // A hosted guest's is a difference of Linux's clocks, and may go back a little.
-        blocked_ns: vcpu.end.blocked_ns.saturating_sub(vcpu.start.blocked_ns),
+        blocked_ns: vcpu.end.blocked_ns - vcpu.start.blocked_ns,
         end: vcpu.end,
     }
 }

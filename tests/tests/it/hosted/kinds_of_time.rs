@@ -61,3 +61,25 @@ fn waits_are_measured_where_the_guest_waits() {
         .sum();
     assert!(measured * 10 > counters.blocked * 9, "{measured}: {counters:?}");
 }
+
+/// A vCPU without a thread is offline: on the wall's clock it lacks no samples. And no clock of a
+/// thread that others keep from running goes back.
+#[test]
+#[ignore = "full: records a guest"]
+fn what_is_offline_lacks_no_samples() {
+    let guest = Guest::start("states");
+    let client = guest.client();
+    for _ in 0..5 {
+        client.must(&["start", "--mode", "wall", "-F", "997"]);
+        client.wait_for_status("samples", |status| {
+            status["counters"]["recorded"].as_u64() > Some(100)
+        });
+        let recording = client.stop("run.unikprof");
+        let vcpus = recording.profile.vcpus();
+        let nobody = vcpus.iter().find(|vcpu| vcpu.vcpu == 3).unwrap();
+        assert_eq!(nobody.counters.missing, Some(0), "{nobody:?}");
+        assert_eq!(nobody.runstate.blocked_ns, Some(0), "{nobody:?}");
+        let warnings = &recording.profile.recording().warnings;
+        assert!(warnings.iter().all(|warning| !warning.contains("backwards")), "{warnings:?}");
+    }
+}
