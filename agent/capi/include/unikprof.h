@@ -458,8 +458,9 @@ struct unikprof_ops {
                             struct unikprof_registers *registers);
     // Writes length bytes to the guest's code at address, for traces, and returns 1, or
     // returns 0 if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped
-    // read-only, clear CR0.WP with interrupts off, write, and set it again.
-    // unikprof_crash_dump calls it too. May be NULL if there is no trace_memory.
+    // read-only, clear CR0.WP with interrupts off, write, and set it again; a PV guest on Xen
+    // cannot do that, and returns 0. unikprof_crash_dump calls it too. May be NULL if there is
+    // no trace_memory.
     int32_t (*write_code)(void *context, uint64_t address, const void *bytes, size_t length);
     // The stack that contains sp, for traces, which pair entries and exits by the stack and the
     // distance from its end: fill in id and end and return 1, or return 0 if sp is in no

@@ -389,8 +389,9 @@ pub struct Ops {
     >,
     /// Writes `length` bytes to the guest's code at `address`, for traces, and returns 1, or
     /// returns 0 if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped
-    /// read-only, clear `CR0.WP` with interrupts off, write, and set it again.
-    /// `unikprof_crash_dump` calls it too. May be NULL if there is no `trace_memory`.
+    /// read-only, clear `CR0.WP` with interrupts off, write, and set it again; a PV guest on Xen
+    /// cannot do that, and returns 0. `unikprof_crash_dump` calls it too. May be NULL if there is
+    /// no `trace_memory`.
     pub write_code: Option<
         unsafe extern "C" fn(
             context: *mut c_void,

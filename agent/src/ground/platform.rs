@@ -225,7 +225,7 @@ pub unsafe trait Platform {
     /// by the service, and by [`crash_dump`](crate::Agent::crash_dump).
     ///
     /// If the text is mapped read-only, clear `CR0.WP` with interrupts off, write, and set it
-    /// again.
+    /// again. A PV guest on Xen cannot do that: it does not write, or maps the text writable.
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
         let _ = (address, bytes);
         false

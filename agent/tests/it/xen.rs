@@ -446,3 +446,14 @@ fn deadlines_of_the_guest_survive_a_restore() {
         }
     }
 }
+
+/// Guards against a crash of a PV guest, which may not execute `cli` and not change CR0: its kernel
+/// runs in ring 3, as this test does.
+#[cfg(all(target_arch = "x86_64", feature = "trace"))]
+#[test]
+fn code_is_not_written_outside_ring_0() {
+    let guest = Guest::new(TickSource::Owned);
+    let code = [0x90_u8];
+    let platform = guest.ticks.agent().platform();
+    assert!(!platform.write_code(code.as_ptr().expose_provenance() as u64, &code));
+}

@@ -347,15 +347,16 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         arch::cycles()
     }
 
-    /// Clears CR0.WP meanwhile, since the text may be mapped read-only.
+    /// Clears CR0.WP meanwhile, since the text may be mapped read-only. A PV guest may not change
+    /// CR0, so its code is not written, and not traced.
     #[cfg(feature = "trace")]
     fn write_code(&self, address: u64, bytes: &[u8]) -> bool {
         let is_handled = || self.trace_hooks.is_none_or(|hooks| (hooks.handles_breakpoints)());
-        if bytes == [crate::trace::BREAKPOINT] && !is_handled() {
+        if !arch::is_in_ring_0() || bytes == [crate::trace::BREAKPOINT] && !is_handled() {
             return false;
         }
-        // SAFETY: tracing passes addresses of the guest's mappings and of its own text. Guests on
-        // Xen run in ring 0.
+        // SAFETY: tracing passes addresses of the guest's mappings and of its own text. The guest
+        // runs in ring 0.
         unsafe { arch::write_code(address, bytes) };
         true
     }

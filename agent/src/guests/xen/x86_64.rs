@@ -39,6 +39,15 @@ pub(super) fn cycles() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Whether this code runs in ring 0. The kernel of a PV guest does not.
+#[cfg(feature = "trace")]
+pub(super) fn is_in_ring_0() -> bool {
+    let selector: u16;
+    // SAFETY: copies a register.
+    unsafe { asm!("mov {:x}, cs", out(reg) selector, options(nomem, nostack, preserves_flags)) };
+    selector & 3 == 0
+}
+
 /// Copies `bytes` to code, which may be mapped read-only: with CR0.WP clear and interrupts off.
 ///
 /// # Safety
