@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
 use unikprof_agent::{Agent, Config, Mapping, Platform, Registers};
-use unikprof_proto::message::Counters;
+use unikprof_proto::code::mode;
+use unikprof_proto::message::{Counters, Start};
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::fake::{FakeXen, leak_page};
@@ -23,6 +24,7 @@ const SECOND: VcpuId = VcpuId(1);
 /// The number of vCPUs that the platform has room for: more than fit the shared page.
 const ROOM: usize = 40;
 const REGISTERS: Registers = Registers::new(CODE, 0, 0);
+const MS: u64 = 1_000_000;
 
 /// A guest on its own fake Xen. [`Guest::run_as`] selects the vCPU that runs.
 struct Guest {
@@ -234,24 +236,88 @@ fn a_host_programs_what_is_answered() {
     assert_eq!(guest.counters().early, 2);
 }
 
-/// 20,000 blocks per second at 1 kHz: the timer must not be programmed at each of them.
+/// A block of a recorded guest disarms the sampler's timer, and its wake arms it again; one that is
+/// not recorded makes no hypercall.
 #[test]
-fn owned_blocks_cost_less_than_a_hypercall_each() {
+fn owned_blocks_cost_two_hypercalls_and_none_without_a_recording() {
     let mut guest = Guest::new(TickSource::Owned);
+    let block = |guest: &Guest| {
+        guest.ticks.on_block(None);
+        assert_eq!(guest.armed(), None, "the sampler does not end waits");
+        guest.ticks.on_wake();
+    };
+    let calls = guest.xen.hypercalls();
+    (0..1_000).for_each(|_| block(&guest));
+    assert_eq!(guest.xen.hypercalls(), calls);
     guest.record();
     let calls = guest.xen.hypercalls();
-    for _ in 0..20_000 {
+    (0..1_000).for_each(|_| block(&guest));
+    assert_eq!(guest.xen.hypercalls(), calls + 2_000);
+}
+
+/// The guest's own deadline and the sampler's share the timer: one hypercall at the block sets it
+/// to the former, unless it is set to that already.
+#[test]
+fn a_block_leaves_the_guests_own_deadline_armed() {
+    for (wait_ns, calls_expected) in [(2 * MS, 1), (1_000, 0)] {
+        let mut guest = Guest::new(TickSource::Owned);
+        guest.record();
+        let deadline_ns = guest.xen.now_ns() + wait_ns;
+        guest.ticks.set_guest_deadline(Some(deadline_ns));
+        let calls = guest.xen.hypercalls();
         guest.ticks.on_block(None);
+        assert_eq!(guest.armed(), Some(deadline_ns));
+        assert_eq!(guest.xen.hypercalls() - calls, calls_expected);
+    }
+}
+
+/// A guest on a contended CPU sleeps 2 ms, then runs four functions for 200 µs each; a vCPU that is
+/// woken gets its CPU 3 ms later. Guards against targets that are locked to wakes: a timer left
+/// armed in the wait would end it at each target, and the next target is at least half a period
+/// away, so what runs after a wake would not be seen.
+#[test]
+fn what_runs_after_a_wake_is_sampled_in_proportion_on_a_contended_cpu() {
+    const WAITS: u64 = 5_000;
+    const RUNS_NS: u64 = 200_000;
+    let mut guest = Guest::new(TickSource::Owned);
+    guest.client.start(Start { mode: mode::WALL, ..client::one_ms() });
+    guest.ticks.on_kick(None);
+    let deliver = |guest: &Guest, function: u64| {
+        guest.ticks.on_timer(Some(&Registers::new(CODE + function, 0, 0)));
+    };
+    for _ in 0..WAITS {
+        let end_ns = guest.xen.now_ns() + 2 * MS;
+        guest.ticks.set_guest_deadline(Some(end_ns));
+        guest.ticks.on_block(Some(&REGISTERS));
+        while guest.xen.now_ns() < end_ns {
+            let woken_ns = guest.armed().unwrap();
+            guest.xen.sleep(BOOT, woken_ns - guest.xen.now_ns());
+            guest.xen.steal(BOOT, 3 * MS);
+            deliver(&guest, 0);
+        }
         guest.ticks.on_wake();
-        guest.xen.advance(50_000);
-        if guest.armed().is_none_or(|deadline| deadline <= guest.xen.now_ns()) {
-            guest.ticks.on_timer(Some(&REGISTERS));
+        for function in 1..=4 {
+            let mut left_ns = RUNS_NS;
+            while let Some(at_ns) = guest.armed().filter(|at| *at <= guest.xen.now_ns() + left_ns) {
+                let ran_ns = at_ns.saturating_sub(guest.xen.now_ns());
+                guest.xen.advance(ran_ns);
+                left_ns -= ran_ns;
+                deliver(&guest, function);
+            }
+            guest.xen.advance(left_ns);
         }
     }
-    let calls = guest.xen.hypercalls() - calls;
-    assert!(calls < 2_100, "{calls} hypercalls for 20,000 blocks and 1,000 ticks");
-    let ticks = guest.counters().ticks;
-    assert!(ticks.abs_diff(1000) < 100, "{ticks}");
+    let got = guest.client.collect_stop(0);
+    let seen = [1, 2, 3, 4].map(|function| {
+        let of_function = got.stacks.iter().filter(|(stack, _)| stack[0] == function);
+        of_function.map(|(_, count)| count).sum::<u64>()
+    });
+    // Six deviations of binomial counts of 1,000 are 190, of those of 10,000 are 600.
+    let expected = WAITS * RUNS_NS / MS;
+    assert!(seen.iter().all(|seen| seen.abs_diff(expected) < 190), "{seen:?} of {expected}");
+    assert!(got.counters.blocked.abs_diff(WAITS * 2) < 600, "{:?}", got.counters);
+    let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
+    assert_eq!(runstate.blocked_ns, WAITS * 2 * MS);
 }
 
 #[test]

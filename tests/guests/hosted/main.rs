@@ -18,6 +18,7 @@
 
 mod access;
 mod burst;
+mod contended;
 mod deep;
 mod errno;
 mod events;
@@ -45,12 +46,13 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 21] = [
+const LOADS: [(&str, u32, Load); 22] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
     ("once", 1, burst::once),
     ("waits", 1, waits::run),
+    ("contended", 1, contended::run),
     ("events", 1, events::run),
     ("stuck", 1, stuck::run),
     ("threads", threads::VCPUS, threads::run),

@@ -116,6 +116,14 @@ impl FakeXen {
         self.advance(ns);
     }
 
+    /// Moves time on while `vcpu` is blocked.
+    pub fn sleep(&self, vcpu: VcpuId, ns: u64) {
+        if let Some(vcpu) = self.state().vcpus.get_mut(&vcpu.0) {
+            vcpu.blocked_ns += ns;
+        }
+        self.advance(ns);
+    }
+
     /// Raises a virtual interrupt; nothing happens where it is not bound.
     pub fn raise_virq(&self, virq: Virq, vcpu: VcpuId) {
         self.state().raise_virq(virq.0, vcpu.0);

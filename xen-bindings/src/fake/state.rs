@@ -31,6 +31,7 @@ pub(super) struct Vcpu {
     /// When its runstate began to be counted.
     pub(super) made_ns: u64,
     pub(super) stolen_ns: u64,
+    pub(super) blocked_ns: u64,
     pub(super) deadline_ns: Option<u64>,
     pub(super) initialised: bool,
     pub(super) up: bool,
@@ -53,8 +54,8 @@ pub(super) enum PortKind {
 impl Vcpu {
     /// Running, stolen, blocked and offline time.
     pub(super) fn runstate_ns(&self, now_ns: u64) -> [u64; 4] {
-        let running_ns = now_ns - self.made_ns - self.stolen_ns;
-        [running_ns, self.stolen_ns, 0, 0]
+        let running_ns = now_ns - self.made_ns - self.stolen_ns - self.blocked_ns;
+        [running_ns, self.stolen_ns, self.blocked_ns, 0]
     }
 }
 

@@ -1,6 +1,7 @@
 //! Blocked time: the stack that a vCPU blocks on, and for how long.
 //!
 //! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
+//! docs/decisions.md#the-samplers-timer-is-disarmed-in-a-wait,
 //! docs/decisions.md#work-within-a-block-comes-first,
 //! docs/decisions.md#targets-that-pass-before-a-block.
 
@@ -22,7 +23,8 @@ const LONG_WAIT_NS: u64 = 20_000_000;
 impl<'m, P: Platform> Agent<'m, P> {
     /// Call it when the guest is about to block on this vCPU. There is no deadline until
     /// [`on_wake`](Self::on_wake), so an idle guest stays asleep; the running time left to the
-    /// target is kept.
+    /// target is kept. Program the guest's own deadline, or disarm the timer: if it ends waits at
+    /// the sampler's targets, code that runs after them is hardly sampled on a contended CPU.
     ///
     /// `registers` are those of the code that blocks, usually [`Registers::here`]: recordings of
     /// blocked time charge it to their stack. `None` if they are not known.
@@ -188,6 +190,18 @@ impl<'m, P: Platform> Agent<'m, P> {
             let block = Entry::new(kind::BLOCK, u64::from(stack), 0);
             ring.push(self.platform.now_ns(), block);
         }
+    }
+
+    /// Adds the cost of `work`, which arms or disarms this vCPU's timer at a block or a wake, to the
+    /// agent's cost.
+    #[cfg(any(feature = "hosted", feature = "xen"))]
+    pub(crate) fn charge_arming<T>(&self, work: impl FnOnce() -> T) -> T {
+        let cycles = self.platform.cycles();
+        let answer = work();
+        if let Some((_, slot)) = self.current() {
+            self.charge_since(cycles, slot);
+        }
+        answer
     }
 
     /// Adds the cost of blocking or waking since `cycles` to the agent's cost.

@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::format;
 use std::os::fd::{FromRawFd as _, IntoRawFd, OwnedFd};
@@ -54,6 +54,10 @@ struct VcpuCells {
     /// An open descriptor of the thread's scheduler statistics, because the signal handler may not
     /// allocate. Negative if the kernel keeps none.
     statistics: AtomicI32,
+    /// The thread's timer may be armed for a deadline of the sampler.
+    is_armed: AtomicBool,
+    /// Another thread has kicked this vCPU, and its signal was not handled yet.
+    is_kicked: AtomicBool,
 }
 
 /// A vCPU's thread, and how long it has had none.
@@ -170,10 +174,40 @@ impl Hosted {
 
     /// Arms the timer of the calling thread for `deadline_ns` on the monotonic clock.
     pub(super) fn arm(&self, deadline_ns: u64) {
+        // A deadline of 0 would disarm the timer.
+        self.set_own_timer(deadline_ns.max(1), true);
+    }
+
+    /// Whether the timer of the calling thread may be armed for a deadline of the sampler.
+    #[inline]
+    pub(super) fn is_armed(&self) -> bool {
+        let cells = self.vcpu().and_then(|vcpu| self.cells.get(vcpu as usize));
+        cells.is_some_and(|cells| cells.is_armed.load(Ordering::Relaxed))
+    }
+
+    /// Disarms the timer of the calling thread.
+    pub(super) fn disarm(&self) {
+        self.set_own_timer(0, false);
+    }
+
+    /// Notes that the calling thread's timer has fired, before the signal is handled.
+    pub(super) fn note_signal(&self) {
+        if let Some(cells) = self.vcpu().and_then(|vcpu| self.cells.get(vcpu as usize)) {
+            cells.is_armed.store(false, Ordering::Relaxed);
+            cells.is_kicked.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn set_own_timer(&self, deadline_ns: u64, is_armed: bool) {
         let (vcpu, timer) = VCPU.get();
-        if vcpu != NO_VCPU {
-            // A deadline of 0 would disarm the timer.
-            set_timer(timer, libc::TIMER_ABSTIME, deadline_ns.max(1));
+        let Some(cells) = self.cells.get(vcpu as usize) else {
+            return;
+        };
+        cells.is_armed.store(is_armed, Ordering::Relaxed);
+        set_timer(timer, libc::TIMER_ABSTIME, deadline_ns);
+        // The kick has used the same timer.
+        if cells.is_kicked.load(Ordering::SeqCst) {
+            set_timer(timer, 0, 1);
         }
     }
 
@@ -297,7 +331,10 @@ unsafe impl Platform for Hosted {
     fn kick(&self, vcpu: u32) {
         // Locked, so that the timer is not deleted at the same time.
         let threads = self.threads();
-        if let Some(thread) = threads.get(vcpu as usize).and_then(|state| state.thread) {
+        if let Some(thread) = threads.get(vcpu as usize).and_then(|state| state.thread)
+            && let Some(cells) = self.cells.get(vcpu as usize)
+        {
+            cells.is_kicked.store(true, Ordering::SeqCst);
             set_timer(thread.timer.0, 0, 1);
         }
     }

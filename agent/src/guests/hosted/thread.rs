@@ -54,19 +54,24 @@ impl Vcpu {
         self.id
     }
 
-    /// Runs `blocking`, which waits for something. No new timer is armed while it waits; one that
-    /// was armed before may still fire. The running time left to the next sample is kept.
+    /// Runs `blocking`, which waits for something. While the thread is recorded, its timer is
+    /// disarmed before and armed again behind it, with one system call each, so that the sampler
+    /// does not end the wait. The running time left to the next sample is kept.
     #[inline(always)]
     pub fn block<T>(&self, blocking: impl FnOnce() -> T) -> T {
         struct Wake(&'static HostedAgent);
         impl Drop for Wake {
             fn drop(&mut self) {
                 if let Some(deadline_ns) = self.0.on_wake() {
-                    self.0.platform().arm(deadline_ns);
+                    self.0.charge_arming(|| self.0.platform().arm(deadline_ns));
                 }
             }
         }
         self.agent.on_block(Some(&Registers::here()));
+        let platform = self.agent.platform();
+        if platform.is_armed() {
+            self.agent.charge_arming(|| platform.disarm());
+        }
         let _wake = Wake(self.agent);
         blocking()
     }
@@ -101,6 +106,7 @@ extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: with SA_SIGINFO the kernel passes the interrupted context.
     let registers = unsafe { arch::registers(&*context.cast::<ucontext_t>()) };
+    agent.platform().note_signal();
     if let Some(deadline_ns) = agent.on_tick(Some(&registers)) {
         agent.platform().arm(deadline_ns);
     }

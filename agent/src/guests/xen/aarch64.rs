@@ -24,6 +24,12 @@ pub(super) fn arm_timer(
     true
 }
 
+/// Stops the calling vCPU's timer.
+#[inline]
+pub(super) fn stop_timer(_: &impl Hypercall) {
+    timer::stop_singleshot();
+}
+
 /// The virtual counter.
 #[inline]
 pub(super) fn cycles() -> u64 {

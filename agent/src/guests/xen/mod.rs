@@ -10,9 +10,10 @@
 //!   sets its own deadline with [`Ticks::set_guest_deadline`].
 //!
 //! Neither wakes an idle guest: between [`Ticks::on_block`] and [`Ticks::on_wake`] of a vCPU the
-//! sampler has no deadline. Under `Host` a block costs no additional hypercall. Under `Owned` a
-//! deadline armed before the block stays armed, so a block costs at most one spurious wake, and the
-//! timer is not armed again while an earlier deadline is armed.
+//! sampler has no deadline. Under `Host` a block costs no additional hypercall. Under `Owned` the
+//! block of a recorded vCPU costs at most one, which leaves the guest's own deadline armed or stops
+//! the timer, and its wake another one; outside blocks the timer is not armed again while an
+//! earlier deadline is armed.
 //!
 //! On aarch64, where Xen has no VIRQ_TIMER, the architecture's virtual timer takes its place: the
 //! guest calls [`Ticks::on_timer`] from the handler of its interrupt

@@ -101,16 +101,31 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     }
 
     /// Call it when the vCPU is about to block. Until [`on_wake`](Self::on_wake) the sampler has no
-    /// deadline: under [`TickSource::Host`] program only the guest's own, if any.
+    /// deadline: under [`TickSource::Host`] program only the guest's own, if any. Under
+    /// [`TickSource::Owned`] this method does so if the vCPU is recorded, with one hypercall at
+    /// most.
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         self.agent.on_block(registers);
-        self.program(None);
+        // `NONE` under `Host`, too.
+        if let Some(deadlines) = self.current()
+            && deadlines.sampler_ns.load(Ordering::Relaxed) != NONE
+        {
+            deadlines.sampler_ns.store(NONE, Ordering::Relaxed);
+            let wanted_ns = self.wanted_ns(deadlines);
+            if wanted_ns != deadlines.armed_ns.load(Ordering::Relaxed) {
+                self.agent.charge_arming(|| self.arm_for(deadlines, wanted_ns));
+            }
+        }
     }
 
     /// Call it when the vCPU has woken. Returns the same as [`on_timer`](Self::on_timer).
     pub fn on_wake(&self) -> Option<u64> {
-        self.program(self.agent.on_wake())
+        let sampler_ns = self.agent.on_wake();
+        if sampler_ns.is_none() || self.source == TickSource::Host {
+            return self.program(sampler_ns);
+        }
+        self.agent.charge_arming(|| self.program(sampler_ns))
     }
 
     /// Under [`TickSource::Owned`]: sets the guest's own deadline on this vCPU, in ns of system
@@ -174,23 +189,36 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     }
 
     /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one:
-    /// an occasional spurious wake costs less than a hypercall at each block.
+    /// an occasional spurious wake costs less than a hypercall at each change.
     fn arm(&self, deadlines: &Deadlines) {
-        if self.source == TickSource::Host {
-            return;
+        let wanted_ns = self.wanted_ns(deadlines);
+        if self.source == TickSource::Owned
+            && wanted_ns < deadlines.armed_ns.load(Ordering::Relaxed)
+        {
+            self.arm_for(deadlines, wanted_ns);
         }
-        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let guest_ns = match load(&deadlines.guest_ns) {
+    }
+
+    /// The earlier of the guest's and the sampler's deadline, in system time.
+    fn wanted_ns(&self, deadlines: &Deadlines) -> u64 {
+        let guest_ns = match deadlines.guest_ns.load(Ordering::Relaxed) {
             NONE => NONE,
             at => self.agent.platform().timer_deadline(at),
         };
-        let wanted_ns = guest_ns.min(load(&deadlines.sampler_ns));
-        if wanted_ns >= load(&deadlines.armed_ns) {
-            return;
-        }
-        // After an error the timer counts as not armed, and the next deadline is tried.
+        guest_ns.min(deadlines.sampler_ns.load(Ordering::Relaxed))
+    }
+
+    /// Arms the timer for a system time, or stops it.
+    fn arm_for(&self, deadlines: &Deadlines, wanted_ns: u64) {
         let clock = || self.agent.platform().clock();
-        let armed = arch::arm_timer(&self.hypercall, clock, wanted_ns);
+        let armed = match wanted_ns {
+            NONE => {
+                arch::stop_timer(&self.hypercall);
+                false
+            }
+            _ => arch::arm_timer(&self.hypercall, clock, wanted_ns),
+        };
+        // After an error the timer counts as not armed, and the next deadline is tried.
         deadlines.armed_ns.store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);
     }
 

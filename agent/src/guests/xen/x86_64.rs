@@ -31,6 +31,13 @@ pub(super) fn arm_timer(
     timer::set_singleshot(hypercall, system_time_ns).is_ok()
 }
 
+/// Stops the calling vCPU's timer.
+#[inline]
+pub(super) fn stop_timer(hypercall: &impl Hypercall) {
+    // Xen documents no error; a timer that runs on is delivered early.
+    let _ = timer::stop_singleshot(hypercall);
+}
+
 /// The time stamp counter without a fence: it measures the cost of ticks and is not compared with
 /// Xen's times.
 #[inline]

@@ -1,6 +1,6 @@
 //! Recordings of waiting: the guest sleeps nearly all the time.
 
-use crate::harness::time::report;
+use crate::harness::time::{report, sum};
 use crate::harness::{Client, Guest};
 
 /// The time in which the vCPU was blocked, by the platform's account.
@@ -82,4 +82,39 @@ fn what_is_offline_lacks_no_samples() {
         let warnings = &recording.profile.recording().warnings;
         assert!(warnings.iter().all(|warning| !warning.contains("backwards")), "{warnings:?}");
     }
+}
+
+/// On a contended CPU a thread that is woken waits for its turn. Guards against targets that are
+/// locked to wakes: code that runs after them would hardly be sampled, and the time that the
+/// sampler's own wakes took from the waits would be missing from the vCPU's blocked time.
+#[test]
+#[ignore = "full: records a guest beside busy loops"]
+fn what_runs_after_a_wake_has_its_share_on_a_contended_cpu() {
+    const LINES: usize = 100;
+    let guest = Guest::start("contended");
+    let client = guest.client();
+    let worked_ns = || {
+        let line = guest.told("worked ");
+        let numbers = line.split(' ').map(|number| number.parse::<u64>().unwrap());
+        <[u64; 4]>::try_from(numbers.collect::<Vec<_>>()).unwrap()
+    };
+    worked_ns();
+    client.must(&["start", "--mode", "wall", "-F", "997"]);
+    guest.forget_lines();
+    let before = worked_ns();
+    let after = (0..LINES).map(|_| worked_ns()).next_back().unwrap();
+    client.must(&["stop", "-o", "run.unikprof"]);
+    let report = report(&client, "run.unikprof", &[]);
+    let period_ns = report["recording"]["period_ns"].as_u64().unwrap() as f64;
+    let names = ["contended::first", "contended::second", "contended::third", "contended::fourth"];
+    let ratios: Vec<f64> = (0..4)
+        .map(|at| {
+            let shown = sum(&report, names[at], "total") as f64 * period_ns;
+            shown / (after[at] - before[at]) as f64
+        })
+        .collect();
+    println!("shown / true: {ratios:.3?}; {}", report["vcpus"][0]["runstate"]);
+    // Six standard deviations of 1,000 samples are 0.19; the recording is a little longer than the
+    // time between the two lines.
+    assert!(ratios.iter().all(|ratio| (0.8..1.22).contains(ratio)), "shown / true: {ratios:.3?}");
 }
