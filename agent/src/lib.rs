@@ -24,7 +24,7 @@ pub mod stack;
 #[cfg(feature = "trace")]
 mod trace;
 
-pub use agent::{Agent, Config, StartError};
+pub use agent::{Agent, Config, OwnWork, StartError};
 pub use count::live::live_bytes;
 pub use count::memory::minimum_bytes;
 pub use count::recording::MAX_RECORDINGS;

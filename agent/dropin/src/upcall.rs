@@ -688,6 +688,8 @@ impl Running {
 
     fn on_poll(&self, saved: &mut Saved) {
         let vcpu = vcpus::first();
+        // A tick that has become due since the interrupt fires as soon as interrupts are on.
+        let _own_work = self.agent.own_work();
         let events = self.guests_events.load(Ordering::Relaxed);
         let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
         self.is_noticed.store(false, Ordering::Relaxed);

@@ -322,8 +322,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         self.slots().any(|(vcpu, _)| self.platform.runstate(vcpu).is_some())
     }
 
-    /// Marks this vCPU's work as the agent's own until the guard is dropped.
-    pub(crate) fn own_work(&self) -> OwnWork<'m> {
+    /// Marks this vCPU's work as the agent's own until the guard is dropped: samples of it are shown
+    /// as the agent's. The service marks its own work; a platform marks what it does around a poll,
+    /// if it interrupts the guest for it.
+    #[must_use]
+    pub fn own_work(&self) -> OwnWork<'m> {
         let cells = self.current().map(|(_, slot)| slot.cells);
         if let Some(cells) = cells {
             cells.enter_own_work();
@@ -359,8 +362,10 @@ fn divide<'m>(
     Ok((code, slots))
 }
 
-/// A guard: until it is dropped, samples of its vCPU are marked as the agent's own work.
-pub(crate) struct OwnWork<'m>(Option<&'m SlotCells>);
+/// A guard: until it is dropped, samples of its vCPU are marked as the agent's own work. See
+/// [`Agent::own_work`].
+#[derive(Debug)]
+pub struct OwnWork<'m>(Option<&'m SlotCells>);
 
 impl Drop for OwnWork<'_> {
     fn drop(&mut self) {
