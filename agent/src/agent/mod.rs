@@ -300,20 +300,30 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         &self.code
     }
 
-    /// The vCPU's clocks at this moment, without counters.
+    /// The vCPU's clocks at this moment, without counters. They are read again, a few times at most,
+    /// if the reader lost its CPU in between.
     pub(crate) fn snapshot(&self, vcpu: u32) -> Snapshot {
+        const TRIES: u32 = 4;
+        const MOMENT_NS: u64 = 1_000_000;
         let points = self.slot(vcpu).map(|slot| &slot.cells.points);
         let points = points.filter(|_| cfg!(feature = "heap"));
-        Snapshot {
-            allocated_bytes: points.map_or(0, PointCells::allocated),
-            freed_samples: points.map_or(0, PointCells::freed),
-            at_ns: self.platform.now_ns(),
-            cycles: self.platform.cycles(),
-            running_ns: self.platform.running_ns(vcpu),
-            blocked_ns: self.platform.blocked_ns(vcpu),
-            runstate: self.platform.runstate(vcpu),
-            ..Snapshot::default()
+        let mut snapshot = Snapshot::default();
+        for _ in 0..TRIES {
+            snapshot = Snapshot {
+                allocated_bytes: points.map_or(0, PointCells::allocated),
+                freed_samples: points.map_or(0, PointCells::freed),
+                at_ns: self.platform.now_ns(),
+                cycles: self.platform.cycles(),
+                running_ns: self.platform.running_ns(vcpu),
+                blocked_ns: self.platform.blocked_ns(vcpu),
+                runstate: self.platform.runstate(vcpu),
+                ..Snapshot::default()
+            };
+            if self.platform.now_ns().saturating_sub(snapshot.at_ns) < MOMENT_NS {
+                break;
+            }
         }
+        snapshot
     }
 
     /// Whether the platform knows the [times in each state](Platform::runstate) of any vCPU. Not

@@ -155,10 +155,6 @@ impl SnapshotCells {
         self.store(&snapshot);
     }
 
-    pub(crate) fn at_ns(&self) -> u64 {
-        self.clocks[0].load(Ordering::Relaxed)
-    }
-
     /// The blocked time: the platform's, and that of the run states, 0 if it is not known.
     pub(crate) fn blocked_ns(&self) -> (u64, u64) {
         let [_, _, _, blocked_ns, _, _, _, _, state_blocked_ns, ..] = &self.clocks;

@@ -140,8 +140,25 @@ struct BlockCells {
     recording: AtomicU64,
     /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
-    /// The vCPU's [`Times::blocked_ns`] until which the block has been counted.
-    counted_ns: AtomicU64,
+    /// Until when the block has been counted: the monotonic clock and the vCPU's times.
+    counted_at_ns: AtomicU64,
+    counted_running_ns: AtomicU64,
+    counted_blocked_ns: AtomicU64,
+}
+
+impl BlockCells {
+    fn counted(&self) -> (u64, Times) {
+        let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let running_ns = get(&self.counted_running_ns);
+        let blocked_ns = get(&self.counted_blocked_ns);
+        (get(&self.counted_at_ns), Times { running_ns, blocked_ns })
+    }
+
+    fn set_counted(&self, at_ns: u64, times: Times) {
+        self.counted_at_ns.store(at_ns, Ordering::Relaxed);
+        self.counted_running_ns.store(times.running_ns, Ordering::Relaxed);
+        self.counted_blocked_ns.store(times.blocked_ns, Ordering::Relaxed);
+    }
 }
 
 /// How long a vCPU has run and blocked, each in ns since a fixed time.
@@ -388,15 +405,20 @@ impl RecordingCells {
     }
 
     /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever
-    /// is earlier. The vCPU must have a block. All time after the end is taken to be blocked time,
-    /// even the running time after a wake, but not more than has not been counted. If the block itself began after the end, as no tick had
-    /// come, the epoch is not over before it began.
+    /// is earlier; but not before the open block was counted last. The vCPU must have a block. What
+    /// it has run since then is taken to have come first, and its sleep after that.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
-        let began_ns = self.boundaries[(self.epoch() & 3) as usize].at_ns();
-        let at_ns = now_ns.min(self.until_ns().max(began_ns));
-        let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
-        let blocked_ns = times.blocked_ns.saturating_sub(now_ns - at_ns).max(counted_ns);
-        (at_ns, Times { blocked_ns, ..times })
+        let (counted_at_ns, counted) = self.block.counted();
+        let at_ns = now_ns.min(self.until_ns().max(counted_at_ns));
+        if at_ns == now_ns {
+            return (now_ns, times);
+        }
+        let passed_ns = at_ns.saturating_sub(counted_at_ns);
+        let ran_ns = times.running_ns.saturating_sub(counted.running_ns).min(passed_ns);
+        let slept_ns = times.blocked_ns.saturating_sub(counted.blocked_ns);
+        let running_ns = counted.running_ns + ran_ns;
+        let blocked_ns = counted.blocked_ns + slept_ns.min(passed_ns - ran_ns);
+        (at_ns, Times { running_ns, blocked_ns })
     }
 
     /// Stores the clocks at which sampling ended by itself. The caller must then [end](Self::end)
@@ -408,14 +430,44 @@ impl RecordingCells {
         self.ended_at_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// `now`, with the clocks at which sampling ended if it ended by itself.
-    pub(crate) fn at_the_end(&self, mut now: Snapshot) -> Snapshot {
-        let ended_at_ns = self.ended_at_ns.load(Ordering::Relaxed);
-        if ended_at_ns != 0 {
-            now.at_ns = ended_at_ns;
-            now.running_ns = self.ended_running_ns.load(Ordering::Relaxed);
-            now.blocked_ns = self.ended_blocked_ns.load(Ordering::Relaxed);
+    /// `now`, or the moment at which sampling ended if it ended by itself.
+    pub(crate) fn at_the_end(&self, now: Snapshot) -> Snapshot {
+        let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let running_ns = get(&self.ended_running_ns);
+        let blocked_ns = get(&self.ended_blocked_ns);
+        match get(&self.ended_at_ns) {
+            0 => now,
+            at_ns => self.earlier(now, at_ns, Times { running_ns, blocked_ns }),
         }
+    }
+
+    /// The vCPU's clocks at `at_ns`, when its times were `times`, of which `now` is a later
+    /// snapshot. A tick may not read run states, so they are not known of that moment: the time
+    /// since then that the vCPU neither ran nor slept is taken from the stolen time of the epoch,
+    /// and from the offline time if there is more.
+    pub(crate) fn earlier(&self, mut now: Snapshot, at_ns: u64, times: Times) -> Snapshot {
+        let mut left_ns = now.at_ns.saturating_sub(at_ns);
+        if let Some(state) = &mut now.runstate
+            && left_ns != 0
+        {
+            let began = self.boundary(self.epoch()).runstate.unwrap_or_default();
+            let ran_ns = now.running_ns.saturating_sub(times.running_ns);
+            let slept_ns = now.blocked_ns.saturating_sub(times.blocked_ns);
+            let stolen_ns = state.runnable_ns.saturating_sub(began.runnable_ns);
+            for (time, most_ns) in [
+                (&mut state.running_ns, ran_ns),
+                (&mut state.blocked_ns, slept_ns),
+                (&mut state.runnable_ns, stolen_ns),
+                (&mut state.offline_ns, u64::MAX),
+            ] {
+                let taken_ns = left_ns.min(most_ns).min(*time);
+                *time -= taken_ns;
+                left_ns -= taken_ns;
+            }
+        }
+        now.at_ns = at_ns;
+        now.running_ns = times.running_ns;
+        now.blocked_ns = times.blocked_ns;
         now
     }
 
@@ -469,14 +521,14 @@ impl RecordingCells {
         self.block.recording.load(Ordering::Acquire) == self.active() && self.active() != 0
     }
 
-    /// Opens a block: the vCPU blocks on the stack at this place, 0 if it is not known.
-    pub(crate) fn open_block(&self, stack: u32, times: Times) {
+    /// Opens a block at `at_ns`: the vCPU blocks on the stack at this place, 0 if it is not known.
+    pub(crate) fn open_block(&self, stack: u32, at_ns: u64, times: Times) {
         self.counters.add_shared(Counter::Blocks, 1);
         if self.mode() == mode::WALL {
             self.sampler.owe(self.sampled_ns(times));
         }
         self.block.stack.store(stack, Ordering::Relaxed);
-        self.block.counted_ns.store(times.blocked_ns, Ordering::Relaxed);
+        self.block.set_counted(at_ns, times);
         self.block.recording.store(self.active(), Ordering::Release);
     }
 
@@ -490,21 +542,22 @@ impl RecordingCells {
         self.block.stack.load(Ordering::Relaxed)
     }
 
-    /// Returns the open block's time that was not counted yet, and marks it as counted. The unit is
-    /// that of the recording's mode: samples if it samples wall-clock time, otherwise ns.
-    pub(crate) fn take_blocked(&self, times: Times) -> u64 {
-        let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
-        let until_ns = times.blocked_ns.max(counted_ns);
-        self.block.counted_ns.store(until_ns, Ordering::Relaxed);
+    /// Returns the open block's time up to `at_ns` that was not counted yet, and marks it as
+    /// counted. The unit is that of the recording's mode: samples if it samples wall-clock time,
+    /// otherwise ns.
+    pub(crate) fn take_blocked(&self, at_ns: u64, times: Times) -> u64 {
+        let (_, counted) = self.block.counted();
+        let blocked_ns = times.blocked_ns.max(counted.blocked_ns);
+        self.block.set_counted(at_ns, Times { blocked_ns, ..times });
         if self.mode() == mode::WALL {
             // All running time since the block began is placed before the sleep. If it were placed
             // after it, a timer that stays armed and ends the sleep at each target would never find
             // a target inside the sleep.
-            let ran = Times { blocked_ns: counted_ns, ..times };
+            let ran = Times { blocked_ns: counted.blocked_ns, ..times };
             self.sampler.owe(self.sampled_ns(ran));
             return self.sampler.pass(self.sampled_ns(times));
         }
-        until_ns - counted_ns
+        blocked_ns - counted.blocked_ns
     }
 
     /// The current epoch, and the snapshot at its start, for a reader that does not own the slot.
@@ -603,7 +656,7 @@ mod tests {
 
         /// Blocks, and runs inside the block before and after the sleep.
         fn block(&mut self, sleep_ns: u64) {
-            self.recording.open_block(7, self.times);
+            self.recording.open_block(7, 0, self.times);
             self.times.running_ns += BEFORE;
             self.times.blocked_ns += sleep_ns;
             self.times.running_ns += AFTER;
@@ -611,7 +664,7 @@ mod tests {
         }
 
         fn wake(&mut self) {
-            self.blocked += self.recording.take_blocked(self.times);
+            self.blocked += self.recording.take_blocked(0, self.times);
             self.recording.close_block();
         }
 
@@ -649,11 +702,11 @@ mod tests {
         let mut vcpu = Vcpu::sampled(true);
         for _ in 0..100_000 {
             vcpu.work(WORK);
-            vcpu.recording.open_block(7, vcpu.times);
+            vcpu.recording.open_block(7, 0, vcpu.times);
             for _ in 0..3 {
                 vcpu.times.running_ns += BEFORE;
                 vcpu.times.blocked_ns += SLEEP / 3;
-                vcpu.blocked += vcpu.recording.take_blocked(vcpu.times);
+                vcpu.blocked += vcpu.recording.take_blocked(0, vcpu.times);
             }
             vcpu.times.running_ns += AFTER;
             vcpu.wake();
@@ -668,7 +721,7 @@ mod tests {
         let mut vcpu = Vcpu::sampled(true);
         vcpu.recording.until_ns.store(10 * PERIOD, Ordering::Relaxed);
         vcpu.times = Times { running_ns: PERIOD, blocked_ns: 8 * PERIOD };
-        vcpu.recording.open_block(7, vcpu.times);
+        vcpu.recording.open_block(7, 0, vcpu.times);
         vcpu.times.blocked_ns += PERIOD / 2;
         let (at_ns, times) = vcpu.recording.until_end(13 * PERIOD, vcpu.times);
         assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD));

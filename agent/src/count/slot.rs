@@ -701,7 +701,7 @@ impl<'m> Owned<'m> {
             } else if now_ns >= recording.until_ns() {
                 self.expire(index, recording, now_ns, times);
             } else {
-                self.count_blocked(index, recording, times);
+                self.count_blocked(index, recording, now_ns, times);
                 recording.close_block();
             }
         }
@@ -728,13 +728,13 @@ impl<'m> Owned<'m> {
             return (now_ns, times);
         }
         let (at_ns, times) = recording.until_end(now_ns, times);
-        self.count_blocked(index, recording, times);
+        self.count_blocked(index, recording, at_ns, times);
         (at_ns, times)
     }
 
-    /// Counts the blocked time of the open block until `times`.
-    fn count_blocked(&self, index: usize, recording: &RecordingCells, times: Times) {
-        let weight = recording.take_blocked(times);
+    /// Counts the blocked time of the open block until `at_ns`, when the vCPU's times are `times`.
+    fn count_blocked(&self, index: usize, recording: &RecordingCells, at_ns: u64, times: Times) {
+        let weight = recording.take_blocked(at_ns, times);
         let place = recording.blocked_stack();
         let is_counted = place != 0 && self.add(index, recording, place, weight);
         let counter = if is_counted { Counter::Blocked } else { Counter::BlockedOverflow };
@@ -750,13 +750,13 @@ impl<'m> Owned<'m> {
         if recording.epoch() == next {
             return;
         }
-        let mut now = recording.at_the_end(now);
+        let now = recording.at_the_end(now);
         let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now));
-        now.at_ns = at_ns;
+        let mut now = recording.earlier(now, at_ns, times);
         // A vCPU that was woken and waits for a processor is seen blocked by others until it runs:
         // blocked time can be taken back.
         let (blocked_ns, state_blocked_ns) = recording.blocked_at_start();
-        now.blocked_ns = times.blocked_ns.max(blocked_ns);
+        now.blocked_ns = now.blocked_ns.max(blocked_ns);
         if let Some(states) = &mut now.runstate {
             states.blocked_ns = states.blocked_ns.max(state_blocked_ns);
         }

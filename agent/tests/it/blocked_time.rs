@@ -79,7 +79,7 @@ fn a_wait_that_began_before_the_recording_is_found() {
 }
 
 /// The recording's time was over before the guest blocked, and no tick had ended it: its last epoch
-/// still ends after its start.
+/// ends where the wait begins.
 #[test]
 fn a_wait_after_the_end_of_a_recording_is_none_of_its() {
     let (agent, mut client) = started(Start { duration_ns: 10 * MS, ..OFF_CPU });
@@ -89,7 +89,46 @@ fn a_wait_after_the_end_of_a_recording_is_none_of_its() {
     agent.platform().run(MS);
     block(agent, &[1, 2], 3 * MS);
     let last = stop(&mut client);
-    assert_eq!((last.counters.blocked, last.passed_ns), (0, 0));
+    assert_eq!((last.counters.blocked, last.passed_ns, last.running_ns), (0, MS, MS));
+}
+
+/// The states of a vCPU in an epoch make up its length, wherever the recording's end falls: before a
+/// block that no tick preceded, inside one, or behind its wake. Guards against epochs that ran for
+/// longer than they lasted.
+#[test]
+fn the_times_of_an_epoch_make_up_its_length() {
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (state >> 33) % below
+    };
+    for life in 0..300 {
+        let start = if life % 2 == 0 { OFF_CPU } else { WALL };
+        let (agent, mut client) = started(Start { duration_ns: 10 * MS, ..start });
+        let end_ns = agent.platform().now_ns() + 10 * MS;
+        let mut epochs = Vec::new();
+        for _ in 0..random(8) {
+            agent.platform().run(random(5 * MS));
+            on_stack(&[1, 2], |registers| agent.on_block(Some(registers)));
+            agent.platform().run(random(2 * MS));
+            agent.platform().idle(random(5 * MS));
+            if random(4) == 0 && agent.platform().now_ns() < end_ns {
+                epochs.push(client.collect_dump(0));
+            }
+            agent.platform().run(random(2 * MS));
+            if random(4) == 0 {
+                deliver(agent, &[1, 2]);
+            }
+            agent.on_wake();
+        }
+        epochs.push(client.collect_stop(0));
+        for got in epochs {
+            assert_eq!(got.running_ns + got.blocked_ns, got.passed_ns, "life {life}: {got:?}");
+            if start.mode == mode::OFF_CPU {
+                assert_eq!(got.counters.blocked, got.blocked_ns, "life {life}: {got:?}");
+            }
+        }
+    }
 }
 
 /// Guards against blocked time that runs backwards: where others keep a vCPU that was woken from

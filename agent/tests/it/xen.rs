@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
-use unikprof_agent::{Agent, Config, Mapping, Platform, Registers};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate};
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counters, Start};
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
@@ -363,6 +363,29 @@ fn steal_does_not_advance_the_sampler() {
         assert_eq!(next, first + 50_000_000);
         let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
         assert_eq!(runstate.runnable_ns, 50_000_000);
+    }
+}
+
+/// The run states of a recording's end are those of the moment that its elapsed time ends, although
+/// the poll that reads them comes later.
+#[test]
+fn run_states_make_up_the_elapsed_time_of_a_recording_that_ended_before() {
+    let work = |xen: &FakeXen, _, ns| xen.advance(ns);
+    for later in [FakeXen::sleep, FakeXen::steal, work] {
+        let mut guest = Guest::new(TickSource::Owned);
+        guest.client.start(Start { duration_ns: 10 * MS, ..client::one_ms() });
+        guest.ticks.on_kick(None);
+        guest.xen.steal(BOOT, MS);
+        guest.ticks.on_timer(Some(&REGISTERS));
+        while guest.armed().is_some() {
+            guest.fire();
+        }
+        later(guest.xen, BOOT, 800 * MS);
+        let end = guest.client.collect_stop(0).end;
+        let Runstate { running_ns, runnable_ns, blocked_ns, offline_ns } = end.runstate.unwrap();
+        // The fake Xen's vCPU has run since system time zero.
+        assert_eq!(running_ns + runnable_ns + blocked_ns + offline_ns, end.at_ns);
+        assert_eq!((running_ns, runnable_ns, blocked_ns), (end.running_ns, MS, 0));
     }
 }
 

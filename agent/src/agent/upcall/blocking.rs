@@ -183,7 +183,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 _ => 0,
             };
-            recording.open_block(stack, self.all_times(vcpu));
+            recording.open_block(stack, self.platform.now_ns(), self.all_times(vcpu));
             noted = Some(stack);
         }
         if let (Some(stack), Some(ring)) = (noted, self.ring(vcpu)) {
