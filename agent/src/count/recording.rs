@@ -721,10 +721,10 @@ mod tests {
         let mut vcpu = Vcpu::sampled(true);
         vcpu.recording.until_ns.store(10 * PERIOD, Ordering::Relaxed);
         vcpu.times = Times { running_ns: PERIOD, blocked_ns: 8 * PERIOD };
-        vcpu.recording.open_block(7, 0, vcpu.times);
+        vcpu.recording.open_block(7, 9 * PERIOD, vcpu.times);
         vcpu.times.blocked_ns += PERIOD / 2;
         let (at_ns, times) = vcpu.recording.until_end(13 * PERIOD, vcpu.times);
-        assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD));
+        assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD + PERIOD / 2));
     }
 
     /// A timer that stays armed ends the sleep at each target inside it. The target still counts as

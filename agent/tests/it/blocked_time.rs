@@ -2,8 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::client::serve;
 use crate::client::{Download, one_ms, special};
-use crate::fake_guest::{Client, FakeAgent, UPCALL, block, deliver, guest, on_stack, tick};
+use crate::fake_guest::{
+    AT_CLOCK, Client, FakeAgent, UPCALL, agent_with_ring, block, deliver, guest, on_stack, tick,
+};
 use unikprof_agent::Platform;
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Start;
@@ -294,4 +297,57 @@ fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
         "{:?}",
         got.stacks
     );
+}
+
+/// A recording begins while the guest waits, and its tick comes as the vCPU wakes, behind the look
+/// for open blocks. Guards against a block that stays open: the next wait would be charged to what
+/// the tick interrupted.
+#[test]
+fn a_tick_within_a_wake_opens_no_block() {
+    let agent = agent_with_ring(1, 1 << 18, 1 << 16);
+    let mut client = Client::connect(&serve(agent));
+    agent.platform().run(MS);
+    agent.on_block(None);
+    agent.platform().idle(MS);
+    client.start(OFF_CPU);
+    AT_CLOCK.set(Some(Box::new(|| {
+        deliver(agent, &[5, 6]);
+    })));
+    agent.on_wake();
+    agent.platform().run(MS);
+    block(agent, &[1, 2], 5 * MS);
+    let got = stop(&mut client);
+    assert_eq!(got.stacks.get(&vec![1, 2]), Some(&(5 * MS)), "{:?}", got.stacks);
+}
+
+/// A tick that comes as the vCPU wakes, before its wait is counted, is none of the wait's targets.
+#[test]
+fn a_tick_within_a_wake_takes_no_blocked_time() {
+    let (agent, mut client) = started(WALL);
+    on_stack(&[1, 2], |registers| agent.on_block(Some(registers)));
+    agent.platform().idle(100 * MS);
+    UPCALL.set(Some(Box::new(|| {
+        deliver(agent, &[5, 6]);
+    })));
+    agent.on_wake();
+    let got = stop(&mut client);
+    let counters = got.counters;
+    assert!(counters.blocked.abs_diff(100) < 10 && counters.late == 0, "{counters:?}");
+}
+
+/// The recording's time is over, and the tick that finds it interrupts the vCPU's own accounting,
+/// which owns the slot. Another tick must end the recording.
+#[test]
+fn a_tick_that_cannot_end_a_recording_has_a_deadline() {
+    let (agent, mut client) = started(Start { duration_ns: 10 * MS, ..WALL });
+    agent.platform().run(11 * MS);
+    UPCALL.set(Some(Box::new(|| {
+        let now_ns = agent.platform().now_ns();
+        let deadline_ns = deliver(agent, &[8, 1, 2]);
+        // Not at once: the interrupted code must come to its end.
+        assert!(deadline_ns.is_some_and(|at_ns| at_ns > now_ns), "{deadline_ns:?} at {now_ns}");
+    })));
+    block(agent, &[1, 2], MS);
+    assert!(UPCALL.take().is_none(), "the tick came");
+    stop(&mut client);
 }

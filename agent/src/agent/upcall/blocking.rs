@@ -47,6 +47,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
+        // From here on a tick opens no block, so that none stays open.
+        slot.cells.set_running(false);
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
         #[cfg(feature = "trace")]
@@ -105,8 +107,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         if let Some(owned) = &owned {
             owned.end_block(live, now_ns, times);
         }
-        // Before the slot is released: a tick that found it free and the vCPU blocked would open
-        // the block again.
         slot.cells.set_running(owned.is_some());
         drop(owned);
         self.count_deferred(vcpu, slot);

@@ -43,6 +43,10 @@ fn count_lost(slot: &Slot<'_>, due: Live) {
 /// another vCPU.
 const INTERRUPTED_CYCLES: u64 = 50_000;
 
+/// The time until the next tick if this one found the slot busy and could not count a wait or end a
+/// recording. The code that it interrupted may own the slot.
+const RETRY_NS: u64 = 100_000;
+
 /// The clocks at a tick's delivery.
 #[derive(Clone, Copy)]
 struct Entry {
@@ -98,7 +102,9 @@ impl<'m, P: Platform> Agent<'m, P> {
             ring.prefetch();
         }
         let moment = self.platform.moment(vcpu);
-        let mut needs = slot.needs(live, slot.cells.is_blocked());
+        // In a wait, or behind one that is not counted yet, there are no ticks of blocked time.
+        let mut waits = slot.cells.is_blocked();
+        let mut needs = slot.needs(live, waits);
         let entry = Entry {
             vcpu,
             cycles: moment.cycles,
@@ -108,7 +114,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Entry { times, now_ns, .. } = entry;
         if now_ns >= needs.until_ns || needs.counts_blocked && !slot.cells.is_running() {
             live = self.settle(vcpu, slot, now_ns);
-            needs = slot.needs(live, slot.cells.is_blocked());
+            waits = !slot.cells.is_running();
+            needs = slot.needs(live, waits);
+            if slot.cells.has_uncounted_wait() || slot.live().bits() != live.bits() {
+                // The slot is busy: a wait could not be counted, or a recording not be ended.
+                needs.until_ns = needs.until_ns.min(now_ns.saturating_add(RETRY_NS));
+            }
         }
         // No recording samples now; blocked time is counted at the wake.
         let Some((index, driver)) = slot.driver(needs) else {
@@ -123,7 +134,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: slot.due(live, index, slot.cells.is_blocked(), late, times),
+                    due: slot.due(live, index, waits, late, times),
                     asked: needs.asked,
                     lateness_ns,
                     late,

@@ -70,6 +70,9 @@ impl FakePlatform {
 // tick.
 unsafe impl Platform for FakePlatform {
     fn now_ns(&self) -> u64 {
+        if let Some(upcall) = AT_CLOCK.take() {
+            upcall();
+        }
         let step_ns = self.step_ns.load(Ordering::Relaxed);
         let by_itself = self.followed.get().map(Instant::elapsed);
         let by_itself_ns = by_itself.map_or(0, |passed| passed.as_nanos() as u64);
@@ -107,6 +110,9 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        if let Some(meanwhile) = AT_WALK.take() {
+            meanwhile();
+        }
         STACK.with(Cell::take).filter(|bounds| bounds.contains(&sp))
     }
 
@@ -124,6 +130,10 @@ unsafe impl Platform for FakePlatform {
 thread_local! {
     /// Called once, when the running time is read next: an upcall that interrupts the agent there.
     pub static UPCALL: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    /// The same when the clock is read next.
+    pub static AT_CLOCK: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    /// Called once, when a walk asks for the bounds of its stack: what another vCPU does meanwhile.
+    pub static AT_WALK: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
 thread_local! {
