@@ -18,6 +18,8 @@ pub(crate) struct Upload {
     /// The id of the last upload.
     id: u64,
     state: State,
+    /// The table was emptied to be replaced, and a snapshot may still read what it contained.
+    is_read: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,13 +49,16 @@ enum Fault {
 impl Upload {
     /// Begins the upload of a part, or continues it. A part that overlaps others replaces the
     /// table. `recording` is the reason why the table cannot be replaced now, if anything is
-    /// recorded; then the part is added to the others.
+    /// recorded; then the part is added to the others. `is_read` returns whether a snapshot of a
+    /// vCPU may be under way that began before the call: the table is replaced when there is none,
+    /// and `None` is returned until then.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
         begin: &TableBegin,
         recording: Option<Refused>,
-    ) -> Result<TableReady, Refused> {
+        is_read: impl Fn() -> bool,
+    ) -> Result<Option<TableReady>, Refused> {
         let TableBegin { first, end, rows, checksum } = *begin;
         if first >= end {
             return Err(bad(Text::from("the part of the caller table is empty")));
@@ -71,7 +76,7 @@ impl Upload {
             )),
         };
         let table = table.filter(|_| rows <= room).ok_or_else(too_large)?;
-        let ready = |id, rows| TableReady { upload: id, rows };
+        let ready = |id, rows| Some(TableReady { upload: id, rows });
         if table.has(part) {
             self.id += 1;
             self.state = State::Installed(part);
@@ -85,17 +90,18 @@ impl Upload {
             return Ok(ready(self.id, progress.rows()));
         }
         let replaces = recording.is_none() && table.overlaps(first, end);
-        let beside = if replaces { None } else { table.begin(first, end, rows) };
-        let writing = match beside {
-            Some(writing) => writing,
-            None => {
-                if let Some(recording) = recording {
-                    return Err(recording);
-                }
-                table.forget();
-                table.begin(first, end, rows).ok_or_else(too_large)?
+        if !self.is_read && (replaces || table.begin(first, end, rows).is_none()) {
+            if let Some(recording) = recording {
+                return Err(recording);
             }
-        };
+            table.forget();
+            self.is_read = true;
+        }
+        if self.is_read && is_read() {
+            return Ok(None);
+        }
+        self.is_read = false;
+        let writing = table.begin(first, end, rows).ok_or_else(too_large)?;
         self.id += 1;
         self.state = State::Open { part, progress: writing.pause(), fault: None };
         Ok(ready(self.id, 0))

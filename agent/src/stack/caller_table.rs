@@ -11,7 +11,7 @@
 //! only those. The poll writes the rows, the index and the fields of the part at `count`, which no
 //! tick reads, and then stores `count + 1` with release order: a tick that sees the new count sees
 //! the whole part. A published part is never written again during a recording; `forget` may be
-//! called only when no tick reads.
+//! called only when no tick reads, and the next part begins only when no snapshot does.
 //!
 //! Rows are not trusted: a wrong one only yields a wrong caller.
 //!
@@ -307,7 +307,8 @@ impl<'m> CallerTable<'m> {
         parts.any(|part| part.first < end && first < part.end)
     }
 
-    /// Removes all parts. No tick may read the table.
+    /// Removes all parts. No tick may read the table; a snapshot that has begun before may, until it
+    /// ends.
     pub(crate) fn forget(&self) {
         self.count.store(0, Ordering::Release);
     }

@@ -1,11 +1,12 @@
 //! The upload of a caller table, and its effect on samples.
 
 use crate::client::{HELLO, download, one_ms, read, whole};
-use crate::fake_guest::{CALLER_ROWS, Client, FakeAgent, guest, tick};
+use crate::fake_guest::{AT_WALK, CALLER_ROWS, Client, FakeAgent, deliver, guest, tick};
 use unikprof_proto::caller_table::{Row, Rule, RunEncoder, checksum};
 use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::message::{
-    Epoch, Start, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, Welcome,
+    Epoch, Start, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot,
+    Welcome,
 };
 
 const ENTRY: u32 = 0x40;
@@ -273,4 +274,27 @@ fn an_upload_goes_on_where_it_stopped() {
     let damaged: TableReady = again.answer(&other);
     send(&mut again, damaged.upload, &rows, 1..2);
     assert_eq!(again.answer::<TableReady>(&other).rows, 0);
+}
+
+/// A client replaces the table while a snapshot of a vCPU is under way, which reads it: the rows
+/// are not written before the snapshot is taken.
+#[test]
+fn a_table_is_not_replaced_while_a_snapshot_reads_it() {
+    let (agent, _, mut client) = guest();
+    add(&mut client, &table());
+    let mut other = client.another();
+    client.ask(&TakeSnapshot { vcpu: 0, since_ns: u64::MAX });
+    let (sender, received) = std::sync::mpsc::channel();
+    AT_WALK.set(Some(Box::new(move || {
+        let rows = [row(0, Rule::ENTRY), row(0x1000, Rule::UNKNOWN)];
+        let meanwhile = other.ask(&announced(&rows));
+        sender.send((other, meanwhile.len())).unwrap();
+    })));
+    deliver(agent, &[1, 2]);
+    let (mut other, meanwhile) = received.try_recv().unwrap();
+    assert_eq!(meanwhile, 0, "not yet");
+    other.advance();
+    other.take(1_000);
+    let TableReady { rows, .. } = read(&other.frames()[0]);
+    assert_eq!(rows, 0);
 }

@@ -256,7 +256,7 @@ impl Recorder<'_> {
         agent: &AnyAgent<'_, '_>,
         begin: &TableBegin,
         server_ns: u64,
-    ) -> Result<TableReady, Refused> {
+    ) -> Outcome<TableReady> {
         let mut recording = None;
         for one in &mut self.state.recordings {
             // Once a recording is settled, no tick reads the table.
@@ -264,7 +264,13 @@ impl Recorder<'_> {
                 recording = Some(one.already_recording());
             }
         }
-        self.upload.begin(agent.callers(), begin, recording)
+        // A snapshot owns the slot while it walks.
+        let is_read = || !agent.slots().all(|(_, slot)| slot.take_patiently().is_some());
+        match self.upload.begin(agent.callers(), begin, recording, is_read) {
+            Ok(Some(ready)) => Outcome::Done(ready),
+            Ok(None) => Outcome::NotYet,
+            Err(refused) => Outcome::Refused(refused),
+        }
     }
 
     /// Accepts rows of a caller table.

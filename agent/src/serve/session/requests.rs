@@ -65,7 +65,7 @@ impl Session {
             message_type::TABLE_BEGIN => {
                 let begin: TableBegin = frame::decode(request)?;
                 let ready = recorder.begin_table(agent, &begin, server_ns);
-                Ok(self.finish(request.kind, ready.into()))
+                Ok(self.finish(request.kind, ready))
             }
             message_type::TABLE_ROWS => {
                 recorder.table_rows(agent, &frame::decode(request)?);
