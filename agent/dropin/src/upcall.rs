@@ -623,6 +623,7 @@ impl Running {
                 self.follow_clock();
             }
             self.put_off_proof();
+            vcpus::repeat_kicks(&self.events);
             // SAFETY: interrupts are off; the guest runs with this table.
             unsafe { descriptors::intercept_faults() };
             if port.is_some_and(|port| !self.is_ours(port)) {
@@ -714,10 +715,7 @@ impl Running {
         // The poll may have begun a recording.
         let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
         vcpu.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
-        // The guest may have taken the event.
-        let is_kicked = |it: &&Vcpu| it.is_kicked.load(Ordering::Relaxed);
-        let others = vcpus::others().iter().filter(is_kicked);
-        others.for_each(|it| it.kick(&self.events));
+        vcpus::repeat_kicks(&self.events);
         self.is_polling.store(false, Ordering::Relaxed);
         if events == self.guests_events.load(Ordering::Relaxed) {
             self.wait_again(vcpu, saved);

@@ -160,11 +160,17 @@ impl Vcpu {
         (port != 0).then_some(Port(port))
     }
 
-    /// Has the vCPU look at the agent as soon as it takes events.
+    /// Has the vCPU look at the agent as soon as it takes events. One that the guest has not
+    /// started, or that cannot be sampled, is sent none: another vCPU might find the event and
+    /// report it as unknown. The kick is [repeated](repeat_kicks) until it is seen.
     pub(crate) fn kick(&self, events: &EventChannels<impl Hypercall>) {
         if let Some(port) = self.kick_port() {
             // It is seen before the look at the event: the vCPU may be taking an earlier one.
             self.is_kicked.swap(true, Ordering::SeqCst);
+            let is_up = vcpu::is_up(events.hypercall(), self.id()) == Ok(true);
+            if !is_up || self.is_unusable.load(Ordering::Relaxed) {
+                return;
+            }
             // Fail only for a port that does not exist.
             if events.is_masked(port) {
                 let _ = events.unmask(port);
@@ -211,6 +217,13 @@ pub(crate) fn others() -> &'static [Vcpu] {
     &all()[1..]
 }
 
+/// Kicks those again that have not seen their last kick: the guest may have taken the event, or may
+/// have started the vCPU since.
+pub(crate) fn repeat_kicks(events: &EventChannels<impl Hypercall>) {
+    let is_kicked = |it: &&Vcpu| it.is_kicked.load(Ordering::Relaxed);
+    others().iter().filter(is_kicked).for_each(|it| it.kick(events));
+}
+
 /// A vCPU by its number, if it is sampled.
 pub(crate) fn of(number: u32) -> Option<&'static Vcpu> {
     all().get(number as usize)
@@ -222,4 +235,31 @@ pub(crate) fn current() -> Option<u32> {
         return Some(0);
     }
     Some(entry::vcpu_of_stack().unwrap_or_else(entry::vcpu_by_leaf))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use xen_sys_lite::fake::FakeXen;
+
+    /// Guards a guest that looks for the events of all vCPUs on its only one: it logged an unknown
+    /// event at each poll.
+    #[test]
+    fn a_vcpu_that_was_not_started_is_sent_no_event() {
+        let xen = FakeXen::new();
+        xen.add_vcpu(VcpuId(1));
+        let events = EventChannels::new(&xen, xen.map_shared_info());
+        let vcpu = Vcpu::new(1);
+        vcpu.connect(&events);
+        let port = vcpu.kick_port().unwrap();
+        for _ in 0..3 {
+            assert!(!events.is_pending(port));
+            vcpu.kick(&events);
+        }
+        assert!(vcpu.is_kicked.load(Ordering::Relaxed), "it is kicked again");
+        xen.start_vcpu(VcpuId(1));
+        vcpu.kick(&events);
+        assert!(events.is_pending(port));
+    }
 }

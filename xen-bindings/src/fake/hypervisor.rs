@@ -63,6 +63,13 @@ impl FakeXen {
         self.state().vcpus.insert(vcpu.0, Vcpu::default());
     }
 
+    /// Starts a vCPU that was added.
+    pub fn start_vcpu(&self, vcpu: VcpuId) {
+        if let Some(vcpu) = self.state().vcpus.get_mut(&vcpu.0) {
+            (vcpu.initialised, vcpu.up) = (true, true);
+        }
+    }
+
     /// Makes `vcpu` the one that calls: only it can set its timer.
     pub fn run_as(&self, vcpu: VcpuId) {
         self.state().current = vcpu.0;
