@@ -19,7 +19,7 @@ const DRAWS: u64 = 8;
 /// shorter period arms the timer.
 const MOST_OWED: u64 = 16;
 
-/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; before
+/// The sampler's state, 32 bytes. Only its vCPU writes it while the recording is active; before
 /// that, the recorder writes it.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -32,8 +32,6 @@ pub(crate) struct Sampler {
     owed: AtomicU32,
     /// [`FIXED`] and [`FOLLOWS`].
     flags: AtomicU32,
-    /// How late the owed target was when [`owe`](Self::owe) was called, in ns.
-    owed_lateness_ns: AtomicU64,
 }
 
 /// The intervals are fixed, not random.
@@ -73,12 +71,9 @@ impl Sampler {
         self.period_ns.load(Ordering::Relaxed)
     }
 
-    /// Running time left to the target in ns; 0 if it has passed or a target is owed.
+    /// Running time left to the target in ns; 0 if it has passed.
     #[inline]
     pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
-        if self.owed() != 0 {
-            return 0;
-        }
         let target = self.target_ns.load(Ordering::Relaxed);
         target.saturating_sub(running_ns).min(self.farthest_ns())
     }
@@ -86,13 +81,6 @@ impl Sampler {
     /// Whether a delivery at `running_ns` is a tick. If so, moves the target on.
     #[inline(always)]
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
-        if self.owed() != 0 {
-            self.owed.store(0, Ordering::Relaxed);
-            return Delivery::Due {
-                lateness_ns: self.owed_lateness_ns.load(Ordering::Relaxed),
-                next_ns: self.left_ns(running_ns),
-            };
-        }
         let target = self.target_ns.load(Ordering::Relaxed);
         let Some(lateness_ns) = running_ns.checked_sub(target) else {
             let left_ns = target - running_ns;
@@ -151,20 +139,6 @@ impl Sampler {
         self.set_follows(true);
         self.set_owed(owed.saturating_sub(1).min(MOST_OWED));
         owed > 0
-    }
-
-    /// Prepares for blocked time, which advances the sampled clock without ticks. Targets that have
-    /// passed by `now_ns` stay owed: the next deliveries are their ticks.
-    pub(crate) fn owe(&self, now_ns: u64) {
-        let target = self.target_ns.load(Ordering::Relaxed);
-        let owed = self.owed();
-        let passed = self.pass(now_ns);
-        let most = if self.follows() { MOST_OWED } else { 1 };
-        if passed != 0 {
-            let lateness_ns = now_ns.saturating_sub(target);
-            self.owed_lateness_ns.store(lateness_ns, Ordering::Relaxed);
-        }
-        self.set_owed(owed.saturating_add(passed).min(most));
     }
 
     /// Makes the recording's targets arm the timer. If it followed another recording until now,
@@ -291,34 +265,6 @@ mod tests {
         assert_eq!(sampler.deliver(target - 3), Delivery::Early(3));
         assert_eq!(sampler.deliver(target - 1), Delivery::Early(1));
         assert!(matches!(sampler.deliver(target), Delivery::Due { lateness_ns: 0, .. }));
-    }
-
-    /// A guest alternately runs for 0.3 periods and blocks for 0.7, and upcalls come 0.1 periods
-    /// after their targets. A target that passes in running time is counted as such, even if the
-    /// guest blocks before the upcall comes.
-    #[test]
-    fn a_target_on_its_way_when_the_vcpu_blocks_is_no_blocked_time() {
-        const RUNS: u64 = 300_000;
-        const ROUNDS: u64 = 20_000;
-        let sampler = sampler(false);
-        let (mut ticks, mut blocked) = (0, 0);
-        for round in 0..ROUNDS {
-            let end = round * PERIOD + RUNS;
-            let mut now = round * PERIOD;
-            loop {
-                now += sampler.left_ns(now) + PERIOD / 10;
-                if now >= end {
-                    break;
-                }
-                assert!(matches!(sampler.deliver(now), Delivery::Due { .. }));
-                ticks += 1;
-            }
-            sampler.owe(end);
-            blocked += sampler.pass((round + 1) * PERIOD);
-        }
-        let share = ticks as f64 / (ticks + blocked) as f64;
-        assert!((0.29..0.31).contains(&share), "{share}");
-        assert!((ticks + blocked).abs_diff(ROUNDS) < 500, "{ticks} {blocked}");
     }
 
     /// Bursts shorter than the period are sampled in proportion: the remaining step is never

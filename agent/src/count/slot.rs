@@ -443,11 +443,11 @@ impl<'m> Slot<'m> {
         driver: usize,
         blocked: bool,
         late: bool,
-        times: Times,
+        running_ns: u64,
     ) -> Live {
         match live.single() {
             Some(_) => live,
-            None => self.due_of_several(live, driver, blocked, late, times),
+            None => self.due_of_several(live, driver, blocked, late, running_ns),
         }
     }
 
@@ -458,13 +458,13 @@ impl<'m> Slot<'m> {
         driver: usize,
         blocked: bool,
         late: bool,
-        times: Times,
+        running_ns: u64,
     ) -> Live {
         let mut bits = 1 << driver;
         let others = live.with(live.bits() & !bits);
         let period_ns = self.recording(driver).map_or(0, |driver| driver.sampler.period_ns());
         for (index, recording) in self.each(others) {
-            if recording.samples(blocked) && recording.follows(period_ns, times, late) {
+            if recording.samples(blocked) && recording.follows(period_ns, running_ns, late) {
                 bits |= 1 << index;
             }
         }
@@ -715,8 +715,8 @@ impl<'m> Owned<'m> {
         self.end(index, recording);
     }
 
-    /// Counts an open block up to the present or the end of the recording's time; returns the
-    /// clocks of that moment.
+    /// Counts an open block, and waits outside blocks, up to the present or the end of the
+    /// recording's time; returns the clocks of that moment.
     fn count_until_end(
         &self,
         index: usize,
@@ -725,6 +725,7 @@ impl<'m> Owned<'m> {
         times: Times,
     ) -> (u64, Times) {
         if !recording.has_block() {
+            recording.count_other_waits(times);
             return (now_ns, times);
         }
         let (at_ns, times) = recording.until_end(now_ns, times);

@@ -186,6 +186,23 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
     assert_eq!(got.counters.idle, 0);
 }
 
+/// Waits that the guest does not report are counted in mode `wall`, without a stack: not on that of
+/// the next block, and not as ticks that are missing.
+#[test]
+fn waits_that_are_not_reported_have_no_stack() {
+    let (agent, mut client) = started(WALL);
+    for _ in 0..200 {
+        agent.platform().idle(10 * MS);
+        block(agent, &[7, 2], 5 * MS);
+    }
+    agent.platform().idle(500 * MS);
+    let got = stop(&mut client);
+    let blocked = got.stacks[&vec![special(frame_code::BLOCKED), 7, 2]];
+    // The variance is a twelfth: six deviations of 1,000 and 2,500 are 55 and 87.
+    assert!(blocked.abs_diff(1_000) < 55, "{blocked} of 1,000");
+    assert!(got.counters.blocked_overflow.abs_diff(2_500) < 87, "{:?}", got.counters);
+}
+
 /// Code between the block and the wake, mainly upcalls, is running time: the next tick samples it.
 #[test]
 fn what_runs_within_a_block_is_sampled_awake() {

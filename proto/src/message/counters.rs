@@ -91,7 +91,8 @@ counters! {
     blocks = Blocks,
     /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
     blocked = Blocked,
-    /// Blocked time that was not counted because the stack table was full, in the same unit.
+    /// Blocked time without a stack, in the same unit: the stack table was full, the guest passed
+    /// no registers, or, among samples, it did not report that it blocked.
     blocked_overflow = BlockedOverflow,
     /// Blocked time that was counted and then discarded, like `aged`, in the same unit.
     blocked_aged = BlockedAged,

@@ -2,8 +2,7 @@
 //!
 //! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
 //! docs/decisions.md#the-samplers-timer-is-disarmed-in-a-wait,
-//! docs/decisions.md#work-within-a-block-comes-first,
-//! docs/decisions.md#targets-that-pass-before-a-block.
+//! docs/decisions.md#running-and-blocked-time-have-targets-of-their-own.
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
@@ -23,8 +22,8 @@ const LONG_WAIT_NS: u64 = 20_000_000;
 impl<'m, P: Platform> Agent<'m, P> {
     /// Call it when the guest is about to block on this vCPU. There is no deadline until
     /// [`on_wake`](Self::on_wake), so an idle guest stays asleep; the running time left to the
-    /// target is kept. Program the guest's own deadline, or disarm the timer: if it ends waits at
-    /// the sampler's targets, code that runs after them is hardly sampled on a contended CPU.
+    /// target is kept. Program the guest's own deadline, or disarm the timer: where the sampler's
+    /// ends a wait on a contended CPU, the rest of the wait is stolen time.
     ///
     /// `registers` are those of the code that blocks, usually [`Registers::here`]: recordings of
     /// blocked time charge it to their stack. `None` if they are not known.

@@ -15,7 +15,7 @@ use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Asked, Live, Slot, SlotCells};
-use crate::ground::platform::{Continuation, Moment, Platform, Registers};
+use crate::ground::platform::{Continuation, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
@@ -52,7 +52,7 @@ const RETRY_NS: u64 = 100_000;
 struct Entry {
     vcpu: u32,
     cycles: u64,
-    times: Times,
+    running_ns: u64,
     now_ns: u64,
 }
 
@@ -108,10 +108,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         let entry = Entry {
             vcpu,
             cycles: moment.cycles,
-            times: self.times(vcpu, needs.counts_blocked, moment),
+            running_ns: moment.running_ns,
             now_ns: moment.now_ns,
         };
-        let Entry { times, now_ns, .. } = entry;
+        let Entry { running_ns, now_ns, .. } = entry;
         if now_ns >= needs.until_ns || needs.counts_blocked && !slot.cells.is_running() {
             live = self.settle(vcpu, slot, now_ns);
             waits = !slot.cells.is_running();
@@ -126,15 +126,14 @@ impl<'m, P: Platform> Agent<'m, P> {
             return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
         let RecordingCells { sampler, .. } = driver;
-        let sampled_ns = driver.sampled_ns(times);
-        sampler.lead(sampled_ns);
-        let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
+        sampler.lead(running_ns);
+        let (left_ns, has_lost_cpu) = match sampler.deliver(running_ns) {
             Delivery::Early(left_ns) => (left_ns, self.early(slot, live, &entry)),
             Delivery::Due { lateness_ns, next_ns } => {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: slot.due(live, index, waits, late, times),
+                    due: slot.due(live, index, waits, late, running_ns),
                     asked: needs.asked,
                     lateness_ns,
                     late,
@@ -160,11 +159,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
         let needs = slot.needs(live, false);
         let moment = self.platform.moment(vcpu);
-        let times = self.times(vcpu, needs.counts_blocked, moment);
         // The targets are only read: a tick, which may come at any moment, moves them on.
         let left_ns = slot
             .driver(needs)
-            .map_or(u64::MAX, |(_, driver)| driver.sampler.left_ns(driver.sampled_ns(times)));
+            .map_or(u64::MAX, |(_, driver)| driver.sampler.left_ns(moment.running_ns));
         self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
     }
 
@@ -345,15 +343,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         walked
     }
 
-    /// The vCPU's times at `moment`; the blocked time only if `counts_blocked`.
-    #[inline]
-    fn times(&self, vcpu: u32, counts_blocked: bool, moment: Moment) -> Times {
-        Times {
-            running_ns: moment.running_ns,
-            blocked_ns: if counts_blocked { self.platform.blocked_ns(vcpu) } else { 0 },
-        }
-    }
-
     fn all_times(&self, vcpu: u32) -> Times {
         Times {
             running_ns: self.platform.running_ns(vcpu),
@@ -381,7 +370,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             return (cycles, false);
         }
         let recording = slot.each(live).next().map(|(_, recording)| recording);
-        let run = self.cycles_run(entry.vcpu, entry.times.running_ns, recording);
+        let run = self.cycles_run(entry.vcpu, entry.running_ns, recording);
         (run.min(cycles), true)
     }
 
