@@ -116,9 +116,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
             "{} of the blocked time ({}) has no stack because the stack table was full, or the \
-             guest passed no \
-             registers when it blocked; give the agent more memory, or pass registers to \
-             `on_block`",
+             guest did not report where it blocked; give the agent more memory, or call \
+             `on_block` with registers at every wait",
             share(counters.blocked_overflow, blocked),
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
