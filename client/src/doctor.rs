@@ -141,9 +141,9 @@ fn judge(
     let profile = &recording.profile;
     let info = profile.recording();
     let mut checks = Vec::new();
-    // The agent's sums agree by construction: this one check does not use them.
+    // The agent's sums agree by construction: these checks do not use them.
     if info.mode.samples_time() {
-        checks.push(sampling_checks::rate(&profile.counters(), info));
+        checks.extend(sampling_checks::rates(&profile.counters(), info));
     }
     checks.extend(recording_checks::of(recording));
     checks.push(image_checks::identity(symbolized, wrong_image));

@@ -26,6 +26,7 @@ mod tree;
 pub use build_id::BuildId;
 pub use builder::ProfileBuilder;
 pub use counters::Counters;
+pub(crate) use counters::{Came, SampledTime};
 pub(crate) use distribution::Distribution;
 pub use heap::Measure;
 #[cfg(test)]

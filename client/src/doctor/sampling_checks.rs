@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use super::check::{Check, Verdict, part_of};
 use crate::agent_info::AgentInfo;
-use crate::profile::{Counters, Mode, Profile, RecordingInfo, Runstate, Unit};
+use crate::profile::{Came, Counters, Mode, Profile, RecordingInfo, Runstate, SampledTime, Unit};
 use crate::recording::Recording;
 use crate::report::marks;
 use crate::report::stack_warnings::{UNMASK_OR_STALL, where_late};
 use crate::report::uncertainty::Unplaced;
 use crate::report::warnings::{
-    LESS_STEAL, RANKED_ROWS, STILL_CORRECT, STOLEN, notable, off_rate, samples_needed, stolen_words,
+    BLOCKED_APART, LESS_STEAL, RANKED_ROWS, STILL_CORRECT, STOLEN, is_off_rate, notable,
+    samples_needed, stolen_words,
 };
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
@@ -132,52 +133,52 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     check.count("samples", counted)
 }
 
-/// Whether as many samples came as the time stands for: the only check that does not use the
-/// agent's own sums.
-pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
-    let of = match info.mode {
-        Mode::Wall => "running and blocked time",
-        _ => "running time",
-    };
+/// Whether as many samples came as the time stands for, of each kind of time for itself: the only
+/// checks that do not use the agent's own sums.
+pub(super) fn rates(counters: &Counters, info: &RecordingInfo) -> Vec<Check> {
     let Some(asked) = info.rate_hz() else {
-        return Check::new(
-            "rate",
-            Verdict::Bad,
-            "the recording does not contain the requested rate",
-        )
-        .advise("record again");
+        let finding = "the recording does not contain the requested rate";
+        return vec![Check::new("rate", Verdict::Bad, finding).advise("record again")];
     };
-    let Some(missing) = counters.missing else {
-        return Check::new(
-            "rate",
-            Verdict::Look,
-            "unknown: the rings do not contain the vCPUs' running times",
-        )
-        .advise("an agent that is polled writes its vCPUs' times to the rings once per second")
-        .real("asked_hz", asked);
+    let Some(all) = counters.missing else {
+        let finding = "unknown: the rings do not contain the vCPUs' running times";
+        let advice = "an agent that is polled writes its vCPUs' times to the rings once per second";
+        let check = Check::new("rate", Verdict::Look, finding).advise(advice);
+        return vec![check.real("asked_hz", asked)];
     };
-    let mut came = counters.ticks;
-    if info.mode == Mode::Wall {
-        came = came.saturating_add(counters.blocked_in_all());
-    }
-    let due = (i128::from(came) + i128::from(missing)).max(0) as f64;
-    let achieved = if due == 0.0 { asked } else { asked * came as f64 / due };
-    let off = part_of(missing.unsigned_abs(), due as u64);
-    let verdict = match off_rate(counters, info.mode) {
-        None => Verdict::Good,
-        Some(_) => Verdict::of_share(off, 0.0, OFF_RATE),
+    let kinds = counters.sampled_kinds(info.mode);
+    let check = |came: Came| {
+        let (due, missing) = (came.due(), came.missing);
+        let off = part_of(missing.unsigned_abs(), due);
+        let verdict = match is_off_rate(&came) {
+            false => Verdict::Good,
+            true => Verdict::of_share(off, 0.0, OFF_RATE),
+        };
+        let missed = format!(
+            "{} {} than the {} expected samples",
+            grouped(missing.unsigned_abs()),
+            if missing < 0 { "more" } else { "fewer" },
+            grouped(due)
+        );
+        if came.time == SampledTime::Blocked {
+            return Check::new(
+                "blocked",
+                verdict,
+                format!("{missed} of the measured blocked time"),
+            )
+            .advise(BLOCKED_APART)
+            .signed("missing_blocked", missing);
+        }
+        let achieved = if due == 0 { asked } else { asked * came.samples as f64 / due as f64 };
+        let finding =
+            format!("{achieved:.1} Hz of {}, requested {asked:.1} Hz: {missed}", came.time);
+        Check::new("rate", verdict, finding)
+            .advise("the timer did not keep up: use a lower rate, and see `masked` and `late`")
+            .real("asked_hz", asked)
+            .real("achieved_hz", achieved)
+            .signed("missing", all)
     };
-    let finding = format!(
-        "{achieved:.1} Hz of {of}, requested {asked:.1} Hz: {} {} than the {} expected samples",
-        grouped(missing.unsigned_abs()),
-        if missing < 0 { "more" } else { "fewer" },
-        grouped(due as u64)
-    );
-    Check::new("rate", verdict, finding)
-        .advise("the timer did not keep up: use a lower rate, and see `masked` and `late`")
-        .real("asked_hz", asked)
-        .real("achieved_hz", achieved)
-        .signed("missing", missing)
+    kinds.map(check).collect()
 }
 
 fn interval(fixed: bool) -> Check {
@@ -446,6 +447,30 @@ mod tests {
         assert_eq!(memory_that_would_do(&builder.finish(), &agent), Some(3 * agent.memory_bytes));
     }
 
+    /// Guards against a verdict on the sum, in which two errors can cancel each other.
+    #[test]
+    fn running_and_blocked_time_are_judged_each_for_itself() {
+        let info =
+            RecordingInfo { period_ns: 1_000_000, mode: Mode::Wall, ..RecordingInfo::default() };
+        let verdicts = |missing, missing_blocked| {
+            let counters = Counters {
+                ticks: 1_000,
+                recorded: 1_000,
+                blocked: 2_000,
+                missing: Some(missing),
+                missing_blocked: Some(missing_blocked),
+                ..Counters::default()
+            };
+            let checks = rates(&counters, &info);
+            checks.iter().map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+        };
+        let both = |running, blocked| [("rate", running), ("blocked", blocked)];
+        assert_eq!(verdicts(10, -20), both(Verdict::Good, Verdict::Good));
+        assert_eq!(verdicts(0, -150), both(Verdict::Look, Verdict::Look));
+        assert_eq!(verdicts(10, -900), both(Verdict::Bad, Verdict::Bad));
+        assert_eq!(verdicts(400, 400), both(Verdict::Good, Verdict::Look));
+    }
+
     #[test]
     fn hostile_figures_make_no_nonsense() {
         let counters = Counters {
@@ -459,10 +484,10 @@ mod tests {
             ..Counters::default()
         };
         let info = RecordingInfo { period_ns: 1, mode: Mode::Wall, ..RecordingInfo::default() };
-        rate(&counters, &info);
+        rates(&counters, &info);
         assert_eq!(overflow(&counters, Some(u64::MAX)).verdict, Verdict::Bad);
         assert_eq!(aged(&counters, "ticks").verdict, Verdict::Bad);
         let none = Counters { missing: Some(-5), ..Counters::default() };
-        assert!(!rate(&none, &info).finding.contains("NaN"));
+        assert!(rates(&none, &info).iter().all(|check| !check.finding.contains("NaN")));
     }
 }

@@ -1,8 +1,12 @@
 //! The outcome of every tick, how callers were found, and blocked time.
 
+use std::fmt;
+
 use serde::Serialize;
 use thiserror::Error;
 use unikprof_proto::message;
+
+use super::Mode;
 
 /// The outcomes of the sampling timer's deliveries, and blocked time.
 ///
@@ -14,6 +18,9 @@ pub struct Counters {
     /// Sampled time ÷ period − ticks: noise around zero in a sound recording. `None` if nothing is
     /// sampled. This check is independent; all others agree by construction.
     pub missing: Option<i64>,
+    /// The part of `missing` that is blocked time, where that is sampled besides running time. Two
+    /// errors that cancel each other in `missing` do not in its parts.
+    pub missing_blocked: Option<i64>,
     /// Deliveries whose target was reached.
     pub ticks: u64,
     /// Walked and counted in a stack.
@@ -108,10 +115,86 @@ impl Counters {
         self.aged.saturating_add(self.blocked_aged)
     }
 
+    /// Finds what is missing, given how long the vCPU ran and was blocked; `None` if that is not
+    /// known.
+    pub(crate) fn find_missing(
+        &mut self,
+        mode: Mode,
+        period_ns: u64,
+        running_ns: Option<u64>,
+        blocked_ns: Option<u64>,
+    ) {
+        let beyond = |ns: u128, came: u128| {
+            // At most 2⁶⁵ either way.
+            let missing = ns.checked_div(period_ns.into())? as i128 - came as i128;
+            Some(missing.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+        };
+        let running = running_ns.map(|ns| (u128::from(ns), u128::from(self.ticks)));
+        let blocked = blocked_ns.map(|ns| (u128::from(ns), u128::from(self.blocked_in_all())));
+        (self.missing, self.missing_blocked) = match (mode, running, blocked) {
+            (Mode::Cpu | Mode::Other(_), Some((ns, came)), _) => (beyond(ns, came), None),
+            (Mode::Wall, Some((ran, ticks)), Some((blocked, samples))) => {
+                (beyond(ran + blocked, ticks + samples), beyond(blocked, samples))
+            }
+            _ => (None, None),
+        };
+    }
+
+    /// The samples of each kind of time, if it is known how many are missing.
+    pub(crate) fn sampled_kinds(&self, mode: Mode) -> impl Iterator<Item = Came> + use<> {
+        let blocked = self.missing_blocked.filter(|_| mode == Mode::Wall);
+        let running = self.missing.map(|all| all.saturating_sub(blocked.unwrap_or(0)));
+        let ticks = self.ticks;
+        let running =
+            running.map(|missing| Came { time: SampledTime::Running, samples: ticks, missing });
+        let samples = self.blocked_in_all();
+        let blocked = blocked.map(|missing| Came { time: SampledTime::Blocked, samples, missing });
+        running.into_iter().chain(blocked)
+    }
+
     /// Blocked time, in stacks or not, in the mode's unit.
     pub(crate) fn blocked_in_all(&self) -> u64 {
         let blocked = self.blocked.saturating_add(self.blocked_overflow);
         blocked.saturating_add(self.blocked_aged)
+    }
+}
+
+/// The kinds of time that are sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SampledTime {
+    Running,
+    Blocked,
+}
+
+impl fmt::Display for SampledTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SampledTime::Running => "running time",
+            SampledTime::Blocked => "blocked time",
+        })
+    }
+}
+
+/// The samples of a kind of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Came {
+    pub(crate) time: SampledTime,
+    pub(crate) samples: u64,
+    /// How many the time stands for beyond them.
+    pub(crate) missing: i64,
+}
+
+impl Came {
+    /// How many the time stands for.
+    pub(crate) fn due(&self) -> u64 {
+        u64::try_from(i128::from(self.samples) + i128::from(self.missing)).unwrap_or(0)
+    }
+
+    /// Those that are missing, if they are more than chance explains.
+    pub(crate) fn surely_missing(&self) -> u64 {
+        let missing = u64::try_from(self.missing).unwrap_or(0);
+        let chance = 2.0 * (missing as f64 + self.samples as f64).sqrt();
+        if missing as f64 > chance { missing } else { 0 }
     }
 }
 
@@ -121,12 +204,14 @@ macro_rules! with_each {
         impl Counters {
             /// Both together, stopping at the largest number.
             pub fn plus(&self, other: &Counters) -> Counters {
+                let missing = |a: Option<i64>, b: Option<i64>| match (a, b) {
+                    (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                    (a, b) => a.or(b),
+                };
                 Counters {
                     $($count: self.$count.saturating_add(other.$count),)+
-                    missing: match (self.missing, other.missing) {
-                        (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                        (a, b) => a.or(b),
-                    },
+                    missing: missing(self.missing, other.missing),
+                    missing_blocked: missing(self.missing_blocked, other.missing_blocked),
                 }
             }
         }
@@ -137,6 +222,7 @@ macro_rules! with_each {
                 Counters {
                     $($count: counters.$count,)+
                     missing: None,
+                    missing_blocked: None,
                 }
             }
         }

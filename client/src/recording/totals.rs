@@ -119,7 +119,8 @@ impl Totals {
 impl Total {
     fn stats(self, vcpu: u32, mode: Mode, period_ns: u64) -> VcpuStats {
         let mut counters = self.counters;
-        counters.missing = self.missing(mode, period_ns);
+        let (running_ns, blocked_ns) = (Some(self.running_ns), Some(self.blocked_ns));
+        counters.find_missing(mode, period_ns, running_ns, blocked_ns);
         let states = self.runstate.filter(|_| !self.runstate_unknown);
         VcpuStats {
             vcpu,
@@ -131,23 +132,6 @@ impl Total {
             allocated_bytes: if mode.is_heap() { self.allocated_bytes } else { 0 },
             freed_samples: if mode.is_heap() { self.freed_samples } else { 0 },
         }
-    }
-
-    /// How many samples the time stands for beyond those that came; `None` where none are taken.
-    fn missing(&self, mode: Mode, period_ns: u64) -> Option<i64> {
-        let c = &self.counters;
-        let (time_ns, came) = match mode {
-            Mode::OffCpu | Mode::Alloc | Mode::Live => return None,
-            Mode::Cpu | Mode::Other(_) => (u128::from(self.running_ns), i128::from(c.ticks)),
-            Mode::Wall => (
-                u128::from(self.running_ns) + u128::from(self.blocked_ns),
-                i128::from(c.ticks) + i128::from(c.blocked_in_all()),
-            ),
-        };
-        let due = time_ns.checked_div(u128::from(period_ns))?;
-        // At most 2⁶⁵ either way.
-        let missing = due as i128 - came;
-        Some(missing.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
     }
 
     /// What sampling cost; `None` where the platform counts no cycles.
@@ -260,7 +244,10 @@ mod tests {
         let missing = |mode| {
             let mut totals = Totals::default();
             assert_eq!(totals.add(&share(snapshot(0, 0), end), mode), 5 + 4);
-            totals.finish(mode, 100).0[0].counters.missing
+            let counters = totals.finish(mode, 100).0[0].counters;
+            let is_wall = mode == Mode::Wall;
+            assert_eq!(counters.missing_blocked, is_wall.then_some(10 - 4 - 2), "{mode}");
+            counters.missing
         };
         // 1,000 ns running and 1,000 ns blocked at a period of 100 ns.
         assert_eq!(missing(Mode::Cpu), Some(5));

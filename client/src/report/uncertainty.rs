@@ -47,11 +47,10 @@ impl Unplaced {
         }
         let mut all = Unplaced::default();
         for counters in vcpus {
-            // More ticks than were due on one vCPU make up for none on another.
-            let missing = u64::try_from(counters.missing.unwrap_or(0)).unwrap_or(0);
-            let came = counters.ticks.saturating_add(counters.blocked_in_all());
-            let chance = 2.0 * (missing as f64 + came as f64).sqrt();
-            let missing = if missing as f64 > chance { missing } else { 0 };
+            // More samples than were due on one vCPU, or of one kind of time, make up for none of
+            // another.
+            let kinds = counters.sampled_kinds(mode);
+            let missing = kinds.fold(0, |sum: u64, kind| sum.saturating_add(kind.surely_missing()));
             let dropped = [counters.overflow, counters.lost, counters.masked];
             let dropped = dropped.into_iter().fold(0, u64::saturating_add);
             all.missing = all.missing.saturating_add(missing);

@@ -6,7 +6,7 @@ use super::uncertainty::Unplaced;
 use super::units::{amount_with_unit, grouped, percent, share, two_digits};
 use super::{Report, stack_warnings};
 use crate::printable::Printable;
-use crate::profile::{Counters, Mode, Profile, Unit};
+use crate::profile::{Came, Counters, Mode, Profile, SampledTime, Unit};
 
 /// A share of samples from which on their absence can change the picture.
 pub(super) const NOTABLE: f64 = 0.01;
@@ -122,29 +122,27 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
     }
-    if let Some((due, came)) = off_rate(counters, mode) {
+    for came in counters.sampled_kinds(mode).filter(is_off_rate) {
         all.push(format!(
-            "the {} corresponds to {} samples, but {} arrived: the timer did not keep up",
-            match mode {
-                Mode::Wall => "running and blocked time",
-                _ => "running time",
-            },
-            grouped(due),
-            grouped(came)
+            "the {} corresponds to {} samples, but {} arrived: {}",
+            came.time,
+            grouped(came.due()),
+            grouped(came.samples),
+            match came.time {
+                SampledTime::Running => "the timer did not keep up",
+                SampledTime::Blocked => BLOCKED_APART,
+            }
         ));
     }
 }
 
-/// How many samples were due and how many came, where these are too far apart for noise.
-pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> {
-    let missing = counters.missing?;
-    let mut came = i128::from(counters.ticks);
-    if mode == Mode::Wall {
-        came += i128::from(counters.blocked_in_all());
-    }
-    let due = came + i128::from(missing);
-    let missing = missing.unsigned_abs();
-    (missing > MISSING_NOISE && missing as f64 > due as f64 * MISSING).then_some((due, came))
+/// Why blocked time and its samples can be far apart.
+pub(crate) const BLOCKED_APART: &str = "the guest waits where it does not call on_block, or what runs behind waits has too few samples";
+
+/// Whether the samples that came and those that were due are too far apart for noise.
+pub(crate) fn is_off_rate(came: &Came) -> bool {
+    let missing = came.missing.unsigned_abs();
+    missing > MISSING_NOISE && missing as f64 > came.due() as f64 * MISSING
 }
 
 /// How much of the wanted time was stolen, in words.
@@ -280,13 +278,28 @@ mod tests {
         assert_eq!(warnings(counters).len(), 1);
     }
 
-    /// Blocked samples are not ticks, but stand for time all the same.
+    /// Guards against two errors that cancel each other: samples of running time that are missing,
+    /// and blocked ones that are too many.
     #[test]
-    fn blocked_samples_count_towards_the_rate() {
-        let counters =
-            Counters { ticks: 1_000, blocked: 9_000, missing: Some(200), ..Counters::default() };
-        assert_eq!(off_rate(&counters, Mode::Wall), None);
-        assert_eq!(off_rate(&counters, Mode::Cpu), Some((1_200, 1_000)));
+    fn running_and_blocked_time_are_compared_each_for_itself() {
+        let counters = Counters {
+            ticks: 1_000,
+            recorded: 1_000,
+            blocked: 9_000,
+            missing: Some(10),
+            missing_blocked: Some(-700),
+            ..Counters::default()
+        };
+        let kinds: Vec<_> = counters.sampled_kinds(Mode::Wall).collect();
+        let running = Came { time: SampledTime::Running, samples: 1_000, missing: 710 };
+        let blocked = Came { time: SampledTime::Blocked, samples: 9_000, missing: -700 };
+        assert_eq!(kinds, [running, blocked]);
+        let mut all = Vec::new();
+        from_counters(&counters, Mode::Wall, &mut all);
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(all[0].contains("running time corresponds to 1,710 samples, but 1,000 arrived"));
+        assert!(all[1].contains("blocked time corresponds to 8,300 samples, but 9,000 arrived"));
+        assert_eq!(warnings(Counters { missing_blocked: None, ..counters }), [""; 0]);
     }
 
     #[test]

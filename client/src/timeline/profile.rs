@@ -6,9 +6,7 @@ use super::count::{Counted, Selection, Stacks};
 use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
-use crate::profile::{
-    Counters, Frame, FromRing, Mode, Profile, Runstate, Sample, SpecialFrame, VcpuStats,
-};
+use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
 
 impl Timeline {
     /// A recording's samples within a window, with every tick in it accounted for. `whole` is the
@@ -39,7 +37,9 @@ impl Timeline {
                 Some(_) => (None, None),
             };
             // The ticks before the ring begins are not missing: they were not fetched.
-            counters.missing = missing(&counters, held.as_ref(), info.mode, info.period_ns);
+            let held = held.unwrap_or_default();
+            let (running_ns, blocked_ns) = (held.running_ns, held.blocked_ns);
+            counters.find_missing(info.mode, info.period_ns, running_ns, blocked_ns);
             let elapsed_ns = vcpu.length_ns(window);
             vcpus.push(VcpuStats {
                 vcpu: ring.vcpu,
@@ -162,25 +162,4 @@ fn count_ends(whole: &Profile, stacks: &Stacks, counters: &mut Counters) {
             _ => {}
         }
     }
-}
-
-/// How many samples the time stands for beyond those that came.
-fn missing(
-    counters: &Counters,
-    times: Option<&Runstate>,
-    mode: Mode,
-    period_ns: u64,
-) -> Option<i64> {
-    let times = times?;
-    let (time_ns, came) = match mode {
-        Mode::OffCpu | Mode::Alloc | Mode::Live => return None,
-        Mode::Wall => (
-            times.running_ns?.saturating_add(times.blocked_ns?),
-            counters.ticks.saturating_add(counters.blocked_in_all()),
-        ),
-        Mode::Cpu | Mode::Other(_) => (times.running_ns?, counters.ticks),
-    };
-    let due = time_ns.checked_div(period_ns)?;
-    let missing = i128::from(due) - i128::from(came);
-    Some(missing.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
 }
