@@ -45,6 +45,26 @@ pub(crate) fn disable_interrupts() -> bool {
     flags & INTERRUPTS_ON != 0
 }
 
+/// Does the work, whose walks of stacks may fault, and restores CR2: a handler of the guest's that is
+/// interrupted before it has read the address of its own page fault finds it there.
+pub(crate) fn keeping_cr2<T>(work: impl FnOnce() -> T) -> T {
+    let before = read_cr2();
+    let result = work();
+    if read_cr2() != before {
+        // SAFETY: the register holds the address of the last page fault, and has no effect.
+        unsafe { asm!("mov cr2, {}", in(reg) before, options(nomem, nostack, preserves_flags)) };
+    }
+    result
+}
+
+fn read_cr2() -> u64 {
+    let value;
+    // SAFETY: reading has no effect; the guest runs at privilege level 0. Not `pure`: the processor
+    // changes the register.
+    unsafe { asm!("mov {}, cr2", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
 pub(crate) fn read_cr3() -> u64 {
     let value;
     // SAFETY: reading has no effect; the guest runs at privilege level 0.

@@ -180,11 +180,11 @@ pub(crate) fn kick(vcpu: u32) -> Option<Port> {
 
 /// An interrupt of the guest or of a poll.
 pub(crate) extern "C" fn on_interrupt(saved: &mut Saved, vcpu: u32) -> Next {
-    match (running(), vcpus::of(vcpu)) {
+    machine::keeping_cr2(|| match (running(), vcpus::of(vcpu)) {
         (Some(running), Some(vcpu)) if vcpu.is_first() => running.on_interrupt(vcpu, saved),
         (Some(running), Some(vcpu)) => running.on_interrupt_elsewhere(vcpu, saved),
         _ => Next::Guest,
-    }
+    })
 }
 
 /// Another interrupt of the guest's, before its handler, while a vCPU waits.

@@ -55,10 +55,21 @@ static void use_timer(void)
 /* boot.S: the first 4 GiB. */
 extern uint64_t page_level_2[];
 
+/* In CR2, as a handler of page faults finds the address of one. */
+#define FAULT_ADDRESS 0xdeadull
+
+static uint64_t read_cr2(void)
+{
+    uint64_t address;
+    __asm__ volatile("mov %%cr2, %0" : "=r"(address));
+    return address;
+}
+
 /* For a second, which is several turns: as code without frame pointers may. */
 __attribute__((noinline)) static void work_with_wild_frame_pointer(void)
 {
     uint64_t end = clock_now_ns() + 1000000000;
+    __asm__ volatile("mov %0, %%cr2" : : "r"(FAULT_ADDRESS));
     while (clock_now_ns() < end) {
         uint64_t steps = 100000;
         __asm__ volatile("push %%rbp\n\t"
@@ -68,6 +79,9 @@ __attribute__((noinline)) static void work_with_wild_frame_pointer(void)
                          "pop %%rbp"
                          : "+c"(steps)
                          : "a"(UNMAPPED));
+    }
+    if (read_cr2() != FAULT_ADDRESS) {
+        panic("CR2 is not what it was");
     }
 }
 

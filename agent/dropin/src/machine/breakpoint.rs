@@ -79,6 +79,6 @@ pub(super) fn address() -> u64 {
 }
 
 extern "C" fn on_breakpoint(frame: &mut TrapFrame) -> bool {
-    let handled = upcall::agent().map(|agent| agent.on_breakpoint(frame));
+    let handled = upcall::agent().map(|agent| super::keeping_cr2(|| agent.on_breakpoint(frame)));
     handled == Some(Breakpoint::Handled)
 }

@@ -120,7 +120,8 @@ fn a_guest_that_maps_its_memory_only_is_profiled() {
 }
 
 /// Guards against a page fault of the profiler's own, where the chain of frames leads into memory
-/// that the guest has unmapped since the start.
+/// that the guest has unmapped since the start, and against the address of that fault in CR2, where a
+/// handler of the guest's would take it for its own.
 #[test]
 #[ignore = "full: boots a real Xen"]
 fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
@@ -132,6 +133,8 @@ fn a_wild_frame_pointer_into_unmapped_memory_ends_the_stack() {
         let wild = client.folded(&["--no-inlines"]);
         let wild = wild.iter().any(|(stack, _)| stack.ends_with("work_with_wild_frame_pointer"));
         assert!(wild, "{report:#}");
+        let console = lab.guest_console(MEMORY).unwrap();
+        assert!(!console.contains("CR2 is not what it was"), "{console}");
     });
 }
 
