@@ -20,7 +20,8 @@
 //!     "gaps": [{ "from_unix_ns": 1700000015000000000, "to_unix_ns": 1700000030000000000 }], "overlaps": []
 //!   },
 //!   "counters": {
-//!     "missing": -1, "missing_blocked": null, "ticks": 100, "recorded": 95, "aged": 0, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
+//!     "missing": -1, "missing_blocked": null,
+//!     "ticks": 100, "recorded": 95, "aged": 0, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
 //!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "by_table": 90, "by_bytes": 3,
 //!     "by_frame_pointer": 2, "mixed": 0, "blocks": 0, "blocked": 0, "blocked_overflow": 0,
 //!     "blocked_aged": 0
@@ -100,8 +101,8 @@
 //!   are counted once.
 //! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be
 //!   negative, and is `null` if nothing is sampled. `missing_blocked` is its part of blocked time
-//!   in mode `wall`. `ticks = recorded + aged + overflow + lost + masked + idle`, and `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples
-//!   are in the stack `[aged]`.
+//!   in mode `wall`. `ticks = recorded + aged + overflow + lost + masked + idle`, and `recorded +
+//!   aged = by_table + by_bytes + by_frame_pointer`; aged samples are in the stack `[aged]`.
 //! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest
 //!   value, its highest value and its count. `p50` and `p99`, also those of cycles, are upper
 //!   bounds: the highest value of their bucket. The top-level field covers all vCPUs.

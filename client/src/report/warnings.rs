@@ -137,7 +137,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
 }
 
 /// Why blocked time and its samples can be far apart.
-pub(crate) const BLOCKED_APART: &str = "the guest waits where it does not call on_block, or what runs behind waits has too few samples";
+pub(crate) const BLOCKED_APART: &str = "the guest waits where it does not call on_block, or what \
+                                        runs behind waits has too few samples";
 
 /// Whether the samples that came and those that were due are too far apart for noise.
 pub(crate) fn is_off_rate(came: &Came) -> bool {
