@@ -90,7 +90,7 @@ export class Recording {
 
   /** Each recording's ticks and waits. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */
   readTicks() {
-    const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, wait_ns: ns, wait_stack: stack } = this.columns;
+    const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, wait_ns: ns, wait_count: count, wait_flags: flags } = this.columns;
     this.placeOf = new Map();
     for (const number of [...this.vcpus, ...vcpu]) if (!this.placeOf.has(number)) this.placeOf.set(number, this.placeOf.size);
     let [index, wait] = [0, 0];
@@ -102,7 +102,9 @@ export class Recording {
       let next = 0;
       for (const end = index + length; index < end; index += 1) {
         if (outcome[index] === BLOCKED) {
-          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], hasStack: stack[wait] === 1 });
+          const bits = flags[wait];
+          const is = (bit) => (bits & bit) !== 0;
+          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], count: count[wait], hasStack: is(1), isFirst: is(2) });
           wait += 1;
           continue;
         }
@@ -164,12 +166,18 @@ export class Recording {
     return names.map((id) => [id, this.head.names[id]]);
   }
 
+  /** Up to when a span is known to be open whose end is not known: it may lie in a gap. */
+  knownUntil(span) {
+    const gaps = this.time.rings.find((ring) => ring.vcpu === span.vcpu)?.gaps ?? [];
+    return gaps.find(([, last]) => last > span.from)?.[0] ?? Infinity;
+  }
+
   /** When a span of this name was open on each vCPU: windows in order and apart. */
   windowsOf(name) {
     const windows = new Map(this.time.rings.map((ring) => [ring.vcpu, []]));
     for (const span of this.spans) {
       if (span.name !== name || span.moved) continue;
-      const to = span.to ?? Infinity;
+      const to = span.to ?? this.knownUntil(span);
       const known = windows.get(span.vcpu);
       if (known === undefined || to <= span.from) continue;
       const last = known[known.length - 1];
@@ -200,7 +208,7 @@ export class Recording {
     }
     const [from, to] = window ?? [this.time.from_ns, this.time.to_ns];
     const allowed = span === null ? null : this.windowsOf(span);
-    const byVcpu = new Map(shown.map((vcpu) => [vcpu, { ...noCounters(), blockedNs: 0 }]));
+    const byVcpu = new Map(shown.map((vcpu) => [vcpu, noCounters()]));
     let [own, recorded] = [null, 0];
     if (span === null && this.waits.length === 0) {
       this.counted = this.countFrom(this.counted, this.ticksIn(from, to), shown);
@@ -295,16 +303,10 @@ export class Recording {
     let recorded = 0;
     for (const wait of this.waits) {
       const counters = byVcpu.get(wait.vcpu);
-      const [first, last] = [Math.max(wait.from, from), Math.min(wait.to, to)];
-      if (counters === undefined || last <= first) continue;
-      const ns = allowed === null ? last - first : lengthWithin(allowed.get(wait.vcpu) ?? [], first, last);
-      if (ns === 0) continue;
-      const before = counters.blockedNs;
-      counters.blockedNs += ns;
-      // One sample for each period, whichever waits it is made of.
-      const periods = (time) => Math.floor(time / this.period);
-      const amount = this.mode === "wall" ? periods(counters.blockedNs) - periods(before) : ns;
-      counters.blocks += 1;
+      if (counters === undefined || wait.to < from || wait.from >= to) continue;
+      const parts = allowed === null ? [[from, to]] : partsWithin(allowed.get(wait.vcpu) ?? [], from, to);
+      const amount = parts.reduce((sum, [first, last]) => sum + countWithin(wait, first, last), 0);
+      if (wait.isFirst && holds(parts, wait.from)) counters.blocks += 1;
       if (!wait.hasStack) {
         counters.blocked_overflow += amount;
         continue;
@@ -319,11 +321,16 @@ export class Recording {
   missing(vcpu, from, to, counters) {
     const ring = this.time.rings.find((each) => each.vcpu === vcpu);
     if (ring === undefined || this.mode === "off-cpu" || !(this.period > 0)) return null;
-    const since = Math.max(from, ring.held_since_ns);
-    const time = this.timesOf(vcpu).ofWindow(since, Math.max(to, since));
-    if (time === null) return null;
-    const blocked = counters.blocked + counters.blocked_overflow + counters.blocked_aged;
-    const [due, came] = this.mode === "wall" ? [time[0] + time[2], counters.ticks + blocked] : [time[0], counters.ticks];
+    // Where the ring has no records, none are missing: they were not fetched.
+    let [due, came] = [0, counters.ticks];
+    for (const [first, last] of covered(ring, from, to)) {
+      const time = this.timesOf(vcpu).ofWindow(first, last);
+      if (time === null) return null;
+      due += time[0];
+      if (this.mode !== "wall") continue;
+      due += time[2];
+      for (const wait of this.waits) if (wait.vcpu === vcpu) came += countWithin(wait, first, last);
+    }
     return Math.floor(due / this.period) - came;
   }
 
@@ -375,7 +382,7 @@ export class Recording {
     const { from, to, allowed = null } = selection;
     const { step, count } = partsOf(from, to, PARTS);
     const own = new Float64Array(length);
-    const vcpus = new Map(selection.shown.map((vcpu) => [vcpu, { ...noCounters(), blockedNs: 0 }]));
+    const vcpus = new Map(selection.shown.map((vcpu) => [vcpu, noCounters()]));
     const [parts, results] = [[], []];
     for (let part = 0; part < count; part += 1) {
       const first = from + part * step;
@@ -407,10 +414,31 @@ function upperOf(windows, at) {
   return low;
 }
 
-function lengthWithin(windows, from, to) {
-  let sum = 0;
+/** The parts of a range that lie in windows. */
+function partsWithin(windows, from, to) {
+  const parts = [];
   for (let index = Math.max(upperOf(windows, from) - 1, 0); index < windows.length && windows[index][0] < to; index += 1) {
-    sum += Math.max(0, Math.min(windows[index][1], to) - Math.max(windows[index][0], from));
+    const [first, last] = [Math.max(windows[index][0], from), Math.min(windows[index][1], to)];
+    if (first < last) parts.push([first, last]);
   }
-  return sum;
+  return parts;
+}
+
+/** What a wait counts within a range: its part of what was counted for it, in proportion to the time. */
+function countWithin({ from, to, count }, first, last) {
+  if (from === to) return first <= from && from < last ? count : 0;
+  const until = (at) => Math.floor(count * (Math.min(Math.max(at - from, 0), to - from) / (to - from)));
+  return until(last) - until(first);
+}
+
+/** The parts of a range of which a ring has the records. */
+function covered(ring, from, to) {
+  const parts = [];
+  let start = Math.max(from, ring.held_since_ns);
+  for (const [first, last] of [...ring.gaps, [to, to]]) {
+    const end = Math.min(first, to);
+    if (start < end) parts.push([start, end]);
+    start = Math.max(start, last);
+  }
+  return parts;
 }

@@ -14,7 +14,6 @@
 //! guest knows the date. A ring drops its oldest records: [`Timeline::held_since`] gives the time
 //! from which the records are complete.
 
-mod blocks;
 mod clock;
 mod count;
 mod counters;
@@ -29,13 +28,13 @@ mod spans;
 mod sparkline;
 mod ticks;
 mod times;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use unikprof_proto::ring::{Record, kind};
 
-pub(crate) use blocks::Blocks;
 pub use clock::WallClock;
 pub(crate) use count::{any_contains, union};
 pub(crate) use counters::CounterSeries;
@@ -55,6 +54,7 @@ pub(crate) use ticks::{Outcome, Tick};
 use crate::profile::{NodeId, RecordingInfo};
 use spans::Pairs;
 use times::Times;
+pub(crate) use waits::OpenWaits;
 
 /// The contents of a guest's rings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -158,6 +158,25 @@ impl Ring {
         Times::of(self).into_parts()
     }
 
+    /// The parts of a window whose records the ring has, in order.
+    pub(crate) fn covered(&self, window: Window) -> Vec<Window> {
+        let mut parts = Vec::new();
+        let mut from_ns = window.from_ns.max(self.held_since_ns);
+        for gap in self.all_gaps() {
+            parts.push(Window::new(from_ns, gap.from_ns.min(window.to_ns)));
+            from_ns = from_ns.max(gap.to_ns);
+        }
+        parts.push(Window::new(from_ns, window.to_ns));
+        parts.retain(|part| part.length_ns() > 0);
+        parts
+    }
+
+    /// The times from which records are missing, between the first and the last record: evicted
+    /// before they were fetched, or in none of the files; in order and apart.
+    pub(crate) fn all_gaps(&self) -> Vec<Window> {
+        union(self.gaps.iter().chain(&self.uncovered).copied().collect())
+    }
+
     fn places(&self, window: Window) -> Range<usize> {
         let from = self.records.partition_point(|record| record.at_ns < window.from_ns);
         let to = self.records.partition_point(|record| record.at_ns < window.to_ns);
@@ -243,11 +262,7 @@ impl Timeline {
 
     /// Whether all records of a window are there, of all vCPUs.
     pub(crate) fn holds(&self, window: Window) -> bool {
-        let misses = |gap: &Window| gap.and(window).length_ns() > 0;
-        let mut rings = self.rings.iter();
-        self.covers(window)
-            && rings
-                .all(|ring| ring.held_since_ns <= window.from_ns && !ring.gaps.iter().any(misses))
+        self.rings.iter().all(|ring| ring.covered(window) == [window])
     }
 
     /// Whether no part of a window lies between files that were merged.
@@ -296,16 +311,26 @@ impl Timeline {
 
     /// The events within a window, except ticks and times, in order.
     pub fn events(&self, window: Window) -> Vec<Event> {
+        self.events_after(window, &mut OpenWaits::default())
+    }
+
+    /// The same, where waits may have begun in an earlier timeline.
+    pub(crate) fn events_after(&self, window: Window, waits: &mut OpenWaits) -> Vec<Event> {
         let pairs = Pairs::of(self);
         let mut events: Vec<Event> = self
             .all_records(window)
-            .filter_map(|(vcpu, record)| Event::of(vcpu, record, &pairs, |id| self.name(id)))
+            .filter_map(|(vcpu, record)| match record.kind {
+                kind::WAIT => waits.wake(vcpu, record),
+                _ => Event::of(vcpu, record, &pairs, |id| self.name(id)),
+            })
             .collect();
-        Blocks::default().complete(&mut events);
         events.sort_by_key(|event| event.at_ns);
-        // What concerns the whole guest is in every vCPU's ring.
+        // What concerns the whole guest is in every vCPU's ring, and each recording that counts a
+        // wait has a record of it.
         events.dedup_by(|next, kept| {
-            next.what == kept.what && next.what.is_of_the_guest() && next.at_ns == kept.at_ns
+            let is_same = next.vcpu == kept.vcpu && matches!(next.what, What::Wake { .. });
+            let is_same = is_same || next.what.is_of_the_guest();
+            next.what == kept.what && is_same && next.at_ns == kept.at_ns
         });
         events
     }

@@ -1,6 +1,6 @@
 //! The ring: records with times on one vCPU, the oldest dropped first.
 //!
-//! A record has a kind, a time and up to two numbers, whose meaning depends on the kind
+//! A record has a kind, a time and up to three numbers, whose meaning depends on the kind
 //! ([`Record`]). The positions of records count up from 0 for as long as the guest runs: a record
 //! whose position is no longer in the ring was evicted.
 //!
@@ -8,7 +8,7 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 1 | bits 0 to 4: the kind; bit 5: a first number follows; bit 6: a second one; bit 7: zero |
+//! | 1 | bits 0 to 4: the kind; bits 5, 6 and 7: a first, a second, a third number follows |
 //! | varint | zigzag(time − previous time), in ns; for the first record the previous time is the run's base |
 //! | varint each | the nonzero numbers |
 //!
@@ -19,7 +19,7 @@ use crate::run::{self, InvalidRun};
 use crate::varint::{Output, take_varint, unzigzag, zigzag};
 
 /// The maximum length of a record in bytes.
-pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
+pub const MAX_RECORD_BYTES: usize = 1 + 4 * 10;
 
 /// Kinds of records, below 32.
 pub mod kind {
@@ -32,13 +32,14 @@ pub mod kind {
     pub const SAMPLE: u8 = 1;
     /// A tick without a sample: its [`outcome`](super::outcome), and the ring bits.
     pub const NO_SAMPLE: u8 = 2;
-    /// The vCPU blocks: the number of the stack's leaf-most node, or 0 if it is not known or was
-    /// discarded.
-    pub const BLOCK: u8 = 3;
-    /// The vCPU woke: 0 after a [`BLOCK`] record, or else the length of the block in ns. While only
-    /// running time is recorded, there are no `BLOCK` records, and this one is written for long
-    /// waits only.
-    pub const WAKE: u8 = 4;
+    /// A wait, or a part of one, at the moment that a recording counted its blocked time: when the
+    /// vCPU woke, when an epoch or the recording ended, and about each second while the agent is
+    /// served. The number of the leaf-most node of the
+    /// stack that blocked, or 0 if it is not known or was discarded; the blocked time counted, in
+    /// the unit of the recording's mode (samples or ns); and a [`Wait`](super::Wait). Each
+    /// recording that counts a wait has a record of its own. While none counts blocked time, long
+    /// waits have a record of no recording, which tells their length only.
+    pub const WAIT: u8 = 3;
     /// A recording began: its id, and its bit in samples.
     pub const BEGAN: u8 = 5;
     /// A recording ended: its id, and its bit in samples.
@@ -87,6 +88,50 @@ pub mod outcome {
 
 /// A flag in the second number of [`kind::SAMPLE`]: the sample was late.
 pub const SAMPLE_LATE: u64 = 1 << 8;
+
+/// The third number of [`kind::WAIT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// The ring bit of the recording that counted the wait; 0 if none did.
+    pub ring_bits: u8,
+    /// Whether the recording counted no part of this wait before.
+    pub is_first: bool,
+    /// Whether the vCPU woke at its end.
+    pub is_last: bool,
+    /// Whether the time was counted as `blocked_overflow`, because the stack is not known or has no
+    /// room.
+    pub is_overflow: bool,
+    /// The time on the monotonic clock from the block, or the last part that was counted, to the
+    /// record. The vCPU may have run, or waited for a CPU, in some of it.
+    pub length_ns: u64,
+}
+
+impl Wait {
+    const FIRST: u64 = 1 << 8;
+    const LAST: u64 = 1 << 9;
+    const OVERFLOW: u64 = 1 << 10;
+    const LENGTH_SHIFT: u32 = 11;
+
+    /// The number. A length of more than 100 days loses its highest bits.
+    pub const fn to_number(self) -> u64 {
+        self.ring_bits as u64
+            | if self.is_first { Self::FIRST } else { 0 }
+            | if self.is_last { Self::LAST } else { 0 }
+            | if self.is_overflow { Self::OVERFLOW } else { 0 }
+            | self.length_ns << Self::LENGTH_SHIFT
+    }
+
+    /// The inverse of [`to_number`](Self::to_number).
+    pub const fn from_number(number: u64) -> Self {
+        Self {
+            ring_bits: number as u8,
+            is_first: number & Self::FIRST != 0,
+            is_last: number & Self::LAST != 0,
+            is_overflow: number & Self::OVERFLOW != 0,
+            length_ns: number >> Self::LENGTH_SHIFT,
+        }
+    }
+}
 
 /// The first number of [`kind::ENTER`].
 ///
@@ -187,6 +232,8 @@ pub struct Record {
     pub first: u64,
     /// The second number.
     pub second: u64,
+    /// The third number.
+    pub third: u64,
 }
 
 /// What a run's items are called in errors.
@@ -212,9 +259,9 @@ impl<'a> Encoder<'a> {
 
     /// Adds the next record. Call it only while there [is room](Self::has_room).
     pub fn push(&mut self, record: Record) {
-        let numbers = [record.first, record.second];
+        let numbers = [record.first, record.second, record.third];
         let mut head = record.kind & 0x1f;
-        for (bit, number) in [0x20, 0x40].into_iter().zip(numbers) {
+        for (bit, number) in [0x20, 0x40, 0x80].into_iter().zip(numbers) {
             head |= if number == 0 { 0 } else { bit };
         }
         self.output.byte(head);
@@ -250,15 +297,13 @@ pub fn decode(
         let cut = InvalidRun::Cut(ITEM, u64::from(index));
         let (&head, rest) = input.split_first().ok_or(cut)?;
         input = rest;
-        if head & 0x80 != 0 {
-            return Err(InvalidRun::Impossible(ITEM, u64::from(index)));
-        }
         let step = unzigzag(take_varint(&mut input).ok_or(cut)?);
         at_ns = at_ns.wrapping_add(step as u64);
         let mut number = |bit| {
             if head & bit == 0 { Ok(0) } else { take_varint(&mut input).ok_or(cut) }
         };
-        visit(Record { kind: head & 0x1f, at_ns, first: number(0x20)?, second: number(0x40)? });
+        let (first, second, third) = (number(0x20)?, number(0x40)?, number(0x80)?);
+        visit(Record { kind: head & 0x1f, at_ns, first, second, third });
     }
     run::end(ITEM, input)
 }
@@ -294,13 +339,14 @@ mod tests {
 
     #[test]
     fn records_come_back_whatever_their_numbers() {
-        let record = |kind, at_ns, first, second| Record { kind, at_ns, first, second };
+        let record =
+            |kind, at_ns, first, second| Record { kind, at_ns, first, second, ..Record::default() };
         let records = [
             record(kind::SAMPLE, 1_000, 7, 1),
             record(kind::SAMPLE, 999, 0, 0),
             record(kind::COUNTER, 2_000, 255, -5_i64 as u64),
             record(31, u64::MAX, u64::MAX, u64::MAX),
-            record(kind::WAKE, 0, 0, 1),
+            Record { third: 5, ..record(kind::WAIT, 0, 0, 1) },
         ];
         assert_eq!(back(1_000, &records), records);
         assert_eq!(back(u64::MAX, &records), records);
@@ -310,8 +356,6 @@ mod tests {
     #[test]
     fn foreign_bytes_are_refused() {
         assert_eq!(decode(0, 1, &[], |_| {}), Err(InvalidRun::Cut(ITEM, 0)));
-        let reserved = decode(0, 1, &[0x80, 0], |_| {});
-        assert_eq!(reserved, Err(InvalidRun::Impossible(ITEM, 0)));
         let left = decode(0, 1, &[1, 0, 9], |_| {});
         assert_eq!(left, Err(InvalidRun::LeftOver(ITEM, 1)));
     }
@@ -327,12 +371,27 @@ mod tests {
         assert_eq!(back(u64::MAX), leave(((1 << 30) - 1) << 8));
     }
 
+    #[test]
+    fn waits_survive_their_numbers() {
+        for is_first in [false, true] {
+            for is_last in [false, true] {
+                let is_overflow = is_first ^ is_last;
+                let wait =
+                    Wait { ring_bits: 0xff, is_first, is_last, is_overflow, length_ns: 1 << 52 };
+                assert_eq!(Wait::from_number(wait.to_number()), wait);
+            }
+        }
+        assert_eq!(Wait::from_number(0), Wait::default());
+    }
+
     /// A sample of the usual kind takes five to six bytes on the wire.
     #[test]
     fn a_sample_is_short() {
         let mut buffer = [0; 64];
         let mut encoder = Encoder::new(0, &mut buffer);
-        encoder.push(Record { kind: kind::SAMPLE, at_ns: 10_300_000, first: 300, second: 1 });
+        let sample =
+            Record { kind: kind::SAMPLE, at_ns: 10_300_000, first: 300, second: 1, third: 0 };
+        encoder.push(sample);
         assert!(encoder.finish() <= 8);
     }
 }

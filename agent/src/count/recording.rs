@@ -6,6 +6,7 @@
 
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counter, Snapshot};
+use unikprof_proto::ring::Wait;
 
 use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
 use crate::count::sampler::Sampler;
@@ -146,6 +147,8 @@ struct BlockCells {
     counted_blocked_ns: AtomicU64,
     /// The targets on the vCPU's blocked time, if the recording samples wall-clock time.
     sampler: Sampler,
+    /// How often a part of the block has been counted.
+    parts: AtomicU32,
 }
 
 impl BlockCells {
@@ -517,21 +520,18 @@ impl RecordingCells {
     /// Opens a block at `at_ns`: the vCPU blocks on the stack at this place, 0 if it is not known.
     pub(crate) fn open_block(&self, stack: u32, at_ns: u64, times: Times) {
         self.counters.add_shared(Counter::Blocks, 1);
-        // A block without a stack is counted as such waits are, and another vCPU may own the slot.
-        if stack != 0 {
-            self.count_other_waits(times);
-        }
         self.block.stack.store(stack, Ordering::Relaxed);
         self.block.set_counted(at_ns, times);
+        self.block.parts.store(0, Ordering::Relaxed);
         self.block.recording.store(self.active(), Ordering::Release);
     }
 
-    /// Counts the blocked time before `times` that belongs to no block, if wall-clock time is
+    /// The targets on blocked time before `times` that belongs to no block, if wall-clock time is
     /// sampled. The caller must own the slot, and no block may be open.
-    pub(crate) fn count_other_waits(&self, times: Times) {
-        if self.mode() == mode::WALL {
-            let targets = self.block.sampler.pass(times.blocked_ns);
-            self.counters.add_shared(Counter::BlockedOverflow, targets);
+    pub(crate) fn pass_other_waits(&self, times: Times) -> u64 {
+        match self.mode() {
+            mode::WALL => self.block.sampler.pass(times.blocked_ns),
+            _ => 0,
         }
     }
 
@@ -555,6 +555,17 @@ impl RecordingCells {
         match self.mode() {
             mode::WALL => self.block.sampler.pass(blocked_ns),
             _ => blocked_ns - counted.blocked_ns,
+        }
+    }
+
+    /// The open block's part that ends now, for the ring; call it before
+    /// [`take_blocked`](Self::take_blocked).
+    pub(crate) fn next_part(&self, now_ns: u64) -> Wait {
+        let (since_ns, _) = self.block.counted();
+        Wait {
+            is_first: self.block.parts.fetch_add(1, Ordering::Relaxed) == 0,
+            length_ns: now_ns.saturating_sub(since_ns),
+            ..Wait::default()
         }
     }
 

@@ -76,7 +76,8 @@ impl Memory {
         let served = owned.served(live)?;
         let mut path = owned.path_cells().begin();
         path.push(code);
-        owned.record(&path, SAMPLE, served)
+        let recorded = owned.record(&path, SAMPLE, served);
+        (recorded.overflow == 0).then_some(recorded.place)
     }
 
     /// Gives up the oldest segment in the steps of the poll, each of which takes the slot; returns

@@ -14,6 +14,7 @@
 //! docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
 use unikprof_proto::message::{Counter, Snapshot};
+use unikprof_proto::ring::Wait;
 
 use crate::count::points::PointCells;
 use crate::count::recording::{
@@ -22,6 +23,7 @@ use crate::count::recording::{
 use crate::count::table::{Column, Table, TableCells};
 use crate::count::vcpu_snapshot::VcpuSnapshotCells;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::ring::Ring;
 use crate::stack::path::{Path, PathCells};
 
 /// The slot's fields in the memory block, except recordings and table.
@@ -39,9 +41,12 @@ pub(crate) struct SlotCells {
     blocked: AtomicU32,
     /// Start of the current block, in ns. 0 if the vCPU is not blocked.
     blocked_since_ns: AtomicU64,
-    /// The vCPU's blocked time while a trace was under way, in ns.
+    /// The blocked time of the waits that began and ended while a trace was under way, in ns.
     #[cfg(feature = "trace")]
     waited_ns: AtomicU64,
+    /// The vCPU's blocked time when the current wait began, plus one; 0 if no trace was under way.
+    #[cfg(feature = "trace")]
+    waits_from_ns: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
     /// The vCPU's allocated bytes.
@@ -137,6 +142,15 @@ const _: () = assert!(size_of::<Needs>() == 16);
 /// owned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served(Live);
+
+/// How a sample was counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded {
+    /// The place of its stack in the table, for the recordings not in `overflow`.
+    pub(crate) place: u32,
+    /// The recordings that counted it as overflow, a bit for each.
+    pub(crate) overflow: u32,
+}
 
 impl Served {
     #[inline]
@@ -243,16 +257,27 @@ impl SlotCells {
         since_ns
     }
 
-    /// Adds to the blocked time of a trace.
+    /// Notes that a wait begins while a trace is under way, at this blocked time of the vCPU.
     #[cfg(feature = "trace")]
-    pub(crate) fn add_waited(&self, waited_ns: u64) {
-        crate::ground::sync::add_owned(&self.waited_ns, waited_ns);
+    pub(crate) fn begin_traced_wait(&self, blocked_ns: u64) {
+        self.waits_from_ns.store(blocked_ns.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// The vCPU's blocked time while a trace was under way, in ns.
+    /// Ends such a wait; does nothing if there is none.
     #[cfg(feature = "trace")]
-    pub(crate) fn waited_ns(&self) -> u64 {
-        self.waited_ns.load(Ordering::Relaxed)
+    pub(crate) fn end_traced_wait(&self, blocked_ns: impl FnOnce() -> u64) {
+        self.waited_ns.store(self.waited_ns(blocked_ns), Ordering::Relaxed);
+        self.waits_from_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// How long the vCPU was blocked in waits that began while a trace was under way, in ns.
+    #[cfg(feature = "trace")]
+    pub(crate) fn waited_ns(&self, blocked_ns: impl FnOnce() -> u64) -> u64 {
+        let open_ns = match self.waits_from_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            from_ns => (blocked_ns() + 1).saturating_sub(from_ns),
+        };
+        self.waited_ns.load(Ordering::Relaxed).wrapping_add(open_ns)
     }
 
     pub(crate) fn enter_own_work(&self) {
@@ -428,6 +453,11 @@ impl<'m> Slot<'m> {
         Some((index, self.recording(index)?))
     }
 
+    /// Whether the vCPU blocks, and a recording counts that.
+    pub(crate) fn has_open_block(&self) -> bool {
+        self.cells.is_blocked() && self.each(self.live()).any(|(_, one)| one.has_block())
+    }
+
     /// Whether one of `live` counts blocked time.
     #[inline]
     pub(crate) fn counts_blocked(&self, live: Live) -> bool {
@@ -517,7 +547,7 @@ impl<'m> Slot<'m> {
 
     /// Ends the recordings whose time is over, and returns the others. Called by a tick. If the
     /// slot is busy, a later tick ends them.
-    pub(crate) fn expire(&self, now_ns: u64, times: Times) -> Live {
+    pub(crate) fn expire(&self, now_ns: u64, times: Times, ring: Option<Ring<'_>>) -> Live {
         let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
         if !self.each(self.live()).any(is_over) {
             return self.live();
@@ -529,7 +559,7 @@ impl<'m> Slot<'m> {
             if now_ns >= recording.until_ns() {
                 bits &= !(1 << index);
                 if let Some(owned) = &owned {
-                    owned.expire(index, recording, now_ns, times);
+                    owned.expire(index, recording, now_ns, times, ring);
                 }
             }
         }
@@ -616,34 +646,35 @@ impl<'m> Owned<'m> {
         (!left.is_empty()).then_some(Served(left))
     }
 
-    /// Counts a walked sample for each of the recordings `served`; returns the place of its stack
-    /// in the table, or `None` if the table is full.
+    /// Counts a walked sample for each of the recordings `served`, in the table or as overflow.
     #[inline(always)]
-    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, served: Served) -> Option<u32> {
+    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, served: Served) -> Recorded {
+        let mut recorded = Recorded { place: 0, overflow: 0 };
         let kept = self.slot.table.keep(path);
         for (index, recording) in self.slot.each(served.0) {
-            match kept {
-                Ok(place)
-                    if self.add(index, recording, place, 1)
-                        || self.add_outside(index, recording, path) =>
-                {
+            let place = match kept {
+                Ok(place) if self.add(index, recording, place, 1) => Some(place),
+                Ok(_) => self.add_outside(index, recording, path),
+                Err(_) => None,
+            };
+            match place {
+                Some(place) => {
+                    recorded.place = place;
                     recording.count(sample);
                 }
-                _ => recording.counters.add_owned(Counter::Overflow, 1),
+                None => {
+                    recorded.overflow |= 1 << index;
+                    recording.counters.add_owned(Counter::Overflow, 1);
+                }
             }
         }
-        kept.ok()
+        recorded
     }
 
     /// The same outside ticks, compiled once.
     #[cold]
     #[inline(never)]
-    pub(crate) fn record_cold(
-        &self,
-        path: &Path<'_>,
-        sample: Sample,
-        served: Served,
-    ) -> Option<u32> {
+    pub(crate) fn record_cold(&self, path: &Path<'_>, sample: Sample, served: Served) -> Recorded {
         self.record(path, sample, served)
     }
 
@@ -664,10 +695,14 @@ impl<'m> Owned<'m> {
     /// counted in another one.
     #[cold]
     #[inline(never)]
-    fn add_outside(&self, index: usize, recording: &RecordingCells, path: &Path<'_>) -> bool {
-        let refused = recording.segments.refused(recording.epoch());
-        let kept = self.slot.table.keep_outside(refused, path);
-        kept.is_ok_and(|place| self.add(index, recording, place, 1))
+    fn add_outside(
+        &self,
+        index: usize,
+        recording: &RecordingCells,
+        path: &Path<'_>,
+    ) -> Option<u32> {
+        let place = self.keep_for(recording, path)?;
+        self.add(index, recording, place, 1).then_some(place)
     }
 
     /// Finds or inserts a stack in a segment that the recording may use; returns its place, or
@@ -677,9 +712,9 @@ impl<'m> Owned<'m> {
         self.slot.table.keep_outside(refused, path).ok()
     }
 
-    /// Counts the deferred sample. Returns the place of its stack (`None` if the table is full) and
-    /// the recordings that it was counted for; `None` if they all have ended.
-    pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live)> {
+    /// Counts the deferred sample; returns how, the recordings that it was counted for, and the
+    /// sample. `None` if they all have ended.
+    pub(crate) fn record_deferred(&self) -> Option<(Recorded, Live, Sample)> {
         let slot = self.slot;
         let DeferredCells { length, sample, path, .. } = &slot.cells.deferred;
         let length = length.load(Ordering::Relaxed) as usize;
@@ -687,29 +722,36 @@ impl<'m> Owned<'m> {
         let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
         let counted = self
             .served(slot.deferred())
-            .map(|served| (self.record_cold(&path, sample, served), served.recordings()));
+            .map(|served| (self.record_cold(&path, sample, served), served.recordings(), sample));
         slot.drop_deferred();
         counted
     }
 
     /// Counts the blocked time since the last flip for each recording with an open block, when the
     /// vCPU wakes. Ends the recordings whose time was over before.
-    pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times) {
+    pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times, ring: Option<Ring<'_>>) {
         for (index, recording) in self.slot.each(live) {
             if !recording.has_block() {
                 recording.close_block();
             } else if now_ns >= recording.until_ns() {
-                self.expire(index, recording, now_ns, times);
+                self.expire(index, recording, now_ns, times, ring);
             } else {
-                self.count_blocked(index, recording, now_ns, times);
+                self.count_blocked(index, recording, now_ns, (now_ns, times), (ring, true));
                 recording.close_block();
             }
         }
     }
 
     /// Ends a recording whose time is over. An open block is counted up to the end of that time.
-    fn expire(&self, index: usize, recording: &RecordingCells, now_ns: u64, times: Times) {
-        let (at_ns, times) = self.count_until_end(index, recording, now_ns, times);
+    fn expire(
+        &self,
+        index: usize,
+        recording: &RecordingCells,
+        now_ns: u64,
+        times: Times,
+        ring: Option<Ring<'_>>,
+    ) {
+        let (at_ns, times) = self.count_until_end(index, recording, now_ns, times, ring);
         recording.close_block();
         recording.expire(at_ns, times);
         self.end(index, recording);
@@ -723,28 +765,81 @@ impl<'m> Owned<'m> {
         recording: &RecordingCells,
         now_ns: u64,
         times: Times,
+        ring: Option<Ring<'_>>,
     ) -> (u64, Times) {
         if !recording.has_block() {
-            recording.count_other_waits(times);
+            self.count_other_waits(index, recording, now_ns, times, ring);
             return (now_ns, times);
         }
         let (at_ns, times) = recording.until_end(now_ns, times);
-        self.count_blocked(index, recording, at_ns, times);
+        self.count_blocked(index, recording, now_ns, (at_ns, times), (ring, false));
         (at_ns, times)
     }
 
-    /// Counts the blocked time of the open block until `at_ns`, when the vCPU's times are `times`.
-    fn count_blocked(&self, index: usize, recording: &RecordingCells, at_ns: u64, times: Times) {
+    /// Counts the blocked time before `times` that belongs to no block, if wall-clock time is
+    /// sampled. No block may be open.
+    pub(crate) fn count_other_waits(
+        &self,
+        index: usize,
+        recording: &RecordingCells,
+        now_ns: u64,
+        times: Times,
+        ring: Option<Ring<'_>>,
+    ) {
+        let targets = recording.pass_other_waits(times);
+        if targets == 0 {
+            return;
+        }
+        recording.counters.add_owned(Counter::BlockedOverflow, targets);
+        if let Some(ring) = ring {
+            let wait = Wait { ring_bits: 1 << index, is_overflow: true, ..Wait::default() };
+            ring.push_wait(now_ns, 0, targets, wait);
+        }
+    }
+
+    /// Counts the open blocks of the recordings that go on, while the vCPU blocks: the ring then
+    /// tells of a long wait before it ends.
+    pub(crate) fn count_open_blocks(&self, now_ns: u64, times: Times, ring: Option<Ring<'_>>) {
+        for (index, recording) in self.slot.each(self.slot.live()) {
+            if recording.has_block() && now_ns < recording.until_ns() {
+                self.count_blocked(index, recording, now_ns, (now_ns, times), (ring, false));
+            }
+        }
+    }
+
+    /// Counts the blocked time of the open block until `at_ns`, when the vCPU's times are `times`,
+    /// and writes what it counted to the ring, and whether the vCPU has woken. This is the only place that counts blocked time, so
+    /// that the ring's records sum to the counters.
+    fn count_blocked(
+        &self,
+        index: usize,
+        recording: &RecordingCells,
+        now_ns: u64,
+        (at_ns, times): (u64, Times),
+        (ring, is_last): (Option<Ring<'_>>, bool),
+    ) {
+        let part = recording.next_part(now_ns);
         let weight = recording.take_blocked(at_ns, times);
         let place = recording.blocked_stack();
         let is_counted = place != 0 && self.add(index, recording, place, weight);
         let counter = if is_counted { Counter::Blocked } else { Counter::BlockedOverflow };
         recording.counters.add_owned(counter, weight);
+        if let Some(ring) = ring {
+            let wait = Wait { ring_bits: 1 << index, is_last, is_overflow: !is_counted, ..part };
+            ring.push_wait(now_ns, place, weight, wait);
+        }
     }
 
     /// Starts the epoch `next` of a recording. `now` is the vCPU's snapshot at this moment, without
     /// counters. With `last`, sampling ends. Does nothing if `next` is the current epoch already.
-    pub(crate) fn flip(&self, index: usize, next: u64, last: bool, now: Snapshot) {
+    pub(crate) fn flip(
+        &self,
+        index: usize,
+        next: u64,
+        last: bool,
+        now: Snapshot,
+        ring: Option<Ring<'_>>,
+    ) {
         let Some(recording) = self.slot.recording(index) else {
             return;
         };
@@ -752,7 +847,7 @@ impl<'m> Owned<'m> {
             return;
         }
         let now = recording.at_the_end(now);
-        let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now));
+        let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now), ring);
         let mut now = recording.earlier(now, at_ns, times);
         // A vCPU that was woken and waits for a processor is seen blocked by others until it runs:
         // blocked time can be taken back.

@@ -228,7 +228,7 @@ fn flip(slot: &Slot<'_>, recording: usize, next: u64, last: bool) {
 
 fn flip_at(slot: &Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: u64) {
     let now = Snapshot { blocked_ns, ..Snapshot::default() };
-    take(slot).flip(recording, next, last, now);
+    take(slot).flip(recording, next, last, now, None);
 }
 
 fn take<'m>(slot: &'m Slot<'_>) -> Owned<'m> {
@@ -399,7 +399,7 @@ fn a_block_that_opens_beside_a_flip_is_counted_from_its_beginning() {
         let vcpu = thread::spawn(|| memory.agent.on_block(Some(&Memory::registers(FIRST))));
         let dump = thread::spawn(move || {
             let now = Snapshot { blocked_ns: 10, ..Snapshot::default() };
-            owned.flip(0, 2, false, now);
+            owned.flip(0, 2, false, now, None);
         });
         assert!(vcpu.join().is_ok() && dump.join().is_ok());
         let counters = memory.slot().recordings[0].boundary(2).counters;
@@ -422,7 +422,7 @@ fn a_crash_finds_the_start_of_the_epoch_that_it_names() {
             }
         });
         let now = Snapshot { at_ns: 1, ..Snapshot::default() };
-        take(memory.slot()).flip(0, 2, false, now);
+        take(memory.slot()).flip(0, 2, false, now, None);
         assert!(crash.join().is_ok());
     });
 }

@@ -244,8 +244,8 @@ pub unsafe trait Platform {
     }
 
     /// [`blocked_ns`](Self::blocked_ns) of the current vCPU, if it is cheap enough for each call of
-    /// a traced function. `None`, the default: the agent adds up the time between `on_block` and
-    /// `on_wake`. *Breakpoint.*
+    /// a traced function. `None`, the default: the agent reads `blocked_ns` in `on_block` and
+    /// `on_wake`, and in calls between these. *Breakpoint.*
     #[cfg_attr(not(feature = "trace"), doc(hidden))]
     #[inline]
     fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {

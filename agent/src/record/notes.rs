@@ -6,6 +6,7 @@
 use unikprof_proto::ring::kind;
 
 use crate::agent::Agent;
+use crate::count::recording;
 use crate::ground::platform::Platform;
 use crate::ring::{Entry, Ring};
 
@@ -76,9 +77,16 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         {
             self.note_everywhere(kind::CLOCK, unix_ns, 0);
         }
-        for (vcpu, _) in self.slots().filter(|(_, slot)| !slot.live().is_empty()) {
+        for (vcpu, slot) in self.slots().filter(|(_, slot)| !slot.live().is_empty()) {
             let ring = rings.ring(vcpu);
             if let Some(ring) = ring.filter(|ring| ring.is_time_due(now_ns, TIMES_EVERY_NS)) {
+                // If the slot is busy, the vCPU is waking, and counts the wait itself.
+                if slot.has_open_block()
+                    && let Some(owned) = slot.take()
+                {
+                    let times = recording::times(&self.snapshot(vcpu));
+                    owned.count_open_blocks(self.platform().now_ns(), times, Some(ring));
+                }
                 let Some(times) = self.platform().runstate(vcpu) else {
                     let running_ns = self.platform().running_ns(vcpu);
                     ring.push_pair(now_ns, kind::RAN, running_ns, 0);

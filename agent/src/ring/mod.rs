@@ -9,7 +9,8 @@
 //! expected lap. Nothing locks or waits.
 //!
 //! Why: docs/decisions.md#records-are-claimed-by-compare-and-swap,
-//! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time.
+//! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time,
+//! docs/decisions.md#a-waits-record-has-what-was-counted.
 
 mod laps;
 mod names;
@@ -23,7 +24,7 @@ mod tests;
 
 use core::mem::MaybeUninit;
 
-use unikprof_proto::ring::MAX_EVENT_NAMES;
+use unikprof_proto::ring::{MAX_EVENT_NAMES, Wait};
 
 use crate::ground::block::take;
 
@@ -284,8 +285,18 @@ impl<'m> Ring<'m> {
         self.write(position, now_ns, Entry::named(kind, name, number)).then_some(number)
     }
 
+    /// Writes a wait of the stack at `place`, of which a recording has counted `amount`.
+    pub(crate) fn push_wait(&self, now_ns: u64, place: u32, amount: u64, wait: Wait) {
+        let (entry, rest) = record::wait(place, amount, wait);
+        self.push_two(now_ns, entry, rest);
+    }
+
     /// Writes two 64-bit numbers as two adjacent records.
     pub(crate) fn push_pair(&self, now_ns: u64, kind: u8, first: u64, second: u64) {
+        self.push_two(now_ns, Entry::new(kind, first, 0), second);
+    }
+
+    fn push_two(&self, now_ns: u64, entry: Entry, rest: u64) {
         const LAST: u64 = ANCHOR_EVERY - 1;
         let mut position = self.cells.next.fetch_add(2, Ordering::Relaxed);
         let is_anchor = position.is_multiple_of(ANCHOR_EVERY) || position % ANCHOR_EVERY == LAST;
@@ -294,8 +305,8 @@ impl<'m> Ring<'m> {
             self.write_time(position.wrapping_add(1), now_ns);
             position = self.cells.next.fetch_add(2, Ordering::Relaxed);
         }
-        self.write(position, now_ns, Entry::new(kind, first, 0));
-        self.write(position.wrapping_add(1), now_ns, Entry::rest(second));
+        self.write(position, now_ns, entry);
+        self.write(position.wrapping_add(1), now_ns, Entry::rest(rest));
     }
 
     /// Writes a record as [`push`](Self::push) does, and calls `interrupt` wherever an upcall could

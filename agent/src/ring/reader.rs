@@ -140,7 +140,7 @@ impl Reader {
         let mut count = 0;
         let mut record = Some(record);
         while let Some(mut next) = record {
-            if matches!(next.kind, kind::SAMPLE | kind::BLOCK) {
+            if matches!(next.kind, kind::SAMPLE | kind::WAIT) {
                 next.first =
                     u32::try_from(next.first).map_or(0, |place| number(self.position, place));
             }
@@ -206,15 +206,14 @@ impl Reader {
         if entry.kind == REST {
             return Ok(Record { at_ns, ..NOTHING });
         }
-        let (first, mut second) = entry.numbers();
-        if is_pair(entry.kind) {
-            second = match ring.read(self.position + 1) {
-                Found::Whole(rest, _) if rest.kind == REST => rest.number,
-                Found::Whole(..) | Found::Overwritten => return Err(Found::Overwritten),
-                Found::Unwritten => return Err(Found::Unwritten),
-            };
+        if !is_pair(entry.kind) {
+            return Ok(entry.record(0, at_ns));
         }
-        Ok(Record { kind: entry.kind, at_ns, first, second })
+        match ring.read(self.position + 1) {
+            Found::Whole(rest, _) if rest.kind == REST => Ok(entry.record(rest.number, at_ns)),
+            Found::Whole(..) | Found::Overwritten => Err(Found::Overwritten),
+            Found::Unwritten => Err(Found::Unwritten),
+        }
     }
 
     /// Skips records that are certainly before `since_ns`, by a binary search over the [`TIME`]
@@ -251,7 +250,7 @@ impl Reader {
 }
 
 /// Returned in place of an internal record.
-const NOTHING: Record = Record { kind: kind::NOTHING, at_ns: 0, first: 0, second: 0 };
+const NOTHING: Record = Record { kind: kind::NOTHING, at_ns: 0, first: 0, second: 0, third: 0 };
 
 /// The first [`TIME`] record among the next positions.
 fn time_at(ring: &Ring<'_>, positions: core::ops::Range<u64>) -> Option<(u64, Clock)> {

@@ -10,8 +10,9 @@
 //! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second
 //! of kind [`REST`]. Records of kind [`TIME`] contain the upper bits of times.
 
-use unikprof_proto::ring::kind;
+use unikprof_proto::ring::{Record, Wait, kind};
 
+use crate::count::recording::MAX_RECORDINGS;
 use crate::ground::sync::{AtomicU64, Ordering};
 
 /// The number of a time's lowest bits in a record.
@@ -51,7 +52,7 @@ pub(crate) struct Entry {
 
 /// Kinds whose two numbers are below 2³² and share word 1.
 const fn is_split(kind: u8) -> bool {
-    matches!(kind, kind::SAMPLE | kind::NO_SAMPLE | kind::BLOCK)
+    matches!(kind, kind::SAMPLE | kind::NO_SAMPLE)
 }
 
 /// Kinds whose first number is small and whose second one is large.
@@ -61,7 +62,7 @@ const fn is_named(kind: u8) -> bool {
 
 /// Kinds whose second number is in a separate record of kind [`REST`].
 pub(super) const fn is_pair(kind: u8) -> bool {
-    matches!(kind, kind::RAN | kind::WAITED)
+    matches!(kind, kind::RAN | kind::WAITED | kind::WAIT)
 }
 
 impl Entry {
@@ -96,17 +97,62 @@ impl Entry {
         }
     }
 
-    /// The record's two numbers.
-    pub(super) fn numbers(self) -> (u64, u64) {
+    /// The record of a pair's first entry and [`REST`] number, or of the only entry.
+    pub(super) fn record(self, rest: u64, at_ns: u64) -> Record {
         let Self { kind, small, number } = self;
-        if is_named(kind) {
-            (u64::from(small), number)
-        } else if is_split(kind) {
-            (number & 0xffff_ffff, number >> 32)
-        } else {
-            (number, u64::from(small))
-        }
+        let (first, second, third) = match kind {
+            kind::WAIT => (rest & 0xffff_ffff, number, wait_of(small, rest).to_number()),
+            _ if is_pair(kind) => (number, rest, 0),
+            _ if is_named(kind) => (u64::from(small), number, 0),
+            _ if is_split(kind) => (number & 0xffff_ffff, number >> 32, 0),
+            _ => (number, u64::from(small), 0),
+        };
+        Record { kind, at_ns, first, second, third }
     }
+}
+
+/// The recordings that a [`kind::WAIT`] record can name.
+const WAIT_RECORDINGS: u8 = 0x1f;
+const WAIT_IS_FIRST: u8 = 1 << 5;
+const WAIT_IS_LAST: u8 = 1 << 6;
+const WAIT_IS_OVERFLOW: u8 = 1 << 7;
+
+const _: () = assert!(1 << MAX_RECORDINGS <= WAIT_RECORDINGS as u32 + 1);
+
+/// The first entry and the [`REST`] number of a wait.
+pub(super) fn wait(place: u32, amount: u64, wait: Wait) -> (Entry, u64) {
+    let small = wait.ring_bits & WAIT_RECORDINGS
+        | if wait.is_first { WAIT_IS_FIRST } else { 0 }
+        | if wait.is_last { WAIT_IS_LAST } else { 0 }
+        | if wait.is_overflow { WAIT_IS_OVERFLOW } else { 0 };
+    let rest = u64::from(place) | u64::from(short(wait.length_ns)) << 32;
+    (Entry { kind: kind::WAIT, small, number: amount }, rest)
+}
+
+fn wait_of(small: u8, rest: u64) -> Wait {
+    Wait {
+        ring_bits: small & WAIT_RECORDINGS,
+        is_first: small & WAIT_IS_FIRST != 0,
+        is_last: small & WAIT_IS_LAST != 0,
+        is_overflow: small & WAIT_IS_OVERFLOW != 0,
+        length_ns: long((rest >> 32) as u32),
+    }
+}
+
+/// The number of bits of a [`short`] number that are exact.
+const SHORT_BITS: u32 = 26;
+
+/// A number in 32 bits, rounded down to its highest [`SHORT_BITS`] bits: a length of up to 67 ms is
+/// exact.
+fn short(number: u64) -> u32 {
+    let shift = (u64::BITS - number.leading_zeros()).saturating_sub(SHORT_BITS);
+    (number >> shift) as u32 | shift << SHORT_BITS
+}
+
+/// The inverse of [`short`], but for the rounding.
+fn long(short: u32) -> u64 {
+    let number = u64::from(short & ((1 << SHORT_BITS) - 1));
+    number << (short >> SHORT_BITS)
 }
 
 /// The result of reading a place.
@@ -213,4 +259,19 @@ fn lap_of(head: u64) -> u8 {
 /// Whether a lap comes before another, modulo 256.
 fn is_before(lap: u8, other: u8) -> bool {
     (lap.wrapping_sub(other) as i8) < 0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A wait may last for days: its length must not wrap.
+    #[test]
+    fn lengths_in_32_bits_are_exact_or_a_little_short() {
+        for number in [0, 1, 12_345, (1 << SHORT_BITS) - 1, 3_600_000_000_000, u64::MAX] {
+            let back = long(short(number));
+            assert!(back <= number && number - back <= number >> (SHORT_BITS - 1), "{number}");
+            assert!(number >> SHORT_BITS != 0 || back == number, "{number}");
+        }
+    }
 }

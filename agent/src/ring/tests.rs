@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::vec::Vec;
 
-use unikprof_proto::ring::{Record, decode, kind, outcome};
+use unikprof_proto::ring::{Record, Wait, decode, kind, outcome};
 
 use super::record::Step;
 use super::*;
@@ -64,8 +64,6 @@ fn every_kind_comes_back_with_its_numbers() {
         (kind::SAMPLE, stack, 0x1ff),
         (kind::SAMPLE, 1, 0),
         (kind::NO_SAMPLE, outcome::IDLE, 0xff),
-        (kind::BLOCK, stack, 0),
-        (kind::WAKE, 0, 0),
         (kind::BEGAN, u64::MAX, 3),
         (kind::ENDED, 1, 0),
         (kind::RESUMED, 0, 0),
@@ -83,11 +81,20 @@ fn every_kind_comes_back_with_its_numbers() {
     ring.push_pair(6, kind::RAN, u64::MAX, 1);
     ring.push_pair(6, kind::WAITED, 0, u64::MAX);
     let pairs = [(kind::RAN, u64::MAX, 1), (kind::WAITED, 0, u64::MAX)];
+    let wait = Wait { ring_bits: 8, is_first: true, length_ns: 500, ..Wait::default() };
+    let other = Wait { is_first: false, is_last: true, is_overflow: true, ..wait };
+    let waits = [(stack, u64::MAX, wait), (0, 7, other)];
+    for (place, amount, wait) in waits {
+        ring.push_wait(6, place as u32, amount, wait);
+    }
     let found: Vec<_> = read(&ring, 0, 0)
         .iter()
-        .map(|(_, record)| (record.kind, record.first, record.second))
+        .map(|(_, record)| (record.kind, record.first, record.second, record.third))
         .collect();
-    assert_eq!(found, [&expected[..], &pairs].concat());
+    let two = expected.iter().chain(&pairs);
+    let two = two.map(|&(kind, first, second)| (kind, first, second, 0));
+    let waits = waits.map(|(stack, amount, wait)| (kind::WAIT, stack, amount, wait.to_number()));
+    assert_eq!(found, two.chain(waits).collect::<Vec<_>>());
 }
 
 /// Guards against missing, incomplete or unordered newest records, however many times the ring was

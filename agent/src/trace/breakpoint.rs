@@ -233,7 +233,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             return;
         };
         let now_ns = platform.now_ns();
-        let now = Now { ns: now_ns, blocked_ns: self.traced_blocked_ns(vcpu, now_ns), vcpu };
+        let now = Now { ns: now_ns, blocked_ns: self.traced_blocked_ns(vcpu), vcpu };
         let position = place.end.wrapping_sub(sp);
         stack.advance(now);
         if enters {
@@ -381,19 +381,13 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// How long the current vCPU was blocked, in ns.
     #[inline]
-    fn traced_blocked_ns(&self, vcpu: u32, now_ns: u64) -> u64 {
+    fn traced_blocked_ns(&self, vcpu: u32) -> u64 {
         if let Some(blocked_ns) = self.platform().traced_blocked_ns(vcpu) {
             return blocked_ns;
         }
-        let Some(cells) = self.slot(vcpu).map(|slot| slot.cells) else {
-            return 0;
-        };
         // A function that is traced while its vCPU is blocked is the one that blocks.
-        let open_ns = match cells.blocked_since_ns() {
-            0 => 0,
-            since_ns => now_ns.saturating_sub(since_ns),
-        };
-        cells.waited_ns().wrapping_add(open_ns)
+        let blocked_ns = || self.platform().blocked_ns(vcpu);
+        self.slot(vcpu).map_or(0, |slot| slot.cells.waited_ns(blocked_ns))
     }
 }
 

@@ -26,8 +26,8 @@
 //! docs/decisions.md#costs-are-bounded-in-the-handler.
 //!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point.
-//! It calls these methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack` and
-//! `traced_blocked_ns`. No probe may be set in their code.
+//! It calls these methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack`,
+//! `traced_blocked_ns` and, inside of a block, `blocked_ns`. No probe may be set in their code.
 
 mod breakpoint;
 mod budget;

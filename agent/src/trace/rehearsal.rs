@@ -68,6 +68,7 @@ impl Trace<'_> {
         core::hint::black_box((
             platform.call_stack(sp),
             platform.traced_blocked_ns(vcpu),
+            platform.blocked_ns(vcpu),
             platform.now_ns(),
             platform.cycles(),
         ));

@@ -28,6 +28,8 @@ mod leases;
 mod memory_per_stack;
 mod recordings;
 #[cfg(feature = "ring")]
+mod ring_sums;
+#[cfg(feature = "ring")]
 mod rings;
 #[cfg(feature = "noise")]
 mod secrets;

@@ -15,7 +15,7 @@ use unikprof_agent::{
 use unikprof_proto::code::{frame_code, mode, refusal};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{EventNames, Ring, RingRun, Stacks, StacksEnd, Start};
-use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
+use unikprof_proto::ring::{MAX_EVENT_NAME, Record, Wait, kind, outcome};
 
 const CONFIG: Config<'static> = Config { vcpus: 2, recordings: 2, ..fake::CONFIG };
 
@@ -427,9 +427,10 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
     }
 }
 
-/// In a recording of blocked time, records show where the vCPU blocked, and when it woke.
+/// In a recording of blocked time, records show where the vCPU blocked, when it woke, and how long
+/// the wait was.
 #[test]
-fn blocks_are_sent_while_blocked_time_is_recorded() {
+fn waits_are_sent_while_blocked_time_is_recorded() {
     with_rings(300, |agent| {
         let mut client = Client::connect(&serve(agent));
         client.start(Start { mode: mode::OFF_CPU, ..one_ms() });
@@ -441,13 +442,12 @@ fn blocks_are_sent_while_blocked_time_is_recorded() {
             agent.on_wake();
         }
         let (_, records, _) = client.ring(&ring_of(0));
-        let seen = fields(&records);
-        let blocks: Vec<_> = seen.iter().filter(|one| one.0 == kind::BLOCK).collect();
-        let wakes: Vec<_> = seen.iter().filter(|one| one.0 == kind::WAKE).collect();
-        assert_eq!((blocks.len(), wakes.len()), (3, 3));
-        for (block, wake) in blocks.iter().zip(wakes) {
-            assert_eq!(wake.1 - block.1, 500);
-            assert_ne!(block.2, 0);
+        let waits = records.iter().map(|(_, record)| record);
+        let waits: Vec<_> = waits.filter(|record| record.kind == kind::WAIT).collect();
+        assert_eq!(waits.len(), 3);
+        for wait in waits {
+            assert_eq!(Wait::from_number(wait.third).length_ns, 500);
+            assert_ne!(wait.first, 0);
         }
     });
 }
@@ -489,11 +489,13 @@ fn long_waits_are_sent_in_a_recording_of_running_time() {
             wait(ns);
         }
         let (_, records, _) = client.ring(&ring_of(0));
-        let seen = fields(&records);
-        let waits = seen.iter().filter(|one| one.0 == kind::WAKE);
-        let waits: Vec<_> = waits.map(|one| one.2).collect();
-        assert_eq!(waits, [40_000_000, 20_000_000, 3_600_000_000_000]);
-        assert!(seen.iter().all(|one| one.0 != kind::BLOCK));
+        let waits = records.iter().map(|(_, record)| record);
+        let waits = waits.filter(|record| record.kind == kind::WAIT);
+        let waits: Vec<_> = waits.map(|wait| Wait::from_number(wait.third)).collect();
+        assert!(waits.iter().all(|wait| wait.ring_bits == 0), "no recording counts them");
+        let lengths: Vec<_> = waits.iter().map(|wait| wait.length_ns).collect();
+        assert_eq!(lengths[..2], [40_000_000, 20_000_000]);
+        assert!(lengths[2].abs_diff(3_600_000_000_000) < 1_000_000, "{lengths:?}");
     });
 }
 

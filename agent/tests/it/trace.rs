@@ -44,6 +44,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 struct Guest {
     memory: *mut Memory,
     now_ns: Rc<Cell<u64>>,
+    blocked_ns: Cell<u64>,
     /// Advances by 100 whenever it is read.
     cycles: Cell<u64>,
     /// The addresses that were written.
@@ -70,6 +71,9 @@ unsafe impl Platform for Guest {
     }
     fn running_ns(&self, _: u32) -> u64 {
         self.now_ns.get()
+    }
+    fn blocked_ns(&self, _: u32) -> u64 {
+        self.blocked_ns.get()
     }
     fn runstate(&self, _: u32) -> Option<Runstate> {
         None
@@ -210,6 +214,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     let guest = Guest {
         memory,
         now_ns: Rc::clone(&now_ns),
+        blocked_ns: Cell::new(0),
         cycles: Cell::new(0),
         written: RefCell::default(),
         is_fibre: Cell::new(false),
@@ -333,6 +338,35 @@ fn times_of_nested_and_recursive_calls_add_up() {
         assert_eq!((inner.total_ns, inner.self_ns), (3_010, 3_000));
         assert_eq!((outer.min_ns, outer.max_ns), (10, 3_410));
         assert_eq!((fetched.state.traps, fetched.state.mismatched), (6, 0));
+    });
+}
+
+/// A vCPU that waits for a CPU inside its block call, or runs there, is not blocked: neither in a
+/// call around the block, nor in one inside of it.
+#[test]
+fn blocked_time_of_calls_is_what_the_platform_measures() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        let sleep = |ns: u64| {
+            world.pass(ns);
+            let blocked_ns = &world.agent.platform().blocked_ns;
+            blocked_ns.set(blocked_ns.get() + ns);
+        };
+        world.enter(0, 10);
+        world.agent.on_block(None);
+        world.enter(1, 20);
+        sleep(40_960);
+        world.pass(81_920);
+        world.leave(1, 20);
+        sleep(20_480);
+        world.pass(10_240);
+        world.agent.on_wake();
+        world.leave(0, 10);
+        let fetched = client.fetch(trace);
+        let (outer, inner) = (fetched.of(0), fetched.of(1));
+        assert_eq!((outer.total_ns, inner.total_ns), (153_600, 122_880));
+        assert_eq!((outer.blocked_ns, inner.blocked_ns), (20_480, 40_960));
     });
 }
 

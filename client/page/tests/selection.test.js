@@ -18,7 +18,7 @@ function recording(later = 0) {
     tick_vcpu: Array.from({ length: ticks + others }, () => random(2)),
     tick_outcome: Array.from({ length: ticks + others }, () => random(7)),
     tick_node: Array.from({ length: ticks + others }, (_, at) => random(at < later ? 5 : 6)),
-    wait_ns: [], wait_stack: [],
+    wait_ns: [], wait_count: [], wait_flags: [],
   };
   for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "span_name", "span_vcpu", "span_from",
     "span_length", "span_moved", "event_at", "event_kind", "event_vcpu", "event_name", "event_value"]) columns[name] = [];
@@ -74,4 +74,45 @@ test("each cell's change between two ranges is what its counts say, and told fro
   assert.deepEqual(first(2), sumsOf(parts, results));
   assert.ok(change(first(1), second(1)).p > 0.05, "nothing changed");
   for (const cell of [1, 4]) assert.ok(change(second(cell), third(cell)).p < 0.001, `cell ${cell} changed`);
+});
+
+/** A recording of waits on vCPU 0: `[from, length, count, flags]`; its spans are `[from, length plus one]`, and its ring has gaps. */
+function waiting(mode, waits, { gaps = [], spans = [] } = {}) {
+  const columns = {
+    node_depth: [1], node_label: [0], node_way: [0], count_node: [1], count_vcpu: [0], count_span: [0], count_value: [7],
+    tick_at: waits.map(([from]) => from), tick_vcpu: waits.map(() => 0), tick_outcome: waits.map(() => 7), tick_node: waits.map(() => 1),
+    wait_ns: waits.map(([, length]) => length), wait_count: waits.map(([, , count]) => count), wait_flags: waits.map(([, , , flags]) => flags),
+    span_name: spans.map(() => 0), span_vcpu: spans.map(() => 0), span_from: spans.map(([from]) => from),
+    span_length: spans.map(([, length]) => length), span_moved: spans.map(() => 0),
+  };
+  for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "event_at", "event_kind", "event_vcpu",
+    "event_name", "event_value"]) columns[name] = [];
+  const recordings = [{ name: "a", mode, unit: "samples", period_ns: 10, from_ns: 0, to_ns: 1000, ticks: waits.length }];
+  return new Recording({
+    head: {
+      report: { recording: recordings[0], vcpus: [] }, vcpus: [0], labels: [], names: ["s"], images: [], files: [],
+      time: { from_ns: 0, to_ns: 1000, unix_ns: null, rings: [{ vcpu: 0, held_since_ns: 0, evicted: 0, gaps, told: 0, tells_stolen: false }], recordings },
+    },
+    columns: Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, Float64Array.from(values)])),
+  });
+}
+
+test("ranges that part the time sum to what was counted for its waits", () => {
+  for (const mode of ["wall", "off-cpu"]) {
+    // Of the second wait the vCPU had no CPU for the most, and the third has no stack.
+    const found = waiting(mode, [[10, 333, 7, 3], [400, 300, 1, 3], [700, 10, 5, 2], [710, 90, 3, 1]]);
+    const sum = (window) => found.select({ window, vcpus: null, span: null }).sum;
+    const whole = sum([0, 1000]);
+    assert.deepEqual([whole.blocks, whole.blocked, whole.blocked_overflow], [3, 11, 5]);
+    for (const step of [7, 100, 333]) {
+      const parts = Array.from({ length: Math.ceil(1000 / step) }, (_, at) => sum([at * step, Math.min((at + 1) * step, 1000)]));
+      for (const name of ["blocks", "blocked", "blocked_overflow"]) assert.equal(parts.reduce((all, part) => all + part[name], 0), whole[name], `${name} by ${step}`);
+    }
+  }
+});
+
+test("a span whose end may lie in a gap is known up to the gap", () => {
+  const found = waiting("off-cpu", [[0, 100, 100, 3], [500, 100, 100, 3]], { gaps: [[200, 300]], spans: [[0, 0]] });
+  assert.deepEqual([...found.windowsOf(0).values()], [[[0, 200]]]);
+  assert.equal(found.select({ window: null, vcpus: null, span: 0 }).sum.blocked, 100);
 });

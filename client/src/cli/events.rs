@@ -46,7 +46,7 @@ impl Kind {
             Kind::Mark => &["mark"],
             Kind::Span => &["span_begin", "span_end"],
             Kind::Counter => &["counter"],
-            Kind::Block => &["block", "wake"],
+            Kind::Block => &["wake"],
             Kind::Recording => &["recording_began", "recording_ended"],
             Kind::Stolen => &["stolen"],
             Kind::Resumed => &["resumed"],
@@ -209,7 +209,7 @@ fn value(event: &Event, clock: &WallClock, names: &RecordingNames) -> Value {
             json!({"recording": recording, "name": names.of(event)})
         }
         What::Stolen { ns } => json!({"stolen_ns": ns}),
-        What::Block | What::Resumed | What::BadKey => json!({}),
+        What::Resumed | What::BadKey => json!({}),
     };
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);

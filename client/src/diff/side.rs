@@ -94,8 +94,7 @@ impl Input<'_> {
     fn ring_pieces(&self) -> Option<Vec<Piece>> {
         let (view, window) = self.view()?;
         let step_ns = window.length_ns().div_ceil(PIECES).max(1);
-        let slices =
-            view.timeline.slices(self.info(), &view.of, window, self.info().inside(), step_ns);
+        let slices = view.timeline.slices(&view.of, window, self.info().inside(), step_ns);
         let pieces =
             slices.into_iter().map(|slice| Piece { window: slice.window, stacks: slice.stacks });
         self.with_most(pieces.collect())

@@ -10,7 +10,7 @@ use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
 use crate::connection::Connection;
 use crate::timeline::{
-    Blocks, Event, Ring, RingOrder, RingPart, Timeline, WallClock, What, Window,
+    Event, OpenWaits, Ring, RingOrder, RingPart, Timeline, WallClock, What, Window,
 };
 
 /// The most spans whose beginnings are remembered between two looks.
@@ -23,7 +23,7 @@ const DOING: &str = "fetching events";
 pub struct EventReader {
     /// By vCPU: the position of the next record.
     next: BTreeMap<u32, u64>,
-    blocks: Blocks,
+    waits: OpenWaits,
     /// Spans that have begun: when, by name and number.
     open: HashMap<(String, u64), u64>,
 }
@@ -66,8 +66,7 @@ impl EventReader {
         // After the records: every name that they use is there by now.
         let names = session.persist(observer, |connection, _| names(connection))?;
         let timeline = Timeline::new(rings, names, 0);
-        let mut events = timeline.events(Window::ALL);
-        self.blocks.complete(&mut events);
+        let mut events = timeline.events_after(Window::ALL, &mut self.waits);
         for event in &mut events {
             self.complete(event);
         }

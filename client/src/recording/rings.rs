@@ -72,7 +72,7 @@ impl Rings {
     pub(super) fn named(&self) -> BTreeMap<u32, Vec<u64>> {
         let named = |parts: &Parts| {
             let records = parts.runs.iter().flat_map(|(.., records)| records);
-            let names = records.filter(|record| matches!(record.kind, kind::SAMPLE | kind::BLOCK));
+            let names = records.filter(|record| matches!(record.kind, kind::SAMPLE | kind::WAIT));
             let mut named: Vec<u64> = names.map(|record| record.first).collect();
             named.sort_unstable();
             named.dedup();
@@ -99,7 +99,7 @@ impl Rings {
             for record in &ring.records {
                 match (record.kind, record.first) {
                     (kind::SAMPLE, 0) => has_aged = true,
-                    (kind::SAMPLE | kind::BLOCK, number) if number != 0 => {
+                    (kind::SAMPLE | kind::WAIT, number) if number != 0 => {
                         let known = ring.stacks.binary_search_by_key(&number, |(known, _)| *known);
                         has_unknown |= known.is_err();
                     }

@@ -284,7 +284,7 @@ impl<'r> Subject<'r> {
         // The view lives as long as the report.
         let report: &'r Report<'r> = self.report;
         report.view.iter().flat_map(move |view| {
-            let ticks = timeline.ticks(&view.of, info.mode, view.window, info.inside());
+            let ticks = timeline.ticks(&view.of, view.window, info.inside());
             ticks.filter(move |tick| {
                 let is_kept = tick.stack.is_none_or(|stack| report.weights.keeps(stack));
                 is_kept && matches!(tick.outcome, Outcome::Recorded | Outcome::Late | Outcome::Aged)

@@ -86,9 +86,9 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let moments = Moments::of(report).map_err(io::Error::other)?;
     let window = window.unwrap_or(Window::new(0, info.elapsed_ns));
     let mut tracks = Tracks::new(report, profile, categories, &places, window, &moments);
-    for moment in &moments.timed {
+    for moment in moments.timed.iter().flat_map(parts) {
         let since_ns = moment.at_ns.saturating_sub(window.from_ns);
-        tracks.add((moment.vcpu, false), moment, since_ns);
+        tracks.add((moment.vcpu, false), &moment, since_ns);
     }
     let mut end_ns = window.length_ns();
     for (vcpu, counted) in &moments.untimed {
@@ -111,6 +111,30 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
         ("profilingEndTime", json!(end_ns as f64 / 1e6)),
     ];
     tables::write(report, &tracks.profile, &places, &tracks.weights, &meta, out)
+}
+
+/// The longest part of a wait that is one sample: the front end shows a sample's whole weight at one
+/// moment.
+const LONGEST_PART_NS: u64 = 100_000_000;
+
+/// The most parts of one wait.
+const MOST_PARTS: u64 = 10_000;
+
+/// A moment, or the parts of a long wait, each with its part of what was counted.
+fn parts(moment: &Moment) -> impl Iterator<Item = Moment> {
+    let moment = *moment;
+    let wait_ns = moment.wait_ns.unwrap_or(0);
+    let parts = wait_ns.div_ceil(LONGEST_PART_NS).clamp(1, MOST_PARTS);
+    let part = move |of: u64, at: u64| {
+        let until = u128::from(of) * u128::from(at) / u128::from(parts);
+        u64::try_from(until).unwrap_or(of)
+    };
+    (0..parts).map(move |at| Moment {
+        at_ns: moment.at_ns.saturating_add(part(wait_ns, at)),
+        count: part(moment.count, at + 1) - part(moment.count, at),
+        wait_ns: moment.wait_ns.map(|ns| part(ns, at + 1) - part(ns, at)),
+        ..moment
+    })
 }
 
 /// What the front end shows as information about the profile.
@@ -218,7 +242,7 @@ impl<'r> Tracks<'r> {
                 vcpu,
                 stack,
                 count,
-                blocked_ns: (info.unit() == Unit::Nanoseconds).then_some(length_ns),
+                wait_ns: (info.unit() == Unit::Nanoseconds).then_some(length_ns),
                 span: None,
             };
             self.add((vcpu, true), &moment, at_ns);
@@ -231,7 +255,7 @@ impl<'r> Tracks<'r> {
         let Some(&thread) = self.threads.get(&track) else {
             return;
         };
-        let is_blocked = moment.blocked_ns.is_some();
+        let is_blocked = moment.wait_ns.is_some();
         let stack = self.stack(thread, track, moment.stack, is_blocked);
         let profile = self.report.symbolized.profile();
         let leaf = profile.tree().item(moment.stack);

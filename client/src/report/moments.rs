@@ -1,16 +1,15 @@
 //! What a report counts, sample by sample in the order of time.
 //!
-//! The counts are the truth: the agent accounts for every tick, and knows from the runstate how
-//! long a wait was. The ring gives them their times. It may lack some that were counted (they were
-//! evicted, or its part of the file begins later), and have some that were not (their stack aged,
-//! or they came after the last epoch). Its waits end when the guest goes on, so they contain time
-//! in which the woken vCPU waited for a processor.
+//! The counts are the truth: the agent accounts for every tick and every wait. The ring gives them
+//! their times. It may lack some that were counted (they were evicted, or its part of the file
+//! begins later), and have some that were not (their stack aged, or they came after the last
+//! epoch).
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::page::Stacks;
 use super::{Report, TimelineView};
-use crate::profile::{NodeId, TooManyStacks, Unit};
+use crate::profile::{NodeId, TooManyStacks};
 use crate::timeline::{Outcome, Tick};
 
 /// A sample or a wait that a report shows.
@@ -23,8 +22,8 @@ pub(super) struct Moment {
     /// What it counts in the report, in the mode's unit; a wait that is shorter than a period may
     /// count nothing.
     pub(super) count: u64,
-    /// How long a wait was; `None` for a sample.
-    pub(super) blocked_ns: Option<u64>,
+    /// How long a wait was, in ns; `None` for a sample.
+    pub(super) wait_ns: Option<u64>,
     /// The name id of the innermost span.
     pub(super) span: Option<u64>,
 }
@@ -43,31 +42,6 @@ pub(super) struct Moments {
     /// By vCPU, what was counted beyond these, in the order of the functions' names from the root
     /// on.
     pub(super) untimed: BTreeMap<u32, Counted>,
-}
-
-/// What the ring holds of one stack on one vCPU.
-#[derive(Debug, Clone, Copy, Default)]
-struct Held {
-    samples: u64,
-    /// The length of all its waits, and of those before the present one.
-    blocked_ns: u64,
-    passed_ns: u64,
-    /// What was counted for all its waits, in the mode's unit.
-    blocked: u64,
-}
-
-impl Held {
-    /// What the next wait counts: its part of what was counted for all, in proportion to the time.
-    fn next(&mut self, ns: u64) -> u64 {
-        let until = |passed_ns: u64| {
-            let part = u128::from(self.blocked) * u128::from(passed_ns);
-            part.checked_div(self.blocked_ns.into()).unwrap_or(0) as u64
-        };
-        let passed_ns = self.passed_ns.saturating_add(ns);
-        let count = until(passed_ns) - until(self.passed_ns);
-        self.passed_ns = passed_ns;
-        count
-    }
 }
 
 impl Moments {
@@ -94,53 +68,21 @@ fn timed(
     left: &mut HashMap<(u32, NodeId), u64>,
 ) -> Vec<Moment> {
     let info = report.symbolized.profile().recording();
-    let ticks = view.timeline.ticks(&view.of, info.mode, view.window, info.inside());
+    let ticks = view.timeline.ticks(&view.of, view.window, info.inside());
     let moment = |tick: Tick| {
         let stack = tick.stack.filter(|stack| report.weights.keeps(*stack))?;
-        Some(Moment {
-            at_ns: tick.at_ns,
-            vcpu: tick.vcpu,
-            stack,
-            count: 1,
-            blocked_ns: match tick.outcome {
-                Outcome::Blocked { ns } => Some(ns),
-                _ => None,
-            },
-            span: tick.span,
-        })
+        let (count, wait_ns) = match tick.outcome {
+            Outcome::Blocked { length_ns, count, .. } => (count, Some(length_ns)),
+            _ => (1, None),
+        };
+        let left = left.entry((tick.vcpu, stack)).or_default();
+        let count = count.min(*left);
+        *left -= count;
+        let moment =
+            Moment { at_ns: tick.at_ns, vcpu: tick.vcpu, stack, count, wait_ns, span: tick.span };
+        (count != 0 || wait_ns.is_some()).then_some(moment)
     };
-    let mut all: Vec<Moment> = ticks.filter_map(moment).collect();
-    let mut held: HashMap<(u32, NodeId), Held> = HashMap::new();
-    for moment in &all {
-        let held = held.entry((moment.vcpu, moment.stack)).or_default();
-        match moment.blocked_ns {
-            Some(ns) => held.blocked_ns = held.blocked_ns.saturating_add(ns),
-            None => held.samples += 1,
-        }
-    }
-    // Then all blocked time that was counted belongs to these waits.
-    let is_whole = info.ring.is_some() || view.timeline.holds(view.window.and(view.of.window));
-    for (stack, held) in &mut held {
-        let counted = left.get(stack).copied().unwrap_or(0);
-        let counted = counted.saturating_sub(held.samples);
-        held.blocked = match info.unit() {
-            _ if is_whole => counted,
-            Unit::Nanoseconds => counted.min(held.blocked_ns),
-            Unit::Bytes | Unit::Objects => 0,
-            Unit::Samples => counted.min(held.blocked_ns.checked_div(info.period_ns).unwrap_or(0)),
-        };
-    }
-    all.retain_mut(|moment| {
-        let key = (moment.vcpu, moment.stack);
-        let left = left.entry(key).or_default();
-        moment.count = match moment.blocked_ns {
-            None => (*left).min(1),
-            Some(ns) => held.get_mut(&key).map_or(0, |held| held.next(ns)),
-        };
-        *left = left.saturating_sub(moment.count);
-        moment.count != 0 || moment.blocked_ns.is_some()
-    });
-    all
+    ticks.filter_map(moment).collect()
 }
 
 /// By vCPU, stacks in the order of their functions' names from the root on.
@@ -165,7 +107,7 @@ fn by_name(
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
-    use unikprof_proto::ring::{Record, kind};
+    use unikprof_proto::ring::{Record, Wait, kind};
 
     use super::*;
     use crate::profile::{Frame, Mode, ProfileBuilder, RecordingInfo};
@@ -175,12 +117,24 @@ pub(super) mod tests {
 
     const PERIOD_NS: u64 = 1_000;
 
+    pub(in crate::report) fn sample(at_ns: u64, stack: u64) -> Record {
+        Record { kind: kind::SAMPLE, at_ns, first: stack, second: 1, third: 0 }
+    }
+
+    /// A wait that ended at a moment, of which so much was counted.
+    pub(in crate::report) fn wait(at_ns: u64, length_ns: u64, stack: u64, count: u64) -> Record {
+        let wait =
+            Wait { ring_bits: 1, is_first: true, is_last: true, length_ns, ..Wait::default() };
+        let third = wait.to_number();
+        Record { kind: kind::WAIT, at_ns, first: stack, second: count, third }
+    }
+
     /// A report of two stacks that were counted on vCPU 0, whose ring has these records: the stacks
     /// are its 1 and 2.
     pub(in crate::report) fn with_ring<T>(
         mode: Mode,
         counts: [u64; 2],
-        records: &[(u8, u64, u64)],
+        records: &[Record],
         ring: Ring,
         look: impl FnOnce(&Report<'_>) -> T,
     ) -> T {
@@ -195,10 +149,8 @@ pub(super) mod tests {
             builder.count(0, stack, count);
         }
         let profile = builder.finish();
-        let record =
-            |&(kind, at_ns, first): &(u8, u64, u64)| Record { kind, at_ns, first, second: 1 };
         let ring = Ring {
-            records: records.iter().map(record).collect(),
+            records: records.to_vec(),
             stacks: vec![(1, stacks[0]), (2, stacks[1])],
             read_at_ns: 1_000_000,
             ..ring
@@ -216,7 +168,7 @@ pub(super) mod tests {
         look(&Report::new(&symbolized, ReportOptions::default()).with_timeline(view))
     }
 
-    fn moments_of(mode: Mode, counts: [u64; 2], records: &[(u8, u64, u64)], ring: Ring) -> Moments {
+    fn moments_of(mode: Mode, counts: [u64; 2], records: &[Record], ring: Ring) -> Moments {
         with_ring(mode, counts, records, ring, |report| {
             let moments = Moments::of(report).unwrap();
             let timed = moments.timed.iter().map(|moment| moment.count);
@@ -234,7 +186,6 @@ pub(super) mod tests {
 
     #[test]
     fn what_the_ring_lacks_has_no_time_and_what_was_not_counted_is_nowhere() {
-        let sample = |at_ns, stack| (kind::SAMPLE, at_ns, stack);
         let records = [sample(10, 1), sample(20, 2), sample(30, 2), sample(40, 1)];
         let moments = moments_of(Mode::Cpu, [5, 1], &records, Ring::default());
         assert_eq!(counts(&moments), (vec![1, 1, 1], vec![3]));
@@ -242,35 +193,23 @@ pub(super) mod tests {
         assert_eq!(at, [10, 20, 40]);
     }
 
-    /// A wait in the ring ends when the guest goes on; the agent counts what its vCPU was blocked.
+    /// A wait counts what its record says, however long it was: some of it the vCPU ran, or waited
+    /// for a CPU.
     #[test]
-    fn waits_share_what_was_counted_for_all_of_them() {
-        let records = [
-            (kind::BLOCK, 0, 2),
-            (kind::WAKE, 30_000, 0),
-            (kind::BLOCK, 40_000, 2),
-            (kind::WAKE, 50_000, 0),
-            (kind::SAMPLE, 60_000, 1),
-        ];
-        for (mode, unit) in [(Mode::Wall, 1), (Mode::OffCpu, PERIOD_NS)] {
-            let moments = moments_of(mode, [1, 32 * unit], &records, Ring::default());
-            assert_eq!(counts(&moments), (vec![24 * unit, 8 * unit, 1], vec![]));
-            assert_eq!(moments.timed[0].blocked_ns, Some(30_000));
+    fn a_wait_counts_what_was_counted_for_it() {
+        let records = [wait(30_000, 30_000, 2, 24), wait(50_000, 10_000, 2, 8), sample(60_000, 1)];
+        for mode in [Mode::Wall, Mode::OffCpu] {
+            let moments = moments_of(mode, [1, 32], &records, Ring::default());
+            assert_eq!(counts(&moments), (vec![24, 8, 1], vec![]));
+            assert_eq!(moments.timed[0].wait_ns, Some(30_000));
+            let moments = moments_of(mode, [1, 50], &records, Ring::default());
+            assert_eq!(counts(&moments), (vec![24, 8, 1], vec![18]), "the ring may lack waits");
         }
-        // Without its beginning the ring may lack waits.
-        let later = Ring { held_since_ns: 5, ..Ring::default() };
-        let moments = moments_of(Mode::Wall, [1, 50], &records, later);
-        assert_eq!(counts(&moments), (vec![29, 10, 1], vec![11]));
     }
 
     #[test]
     fn hostile_counts_and_times_do_not_overflow() {
-        let records = [
-            (kind::BLOCK, 0, 2),
-            (kind::WAKE, u64::MAX - 1, 0),
-            (kind::BLOCK, 5, 2),
-            (kind::WAKE, u64::MAX, 0),
-        ];
+        let records = [wait(u64::MAX - 1, u64::MAX, 2, u64::MAX), wait(u64::MAX, 9, 2, u64::MAX)];
         moments_of(Mode::OffCpu, [0, u64::MAX], &records, Ring::default());
         moments_of(Mode::Wall, [0, u64::MAX], &records, Ring::default());
     }

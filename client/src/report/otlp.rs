@@ -378,11 +378,11 @@ mod tests {
     use opentelemetry_proto::tonic::collector::profiles::v1development as service;
     use service::ExportProfilesServiceRequest;
 
-    use unikprof_proto::ring::kind;
+    use unikprof_proto::ring::{Record, kind};
 
     use super::*;
     use crate::report::golden_tests::with_report;
-    use crate::report::moments::tests::with_ring;
+    use crate::report::moments::tests::{sample, with_ring};
     use crate::report::{Format, ReportOptions};
     use crate::timeline::Ring;
 
@@ -463,8 +463,8 @@ mod tests {
     #[test]
     fn samples_have_the_times_of_the_ring_and_the_rest_is_a_profile_of_its_own() {
         const MIDNIGHT: u64 = 1_700_000_000_000_000_000;
-        let sample = |at_ns, stack| (kind::SAMPLE, at_ns, stack);
-        let records = [(kind::CLOCK, 0, MIDNIGHT), sample(10, 1), sample(20, 1), sample(30, 2)];
+        let clock = Record { kind: kind::CLOCK, first: MIDNIGHT, ..Record::default() };
+        let records = [clock, sample(10, 1), sample(20, 1), sample(30, 2)];
         with_ring(Mode::Cpu, [2, 3], &records, Ring::default(), |report| {
             let request = request(report);
             let [timed, untimed] = &request.resource_profiles[0].scope_profiles[0].profiles[..]

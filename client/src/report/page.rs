@@ -289,13 +289,18 @@ fn add_time(
     let node = |stack| u64::from(stacks.node(stack));
     // 0 is a stack that the report leaves out, or none.
     columns.add("tick_node", ticks().map(|tick| tick.stack.map_or(0, node)));
-    let lengths = ticks().filter_map(|tick| match tick.outcome {
-        Outcome::Blocked { ns } => Some(ns),
-        _ => None,
-    });
-    columns.add("wait_ns", lengths);
-    let stackless = ticks().filter(|tick| matches!(tick.outcome, Outcome::Blocked { .. }));
-    columns.add("wait_stack", stackless.map(|tick| tick.stack.is_some().into()));
+    let waits = || {
+        ticks().filter_map(|tick| match tick.outcome {
+            Outcome::Blocked { length_ns, count, is_first } => {
+                Some((length_ns, count, u64::from(tick.stack.is_some()) | u64::from(is_first) << 1))
+            }
+            _ => None,
+        })
+    };
+    columns.add("wait_ns", waits().map(|(length_ns, ..)| length_ns));
+    columns.add("wait_count", waits().map(|(_, count, _)| count));
+    // Whether the stack is known, and whether the wait began there.
+    columns.add("wait_flags", waits().map(|(.., flags)| flags));
 
     let window = timeline.bounded(&view.of, view.window);
     let spans = timeline.guest_spans(window);
@@ -348,7 +353,7 @@ fn add_time(
 
 fn ring_head(ring: &Ring, since: &impl Fn(u64) -> u64) -> RingHead {
     let (told, tells_states) = ring.times_told();
-    let gaps = ring.gaps.iter();
+    let gaps = ring.all_gaps().into_iter();
     RingHead {
         vcpu: ring.vcpu,
         held_since_ns: since(ring.held_since_ns),

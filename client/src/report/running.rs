@@ -32,6 +32,7 @@ struct Sums {
 /// What a part of the time came to, beside its functions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Summary {
+    pub(crate) mode: Mode,
     /// What all stacks hold.
     pub(crate) recorded: u64,
     pub(crate) length_ns: u64,
@@ -43,6 +44,7 @@ pub(crate) struct Summary {
 impl Summary {
     pub(crate) fn of(profile: &Profile) -> Summary {
         Summary {
+            mode: profile.recording().mode,
             recorded: profile.sample_count(),
             length_ns: profile.recording().elapsed_ns,
             counters: profile.counters(),
@@ -59,10 +61,13 @@ impl Summary {
         (all != 0).then(|| blocked_ns.unwrap_or(0) as f64 / all as f64)
     }
 
-    /// Samples a second of the guest's time, all vCPUs together.
+    /// Samples a second of the guest's time, all vCPUs together; in mode wall those of waits as
+    /// well.
     pub(crate) fn samples_per_second(&self) -> Option<f64> {
         let seconds = self.length_ns as f64 / 1e9;
-        (self.length_ns != 0).then(|| self.counters.recorded as f64 / seconds)
+        let waits = if self.mode == Mode::Wall { self.counters.blocked } else { 0 };
+        let samples = self.counters.recorded.saturating_add(waits);
+        (self.length_ns != 0).then(|| samples as f64 / seconds)
     }
 }
 
@@ -99,6 +104,7 @@ impl RunningTable {
     pub(crate) fn summary(&self) -> Summary {
         let counters = self.counters.values();
         Summary {
+            mode: self.mode,
             recorded: self.recorded,
             length_ns: self.length_ns,
             counters: counters.fold(Counters::default(), |sum, next| sum.plus(next)),

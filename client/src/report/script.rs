@@ -24,7 +24,7 @@ use super::folded::foldable_names;
 use super::labels::LabelId;
 use super::{Report, TimelineView};
 use crate::printable::Printable;
-use crate::profile::NodeId;
+use crate::profile::{Mode, NodeId};
 use crate::timeline::{Outcome, Tick};
 
 /// How the lines look.
@@ -56,7 +56,8 @@ pub(super) fn write(
     let timeline = view.timeline;
     let clock = timeline.wall_clock();
     let began_ns = view.of.window.from_ns;
-    let mode = report.symbolized.profile().recording().mode;
+    let info = report.symbolized.profile().recording();
+    let unit_ns = if info.mode == Mode::Wall { info.period_ns } else { 1 };
     let names = match format {
         ScriptFormat::Columns => foldable_names(&report.labels),
         ScriptFormat::Json => {
@@ -72,7 +73,7 @@ pub(super) fn write(
         None => report.options.focus.is_none(),
     };
     let inside = report.symbolized.profile().recording().inside();
-    let ticks = timeline.ticks(&view.of, mode, view.window, inside);
+    let ticks = timeline.ticks(&view.of, view.window, inside);
     for tick in ticks.filter(keeps) {
         let stack = tick.stack.map(|stack| root_first(report, stack));
         let stack = stack.map(|labels| {
@@ -86,7 +87,7 @@ pub(super) fn write(
             vcpu: tick.vcpu,
             outcome: tick.outcome.name(),
             blocked_ns: match tick.outcome {
-                Outcome::Blocked { ns } => Some(ns),
+                Outcome::Blocked { count, .. } => Some(count.saturating_mul(unit_ns)),
                 _ => None,
             },
             span: span.as_deref(),

@@ -81,7 +81,7 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
     );
     let info = profile.recording();
     let timeline = view.timeline;
-    let slices = timeline.slices(info, &view.of, window, info.inside(), step);
+    let slices = timeline.slices(&view.of, window, info.inside(), step);
     let second = |slice: Slice| {
         let mut shown = 0_u64;
         let mut by_label: HashMap<LabelId, u64> = HashMap::new();
@@ -244,7 +244,7 @@ mod tests {
         let mut nodes = profile.samples().iter().map(|sample| sample.node);
         let node = nodes.find(|node| leaf(*node) == Some(Frame::leaf(PARSE))).unwrap();
         let ring = Ring {
-            records: vec![Record { kind: kind::SAMPLE, at_ns: 5, first: 1, second: 1 }],
+            records: vec![Record { kind: kind::SAMPLE, at_ns: 5, first: 1, second: 1, third: 0 }],
             stacks: vec![(1, node)],
             read_at_ns: 1_000_000_000,
             ..Ring::default()

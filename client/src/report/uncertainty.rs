@@ -192,7 +192,7 @@ pub(super) fn slices(report: &Report<'_>) -> Option<Vec<Slice>> {
     let info = profile.recording();
     let window = view.timeline.bounded(&view.of, view.window);
     let step_ns = window.length_ns().div_ceil(PARTS).max(1);
-    let mut slices = view.timeline.slices(info, &view.of, window, info.inside(), step_ns);
+    let mut slices = view.timeline.slices(&view.of, window, info.inside(), step_ns);
     slices.retain(|slice| !slice.stacks.is_empty());
     (slices.len() >= 2).then_some(slices)
 }

@@ -1,21 +1,23 @@
 //! Counts ticks and waits in a part of a recording's time.
+//!
+//! The agent writes a record wherever it counts, so the counts of a window are the sum of its
+//! records. A wait's record has what was counted for it; a window that holds a part of the wait has
+//! that part of it, in proportion to the time. So a window over a whole recording has the
+//! recording's counts, and windows that part it sum to it.
 
 use std::collections::HashMap;
 
-use unikprof_proto::ring::{Record, kind};
+use unikprof_proto::ring::{Record, Wait, kind};
 
 use super::recording_spans::RecordingSpan;
 use super::spans::{Inside, Pairs, VcpuSpan};
-use super::ticks::{Outcome, tick};
+use super::ticks::{Outcome, Tick, tick};
 use super::{Ring, Timeline, Window};
-use crate::profile::{Counters, Mode, NodeId, RecordingInfo};
+use crate::profile::{Counters, NodeId};
 
-/// The ticks and waits that count: those of a recording, as its mode says, or those of them that
-/// lie inside spans.
+/// The ticks and waits that count: those of a recording, or those of them that lie inside spans.
 pub(super) struct Selection<'t> {
     of: &'t RecordingSpan,
-    mode: Mode,
-    period_ns: u64,
     pairs: Pairs,
     /// The spans' name ids.
     inside: Option<Vec<u64>>,
@@ -32,25 +34,50 @@ pub(super) struct Counted {
 
 /// Counts the records of one vCPU, window by window in the order of time.
 pub(super) struct VcpuCount<'t> {
-    ring: &'t Ring,
+    pub(super) ring: &'t Ring,
     of: &'t RecordingSpan,
-    mode: Mode,
-    period_ns: u64,
     spans: Inside,
     /// Where ticks and waits count, in order and apart; everywhere if `None`.
     allowed: Option<Vec<Window>>,
-    waits: Vec<Wait>,
-    /// Blocked time before the present window.
-    blocked_ns: u64,
+    waits: Vec<CountedWait>,
 }
 
-/// From a block to what comes next of block, wake and the ring's end.
-pub(super) struct Wait {
-    pub(super) window: Window,
-    /// Of the call that blocks; 0 if it is not known.
-    pub(super) stack: u64,
+/// A wait, or a part of one, that a recording counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CountedWait {
+    window: Window,
+    /// `None` if it was counted as overflow.
+    stack: Option<NodeId>,
     /// The name of the innermost span that the call was made in.
-    pub(super) span: Option<u64>,
+    span: Option<u64>,
+    /// What was counted for it, in the mode's unit.
+    count: u64,
+    is_first: bool,
+}
+
+impl CountedWait {
+    /// What it counts within a window.
+    fn within(&self, window: Window) -> u64 {
+        let until = |at_ns: u64| {
+            let passed_ns = at_ns.saturating_sub(self.window.from_ns);
+            match self.window.length_ns() {
+                length_ns if passed_ns >= length_ns => self.count,
+                length_ns => {
+                    let part = u128::from(self.count) * u128::from(passed_ns);
+                    u64::try_from(part / u128::from(length_ns)).unwrap_or(self.count)
+                }
+            }
+        };
+        if self.window.length_ns() == 0 {
+            return if window.contains(self.window.from_ns) { self.count } else { 0 };
+        }
+        until(window.to_ns).saturating_sub(until(window.from_ns))
+    }
+
+    /// Whether it lies in a window, in part or whole.
+    fn meets(&self, window: Window) -> bool {
+        window.contains(self.window.from_ns) || self.window.and(window).length_ns() > 0
+    }
 }
 
 impl<'t> Selection<'t> {
@@ -59,13 +86,10 @@ impl<'t> Selection<'t> {
     pub(super) fn new(
         timeline: &Timeline,
         of: &'t RecordingSpan,
-        info: &RecordingInfo,
         inside: Option<&str>,
     ) -> Selection<'t> {
         Selection {
             of,
-            mode: info.mode,
-            period_ns: info.period_ns,
             pairs: Pairs::of(timeline),
             inside: inside.map(|name| timeline.name_ids(name)),
         }
@@ -73,49 +97,66 @@ impl<'t> Selection<'t> {
 
     /// A count of this vCPU's records.
     pub(super) fn on(&self, ring: &'t Ring) -> VcpuCount<'t> {
-        let stretches = self.pairs.on(ring.vcpu);
+        let stretches = self.pairs.on(ring);
         let allowed = self.inside.as_ref();
-        let allowed = allowed.map(|names| windows_of(&stretches, names));
         VcpuCount {
             ring,
             of: self.of,
-            mode: self.mode,
-            period_ns: self.period_ns,
-            waits: match self.mode {
-                Mode::Wall | Mode::OffCpu => waits(ring, Inside::new(stretches.clone())),
-                Mode::Cpu | Mode::Alloc | Mode::Live | Mode::Other(_) => Vec::new(),
-            },
+            allowed: allowed.map(|names| windows_of(&stretches, names)),
+            waits: waits(ring, self.of, Inside::new(stretches.clone())),
             spans: Inside::new(stretches),
-            allowed,
-            blocked_ns: 0,
         }
     }
 }
 
-impl VcpuCount<'_> {
+impl<'t> VcpuCount<'t> {
     /// What the records come to within a window. Windows must come in the order of time, and none
     /// may overlap.
     pub(super) fn count(&mut self, window: Window) -> Counted {
         let mut counted = Counted { counters: Counters::default(), stacks: Stacks::new() };
-        let ring = self.ring;
-        for record in ring.within(window) {
-            self.tick(record, &mut counted);
-        }
-        let first = self.waits.partition_point(|wait| wait.window.to_ns <= window.from_ns);
-        let mut blocked_ns = self.blocked_ns;
-        for wait in &self.waits[first..] {
-            if wait.window.from_ns >= window.to_ns {
-                break;
+        for record in self.ring.within(window) {
+            let Some(tick) = self.tick(record) else {
+                continue;
+            };
+            let c = &mut counted.counters;
+            c.ticks += 1;
+            c.late += u64::from(tick.outcome == Outcome::Late);
+            *match tick.outcome {
+                Outcome::Recorded | Outcome::Late => &mut c.recorded,
+                Outcome::Aged => &mut c.aged,
+                Outcome::Overflow => &mut c.overflow,
+                Outcome::Masked => &mut c.masked,
+                Outcome::Idle => &mut c.idle,
+                Outcome::Lost | Outcome::Blocked { .. } => &mut c.lost,
+            } += 1;
+            if let Some(stack) = tick.stack {
+                *counted.stacks.entry((stack, tick.span)).or_default() += 1;
             }
-            let length_ns = self.length_ns(wait.window.and(window));
-            if length_ns != 0 {
-                let before_ns = blocked_ns;
-                blocked_ns = blocked_ns.saturating_add(length_ns);
-                self.wait(wait, before_ns, blocked_ns, &mut counted);
+        }
+        for (wait, part) in self.waits_in(window) {
+            let c = &mut counted.counters;
+            let begins = part.iter().any(|part| part.contains(wait.window.from_ns));
+            c.blocks += u64::from(wait.is_first && begins);
+            let count = part.iter().map(|part| wait.within(*part)).fold(0, u64::saturating_add);
+            let Some(stack) = wait.stack else {
+                c.blocked_overflow = c.blocked_overflow.saturating_add(count);
+                continue;
+            };
+            c.blocked = c.blocked.saturating_add(count);
+            if count != 0 {
+                let sum = counted.stacks.entry((stack, wait.span)).or_default();
+                *sum = sum.saturating_add(count);
             }
         }
-        self.blocked_ns = blocked_ns;
         counted
+    }
+
+    /// What was counted of waits in these windows.
+    pub(super) fn blocked_in(&self, windows: &[Window]) -> u64 {
+        let parts = windows.iter().flat_map(|window| self.waits_in(*window));
+        let counts =
+            parts.flat_map(|(wait, parts)| parts.into_iter().map(|part| wait.within(part)));
+        counts.fold(0, u64::saturating_add)
     }
 
     /// How much of a window counts, in ns.
@@ -126,77 +167,103 @@ impl VcpuCount<'_> {
         }
     }
 
-    fn tick(&mut self, record: &Record, counted: &mut Counted) {
-        let allowed = self.allowed.as_deref();
-        if allowed.is_some_and(|allowed| !any_contains(allowed, record.at_ns)) {
-            return;
-        }
-        let Some(tick) = tick(self.ring, self.of, record, &mut self.spans) else {
-            return;
-        };
-        let c = &mut counted.counters;
-        c.ticks += 1;
-        c.late += u64::from(tick.outcome == Outcome::Late);
-        *match tick.outcome {
-            Outcome::Recorded | Outcome::Late => &mut c.recorded,
-            Outcome::Aged => &mut c.aged,
-            Outcome::Overflow => &mut c.overflow,
-            Outcome::Masked => &mut c.masked,
-            Outcome::Idle => &mut c.idle,
-            Outcome::Lost | Outcome::Blocked { .. } => &mut c.lost,
-        } += 1;
-        if let Some(stack) = tick.stack {
-            *counted.stacks.entry((stack, tick.span)).or_default() += 1;
-        }
+    /// The ticks within a window, in the order of time.
+    pub(super) fn into_ticks(mut self, window: Window) -> impl Iterator<Item = Tick> + use<'t> {
+        self.ring.within(window).iter().filter_map(move |record| self.tick(record))
     }
 
-    /// Counts a wait that makes all blocked time grow from one of these to the other.
-    fn wait(&self, wait: &Wait, before_ns: u64, after_ns: u64, counted: &mut Counted) {
-        let amount = match self.mode {
-            // One for each period, whichever waits it is made of.
-            Mode::Wall => {
-                let periods = |ns: u64| ns.checked_div(self.period_ns).unwrap_or(0);
-                periods(after_ns) - periods(before_ns)
-            }
-            _ => after_ns - before_ns,
-        };
-        let c = &mut counted.counters;
-        c.blocks += 1;
-        if wait.stack == 0 {
-            c.blocked_overflow = c.blocked_overflow.saturating_add(amount);
-            return;
+    /// The tick that a record tells of, if it counts.
+    fn tick(&mut self, record: &Record) -> Option<Tick> {
+        let allowed = self.allowed.as_deref();
+        if allowed.is_some_and(|allowed| !any_contains(allowed, record.at_ns)) {
+            return None;
         }
-        c.blocked = c.blocked.saturating_add(amount);
-        let count = counted.stacks.entry((self.ring.stack(wait.stack), wait.span)).or_default();
-        *count = count.saturating_add(amount);
+        tick(self.ring, self.of, record, &mut self.spans)
+    }
+
+    /// The waits within a window as single outcomes, in the order of time.
+    pub(super) fn wait_ticks(&self, window: Window) -> Vec<Tick> {
+        let ticks = self.waits_in(window).filter_map(|(wait, parts)| {
+            let first = parts.first()?;
+            let length_ns = |part: &Window| wait.window.and(*part).length_ns();
+            Some(Tick {
+                at_ns: wait.window.from_ns.max(first.from_ns),
+                vcpu: self.ring.vcpu,
+                outcome: Outcome::Blocked {
+                    length_ns: parts.iter().map(length_ns).fold(0, u64::saturating_add),
+                    count: parts.iter().map(|part| wait.within(*part)).sum(),
+                    is_first: wait.is_first && first.contains(wait.window.from_ns),
+                },
+                stack: wait.stack,
+                span: wait.span,
+            })
+        });
+        ticks.collect()
+    }
+
+    /// The waits that lie in a window, with the parts of the window in which they count.
+    fn waits_in(&self, window: Window) -> impl Iterator<Item = (&CountedWait, Vec<Window>)> {
+        let first = self.waits.partition_point(|wait| wait.window.to_ns < window.from_ns);
+        let waits = self.waits[first..].iter();
+        let waits = waits.take_while(move |wait| wait.window.from_ns < window.to_ns);
+        waits.filter_map(move |wait| {
+            let parts = match &self.allowed {
+                Some(allowed) => {
+                    let allowed = allowed.iter().map(|allowed| allowed.and(window));
+                    allowed.filter(|part| wait.meets(*part)).collect()
+                }
+                None if wait.meets(window) => vec![window],
+                None => Vec::new(),
+            };
+            (!parts.is_empty()).then_some((wait, parts))
+        })
     }
 }
 
-/// The waits of a vCPU, in order and apart.
-pub(super) fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
-    let mut waits = Vec::new();
-    let mut open: Option<(u64, u64)> = None;
-    let changes = ring.records.iter().filter_map(|record| match record.kind {
-        kind::BLOCK => Some((record.at_ns, Some(record.first))),
-        kind::WAKE => Some((record.at_ns, None)),
-        _ => None,
-    });
-    for (at_ns, stack) in changes.chain([(ring.read_at_ns, None)]) {
-        if let Some((from_ns, stack)) = open.take() {
-            let to_ns = at_ns.max(from_ns);
-            waits.push(Wait {
-                window: Window::new(from_ns, to_ns),
-                stack,
-                span: spans.innermost(from_ns),
-            });
+impl RecordingSpan {
+    /// The wait that a record tells of, and when it was within the recording's time; `None` if the
+    /// recording did not count it.
+    pub(super) fn wait(&self, record: &Record) -> Option<(Wait, Window)> {
+        let wait = Wait::from_number(record.third);
+        let bit = 1_u64.checked_shl(self.ring_bit).unwrap_or(0);
+        if record.kind != kind::WAIT || u64::from(wait.ring_bits) & bit == 0 {
+            return None;
         }
-        open = stack.map(|stack| (at_ns, stack));
+        let (from_ns, to_ns) = (record.at_ns.saturating_sub(wait.length_ns), record.at_ns);
+        // A recording may end in a wait, and be noticed to have ended when the vCPU wakes.
+        let meets = from_ns < self.window.to_ns && to_ns >= self.window.from_ns;
+        let is_last = to_ns == self.window.from_ns && wait.length_ns > 0;
+        (meets && !is_last).then(|| (wait, Window::new(from_ns, to_ns).and(self.window)))
+    }
+}
+
+/// The waits that a recording counted on a vCPU, in order and apart.
+fn waits(ring: &Ring, of: &RecordingSpan, mut spans: Inside) -> Vec<CountedWait> {
+    let wait = |record: &Record| {
+        let (wait, window) = of.wait(record)?;
+        Some(CountedWait {
+            window,
+            stack: (!wait.is_overflow).then(|| ring.stack(record.first)),
+            span: None,
+            count: record.second,
+            is_first: wait.is_first,
+        })
+    };
+    let mut waits: Vec<CountedWait> = ring.records.iter().filter_map(wait).collect();
+    // A hostile file may hold any times.
+    waits.sort_by_key(|wait| (wait.window.to_ns, wait.window.from_ns));
+    waits.dedup_by(|next, kept| {
+        next.window.from_ns = next.window.from_ns.max(kept.window.to_ns);
+        false
+    });
+    for wait in &mut waits {
+        wait.span = spans.innermost(wait.window.from_ns);
     }
     waits
 }
 
 /// When a span of one of these names was open, in order and apart.
-pub(super) fn windows_of(stretches: &[VcpuSpan], names: &[u64]) -> Vec<Window> {
+fn windows_of(stretches: &[VcpuSpan], names: &[u64]) -> Vec<Window> {
     let named = stretches.iter().filter(|s| names.contains(&s.name));
     union(named.map(|stretch| stretch.window).collect())
 }

@@ -52,12 +52,10 @@ pub enum What {
         /// The value.
         value: i64,
     },
-    /// The vCPU blocked.
-    Block,
-    /// The vCPU woke.
+    /// The vCPU woke from a wait.
     Wake {
-        /// How long it had blocked, in ns, where that is known.
-        length_ns: Option<u64>,
+        /// How long the wait was, in ns, as far as the records tell.
+        length_ns: u64,
     },
     /// A recording began.
     Began {
@@ -93,7 +91,6 @@ impl What {
             What::SpanBegin { .. } => "span_begin",
             What::SpanEnd { .. } => "span_end",
             What::Counter { .. } => "counter",
-            What::Block => "block",
             What::Wake { .. } => "wake",
             What::Began { .. } => "recording_began",
             What::Ended { .. } => "recording_ended",
@@ -119,11 +116,7 @@ impl fmt::Display for What {
                 }
             }
             What::Counter { name, value } => write!(f, "counter  {} = {value}", Printable(name)),
-            What::Block => f.write_str("block"),
-            What::Wake { length_ns } => match length_ns {
-                Some(ns) => write!(f, "wake     after {}", units::duration(*ns)),
-                None => f.write_str("wake     (blocked earlier)"),
-            },
+            What::Wake { length_ns } => write!(f, "wake     after {}", units::duration(*length_ns)),
             What::Began { recording } => write!(f, "began    recording {recording}"),
             What::Ended { recording } => write!(f, "ended    recording {recording}"),
             What::Stolen { ns } => {
@@ -137,15 +130,15 @@ impl fmt::Display for What {
 }
 
 impl Event {
-    /// The event that a record tells of; `None` for ticks, times and kinds that this client does
-    /// not know.
+    /// The event that a record tells of; `None` for ticks, times, [waits](super::OpenWaits) and
+    /// kinds that this client does not know.
     pub(super) fn of<'n>(
         vcpu: u32,
         record: &Record,
         pairs: &Pairs,
         name: impl Fn(u64) -> Option<&'n str>,
     ) -> Option<Event> {
-        let Record { kind, at_ns, first, second } = *record;
+        let Record { kind, at_ns, first, second, .. } = *record;
         let name = || match name(first) {
             Some(name) => name.to_owned(),
             None => format!("[name {first}]"),
@@ -159,9 +152,6 @@ impl Event {
                 length_ns: pairs.length_ns(first, second),
             },
             kind::COUNTER => What::Counter { name: name(), value: second as i64 },
-            kind::BLOCK => What::Block,
-            // Where it tells of no length, its block is found by who sees both.
-            kind::WAKE => What::Wake { length_ns: (first != 0).then_some(first) },
             kind::BEGAN => What::Began { recording: first },
             kind::ENDED => What::Ended { recording: first },
             kind::STOLEN => What::Stolen { ns: first },

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use unikprof_proto::ring::{Record, kind};
+use unikprof_proto::ring::{Record, Wait, kind};
 
 use super::{RecordingSpan, Ring, Timeline, Window};
 use crate::profile::{NodeId, RecordingInfo};
@@ -176,7 +176,7 @@ fn number_stacks_by_nodes(ring: &mut Ring) {
     let mut used: Vec<NodeId> = Vec::new();
     for at in 0..ring.records.len() {
         let Record { kind, first, .. } = ring.records[at];
-        if matches!(kind, kind::SAMPLE | kind::BLOCK) && first != 0 {
+        if matches!(kind, kind::SAMPLE | kind::WAIT) && first != 0 {
             let node = ring.stack(first);
             ring.records[at].first = node.index() as u64;
             used.push(node);
@@ -209,13 +209,19 @@ fn shift(ring: &mut Ring, shift_ns: i64) {
     }
 }
 
-/// Gives a sample of one of these recordings the bit of all, and no other a bit; and spans of
+/// Gives a sample or a wait of one of these recordings the bit of all, and others none; and spans of
 /// different runs different numbers.
 fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
     match record.kind {
         kind::SAMPLE | kind::NO_SAMPLE => {
             let is_one = recordings.iter().any(|r| r.has(record.second, record.at_ns));
             record.second = record.second & !RING_BITS | u64::from(is_one) << RING_BIT;
+        }
+        kind::WAIT => {
+            let is_one = recordings.iter().any(|r| r.wait(record).is_some());
+            let wait = Wait::from_number(record.third);
+            let ring_bits = u8::from(is_one) << RING_BIT;
+            record.third = Wait { ring_bits, ..wait }.to_number();
         }
         kind::SPAN_BEGIN | kind::SPAN_END => {
             record.second = record.second.wrapping_add((run as u64) << 48);
@@ -345,7 +351,7 @@ mod tests {
     fn the_oldest_files_are_left_out_and_counted() {
         let ring = |from: u64| Ring {
             records: (from..from + 60)
-                .map(|at_ns| Record { kind: kind::SAMPLE, at_ns, first: 0, second: 1 })
+                .map(|at_ns| Record { kind: kind::SAMPLE, at_ns, first: 0, second: 1, third: 0 })
                 .collect(),
             positions: from..from + 60,
             held_since_ns: from,

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::count::{Counted, Selection, Stacks};
+use super::count::{Counted, Selection, Stacks, length_within_ns, union};
 use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
 use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
+use crate::units::duration;
 
 impl Timeline {
     /// A recording's samples within a window, with every tick in it accounted for. `whole` is the
@@ -19,28 +20,28 @@ impl Timeline {
         window: Window,
         inside: Option<&str>,
     ) -> Profile {
+        let asked = window;
         let window = self.bounded(of, window);
         let info = whole.recording();
-        let selection = Selection::new(self, of, info, inside);
+        let selection = Selection::new(self, of, inside);
         let mut span_names: BTreeMap<u64, u32> = BTreeMap::new();
         let (mut samples, mut vcpus) = (Vec::new(), Vec::new());
         for ring in &self.rings {
             let mut vcpu = selection.on(ring);
             let Counted { mut counters, stacks } = vcpu.count(window);
             count_ends(whole, &stacks, &mut counters);
-            let (times, held) = match inside {
-                None => {
-                    let times = Times::of(ring);
-                    let held = window.and(Window::new(ring.held_since_ns, u64::MAX));
-                    (times.of_window(window), times.of_window(held))
-                }
-                Some(_) => (None, None),
+            let covered = ring.covered(window);
+            let times = match inside {
+                None => Times::of(ring).of_windows(&covered),
+                Some(_) => None,
             };
-            // The ticks before the ring begins are not missing: they were not fetched.
-            let held = held.unwrap_or_default();
-            let (running_ns, blocked_ns) = (held.running_ns, held.blocked_ns);
-            counters.find_missing(info.mode, info.period_ns, running_ns, blocked_ns);
-            let elapsed_ns = vcpu.length_ns(window);
+            // Where the ring has no records, none are missing: they were not fetched.
+            let told = times.unwrap_or_default();
+            let blocked = vcpu.blocked_in(&covered);
+            let mut came = Counters { blocked, blocked_overflow: 0, blocked_aged: 0, ..counters };
+            came.find_missing(info.mode, info.period_ns, told.running_ns, told.blocked_ns);
+            (counters.missing, counters.missing_blocked) = (came.missing, came.missing_blocked);
+            let elapsed_ns = covered.iter().map(|part| vcpu.length_ns(*part)).sum();
             vcpus.push(VcpuStats {
                 vcpu: ring.vcpu,
                 counters,
@@ -70,7 +71,7 @@ impl Timeline {
         recording.elapsed_ns = window.length_ns();
         recording.started_unix_ns = self.wall_clock().unix_ns(window.from_ns);
         recording.server_ns = 0;
-        recording.warnings.extend(self.what_is_gone(of, window));
+        recording.warnings.extend(self.what_is_gone(of, asked));
         if info.mode.is_heap() {
             recording.warnings.push(format!(
                 "mode {}: the rings hold when allocations were sampled, so samples are shown and \
@@ -96,21 +97,22 @@ impl Timeline {
         }
     }
 
-    /// The part of a window in which a recording ran and which the rings may cover.
+    /// The part of a window in which a recording ran and which the rings of all vCPUs cover, except
+    /// for gaps: it begins where the last of the rings does. Otherwise the vCPUs' shares would be of
+    /// different times.
     pub(crate) fn bounded(&self, of: &RecordingSpan, window: Window) -> Window {
         let extent = self.extent().unwrap_or(Window::new(0, 0));
-        // From where one ring is whole on, also before its first record: then nothing happened.
-        let since = self.rings.iter().map(|ring| ring.held_since_ns);
-        let extent =
-            Window { from_ns: since.min().unwrap_or(extent.from_ns).min(extent.to_ns), ..extent };
-        window.and(of.window).and(extent)
+        // Also before the first record: from where the rings are whole on, nothing happened there.
+        let from_ns = self.held_since().min(extent.to_ns);
+        window.and(of.window).and(Window { from_ns, ..extent })
     }
 
-    /// What a window lacks, in words.
-    fn what_is_gone(&self, of: &RecordingSpan, window: Window) -> Vec<String> {
+    /// What a window lacks, in words. `asked` is the part of it that was asked for.
+    fn what_is_gone(&self, of: &RecordingSpan, asked: Window) -> Vec<String> {
         let mut all = Vec::new();
+        let asked = asked.and(of.window);
         for ring in &self.rings {
-            if ring.held_since_ns > window.from_ns {
+            if ring.held_since_ns > asked.from_ns {
                 let since = ring.held_since_ns.saturating_sub(of.window.from_ns);
                 let why = match ring.evicted {
                     _ if ring.left_out > 0 => format!(
@@ -133,20 +135,35 @@ impl Timeline {
                     since as f64 / 1e9,
                 ));
             }
-            let misses = |gap: &Window| gap.and(window).length_ns() > 0;
-            if ring.overwritten > 0 && ring.uncovered.iter().any(misses) {
+            let held = asked.and(Window::new(ring.held_since_ns, u64::MAX));
+            let missing_ns = |gaps: &[Window]| length_within_ns(&union(gaps.to_vec()), held);
+            let (between, within) = (missing_ns(&ring.uncovered), missing_ns(&ring.gaps));
+            if ring.overwritten > 0 && between > 0 {
                 all.push(format!(
                     "vCPU {}: {} records are in none of the files: they were evicted before they \
-                     could be fetched, or \
-                     are in a file that was not given",
-                    ring.vcpu, ring.overwritten
+                     could be fetched, or are in a file that was not given; {} are not covered",
+                    ring.vcpu,
+                    ring.overwritten,
+                    duration(between.saturating_add(within))
                 ));
-            } else if ring.overwritten > 0 && ring.gaps.iter().any(misses) {
+            } else if ring.overwritten > 0 && within > 0 {
                 all.push(format!(
-                    "vCPU {}: {} records were evicted before they could be fetched",
-                    ring.vcpu, ring.overwritten
+                    "vCPU {}: {} records were evicted before they could be fetched; {} are not \
+                     covered",
+                    ring.vcpu,
+                    ring.overwritten,
+                    duration(within)
                 ));
             }
+        }
+        if let Some(last) = self.rings.iter().max_by_key(|ring| ring.held_since_ns)
+            && self.rings.iter().any(|ring| ring.held_since_ns < last.held_since_ns)
+            && last.held_since_ns > asked.from_ns
+        {
+            all.push(format!(
+                "shown is the time that the rings of all vCPUs cover; that of vCPU {} begins last",
+                last.vcpu
+            ));
         }
         all
     }

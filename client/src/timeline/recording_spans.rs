@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use unikprof_proto::ring::kind;
+use unikprof_proto::ring::{Record, Wait, kind};
 
 use super::{Timeline, Window};
 use crate::profile::RecordingInfo;
@@ -55,6 +55,7 @@ impl Timeline {
                     window.to_ns = window.to_ns.min(record.at_ns);
                 }
                 (kind::SAMPLE | kind::NO_SAMPLE, _) => bits_used |= record.second as u8,
+                (kind::WAIT, _) => bits_used |= Wait::from_number(record.third).ring_bits,
                 _ => {}
             }
         }
@@ -126,10 +127,13 @@ impl Timeline {
         self.samples_of(span).next().is_some()
     }
 
+    /// The times of its samples and waits.
     fn samples_of<'t>(&'t self, span: &'t RecordingSpan) -> impl Iterator<Item = u64> + 't {
+        let is_its = |record: &Record| match record.kind {
+            kind::SAMPLE => span.has(record.second, record.at_ns),
+            _ => span.wait(record).is_some(),
+        };
         let records = self.all_records(span.window);
-        records
-            .filter(|(_, r)| r.kind == kind::SAMPLE && span.has(r.second, r.at_ns))
-            .map(|(_, record)| record.at_ns)
+        records.filter(move |(_, record)| is_its(record)).map(|(_, record)| record.at_ns)
     }
 }

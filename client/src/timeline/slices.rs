@@ -6,7 +6,7 @@ use super::count::{Selection, VcpuCount};
 use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
-use crate::profile::{Counters, NodeId, RecordingInfo, Runstate};
+use crate::profile::{Counters, NodeId, Runstate};
 
 /// The most slices of one window: longer ones have longer slices.
 pub(crate) const MOST_SLICES: u64 = 1_000;
@@ -55,12 +55,10 @@ pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 
 
 impl Timeline {
     /// Divides a window into slices of `step_ns`, at most a thousand. The rest is omitted, and a
-    /// last slice of less than a tenth is merged into the previous one. `info` are the recording's
-    /// settings. With `inside`, only events during a span of this name on the same vCPU count, and
-    /// the vCPUs' time is unknown.
+    /// last slice of less than a tenth is merged into the previous one. With `inside`, only events
+    /// during a span of this name on the same vCPU count, and the vCPUs' time is unknown.
     pub fn slices(
         &self,
-        info: &RecordingInfo,
         of: &RecordingSpan,
         window: Window,
         inside: Option<&str>,
@@ -70,7 +68,7 @@ impl Timeline {
             None => self.rings.iter().map(Times::of).collect(),
             Some(_) => Vec::new(),
         };
-        let selection = Selection::new(self, of, info, inside);
+        let selection = Selection::new(self, of, inside);
         let mut vcpus: Vec<VcpuCount<'_>> = self.rings.iter().map(|r| selection.on(r)).collect();
         let slice = |window| {
             let mut counters = Counters::default();
@@ -88,7 +86,11 @@ impl Timeline {
                 counters,
                 is_held: self.holds(window),
                 is_covered: self.covers(window),
-                runstates: times.iter().filter_map(|t| t.of_window(window)).collect(),
+                runstates: times
+                    .iter()
+                    .zip(&self.rings)
+                    .filter_map(|(times, ring)| times.of_windows(&ring.covered(window)))
+                    .collect(),
                 stacks: stacks.into_iter().collect(),
             }
         };

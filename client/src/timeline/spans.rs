@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use unikprof_proto::ring::kind;
 
-use super::{Timeline, Window};
+use super::{Ring, Timeline, Window};
 
 /// The spans of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -125,12 +125,17 @@ impl Pairs {
     }
 
     /// The spans that began and ended on a vCPU, and those that have not ended, by their
-    /// beginnings.
-    pub(super) fn on(&self, vcpu: u32) -> Vec<VcpuSpan> {
+    /// beginnings. What has not ended is known to be open up to the first gap of the ring: its end
+    /// may be in the gap.
+    pub(super) fn on(&self, ring: &Ring) -> Vec<VcpuSpan> {
+        let (vcpu, gaps) = (ring.vcpu, ring.all_gaps());
         let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
         let stretch = |pair: &GuestSpan| {
             let to_ns = match pair.ended {
-                None => u64::MAX,
+                None => {
+                    let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
+                    gaps.get(next).map_or(u64::MAX, |gap| gap.from_ns)
+                }
                 Some((ended_on, ended_ns)) if ended_on == vcpu => ended_ns,
                 Some(_) => return None,
             };
@@ -249,7 +254,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use unikprof_proto::ring::Record;
 
-    use super::super::Ring;
     use super::*;
 
     fn timeline(events: &[(u32, u8, u64, u64, u64)]) -> Timeline {
@@ -257,7 +261,7 @@ mod tests {
         for &(vcpu, kind, at_ns, first, second) in events {
             let ring = rings.entry(vcpu).or_default();
             ring.vcpu = vcpu;
-            ring.records.push(Record { kind, at_ns, first, second });
+            ring.records.push(Record { kind, at_ns, first, second, ..Record::default() });
         }
         let names = [(0, "request".to_owned()), (1, "disk".to_owned())];
         Timeline::new(rings.into_values().collect(), names.into(), 0)
@@ -301,7 +305,7 @@ mod tests {
             (0, END, 50, 0, 1),
             (0, BEGIN, 60, 1, 3),
         ]);
-        let mut inside = Inside::new(Pairs::of(&timeline).on(0));
+        let mut inside = Inside::new(Pairs::of(&timeline).on(&timeline.rings()[0]));
         let names: Vec<Option<u64>> =
             [5, 10, 25, 30, 49, 50, 61].map(|at_ns| inside.innermost(at_ns)).into();
         let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];

@@ -4,11 +4,11 @@ use std::iter::Peekable;
 
 use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
-use super::count::{any_contains, length_within_ns, waits, windows_of};
+use super::count::Selection;
 use super::recording_spans::RecordingSpan;
-use super::spans::{Inside, Pairs};
+use super::spans::Inside;
 use super::{Ring, Timeline, Window};
-use crate::profile::{Mode, NodeId};
+use crate::profile::NodeId;
 
 /// A tick or a wait of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct Tick {
     pub(crate) span: Option<u64>,
 }
 
-/// What became of a tick, or how long a wait was within the time asked for.
+/// What became of a tick, or what a wait was within the time asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Recorded,
@@ -33,7 +33,15 @@ pub(crate) enum Outcome {
     Lost,
     Masked,
     Idle,
-    Blocked { ns: u64 },
+    /// A wait, or a part of one.
+    Blocked {
+        /// How long it was, in ns: the vCPU may have run, or waited for a CPU, in some of it.
+        length_ns: u64,
+        /// What was counted for it, in the mode's unit.
+        count: u64,
+        /// Whether the wait began there.
+        is_first: bool,
+    },
 }
 
 impl Outcome {
@@ -54,50 +62,23 @@ impl Outcome {
 type Stream<'t> = Peekable<Box<dyn Iterator<Item = Tick> + 't>>;
 
 impl Timeline {
-    /// What a recording of this mode sampled within a window, vCPUs together, in the order of time.
-    /// With `inside`, only what happened while a span of this name was open on the same vCPU, as in
-    /// [`Timeline::profile`].
+    /// What a recording sampled within a window, vCPUs together, in the order of time: the same
+    /// ticks and waits that [`Timeline::profile`] counts.
     pub(crate) fn ticks<'t>(
         &'t self,
         of: &'t RecordingSpan,
-        mode: Mode,
         window: Window,
         inside: Option<&str>,
     ) -> impl Iterator<Item = Tick> + 't {
         let window = self.bounded(of, window);
-        let pairs = Pairs::of(self);
-        let names = inside.map(|name| self.name_ids(name));
+        let selection = Selection::new(self, of, inside);
         let mut streams: Vec<Stream<'t>> = Vec::new();
         for ring in &self.rings {
-            let spans = pairs.on(ring.vcpu);
-            let allowed = names.as_ref().map(|names| windows_of(&spans, names));
-            if let Mode::Wall | Mode::OffCpu = mode {
-                let waits = waits(ring, Inside::new(spans.clone())).into_iter();
-                let allowed = allowed.clone();
-                let ticks = waits.filter_map(move |wait| {
-                    let shown = wait.window.and(window);
-                    let ns = match &allowed {
-                        Some(allowed) => length_within_ns(allowed, shown),
-                        None => shown.length_ns(),
-                    };
-                    (ns != 0).then(|| Tick {
-                        at_ns: shown.from_ns,
-                        vcpu: ring.vcpu,
-                        outcome: Outcome::Blocked { ns },
-                        stack: (wait.stack != 0).then(|| ring.stack(wait.stack)),
-                        span: wait.span,
-                    })
-                });
-                streams.push((Box::new(ticks) as Box<dyn Iterator<Item = Tick>>).peekable());
-            }
-            let mut inside = Inside::new(spans);
-            let is_allowed = move |record: &&Record| {
-                let allowed = allowed.as_deref();
-                allowed.is_none_or(|allowed| any_contains(allowed, record.at_ns))
-            };
-            let ticks = ring.within(window).iter().filter(is_allowed);
-            let ticks = ticks.filter_map(move |record| tick(ring, of, record, &mut inside));
-            streams.push((Box::new(ticks) as Box<dyn Iterator<Item = Tick>>).peekable());
+            let vcpu = selection.on(ring);
+            let waits = vcpu.wait_ticks(window);
+            streams.push((Box::new(waits.into_iter()) as Box<dyn Iterator<Item = _>>).peekable());
+            let ticks = Box::new(vcpu.into_ticks(window)) as Box<dyn Iterator<Item = _>>;
+            streams.push(ticks.peekable());
         }
         std::iter::from_fn(move || {
             let next = streams

@@ -97,6 +97,12 @@ impl Times {
         })
     }
 
+    /// How the time of these windows went, together; `None` if one of them is not known.
+    pub(super) fn of_windows(&self, windows: &[Window]) -> Option<Runstate> {
+        let parts = windows.iter().map(|window| self.of_window(*window));
+        parts.reduce(|sum, next| Some(sum?.plus(&next?)))?
+    }
+
     /// How far apart the moments told before and after this one are.
     fn gap_ns(&self, at_ns: u64) -> u64 {
         let after = self.told.partition_point(|told| told.at_ns <= at_ns);
@@ -140,6 +146,7 @@ mod tests {
                     at_ns: *at_ns,
                     first: sums[at],
                     second: sums[at + 1],
+                    third: 0,
                 });
             }
         }

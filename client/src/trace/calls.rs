@@ -302,12 +302,12 @@ pub(super) mod tests {
 
     pub(in crate::trace) fn enter(function: u16, stack: u64, at_ns: u64) -> Record {
         let enter = Enter { function, trace: TRACE, caller: 99 };
-        Record { kind: kind::ENTER, at_ns, first: enter.to_number(), second: stack }
+        Record { kind: kind::ENTER, at_ns, first: enter.to_number(), second: stack, third: 0 }
     }
 
     pub(in crate::trace) fn leave(function: u16, stack: u64, at_ns: u64, how: u8) -> Record {
         let leave = Leave { function, trace: TRACE, how, blocked_ns: 1024 };
-        Record { kind: kind::LEAVE, at_ns, first: leave.to_number(), second: stack }
+        Record { kind: kind::LEAVE, at_ns, first: leave.to_number(), second: stack, third: 0 }
     }
 
     pub(in crate::trace) fn timeline(rings: Vec<Vec<Record>>, gaps: Vec<Window>) -> Timeline {
@@ -437,6 +437,7 @@ pub(super) mod tests {
                         | u64::from(random.u16(TRACE - 1..=TRACE)) << 16
                         | random.u64(..) << 32,
                     second: random.u64(0..3),
+                    third: 0,
                 };
                 (0..40).map(|_| record(random)).collect()
             };

@@ -142,7 +142,7 @@ fn what_a_ring_evicts_between_two_drains_is_counted() {
     assert_eq!(timeline.held_since(), 1_000 + 4 * 10);
     let of = recording.span.unwrap();
     let window = Window { from_ns: 1_040, to_ns: 1_360 };
-    let slices = timeline.slices(recording.profile.recording(), &of, window, None, 80);
+    let slices = timeline.slices(&of, window, None, 80);
     let held: Vec<bool> = slices.iter().map(|slice| slice.is_held).collect();
     assert_eq!(held, [false, false, false, true]);
     let whole = timeline.profile(&recording.profile, &of, Window::ALL, None);

@@ -10,7 +10,7 @@ use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{EventName, RingHead, RingRun, StacksEnd};
-use unikprof_proto::ring::{Record, kind};
+use unikprof_proto::ring::{Record, Wait, kind};
 
 /// One vCPU, whose samples are those of `Script::default`.
 fn script(ring: Ring) -> Script {
@@ -297,8 +297,9 @@ fn absurd_rings_are_survived() {
         record(kind::SAMPLE, last, last, last),
         record(kind::SAMPLE, 0, 9, 1),
         record(kind::NO_SAMPLE, last - 1, last, 1),
-        record(kind::BLOCK, 5, last, last),
-        record(kind::WAKE, 3, last, last),
+        Record { third: last, ..record(kind::WAIT, 5, last, last) },
+        Record { third: last - 1, ..record(kind::WAIT, last, last, last) },
+        Record { third: 1, ..record(kind::WAIT, 3, 0, last) },
         record(kind::RAN, last, last, 0),
         record(kind::WAITED, 0, last, last),
         record(kind::RAN, 0, 0, 0),
@@ -414,16 +415,20 @@ fn events_tell_of_records_that_were_evicted_while_they_were_fetched() {
     assert!(stderr.contains("14 records were evicted"), "{stderr}");
 }
 
-/// Which events are wanted is said by kind; a wake tells how long its block was.
+/// Which events are wanted is said by kind; a wake tells how long its wait was, of which a record
+/// may have told a part before.
 #[test]
 fn events_of_some_kinds_alone() {
     let here = tempfile::tempdir().unwrap();
+    let part = |is_first, is_last, at_ns, length_ns| {
+        let wait = Wait { is_first, is_last, length_ns, ..Wait::default() };
+        Record { third: wait.to_number(), ..record(kind::WAIT, at_ns, 0, 0) }
+    };
     let records = [
         record(kind::BEGAN, 100, 3, 0),
-        record(kind::WAKE, 150, 0, 0),
-        record(kind::BLOCK, 200, 1, 0),
-        record(kind::WAKE, 500, 0, 0),
-        record(kind::WAKE, 550, 35_000_000, 0),
+        part(true, false, 400, 200),
+        part(false, true, 500, 100),
+        part(true, true, 550, 35_000_000),
         record(kind::MARK, 600, 0, 42),
         record(kind::STOLEN, 700, 12_000_000, 0),
         record(kind::RESUMED, 800, 0, 0),
@@ -440,8 +445,6 @@ fn events_of_some_kinds_alone() {
         words,
         [
             "began    recording 3 `default`",
-            "wake     (blocked earlier)",
-            "block",
             "wake     after 300 ns",
             "wake     after 35 ms",
             "mark     batch 42",
@@ -457,7 +460,7 @@ fn events_of_some_kinds_alone() {
         let kind = |line| json(line)["kind"].as_str().unwrap().to_owned();
         lines.lines().map(kind).collect::<Vec<_>>()
     };
-    assert_eq!(kinds("block"), ["wake", "block", "wake", "wake"]);
+    assert_eq!(kinds("block"), ["wake", "wake"]);
     // The one recording there is samples running time alone.
     let (_, stderr) = connect(0, &peer, &["events", "--only", "block"], here.path());
     assert!(stderr.contains("--mode off-cpu"), "{stderr}");

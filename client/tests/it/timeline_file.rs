@@ -141,28 +141,22 @@ fn blocked_samples_are_labelled_with_their_span() {
     let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
     let records = [
         record(kind::BEGAN, at(0), 4, 0),
-        record(kind::BLOCK, at(1), ring::stack(1), 0),
-        record(kind::WAKE, at(3), 0, 0),
+        ring::wait(at(1), at(3), ring::stack(1), 2),
         record(kind::SPAN_BEGIN, at(4), 0, 77),
         record(kind::SPAN_BEGIN, at(5), 1, 78),
-        record(kind::BLOCK, at(6), ring::stack(2), 0),
-        record(kind::WAKE, at(10), 0, 0),
+        ring::wait(at(6), at(10), ring::stack(2), 4),
         record(kind::SPAN_END, at(11), 1, 78),
-        record(kind::BLOCK, at(12), ring::stack(2), 0),
-        record(kind::WAKE, at(13), 0, 0),
+        ring::wait(at(12), at(13), ring::stack(2), 1),
         record(kind::SPAN_END, at(14), 0, 77),
     ];
     let rings = one_ring(&records);
-    for (mode, unit) in [(mode::OFF_CPU, SECOND / 10), (mode::WALL, 1)] {
+    for mode in [mode::OFF_CPU, mode::WALL] {
         let recording = read(&file_of_mode(mode, &rings, true), Reading::Strict).unwrap();
         let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
         let profile = timeline.profile(&recording.profile, &of, Window::ALL, None);
         let named = |span: u32| profile.span_names()[span as usize].as_str();
-        let mut found: Vec<(Option<&str>, u64)> = profile
-            .samples()
-            .iter()
-            .map(|sample| (sample.span.map(named), sample.count / unit))
-            .collect();
+        let mut found: Vec<(Option<&str>, u64)> =
+            profile.samples().iter().map(|sample| (sample.span.map(named), sample.count)).collect();
         found.sort();
         let expected = [(None, 2), (Some("batch"), 1), (Some("depth"), 4)];
         assert_eq!(found, expected, "mode {mode}");
@@ -177,10 +171,7 @@ fn what_was_evicted_is_told() {
     assert_eq!(timeline.held_since(), 10 * SECOND);
     assert_eq!(timeline.rings()[0].evicted, 123);
     assert_eq!(early.sample_count(), 10);
-    let slices = |window| {
-        let info = recording.profile.recording();
-        timeline.slices(info, &of, window, None, SECOND)
-    };
+    let slices = |window| timeline.slices(&of, window, None, SECOND);
     let found = slices(window(9, 11));
     assert_eq!([found[0].is_held, found[1].is_held], [false, true]);
     // A crumb at the end is no second of its own.
@@ -469,8 +460,8 @@ fn the_seconds_show_blocked_time() {
             if mode == mode::WALL {
                 records.push(record(kind::SAMPLE, at(0) + 1, ring::stack(1), 1));
             }
-            records.push(record(kind::BLOCK, at(1), ring::stack(2), 0));
-            records.push(record(kind::WAKE, at(9), 0, 0));
+            let counted = if mode == mode::WALL { 8 } else { 4 * SECOND / 5 };
+            records.push(ring::wait(at(1), at(9), ring::stack(2), counted));
         }
         file_of_mode(mode, &one_ring(&records), true)
     };
@@ -486,8 +477,8 @@ fn the_seconds_show_blocked_time() {
     program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  0x100070"]);
 }
 
-/// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first
-/// seconds is the first vCPU's, and so is the time that it is a share of.
+/// One vCPU's ring holds all three seconds, the other's only the last: shares of both are of the
+/// last second, and those of the first vCPU alone are of all.
 #[test]
 fn shares_of_time_are_of_the_vcpus_that_tell() {
     let told = |second: u64, stolen: u64, blocked: u64| {
@@ -507,15 +498,20 @@ fn shares_of_time_are_of_the_vcpus_that_tell() {
             [ring::records(&head, records), ring::stacks(vcpu, &[&[0x110]])].concat()
         })
         .collect();
-    let told = report(&file(&rings, true), &["--timeline", "--step", "1s"]);
-    let seconds = told["seconds"].as_array().unwrap();
-    assert_eq!(seconds.len(), 3, "{seconds:?}");
-    for second in seconds {
-        for (kind, share) in [("stolen", 0.5), ("blocked", 0.25)] {
-            // The last record is the first moment behind the last second.
-            let found = second[kind].as_f64().unwrap();
-            assert!((found - share).abs() < 1e-6, "{second}");
+    for (words, length) in [(&[][..], 1), (&["--vcpu", "0"], 3)] {
+        let words = [&["--timeline", "--step", "1s"], words].concat();
+        let told = report(&file(&rings, true), &words);
+        let seconds = told["seconds"].as_array().unwrap();
+        assert_eq!(seconds.len(), length, "{seconds:?}");
+        for second in seconds {
+            for (kind, share) in [("stolen", 0.5), ("blocked", 0.25)] {
+                // The last record is the first moment behind the last second.
+                let found = second[kind].as_f64().unwrap();
+                assert!((found - share).abs() < 1e-6, "{second}");
+            }
         }
+        let warnings = told["recording"]["warnings"].to_string();
+        assert_eq!(warnings.contains("that of vCPU 1 begins last"), length == 1, "{warnings}");
     }
 }
 

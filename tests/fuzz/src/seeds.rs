@@ -188,6 +188,7 @@ fn rings(content: &mut Vec<u8>) {
             at_ns: u64::from(kind) * 1_000,
             first: if kind == ring::kind::SAMPLE { STACK } else { 0 },
             second: 1,
+            third: if kind == ring::kind::WAIT { 1 } else { 0 },
         });
     }
     let length = encoder.finish();

@@ -111,7 +111,10 @@ impl<'m, P: Platform> Agent<'m, P> {
             None => {
                 let due = slot.left(due);
                 count_lost(slot, due);
-                self.write_allocation(vcpu, now_ns, kind::NO_SAMPLE, outcome::LOST, due);
+                if let Some(ring) = self.ring(vcpu) {
+                    let lost = Entry::new(kind::NO_SAMPLE, outcome::LOST, due.bits().into());
+                    ring.push(now_ns, lost);
+                }
             }
         }
         self.count_deferred(vcpu, slot);
@@ -136,20 +139,11 @@ impl<'m, P: Platform> Agent<'m, P> {
         let sample = Sample { walked, late: false };
         if counting != 0 {
             let only = served.only(counting);
-            let (kind, first) = match owned.record_cold(&path, sample, only) {
-                Some(stack) => (kind::SAMPLE, u64::from(stack)),
-                None => (kind::NO_SAMPLE, outcome::OVERFLOW),
-            };
-            self.write_allocation(sampled.vcpu, now_ns, kind, first, only.recordings());
+            let recorded = owned.record_cold(&path, sample, only);
+            self.write_sample(sampled.vcpu, now_ns, recorded, only.recordings(), false);
         }
         if holding != 0 {
             hold(slot, self.live(), sampled, (&path, sample), served.only(holding), now_ns);
-        }
-    }
-
-    fn write_allocation(&self, vcpu: u32, now_ns: u64, kind: u8, first: u64, recordings: Live) {
-        if let Some(ring) = self.ring(vcpu) {
-            ring.push(now_ns, Entry::new(kind, first, recordings.bits().into()));
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
-use unikprof_proto::ring::{kind, outcome};
+use unikprof_proto::ring::{Wait, kind, outcome};
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
@@ -34,6 +34,10 @@ impl<'m, P: Platform> Agent<'m, P> {
             if slot.counts_blocked(live) {
                 self.account_block(vcpu, slot, registers);
             }
+            #[cfg(feature = "trace")]
+            if self.is_tracing() {
+                slot.cells.begin_traced_wait(self.platform.blocked_ns(vcpu));
+            }
             slot.cells.set_blocked_since(self.platform.now_ns());
             slot.cells.set_blocked();
             if registers.is_some() && slot.cells.wants_snapshot() {
@@ -51,10 +55,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
         #[cfg(feature = "trace")]
-        if since_ns != 0 && self.is_tracing() {
-            let waited_ns = self.platform.now_ns().saturating_sub(since_ns);
-            slot.cells.add_waited(waited_ns);
-        }
+        slot.cells.end_traced_wait(|| self.platform.blocked_ns(vcpu));
         if slot.each(live).any(|(_, recording)| recording.has_block()) {
             self.account_wake(vcpu, slot, live);
         } else {
@@ -65,7 +66,13 @@ impl<'m, P: Platform> Agent<'m, P> {
                 let now_ns = self.platform.now_ns();
                 let waited_ns = now_ns.saturating_sub(since_ns);
                 if waited_ns >= LONG_WAIT_NS {
-                    ring.push(now_ns, Entry::new(kind::WAKE, waited_ns, 0));
+                    let wait = Wait {
+                        is_first: true,
+                        is_last: true,
+                        length_ns: waited_ns,
+                        ..Wait::default()
+                    };
+                    ring.push_wait(now_ns, 0, 0, wait);
                 }
             }
             slot.cells.set_running(true);
@@ -82,7 +89,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.cells.has_uncounted_wait()
             && let Some(owned) = &owned
         {
-            owned.end_block(slot.live(), self.platform.now_ns(), self.all_times(vcpu));
+            let now_ns = self.platform.now_ns();
+            owned.end_block(slot.live(), now_ns, self.all_times(vcpu), self.ring(vcpu));
             slot.cells.set_running(true);
         }
         self.note_block(owned.as_ref(), slot, vcpu, registers);
@@ -99,12 +107,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         let cycles = self.platform.cycles();
         let times = self.all_times(vcpu);
         let now_ns = self.platform.now_ns();
-        if let Some(ring) = self.ring(vcpu) {
-            ring.push(now_ns, Entry::new(kind::WAKE, 0, 0));
-        }
         let owned = slot.take_for_accounting();
         if let Some(owned) = &owned {
-            owned.end_block(live, now_ns, times);
+            owned.end_block(live, now_ns, times, self.ring(vcpu));
         }
         slot.cells.set_running(owned.is_some());
         drop(owned);
@@ -117,23 +122,20 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub(super) fn count_deferred(&self, vcpu: u32, slot: &'m Slot<'m>) {
         while slot.cells.has_deferred() {
             let owned = slot.take_for_accounting();
-            let (kind, first, recordings) = match &owned {
-                Some(owned) => match owned.record_deferred() {
-                    Some((Some(stack), recordings)) => (kind::SAMPLE, u64::from(stack), recordings),
-                    Some((None, recordings)) => (kind::NO_SAMPLE, outcome::OVERFLOW, recordings),
-                    None => continue,
-                },
-                None => {
-                    let recordings = slot.drop_deferred();
-                    for (_, recording) in slot.each(recordings) {
-                        recording.counters.add_shared(Counter::Lost, 1);
-                    }
-                    (kind::NO_SAMPLE, outcome::LOST, recordings)
+            let now_ns = self.platform.now_ns();
+            let Some(owned) = owned else {
+                let recordings = slot.drop_deferred();
+                for (_, recording) in slot.each(recordings) {
+                    recording.counters.add_shared(Counter::Lost, 1);
                 }
+                if let Some(ring) = self.ring(vcpu) {
+                    let bits = recordings.bits().into();
+                    ring.push(now_ns, Entry::new(kind::NO_SAMPLE, outcome::LOST, bits));
+                }
+                continue;
             };
-            if let Some(ring) = self.ring(vcpu) {
-                let entry = Entry::new(kind, first, recordings.bits().into());
-                ring.push(self.platform.now_ns(), entry);
+            if let Some((recorded, recordings, sample)) = owned.record_deferred() {
+                self.write_sample(vcpu, now_ns, recorded, recordings, sample.late);
             }
         }
     }
@@ -166,10 +168,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         vcpu: u32,
         registers: Option<&Registers>,
     ) {
-        let mut noted = None;
         let live = slot.live();
         let misses = |(_, recording): &(usize, &RecordingCells)| recording.misses_block();
-        for (_, recording) in slot.each(live).filter(misses) {
+        for (index, recording) in slot.each(live).filter(misses) {
             let stack = match (owned, registers) {
                 (Some(owned), Some(registers)) => {
                     let mut path = owned.path_cells().begin();
@@ -182,12 +183,12 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 _ => 0,
             };
-            recording.open_block(stack, self.platform.now_ns(), self.all_times(vcpu));
-            noted = Some(stack);
-        }
-        if let (Some(stack), Some(ring)) = (noted, self.ring(vcpu)) {
-            let block = Entry::new(kind::BLOCK, u64::from(stack), 0);
-            ring.push(self.platform.now_ns(), block);
+            let (now_ns, times) = (self.platform.now_ns(), self.all_times(vcpu));
+            // A block without a stack is counted as waits that are not reported.
+            if let Some(owned) = owned.filter(|_| stack != 0) {
+                owned.count_other_waits(index, recording, now_ns, times, self.ring(vcpu));
+            }
+            recording.open_block(stack, now_ns, times);
         }
     }
 

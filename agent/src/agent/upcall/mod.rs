@@ -14,7 +14,7 @@ use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
-use crate::count::slot::{Asked, Live, Slot, SlotCells};
+use crate::count::slot::{Asked, Live, Recorded, Slot, SlotCells};
 use crate::ground::platform::{Continuation, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
@@ -222,12 +222,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             path.push(frame_code::LATE);
         }
         let walked = self.walk(registers, slot.cells, asked, &mut path);
-        let bits = u64::from(recordings.bits());
-        let marks = if late { SAMPLE_LATE } else { 0 };
-        match owned.record(&path, Sample { walked, late }, served) {
-            Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
-            None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
-        }
+        let recorded = owned.record(&path, Sample { walked, late }, served);
+        self.write_sample(entry.vcpu, entry.now_ns, recorded, recordings, late);
         let (cycles, has_lost_cpu) = self.cycles_since(entry, slot, live);
         for (index, recording) in slot.each(slot.left(live)) {
             add_owned(&recording.tick_cycles, cycles);
@@ -294,10 +290,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.cells.has_uncounted_wait()
             && let Some(owned) = slot.take()
         {
-            owned.end_block(slot.live(), now_ns, times);
+            owned.end_block(slot.live(), now_ns, times, self.ring(vcpu));
             slot.cells.set_running(true);
         }
-        slot.expire(now_ns, times)
+        slot.expire(now_ns, times, self.ring(vcpu))
     }
 
     /// Prefetches the first entry for the lookup of the interrupted function's caller.
@@ -313,6 +309,25 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn write(&self, entry: &Entry, kind: u8, first: u64, second: u64) {
         if let Some(ring) = self.ring(entry.vcpu) {
             ring.push(entry.now_ns, RingEntry::new(kind, first, second));
+        }
+    }
+
+    /// Writes a sample that was counted to the ring, as each of the recordings counted it.
+    #[inline]
+    fn write_sample(&self, vcpu: u32, now_ns: u64, recorded: Recorded, of: Live, late: bool) {
+        let Some(ring) = self.ring(vcpu) else {
+            return;
+        };
+        let Recorded { place, overflow } = recorded;
+        let bits = of.bits() & !overflow;
+        if bits != 0 {
+            let marks = if late { SAMPLE_LATE } else { 0 };
+            let second = u64::from(bits) | marks;
+            ring.push(now_ns, RingEntry::new(kind::SAMPLE, place.into(), second));
+        }
+        if overflow != 0 {
+            let overflowed = RingEntry::new(kind::NO_SAMPLE, outcome::OVERFLOW, overflow.into());
+            ring.push(now_ns, overflowed);
         }
     }
 

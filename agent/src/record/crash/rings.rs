@@ -72,7 +72,7 @@ impl AnyAgent<'_, '_> {
             };
             let payload = payload.get(..run.bytes).unwrap_or_default();
             let decoded = decode(run.base_ns, run.count, payload, |record| {
-                if matches!(record.kind, kind::SAMPLE | kind::BLOCK) {
+                if matches!(record.kind, kind::SAMPLE | kind::WAIT) {
                     sent.send(record.first, vcpu, &slot.table, output);
                 }
             });

@@ -131,7 +131,7 @@ impl Recording {
             let Some(owned) = slot.take_patiently() else {
                 return false;
             };
-            owned.flip(self.index(), next, last, agent.snapshot(vcpu));
+            owned.flip(self.index(), next, last, agent.snapshot(vcpu), agent.ring(vcpu));
         }
         self.set_mark(agent, next, server_ns);
         self.epochs.dumping = false;

@@ -38,6 +38,7 @@ thread_local! {
 pub struct FakePlatform {
     pub now_ns: AtomicU64,
     pub running_ns: AtomicU64,
+    pub stolen_ns: AtomicU64,
     pub kicks: AtomicU64,
     pub random: AtomicU64,
     pub has_no_random: AtomicBool,
@@ -58,6 +59,12 @@ impl FakePlatform {
     pub fn run(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
         self.running_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Advances the monotonic clock while another domain has the CPU.
+    pub fn steal(&self, ns: u64) {
+        self.stolen_ns.fetch_add(ns, Ordering::Relaxed);
+        self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Advances the monotonic clock only: nothing runs.
@@ -97,6 +104,11 @@ unsafe impl Platform for FakePlatform {
             upcall();
         }
         self.running_ns.load(Ordering::Relaxed)
+    }
+
+    fn blocked_ns(&self, vcpu: u32) -> u64 {
+        let stolen_ns = self.stolen_ns.load(Ordering::Relaxed);
+        self.now_ns().saturating_sub(self.running_ns(vcpu)).saturating_sub(stolen_ns)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {

@@ -94,7 +94,7 @@ impl Guest {
     }
 
     fn event(&mut self, kind: u8, at_ns: u64, first: u64, second: u64) {
-        self.events.push(Record { kind, at_ns, first, second });
+        self.events.push(Record { kind, at_ns, first, second, third: 0 });
     }
 
     fn span(&mut self, at: u64, length: u64, name: u64, number: u64) {
@@ -149,6 +149,7 @@ impl Guest {
                 at_ns: *at_ns,
                 first: number,
                 second: 1 | if *is_late { SAMPLE_LATE } else { 0 },
+                third: 0,
             });
         }
         ring.stacks = numbers.into_iter().map(|(node, number)| (number, node)).collect();

@@ -203,7 +203,6 @@ impl<'p> Markers<'p> {
     fn add_events(&mut self, timeline: &Timeline, mode: Mode) {
         // Waits are samples in the other modes.
         let shows_waits = !matches!(mode, Mode::Wall | Mode::OffCpu);
-        let mut blocked: BTreeMap<u32, u64> = BTreeMap::new();
         for event in timeline.events(self.window) {
             let Some(&thread) = self.threads.get(&event.vcpu) else {
                 continue;
@@ -214,14 +213,9 @@ impl<'p> Markers<'p> {
                 What::Ended { recording } => ("recording ended", recording.to_string()),
                 What::Resumed => ("resumed after a suspension", String::new()),
                 What::BadKey => ("a client's handshake failed", String::new()),
-                What::Block if shows_waits => {
-                    blocked.insert(event.vcpu, event.at_ns);
-                    continue;
-                }
                 What::Wake { length_ns } if shows_waits => {
-                    let since = blocked.remove(&event.vcpu);
-                    let told = length_ns.and_then(|ns| event.at_ns.checked_sub(ns));
-                    self.add_blocked(thread, since.or(told), Some(event.at_ns));
+                    let since = event.at_ns.checked_sub(*length_ns);
+                    self.add_blocked(thread, since, Some(event.at_ns));
                     continue;
                 }
                 _ => continue,
@@ -229,11 +223,6 @@ impl<'p> Markers<'p> {
             let timing = fx::MarkerTiming::Instant(self.at(event.at_ns));
             let of = (name, self.categories.guest);
             self.push(Kind::Mark, thread, timing, of, (&value, 0.0));
-        }
-        for (vcpu, since_ns) in blocked {
-            if let Some(&thread) = self.threads.get(&vcpu) {
-                self.add_blocked(thread, Some(since_ns), None);
-            }
         }
     }
 

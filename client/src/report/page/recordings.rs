@@ -56,7 +56,7 @@ impl<'r> Shown<'r> {
 
     /// Its ticks and waits; none if they are among those of the report's own.
     pub(super) fn ticks(&self) -> impl Iterator<Item = Tick> + use<'_, 'r> {
-        let ticks = |()| self.timeline.ticks(&self.of, self.mode(), self.window, self.inside);
+        let ticks = |()| self.timeline.ticks(&self.of, self.window, self.inside);
         (!self.is_part).then_some(()).into_iter().flat_map(ticks)
     }
 

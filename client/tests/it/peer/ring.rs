@@ -5,12 +5,24 @@ use unikprof_proto::message::{
     EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
 use unikprof_proto::nodes::{self, Node};
-use unikprof_proto::ring::{Encoder, Record, kind};
+use unikprof_proto::ring::{Encoder, Record, Wait, kind};
 
 use super::{SEGMENT, encode};
 
 pub fn record(kind: u8, at_ns: u64, first: u64, second: u64) -> Record {
-    Record { kind, at_ns, first, second }
+    Record { kind, at_ns, first, second, third: 0 }
+}
+
+/// A wait of recording bit 0 that began and ended, of which so much was counted on a stack.
+pub fn wait(from_ns: u64, to_ns: u64, stack: u64, count: u64) -> Record {
+    let wait = Wait {
+        ring_bits: 1,
+        is_first: true,
+        is_last: true,
+        length_ns: to_ns - from_ns,
+        ..Wait::default()
+    };
+    Record { third: wait.to_number(), ..record(kind::WAIT, to_ns, stack, count) }
 }
 
 /// The head of a ring that holds so many records from position `oldest` on.
