@@ -159,7 +159,7 @@ impl Ring {
     }
 
     /// The parts of a window whose records the ring has, in order.
-    pub(crate) fn covered(&self, window: Window) -> Vec<Window> {
+    pub fn covered(&self, window: Window) -> Vec<Window> {
         let mut parts = Vec::new();
         let mut from_ns = window.from_ns.max(self.held_since_ns);
         for gap in self.all_gaps() {

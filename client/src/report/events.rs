@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::seconds::TOLD_FROM_NS;
 use super::shorten;
 use super::units::{duration, grouped};
 use crate::printable::Printable;
@@ -16,9 +17,20 @@ const NAME: usize = 48;
 /// The most names listed of each kind: a guest has at most 256.
 const MOST: usize = 256;
 
-/// Writes what the guest said within a window; nothing where it said nothing.
-pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -> io::Result<()> {
-    write_spans(&timeline.spans(window), out)?;
+/// Writes what the guest said within a window, and which part of the time asked for the rings do not
+/// cover; nothing where it said nothing.
+pub(super) fn write(
+    timeline: &Timeline,
+    window: Window,
+    asked: Window,
+    began_ns: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let spans = timeline.spans(window);
+    let has_any = !spans.is_empty()
+        || !timeline.counters(window).is_empty()
+        || !timeline.marks(window).is_empty();
+    write_spans(&spans, out)?;
     let extent = timeline.extent().map_or(window, |extent| extent.and(window));
     write_counters(&timeline.counters(window), extent, out)?;
     let marks = timeline.marks(window);
@@ -28,6 +40,12 @@ pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -
     for (name, count) in marks.iter().take(MOST) {
         writeln!(out, "{:>10}  {}", grouped(*count), shown(name))?;
     }
+    if has_any && let Some(lacking) = lacking(timeline, window, asked, began_ns) {
+        writeln!(
+            out,
+            "\nspans, counters and marks are of the time that the rings cover: {lacking}"
+        )?;
+    }
     if timeline.refused_names() > 0 {
         writeln!(
             out,
@@ -36,6 +54,27 @@ pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -
         )?;
     }
     Ok(())
+}
+
+/// What of the time asked for the rings do not cover, in words; `None` if they cover all of it.
+fn lacking(timeline: &Timeline, window: Window, asked: Window, began_ns: u64) -> Option<String> {
+    let covered = |window| timeline.rings().iter().map(move |ring| ring.covered(window));
+    let gaps: usize = covered(window).map(|parts| parts.len().saturating_sub(1)).sum();
+    let late_ns = window.from_ns.saturating_sub(asked.from_ns);
+    let from = format!(
+        "from {:.1} s of the recording on",
+        window.from_ns.saturating_sub(began_ns) as f64 / 1e9
+    );
+    match (late_ns >= TOLD_FROM_NS, gaps) {
+        (false, 0) => None,
+        (true, 0) => Some(from),
+        (false, gaps) => Some(format!("without {}", counted(gaps))),
+        (true, gaps) => Some(format!("{from}, without {}", counted(gaps))),
+    }
+}
+
+fn counted(gaps: usize) -> String {
+    if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
 }
 
 fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {

@@ -21,7 +21,7 @@ const NAMES_BEGIN: usize = 62;
 const LEAST_NAME: usize = 24;
 
 /// So much that the lines do not tell of is worth a word.
-const TOLD_FROM_NS: u64 = 1_000_000_000;
+pub(super) const TOLD_FROM_NS: u64 = 1_000_000_000;
 
 /// The columns of a line over time.
 const OVERVIEW: usize = 100;

@@ -44,7 +44,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     }
     if let Some(view) = report.view.as_ref().or(report.beside.as_ref()) {
         let window = view.timeline.bounded(&view.of, view.window);
-        events::write(view.timeline, window, out)?;
+        let asked = view.window.and(view.of.window);
+        events::write(view.timeline, window, asked, view.of.window.from_ns, out)?;
     }
     if report.view.is_some_and(|view| view.seconds) {
         return Ok(());

@@ -1,11 +1,11 @@
 //! Joins several timelines: the contents of a guest's rings as read for each file, and of the rings
 //! of its next run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use unikprof_proto::ring::{Record, Wait, kind};
 
-use super::{RecordingSpan, Ring, Timeline, Window};
+use super::{RecordingSpan, Ring, Timeline, Window, any_contains, union};
 use crate::profile::{NodeId, RecordingInfo};
 
 /// The ring bit of all merged recordings.
@@ -155,6 +155,7 @@ impl Join {
             ring.records.sort_by_key(|record| record.at_ns);
             join_times(ring, &windows);
         }
+        leave_out_between(&mut rings, &windows);
         let names = self.names.into_iter().map(|(name, id)| (id, name));
         let mut timeline = Timeline::new(rings, names.collect(), self.refused_names);
         timeline.is_joined = true;
@@ -218,10 +219,14 @@ fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
             record.second = record.second & !RING_BITS | u64::from(is_one) << RING_BIT;
         }
         kind::WAIT => {
-            let is_one = recordings.iter().any(|r| r.wait(record).is_some());
-            let wait = Wait::from_number(record.third);
-            let ring_bits = u8::from(is_one) << RING_BIT;
-            record.third = Wait { ring_bits, ..wait }.to_number();
+            let mut wait = Wait { ring_bits: 0, ..Wait::from_number(record.third) };
+            if let Some((_, window)) = recordings.iter().find_map(|r| r.wait(record)) {
+                // What lies behind the recording's end is none of the next one's.
+                wait.ring_bits = 1 << RING_BIT;
+                wait.length_ns = window.length_ns();
+                record.at_ns = window.to_ns;
+            }
+            record.third = wait.to_number();
         }
         kind::SPAN_BEGIN | kind::SPAN_END => {
             record.second = record.second.wrapping_add((run as u64) << 48);
@@ -266,6 +271,23 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
         if *known == NodeId::ROOT {
             *known = also;
         }
+    }
+}
+
+/// Leaves out the guest's marks and spans that are of no recording: marks between them, and spans
+/// that ended there, or that began there and did not end in one.
+fn leave_out_between(rings: &mut [Ring], recordings: &[Window]) {
+    let recordings = union(recordings.to_vec());
+    let is_in = |record: &Record| any_contains(&recordings, record.at_ns);
+    let is_end = |record: &&Record| record.kind == kind::SPAN_END && is_in(record);
+    let ends = rings.iter().flat_map(|ring| &ring.records).filter(is_end);
+    let ended: HashSet<(u64, u64)> = ends.map(|end| (end.first, end.second)).collect();
+    for ring in rings {
+        ring.records.retain(|record| match record.kind {
+            kind::MARK | kind::SPAN_END => is_in(record),
+            kind::SPAN_BEGIN => is_in(record) || ended.contains(&(record.first, record.second)),
+            _ => true,
+        });
     }
 }
 

@@ -141,15 +141,15 @@ impl Timeline {
             if ring.overwritten > 0 && between > 0 {
                 all.push(format!(
                     "vCPU {}: {} records are in none of the files: they were evicted before they \
-                     could be fetched, or are in a file that was not given; {} are not covered",
+                     could be fetched, or are in a file that was not given ({} not covered)",
                     ring.vcpu,
                     ring.overwritten,
                     duration(between.saturating_add(within))
                 ));
             } else if ring.overwritten > 0 && within > 0 {
                 all.push(format!(
-                    "vCPU {}: {} records were evicted before they could be fetched; {} are not \
-                     covered",
+                    "vCPU {}: {} records were evicted before they could be fetched ({} not \
+                     covered)",
                     ring.vcpu,
                     ring.overwritten,
                     duration(within)

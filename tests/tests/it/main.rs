@@ -10,6 +10,7 @@ mod all_tests;
 mod crash_log;
 mod docs;
 mod hosted;
+mod lives;
 mod soak;
 mod xen_accuracy;
 mod xen_lab;

@@ -80,7 +80,8 @@ fn blocked_time_is_measured_within_a_window() {
     let lines = script(&client, "all.unikprof", &inside);
     assert!(lines.iter().all(|line| line["outcome"] == "blocked"));
     assert_eq!(waited_ns(&lines), blocked(&of_span), "each wait has a line");
-    assert_eq!(lines.len() as u64, of_span["counters"]["blocks"]);
+    // What was counted of a long wait before it ended has a line of its own.
+    assert!(lines.len() as u64 >= of_span["counters"]["blocks"].as_u64().unwrap());
     let [began, half] = [0, span.length_ns() / 2].map(|at| span.date(at));
     let window = ["--from", &began, "--to", &half];
     let first_half = report(&client, "all.unikprof", &window);
