@@ -205,6 +205,7 @@ impl Parts {
             completeness: self.completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
+            own_warnings: Vec::new(),
             epoch_counts: Vec::new(),
             trace: None,
         }

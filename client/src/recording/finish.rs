@@ -179,6 +179,7 @@ impl Contents {
             }
             self.builder.add_vcpu(stats);
         }
+        let own_warnings = self.info.warnings.clone();
         self.builder.set_recording(self.info);
         let mut profile = self.builder.finish();
         if self.epochs == 0
@@ -195,6 +196,7 @@ impl Contents {
             completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
+            own_warnings,
             timeline,
             trace: self.trace,
             span,

@@ -60,6 +60,8 @@ pub struct Recording {
     pub(crate) gaps: u32,
     /// Contradictions in the recording; the profile's warnings include them.
     pub contradictions: Vec<String>,
+    /// The profile's warnings, without those about what the rings lack.
+    pub(crate) own_warnings: Vec<String>,
     /// The contents of the guest's rings, if it has any.
     pub timeline: Option<Timeline>,
     /// The trace that the file is of, if it is one.
@@ -131,6 +133,13 @@ impl Recording {
             timeline.keep_vcpus(&all);
         }
         recording.only_vcpus = Some(all.into_iter().collect());
+        // Without counts the profile is that of the time that the rings of all vCPUs cover.
+        if self.epochs == 0
+            && let Some((timeline, of)) = self.timeline.as_ref().zip(self.span)
+        {
+            recording.warnings.clone_from(&self.own_warnings);
+            self.profile = timeline.profile(&self.profile, &of, Window::ALL, None);
+        }
         Ok(())
     }
 

@@ -255,6 +255,29 @@ mod tests {
         assert_eq!(missing(Mode::OffCpu), None, "nothing is sampled");
     }
 
+    /// A thread that lived for a part of the recording: the rest of the time is offline, and no
+    /// sample of it is due, though the platform's blocked time has it.
+    #[test]
+    fn offline_time_is_not_missing() {
+        let times = |blocked_ns, offline_ns| message::Runstate {
+            running_ns: 1000,
+            runnable_ns: 0,
+            blocked_ns,
+            offline_ns,
+        };
+        let start = snapshot(0, 0);
+        let mut end = snapshot(2000, 14);
+        end.counters.blocked = 4;
+        end.blocked_ns = start.blocked_ns + 9000;
+        let start = Snapshot { runstate: Some(message::Runstate::default()), ..start };
+        let end = Snapshot { runstate: Some(times(800, 8200)), ..end };
+        let mut totals = Totals::default();
+        totals.add(&share(start, end), Mode::Wall);
+        let stats = totals.finish(Mode::Wall, 100).0;
+        let due = (1000 + 800) / 100;
+        assert_eq!(stats[0].counters.missing, Some(due - 14 - 4));
+    }
+
     #[test]
     fn each_histogram_is_added_in_its_place() {
         let mut totals = Totals::default();

@@ -334,6 +334,29 @@ mod tests {
     use crate::report::{Format, ReportOptions};
     use crate::symbols::{Images, Symbolizer};
 
+    /// A wait of seconds is shown while it lasts, and not in its last second.
+    #[test]
+    fn a_long_wait_is_spread_over_its_time() {
+        let wait = |wait_ns| Moment {
+            at_ns: 5,
+            vcpu: 0,
+            stack: NodeId::ROOT,
+            count: 7,
+            wait_ns,
+            span: None,
+        };
+        assert_eq!(parts(&wait(None)).collect::<Vec<_>>(), [wait(None)]);
+        let short = wait(Some(LONGEST_PART_NS));
+        assert_eq!(parts(&short).collect::<Vec<_>>(), [short]);
+        let long: Vec<Moment> = parts(&wait(Some(5 * LONGEST_PART_NS / 2))).collect();
+        let counts: Vec<u64> = long.iter().map(|part| part.count).collect();
+        assert_eq!(counts, [2, 2, 3]);
+        assert_eq!(long[2].at_ns, 5 + 5 * LONGEST_PART_NS / 3);
+        let huge: Vec<Moment> = parts(&wait(Some(u64::MAX))).collect();
+        assert_eq!(huge.len() as u64, MOST_PARTS);
+        assert_eq!(huge.iter().map(|part| part.count).sum::<u64>(), 7);
+    }
+
     fn file(report: &Report<'_>) -> Value {
         let mut packed = Vec::new();
         report.write(Format::Firefox, &mut packed).unwrap();

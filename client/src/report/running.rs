@@ -137,3 +137,20 @@ impl RunningTable {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In mode wall a guest that waits is sampled all the same.
+    #[test]
+    fn waits_are_samples_in_mode_wall_alone() {
+        let counters = Counters { recorded: 172, blocked: 1_800, ..Counters::default() };
+        let rate = |mode| {
+            let length_ns = 1_000_000_000;
+            Summary { mode, length_ns, counters, ..Summary::default() }.samples_per_second()
+        };
+        assert_eq!(rate(Mode::Wall), Some(1_972.0));
+        assert_eq!(rate(Mode::OffCpu), Some(172.0), "these are ns");
+    }
+}

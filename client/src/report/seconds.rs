@@ -48,13 +48,14 @@ impl Second {
         Some((&report.labels.all()[label as usize], share))
     }
 
-    /// Samples a second, or how long was waited, in ns.
-    fn amount(&self, unit: Unit) -> f64 {
-        let length_ns = self.slice.window.length_ns().max(1);
-        match unit {
-            Unit::Samples => self.shown as f64 * 1e9 / length_ns as f64,
+    /// Samples a second of the time that the rings cover, or how long was waited, in ns; `None` if
+    /// they cover none of it.
+    fn amount(&self, unit: Unit) -> Option<f64> {
+        let covered_ns = self.slice.window.length_ns().max(1) as f64 * self.slice.coverage;
+        (self.slice.coverage > 0.0).then(|| match unit {
+            Unit::Samples => self.shown as f64 * 1e9 / covered_ns,
             Unit::Nanoseconds | Unit::Bytes | Unit::Objects => self.shown as f64,
-        }
+        })
     }
 
     pub(super) fn stolen(&self) -> Option<f64> {
@@ -124,8 +125,7 @@ pub(super) fn write(
     }
     let unit = report.symbolized.profile().recording().unit();
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
-    let held = |second: &Second| second.slice.is_held.then(|| second.amount(unit));
-    let amounts: Vec<_> = seconds.iter().map(held).collect();
+    let amounts: Vec<_> = seconds.iter().map(|second| second.amount(unit)).collect();
     let line = sparkline(&amounts, OVERVIEW);
     match unit {
         Unit::Samples => writeln!(out, "rate     {line}  max {:.0} samples/s", highest(&amounts)),
@@ -160,13 +160,17 @@ pub(super) fn write(
             "stolen and blocked time are unknown: they are recorded per vCPU, not per span"
         )?;
     }
-    let (covered, uncovered): (Vec<&Second>, Vec<&Second>) =
-        seconds.iter().partition(|second| second.slice.is_covered);
-    if !uncovered.is_empty() {
-        writeln!(out, "no recording: the files do not cover all of that time")?;
+    let is_empty = |second: &&Second| second.slice.coverage <= 0.0;
+    let (empty, others): (Vec<&Second>, Vec<&Second>) = seconds.iter().partition(is_empty);
+    if empty.iter().any(|second| !second.slice.is_covered) {
+        writeln!(out, "no recording: the files do not cover that time")?;
     }
-    if covered.iter().any(|second| !second.slice.is_held) {
-        writeln!(out, "evicted: the ring no longer contained all of that time")?;
+    if empty.iter().any(|second| second.slice.is_covered) {
+        writeln!(out, "evicted: the ring no longer contained that time")?;
+    }
+    let in_part = others.iter().filter(|second| !second.slice.is_held).count();
+    if in_part > 0 {
+        writeln!(out, "the rings cover {in_part} of these lines in part: rates are of that part")?;
     }
     let shown = view.timeline.bounded(&view.of, view.window);
     let wanted = view.window.and(view.of.window);
@@ -198,10 +202,10 @@ fn write_line(
     });
     let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
     let unit = report.symbolized.profile().recording().unit();
-    let amount = match (slice.is_covered, slice.is_held) {
-        (false, _) => "no recording".to_owned(),
-        (true, false) => "evicted".to_owned(),
-        (true, true) => amount(second.amount(unit), unit),
+    let amount = match second.amount(unit) {
+        Some(found) => amount(found, unit),
+        None if slice.is_covered => "evicted".to_owned(),
+        None => "no recording".to_owned(),
     };
     write!(
         out,

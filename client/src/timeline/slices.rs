@@ -24,20 +24,22 @@ pub struct Slice {
     pub is_held: bool,
     /// Whether the recordings shown cover all of it: several files may lack the time between them.
     pub is_covered: bool,
-    /// How the time was spent, for each vCPU whose ring covers it.
-    pub(crate) runstates: Vec<Runstate>,
+    /// The share of the vCPUs' time that their rings cover.
+    pub(crate) coverage: f64,
+    /// How the covered time was spent, and how long it is in ns, for each vCPU whose ring tells.
+    pub(crate) runstates: Vec<(Runstate, u64)>,
     /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the
     /// stacks.
     pub(crate) stacks: Vec<(NodeId, u64)>,
 }
 
 impl Slice {
-    /// The share of a kind of time in the time of the vCPUs whose rings cover it; `None` if none
-    /// does.
+    /// The share of a kind of time in the time that the rings cover; `None` if none does.
     pub(crate) fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
-        let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
-        let time_ns = known.len() as f64 * self.window.length_ns() as f64;
-        let part_ns = known.iter().map(|part_ns| *part_ns as f64).sum::<f64>();
+        let known = self.runstates.iter().filter_map(|(times, ns)| Some((kind(times)?, *ns)));
+        let (part_ns, time_ns) = known.fold((0.0, 0.0), |(part_ns, time_ns), (part, time)| {
+            (part_ns + part as f64, time_ns + time as f64)
+        });
         (time_ns > 0.0).then(|| part_ns / time_ns)
     }
 }
@@ -81,15 +83,20 @@ impl Timeline {
                     *sum = sum.saturating_add(count);
                 }
             }
+            let covered: Vec<Vec<Window>> =
+                self.rings.iter().map(|ring| ring.covered(window)).collect();
+            let length_ns = |parts: &[Window]| parts.iter().map(Window::length_ns).sum::<u64>();
+            let covered_ns = covered.iter().map(|parts| length_ns(parts) as f64).sum::<f64>();
+            let told = times.iter().zip(&covered);
             Slice {
                 window,
                 counters,
                 is_held: self.holds(window),
                 is_covered: self.covers(window),
-                runstates: times
-                    .iter()
-                    .zip(&self.rings)
-                    .filter_map(|(times, ring)| times.of_windows(&ring.covered(window)))
+                coverage: covered_ns
+                    / (covered.len().max(1) as f64 * window.length_ns().max(1) as f64),
+                runstates: told
+                    .filter_map(|(times, parts)| Some((times.of_windows(parts)?, length_ns(parts))))
                     .collect(),
                 stacks: stacks.into_iter().collect(),
             }
