@@ -33,8 +33,8 @@ pub use heap::Measure;
 pub(crate) use heap::probability as sampling_probability;
 pub(crate) use heap::{Amounts, Bounds, Estimate, Heap, Held, LiveSample};
 pub use mode::{Mode, Unit, Unwind};
-pub use recording::{Architecture, RecordingInfo, Runstate, TimeSpan, VcpuStats};
-pub(crate) use recording::{Cost, FromRing, Merged};
+pub use recording::{Architecture, Cost, RecordingInfo, Runstate, TimeSpan, VcpuStats};
+pub(crate) use recording::{FromRing, Merged};
 pub(crate) use tree::ChildLists;
 pub use tree::TooManyStacks;
 pub(crate) use tree::{NodeId, StackTree};
@@ -168,15 +168,18 @@ impl Profile {
             .reduce(|sum, next| sum.plus(&next))
     }
 
-    /// Sampling's share of the running time of all vCPUs that were measured.
+    /// What sampling cost on all vCPUs that were measured, and their running time in nanoseconds.
+    pub fn cost(&self) -> Option<(Cost, u64)> {
+        let measured = self.vcpus.iter().filter_map(|v| Some((v.cost?, v.runstate.running_ns?)));
+        let sum = measured
+            .reduce(|(cost, running), (more, ns)| (cost.plus(&more), running.saturating_add(ns)));
+        sum.filter(|(_, running_ns)| *running_ns != 0)
+    }
+
+    /// The share of the running time that sampling and its timer took on all vCPUs that were
+    /// measured.
     pub(crate) fn cost_share(&self) -> Option<f64> {
-        let measured = || {
-            let of = |v: &VcpuStats| Some((v.cost?.total_ns, v.runstate.running_ns?));
-            self.vcpus.iter().filter_map(of)
-        };
-        let cost = measured().fold(0, |sum: u64, (cost, _)| sum.saturating_add(cost));
-        let running = measured().fold(0, |sum: u64, (_, ns)| sum.saturating_add(ns));
-        (running != 0).then(|| cost as f64 / running as f64)
+        self.cost().map(|(cost, running_ns)| cost.total_ns() as f64 / running_ns as f64)
     }
 
     /// The mapping that holds an address.

@@ -16,7 +16,7 @@ use crate::frame::Message;
 pub use counters::{Counter, Counters};
 pub use histogram::{BUCKETS, bucket, bucket_floor};
 pub use peers::Peers;
-pub use snapshot::{Runstate, Snapshot};
+pub use snapshot::{Overhead, Runstate, Snapshot};
 
 /// The longest name of a recording.
 pub const MAX_NAME: usize = 64;
@@ -453,6 +453,8 @@ messages! {
         max_bytes: u64,
         /// The counters of all vCPUs since the recording began.
         counters: Counters,
+        /// Its cost since its current epoch began.
+        overhead: Overhead,
         /// The time for which the ring holds samples at the present rate, in ns: the minimum over
         /// all vCPUs. `None` if there is no ring, or if nothing is written to it.
         samples_window_ns: Option<u64>,

@@ -65,6 +65,8 @@ fn every_message_has_its_bytes() {
         tick_cycles: 123_456,
         allocated_bytes: 7_000_000,
         freed_samples: 12,
+        delivery_cycles: 54_000,
+        deliveries_measured: 16,
     };
     let mut text = format!("preamble {}\n", hex(&preamble::encode(preamble::OPEN)));
     let mut push = |line: String| text.push_str(&line);
@@ -171,6 +173,12 @@ fn every_message_has_its_bytes() {
             max_age_ns: 300_000_000_000,
             max_bytes: 524_288,
             counters,
+            overhead: Overhead {
+                running_ns: 900_000_000,
+                sampling_ns: 2_000_000,
+                delivery_ns: 18_000_000,
+                deliveries_measured: 16,
+            },
             samples_window_ns: Some(62_000_000_000),
             stacks_window_ns: None,
             wants_fetch: false,

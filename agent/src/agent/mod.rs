@@ -307,6 +307,8 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         const MOMENT_NS: u64 = 1_000_000;
         let points = self.slot(vcpu).map(|slot| &slot.cells.points);
         let points = points.filter(|_| cfg!(feature = "heap"));
+        let delivery = self.slot(vcpu).map(|slot| slot.cells.delivery.estimate());
+        let (delivery_cycles, deliveries_measured) = delivery.unwrap_or_default();
         let mut snapshot = Snapshot::default();
         for _ in 0..TRIES {
             snapshot = Snapshot {
@@ -317,6 +319,8 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
                 running_ns: self.platform.running_ns(vcpu),
                 blocked_ns: self.platform.blocked_ns(vcpu),
                 runstate: self.platform.runstate(vcpu),
+                delivery_cycles,
+                deliveries_measured,
                 ..Snapshot::default()
             };
             if self.platform.now_ns().saturating_sub(snapshot.at_ns) < MOMENT_NS {

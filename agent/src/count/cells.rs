@@ -88,7 +88,7 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
 }
 
 /// The number of a [`Snapshot`]'s fields, without its counters.
-const CLOCKS: usize = 12;
+const CLOCKS: usize = 14;
 
 /// A [`Snapshot`] kept in the slot.
 #[derive(Debug)]
@@ -119,6 +119,8 @@ impl SnapshotCells {
             tick_cycles,
             allocated_bytes,
             freed_samples,
+            delivery_cycles,
+            deliveries_measured,
         } = *snapshot;
         let known = u64::from(runstate.is_some());
         let r = runstate.unwrap_or_default();
@@ -135,6 +137,8 @@ impl SnapshotCells {
             r.offline_ns,
             allocated_bytes,
             freed_samples,
+            delivery_cycles,
+            deliveries_measured,
         ];
         for (cell, value) in self.clocks.iter().zip(clocks) {
             cell.store(value, Ordering::Relaxed);
@@ -176,6 +180,8 @@ impl SnapshotCells {
             r_offline_ns,
             allocated_bytes,
             freed_samples,
+            delivery_cycles,
+            deliveries_measured,
         ] = self.clocks.each_ref().map(value);
         let runstate = Runstate {
             running_ns: r_running_ns,
@@ -193,6 +199,8 @@ impl SnapshotCells {
             counters: Counters::from_array(self.counters.each_ref().map(value)),
             allocated_bytes,
             freed_samples,
+            delivery_cycles,
+            deliveries_measured,
         }
     }
 }
@@ -288,6 +296,8 @@ mod tests {
             counters: Counters::from_array(core::array::from_fn(|field| 20 + field as u64)),
             tick_cycles: 18,
             blocked_ns: 19,
+            delivery_cycles: 14,
+            deliveries_measured: 15,
             allocated_bytes: 16,
             freed_samples: 17,
         };

@@ -6,6 +6,7 @@
 //! slot.
 
 pub(crate) mod cells;
+pub(crate) mod delivery;
 #[cfg_attr(not(feature = "heap"), allow(dead_code))]
 pub(crate) mod live;
 pub(crate) mod memory;

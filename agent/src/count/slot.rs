@@ -16,6 +16,7 @@
 use unikprof_proto::message::{Counter, Snapshot};
 use unikprof_proto::ring::Wait;
 
+use crate::count::delivery::{DeliveryCells, MeasurementsLeft};
 use crate::count::points::PointCells;
 use crate::count::recording::{
     Begin, Lookup, MAX_RECORDINGS, RecordingCells, Sample, Times, times,
@@ -49,12 +50,14 @@ pub(crate) struct SlotCells {
     waits_from_ns: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
+    pub(crate) measurements_left: MeasurementsLeft,
     /// The vCPU's allocated bytes.
     pub(crate) points: PointCells,
     table: TableCells,
     path: PathCells,
     deferred: DeferredCells,
     snapshot: VcpuSnapshotCells,
+    pub(crate) delivery: DeliveryCells,
 }
 
 /// In `live`: a client waits for a snapshot of the vCPU.
@@ -541,6 +544,7 @@ impl<'m> Slot<'m> {
             if cfg!(feature = "heap") {
                 self.cells.points.seed(begin.seed);
             }
+            self.cells.measurements_left.demand();
             self.cells.live.fetch_or(1 << index, Ordering::Release);
         }
     }

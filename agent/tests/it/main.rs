@@ -18,6 +18,7 @@ mod aging;
 mod blocked_time;
 mod boot;
 mod caller_table;
+mod delivery_cost;
 mod fetching;
 mod folding;
 #[cfg(all(feature = "heap", feature = "ring"))]

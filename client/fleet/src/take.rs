@@ -244,7 +244,7 @@ fn count(member: &Member, profile: &Profile) {
     profiles.missing = counters.missing;
     profiles.counters = profiles.counters.plus(&counters);
     for vcpu in profile.vcpus() {
-        let cost_ns = vcpu.cost.map_or(0, |cost| cost.total_ns);
+        let cost_ns = vcpu.cost.map_or(0, |cost| cost.total_ns());
         profiles.cost_ns = profiles.cost_ns.saturating_add(cost_ns);
     }
 }

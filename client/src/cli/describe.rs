@@ -9,7 +9,7 @@ use unikprof_proto::code::role;
 use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
-use crate::profile::{Mapping, Mode, Profile, Unit};
+use crate::profile::{Cost, Mapping, Mode, Profile, Unit};
 use crate::record::{
     self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
 };
@@ -266,8 +266,8 @@ pub(super) fn recorded(
             ),
         );
     }
-    if let Some(share) = profile.cost_share() {
-        rows.add("cost", format!("{:.2} % of running time", share * 100.0));
+    if let Some((cost, running_ns)) = profile.cost() {
+        rows.add("cost", cost_of_running(&cost, running_ns));
     }
     for path in files {
         rows.add("wrote", path.display().to_string());
@@ -278,6 +278,12 @@ pub(super) fn recorded(
         rows.add("next", format!("unikprof-client report {}{names}", only.display()));
     }
     rows.0
+}
+
+/// What sampling cost in all, and its parts.
+pub(super) fn cost_of_running(cost: &Cost, running_ns: u64) -> String {
+    let share = cost.total_ns() as f64 / running_ns as f64;
+    format!("{:.2} % of running time: {}", share * 100.0, cost.text())
 }
 
 /// `1 session`, `2 sessions`.

@@ -119,6 +119,15 @@ fn recording(one: &RecordingStatus) -> Value {
             "blocks": c.blocks, "blocked": c.blocked, "blocked_overflow": c.blocked_overflow,
             "blocked_aged": c.blocked_aged,
         },
+        "overhead": {
+            "running_ns": one.overhead.running_ns,
+            "sampling_ns": one.overhead.sampling_ns,
+            "delivery_ns": match one.overhead.deliveries_measured {
+                0 => None,
+                _ => Some(one.overhead.delivery_ns),
+            },
+            "deliveries_measured": one.overhead.deliveries_measured,
+        },
         "first_epoch": one.first_epoch,
         "epochs": one.epochs,
     })

@@ -114,7 +114,13 @@ fn healthy() -> Parts {
                 offline_ns: Some(0),
             },
             elapsed_ns: 30_000_000_000,
-            cost: Some(Cost { total_ns: 30_000_000, ..Cost::default() }),
+            cost: Some(Cost {
+                sampling_ns: 30_000_000,
+                deliveries: 5_000,
+                delivery_ns: Some(90_000_000),
+                deliveries_measured: 16,
+                ..Cost::default()
+            }),
             lateness_ns: Some(Distribution::from_values([(2_000, 20_000)])),
             ..VcpuStats::default()
         },
@@ -163,7 +169,7 @@ impl Parts {
     }
 
     fn cost(&mut self, total_ns: u64) {
-        self.stats.cost.as_mut().unwrap().total_ns = total_ns;
+        self.stats.cost.as_mut().unwrap().sampling_ns = total_ns;
     }
 
     /// So many samples are all there are.
@@ -311,7 +317,7 @@ type Fault = (&'static str, Verdict, &'static [&'static str], fn(&mut Parts));
 #[test]
 fn each_fault_trips_its_own_check() {
     use Verdict::{Bad, Look};
-    let faults: [Fault; 32] = [
+    let faults: [Fault; 33] = [
         ("complete", Bad, &["the line broke", "`stop`"], |p| {
             p.completeness = Completeness::Incomplete("the line broke".into());
         }),
@@ -387,6 +393,9 @@ fn each_fault_trips_its_own_check() {
         }),
         ("overhead", Look, &["2.00 %"], |p| p.cost(400_000_000)),
         ("overhead", Bad, &["lower rate"], |p| p.cost(2_000_000_000)),
+        ("overhead", Bad, &["arming of its timer about 6.00 %", "lower rate"], |p| {
+            p.stats.cost.as_mut().unwrap().delivery_ns = Some(1_200_000_000);
+        }),
         ("overhead", Look, &["its server took 2.00 %"], |p| {
             p.info.server_ns = 600_000_000;
         }),
@@ -478,7 +487,7 @@ fn names_from_a_list_are_worth_a_look() {
 #[test]
 fn a_costly_recording_of_allocations_is_not_told_to_lower_its_rate() {
     let mut parts = healthy();
-    parts.stats.cost.as_mut().unwrap().total_ns = 2_000_000_000;
+    parts.stats.cost.as_mut().unwrap().sampling_ns = 2_000_000_000;
     parts.info.mode = Mode::Live;
     parts.info.interval_bytes = 4 << 10;
     let diagnosis = parts.diagnose();
@@ -562,6 +571,7 @@ fn nightly() -> RecordingStatus {
             by_bytes: 100,
             ..message::Counters::default()
         },
+        overhead: message::Overhead::default(),
         samples_window_ns: Some(60_000_000_000),
         stacks_window_ns: None,
         wants_fetch: false,

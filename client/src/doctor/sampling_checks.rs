@@ -369,6 +369,26 @@ pub(super) fn overhead(profile: &Profile) -> Check {
     let server = part_of(info.server_ns, info.elapsed_ns);
     let served = format!("its server took {:.2} % of the recording", server * 100.0);
     let cost = profile.cost_share();
+    let (parts, running_ns) = profile.cost().unwrap_or_default();
+    let share = |ns: u64| ns as f64 / running_ns as f64;
+    let sampling = share(parts.sampling_ns);
+    let took = match parts.delivery_ns {
+        _ if parts.deliveries == 0 => {
+            format!("sampling took {:.2} % of running time", sampling * 100.0)
+        }
+        Some(ns) => format!(
+            "sampling took {:.2} % of running time, delivery and arming of its timer about {:.2} % \
+             (estimated from {} deliveries)",
+            sampling * 100.0,
+            share(ns) * 100.0,
+            parts.deliveries_measured
+        ),
+        None => format!(
+            "sampling took {:.2} % of running time, without delivery and arming of its timer, \
+             which were not measured",
+            sampling * 100.0
+        ),
+    };
     // What is counted in bytes is as right in a guest that sampling slows down.
     let too_costly = match info.mode.is_heap() {
         true => f64::INFINITY,
@@ -388,9 +408,13 @@ pub(super) fn overhead(profile: &Profile) -> Check {
         Some(cost) => Check::new(
             "overhead",
             Verdict::of_share(cost.max(server), COSTLY, too_costly),
-            format!("sampling took {:.2} % of running time; {served}", cost * 100.0),
+            format!("{took}; {served}"),
         )
-        .real("sampling_share", cost),
+        .real("sampling_share", sampling),
+    };
+    let check = match parts.delivery_ns {
+        Some(ns) if cost.is_some() => check.real("delivery_share", share(ns)),
+        _ => check,
     };
     check
         .advise(match cost {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{self, Counters, Epoch, Peers, Status};
+use unikprof_proto::message::{self, Counters, Epoch, Overhead, Peers, Status};
 
 use super::{RecordError, rate_text};
 use crate::printable::Printable;
@@ -57,6 +57,8 @@ pub struct RecordingStatus {
     pub max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
+    /// Its cost since its current epoch began.
+    pub overhead: Overhead,
     /// The time for which the rings hold the recording's samples at the present rate, in ns; `None`
     /// if there is no ring or nothing is written to it.
     pub samples_window_ns: Option<u64>,
@@ -126,6 +128,7 @@ impl RecorderStatus {
             max_age_ns: status.max_age_ns,
             max_bytes: status.max_bytes,
             counters: status.counters,
+            overhead: status.overhead,
             samples_window_ns: status.samples_window_ns,
             stacks_window_ns: status.stacks_window_ns,
             wants_fetch: status.wants_fetch,

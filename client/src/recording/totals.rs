@@ -25,6 +25,10 @@ struct Total {
     elapsed_ns: u64,
     cycles: u64,
     tick_cycles: u64,
+    deliveries: u64,
+    /// The last estimate for one delivery; 0 if there is none.
+    delivery_cycles: u64,
+    deliveries_measured: u64,
     sample_cycles: Option<Distribution>,
     lateness_ns: Option<Distribution>,
     allocated_bytes: u64,
@@ -69,6 +73,14 @@ impl Totals {
         add(&mut total.elapsed_ns, start.at_ns, end.at_ns);
         add(&mut total.cycles, start.cycles, end.cycles);
         add(&mut total.tick_cycles, start.tick_cycles, end.tick_cycles);
+        if !mode.is_heap() {
+            let delivered = delta.ticks.saturating_add(delta.early);
+            total.deliveries = total.deliveries.saturating_add(delivered);
+        }
+        if end.delivery_cycles != 0 {
+            total.delivery_cycles = end.delivery_cycles;
+            total.deliveries_measured = end.deliveries_measured;
+        }
         add(&mut total.allocated_bytes, start.allocated_bytes, end.allocated_bytes);
         add(&mut total.freed_samples, start.freed_samples, end.freed_samples);
         match mode {
@@ -153,7 +165,11 @@ impl Total {
             cycles_per_second: per_second
                 .checked_div(u128::from(self.elapsed_ns))
                 .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX)),
-            total_ns: of_elapsed(self.tick_cycles),
+            sampling_ns: of_elapsed(self.tick_cycles),
+            deliveries: self.deliveries,
+            delivery_ns: (self.delivery_cycles != 0)
+                .then(|| of_elapsed(self.deliveries.saturating_mul(self.delivery_cycles))),
+            deliveries_measured: self.deliveries_measured,
         })
     }
 }
@@ -213,6 +229,8 @@ mod tests {
                 ..message::Counters::default()
             },
             tick_cycles: ticks * 300,
+            delivery_cycles: if at_ns > 2000 { 900 } else { 0 },
+            deliveries_measured: if at_ns > 2000 { 16 } else { 0 },
         }
     }
 
@@ -232,7 +250,9 @@ mod tests {
         assert_eq!(stats[0].counters.missing, Some(1));
         assert_eq!(stats[0].runstate.blocked_ns, Some(1500));
         let cost = stats[0].cost.unwrap_or_default();
-        assert_eq!((cost.cycles_per_second, cost.total_ns), (3_000_000_000, 1400));
+        assert_eq!((cost.cycles_per_second, cost.sampling_ns), (3_000_000_000, 1400));
+        // 14 deliveries at 300 ns: also those before the estimate.
+        assert_eq!((cost.delivery_ns, cost.deliveries_measured), (Some(4200), 16));
     }
 
     /// What is missing is measured by the time that was sampled, which the mode decides.

@@ -112,7 +112,10 @@ pub(super) fn profile() -> Profile {
             cycles_p99: 4_200,
             cycles_max: 91_000,
             cycles_per_second: 3_000_000_000,
-            total_ns: 3_000_000,
+            sampling_ns: 3_000_000,
+            deliveries: 736,
+            delivery_ns: Some(12_400_000),
+            deliveries_measured: 16,
         }),
         lateness_ns: Some(Distribution::from_values([
             (900, 40),

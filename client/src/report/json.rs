@@ -33,7 +33,8 @@
 //!     "runstate": { "running_ns": 1, "runnable_ns": 1, "blocked_ns": 1, "offline_ns": null },
 //!     "cost": {
 //!       "cycles_p50": 900, "cycles_p99": 4000, "cycles_max": 9000,
-//!       "cycles_per_second": 3000000000, "total_ns": 30000, "share_of_running": 0.0003
+//!       "cycles_per_second": 3000000000, "sampling_ns": 30000, "deliveries": 103,
+//!       "delivery_ns": 90000, "deliveries_measured": 16, "share_of_running": 0.0003
 //!     },
 //!     "lateness_ns": {}
 //!   }],
@@ -106,6 +107,9 @@
 //! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest
 //!   value, its highest value and its count. `p50` and `p99`, also those of cycles, are upper
 //!   bounds: the highest value of their bucket. The top-level field covers all vCPUs.
+//! - `cost` has the time of the upcalls, `sampling_ns`, and the estimated time of the timer's
+//!   deliveries outside them, `delivery_ns`: `null` if the agent has not measured any. The shares
+//!   include both.
 //! - `functions` contains all functions of the shown stacks, most `self` first. If lines are shown
 //!   separately there is an entry for each line; otherwise `line` is the function's line with the
 //!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson). If

@@ -136,15 +136,15 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "  vcpu {:<4} sampling was not measured", vcpu.vcpu)?;
             continue;
         };
-        if vcpu.counters.ticks == 0 && cost.total_ns == 0 {
+        if vcpu.counters.ticks == 0 && cost.sampling_ns == 0 {
             writeln!(out, "  vcpu {:<4} nothing was sampled", vcpu.vcpu)?;
             continue;
         }
         writeln!(
             out,
-            "  vcpu {:<4} sampling {}{}{}",
+            "  vcpu {:<4} {}{}{}",
             vcpu.vcpu,
-            duration(cost.total_ns),
+            cost.text(),
             of_running(vcpu.cost_share()),
             match cost.cycles_max {
                 // Blocked time is measured, without samples.
@@ -157,14 +157,9 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();
-    if costs.len() > 1 && costs.iter().any(|cost| cost.total_ns != 0) {
-        let total = costs.iter().fold(0, |sum: u64, cost| sum.saturating_add(cost.total_ns));
-        writeln!(
-            out,
-            "  all       sampling {}{}",
-            duration(total),
-            of_running(profile.cost_share())
-        )?;
+    if costs.len() > 1 && costs.iter().any(|cost| cost.sampling_ns != 0) {
+        let total = costs.iter().fold(Cost::default(), |sum, cost| sum.plus(cost));
+        writeln!(out, "  all       {}{}", total.text(), of_running(profile.cost_share()))?;
     }
     writeln!(
         out,

@@ -76,7 +76,7 @@ fn what_is_written_comes_back() {
     // 20,000 ns of running time at a period of 1,000 ns.
     assert_eq!(vcpu.counters.missing, Some(3));
     assert_eq!(vcpu.cost.unwrap().cycles_per_second, 3_000_000_000);
-    assert_eq!(vcpu.cost.unwrap().total_ns, 100);
+    assert_eq!(vcpu.cost.unwrap().total_ns(), 100);
     assert_eq!(vcpu.cost.unwrap().cycles_max, 12);
 }
 

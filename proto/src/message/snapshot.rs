@@ -28,6 +28,11 @@ pub struct Snapshot {
     /// Sampled allocations of this vCPU, in recordings of mode [`LIVE`](crate::code::mode::LIVE),
     /// that have been freed since the agent started, on any vCPU.
     pub freed_samples: u64,
+    /// The estimated cost of a timer delivery outside the ticks, in cycles: arming the timer, the
+    /// return from the upcall, the interrupt, and the way to the upcall. 0: not known.
+    pub delivery_cycles: u64,
+    /// The number of deliveries that this was estimated from.
+    pub deliveries_measured: u64,
 }
 
 /// The time that a vCPU has spent in each state, in ns since a fixed time chosen by the platform.
@@ -41,4 +46,19 @@ pub struct Runstate {
     pub blocked_ns: u64,
     /// Neither: paused, or not started.
     pub offline_ns: u64,
+}
+
+/// The cost of a recording on all vCPUs since its current epoch began, in ns. Zeros if it does not
+/// sample, or if the platform has no cycle counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// The vCPUs' running time.
+    pub running_ns: u64,
+    /// The time spent in ticks, and in block and wake calls if blocked time is recorded.
+    pub sampling_ns: u64,
+    /// The estimated time of timer deliveries outside the ticks: see
+    /// [`delivery_cycles`](Snapshot::delivery_cycles).
+    pub delivery_ns: u64,
+    /// The number of deliveries that this was estimated from; 0: it was not estimated.
+    pub deliveries_measured: u64,
 }

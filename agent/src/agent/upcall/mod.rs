@@ -39,6 +39,15 @@ fn count_lost(slot: &Slot<'_>, due: Live) {
     }
 }
 
+/// Ends the measurement that the last upcall began, if there is one.
+#[inline]
+fn end_measurement(slot: &Slot<'_>, registers: Option<&Registers>, entry: &Entry) {
+    if slot.cells.measurements_left.end() {
+        let Entry { cycles, times: Times { running_ns, .. }, now_ns, .. } = *entry;
+        slot.cells.delivery.end(registers, Moment { cycles, running_ns, now_ns });
+    }
+}
+
 /// A tick that took more cycles than this was itself interrupted: the hypervisor gave the CPU to
 /// another vCPU.
 const INTERRUPTED_CYCLES: u64 = 50_000;
@@ -128,7 +137,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let RecordingCells { sampler, .. } = driver;
         sampler.lead(running_ns);
         let (left_ns, has_lost_cpu) = match sampler.deliver(running_ns) {
-            Delivery::Early(left_ns) => (left_ns, self.early(slot, live, &entry)),
+            Delivery::Early(left_ns) => (left_ns, self.early(slot, live, registers, &entry)),
             Delivery::Due { lateness_ns, next_ns } => {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
@@ -138,7 +147,12 @@ impl<'m, P: Platform> Agent<'m, P> {
                     lateness_ns,
                     late,
                 };
-                (next_ns, self.tick(slot, registers, &delivered, &entry))
+                let has_lost_cpu = self.tick(slot, registers, &delivered, &entry);
+                if slot.cells.measurements_left.are_left() {
+                    (self.measure_delivery(slot, registers, &entry, next_ns), has_lost_cpu)
+                } else {
+                    (next_ns, has_lost_cpu)
+                }
             }
         };
         if slot.cells.is_blocked() {
@@ -185,7 +199,14 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Counts a delivery before its target; returns whether the vCPU lost its CPU meanwhile.
     #[cold]
     #[inline(never)]
-    fn early(&self, slot: &Slot<'_>, live: Live, entry: &Entry) -> bool {
+    fn early(
+        &self,
+        slot: &Slot<'_>,
+        live: Live,
+        registers: Option<&Registers>,
+        entry: &Entry,
+    ) -> bool {
+        end_measurement(slot, registers, entry);
         let blocked = slot.cells.is_blocked();
         let samples = |(_, recording): &(usize, &RecordingCells)| recording.samples(blocked);
         for (_, recording) in slot.each(live).filter(samples) {
@@ -232,6 +253,32 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
         }
         has_lost_cpu
+    }
+
+    /// After a tick, if [measurements](crate::count::delivery) are left: begins one. Returns the
+    /// time to the next deadline, which is 0 then.
+    #[cold]
+    #[inline(never)]
+    fn measure_delivery(
+        &self,
+        slot: &Slot<'_>,
+        registers: Option<&Registers>,
+        entry: &Entry,
+        next_ns: u64,
+    ) -> u64 {
+        end_measurement(slot, registers, entry);
+        let SlotCells { measurements_left, delivery, .. } = slot.cells;
+        if !measurements_left.begin() {
+            return next_ns;
+        }
+        let can_measure = entry.cycles != 0 && !slot.cells.is_blocked();
+        let Some(registers) = registers.filter(|_| can_measure) else {
+            end_measurement(slot, None, entry);
+            return next_ns;
+        };
+        let moment = self.platform.moment(entry.vcpu);
+        delivery.begin(registers, moment, self.platform.cycles());
+        0
     }
 
     /// Counts a tick without a sample: the vCPU blocks, or there are no registers. The caller must

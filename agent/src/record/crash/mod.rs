@@ -165,6 +165,7 @@ impl AnyAgent<'_, '_> {
         let here = platform.vcpu() == Some(vcpu);
         for (_, cells) in slot.each(slot.live()) {
             let (epoch, start) = cells.current();
+            let (delivery_cycles, deliveries_measured) = slot.cells.delivery.estimate();
             let end = Snapshot {
                 allocated_bytes: slot.cells.points.allocated(),
                 freed_samples: slot.cells.points.freed(),
@@ -175,6 +176,8 @@ impl AnyAgent<'_, '_> {
                 runstate: None,
                 counters: cells.counters.read(),
                 tick_cycles: cells.tick_cycles.load(Ordering::Relaxed),
+                delivery_cycles,
+                deliveries_measured,
             };
             output.put(&VcpuEpoch { epoch, vcpu, start, end });
         }

@@ -1,7 +1,7 @@
 //! One recording: its life cycle and its settings.
 
-use unikprof_proto::code::{refusal, start_flag, state};
-use unikprof_proto::message::{Counters, Start};
+use unikprof_proto::code::{mode, refusal, start_flag, state};
+use unikprof_proto::message::{Counters, Overhead, Start};
 use unikprof_proto::ring::kind;
 
 use super::{Outcome, RETRY_NS, Refused, Waiting};
@@ -9,6 +9,7 @@ use crate::agent::AnyAgent;
 use crate::agent::head::{Head, Settings};
 use crate::agent::recordings::{Client, Lease, Mark, Phase, Recording};
 use crate::count::recording::{Begin, Lookup};
+use crate::ground::sync::Ordering;
 use crate::ground::text::{Name, Text};
 
 /// A client whose connection is lost while an epoch waits keeps its lease for this time.
@@ -244,6 +245,38 @@ impl Recording {
         recordings.fold(Counters::default(), |sum, cells| {
             sum.zip(&cells.counters.read(), u64::wrapping_add)
         })
+    }
+
+    /// The cost on all vCPUs since the current epoch began.
+    pub(crate) fn overhead(&self, agent: &AnyAgent<'_, '_>) -> Overhead {
+        let mut sum = Overhead::default();
+        if self.phase != Phase::Recording {
+            return sum;
+        }
+        for (vcpu, slot) in agent.slots() {
+            let Some(cells) = slot.recording(self.index) else {
+                continue;
+            };
+            let (start, now) = (cells.boundary(cells.epoch()), agent.snapshot(vcpu));
+            let (counters, passed_ns) =
+                (cells.counters.read(), now.at_ns.saturating_sub(start.at_ns));
+            let ns = |cycles: u64| {
+                let scaled = u128::from(cycles) * u128::from(passed_ns);
+                let passed = u128::from(now.cycles.saturating_sub(start.cycles));
+                scaled.checked_div(passed).map_or(0, |ns| ns as u64)
+            };
+            let deliveries = |of: &Counters| of.ticks.saturating_add(of.early);
+            let delivered = match mode::is_heap(self.settings.mode) {
+                true => 0,
+                false => deliveries(&counters).saturating_sub(deliveries(&start.counters)),
+            };
+            let ticks = cells.tick_cycles.load(Ordering::Relaxed);
+            sum.running_ns += now.running_ns.saturating_sub(start.running_ns);
+            sum.sampling_ns += ns(ticks.saturating_sub(start.tick_cycles));
+            sum.delivery_ns += ns(delivered.saturating_mul(now.delivery_cycles));
+            sum.deliveries_measured += now.deliveries_measured;
+        }
+        sum
     }
 
     pub(super) fn already_recording(&self) -> Refused {

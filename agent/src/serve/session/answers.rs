@@ -167,6 +167,7 @@ impl Session {
             max_age_ns: settings.max_age_ns,
             max_bytes: settings.max_bytes,
             counters: one.counters(context.agent),
+            overhead: one.overhead(context.agent),
             samples_window_ns: context.agent.samples_window_ns(context.now_ns),
             stacks_window_ns: context.agent.stacks_window_ns(context.now_ns),
             wants_fetch: one.wants_fetch(context.agent),

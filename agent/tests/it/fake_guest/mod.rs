@@ -45,6 +45,8 @@ pub struct FakePlatform {
     pub logged: Mutex<Vec<String>>,
     /// The time that passes with each read of the clock.
     pub step_ns: AtomicU64,
+    /// The rate of the cycle counter per ns; 0: there is none.
+    pub cycles_per_ns: AtomicU64,
     /// When the clock began to follow the machine's clock as well.
     pub followed: OnceLock<Instant>,
 }
@@ -132,6 +134,10 @@ unsafe impl Platform for FakePlatform {
         let count = self.random.fetch_add(1, Ordering::Relaxed);
         (!self.has_no_random.load(Ordering::Relaxed))
             .then_some((count + 42).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cycles_per_ns.load(Ordering::Relaxed) * self.now_ns.load(Ordering::Relaxed)
     }
 
     fn log(&self, line: &str) {

@@ -83,6 +83,7 @@ pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
         max_age_ns: 0,
         max_bytes: 0,
         counters: Counters::default(),
+        overhead: Overhead::default(),
         samples_window_ns: None,
         stacks_window_ns: None,
         wants_fetch: false,
@@ -303,6 +304,8 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
             ..Counters::default()
         },
         tick_cycles: 300,
+        delivery_cycles: 0,
+        deliveries_measured: 0,
         allocated_bytes: script.allocated_bytes,
         freed_samples: script.freed_samples,
     };
