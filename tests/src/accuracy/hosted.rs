@@ -96,7 +96,8 @@ impl HostedGuest {
         Ok(guest)
     }
 
-    fn tell(&mut self, command: &str) -> Result<Truth> {
+    /// The guest does what `command` says, without a recording.
+    pub(crate) fn tell(&mut self, command: &str) -> Result<Truth> {
         writeln!(self.stdin, "{command}")
             .with_context(|| format!("telling the guest to {command}"))?;
         Truth::parse(&self.next_line()?)

@@ -10,6 +10,7 @@ pub(crate) mod judge;
 pub mod known_shares;
 pub mod leaf_callers;
 pub mod masked_events;
+pub mod overhead;
 pub(crate) mod recorded;
 pub(crate) mod row;
 pub mod several_recordings;
@@ -63,7 +64,7 @@ pub fn main() -> ExitCode {
 /// What a case does with a guest.
 type Case = fn(&mut HostedGuest) -> Result<Vec<Row>>;
 
-const CASES: [(u8, Case); 10] = [
+const CASES: [(u8, Case); 11] = [
     (1, |guest| {
         let effort = known_shares::Effort { runs: 100, run_ns: SECOND / 2, period_ns: PERIOD_NS };
         known_shares::rows(guest, &effort)
@@ -116,6 +117,10 @@ const CASES: [(u8, Case); 10] = [
         broken_chains::rows(guest, &effort)
     }),
     (11, |guest| several_recordings::rows(guest, 10 * SECOND)),
+    (12, |guest| {
+        let effort = |rate_hz| overhead::Effort { pairs: 60, run_ns: SECOND / 10, rate_hz };
+        [997, 8_000].into_iter().map(|rate_hz| overhead::row(guest, &effort(rate_hz))).collect()
+    }),
 ];
 
 const SECOND: u64 = 1_000_000_000;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use std::path::Path;
 
-use unikprof_client::profile::Counters;
+use unikprof_client::profile::{Cost, Counters};
 use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::report::{FunctionRow, Interval, Report, ReportOptions};
 use unikprof_client::symbols::Symbolizer;
@@ -15,6 +15,8 @@ use super::truth::Truth;
 pub struct Recorded {
     pub(crate) truth: Truth,
     pub(crate) counters: Counters,
+    /// What sampling cost, and the running time in ns.
+    pub(crate) cost: Option<(Cost, u64)>,
     /// All samples: what shares are of.
     pub(crate) samples: u64,
     rows: Vec<FunctionRow>,
@@ -39,6 +41,7 @@ impl Recorded {
         Ok(Recorded {
             truth,
             counters: recording.profile.counters(),
+            cost: recording.profile.cost(),
             samples: functions.recorded,
             rows: functions.rows.clone(),
         })

@@ -11,6 +11,7 @@
 //! | `slowdown percent=N ns=NS` | a function made slower, and a steady one | ns of each |
 //! | `deep depth=N ns=NS` | works at the bottom of a stack | |
 //! | `chain fault=NAME ns=NS` | works below a broken chain of frame pointers | |
+//! | `steps ns=NS` | steps of the same length | their number |
 //! | `bursts count=N burst_ns=NS every_ns=NS gap_ns=NS` | works, then waits | ns of the bursts, and the gaps in them |
 
 use alloc::boxed::Box;
@@ -23,12 +24,16 @@ use core::str::FromStr;
 use crate::chains::{self, Fault};
 use crate::leaves::{Buffers, Load};
 use crate::meter::Meter;
+use crate::work::spin;
 use crate::{bursts as short, depth, periodic, shares, slowdown};
 
 /// The work at the bottom of a stack, in steps of a few ns: a fraction of a millisecond.
-const STEPS: u32 = 40_000;
+const TURN: u32 = 40_000;
 /// The deepest stack that fits everywhere: a frame takes about 50 bytes.
 const DEEPEST: u32 = 1_000;
+
+/// The name of the number of steps.
+pub const STEPS: &str = "steps";
 
 /// A clock in ns.
 pub type Clock = fn() -> u64;
@@ -131,7 +136,7 @@ pub fn run(order: Order<'_>, mut clock: Clock) -> Option<Truth> {
         "deep" => {
             let (depth, ns) = (order.number("depth")?, order.number("ns")?);
             while truth.ran_ns() < ns {
-                black_box(depth::descend(u32::min(depth, DEEPEST), STEPS));
+                black_box(depth::descend(u32::min(depth, DEEPEST), TURN));
             }
         }
         "chain" => {
@@ -139,8 +144,17 @@ pub fn run(order: Order<'_>, mut clock: Clock) -> Option<Truth> {
             let mut faults = Fault::ALL.into_iter();
             let fault = faults.find(|fault| fault.function() == name)?;
             while truth.ran_ns() < ns {
-                black_box(chains::run(fault, black_box(STEPS)));
+                black_box(chains::run(fault, black_box(TURN)));
             }
+        }
+        "steps" => {
+            let ns = order.number("ns")?;
+            let (mut steps, mut state) = (0, 1);
+            while truth.ran_ns() < ns {
+                state = black_box(spin(state, TURN, 211));
+                steps += u64::from(TURN);
+            }
+            truth.tell(STEPS, steps);
         }
         _ => return None,
     }

@@ -8,6 +8,7 @@ mod chains;
 mod frame_pointers;
 mod leaves;
 mod masked;
+mod overhead;
 mod several;
 mod shares;
 mod slower;
