@@ -377,8 +377,10 @@ class Page extends Shell {
     if (isWhole && of > 0) {
       const ways = [["table", sum.by_table], ["instructions", sum.by_bytes], ["frame pointer", sum.by_frame_pointer]];
       if (ways.some(([, count]) => count > 0)) facts.push(["callers by", ways.map(([name, count]) => `${name} ${percent(count / of)}`).join(", ")]);
-      const cost = this.recording.report.cost_share;
-      if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time`]);
+      const { cost_share: cost, vcpus: stats } = this.recording.report;
+      const isEstimated = stats.some((vcpu) => vcpu.cost?.deliveries > 0 && vcpu.cost.delivery_ns !== null);
+      const how = isEstimated ? ", with an estimate of the timer's delivery and arming" : "";
+      if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time${how}`]);
     }
     $("facts").replaceChildren(...facts.map(([name, text]) =>
       element("div", { "data-fact": name }, element("dt", { textContent: name }), element("dd", { textContent: text }))));

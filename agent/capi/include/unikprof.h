@@ -620,8 +620,9 @@ int64_t unikprof_start_at_boot(const struct unikprof_boot_recording *recording);
 // were unmasked): a due tick is then counted as masked.
 //
 // Returns the next deadline of this vCPU in ns, on the clock of now_ns: program the timer for
-// it, or for the guest's own deadline if that is earlier. Returns UNIKPROF_NO_DEADLINE if there is
-// nothing to wait for, or before unikprof_init.
+// it, or for the guest's own deadline if that is earlier. It may have passed: then the timer must
+// fire at once. The first ticks of a recording return such a deadline, to measure what a delivery
+// costs. Returns UNIKPROF_NO_DEADLINE if there is nothing to wait for, or before unikprof_init.
 //
 // May be called at any time, on any stack, however it is aligned, nested, and on several vCPUs at
 // once. It uses no vector or floating-point registers, and calls no functions except those of

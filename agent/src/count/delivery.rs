@@ -66,7 +66,7 @@ impl MeasurementsLeft {
     /// Ends the measurement under way, if there is one.
     pub(crate) fn end(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
-        let is_under_way = left % 2 != 0;
+        let is_under_way = left & 1 != 0;
         if is_under_way {
             self.0.store(left - 1, Ordering::Relaxed);
         }

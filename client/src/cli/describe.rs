@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use unikprof_proto::code::role;
+use unikprof_proto::message::{Counters, Overhead};
 
 use crate::agent_info::role_name;
 use crate::connection::Address;
@@ -93,8 +94,9 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     let mut label = "recordings";
     for one in &recorder.recordings {
         let held = held_by(one).map_or(String::new(), |held| format!(", {held}"));
+        let cost = cost(one).map_or(String::new(), |cost| format!(", cost {cost}"));
         let (name, state) = (Printable(&one.name), one.state_name());
-        let _ = writeln!(out, "{label:<12} `{name}`: {state}{held}");
+        let _ = writeln!(out, "{label:<12} `{name}`: {state}{held}{cost}");
         label = "";
     }
     let mut label = "mappings";
@@ -280,8 +282,23 @@ pub(super) fn recorded(
     rows.0
 }
 
+/// What a recording under way costs; `None` if that is not known.
+pub(super) fn cost(one: &RecordingStatus) -> Option<String> {
+    let Overhead { running_ns, sampling_ns, delivery_ns, deliveries_measured } = one.overhead;
+    let Counters { ticks, early, .. } = one.counters;
+    let cost = Cost {
+        sampling_ns,
+        deliveries: if one.mode().is_heap() { 0 } else { ticks.saturating_add(early) },
+        delivery_ns: (deliveries_measured != 0).then_some(delivery_ns),
+        deliveries_measured,
+        ..Cost::default()
+    };
+    let shown = || format!("{} (this epoch)", cost_of_running(&cost, running_ns));
+    (running_ns != 0).then(shown)
+}
+
 /// What sampling cost in all, and its parts.
-pub(super) fn cost_of_running(cost: &Cost, running_ns: u64) -> String {
+fn cost_of_running(cost: &Cost, running_ns: u64) -> String {
     let share = cost.total_ns() as f64 / running_ns as f64;
     format!("{:.2} % of running time: {}", share * 100.0, cost.text())
 }

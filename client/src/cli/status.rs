@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use unikprof_proto::code::{start_flag, state};
-use unikprof_proto::message::{Overhead, Peers};
+use unikprof_proto::message::Peers;
 
-use super::describe::{access, cost_of_running, counted, held_by, timestamp};
+use super::describe::{access, cost, counted, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
-use crate::profile::{Cost, Counters, Mode};
+use crate::profile::{Counters, Mode};
 use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words};
 use crate::units::{amount_with_unit, duration, grouped, percent};
 
@@ -57,22 +57,7 @@ pub(super) fn one(
             )
         }
     };
-    let Overhead { running_ns, sampling_ns, delivery_ns, deliveries_measured } = one.overhead;
-    let cost = match running_ns {
-        0 => String::new(),
-        _ => {
-            let delivery_ns = (deliveries_measured != 0).then_some(delivery_ns);
-            let deliveries = if one.mode().is_heap() { 0 } else { c.ticks + c.early };
-            let cost = Cost {
-                sampling_ns,
-                deliveries,
-                delivery_ns,
-                deliveries_measured,
-                ..Cost::default()
-            };
-            format!("cost         {} (this epoch)\n", cost_of_running(&cost, running_ns))
-        }
-    };
+    let cost = cost(one).map_or(String::new(), |cost| format!("cost         {cost}\n"));
     let to_fetch = match one.epochs {
         0 => "nothing".into(),
         1 => format!("epoch {}", one.first_epoch),

@@ -32,7 +32,7 @@ static void do_poll(void)
 static void do_tick(void)
 {
     time_ns = unikprof_deadline();
-    CHECK(unikprof_on_tick(&registers) > time_ns);
+    CHECK(unikprof_on_tick(&registers) >= time_ns);
 }
 
 static void do_mark(void)

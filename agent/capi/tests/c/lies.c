@@ -118,12 +118,10 @@ int main(void)
             registers = guest_interrupted();                                   \
             time_ns = deadline_ns;                                             \
             untruth;                                                           \
-            deadline_ns = unikprof_on_tick((const void *)(given));             \
-            reported_known = 1;                                                    \
-            reported_vcpu = 0;                                                     \
-            if (deadline_ns == UNIKPROF_NO_DEADLINE) {                         \
-                deadline_ns = unikprof_deadline();                             \
-            }                                                                  \
+            unikprof_on_tick((const void *)(given));                           \
+            reported_known = 1;                                                \
+            reported_vcpu = 0;                                                 \
+            deadline_ns = unikprof_deadline();                                 \
         }                                                                      \
         print_account(name, client, recorded, broken, masked);                 \
     } while (0)

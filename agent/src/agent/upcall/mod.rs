@@ -80,7 +80,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// interrupted code, `None` if there are none (an upcall forced when events were unmasked).
     ///
     /// Returns this vCPU's next deadline in ns, on the clock that its timer is programmed with.
-    /// Program it, or the guest's own deadline if that is earlier. `None` if there is no deadline.
+    /// Program it, or the guest's own deadline if that is earlier. It may have passed: then the timer
+    /// must fire at once. The first ticks of a recording return such a deadline, to measure what a
+    /// delivery costs. `None` if there is no deadline.
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
         let vcpu = self.platform.vcpu()?;

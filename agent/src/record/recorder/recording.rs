@@ -271,10 +271,11 @@ impl Recording {
                 false => deliveries(&counters).saturating_sub(deliveries(&start.counters)),
             };
             let ticks = cells.tick_cycles.load(Ordering::Relaxed);
-            sum.running_ns += now.running_ns.saturating_sub(start.running_ns);
-            sum.sampling_ns += ns(ticks.saturating_sub(start.tick_cycles));
-            sum.delivery_ns += ns(delivered.saturating_mul(now.delivery_cycles));
-            sum.deliveries_measured += now.deliveries_measured;
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+            add(&mut sum.running_ns, now.running_ns.saturating_sub(start.running_ns));
+            add(&mut sum.sampling_ns, ns(ticks.saturating_sub(start.tick_cycles)));
+            add(&mut sum.delivery_ns, ns(delivered.saturating_mul(now.delivery_cycles)));
+            add(&mut sum.deliveries_measured, now.deliveries_measured);
         }
         sum
     }
