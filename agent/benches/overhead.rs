@@ -15,7 +15,8 @@
 //! *Requests.* The demo service handles the same batch repeatedly; batches with a recording, with
 //! the empty handler and with neither take turns in random order. The report shows how much more
 //! CPU time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
-//! recording's column includes the cost of any signal on this machine; the last column does not.
+//! recording's column includes the cost of any signal on this machine; the last column does not. The
+//! agent's own account, with its estimate of what deliveries cost, should equal the first column.
 //!
 //! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring:
 //! longer batches with and without the recording take turns in random order. The bench reports the
@@ -37,7 +38,7 @@ use harness::{clock_ns, thread_cpu_ns};
 use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Guest};
 use unikprof_demo_service::{RequestGenerator, Service};
-use unikprof_proto::message::bucket_floor;
+use unikprof_proto::message::{Counters, bucket_floor};
 
 const RATES_HZ: [u64; 3] = [99, 997, 9973];
 /// Not SIGPROF, which delivers the agent's ticks.
@@ -229,6 +230,7 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
     for rate_hz in RATES_HZ {
         let mut against = [const { Vec::new() }; 3];
         let (mut ticks, mut tick_cycles, mut histogram) = (0, 0, Vec::new());
+        let (mut stated, mut delivery) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let mut order = [Load::Nothing, Load::EmptyHandler, Load::Recording];
             order.swap(0, random.below(3) as usize);
@@ -238,27 +240,36 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
                 taken[load as usize] = loads.with(load, rate_hz, &mut handle).ln();
             }
             let [nothing, empty, recording] = taken;
+            let recorded_ns = recording.exp();
             for (series, difference) in
                 against.iter_mut().zip([recording - nothing, empty - nothing, recording - empty])
             {
                 series.push(difference);
             }
             if let Some(fetched) = loads.fetched.take() {
-                ticks += fetched.counters.ticks;
+                let Counters { ticks: due, early, .. } = fetched.counters;
+                let cycles = fetched.tick_cycles + (due + early) * fetched.delivery_cycles;
+                let spent_ns = cycles as f64 / cycles_per_ns;
+                stated.push(-(-spent_ns / recorded_ns).ln_1p());
+                delivery.push(fetched.delivery_cycles);
+                ticks += due;
                 tick_cycles += fetched.tick_cycles;
                 histogram.extend(fetched.sample_cycles);
             }
         }
         let [nothing, empty, net] = against.map(|differences| Interval::of(&differences));
         println!("{rate_hz:5} Hz   {nothing}          {empty}              {net}");
+        delivery.sort_unstable();
         let quantile = |part: f64| quantile(&mut histogram.clone(), part) as f64 / cycles_per_ns;
         println!(
             "           the agent's own account: {ticks} ticks, at least {:.0} ns (p50), {:.0} ns \
              (p99), \
-             {:.0} ns (mean) each, without arming",
+             {:.0} ns (mean) each; delivery and arming about {:.0} ns each, estimated; in all {}",
             quantile(0.5),
             quantile(0.99),
-            tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns
+            tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns,
+            delivery[delivery.len() / 2] as f64 / cycles_per_ns,
+            Interval::of(&stated)
         );
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Fetched {
     pub(crate) counters: Counters,
     /// Cycles spent in ticks, since the recording began.
     pub(crate) tick_cycles: u64,
+    /// Estimated cycles of a delivery outside its tick.
+    pub(crate) delivery_cycles: u64,
     /// Each counted stack's frame codes, leaf first, and its count.
     pub(crate) counts: Vec<(Vec<u32>, u64)>,
     /// Allocations that are still held.
@@ -112,6 +114,7 @@ impl<S: Read + Write> Conversation<S> {
                     let vcpu: VcpuEpoch = answer.decode()?;
                     fetched.counters = vcpu.end.counters;
                     fetched.tick_cycles = vcpu.end.tick_cycles;
+                    fetched.delivery_cycles = vcpu.end.delivery_cycles;
                 }
                 Histogram::TYPE => {
                     let histogram: Histogram<'_> = answer.decode()?;
