@@ -15,7 +15,7 @@ use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Asked, Live, Recorded, Slot, SlotCells};
-use crate::ground::platform::{Continuation, Platform, Registers};
+use crate::ground::platform::{Continuation, Moment, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
@@ -43,7 +43,7 @@ fn count_lost(slot: &Slot<'_>, due: Live) {
 #[inline]
 fn end_measurement(slot: &Slot<'_>, registers: Option<&Registers>, entry: &Entry) {
     if slot.cells.measurements_left.end() {
-        let Entry { cycles, times: Times { running_ns, .. }, now_ns, .. } = *entry;
+        let Entry { cycles, running_ns, now_ns, .. } = *entry;
         slot.cells.delivery.end(registers, Moment { cycles, running_ns, now_ns });
     }
 }
