@@ -250,7 +250,7 @@ fn events(clock: &Clock) {
             fence();
         }
     };
-    let [fences, mark, span] = clock.series(
+    let [fences, enter, mark, span] = clock.series(
         CALLS / 4,
         |_| platform.advance(1000),
         [
@@ -259,10 +259,12 @@ fn events(clock: &Clock) {
                     black_box(name);
                 });
             },
+            &mut |call| each(call, &|name| guest.enter(name as u64)),
             &mut |call| each(call, &|name| guest.mark(name, 5)),
             &mut |call| each(call, &|name| guest.span(name)),
         ],
     );
+    println!("{:<38} {}", "C ABI: a span is entered", enter.of_one(fences, RUN));
     println!("{:<38} {}", "C ABI: mark, 256 names", mark.of_one(fences, RUN));
     println!("{:<38} {}", "C ABI: span, its begin and its end", span.of_one(fences, RUN));
 }

@@ -20,7 +20,7 @@ use harness::cycles::{Clock, HEADING, fence};
 use harness::fake::CONFIG;
 use harness::fake::platform::FakePlatform;
 use harness::fake::stacks::{Random, Stack, stack};
-use unikprof_agent::{Agent, EventName, Platform, Registers};
+use unikprof_agent::{Agent, EventName, Platform, Registers, SpanId};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::Start;
 use unikprof_proto::ring::kind;
@@ -73,13 +73,19 @@ fn events(clock: &Clock) {
                         black_box(name);
                     });
                 },
+                &mut |call| {
+                    each(call, &|_, index| {
+                        black_box(agent.enter(SpanId::from_number(index as u64)));
+                    });
+                },
                 &mut |call| each(call, &|name, index| agent.mark(name, index as u64)),
                 &mut |call| each(call, &|name, index| agent.counter(name, index as i64)),
                 &mut |call| each(call, &|name, _| drop(agent.span(name))),
             ],
         );
-        let [fences, mark, counter, span] = timings;
+        let [fences, enter, mark, counter, span] = timings;
         for (name, timing) in [
+            ("enter, a span of 64", enter),
             ("mark, 256 names", mark),
             ("counter, 256 names", counter),
             ("span, its begin and its end", span),

@@ -90,21 +90,21 @@ export class Recording {
 
   /** Each recording's ticks and waits. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */
   readTicks() {
-    const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, wait_ns: ns, wait_count: count, wait_flags: flags } = this.columns;
+    const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, tick_entered: entered, wait_ns: ns, wait_count: count, wait_flags: flags } = this.columns;
     this.placeOf = new Map();
     for (const number of [...this.vcpus, ...vcpu]) if (!this.placeOf.has(number)) this.placeOf.set(number, this.placeOf.size);
     let [index, wait] = [0, 0];
     // A part of the file's own recording has none of its own.
     this.sets = this.time.recordings.map(({ ticks: length }) => {
       if (length === null) return null;
-      const ticks = { at: new Float64Array(length), place: new Uint16Array(length), outcome: new Uint8Array(length), node: new Uint32Array(length) };
+      const ticks = { at: new Float64Array(length), place: new Uint16Array(length), outcome: new Uint8Array(length), node: new Uint32Array(length), entered: new Uint32Array(length) };
       const waits = [];
       let next = 0;
       for (const end = index + length; index < end; index += 1) {
         if (outcome[index] === BLOCKED) {
           const bits = flags[wait];
           const is = (bit) => (bits & bit) !== 0;
-          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], count: count[wait], hasStack: is(1), isFirst: is(2) });
+          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], entered: entered[index], count: count[wait], hasStack: is(1), isFirst: is(2) });
           wait += 1;
           continue;
         }
@@ -112,6 +112,7 @@ export class Recording {
         ticks.place[next] = this.placeOf.get(vcpu[index]);
         ticks.outcome[next] = outcome[index];
         ticks.node[next] = node[index];
+        ticks.entered[next] = entered[index];
         next += 1;
       }
       return { ticks: Object.fromEntries(Object.entries(ticks).map(([key, values]) => [key, values.subarray(0, next)])), waits };
@@ -132,13 +133,13 @@ export class Recording {
   }
 
   readSpans() {
-    const { span_name: name, span_vcpu: vcpu, span_from: from, span_length: length, span_moved: moved } = this.columns;
+    const { span_name: name, span_vcpu: vcpu, span_from: from, span_length: length, span_nested: nested } = this.columns;
     return Array.from(name, (id, at) => ({
       name: id,
       vcpu: vcpu[at],
       from: from[at],
       to: length[at] === 0 ? null : from[at] + length[at] - 1,
-      moved: moved[at] === 1,
+      isNested: nested[at] === 1,
     }));
   }
 
@@ -172,11 +173,11 @@ export class Recording {
     return gaps.find(([, last]) => last > span.from)?.[0] ?? Infinity;
   }
 
-  /** When a span of this name was open on each vCPU: windows in order and apart. */
+  /** When nested spans of this name were open on each vCPU: windows in order and apart. */
   windowsOf(name) {
     const windows = new Map(this.time.rings.map((ring) => [ring.vcpu, []]));
     for (const span of this.spans) {
-      if (span.name !== name || span.moved) continue;
+      if (span.name !== name || !span.isNested) continue;
       const to = span.to ?? this.knownUntil(span);
       const known = windows.get(span.vcpu);
       if (known === undefined || to <= span.from) continue;
@@ -189,7 +190,7 @@ export class Recording {
 
   /**
    * The counts of a part: `window` is a pair of moments, or `null` for the whole recording; `vcpus` a set, or `null`
-   * for all; `span` a name's id, or `null`.
+   * for all; `span` a name's id, or `null`: then what lies in nested spans of this name counts, and what ran for others.
    */
   select({ window, vcpus, span }) {
     const isIn = (vcpu) => vcpus === null || vcpus.has(vcpu);
@@ -207,7 +208,7 @@ export class Recording {
       return this.selection({ own, recorded, counters, shown, window: null, isWhole: true });
     }
     const [from, to] = window ?? [this.time.from_ns, this.time.to_ns];
-    const allowed = span === null ? null : this.windowsOf(span);
+    const allowed = span === null ? null : { windows: this.windowsOf(span), entered: span + 1 };
     const byVcpu = new Map(shown.map((vcpu) => [vcpu, noCounters()]));
     let [own, recorded] = [null, 0];
     if (span === null && this.waits.length === 0) {
@@ -243,17 +244,17 @@ export class Recording {
 
   /** Adds ticks to counts, or takes them away if `sign` is -1: by node, with callers if there are totals, and by vCPU and outcome. */
   addTicks([first, end], sign, vcpus, allowed, { own, total, sums, cells = null }) {
-    const { at, place, outcome, node } = this.ticks;
+    const { at, place, outcome, node, entered } = this.ticks;
     const { parent } = this.tree;
     const isIn = new Uint8Array(this.placeOf.size);
     const windows = [];
     for (const vcpu of vcpus) {
       isIn[this.placeOf.get(vcpu)] = 1;
-      windows[this.placeOf.get(vcpu)] = allowed?.get(vcpu);
+      windows[this.placeOf.get(vcpu)] = allowed?.windows.get(vcpu);
     }
     for (let index = first; index < end; index += 1) {
       const on = place[index];
-      if (isIn[on] === 0 || (allowed !== null && !holds(windows[on], at[index]))) continue;
+      if (isIn[on] === 0 || (allowed !== null && entered[index] !== allowed.entered && !holds(windows[on], at[index]))) continue;
       const kind = outcome[index];
       sums[on * OUTCOMES.length + kind] += sign;
       if (kind > AGED) continue;
@@ -304,7 +305,8 @@ export class Recording {
     for (const wait of this.waits) {
       const counters = byVcpu.get(wait.vcpu);
       if (counters === undefined || wait.to < from || wait.from >= to) continue;
-      const parts = allowed === null ? [[from, to]] : partsWithin(allowed.get(wait.vcpu) ?? [], from, to);
+      const isWhole = allowed === null || wait.entered === allowed.entered;
+      const parts = isWhole ? [[from, to]] : partsWithin(allowed.windows.get(wait.vcpu) ?? [], from, to);
       const amount = parts.reduce((sum, [first, last]) => sum + countWithin(wait, first, last), 0);
       if (wait.isFirst && holds(parts, wait.from)) counters.blocks += 1;
       if (!wait.hasStack) {

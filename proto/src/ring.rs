@@ -65,13 +65,25 @@ pub mod kind {
     pub const LEAVE: u8 = 14;
     /// Guest event: a mark. The name's id, and a value chosen by the guest.
     pub const MARK: u8 = 16;
-    /// Guest event: the begin of a span. The name's id, and the span's number.
+    /// Guest event: the begin of a nested span: one that ends on the same vCPU before any span
+    /// around it. The name's id, and the span's number.
     pub const SPAN_BEGIN: u8 = 17;
-    /// Guest event: the end of a span. The name's id, and the span's number.
+    /// Guest event: the end of a span of either kind. The name's id, and the span's number.
     pub const SPAN_END: u8 = 18;
     /// Guest event: the new value of a counter. The name's id, and the value as the bits of an
     /// `i64`.
     pub const COUNTER: u8 = 19;
+    /// Guest event: the begin of an asynchronous span: code of others may run before it ends. The
+    /// name's id, and the span's number.
+    pub const ASYNC_SPAN_BEGIN: u8 = 20;
+    /// The next [`SAMPLE`], [`NO_SAMPLE`] or [`WAIT`] of the same time is of code that ran for this
+    /// span. The name's id, and the span's number.
+    pub const ENTERED: u8 = 21;
+
+    /// Whether the first number of records of this kind is the id of an event name.
+    pub const fn is_named(kind: u8) -> bool {
+        matches!(kind, MARK..=ENTERED)
+    }
 }
 
 /// The outcome of a tick without a sample: the first number of [`kind::NO_SAMPLE`].

@@ -24,6 +24,7 @@ struct Calls {
     mark: unsafe extern "C" fn(i32, u64) -> i32,
     span_begin: unsafe extern "C" fn(i32) -> u64,
     span_end: unsafe extern "C" fn(i32, u64) -> i32,
+    span_enter: unsafe extern "C" fn(u64) -> u64,
     on_alloc: unsafe extern "C" fn(*const c_void, usize),
     on_free: unsafe extern "C" fn(*const c_void),
 }
@@ -82,6 +83,7 @@ impl<'p> CGuest<'p> {
             mark: library.find(c"unikprof_mark"),
             span_begin: library.find(c"unikprof_span_begin"),
             span_end: library.find(c"unikprof_span_end"),
+            span_enter: library.find(c"unikprof_span_enter"),
             on_alloc: library.find(c"unikprof_on_alloc"),
             on_free: library.find(c"unikprof_on_free"),
         };
@@ -150,6 +152,12 @@ impl<'p> CGuest<'p> {
             let span = (self.calls.span_begin)(name);
             (self.calls.span_end)(name, span);
         }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self, span: u64) {
+        // SAFETY: numbers.
+        unsafe { (self.calls.span_enter)(span) };
     }
 
     #[inline]

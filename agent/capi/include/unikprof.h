@@ -673,15 +673,33 @@ int32_t unikprof_mark(int32_t name, uint64_t value);
 // Records the value that a counter has from now on. Otherwise like unikprof_mark.
 int32_t unikprof_counter(int32_t name, int64_t value);
 
-// Begins a span. Spans may overlap, and may end in another context and on another vCPU.
+// Begins a nested span: it must end on this vCPU before the spans around it do. Samples in its
+// time belong to it. One that ends otherwise is shown as an asynchronous span.
 //
 // Returns the span's id for unikprof_span_end, or 0 if nothing was recorded; on error,
 // unikprof_take_error returns the code. May be called wherever unikprof_mark may.
 uint64_t unikprof_span_begin(int32_t name);
 
-// Ends a span: span is what unikprof_span_begin returned for the same name; 0 is ignored.
-// Otherwise like unikprof_mark.
+// Begins an asynchronous span: one that waits while other spans' code runs on the vCPU, such as a
+// request that an event loop serves. It may overlap others, and end in another context and on
+// another vCPU. No sample belongs to it by time alone. Otherwise like unikprof_span_begin.
+uint64_t unikprof_async_span_begin(int32_t name);
+
+// Ends a span: span is what unikprof_span_begin or unikprof_async_span_begin returned for the
+// same name; 0 is ignored. Otherwise like unikprof_mark.
 int32_t unikprof_span_end(int32_t name, uint64_t span);
+
+// Says that the code that runs on this vCPU from now on works for this asynchronous span: ticks and
+// waits until unikprof_span_leave are its own. Stores one word. Call it around each stretch of
+// code that runs for a span, such as a callback of an event loop. Code that gives up the vCPU to
+// another thread leaves before.
+//
+// Returns what unikprof_span_leave must be given: the span that was entered before, 0 if none.
+// May be called wherever unikprof_mark may.
+uint64_t unikprof_span_enter(uint64_t span);
+
+// Ends what unikprof_span_enter began, which returned before.
+void unikprof_span_leave(uint64_t before);
 
 // Writes everything that the agent has recorded as a recording file, which unikprof-client
 // report reads. sink is called with context for one piece after the other. Nothing is

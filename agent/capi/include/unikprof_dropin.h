@@ -50,13 +50,16 @@ void unikprof_dropin_crash(void);
 void unikprof_dropin_call_stacks(int32_t (*call_stack)(uint64_t sp, uint64_t *id, uint64_t *end));
 
 /* The guest's own events, as in unikprof.h, which describes them and the codes that they return. Before the start, and
- * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); unikprof_span_begin returns 0. On the
+ * in a guest that is not profiled, they return UNIKPROF_E_NOT_STARTED (-3); those that return a span return 0. On the
  * first vCPU only. */
 int32_t unikprof_event_name(const char *text);
 int32_t unikprof_mark(int32_t name, uint64_t value);
 int32_t unikprof_counter(int32_t name, int64_t value);
 uint64_t unikprof_span_begin(int32_t name);
+uint64_t unikprof_async_span_begin(int32_t name);
 int32_t unikprof_span_end(int32_t name, uint64_t span);
+uint64_t unikprof_span_enter(uint64_t span);
+void unikprof_span_leave(uint64_t before);
 
 #ifdef __cplusplus
 }

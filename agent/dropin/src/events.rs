@@ -60,9 +60,24 @@ pub(crate) extern "C" fn unikprof_span_begin(name: i32) -> u64 {
 }
 
 #[unsafe(no_mangle)]
+pub(crate) extern "C" fn unikprof_async_span_begin(name: i32) -> u64 {
+    named(name, Agent::async_span_begin).map_or(0, SpanId::number)
+}
+
+#[unsafe(no_mangle)]
 pub(crate) extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     let span = SpanId::from_number(span);
     named(name, |agent, name| agent.span_end(name, span)).map_or_else(|code| code, |()| OK)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn unikprof_span_enter(span: u64) -> u64 {
+    agent().map_or(0, |agent| agent.enter(SpanId::from_number(span)).number())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn unikprof_span_leave(before: u64) {
+    unikprof_span_enter(before);
 }
 
 fn agent() -> Option<&'static ServedAgent> {

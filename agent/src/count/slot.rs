@@ -48,6 +48,8 @@ pub(crate) struct SlotCells {
     /// The vCPU's blocked time when the current wait began, plus one; 0 if no trace was under way.
     #[cfg(feature = "trace")]
     waits_from_ns: AtomicU64,
+    /// The id of the span that the vCPU works for; 0 = none.
+    entered: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
     pub(crate) measurements_left: MeasurementsLeft,
@@ -281,6 +283,21 @@ impl SlotCells {
             from_ns => (blocked_ns() + 1).saturating_sub(from_ns),
         };
         self.waited_ns.load(Ordering::Relaxed).wrapping_add(open_ns)
+    }
+
+    /// Sets the id of the span that the vCPU works for; returns the one before. An upcall that
+    /// interrupts this restores what it found.
+    #[inline]
+    pub(crate) fn enter(&self, span: u64) -> u64 {
+        let before = self.entered.load(Ordering::Relaxed);
+        self.entered.store(span, Ordering::Relaxed);
+        before
+    }
+
+    /// The id of the span that the vCPU works for; 0 = none.
+    #[inline]
+    pub(crate) fn entered(&self) -> u64 {
+        self.entered.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter_own_work(&self) {
@@ -830,7 +847,7 @@ impl<'m> Owned<'m> {
         recording.counters.add_owned(counter, weight);
         if let Some(ring) = ring {
             let wait = Wait { ring_bits: 1 << index, is_last, is_overflow: !is_counted, ..part };
-            ring.push_wait(now_ns, place, weight, wait);
+            ring.push_wait(now_ns, self.slot.cells.entered(), place, weight, wait);
         }
     }
 

@@ -33,13 +33,13 @@ impl EventName {
     }
 }
 
-/// A span that has begun. It may end in another context and on another vCPU.
+/// A span that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(u64);
 
 impl SpanId {
-    /// A span whose beginning was not written. Its end is not written either.
-    const NONE: Self = Self(0);
+    /// No span. Also the id of one whose beginning was not written; its end is not written either.
+    pub const NONE: Self = Self(0);
 
     /// The span's number, for guests that store spans as integers. Unique in the agent's life.
     pub fn number(self) -> u64 {
@@ -50,9 +50,15 @@ impl SpanId {
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
+
+    /// The span with this name and this number in the ring's records, which
+    /// [`Entry::entered`] takes apart.
+    fn of(name: u8, in_ring: u64) -> Self {
+        Self(in_ring << 8 | u64::from(name))
+    }
 }
 
-/// A span that ends when it is dropped. See [`Agent::span`].
+/// A nested span that ends when it is dropped. See [`Agent::span`].
 #[derive(Debug)]
 #[must_use = "the span ends when it is dropped"]
 pub struct Span<'a, 'm, P: Platform> {
@@ -114,29 +120,73 @@ impl<'m, P: Platform> Agent<'m, P> {
         });
     }
 
-    /// Records the beginning of a span. Spans may overlap.
+    /// Records the beginning of a nested span. It must end on this vCPU before the spans around it
+    /// do, and code that runs here meanwhile belongs to it: the samples in its time are its own.
+    ///
+    /// A span that ends otherwise is shown as an [asynchronous](Self::async_span_begin) one.
     #[inline]
     pub fn span_begin(&self, name: EventName) -> SpanId {
+        self.begin(kind::SPAN_BEGIN, name)
+    }
+
+    /// Records the beginning of an asynchronous span: one that waits while other spans' code runs
+    /// on the vCPU, such as a request that an executor or an event loop serves. It may overlap
+    /// others, and end in another context and on another vCPU. No sample is its own by time alone.
+    #[inline]
+    pub fn async_span_begin(&self, name: EventName) -> SpanId {
+        self.begin(kind::ASYNC_SPAN_BEGIN, name)
+    }
+
+    #[inline]
+    fn begin(&self, kind: u8, name: EventName) -> SpanId {
         let begun = self.event(|ring, rings, vcpu| {
-            ring.push_numbered(self.platform().now_ns(), kind::SPAN_BEGIN, name.0, |position| {
+            ring.push_numbered(self.platform().now_ns(), kind, name.0, |position| {
                 rings.number(vcpu, position)
             })
         });
-        begun.flatten().map_or(SpanId::NONE, SpanId)
+        begun.flatten().map_or(SpanId::NONE, |number| SpanId::of(name.0, number))
     }
 
-    /// Records the end of a span that [`span_begin`](Self::span_begin) returned, under the same
-    /// name.
+    /// Says that the code that runs on this vCPU from now on works for `span`, an asynchronous one:
+    /// ticks and waits until [`leave`](Self::leave) are its own. Returns the span that was entered
+    /// before. Stores one word; nothing is recorded until a tick.
+    ///
+    /// Call it around each stretch of code that runs for a span: an executor around a poll, an
+    /// event loop around a callback. Code that gives up the vCPU to another thread leaves before.
+    ///
+    /// ```
+    /// # use unikprof_agent::{Agent, Platform, SpanId};
+    /// fn poll<P: Platform>(agent: &Agent<'_, P>, request: SpanId, work: impl FnOnce()) {
+    ///     let before = agent.enter(request);
+    ///     work();
+    ///     agent.leave(before);
+    /// }
+    /// ```
+    #[inline]
+    pub fn enter(&self, span: SpanId) -> SpanId {
+        let slot = self.platform().vcpu().and_then(|vcpu| self.slot(vcpu));
+        SpanId(slot.map_or(0, |slot| slot.cells.enter(span.0)))
+    }
+
+    /// Ends what [`enter`](Self::enter) began, which returned `before`.
+    #[inline]
+    pub fn leave(&self, before: SpanId) {
+        self.enter(before);
+    }
+
+    /// Records the end of a span that [`span_begin`](Self::span_begin) or
+    /// [`async_span_begin`](Self::async_span_begin) returned, under the same name.
     #[inline]
     pub fn span_end(&self, name: EventName, id: SpanId) {
         if id != SpanId::NONE {
             self.event(|ring, _, _| {
-                ring.push(self.platform().now_ns(), Entry::named(kind::SPAN_END, name.0, id.0));
+                let end = Entry::named(kind::SPAN_END, name.0, id.0 >> 8);
+                ring.push(self.platform().now_ns(), end);
             });
         }
     }
 
-    /// Begins a span that ends when the returned value is dropped.
+    /// Begins a nested span that ends when the returned value is dropped.
     #[inline]
     pub fn span(&self, name: EventName) -> Span<'_, 'm, P> {
         Span { agent: self, name, id: self.span_begin(name) }

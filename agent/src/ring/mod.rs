@@ -270,6 +270,20 @@ impl<'m> Ring<'m> {
         self.write(position, now_ns, entry).then_some(position)
     }
 
+    /// Writes the record of a tick, with the id of the span that the vCPU works for; 0 = none.
+    #[inline]
+    pub(crate) fn push_tick(&self, now_ns: u64, entered: u64, entry: Entry) {
+        self.push_entered(now_ns, entered);
+        self.push(now_ns, entry);
+    }
+
+    #[inline]
+    fn push_entered(&self, now_ns: u64, entered: u64) {
+        if entered != 0 {
+            self.push(now_ns, Entry::entered(entered));
+        }
+    }
+
     /// Writes a record whose number is computed from its position; returns that number, or `None`
     /// if it is lost.
     #[inline]
@@ -285,8 +299,10 @@ impl<'m> Ring<'m> {
         self.write(position, now_ns, Entry::named(kind, name, number)).then_some(number)
     }
 
-    /// Writes a wait of the stack at `place`, of which a recording has counted `amount`.
-    pub(crate) fn push_wait(&self, now_ns: u64, place: u32, amount: u64, wait: Wait) {
+    /// Writes a wait of the stack at `place`, of which a recording has counted `amount`, with the id
+    /// of the span that the vCPU works for.
+    pub(crate) fn push_wait(&self, now_ns: u64, entered: u64, place: u32, amount: u64, wait: Wait) {
+        self.push_entered(now_ns, entered);
         let (entry, rest) = record::wait(place, amount, wait);
         self.push_two(now_ns, entry, rest);
     }

@@ -55,11 +55,6 @@ const fn is_split(kind: u8) -> bool {
     matches!(kind, kind::SAMPLE | kind::NO_SAMPLE)
 }
 
-/// Kinds whose first number is small and whose second one is large.
-const fn is_named(kind: u8) -> bool {
-    matches!(kind, kind::MARK | kind::SPAN_BEGIN | kind::SPAN_END | kind::COUNTER)
-}
-
 /// Kinds whose second number is in a separate record of kind [`REST`].
 pub(super) const fn is_pair(kind: u8) -> bool {
     matches!(kind, kind::RAN | kind::WAITED | kind::WAIT)
@@ -70,6 +65,12 @@ impl Entry {
     #[inline]
     pub(crate) fn named(kind: u8, name: u8, number: u64) -> Self {
         Self { kind, small: name, number }
+    }
+
+    /// Tells of the span with this id, for which the vCPU works: the lowest eight bits are its
+    /// name.
+    pub(super) fn entered(id: u64) -> Self {
+        Self::named(kind::ENTERED, id as u8, id >> 8)
     }
 
     /// A [`TIME`] record: the half of the following times, and that of the preceding ones.
@@ -86,7 +87,7 @@ impl Entry {
     /// first number only.
     #[inline]
     pub(crate) fn new(kind: u8, first: u64, second: u64) -> Self {
-        if is_named(kind) {
+        if kind::is_named(kind) {
             Self::named(kind, first as u8, second)
         } else if is_split(kind) {
             Self::named(kind, 0, first & 0xffff_ffff | second << 32)
@@ -103,7 +104,7 @@ impl Entry {
         let (first, second, third) = match kind {
             kind::WAIT => (rest & 0xffff_ffff, number, wait_of(small, rest).to_number()),
             _ if is_pair(kind) => (number, rest, 0),
-            _ if is_named(kind) => (u64::from(small), number, 0),
+            _ if kind::is_named(kind) => (u64::from(small), number, 0),
             _ if is_split(kind) => (number & 0xffff_ffff, number >> 32, 0),
             _ => (number, u64::from(small), 0),
         };

@@ -85,7 +85,7 @@ fn every_kind_comes_back_with_its_numbers() {
     let other = Wait { is_first: false, is_last: true, is_overflow: true, ..wait };
     let waits = [(stack, u64::MAX, wait), (0, 7, other)];
     for (place, amount, wait) in waits {
-        ring.push_wait(6, place as u32, amount, wait);
+        ring.push_wait(6, 0, place as u32, amount, wait);
     }
     let found: Vec<_> = read(&ring, 0, 0)
         .iter()

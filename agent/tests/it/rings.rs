@@ -67,9 +67,8 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
         assert!(head.capacity >= 1000);
         assert_eq!(head.now_ns, 3000);
         assert!(head.wall_clock_ns.is_some());
-        let outer = outer.number();
         let all: Vec<_> = fields(&records);
-        let inner = all[3].3;
+        let (outer, inner) = (all[2].3, all[3].3);
         assert_ne!(inner, outer);
         assert_eq!(
             all,
@@ -83,6 +82,64 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
         );
         let (_, records, _) = client.ring(&ring_of(1));
         assert_eq!(fields(&records), [(kind::SPAN_END, 3000, 0, outer)]);
+    });
+}
+
+/// Guards that samples and waits of a span that others run beside cannot be told from theirs: while
+/// code of an asynchronous span runs, each tick and each wait has a record of it.
+#[test]
+fn ticks_and_waits_tell_of_the_span_that_is_entered() {
+    with_rings(1000, |agent| {
+        let request = agent.event_name("request").unwrap();
+        let mut client = Client::connect(&serve(agent));
+        client.start(Start { mode: mode::WALL, ..one_ms() });
+        let [older, younger] = [(); 2].map(|()| agent.async_span_begin(request));
+        let mut random = Random::new(7);
+        let mut tick = || {
+            tick(agent, &mut random);
+        };
+        tick();
+        assert_eq!(agent.enter(older), SpanId::NONE);
+        tick();
+        // An upcall that works for another span.
+        let before = agent.enter(younger);
+        tick();
+        agent.leave(before);
+        agent.on_tick(None);
+        agent.on_block(None);
+        agent.platform().fake.advance(2_000_000);
+        agent.on_wake();
+        agent.leave(SpanId::NONE);
+        tick();
+        agent.platform().switch_to(1);
+        assert_eq!(agent.enter(younger), SpanId::NONE, "each vCPU has its own");
+
+        let (_, records, _) = client.ring(&ring_of(0));
+        let told = fields(&records);
+        let spans: Vec<u64> =
+            told.iter().filter(|one| one.0 == kind::ASYNC_SPAN_BEGIN).map(|one| one.3).collect();
+        assert_eq!(spans.len(), 2);
+        // The span that the record before each names, if that is one of the same time.
+        let entered = |at: usize| match told[at - 1] {
+            (kind::ENTERED, at_ns, name, span) => {
+                assert_eq!((at_ns, name), (told[at].1, request.number().into()));
+                Some(span)
+            }
+            _ => None,
+        };
+        let found: Vec<(u8, Option<u64>)> = (0..told.len())
+            .filter(|at| matches!(told[*at].0, kind::SAMPLE | kind::NO_SAMPLE | kind::WAIT))
+            .map(|at| (told[at].0, entered(at)))
+            .collect();
+        let [older, younger] = [Some(spans[0]), Some(spans[1])];
+        let expected = [
+            (kind::SAMPLE, None),
+            (kind::SAMPLE, older),
+            (kind::SAMPLE, younger),
+            (kind::WAIT, older),
+            (kind::SAMPLE, None),
+        ];
+        assert_eq!(found, expected);
     });
 }
 

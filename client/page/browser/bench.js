@@ -69,6 +69,7 @@ function data(head) {
     tick_vcpu: ticks.map(() => random(4)),
     tick_outcome: same(0),
     tick_node: ticks,
+    tick_entered: same(0),
   };
   for (const [name] of head.columns) columns[name] ??= [];
   const labels = Array.from({ length: FUNCTIONS }, (_, at) => [`crate_${at % 50}::module_${at % 300}::function_${at}`, "function", 0, 0, 0]);

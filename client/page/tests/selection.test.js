@@ -18,10 +18,10 @@ function recording(later = 0) {
     tick_vcpu: Array.from({ length: ticks + others }, () => random(2)),
     tick_outcome: Array.from({ length: ticks + others }, () => random(7)),
     tick_node: Array.from({ length: ticks + others }, (_, at) => random(at < later ? 5 : 6)),
-    wait_ns: [], wait_count: [], wait_flags: [],
+    tick_entered: new Array(ticks + others).fill(0), wait_ns: [], wait_count: [], wait_flags: [],
   };
   for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "span_name", "span_vcpu", "span_from",
-    "span_length", "span_moved", "event_at", "event_kind", "event_vcpu", "event_name", "event_value"]) columns[name] = [];
+    "span_length", "span_nested", "event_at", "event_kind", "event_vcpu", "event_name", "event_value"]) columns[name] = [];
   const rings = [0, 1].map((vcpu) => ({ vcpu, held_since_ns: 0, evicted: 0, gaps: [], told: 0, tells_states: false }));
   const recordings = [
     { name: "a", mode: "cpu", unit: "samples", period_ns: 10, from_ns: 0, to_ns: 40000, ticks },
@@ -76,14 +76,14 @@ test("each cell's change between two ranges is what its counts say, and told fro
   for (const cell of [1, 4]) assert.ok(change(second(cell), third(cell)).p < 0.001, `cell ${cell} changed`);
 });
 
-/** A recording of waits on vCPU 0: `[from, length, count, flags]`; its spans are `[from, length plus one]`, and its ring has gaps. */
+/** A recording of waits on vCPU 0: `[from, length, count, flags, entered]`; its spans are `[from, length plus one]`, and its ring has gaps. */
 function waiting(mode, waits, { gaps = [], spans = [] } = {}) {
   const columns = {
     node_depth: [1], node_label: [0], node_way: [0], count_node: [1], count_vcpu: [0], count_span: [0], count_value: [7],
-    tick_at: waits.map(([from]) => from), tick_vcpu: waits.map(() => 0), tick_outcome: waits.map(() => 7), tick_node: waits.map(() => 1),
+    tick_at: waits.map(([from]) => from), tick_vcpu: waits.map(() => 0), tick_outcome: waits.map(() => 7), tick_node: waits.map(() => 1), tick_entered: waits.map(([, , , , entered = 0]) => entered),
     wait_ns: waits.map(([, length]) => length), wait_count: waits.map(([, , count]) => count), wait_flags: waits.map(([, , , flags]) => flags),
     span_name: spans.map(() => 0), span_vcpu: spans.map(() => 0), span_from: spans.map(([from]) => from),
-    span_length: spans.map(([, length]) => length), span_moved: spans.map(() => 0),
+    span_length: spans.map(([, length]) => length), span_nested: spans.map(() => 1),
   };
   for (const name of ["told_at", "told_running", "told_runnable", "told_blocked", "told_offline", "event_at", "event_kind", "event_vcpu",
     "event_name", "event_value"]) columns[name] = [];
@@ -115,4 +115,9 @@ test("a span whose end may lie in a gap is known up to the gap", () => {
   const found = waiting("off-cpu", [[0, 100, 100, 3], [500, 100, 100, 3]], { gaps: [[200, 300]], spans: [[0, 0]] });
   assert.deepEqual([...found.windowsOf(0).values()], [[[0, 200]]]);
   assert.equal(found.select({ window: null, vcpus: null, span: 0 }).sum.blocked, 100);
+});
+
+test("a span has what ran for it, wherever it lies", () => {
+  const found = waiting("off-cpu", [[0, 100, 100, 3, 1], [500, 100, 40, 3], [700, 100, 7, 3, 2]], { spans: [[500, 51]] });
+  assert.equal(found.select({ window: null, vcpus: null, span: 0 }).sum.blocked, 100 + 20);
 });

@@ -199,7 +199,9 @@ fn value(event: &Event, clock: &WallClock, names: &RecordingNames) -> Value {
     });
     let more = match &event.what {
         What::Mark { name, value } => json!({"name": name, "value": value}),
-        What::SpanBegin { name, number } => json!({"name": name, "number": number}),
+        What::SpanBegin { name, number, is_async } => {
+            json!({"name": name, "number": number, "asynchronous": is_async})
+        }
         What::SpanEnd { name, number, length_ns } => {
             json!({"name": name, "number": number, "length_ns": length_ns})
         }

@@ -76,7 +76,7 @@ impl EventReader {
     /// Finds how long a span took that began in an earlier look.
     fn complete(&mut self, event: &mut Event) {
         match &mut event.what {
-            What::SpanBegin { name, number } if self.open.len() < MOST_OPEN => {
+            What::SpanBegin { name, number, .. } if self.open.len() < MOST_OPEN => {
                 self.open.insert((name.clone(), *number), event.at_ns);
             }
             What::SpanEnd { name, number, length_ns } => {

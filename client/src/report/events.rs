@@ -104,7 +104,9 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
         let notes = [
             (table.unfinished, "not ended"),
             (table.cut, "began earlier"),
+            (table.asynchronous, "asynchronous"),
             (table.moved, "ended on another vCPU"),
+            (table.overlapped, "overlapped others"),
         ];
         let notes = notes.iter().filter(|(count, _)| *count > 0);
         let notes: Vec<String> =

@@ -81,7 +81,8 @@
 //!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
 //!   "spans": [{
 //!     "name": "request", "count": 9, "total_ns": 90, "p50_ns": 10, "p99_ns": 10, "max_ns": 10,
-//!     "unfinished": 0, "cut": 0, "moved": 0
+//!     "unfinished": 0, "cut": 0, "asynchronous": 0, "moved": 0,
+//!     "overlapped": 0
 //!   }],
 //!   "values": [{ "name": "queue depth", "min": 0, "max": 7, "last": 3, "means": [null, 0.5, 3.0] }],
 //!   "marks": [{ "name": "flush", "count": 2 }],

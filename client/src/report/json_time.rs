@@ -27,7 +27,9 @@ pub(super) struct Span {
     max_ns: u64,
     unfinished: u64,
     cut: u64,
+    asynchronous: u64,
     moved: u64,
+    overlapped: u64,
 }
 
 #[derive(Serialize)]
@@ -72,7 +74,9 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
         max_ns: table.times.max_ns(),
         unfinished: table.unfinished,
         cut: table.cut,
+        asynchronous: table.asynchronous,
         moved: table.moved,
+        overlapped: table.overlapped,
         name: table.name,
     });
     let values = timeline.counters(window).into_iter().map(|series| Values {

@@ -30,7 +30,7 @@ use sha2::{Digest as _, Sha256};
 use super::analysis::Analysis;
 use super::json;
 use super::{Report, TimelineView};
-use crate::timeline::{Outcome, Ring, Timeline, What};
+use crate::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use crate::units::date;
 pub(crate) use columns::Columns;
 use columns::zigzag;
@@ -289,6 +289,11 @@ fn add_time(
     let node = |stack| u64::from(stacks.node(stack));
     // 0 is a stack that the report leaves out, or none.
     columns.add("tick_node", ticks().map(|tick| tick.stack.map_or(0, node)));
+    // The name, plus one, of the span that code ran for; 0 if the guest told of none.
+    let mut entered = |name| index(names, timeline.name_or_id(name)) + 1;
+    let entered: Vec<u64> =
+        ticks().map(|tick| tick.entered.map_or(0, |span| entered(span.name))).collect();
+    columns.add("tick_entered", entered.into_iter());
     let waits = || {
         ticks().filter_map(|tick| match tick.outcome {
             Outcome::Blocked { length_ns, count, is_first } => {
@@ -316,8 +321,9 @@ fn add_time(
     let lengths =
         spans.iter().map(|span| span.ended.map_or(0, |(_, at_ns)| length(at_ns, span.began_ns)));
     columns.add("span_length", lengths);
-    let moved = spans.iter().map(|span| span.ended.is_some_and(|(vcpu, _)| vcpu != span.vcpu));
-    columns.add("span_moved", moved.map(u64::from));
+    // Whether samples are in it by time.
+    let nested = spans.iter().map(|span| span.nesting == Nesting::Nested);
+    columns.add("span_nested", nested.map(u64::from));
 
     // Moment, kind, vCPU, name and value of each.
     let mut events: Vec<[u64; 5]> = Vec::new();

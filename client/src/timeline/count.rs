@@ -6,6 +6,7 @@
 //! recording's counts, and windows that part it sum to it.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use unikprof_proto::ring::{Record, Wait, kind};
 
@@ -18,9 +19,9 @@ use crate::profile::{Counters, NodeId};
 /// The ticks and waits that count: those of a recording, or those of them that lie inside spans.
 pub(super) struct Selection<'t> {
     of: &'t RecordingSpan,
-    pairs: Pairs,
-    /// The spans' name ids.
-    inside: Option<Vec<u64>>,
+    pairs: Rc<Pairs>,
+    /// The name ids of the spans in which ticks and waits count; everywhere if `None`.
+    inside: Option<Rc<[u64]>>,
 }
 
 /// Counts by stack and span.
@@ -37,9 +38,54 @@ pub(super) struct VcpuCount<'t> {
     pub(super) ring: &'t Ring,
     of: &'t RecordingSpan,
     spans: Inside,
-    /// Where ticks and waits count, in order and apart; everywhere if `None`.
-    allowed: Option<Vec<Window>>,
+    allowed: Option<Allowed>,
     waits: Vec<CountedWait>,
+    entered: EnteredNext,
+}
+
+/// Where ticks and waits count.
+struct Allowed {
+    /// While nested spans are open, in order and apart.
+    nested: Vec<Window>,
+    /// While any of the spans is open, likewise.
+    open: Vec<Window>,
+    /// The names of the spans that code is entered for.
+    names: Rc<[u64]>,
+}
+
+impl Allowed {
+    fn has(&self, entered: Option<Entered>) -> bool {
+        entered.is_some_and(|entered| self.names.contains(&entered.name))
+    }
+}
+
+/// The span that the code of a tick or a wait ran for, as the guest told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entered {
+    pub(crate) name: u64,
+    pub(crate) number: u64,
+}
+
+/// Finds the spans that ticks and waits ran for: the record before tells of it.
+#[derive(Debug, Default)]
+struct EnteredNext(Option<(u64, Entered)>);
+
+impl EnteredNext {
+    /// The span of this record, which must be the one after that of the last call.
+    fn of(&mut self, record: &Record) -> Option<Entered> {
+        match record.kind {
+            kind::ENTERED => {
+                let entered = Entered { name: record.first, number: record.second };
+                self.0 = Some((record.at_ns, entered));
+                None
+            }
+            kind::SAMPLE | kind::NO_SAMPLE | kind::WAIT => {
+                let (at_ns, entered) = self.0.take()?;
+                (at_ns == record.at_ns).then_some(entered)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A wait, or a part of one, that a recording counted.
@@ -50,6 +96,7 @@ pub(super) struct CountedWait {
     stack: Option<NodeId>,
     /// The name of the innermost span that the call was made in.
     span: Option<u64>,
+    entered: Option<Entered>,
     /// What was counted for it, in the mode's unit.
     count: u64,
     is_first: bool,
@@ -81,8 +128,8 @@ impl CountedWait {
 }
 
 impl<'t> Selection<'t> {
-    /// All of a recording, or with `inside` what happened while a span of this name was open on the
-    /// same vCPU.
+    /// All of a recording, or with `inside` what happened while a nested span of this name was open
+    /// on the same vCPU, or ran for an asynchronous one.
     pub(super) fn new(
         timeline: &Timeline,
         of: &'t RecordingSpan,
@@ -90,21 +137,26 @@ impl<'t> Selection<'t> {
     ) -> Selection<'t> {
         Selection {
             of,
-            pairs: Pairs::of(timeline),
-            inside: inside.map(|name| timeline.name_ids(name)),
+            pairs: Rc::new(Pairs::of(timeline)),
+            inside: inside.map(|name| timeline.name_ids(name).into()),
         }
     }
 
     /// A count of this vCPU's records.
     pub(super) fn on(&self, ring: &'t Ring) -> VcpuCount<'t> {
-        let stretches = self.pairs.on(ring);
-        let allowed = self.inside.as_ref();
+        let nested = self.pairs.on(ring);
+        let allowed = self.inside.as_ref().map(|names| Allowed {
+            nested: windows_of(&nested, names),
+            open: windows_of(&self.pairs.open_in(ring), names),
+            names: Rc::clone(names),
+        });
         VcpuCount {
             ring,
             of: self.of,
-            allowed: allowed.map(|names| windows_of(&stretches, names)),
-            waits: waits(ring, self.of, Inside::new(stretches.clone())),
-            spans: Inside::new(stretches),
+            allowed,
+            waits: waits(ring, self.of, Inside::new(nested.clone(), Rc::clone(&self.pairs))),
+            spans: Inside::new(nested, Rc::clone(&self.pairs)),
+            entered: EnteredNext::default(),
         }
     }
 }
@@ -162,7 +214,7 @@ impl<'t> VcpuCount<'t> {
     /// How much of a window counts, in ns.
     pub(super) fn length_ns(&self, window: Window) -> u64 {
         match &self.allowed {
-            Some(allowed) => length_within_ns(allowed, window),
+            Some(allowed) => length_within_ns(&allowed.open, window),
             None => window.length_ns(),
         }
     }
@@ -174,11 +226,13 @@ impl<'t> VcpuCount<'t> {
 
     /// The tick that a record tells of, if it counts.
     fn tick(&mut self, record: &Record) -> Option<Tick> {
-        let allowed = self.allowed.as_deref();
-        if allowed.is_some_and(|allowed| !any_contains(allowed, record.at_ns)) {
+        let entered = self.entered.of(record);
+        let is_in =
+            |allowed: &Allowed| allowed.has(entered) || any_contains(&allowed.nested, record.at_ns);
+        if !self.allowed.as_ref().is_none_or(is_in) {
             return None;
         }
-        tick(self.ring, self.of, record, &mut self.spans)
+        tick(self.ring, self.of, record, entered, &mut self.spans)
     }
 
     /// The waits within a window as single outcomes, in the order of time.
@@ -196,6 +250,7 @@ impl<'t> VcpuCount<'t> {
                 },
                 stack: wait.stack,
                 span: wait.span,
+                entered: wait.entered,
             })
         });
         ticks.collect()
@@ -208,12 +263,12 @@ impl<'t> VcpuCount<'t> {
         let waits = waits.take_while(move |wait| wait.window.from_ns < window.to_ns);
         waits.filter_map(move |wait| {
             let parts = match &self.allowed {
-                Some(allowed) => {
-                    let allowed = allowed.iter().map(|allowed| allowed.and(window));
+                Some(allowed) if !allowed.has(wait.entered) => {
+                    let allowed = allowed.nested.iter().map(|allowed| allowed.and(window));
                     allowed.filter(|part| wait.meets(*part)).collect()
                 }
-                None if wait.meets(window) => vec![window],
-                None => Vec::new(),
+                _ if wait.meets(window) => vec![window],
+                _ => Vec::new(),
             };
             (!parts.is_empty()).then_some((wait, parts))
         })
@@ -239,12 +294,15 @@ impl RecordingSpan {
 
 /// The waits that a recording counted on a vCPU, in order and apart.
 fn waits(ring: &Ring, of: &RecordingSpan, mut spans: Inside) -> Vec<CountedWait> {
+    let mut entered_next = EnteredNext::default();
     let wait = |record: &Record| {
+        let entered = entered_next.of(record);
         let (wait, window) = of.wait(record)?;
         Some(CountedWait {
             window,
             stack: (!wait.is_overflow).then(|| ring.stack(record.first)),
             span: None,
+            entered,
             count: record.second,
             is_first: wait.is_first,
         })
@@ -257,7 +315,7 @@ fn waits(ring: &Ring, of: &RecordingSpan, mut spans: Inside) -> Vec<CountedWait>
         false
     });
     for wait in &mut waits {
-        wait.span = spans.innermost(wait.window.from_ns);
+        wait.span = spans.innermost(wait.window.from_ns, wait.entered);
     }
     waits
 }

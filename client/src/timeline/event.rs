@@ -35,6 +35,8 @@ pub enum What {
         name: String,
         /// Its number.
         number: u64,
+        /// Whether it is asynchronous.
+        is_async: bool,
     },
     /// A span of the guest's ended.
     SpanEnd {
@@ -105,8 +107,9 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             What::Mark { name, value } => write!(f, "mark     {} {value}", Printable(name)),
-            What::SpanBegin { name, number } => {
-                write!(f, "begin    {} #{number}", Printable(name))
+            What::SpanBegin { name, number, is_async } => {
+                let how = if *is_async { " (asynchronous)" } else { "" };
+                write!(f, "begin    {} #{number}{how}", Printable(name))
             }
             What::SpanEnd { name, number, length_ns } => {
                 write!(f, "end      {} #{number}", Printable(name))?;
@@ -145,7 +148,11 @@ impl Event {
         };
         let what = match kind {
             kind::MARK => What::Mark { name: name(), value: second },
-            kind::SPAN_BEGIN => What::SpanBegin { name: name(), number: second },
+            kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN => What::SpanBegin {
+                name: name(),
+                number: second,
+                is_async: kind == kind::ASYNC_SPAN_BEGIN,
+            },
             kind::SPAN_END => What::SpanEnd {
                 name: name(),
                 number: second,

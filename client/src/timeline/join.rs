@@ -75,8 +75,7 @@ impl Join {
         for ring in &mut rings {
             number_stacks_by_nodes(ring);
             for record in &mut ring.records {
-                if let kind::MARK | kind::SPAN_BEGIN | kind::SPAN_END | kind::COUNTER = record.kind
-                {
+                if kind::is_named(record.kind) {
                     // An unknown name stays one that no name has.
                     let unknown = record.first.saturating_add(1 << 32);
                     record.first = ids.get(&record.first).copied().unwrap_or(unknown);
@@ -228,7 +227,7 @@ fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
             }
             record.third = wait.to_number();
         }
-        kind::SPAN_BEGIN | kind::SPAN_END => {
+        kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN | kind::SPAN_END | kind::ENTERED => {
             record.second = record.second.wrapping_add((run as u64) << 48);
         }
         _ => {}

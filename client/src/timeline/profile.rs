@@ -7,12 +7,13 @@ use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
 use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
-use crate::units::duration;
+use crate::units::{duration, grouped};
 
 impl Timeline {
     /// A recording's samples within a window, with every tick in it accounted for. `whole` is the
     /// profile that was read with the timeline; it supplies stacks, mappings and settings. With
-    /// `inside`, only ticks during a span of this name on the same vCPU count.
+    /// `inside`, only ticks during a nested span of this name on the same vCPU count, and those of
+    /// code that ran for such a span.
     pub fn profile(
         &self,
         whole: &Profile,
@@ -72,6 +73,7 @@ impl Timeline {
         recording.started_unix_ns = self.wall_clock().unix_ns(window.from_ns);
         recording.server_ns = 0;
         recording.warnings.extend(self.what_is_gone(of, asked));
+        recording.warnings.extend(inside.and_then(|name| self.not_nested(name, window)));
         if info.mode.is_heap() {
             recording.warnings.push(format!(
                 "mode {}: the rings hold when allocations were sampled, so samples are shown and \
@@ -105,6 +107,30 @@ impl Timeline {
         // Also before the first record: from where the rings are whole on, nothing happened there.
         let from_ns = self.held_since().min(extent.to_ns);
         window.and(of.window).and(Window { from_ns, ..extent })
+    }
+
+    /// Why samples in the time of spans of this name may not be theirs, in words; `None` if all are.
+    fn not_nested(&self, name: &str, window: Window) -> Option<String> {
+        let table = self.spans(window).into_iter().find(|table| table.name == name)?;
+        let of = |count: u64, one: &str, many: &str| {
+            (count > 0).then(|| match count {
+                1 => format!("1 of these spans {one}"),
+                _ => format!("{} of these spans {many}", grouped(count)),
+            })
+        };
+        let all = [
+            of(table.asynchronous, "is asynchronous", "are asynchronous"),
+            of(table.overlapped, "overlapped others", "overlapped others"),
+            of(table.moved, "ended on another vCPU", "ended on another vCPU"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| {
+            format!(
+                "{}: of the samples in the time of such a span only those are shown whose code the \
+                 guest entered for it",
+                all.join(", ")
+            )
+        })
     }
 
     /// What a window lacks, in words. `asked` is the part of it that was asked for.

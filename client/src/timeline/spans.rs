@@ -1,9 +1,11 @@
 //! The guest's spans: beginnings and ends brought together by name and number.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use unikprof_proto::ring::kind;
 
+use super::count::Entered;
 use super::{Ring, Timeline, Window};
 
 /// The spans of one name.
@@ -17,9 +19,14 @@ pub struct SpanTable {
     pub unfinished: u64,
     /// How many ended whose beginning the rings no longer held.
     pub cut: u64,
-    /// How many ended on another vCPU than they began on: no samples are taken to be inside of
-    /// them.
+    /// How many are asynchronous: no sample is theirs by time alone.
+    pub(crate) asynchronous: u64,
+    /// How many were begun as nested spans and ended on another vCPU: they are taken as
+    /// asynchronous.
     pub(crate) moved: u64,
+    /// How many were begun as nested spans and overlapped others, so that the one that began first
+    /// also ended first: they are taken as asynchronous.
+    pub(crate) overlapped: u64,
 }
 
 /// How long spans took, from beginning to end on the guest's monotonic clock, in ns.
@@ -65,10 +72,25 @@ pub(super) struct VcpuSpan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GuestSpan {
     pub(crate) name: u64,
+    pub(crate) number: u64,
     pub(crate) vcpu: u32,
     pub(crate) began_ns: u64,
     /// The vCPU and the moment.
     pub(crate) ended: Option<(u32, u64)>,
+    pub(crate) nesting: Nesting,
+}
+
+/// Whether the samples in a span's time, on its vCPU, are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    /// They are.
+    Nested,
+    /// The guest said that they are not.
+    Asynchronous,
+    /// It ended on another vCPU.
+    Moved,
+    /// It overlapped another one, and was not within it.
+    Overlapped,
 }
 
 /// All spans, by their beginnings.
@@ -89,7 +111,7 @@ impl Pairs {
         let mut begins = Vec::new();
         for (vcpu, record) in timeline.all_records(Window::ALL) {
             match record.kind {
-                kind::SPAN_BEGIN => begins.push((vcpu, *record)),
+                kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN => begins.push((vcpu, *record)),
                 kind::SPAN_END => ends.push((vcpu, *record)),
                 _ => {}
             }
@@ -101,20 +123,54 @@ impl Pairs {
             pairs.by_number.insert((begin.first, begin.second), at);
             pairs.pairs.push(GuestSpan {
                 name: begin.first,
+                number: begin.second,
                 vcpu,
                 began_ns: begin.at_ns,
                 ended: None,
+                nesting: match begin.kind {
+                    kind::ASYNC_SPAN_BEGIN => Nesting::Asynchronous,
+                    _ => Nesting::Nested,
+                },
             });
         }
         for (vcpu, end) in ends {
             let pair = pairs.by_number.get(&(end.first, end.second)).copied();
             let pair = pair.and_then(|at| pairs.pairs.get_mut(at));
             match pair {
-                Some(pair) if pair.ended.is_none() => pair.ended = Some((vcpu, end.at_ns)),
+                Some(pair) if pair.ended.is_none() => {
+                    pair.ended = Some((vcpu, end.at_ns));
+                    if pair.vcpu != vcpu && pair.nesting == Nesting::Nested {
+                        pair.nesting = Nesting::Moved;
+                    }
+                }
                 _ => pairs.cut.push((end.first, end.at_ns)),
             }
         }
+        for ring in &timeline.rings {
+            pairs.find_overlaps(ring);
+        }
         pairs
+    }
+
+    /// Finds the nested spans of a vCPU that overlap without one being within the other.
+    fn find_overlaps(&mut self, ring: &Ring) {
+        // By their ends: the spans that are open, and those of them known to overlap others.
+        let mut open: BTreeSet<(u64, usize)> = BTreeSet::new();
+        let mut overlapping: BTreeSet<u64> = BTreeSet::new();
+        for (at, Window { from_ns, to_ns }) in self.nested_on(ring) {
+            open = open.split_off(&(from_ns.saturating_add(1), 0));
+            overlapping = overlapping.split_off(&from_ns.saturating_add(1));
+            let still_open = open.split_off(&(to_ns, 0));
+            let ended_first = std::mem::replace(&mut open, still_open);
+            if ended_first.is_empty() && overlapping.range(..to_ns).next().is_none() {
+                open.insert((to_ns, at));
+                continue;
+            }
+            for (to_ns, at) in ended_first.into_iter().chain([(to_ns, at)]) {
+                self.pairs[at].nesting = Nesting::Overlapped;
+                overlapping.insert(to_ns);
+            }
+        }
     }
 
     /// How long the span with this name and number took, if both its ends are there.
@@ -124,25 +180,46 @@ impl Pairs {
         Some(ended_ns.saturating_sub(pair.began_ns))
     }
 
-    /// The spans that began and ended on a vCPU, and those that have not ended, by their
-    /// beginnings. What has not ended is known to be open up to the first gap of the ring: its end
-    /// may be in the gap.
+    /// When the span that code ran for began, if that is known.
+    fn began_ns(&self, entered: Entered) -> Option<u64> {
+        let at = self.by_number.get(&(entered.name, entered.number))?;
+        Some(self.pairs.get(*at)?.began_ns)
+    }
+
+    /// All spans as they are open in a ring's time, whatever vCPU they began on.
+    pub(super) fn open_in(&self, ring: &Ring) -> Vec<VcpuSpan> {
+        let to_ns = |pair: &GuestSpan| pair.ended.map_or(ring.read_at_ns, |(_, at_ns)| at_ns);
+        let window = |pair: &GuestSpan| Window::new(pair.began_ns, to_ns(pair).max(pair.began_ns));
+        let all = self
+            .pairs
+            .iter()
+            .filter(|pair| pair.vcpu == ring.vcpu || pair.nesting != Nesting::Nested);
+        all.map(|pair| VcpuSpan { name: pair.name, window: window(pair) }).collect()
+    }
+
+    /// The nested spans of a vCPU, by their beginnings. What has not ended is known to be open up
+    /// to the first gap of the ring: its end may be in the gap.
     pub(super) fn on(&self, ring: &Ring) -> Vec<VcpuSpan> {
-        let (vcpu, gaps) = (ring.vcpu, ring.all_gaps());
-        let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
-        let stretch = |pair: &GuestSpan| {
-            let to_ns = match pair.ended {
-                None => {
+        let nested = self.nested_on(ring).into_iter();
+        nested.map(|(at, window)| VcpuSpan { name: self.pairs[at].name, window }).collect()
+    }
+
+    /// The same, with their places among the pairs.
+    fn nested_on(&self, ring: &Ring) -> Vec<(usize, Window)> {
+        let gaps = ring.all_gaps();
+        let is_here = |pair: &GuestSpan| pair.vcpu == ring.vcpu && pair.nesting == Nesting::Nested;
+        let here = self.pairs.iter().enumerate().filter(|(_, pair)| is_here(pair));
+        let stretch = |(at, pair): (usize, &GuestSpan)| {
+            let to_ns = pair.ended.map_or_else(
+                || {
                     let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
                     gaps.get(next).map_or(u64::MAX, |gap| gap.from_ns)
-                }
-                Some((ended_on, ended_ns)) if ended_on == vcpu => ended_ns,
-                Some(_) => return None,
-            };
-            let window = Window::new(pair.began_ns, to_ns.max(pair.began_ns));
-            Some(VcpuSpan { name: pair.name, window })
+                },
+                |(_, ended_ns)| ended_ns,
+            );
+            (at, Window::new(pair.began_ns, to_ns.max(pair.began_ns)))
         };
-        here.filter_map(stretch).collect()
+        here.map(stretch).collect()
     }
 }
 
@@ -160,11 +237,16 @@ impl Timeline {
             let table = tables.entry(pair.name).or_default();
             match pair.ended.filter(|(_, ended)| window.contains(*ended)) {
                 None => table.unfinished += 1,
-                Some((vcpu, ended_ns)) => {
+                Some((_, ended_ns)) => {
                     let length_ns = ended_ns.saturating_sub(pair.began_ns);
                     table.times.lengths_ns.push(length_ns);
-                    table.moved += u64::from(vcpu != pair.vcpu);
                 }
+            }
+            match pair.nesting {
+                Nesting::Nested => {}
+                Nesting::Asynchronous => table.asynchronous += 1,
+                Nesting::Moved => table.moved += 1,
+                Nesting::Overlapped => table.overlapped += 1,
             }
         }
         for (name, at_ns) in &pairs.cut {
@@ -221,16 +303,29 @@ pub(super) struct Inside {
     next: usize,
     /// Those that have begun, by their place, and when they end.
     open: BTreeMap<usize, VcpuSpan>,
+    pairs: Rc<Pairs>,
 }
 
 impl Inside {
-    pub(super) fn new(stretches: Vec<VcpuSpan>) -> Inside {
-        Inside { stretches, next: 0, open: BTreeMap::new() }
+    pub(super) fn new(stretches: Vec<VcpuSpan>, pairs: Rc<Pairs>) -> Inside {
+        Inside { stretches, next: 0, open: BTreeMap::new(), pairs }
     }
 
-    /// The name of the span that began last of those that hold this moment; moments must come in
-    /// order.
-    pub(super) fn innermost(&mut self, at_ns: u64) -> Option<u64> {
+    /// The name of the span that began last: of the nested ones that hold this moment, and the one
+    /// that code ran for. Moments must come in order.
+    pub(super) fn innermost(&mut self, at_ns: u64, entered: Option<Entered>) -> Option<u64> {
+        let nested = self.nested(at_ns);
+        let Some(entered) = entered else {
+            return Some(nested?.name);
+        };
+        let began_ns = self.pairs.began_ns(entered).unwrap_or(0);
+        match nested {
+            Some(nested) if nested.window.from_ns >= began_ns => Some(nested.name),
+            _ => Some(entered.name),
+        }
+    }
+
+    fn nested(&mut self, at_ns: u64) -> Option<VcpuSpan> {
         while let Some(stretch) = self.stretches.get(self.next) {
             if stretch.window.from_ns > at_ns {
                 break;
@@ -241,7 +336,7 @@ impl Inside {
         // Each is taken out once: what has ended holds no later moment either.
         while let Some(last) = self.open.last_entry() {
             if last.get().window.contains(at_ns) {
-                return Some(last.get().name);
+                return Some(*last.get());
             }
             last.remove();
         }
@@ -305,9 +400,10 @@ mod tests {
             (0, END, 50, 0, 1),
             (0, BEGIN, 60, 1, 3),
         ]);
-        let mut inside = Inside::new(Pairs::of(&timeline).on(&timeline.rings()[0]));
+        let pairs = Pairs::of(&timeline);
+        let mut inside = Inside::new(pairs.on(&timeline.rings()[0]), Rc::new(pairs));
         let names: Vec<Option<u64>> =
-            [5, 10, 25, 30, 49, 50, 61].map(|at_ns| inside.innermost(at_ns)).into();
+            [5, 10, 25, 30, 49, 50, 61].map(|at_ns| inside.innermost(at_ns, None)).into();
         let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];
         assert_eq!(names, expected);
     }

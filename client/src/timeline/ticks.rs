@@ -4,7 +4,7 @@ use std::iter::Peekable;
 
 use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
-use super::count::Selection;
+use super::count::{Entered, Selection};
 use super::recording_spans::RecordingSpan;
 use super::spans::Inside;
 use super::{Ring, Timeline, Window};
@@ -21,6 +21,8 @@ pub(crate) struct Tick {
     pub(crate) stack: Option<NodeId>,
     /// The name id of the innermost span.
     pub(crate) span: Option<u64>,
+    /// The span that the code ran for, as the guest told.
+    pub(crate) entered: Option<Entered>,
 }
 
 /// What became of a tick, or what a wait was within the time asked for.
@@ -95,6 +97,7 @@ pub(super) fn tick(
     ring: &Ring,
     of: &RecordingSpan,
     record: &Record,
+    entered: Option<Entered>,
     inside: &mut Inside,
 ) -> Option<Tick> {
     if !of.has(record.second, record.at_ns) {
@@ -116,6 +119,7 @@ pub(super) fn tick(
         vcpu: ring.vcpu,
         outcome,
         stack: (record.kind == kind::SAMPLE).then(|| ring.stack(record.first)),
-        span: inside.innermost(record.at_ns),
+        span: inside.innermost(record.at_ns, entered),
+        entered,
     })
 }

@@ -561,7 +561,88 @@ fn shares_of_time_are_of_the_vcpus_that_tell() {
     }
 }
 
-/// Spans within one another, across one another, without an end, without a beginning, and cut by
+/// Two requests side by side, as an event loop serves them. Guards that all samples are charged to
+/// the younger one, and that each is said to have the other's.
+#[test]
+fn requests_side_by_side_have_no_samples_by_time() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let span = |kind, tenths, name, number| record(kind, at(tenths), name, number);
+    for begin in [kind::SPAN_BEGIN, kind::ASYNC_SPAN_BEGIN] {
+        let file = samples_and(
+            &[
+                span(begin, 2, 0, 1),
+                span(begin, 4, 1, 2),
+                span(kind::SPAN_END, 20, 0, 1),
+                span(kind::SPAN_END, 25, 1, 2),
+            ],
+            None,
+        );
+        let is_async = begin == kind::ASYNC_SPAN_BEGIN;
+        for name in ["batch", "depth"] {
+            let told = report(&file, &["--in-span", name]);
+            assert_eq!(told["samples"]["recorded"], 0, "{name}");
+            let warnings = told["warnings"].to_string();
+            let why = if is_async {
+                "1 of these spans is asynchronous"
+            } else {
+                "1 of these spans overlapped others"
+            };
+            assert!(warnings.contains(why), "{warnings}");
+        }
+        let told = report(&file, &["--from", "0s"]);
+        let [depth, batch] = [0, 1].map(|at| &told["spans"][at]);
+        assert_eq!([&depth["name"], &batch["name"]], ["depth", "batch"]);
+        assert_eq!([&depth["total_ns"], &batch["total_ns"]], [21 * SECOND / 10, 18 * SECOND / 10]);
+        let counts = |span: &serde_json::Value| {
+            [&span["asynchronous"], &span["overlapped"]].map(|n| n.as_u64())
+        };
+        let expected = [u64::from(is_async), u64::from(!is_async)].map(Some);
+        assert_eq!([counts(depth), counts(batch)], [expected; 2]);
+        let (lines, _) = run(0, &file, "script", &["--json"]);
+        assert!(lines.lines().count() == 30 && !lines.contains(r#""span":""#), "{lines}");
+    }
+}
+
+/// Two requests side by side, of which the guest tells in whose code it is: in a nested span of the
+/// younger one, too. Guards that a request has samples of others, or not all of its own.
+#[test]
+fn requests_have_the_samples_of_code_that_ran_for_them() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let mut records = vec![record(kind::BEGAN, at(0), 4, 0)];
+    records.push(record(kind::ASYNC_SPAN_BEGIN, at(2), 0, 1));
+    records.push(record(kind::ASYNC_SPAN_BEGIN, at(4), 1, 2));
+    for tick in 5..25 {
+        // Of four samples two are the older's, one is the younger's and one nobody's.
+        let entered = [Some((0, 1)), Some((0, 1)), Some((1, 2)), None][tick as usize % 4];
+        let begin = record(kind::SPAN_BEGIN, at(tick), 2, 100 + tick);
+        let is_nested = tick % 8 == 6;
+        records.extend(is_nested.then_some(begin));
+        let sampled_ns = at(tick) + SECOND / 20;
+        records.extend(entered.map(|(name, of)| record(kind::ENTERED, sampled_ns, name, of)));
+        records.push(record(kind::SAMPLE, sampled_ns, ring::stack(1), 1));
+        let end = record(kind::SPAN_END, at(tick + 1) - 1, 2, 100 + tick);
+        records.extend(is_nested.then_some(end));
+    }
+    records.push(record(kind::SPAN_END, at(25), 0, 1));
+    records.push(record(kind::SPAN_END, at(26), 1, 2));
+    // A wait of the older, after both are known to have ended: its request came late.
+    records.push(record(kind::ENTERED, at(29), 0, 1));
+    records.push(ring::wait(at(27), at(29), ring::stack(2), 2));
+    let file = file_of_mode(mode::WALL, &one_ring(&records), true);
+    let inside = |name: &str| {
+        let told = report(&file, &["--in-span", name]);
+        assert!(told["warnings"].to_string().contains("1 of these spans is asynchronous"));
+        told["samples"]["recorded"].as_u64().unwrap()
+    };
+    assert_eq!([inside("batch"), inside("depth")], [10 + 2, 5]);
+    let (lines, _) = run(0, &file, "script", &["--json"]);
+    let with = |span: &str| lines.lines().filter(|line| line.contains(span)).count();
+    let labels =
+        [r#""span":"batch""#, r#""span":"depth""#, r#""span":"[name 2]""#, r#""span":null"#];
+    assert_eq!(labels.map(with), [11, 2, 3, 5]);
+}
+
+/// Spans within one another, without an end, without a beginning, and cut by
 /// the window.
 #[test]
 fn spans_of_a_window_are_counted_as_they_lie() {
@@ -574,9 +655,10 @@ fn spans_of_a_window_are_counted_as_they_lie() {
             end(28, 0, 1),
             begin(11, 1, 2),
             begin(12, 1, 3),
-            end(13, 1, 2),
-            end(15, 1, 3),
+            end(14, 1, 3),
+            end(15, 1, 2),
             begin(18, 1, 4),
+            end(27, 1, 4),
             end(14, 1, 77),
         ],
         None,
@@ -587,15 +669,15 @@ fn spans_of_a_window_are_counted_as_they_lie() {
     };
     assert_eq!(across["name"], "depth");
     assert_eq!([&across["count"], &across["unfinished"], &across["cut"]], [2, 1, 1]);
-    assert_eq!(across["total_ns"], SECOND / 2);
-    assert_eq!([&across["p50_ns"], &across["max_ns"]], [SECOND / 5, 3 * SECOND / 10]);
+    assert_eq!(across["total_ns"], 6 * SECOND / 10);
+    assert_eq!([&across["p50_ns"], &across["max_ns"]], [SECOND / 5, 4 * SECOND / 10]);
     assert_eq!([&around["count"], &around["unfinished"]], [0, 1]);
     let inside = |name, words: &[&str]| {
         let words = [&["--in-span", name], words].concat();
         report(&file, &words)["samples"]["recorded"].as_u64().unwrap()
     };
-    // 1.1 to 1.5 s and 1.8 s to the end; two that overlap count a sample once.
-    assert_eq!(inside("depth", &[]), 4 + 12);
+    // 1.1 to 1.5 s and 1.8 s to 2.7 s; two that overlap count a sample once.
+    assert_eq!(inside("depth", &[]), 4 + 9);
     assert_eq!(inside("depth", &["--to", "2s"]), 4 + 2);
     assert_eq!(inside("batch", &["--from", "1s", "--to", "2s"]), 10);
 }

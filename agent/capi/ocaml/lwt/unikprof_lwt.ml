@@ -1,8 +1,8 @@
 open Lwt.Infix
 
 let with_span name f =
-  let span = Unikprof.span_begin name in
-  Lwt.finalize f (fun () ->
+  let span = Unikprof.async_span_begin name in
+  Lwt.finalize (fun () -> Unikprof.within span f) (fun () ->
       Unikprof.span_end span;
       Lwt.return_unit)
 

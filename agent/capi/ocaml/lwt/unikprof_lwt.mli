@@ -1,8 +1,10 @@
 (** The profiler in a program that uses Lwt. *)
 
 val with_span : string -> (unit -> 'a Lwt.t) -> 'a Lwt.t
-(** [with_span name f] is [f ()]. A span with this name lasts from the call until the promise is resolved or rejected,
-    whatever else runs meanwhile. *)
+(** [with_span name f] is [f ()]. An asynchronous span with this name lasts from the call until the promise is resolved or
+    rejected, whatever else runs meanwhile. Samples until [f] returns its promise are the span's own. What runs after a wait
+    has no span: Lwt does not tell for whom it calls a callback. Where that work matters, begin the span by
+    {!Unikprof.async_span_begin} and run the work in {!Unikprof.within}. *)
 
 (** {1 Serving the profiler's clients}
 

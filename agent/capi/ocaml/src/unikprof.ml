@@ -3,7 +3,9 @@ type buffer = (char, Bigarray.int8_unsigned_elt, Bigarray.c_layout) Bigarray.Arr
 external mark : string -> int -> unit = "unikprof_ml_mark" [@@noalloc]
 external counter : string -> int -> unit = "unikprof_ml_counter" [@@noalloc]
 external ml_span_begin : string -> int = "unikprof_ml_span_begin" [@@noalloc]
+external ml_async_span_begin : string -> int = "unikprof_ml_async_span_begin" [@@noalloc]
 external ml_span_end : string -> int -> unit = "unikprof_ml_span_end" [@@noalloc]
+external ml_span_enter : int -> int = "unikprof_ml_span_enter" [@@noalloc]
 external poll : int -> int = "unikprof_ml_poll" [@@noalloc]
 external deadline : unit -> int = "unikprof_ml_deadline" [@@noalloc]
 external ml_open : unit -> int = "unikprof_ml_open" [@@noalloc]
@@ -17,18 +19,26 @@ let mark ?(value = 0) name = mark name value
 type span = { name : string; id : int }
 
 let span_begin name = { name; id = ml_span_begin name }
+let async_span_begin name = { name; id = ml_async_span_begin name }
 let span_end { name; id } = ml_span_end name id
 
-let with_span name f =
-  let span = span_begin name in
+let finally finish f =
   match f () with
   | result ->
-      span_end span;
+      finish ();
       result
   | exception error ->
       let backtrace = Printexc.get_raw_backtrace () in
-      span_end span;
+      finish ();
       Printexc.raise_with_backtrace error backtrace
+
+let with_span name f =
+  let span = span_begin name in
+  finally (fun () -> span_end span) f
+
+let within { id; _ } f =
+  let before = ml_span_enter id in
+  finally (fun () -> ignore (ml_span_enter before)) f
 
 external ml_on_sampled_alloc : int -> int -> int -> unit = "unikprof_ml_on_sampled_alloc" [@@noalloc]
 external ml_on_free : int -> unit = "unikprof_ml_on_free" [@@noalloc]

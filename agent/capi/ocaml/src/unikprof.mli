@@ -17,14 +17,24 @@ val counter : string -> int -> unit
 (** [counter name value] records the value that a counter has from now on. *)
 
 val with_span : string -> (unit -> 'a) -> 'a
-(** [with_span name f] is [f ()]. A span lasts from the call until [f] returns or raises. For an [f] that returns a
-    promise, use [Unikprof_lwt.with_span]. *)
+(** [with_span name f] is [f ()]. A span lasts from the call until [f] returns or raises. The samples in its time are its
+    own. For an [f] that returns a promise, or that other fibres run beside, use [Unikprof_lwt.with_span] or
+    {!async_span_begin}. *)
 
 type span
 (** A span that has begun. *)
 
 val span_begin : string -> span
-(** Begins a span. Spans may overlap, and one that never ends is shown as such. *)
+(** Begins a nested span, which must end before the spans around it do. The samples in its time are its own. One that ends
+    otherwise is shown as an asynchronous span, and one that never ends as such. *)
+
+val async_span_begin : string -> span
+(** Begins an asynchronous span: code of others runs before it ends. Such spans may overlap, and no sample is theirs by time
+    alone: see {!within}. *)
+
+val within : span -> (unit -> 'a) -> 'a
+(** [within span f] is [f ()]. The samples of its time are those of the asynchronous [span], until [f] returns or raises. Use
+    it around each stretch of code that runs for the span: [f] must not wait. *)
 
 val span_end : span -> unit
 (** Ends a span. *)

@@ -15,7 +15,9 @@ WEAK extern int32_t unikprof_event_name(const char *text);
 WEAK extern int32_t unikprof_mark(int32_t name, uint64_t value);
 WEAK extern int32_t unikprof_counter(int32_t name, int64_t value);
 WEAK extern uint64_t unikprof_span_begin(int32_t name);
+WEAK extern uint64_t unikprof_async_span_begin(int32_t name);
 WEAK extern int32_t unikprof_span_end(int32_t name, uint64_t span);
+WEAK extern uint64_t unikprof_span_enter(uint64_t span);
 WEAK extern void unikprof_on_sampled_alloc(const void *key, size_t size, size_t interval);
 WEAK extern void unikprof_on_free(const void *pointer);
 WEAK extern uint64_t unikprof_poll(uint64_t now_ns);
@@ -69,11 +71,17 @@ value unikprof_ml_counter(value name, value number)
     return Val_unit;
 }
 
-/* Returns the span's id, or 0 if nothing was recorded. Ids are positions in the flight recorder: they fit. */
+/* Returns the span's id, or 0 if nothing was recorded. Ids are positions in the flight recorder, times 256: they fit. */
 value unikprof_ml_span_begin(value name)
 {
     int32_t id = id_of(name);
     return Val_long(id >= 0 ? (intnat)unikprof_span_begin(id) : 0);
+}
+
+value unikprof_ml_async_span_begin(value name)
+{
+    int32_t id = id_of(name);
+    return Val_long(id >= 0 ? (intnat)unikprof_async_span_begin(id) : 0);
 }
 
 value unikprof_ml_span_end(value name, value span)
@@ -83,6 +91,12 @@ value unikprof_ml_span_end(value name, value span)
         unikprof_span_end(id, (uint64_t)Long_val(span));
     }
     return Val_unit;
+}
+
+/* Returns what was entered before. */
+value unikprof_ml_span_enter(value span)
+{
+    return Val_long(unikprof_span_enter != NULL ? (intnat)unikprof_span_enter((uint64_t)Long_val(span)) : 0);
 }
 
 /* --- Allocations --- */

@@ -68,7 +68,8 @@ pub extern "C" fn unikprof_counter(name: i32, value: i64) -> i32 {
     aligned!(counter)
 }
 
-/// Begins a span. Spans may overlap, and may end in another context and on another vCPU.
+/// Begins a nested span: it must end on this vCPU before the spans around it do. Samples in its
+/// time belong to it. One that ends otherwise is shown as an asynchronous span.
 ///
 /// Returns the span's id for `unikprof_span_end`, or 0 if nothing was recorded; on error,
 /// `unikprof_take_error` returns the code. May be called wherever `unikprof_mark` may.
@@ -78,12 +79,41 @@ pub extern "C" fn unikprof_span_begin(name: i32) -> u64 {
     aligned!(span_begin)
 }
 
-/// Ends a span: `span` is what `unikprof_span_begin` returned for the same name; 0 is ignored.
-/// Otherwise like `unikprof_mark`.
+/// Begins an asynchronous span: one that waits while other spans' code runs on the vCPU, such as a
+/// request that an event loop serves. It may overlap others, and end in another context and on
+/// another vCPU. No sample belongs to it by time alone. Otherwise like `unikprof_span_begin`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_async_span_begin(name: i32) -> u64 {
+    aligned!(async_span_begin)
+}
+
+/// Ends a span: `span` is what `unikprof_span_begin` or `unikprof_async_span_begin` returned for the
+/// same name; 0 is ignored. Otherwise like `unikprof_mark`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     aligned!(span_end)
+}
+
+/// Says that the code that runs on this vCPU from now on works for this asynchronous span: ticks and
+/// waits until `unikprof_span_leave` are its own. Stores one word. Call it around each stretch of
+/// code that runs for a span, such as a callback of an event loop. Code that gives up the vCPU to
+/// another thread leaves before.
+///
+/// Returns what `unikprof_span_leave` must be given: the span that was entered before, 0 if none.
+/// May be called wherever `unikprof_mark` may.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_span_enter(span: u64) -> u64 {
+    aligned!(span_enter)
+}
+
+/// Ends what `unikprof_span_enter` began, which returned `before`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn unikprof_span_leave(before: u64) {
+    aligned!(span_enter)
 }
 
 /// Writes everything that the agent has recorded as a recording file, which `unikprof-client
@@ -169,7 +199,15 @@ extern "C" fn counter(name: i32, value: i64) -> i32 {
 }
 
 extern "C" fn span_begin(name: i32) -> u64 {
-    match named(name, Agent::span_begin) {
+    begun(named(name, Agent::span_begin))
+}
+
+extern "C" fn async_span_begin(name: i32) -> u64 {
+    begun(named(name, Agent::async_span_begin))
+}
+
+fn begun(span: Result<SpanId, Misuse>) -> u64 {
+    match span {
         Ok(span) => span.number(),
         Err(misuse) => {
             one::note(misuse);
@@ -181,6 +219,11 @@ extern "C" fn span_begin(name: i32) -> u64 {
 extern "C" fn span_end(name: i32, span: u64) -> i32 {
     let span = SpanId::from_number(span);
     code_of(named(name, |agent, name| agent.span_end(name, span)))
+}
+
+extern "C" fn span_enter(span: u64) -> u64 {
+    let before = recorder(|agent| Ok(agent.enter(SpanId::from_number(span)).number()));
+    before.unwrap_or(0)
 }
 
 unsafe extern "C" fn crash_dump(sink: Option<Sink>, context: *mut c_void) -> i32 {

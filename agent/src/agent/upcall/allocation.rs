@@ -113,7 +113,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 count_lost(slot, due);
                 if let Some(ring) = self.ring(vcpu) {
                     let lost = Entry::new(kind::NO_SAMPLE, outcome::LOST, due.bits().into());
-                    ring.push(now_ns, lost);
+                    ring.push_tick(now_ns, slot.cells.entered(), lost);
                 }
             }
         }
@@ -140,7 +140,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if counting != 0 {
             let only = served.only(counting);
             let recorded = owned.record_cold(&path, sample, only);
-            self.write_sample(sampled.vcpu, now_ns, recorded, only.recordings(), false);
+            self.write_sample(sampled.vcpu, slot, now_ns, recorded, only.recordings(), false);
         }
         if holding != 0 {
             hold(slot, self.live(), sampled, (&path, sample), served.only(holding), now_ns);

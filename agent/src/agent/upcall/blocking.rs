@@ -72,7 +72,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                         length_ns: waited_ns,
                         ..Wait::default()
                     };
-                    ring.push_wait(now_ns, 0, 0, wait);
+                    ring.push_wait(now_ns, 0, 0, 0, wait);
                 }
             }
             slot.cells.set_running(true);
@@ -130,12 +130,13 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 if let Some(ring) = self.ring(vcpu) {
                     let bits = recordings.bits().into();
-                    ring.push(now_ns, Entry::new(kind::NO_SAMPLE, outcome::LOST, bits));
+                    let lost = Entry::new(kind::NO_SAMPLE, outcome::LOST, bits);
+                    ring.push_tick(now_ns, slot.cells.entered(), lost);
                 }
                 continue;
             };
             if let Some((recorded, recordings, sample)) = owned.record_deferred() {
-                self.write_sample(vcpu, now_ns, recorded, recordings, sample.late);
+                self.write_sample(vcpu, slot, now_ns, recorded, recordings, sample.late);
             }
         }
     }

@@ -246,7 +246,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
         let walked = self.walk(registers, slot.cells, asked, &mut path);
         let recorded = owned.record(&path, Sample { walked, late }, served);
-        self.write_sample(entry.vcpu, entry.now_ns, recorded, recordings, late);
+        self.write_sample(entry.vcpu, slot, entry.now_ns, recorded, recordings, late);
         let (cycles, has_lost_cpu) = self.cycles_since(entry, slot, live);
         for (index, recording) in slot.each(slot.left(live)) {
             add_owned(&recording.tick_cycles, cycles);
@@ -296,7 +296,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         for (_, recording) in slot.each(recordings) {
             recording.counters.add_owned(counter, 1);
         }
-        self.write(entry, kind::NO_SAMPLE, outcome, recordings.bits().into());
+        self.write(entry, slot, kind::NO_SAMPLE, outcome, recordings.bits().into());
     }
 
     /// Handles a tick that found the slot busy. If it interrupted this vCPU's own block accounting,
@@ -325,7 +325,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             slot.cells.defer(&path, Sample { walked, late }, due);
         } else {
             count_lost(slot, due);
-            self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
+            self.write(entry, slot, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
         }
         self.charge(entry, slot, delivered.live)
     }
@@ -355,15 +355,24 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Writes a tick's outcome to the ring.
     #[inline]
-    fn write(&self, entry: &Entry, kind: u8, first: u64, second: u64) {
+    fn write(&self, entry: &Entry, slot: &Slot<'_>, kind: u8, first: u64, second: u64) {
         if let Some(ring) = self.ring(entry.vcpu) {
-            ring.push(entry.now_ns, RingEntry::new(kind, first, second));
+            let entered = slot.cells.entered();
+            ring.push_tick(entry.now_ns, entered, RingEntry::new(kind, first, second));
         }
     }
 
     /// Writes a sample that was counted to the ring, as each of the recordings counted it.
     #[inline]
-    fn write_sample(&self, vcpu: u32, now_ns: u64, recorded: Recorded, of: Live, late: bool) {
+    fn write_sample(
+        &self,
+        vcpu: u32,
+        slot: &Slot<'_>,
+        now_ns: u64,
+        recorded: Recorded,
+        of: Live,
+        late: bool,
+    ) {
         let Some(ring) = self.ring(vcpu) else {
             return;
         };
@@ -372,11 +381,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         if bits != 0 {
             let marks = if late { SAMPLE_LATE } else { 0 };
             let second = u64::from(bits) | marks;
-            ring.push(now_ns, RingEntry::new(kind::SAMPLE, place.into(), second));
+            let entered = slot.cells.entered();
+            ring.push_tick(now_ns, entered, RingEntry::new(kind::SAMPLE, place.into(), second));
         }
         if overflow != 0 {
             let overflowed = RingEntry::new(kind::NO_SAMPLE, outcome::OVERFLOW, overflow.into());
-            ring.push(now_ns, overflowed);
+            ring.push_tick(now_ns, slot.cells.entered(), overflowed);
         }
     }
 

@@ -1,13 +1,13 @@
 //! Spans of which a few take far longer than most, and what runs in those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::activity::Tally;
 use super::{Finding, Found, Subject, Time, WindowOf, listed, score};
 use crate::finding::Figure;
 use crate::printable::Printable;
 use crate::profile::NodeId;
-use crate::timeline::{SpanTable, Window, any_contains, union};
+use crate::timeline::{Nesting, SpanTable, Window, any_contains, union};
 use crate::units::{duration, grouped, percent};
 
 pub(super) const RULE: &str = "slow span";
@@ -39,9 +39,11 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
 
 /// A span that has ended.
 struct Ended {
+    name: u64,
+    number: u64,
     vcpu: u32,
     window: Window,
-    has_moved: bool,
+    is_nested: bool,
 }
 
 fn tell(subject: &Subject<'_>, time: &Time<'_>, table: &SpanTable) -> Option<Finding> {
@@ -50,11 +52,13 @@ fn tell(subject: &Subject<'_>, time: &Time<'_>, table: &SpanTable) -> Option<Fin
     let all = timeline.guest_spans(time.window).into_iter();
     let all = all.filter(|span| timeline.name_or_id(span.name) == table.name);
     let ended = all.filter_map(|span| {
-        let (vcpu, ended_ns) = span.ended.filter(|(_, at)| time.window.contains(*at))?;
+        let (_, ended_ns) = span.ended.filter(|(_, at)| time.window.contains(*at))?;
         Some(Ended {
+            name: span.name,
+            number: span.number,
             vcpu: span.vcpu,
             window: Window::new(span.began_ns, ended_ns.max(span.began_ns)),
-            has_moved: vcpu != span.vcpu,
+            is_nested: span.nesting == Nesting::Nested,
         })
     });
     let is_slow = |span: &Ended| span.window.length_ns() >= p50.saturating_mul(TIMES).max(1);
@@ -116,16 +120,23 @@ fn what_runs(
     fast: &[Ended],
     finding: &mut Finding,
 ) {
-    let [open_slow, open_fast] = [slow, fast].map(|spans| open_on(spans, time.window));
-    let [in_slow, in_fast] =
-        [&open_slow, &open_fast].map(|open| stacks_inside(subject, time, open));
+    let [in_slow, in_fast] = [slow, fast].map(|spans| stacks_inside(subject, time, spans));
     let (inside, others) = (Tally::of(subject, &in_slow), Tally::of(subject, &in_fast));
-    let open = open_slow.values().flatten().map(Window::length_ns);
+    if inside.samples < 1.0 && !slow.iter().any(|span| span.is_nested) {
+        finding.evidence.push(
+            "what runs in the slow ones is not known: others ran beside them, and the guest entered \
+             none of them"
+                .into(),
+        );
+        return;
+    }
+    let open = open_on(slow, time.window);
+    let open = open.values().flatten().map(Window::length_ns);
     let length_ns = open.fold(0_u64, u64::saturating_add);
     if subject.is_sampled().is_ok() && length_ns > 0 {
         let ran = inside.samples * subject.info().period_ns as f64 / length_ns as f64;
         finding.evidence.push(format!(
-            "the vCPU ran for about {} of the time in which slow ones were open; the rest it \
+            "code of theirs ran for about {} of the time in which slow ones were open; the rest they \
              waited, or others had the processor",
             percent(ran.min(1.0))
         ));
@@ -167,9 +178,12 @@ fn what_runs(
 }
 
 /// By vCPU, when at least one of these spans was open within a window; in order and apart.
-fn open_on(spans: &[Ended], within: Window) -> BTreeMap<u32, Vec<Window>> {
+fn open_on<'s>(
+    spans: impl IntoIterator<Item = &'s Ended>,
+    within: Window,
+) -> BTreeMap<u32, Vec<Window>> {
     let mut open: BTreeMap<u32, Vec<Window>> = BTreeMap::new();
-    for span in spans.iter().filter(|span| !span.has_moved) {
+    for span in spans {
         let windows = open.entry(span.vcpu).or_default();
         windows.push(span.window.and(within));
     }
@@ -177,16 +191,16 @@ fn open_on(spans: &[Ended], within: Window) -> BTreeMap<u32, Vec<Window>> {
     open.map(|(vcpu, windows)| (vcpu, union(windows))).collect()
 }
 
-/// The stacks sampled at these times.
-fn stacks_inside(
-    subject: &Subject<'_>,
-    time: &Time<'_>,
-    open: &BTreeMap<u32, Vec<Window>>,
-) -> HashMap<NodeId, u64> {
+/// The stacks sampled in these spans: while nested ones were open, and in code that ran for others.
+fn stacks_inside(subject: &Subject<'_>, time: &Time<'_>, spans: &[Ended]) -> HashMap<NodeId, u64> {
+    let nested = open_on(spans.iter().filter(|span| span.is_nested), time.window);
+    let numbers: HashSet<(u64, u64)> = spans.iter().map(|span| (span.name, span.number)).collect();
     let mut stacks = HashMap::new();
     for tick in subject.ticks(time) {
-        let windows = open.get(&tick.vcpu).map_or(&[][..], Vec::as_slice);
-        let is_in = any_contains(windows, tick.at_ns);
+        let windows = nested.get(&tick.vcpu).map_or(&[][..], Vec::as_slice);
+        let entered = tick.entered.map(|span| (span.name, span.number));
+        let is_in = any_contains(windows, tick.at_ns)
+            || entered.is_some_and(|entered| numbers.contains(&entered));
         if let Some(stack) = tick.stack.filter(|_| is_in) {
             *stacks.entry(stack).or_default() += 1;
         }

@@ -16,7 +16,7 @@ use object::{
 use crate::build;
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 18] = [
+const UPCALLS: [&str; 21] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
@@ -27,7 +27,10 @@ const UPCALLS: [&str; 18] = [
     "unikprof_mark",
     "unikprof_counter",
     "unikprof_span_begin",
+    "unikprof_async_span_begin",
     "unikprof_span_end",
+    "unikprof_span_enter",
+    "unikprof_span_leave",
     "unikprof_on_alloc",
     "unikprof_on_free",
     "unikprof_on_realloc",
