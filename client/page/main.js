@@ -23,6 +23,11 @@ const MOST_NAMES = 12;
 /** How long a choice must rest before intervals are computed, in ms. */
 const REST = 120;
 
+/** How long the spans of a report's window took, in words. */
+function lengths({ longer_ns: longer = null, shorter_ns: shorter = null }) {
+  return [["at least", longer], ["less than", shorter]].map(([words, ns]) => (ns === null ? "" : ` of ${words} ${duration(ns)}`)).join("");
+}
+
 const VIEW_NAMES = {
   icicle: "Icicle",
   flame: "Flame graph",
@@ -96,7 +101,7 @@ class Page extends Shell {
     const filters = [
       report.filter.focus === null ? "" : `only stacks that match ${report.filter.focus}`,
       report.filter.ignore === null ? "" : `without stacks that match ${report.filter.ignore}`,
-      report.window?.inside ? `inside spans ${report.window.inside}` : "",
+      report.window?.inside ? `inside spans ${report.window.inside}${lengths(report.window)}` : "",
       report.merged ? `${report.merged.files} files, ${report.merged.gaps.length} gaps` : "",
     ];
     $("about").textContent = [

@@ -814,7 +814,7 @@ impl<'m> Owned<'m> {
         recording.counters.add_owned(Counter::BlockedOverflow, targets);
         if let Some(ring) = ring {
             let wait = Wait { ring_bits: 1 << index, is_overflow: true, ..Wait::default() };
-            ring.push_wait(now_ns, 0, targets, wait);
+            ring.push_wait(now_ns, self.slot.cells.entered(), 0, targets, wait);
         }
     }
 

@@ -91,7 +91,7 @@ function waiting(mode, waits, { gaps = [], spans = [] } = {}) {
   return new Recording({
     head: {
       report: { recording: recordings[0], vcpus: [] }, vcpus: [0], labels: [], names: ["s"], images: [], files: [],
-      time: { from_ns: 0, to_ns: 1000, unix_ns: null, rings: [{ vcpu: 0, held_since_ns: 0, evicted: 0, gaps, told: 0, tells_stolen: false }], recordings },
+      time: { from_ns: 0, to_ns: 1000, unix_ns: null, rings: [{ vcpu: 0, held_since_ns: 0, evicted: 0, gaps, told: 0, tells_states: false }], recordings },
     },
     columns: Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, Float64Array.from(values)])),
   });

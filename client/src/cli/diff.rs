@@ -25,8 +25,11 @@ pub(super) struct DiffArguments {
     #[arg(value_name = "BASE")]
     base: PathBuf,
     /// The recording that is compared, likewise; it may be of another build
+    ///
+    /// Omit it to compare spans of one recording: with --in-span and --longer, those that took at
+    /// least so long with the others; with --shorter, the other way round.
     #[arg(value_name = "NEW")]
-    new: PathBuf,
+    new: Option<PathBuf>,
     /// Compare the time for each call of this span of the guest, or for each step of a counter that
     /// only grows
     ///
@@ -80,6 +83,7 @@ Examples:
   unikprof-client diff old.unikprof new.unikprof --image old.elf --image new.elf
   unikprof-client diff old.unikprof new.unikprof --per request --fail-on 5%
   unikprof-client diff old.unikprof new.unikprof --from 10s
+  unikprof-client diff run.unikprof --in-span request --longer 50ms
   unikprof-client diff old.unikprof new.unikprof --rename parse=Parser::parse --json";
 
 /// The change from which on NEW is too slow.
@@ -110,15 +114,26 @@ impl FromStr for FailOn {
 pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let outputs = outputs(arguments)?;
     let symbolizer = arguments.names.symbolizer()?;
-    let files = [&arguments.base, &arguments.new];
-    let read = |path: &PathBuf| {
-        let mut recording = open_by_epoch(std::slice::from_ref(path), arguments.salvage)?;
-        if let Some(part) = arguments.time.of(&recording, false)? {
+    let files = [&arguments.base, arguments.new.as_ref().unwrap_or(&arguments.base)];
+    let others = match arguments.new {
+        Some(_) => None,
+        None => Some(arguments.time.with_others().ok_or_else(|| {
+            Failure::Usage(
+                "expected two recordings, or of one recording the spans that are compared with the \
+                 others of their name: --in-span NAME --longer TIME"
+                    .into(),
+            )
+        })?),
+    };
+    let parts = [others.as_ref().unwrap_or(&arguments.time), &arguments.time];
+    let read = |at: usize| {
+        let mut recording = open_by_epoch(std::slice::from_ref(files[at]), arguments.salvage)?;
+        if let Some(part) = parts[at].of(&recording, false)? {
             part.cut(&mut recording);
         }
         Ok::<_, Failure>(recording)
     };
-    let [base, new] = [read(files[0])?, read(files[1])?];
+    let [base, new] = [read(0)?, read(1)?];
     match (&base.trace, &new.trace) {
         (Some(traced), Some(new_traced)) => {
             let view = |trace, recording: &'_ Recording| {
@@ -136,7 +151,11 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
         }
     }
     let named = [symbolizer.resolve(&base.profile)?, symbolizer.resolve(&new.profile)?];
-    let titles = files.map(|path| path.display().to_string());
+    let title = |at: usize| match parts[at].spans() {
+        Some(spans) if others.is_some() => format!("{}: {spans}", files[at].display()),
+        _ => files[at].display().to_string(),
+    };
+    let titles = [title(0), title(1)];
     let compared = Comparison::of(
         Input { title: &titles[0], recording: &base, symbolized: &named[0] },
         Input { title: &titles[1], recording: &new, symbolized: &named[1] },

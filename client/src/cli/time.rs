@@ -8,10 +8,10 @@ use crate::profile::Profile;
 use crate::record::Asked;
 use crate::recording::Recording;
 use crate::report::TimelineView;
-use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
+use crate::timeline::{Extent, Moment, RecordingSpan, SpanFilter, Timeline, Window};
 
 /// The part of a recording's time that is wanted; one meaning for every subcommand that takes it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct WindowArguments {
     /// Only from this time on: 12s (after the recording began), -30s (before its end, or before now
@@ -36,14 +36,20 @@ impl WindowArguments {
 }
 
 /// The part of a recording that is shown: a window of its time, and spans within it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct PartArguments {
     #[command(flatten)]
     window: WindowArguments,
-    /// Only samples inside spans of this name, on the same vCPU
+    /// Only samples inside spans of this name, on the same vCPU, and of code that ran for them
     #[arg(long, value_name = "NAME")]
     in_span: Option<String>,
+    /// Of --in-span only spans that took at least this long, for example 50ms
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, requires = "in_span")]
+    longer: Option<u64>,
+    /// Of --in-span only spans that took less than this
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, requires = "in_span")]
+    shorter: Option<u64>,
 }
 
 /// The part of a recording's time that a report shows.
@@ -145,6 +151,19 @@ impl PartArguments {
         found.map(|(option, _)| option)
     }
 
+    /// The spans that only are wanted.
+    pub(super) fn spans(&self) -> Option<SpanFilter<'_>> {
+        let name = self.in_span.as_deref()?;
+        Some(SpanFilter { name, longer_ns: self.longer, shorter_ns: self.shorter })
+    }
+
+    /// The same with the other spans of this name, if spans of a length are wanted.
+    pub(super) fn with_others(&self) -> Option<PartArguments> {
+        let (longer, shorter) = (self.shorter, self.longer);
+        let is_one = longer.is_some() != shorter.is_some();
+        is_one.then(|| PartArguments { longer, shorter, ..self.clone() })
+    }
+
     /// The part of the recording that is wanted, even if the file was dumped for a time window if
     /// it is the `whole`; `None` where it holds no timeline and needs none.
     pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
@@ -175,9 +194,9 @@ impl PartArguments {
             (None, None) => recording.asked,
             (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
         };
-        let span = self.in_span.as_deref();
-        if let Some(name) = span {
-            expect_span(timeline, name)?;
+        let span = self.spans();
+        if let Some(span) = span {
+            expect_span(timeline, span.name)?;
         }
         let profile = match (window, span) {
             (None, None) => None,

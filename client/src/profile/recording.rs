@@ -10,6 +10,7 @@ use super::distribution::Distribution;
 use super::heap::Measure;
 use super::mode::{Mode, Unit, Unwind};
 use crate::printable::Printable;
+use crate::timeline::SpanFilter;
 use crate::units::duration;
 
 /// How a recording was made.
@@ -77,6 +78,18 @@ pub struct FromRing {
     pub to_ns: u64,
     /// Only samples inside a span of this name.
     pub(crate) inside: Option<String>,
+    /// Of these only spans that took at least so long, in ns.
+    pub(crate) longer_ns: Option<u64>,
+    /// Of these only spans that took less, in ns.
+    pub(crate) shorter_ns: Option<u64>,
+}
+
+impl FromRing {
+    /// The spans inside which only samples are shown.
+    pub(crate) fn spans(&self) -> Option<SpanFilter<'_>> {
+        let name = self.inside.as_deref()?;
+        Some(SpanFilter { name, longer_ns: self.longer_ns, shorter_ns: self.shorter_ns })
+    }
 }
 
 /// The files from which a profile was merged. Times are in ns since 1970 (UTC): by the guest's
@@ -117,9 +130,9 @@ impl TimeSpan {
 }
 
 impl RecordingInfo {
-    /// The name of the spans, if only samples inside spans are shown.
-    pub(crate) fn inside(&self) -> Option<&str> {
-        self.ring.as_ref()?.inside.as_deref()
+    /// The spans, if only samples inside spans are shown.
+    pub(crate) fn inside(&self) -> Option<SpanFilter<'_>> {
+        self.ring.as_ref()?.spans()
     }
 
     /// Whether only the rings tell of the recording, so that its settings are not known.

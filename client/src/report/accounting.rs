@@ -203,8 +203,8 @@ fn only(vcpus: &[u32]) -> String {
 
 /// Which part of the recording is shown.
 fn window(ring: &FromRing) -> String {
-    let inside = match &ring.inside {
-        Some(name) => format!(", inside spans `{}`", Printable(name)),
+    let inside = match ring.spans() {
+        Some(spans) => format!(", inside spans {spans}"),
         None => String::new(),
     };
     format!(

@@ -78,7 +78,8 @@
 //!     "quiet": ["masked"], "unchecked": [{ "rule": "burst", "why": "..." }]
 //!   },
 //!   "warnings": ["..."],
-//!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
+//!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null,
+//!     "longer_ns": null, "shorter_ns": null },
 //!   "spans": [{
 //!     "name": "request", "count": 9, "total_ns": 90, "p50_ns": 10, "p99_ns": 10, "max_ns": 10,
 //!     "unfinished": 0, "cut": 0, "asynchronous": 0, "moved": 0,

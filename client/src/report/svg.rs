@@ -18,7 +18,6 @@ use super::merged::{Visitor, walk};
 use super::palette::Palette;
 use super::units::{amount, amount_with_unit, duration, grouped, share, size};
 use super::{Report, ReportError, title};
-use crate::printable::Printable;
 use crate::profile::Unit;
 
 /// The width of the graph on most screens, in pixels.
@@ -130,9 +129,8 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         });
         parts.push(duration(recording.elapsed_ns) + &from);
     }
-    let inside = recording.ring.as_ref().and_then(|ring| ring.inside.as_ref());
-    if let Some(span) = inside {
-        parts.push(format!("inside `{}`", Printable(span)));
+    if let Some(spans) = recording.inside() {
+        parts.push(format!("inside {spans}"));
     }
     for (count, name) in [
         (counters.lost, "lost"),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use unikprof_proto::ring::{Record, Wait, kind};
 
 use super::recording_spans::RecordingSpan;
-use super::spans::{Inside, Pairs, VcpuSpan};
+use super::spans::{Chosen, Inside, Pairs, SpanFilter, VcpuSpan};
 use super::ticks::{Outcome, Tick, tick};
 use super::{Ring, Timeline, Window};
 use crate::profile::{Counters, NodeId};
@@ -20,8 +20,8 @@ use crate::profile::{Counters, NodeId};
 pub(super) struct Selection<'t> {
     of: &'t RecordingSpan,
     pairs: Rc<Pairs>,
-    /// The name ids of the spans in which ticks and waits count; everywhere if `None`.
-    inside: Option<Rc<[u64]>>,
+    /// The spans in which ticks and waits count; everywhere if `None`.
+    inside: Option<Rc<Chosen>>,
 }
 
 /// Counts by stack and span.
@@ -49,13 +49,13 @@ struct Allowed {
     nested: Vec<Window>,
     /// While any of the spans is open, likewise.
     open: Vec<Window>,
-    /// The names of the spans that code is entered for.
-    names: Rc<[u64]>,
+    chosen: Rc<Chosen>,
+    pairs: Rc<Pairs>,
 }
 
 impl Allowed {
     fn has(&self, entered: Option<Entered>) -> bool {
-        entered.is_some_and(|entered| self.names.contains(&entered.name))
+        entered.is_some_and(|entered| self.chosen.has(entered.name, self.pairs.place(entered)))
     }
 }
 
@@ -133,22 +133,24 @@ impl<'t> Selection<'t> {
     pub(super) fn new(
         timeline: &Timeline,
         of: &'t RecordingSpan,
-        inside: Option<&str>,
+        inside: Option<SpanFilter<'_>>,
     ) -> Selection<'t> {
+        let pairs = Pairs::of(timeline);
         Selection {
             of,
-            pairs: Rc::new(Pairs::of(timeline)),
-            inside: inside.map(|name| timeline.name_ids(name).into()),
+            inside: inside.map(|filter| Rc::new(pairs.chosen(timeline, filter))),
+            pairs: Rc::new(pairs),
         }
     }
 
     /// A count of this vCPU's records.
     pub(super) fn on(&self, ring: &'t Ring) -> VcpuCount<'t> {
         let nested = self.pairs.on(ring);
-        let allowed = self.inside.as_ref().map(|names| Allowed {
-            nested: windows_of(&nested, names),
-            open: windows_of(&self.pairs.open_in(ring), names),
-            names: Rc::clone(names),
+        let allowed = self.inside.as_ref().map(|chosen| Allowed {
+            nested: windows_of(&nested, chosen),
+            open: windows_of(&self.pairs.open_in(ring), chosen),
+            chosen: Rc::clone(chosen),
+            pairs: Rc::clone(&self.pairs),
         });
         VcpuCount {
             ring,
@@ -320,9 +322,9 @@ fn waits(ring: &Ring, of: &RecordingSpan, mut spans: Inside) -> Vec<CountedWait>
     waits
 }
 
-/// When a span of one of these names was open, in order and apart.
-fn windows_of(stretches: &[VcpuSpan], names: &[u64]) -> Vec<Window> {
-    let named = stretches.iter().filter(|s| names.contains(&s.name));
+/// When one of the chosen spans was open, in order and apart.
+fn windows_of(stretches: &[VcpuSpan], chosen: &Chosen) -> Vec<Window> {
+    let named = stretches.iter().filter(|s| chosen.has(s.name, Some(s.place)));
     union(named.map(|stretch| stretch.window).collect())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::count::{Counted, Selection, Stacks, length_within_ns, union};
 use super::recording_spans::RecordingSpan;
+use super::spans::SpanFilter;
 use super::times::Times;
 use super::{Timeline, Window};
 use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
@@ -19,7 +20,7 @@ impl Timeline {
         whole: &Profile,
         of: &RecordingSpan,
         window: Window,
-        inside: Option<&str>,
+        inside: Option<SpanFilter<'_>>,
     ) -> Profile {
         let asked = window;
         let window = self.bounded(of, window);
@@ -73,7 +74,7 @@ impl Timeline {
         recording.started_unix_ns = self.wall_clock().unix_ns(window.from_ns);
         recording.server_ns = 0;
         recording.warnings.extend(self.what_is_gone(of, asked));
-        recording.warnings.extend(inside.and_then(|name| self.not_nested(name, window)));
+        recording.warnings.extend(inside.and_then(|spans| self.not_nested(spans.name, window)));
         if info.mode.is_heap() {
             recording.warnings.push(format!(
                 "mode {}: the rings hold when allocations were sampled, so samples are shown and \
@@ -85,7 +86,9 @@ impl Timeline {
         recording.ring = Some(FromRing {
             from_ns: window.from_ns.saturating_sub(of.window.from_ns),
             to_ns: window.to_ns.saturating_sub(of.window.from_ns),
-            inside: inside.map(ToOwned::to_owned),
+            inside: inside.map(|spans| spans.name.to_owned()),
+            longer_ns: inside.and_then(|spans| spans.longer_ns),
+            shorter_ns: inside.and_then(|spans| spans.shorter_ns),
         });
         Profile {
             mappings: whole.mappings.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::count::{Selection, VcpuCount};
 use super::recording_spans::RecordingSpan;
 use super::times::Times;
-use super::{Timeline, Window};
+use super::{SpanFilter, Timeline, Window};
 use crate::profile::{Counters, NodeId, Runstate};
 
 /// The most slices of one window: longer ones have longer slices.
@@ -63,7 +63,7 @@ impl Timeline {
         &self,
         of: &RecordingSpan,
         window: Window,
-        inside: Option<&str>,
+        inside: Option<SpanFilter<'_>>,
         step_ns: u64,
     ) -> Vec<Slice> {
         let times: Vec<Times> = match inside {

@@ -1,12 +1,15 @@
 //! The guest's spans: beginnings and ends brought together by name and number.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::rc::Rc;
 
 use unikprof_proto::ring::kind;
 
 use super::count::Entered;
 use super::{Ring, Timeline, Window};
+use crate::printable::Printable;
+use crate::units::duration;
 
 /// The spans of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,10 +64,58 @@ impl SpanTimes {
     }
 }
 
+/// The spans that a part of a recording lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanFilter<'a> {
+    /// Their name.
+    pub name: &'a str,
+    /// They took at least so long, in ns.
+    pub longer_ns: Option<u64>,
+    /// They took less than this, in ns.
+    pub shorter_ns: Option<u64>,
+}
+
+impl<'a> SpanFilter<'a> {
+    /// All spans of this name.
+    pub const fn named(name: &'a str) -> SpanFilter<'a> {
+        SpanFilter { name, longer_ns: None, shorter_ns: None }
+    }
+}
+
+impl fmt::Display for SpanFilter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", Printable(self.name))?;
+        if let Some(ns) = self.longer_ns {
+            write!(f, " of at least {}", duration(ns))?;
+        }
+        if let Some(ns) = self.shorter_ns {
+            write!(f, " of less than {}", duration(ns))?;
+        }
+        Ok(())
+    }
+}
+
+/// The spans of a [filter](SpanFilter).
+#[derive(Debug)]
+pub(super) struct Chosen {
+    names: Vec<u64>,
+    /// Their places among the pairs; `None` if all of these names are.
+    places: Option<HashSet<usize>>,
+}
+
+impl Chosen {
+    pub(super) fn has(&self, name: u64, place: Option<usize>) -> bool {
+        let is_one = |places: &HashSet<usize>| place.is_some_and(|place| places.contains(&place));
+        self.names.contains(&name) && self.places.as_ref().is_none_or(is_one)
+    }
+}
+
 /// A span on one vCPU, in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct VcpuSpan {
     pub(super) name: u64,
+    /// Its place among the pairs.
+    pub(super) place: usize,
     pub(super) window: Window,
 }
 
@@ -182,26 +233,48 @@ impl Pairs {
 
     /// When the span that code ran for began, if that is known.
     fn began_ns(&self, entered: Entered) -> Option<u64> {
-        let at = self.by_number.get(&(entered.name, entered.number))?;
-        Some(self.pairs.get(*at)?.began_ns)
+        Some(self.pairs.get(self.place(entered)?)?.began_ns)
     }
 
     /// All spans as they are open in a ring's time, whatever vCPU they began on.
     pub(super) fn open_in(&self, ring: &Ring) -> Vec<VcpuSpan> {
         let to_ns = |pair: &GuestSpan| pair.ended.map_or(ring.read_at_ns, |(_, at_ns)| at_ns);
         let window = |pair: &GuestSpan| Window::new(pair.began_ns, to_ns(pair).max(pair.began_ns));
-        let all = self
-            .pairs
-            .iter()
-            .filter(|pair| pair.vcpu == ring.vcpu || pair.nesting != Nesting::Nested);
-        all.map(|pair| VcpuSpan { name: pair.name, window: window(pair) }).collect()
+        let is_here = |pair: &GuestSpan| pair.vcpu == ring.vcpu || pair.nesting != Nesting::Nested;
+        let all = self.pairs.iter().enumerate().filter(|(_, pair)| is_here(pair));
+        all.map(|(place, pair)| VcpuSpan { name: pair.name, place, window: window(pair) }).collect()
+    }
+
+    /// The place of the span that code ran for, if its beginning is known.
+    pub(super) fn place(&self, entered: Entered) -> Option<usize> {
+        self.by_number.get(&(entered.name, entered.number)).copied()
+    }
+
+    /// The spans of a filter. How long one took that has not ended, or began before the rings do,
+    /// is not known, except that it took as long as it was seen open.
+    pub(super) fn chosen(&self, timeline: &Timeline, filter: SpanFilter<'_>) -> Chosen {
+        let names = timeline.name_ids(filter.name);
+        let until_ns = timeline.read_until().unwrap_or(0);
+        let is_one = |pair: &GuestSpan| {
+            let to_ns = pair.ended.map_or(until_ns, |(_, at_ns)| at_ns);
+            let length_ns = to_ns.saturating_sub(pair.began_ns);
+            names.contains(&pair.name)
+                && filter.longer_ns.is_none_or(|least| length_ns >= least)
+                && filter.shorter_ns.is_none_or(|most| pair.ended.is_some() && length_ns < most)
+        };
+        let is_of_length = filter.longer_ns.or(filter.shorter_ns).is_some();
+        let all = self.pairs.iter().enumerate().filter(|(_, pair)| is_one(pair));
+        let places = is_of_length.then(|| all.map(|(place, _)| place).collect());
+        Chosen { names, places }
     }
 
     /// The nested spans of a vCPU, by their beginnings. What has not ended is known to be open up
     /// to the first gap of the ring: its end may be in the gap.
     pub(super) fn on(&self, ring: &Ring) -> Vec<VcpuSpan> {
         let nested = self.nested_on(ring).into_iter();
-        nested.map(|(at, window)| VcpuSpan { name: self.pairs[at].name, window }).collect()
+        nested
+            .map(|(place, window)| VcpuSpan { name: self.pairs[place].name, place, window })
+            .collect()
     }
 
     /// The same, with their places among the pairs.

@@ -7,7 +7,7 @@ use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 use super::count::{Entered, Selection};
 use super::recording_spans::RecordingSpan;
 use super::spans::Inside;
-use super::{Ring, Timeline, Window};
+use super::{Ring, SpanFilter, Timeline, Window};
 use crate::profile::NodeId;
 
 /// A tick or a wait of a recording.
@@ -70,7 +70,7 @@ impl Timeline {
         &'t self,
         of: &'t RecordingSpan,
         window: Window,
-        inside: Option<&str>,
+        inside: Option<SpanFilter<'_>>,
     ) -> impl Iterator<Item = Tick> + 't {
         let window = self.bounded(of, window);
         let selection = Selection::new(self, of, inside);

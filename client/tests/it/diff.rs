@@ -489,3 +489,39 @@ fn counts_without_times_claim_less() {
         program::has(&stderr, &["the recording has no times", "ring"]);
     }
 }
+
+/// Requests of 10 ms, and some of 100 ms, in which only `copy` runs: one command tells what is special
+/// to the slow ones.
+#[test]
+fn slow_spans_of_a_recording_are_compared_with_the_others() {
+    const MS: u64 = 1_000_000;
+    let mut records = vec![record(kind::BEGAN, BEGAN, 4, 0)];
+    let mut at_ns = BEGAN;
+    let mut random = 1_u64;
+    for request in 0..600 {
+        let is_slow = request % 10 == 5;
+        records.push(record(kind::SPAN_BEGIN, at_ns, 0, request));
+        for _ in 0..if is_slow { 100 } else { 10 } {
+            at_ns += MS;
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let stack = if is_slow { 2 } else { 1 + 2 * (random >> 63) };
+            records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
+        }
+        at_ns += MS;
+        records.push(record(kind::SPAN_END, at_ns, 0, request));
+        at_ns += MS;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("run.unikprof"), file("guest", &rings(&records))).unwrap();
+    std::fs::write(folder.path().join("symbols"), SYMBOLS).unwrap();
+    let words = ["diff", "run.unikprof", "--in-span", "request", "--longer", "50ms", "--json"];
+    let (told, _) =
+        program::run(0, &[&words[..], &["--symbols", "symbols"]].concat(), folder.path());
+    let told = program::json(&told);
+    let copy = function(&told, "copy");
+    assert_eq!((&copy["verdict"], &copy["self"]["base"]), (&"new".into(), &0.0.into()), "{copy}");
+    assert_eq!(told["new"]["file"], "run.unikprof: `request` of at least 50 ms");
+    assert_eq!([&told["base"]["counted"], &told["new"]["counted"]], [5_400, 6_000]);
+    let (_, refused) = program::run(2, &["diff", "run.unikprof"], folder.path());
+    assert!(refused.contains("--in-span NAME --longer TIME"), "{refused}");
+}

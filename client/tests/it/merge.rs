@@ -15,7 +15,7 @@ use flate2::read::GzDecoder;
 use prost::Message as _;
 use unikprof_client::profile::{Counters, TimeSpan};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::timeline::Window;
+use unikprof_client::timeline::{SpanFilter, Window};
 use unikprof_proto::code::mode;
 use unikprof_proto::message::RingHead;
 use unikprof_proto::ring::{Record, kind};
@@ -349,7 +349,7 @@ fn the_timeline_goes_on_in_the_next_run() {
     let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
     let part = timeline.profile(&all.profile, &of, Window::ALL, None);
     assert_eq!(part.counters().recorded, 200);
-    let inside = timeline.profile(&all.profile, &of, Window::ALL, Some("batch"));
+    let inside = timeline.profile(&all.profile, &of, Window::ALL, Some(SpanFilter::named("batch")));
     assert_eq!(inside.counters().recorded, 2 * 26, "the spans of both runs");
     let spans = timeline.spans(Window::ALL);
     assert_eq!((spans[0].times.count(), spans[0].cut), (2, 0));

@@ -12,7 +12,7 @@ use crate::peer::{Script, encode};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
-use unikprof_client::timeline::Window;
+use unikprof_client::timeline::{SpanFilter, Window};
 use unikprof_proto::code::mode;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
 use unikprof_proto::message::{Epoch, RingHead};
@@ -127,7 +127,7 @@ fn a_window_of_what_a_crashed_guest_left_is_a_profile() {
     assert_eq!(leaves, [(10, Some(0))]);
     assert_eq!(second.span_names(), ["batch"]);
     assert_eq!(second.recording().elapsed_ns, SECOND);
-    let inside = cut(Window::ALL, Some("batch"));
+    let inside = cut(Window::ALL, Some(SpanFilter::named("batch")));
     assert_eq!(inside.counters().ticks, 10);
     assert_eq!(cut(window(50, 60), None).sample_count(), 0);
     let spans = timeline.spans(Window::ALL);
@@ -251,7 +251,8 @@ fn what_lies_in_a_gap_is_not_guessed() {
     assert!(warnings.contains("10 records were evicted"), "{warnings}");
     assert!(warnings.contains("(1 s not covered)"), "{warnings}");
     let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
-    let inside = timeline.profile(&recording.profile, &of, Window::ALL, Some("batch"));
+    let inside =
+        timeline.profile(&recording.profile, &of, Window::ALL, Some(SpanFilter::named("batch")));
     assert_eq!(inside.counters().ticks, 5);
     let (told, _) = run(0, &file, "report", &[]);
     assert!(told.contains("of the time that the rings cover: without 1 gap"), "{told}");
@@ -601,6 +602,49 @@ fn requests_side_by_side_have_no_samples_by_time() {
         let (lines, _) = run(0, &file, "script", &["--json"]);
         assert!(lines.lines().count() == 30 && !lines.contains(r#""span":""#), "{lines}");
     }
+}
+
+/// Spans of one name, short ones and long ones, of both kinds. Guards that what is special to the
+/// slow ones drowns in the others.
+#[test]
+fn only_spans_of_a_length_are_shown() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let mut records = vec![record(kind::BEGAN, at(0), 4, 0)];
+    let mut samples = |begin: u8, from: u64, to: u64, number: u64| {
+        records.push(record(begin, at(from), 0, number));
+        for tick in from..to {
+            let sampled_ns = at(tick) + SECOND / 20;
+            let is_async = begin == kind::ASYNC_SPAN_BEGIN;
+            records.extend(is_async.then(|| record(kind::ENTERED, sampled_ns, 0, number)));
+            records.push(record(kind::SAMPLE, sampled_ns, ring::stack(1), 1));
+        }
+        records.push(record(kind::SPAN_END, at(to), 0, number));
+    };
+    samples(kind::SPAN_BEGIN, 1, 2, 1);
+    samples(kind::SPAN_BEGIN, 3, 8, 2);
+    samples(kind::ASYNC_SPAN_BEGIN, 9, 12, 3);
+    samples(kind::ASYNC_SPAN_BEGIN, 13, 23, 4);
+    // Of one whose beginning is not known, and of one that has not ended, the length is not.
+    let lost =
+        [record(kind::ENTERED, at(24), 0, 5), record(kind::SAMPLE, at(24), ring::stack(1), 1)];
+    records.extend(lost);
+    records.push(record(kind::SPAN_BEGIN, at(25), 0, 6));
+    records.push(record(kind::SAMPLE, at(26), ring::stack(1), 1));
+    let file = file(&one_ring(&records), true);
+    let inside = |words: &[&str]| {
+        let told = report(&file, &[&["--in-span", "batch"], words].concat());
+        (told["samples"]["recorded"].as_u64().unwrap(), told["window"].clone())
+    };
+    assert_eq!(inside(&[]).0, 1 + 5 + 3 + 10 + 1 + 1);
+    let (count, window) = inside(&["--longer", "500ms"]);
+    assert_eq!(count, 5 + 10 + 1, "that one is open for half a second at least");
+    assert_eq!((&window["inside"], &window["longer_ns"]), (&"batch".into(), &500_000_000.into()));
+    assert_eq!(inside(&["--shorter", "500ms"]).0, 1 + 3);
+    assert_eq!(inside(&["--longer", "300ms", "--shorter", "500ms"]).0, 3);
+    let (text, _) = run(0, &file, "report", &["--in-span", "batch", "--longer", "500ms"]);
+    assert!(text.contains("inside spans `batch` of at least 500 ms"), "{text}");
+    let (_, refused) = run(2, &file, "report", &["--longer", "500ms"]);
+    assert!(refused.contains("--in-span"), "{refused}");
 }
 
 /// Two requests side by side, of which the guest tells in whose code it is: in a nested span of the

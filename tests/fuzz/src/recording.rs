@@ -7,7 +7,7 @@ use unikprof_client::doctor::Diagnosis;
 use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
-use unikprof_client::timeline::{RecordingSpan, Timeline, Window};
+use unikprof_client::timeline::{RecordingSpan, SpanFilter, Timeline, Window};
 use unikprof_proto::frame::MAX_BODY;
 use unikprof_test_kit::frames::framed;
 
@@ -94,7 +94,10 @@ fn in_time(recording: &Recording, timeline: &Timeline, of: RecordingSpan) {
     let extent = timeline.extent().unwrap_or(Window::ALL);
     let middle_ns = extent.from_ns + extent.length_ns() / 2;
     let spans = timeline.spans(Window::ALL);
-    let span = spans.first().map(|table| table.name.as_str());
+    let span = spans.first().map(|table| SpanFilter {
+        longer_ns: Some(middle_ns / 2),
+        ..SpanFilter::named(&table.name)
+    });
     for (window, inside) in [(Window::ALL, None), (extent, span)] {
         let window = Window { to_ns: window.to_ns.max(middle_ns), ..window };
         let profile = timeline.profile(&recording.profile, &of, window, inside);

@@ -24,7 +24,7 @@ use unikprof_client::interrupt::Interrupt;
 use unikprof_client::profile::Counters;
 use unikprof_client::record::{self, Keep, Mode, Patience, Request, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::timeline::Window;
+use unikprof_client::timeline::{SpanFilter, Window};
 
 const VCPUS: usize = 2;
 const MS: u64 = 1_000_000;
@@ -381,7 +381,7 @@ type ByVcpu = BTreeMap<u32, [u64; 10]>;
 /// What a window of a recording counts.
 fn counts(recording: &Recording, window: Window, inside: Option<&str>) -> ByVcpu {
     let (timeline, of) = (recording.timeline.as_ref().unwrap(), recording.span.unwrap());
-    let part = timeline.profile(&recording.profile, &of, window, inside);
+    let part = timeline.profile(&recording.profile, &of, window, inside.map(SpanFilter::named));
     let stacks: u64 = part.samples().iter().map(|sample| sample.count).sum();
     let sum = part.counters();
     assert_eq!(stacks, sum.recorded + sum.aged + sum.blocked, "each count has a stack");

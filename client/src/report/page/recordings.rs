@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::profile::{Mode, RecordingInfo, Unit};
 use crate::report::{Report, TimelineView};
-use crate::timeline::{RecordingSpan, Tick, Timeline, Window};
+use crate::timeline::{RecordingSpan, SpanFilter, Tick, Timeline, Window};
 
 /// A recording within the time that a page shows.
 pub(super) struct Shown<'r> {
@@ -13,7 +13,7 @@ pub(super) struct Shown<'r> {
     info: Option<&'r RecordingInfo>,
     of: RecordingSpan,
     window: Window,
-    inside: Option<&'r str>,
+    inside: Option<SpanFilter<'r>>,
     timeline: &'r Timeline,
     /// Its samples are those of the report's own recording within its time.
     is_part: bool,
