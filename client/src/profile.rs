@@ -41,6 +41,8 @@ pub(crate) use tree::{NodeId, StackTree};
 
 use std::fmt;
 
+use crate::timeline::TraceIds;
+
 /// A whole recording in memory.
 ///
 /// Built by [`ProfileBuilder`], which guarantees what the readers rely on: every id is in range, a
@@ -54,6 +56,8 @@ pub struct Profile {
     /// The allocations, where these are recorded; the samples are made from them.
     pub(crate) heap: Option<Heap>,
     pub(crate) span_names: Vec<String>,
+    /// The place of each in a distributed trace.
+    pub(crate) span_traces: Vec<Option<TraceIds>>,
     pub(crate) vcpus: Vec<VcpuStats>,
     pub(crate) recording: RecordingInfo,
 }
@@ -94,7 +98,12 @@ impl Profile {
         &self.samples
     }
 
-    /// The names of the spans that contain samples.
+    /// The place of a sample's span in a distributed trace.
+    pub fn span_trace(&self, span: u32) -> Option<TraceIds> {
+        *self.span_traces.get(span as usize)?
+    }
+
+    /// The names of the spans that contain samples; spans of different traces have their own.
     pub fn span_names(&self) -> &[String] {
         &self.span_names
     }

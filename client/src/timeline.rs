@@ -47,8 +47,8 @@ pub(crate) use order::{RingOrder, RingPart};
 pub use recording_spans::RecordingSpan;
 pub(crate) use slices::Slice;
 pub(crate) use slices::step_ns;
-pub use spans::SpanFilter;
-pub(crate) use spans::{Nesting, SpanTable};
+pub(crate) use spans::{Nesting, SpanOf, SpanTable};
+pub use spans::{SpanFilter, TraceIds};
 pub(crate) use sparkline::sparkline;
 pub(crate) use ticks::{Outcome, Tick};
 

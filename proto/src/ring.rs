@@ -79,6 +79,13 @@ pub mod kind {
     /// The next [`SAMPLE`], [`NO_SAMPLE`] or [`WAIT`] of the same time is of code that ran for this
     /// span. The name's id, and the span's number.
     pub const ENTERED: u8 = 21;
+    /// Guest event: the first half of the id of the distributed trace that a span is part of. The
+    /// span's number, and the eight bytes in network order.
+    pub const TRACE_HIGH: u8 = 22;
+    /// The second half, likewise.
+    pub const TRACE_LOW: u8 = 23;
+    /// The span's own id in that trace, likewise.
+    pub const TRACE_SPAN: u8 = 24;
 
     /// Whether the first number of records of this kind is the id of an event name.
     pub const fn is_named(kind: u8) -> bool {

@@ -58,6 +58,7 @@ int32_t unikprof_counter(int32_t name, int64_t value);
 uint64_t unikprof_span_begin(int32_t name);
 uint64_t unikprof_async_span_begin(int32_t name);
 int32_t unikprof_span_end(int32_t name, uint64_t span);
+int32_t unikprof_span_trace(uint64_t span, const uint8_t *trace_id, const uint8_t *span_id);
 uint64_t unikprof_span_enter(uint64_t span);
 void unikprof_span_leave(uint64_t before);
 

@@ -70,6 +70,27 @@ pub(crate) extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     named(name, |agent, name| agent.span_end(name, span)).map_or_else(|code| code, |()| OK)
 }
 
+/// # Safety
+///
+/// For C: the pointers are NULL or point to 16 and to 8 bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn unikprof_span_trace(
+    span: u64,
+    trace_id: *const u8,
+    span_id: *const u8,
+) -> i32 {
+    // SAFETY: guaranteed by the caller; arrays of bytes have no alignment.
+    let ids = unsafe { (trace_id.cast::<[u8; 16]>().as_ref(), span_id.cast::<[u8; 8]>().as_ref()) };
+    let (Some(trace_id), Some(span_id)) = ids else {
+        return E_NULL;
+    };
+    let Some(agent) = agent() else {
+        return E_NOT_STARTED;
+    };
+    agent.span_trace(SpanId::from_number(span), *trace_id, *span_id);
+    OK
+}
+
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn unikprof_span_enter(span: u64) -> u64 {
     agent().map_or(0, |agent| agent.enter(SpanId::from_number(span)).number())

@@ -67,6 +67,13 @@ pub struct Span<'a, 'm, P: Platform> {
     id: SpanId,
 }
 
+impl<P: Platform> Span<'_, '_, P> {
+    /// The span's id.
+    pub fn id(&self) -> SpanId {
+        self.id
+    }
+}
+
 impl<P: Platform> Drop for Span<'_, '_, P> {
     #[inline]
     fn drop(&mut self) {
@@ -145,6 +152,27 @@ impl<'m, P: Platform> Agent<'m, P> {
             })
         });
         begun.flatten().map_or(SpanId::NONE, |number| SpanId::of(name.0, number))
+    }
+
+    /// Records that a span is the one with this id of a distributed trace, such as one of
+    /// OpenTelemetry. Clients give the ids to the span's samples. Call it once, after the span has
+    /// begun; a trace id of zeros is none.
+    pub fn span_trace(&self, span: SpanId, trace_id: [u8; 16], span_id: [u8; 8]) {
+        if span == SpanId::NONE || trace_id == [0; 16] {
+            return;
+        }
+        let trace_id = u128::from_be_bytes(trace_id);
+        let numbers = [
+            (kind::TRACE_HIGH, (trace_id >> 64) as u64),
+            (kind::TRACE_LOW, trace_id as u64),
+            (kind::TRACE_SPAN, u64::from_be_bytes(span_id)),
+        ];
+        self.event(|ring, _, _| {
+            let now_ns = self.platform().now_ns();
+            for (kind, number) in numbers {
+                ring.push_pair(now_ns, kind, span.0 >> 8, number);
+            }
+        });
     }
 
     /// Says that the code that runs on this vCPU from now on works for `span`, an asynchronous one:

@@ -57,7 +57,15 @@ const fn is_split(kind: u8) -> bool {
 
 /// Kinds whose second number is in a separate record of kind [`REST`].
 pub(super) const fn is_pair(kind: u8) -> bool {
-    matches!(kind, kind::RAN | kind::WAITED | kind::WAIT)
+    matches!(
+        kind,
+        kind::RAN
+            | kind::WAITED
+            | kind::WAIT
+            | kind::TRACE_HIGH
+            | kind::TRACE_LOW
+            | kind::TRACE_SPAN
+    )
 }
 
 impl Entry {

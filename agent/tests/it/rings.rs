@@ -85,6 +85,34 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
     });
 }
 
+/// Guards ids that clients cannot find in their traces.
+#[test]
+fn a_span_has_its_ids_in_a_distributed_trace() {
+    with_rings(1000, |agent| {
+        let request = agent.event_name("request").unwrap();
+        let trace_id: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
+        let span_id: [u8; 8] = std::array::from_fn(|at| at as u8 + 0xa1);
+        let span = agent.async_span_begin(request);
+        agent.span_trace(span, trace_id, span_id);
+        agent.span_trace(span, [0; 16], span_id);
+        agent.span_trace(SpanId::NONE, trace_id, span_id);
+        agent.span_end(request, span);
+        let mut client = Client::connect(&serve(agent));
+        let (_, records, _) = client.ring(&ring_of(0));
+        let found: Vec<_> = fields(&records).into_iter().filter(|one| one.0 != 0).collect();
+        let at_ns = found[0].1;
+        let number = found[0].3;
+        let expected = [
+            (kind::ASYNC_SPAN_BEGIN, at_ns, 0, number),
+            (kind::TRACE_HIGH, at_ns, number, 0x0102_0304_0506_0708),
+            (kind::TRACE_LOW, at_ns, number, 0x090a_0b0c_0d0e_0f10),
+            (kind::TRACE_SPAN, at_ns, number, 0xa1a2_a3a4_a5a6_a7a8),
+            (kind::SPAN_END, at_ns, 0, number),
+        ];
+        assert_eq!(found, expected);
+    });
+}
+
 /// Guards that samples and waits of a span that others run beside cannot be told from theirs: while
 /// code of an asynchronous span runs, each tick and each wait has a record of it.
 #[test]

@@ -159,6 +159,7 @@ impl ProfileBuilder {
             samples: self.samples,
             heap: is_heap.then_some(self.heap),
             span_names: Vec::new(),
+            span_traces: Vec::new(),
             vcpus: self.vcpus,
             recording: self.recording,
         };

@@ -24,11 +24,14 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         return lines.result;
     }
     let profile = report.symbolized.profile();
-    let labelled: BTreeSet<(u32, Option<u32>)> =
-        profile.samples().iter().map(|s| (s.vcpu, s.span)).collect();
+    let named = |sample: &Sample| {
+        let name = sample.span.and_then(|span| profile.span_names().get(span as usize));
+        (sample.vcpu, name.map(String::as_str))
+    };
+    let labelled: BTreeSet<(u32, Option<&str>)> = profile.samples().iter().map(named).collect();
     for (vcpu, span) in labelled {
         lines.path = label_frames(profile, vcpu, span);
-        let is_meant = |sample: &Sample| (sample.vcpu, sample.span) == (vcpu, span);
+        let is_meant = |sample: &Sample| named(sample) == (vcpu, span);
         let weights = Weights::of_some(report.symbolized, &report.options, is_meant);
         walk_some(report, &weights, 1, &mut lines);
     }
@@ -36,7 +39,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 /// The labels of samples, as the outermost frames of their stacks.
-fn label_frames(profile: &Profile, vcpu: u32, span: Option<u32>) -> String {
+fn label_frames(profile: &Profile, vcpu: u32, span: Option<&str>) -> String {
     let named = |what: &str, name: &str| foldable(&format!("{what}:{}", Printable(name)));
     let mut frames = Vec::new();
     let recording = profile.recording().name.as_str();
@@ -44,7 +47,6 @@ fn label_frames(profile: &Profile, vcpu: u32, span: Option<u32>) -> String {
         frames.push(named("recording", recording));
     }
     frames.push(format!("vcpu:{vcpu}"));
-    let span = span.and_then(|span| profile.span_names().get(span as usize));
     frames.extend(span.map(|span| named("span", span)));
     frames.join(";")
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::page::Stacks;
 use super::{Report, TimelineView};
 use crate::profile::{NodeId, TooManyStacks};
-use crate::timeline::{Outcome, Tick};
+use crate::timeline::{Outcome, SpanOf, Tick};
 
 /// A sample or a wait that a report shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,7 @@ pub(super) struct Moment {
     pub(super) count: u64,
     /// How long a wait was, in ns; `None` for a sample.
     pub(super) wait_ns: Option<u64>,
-    /// The name id of the innermost span.
-    pub(super) span: Option<u64>,
+    pub(super) span: Option<SpanOf>,
 }
 
 /// What is said of stacks in the order of names.

@@ -25,6 +25,7 @@ use super::{Report, text};
 use crate::printable::Printable;
 use crate::profile::{Frame, FrameId, Mode, NodeId, Unit};
 use crate::symbols::{FileId, FunctionId};
+use crate::timeline::{SpanOf, TraceIds};
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
@@ -75,7 +76,8 @@ fn encoded(
         let vcpu = Value::IntValue(vcpu.into());
         let mut attributes = vec![tables.attribute("cpu.logical_number", vcpu)?];
         if let Some((view, span)) = view.zip(span) {
-            let span = Value::StringValue(Printable(&view.timeline.name_or_id(span)).to_string());
+            let name = view.timeline.name_or_id(span.name);
+            let span = Value::StringValue(Printable(&name).to_string());
             attributes.push(tables.attribute("unikprof.span", span)?);
         }
         let counts = series.counts.into_iter();
@@ -83,9 +85,12 @@ fn encoded(
         samples.push(otlp::Sample {
             stack_index: tables.stack(stack)?,
             attribute_indices: attributes,
+            link_index: match span.and_then(|span| span.trace) {
+                Some(trace) => tables.link(trace)?,
+                None => 0,
+            },
             values: counts.map(|count| signed(count.saturating_mul(each))).collect(),
             timestamps_unix_nano: series.unix_ns,
-            ..otlp::Sample::default()
         });
     }
     let lines = text::accounting_lines(report).into_iter();
@@ -143,8 +148,8 @@ fn encoded(
     Ok(data.encode_to_vec())
 }
 
-/// Whether it has times, its vCPU, its stack and the name id of its span.
-type Identity = (bool, u32, NodeId, Option<u64>);
+/// Whether it has times, its vCPU, its stack and its span.
+type Identity = (bool, u32, NodeId, Option<SpanOf>);
 
 /// What was counted of one identity: with a time each, or all of it together.
 #[derive(Debug, Default)]
@@ -213,6 +218,7 @@ struct Tables<'r> {
     locations: Table<FrameId, otlp::Location>,
     mappings: Table<usize, otlp::Mapping>,
     functions: Table<(FunctionId, Option<FileId>), otlp::Function>,
+    links: Table<TraceIds, otlp::Link>,
     /// By the key's index and the encoded value.
     attributes: Table<(i32, Vec<u8>), otlp::KeyValueAndUnit>,
 }
@@ -226,6 +232,7 @@ impl<'r> Tables<'r> {
             locations: Table::new(),
             mappings: Table::new(),
             functions: Table::new(),
+            links: Table::new(),
             attributes: Table::new(),
         }
     }
@@ -235,7 +242,7 @@ impl<'r> Tables<'r> {
             mapping_table: self.mappings.entries,
             location_table: self.locations.entries,
             function_table: self.functions.entries,
-            link_table: vec![otlp::Link::default()],
+            link_table: self.links.entries,
             string_table: self.strings.entries,
             attribute_table: self.attributes.entries,
             stack_table: self.stacks.entries,
@@ -289,6 +296,14 @@ impl<'r> Tables<'r> {
         let attribute =
             otlp::KeyValueAndUnit { key_strindex, value: Some(value), unit_strindex: 0 };
         self.attributes.push(known, attribute)
+    }
+
+    fn link(&mut self, ids: TraceIds) -> io::Result<i32> {
+        if let Some(known) = self.links.known(&ids) {
+            return Ok(known);
+        }
+        let (trace_id, span_id) = (ids.trace.to_be_bytes(), ids.span.to_be_bytes());
+        self.links.push(ids, otlp::Link { trace_id: trace_id.into(), span_id: span_id.into() })
     }
 
     fn stack(&mut self, node: NodeId) -> io::Result<i32> {
@@ -487,6 +502,46 @@ mod tests {
             }
             let found: Vec<_> = untimed.samples.iter().map(of).collect();
             assert_eq!(found, [(vec![], vec![2])]);
+        });
+    }
+
+    /// Guards samples that cannot be found from a request's trace: in code that ran for its span, in
+    /// a nested span without ids of its own, and not in another's.
+    #[test]
+    fn samples_link_to_the_spans_of_a_distributed_trace() {
+        let of = |kind, at_ns, first, second| Record { kind, at_ns, first, second, third: 0 };
+        let records = [
+            of(kind::CLOCK, 0, 1_700_000_000_000_000_000, 0),
+            of(kind::ASYNC_SPAN_BEGIN, 1, 0, 7),
+            of(kind::TRACE_HIGH, 1, 7, 0x0102_0304_0506_0708),
+            of(kind::TRACE_LOW, 1, 7, 0x090a_0b0c_0d0e_0f10),
+            of(kind::TRACE_SPAN, 1, 7, 0xa1a2_a3a4_a5a6_a7a8),
+            // A part of its ids is lost.
+            of(kind::ASYNC_SPAN_BEGIN, 2, 0, 8),
+            of(kind::TRACE_LOW, 2, 8, 5),
+            of(kind::ENTERED, 10, 0, 7),
+            sample(10, 1),
+            of(kind::SPAN_BEGIN, 15, 1, 9),
+            of(kind::ENTERED, 20, 0, 7),
+            sample(20, 1),
+            of(kind::SPAN_END, 25, 1, 9),
+            of(kind::ENTERED, 30, 0, 8),
+            sample(30, 2),
+            sample(40, 2),
+        ];
+        with_ring(Mode::Cpu, [2, 2], &records, Ring::default(), |report| {
+            let request = request(report);
+            let links = request.dictionary.unwrap().link_table;
+            let trace_id = (1..=16).collect();
+            let span_id = (0xa1..=0xa8).collect();
+            assert_eq!(links, [otlp::Link::default(), otlp::Link { trace_id, span_id }]);
+            let samples = &request.resource_profiles[0].scope_profiles[0].profiles[0].samples;
+            let mut found: Vec<(usize, i32)> = samples
+                .iter()
+                .map(|sample| (sample.timestamps_unix_nano.len(), sample.link_index))
+                .collect();
+            found.sort_unstable();
+            assert_eq!(found, [(1, 0), (1, 0), (1, 1), (1, 1)]);
         });
     }
 }

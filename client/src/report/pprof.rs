@@ -165,7 +165,7 @@ fn write_samples<'r>(
         .collect();
     let mut locations = Locations::new(report);
     let mut vcpu_labels: HashMap<u32, Label> = HashMap::new();
-    let mut span_labels: HashMap<u32, Option<Label>> = HashMap::new();
+    let mut span_labels: HashMap<u32, Vec<Label>> = HashMap::new();
     let mut message = Sample::default();
     let most = limits.map_or(usize::MAX, |limits| limits.samples);
     for sample in samples.take(most) {
@@ -200,14 +200,23 @@ fn write_samples<'r>(
         message.label.push(label.clone());
         message.label.extend(fixed.iter().cloned());
         if let Some(span) = sample.span {
-            let label = span_labels.entry(span).or_insert_with(|| {
-                let name = profile.span_names().get(span as usize)?;
-                Some(Label {
-                    key: out.strings.id("span"),
-                    text: out.strings.id(&Printable(name).to_string()),
-                })
+            let labels = span_labels.entry(span).or_insert_with(|| {
+                let name = profile.span_names().get(span as usize);
+                let name = name.map(|name| ("span", Printable(name).to_string()));
+                // What is pushed has no trace ids: Pyroscope makes a series of each label but span
+                // ids.
+                let ids = profile.span_trace(span);
+                let id = ids.map(|ids| ("span_id", format!("{:016x}", ids.span)));
+                let trace = ids.filter(|_| limits.is_none());
+                let trace = trace.map(|ids| ("trace_id", format!("{:032x}", ids.trace)));
+                let labels = name.into_iter().chain(id).chain(trace);
+                let label = |(key, text): (&str, String)| Label {
+                    key: out.strings.id(key),
+                    text: out.strings.id(&text),
+                };
+                labels.map(label).collect()
             });
-            message.label.extend(label.clone());
+            message.label.extend(labels.iter().cloned());
         }
         out.message(field::SAMPLE, &message)?;
         if limits.is_some_and(|limits| out.size() >= limits.bytes) {

@@ -80,7 +80,7 @@ pub(super) fn write(
             let labels = labels.into_iter();
             labels.map(|label| names[label as usize].as_str()).collect()
         });
-        let span = tick.span.map(|name| timeline.name_or_id(name));
+        let span = tick.span.map(|span| timeline.name_or_id(span.name));
         let line = Line {
             at_ns: tick.at_ns.saturating_sub(began_ns),
             unix_ns: clock.unix_ns(tick.at_ns),

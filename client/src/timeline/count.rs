@@ -11,7 +11,7 @@ use std::rc::Rc;
 use unikprof_proto::ring::{Record, Wait, kind};
 
 use super::recording_spans::RecordingSpan;
-use super::spans::{Chosen, Inside, Pairs, SpanFilter, VcpuSpan};
+use super::spans::{Chosen, Inside, Pairs, SpanFilter, SpanOf, VcpuSpan};
 use super::ticks::{Outcome, Tick, tick};
 use super::{Ring, Timeline, Window};
 use crate::profile::{Counters, NodeId};
@@ -25,7 +25,7 @@ pub(super) struct Selection<'t> {
 }
 
 /// Counts by stack and span.
-pub(super) type Stacks = HashMap<(NodeId, Option<u64>), u64>;
+pub(super) type Stacks = HashMap<(NodeId, Option<SpanOf>), u64>;
 
 /// What one vCPU's records come to within a window.
 pub(super) struct Counted {
@@ -94,8 +94,8 @@ pub(super) struct CountedWait {
     window: Window,
     /// `None` if it was counted as overflow.
     stack: Option<NodeId>,
-    /// The name of the innermost span that the call was made in.
-    span: Option<u64>,
+    /// The span that the call was made in.
+    span: Option<SpanOf>,
     entered: Option<Entered>,
     /// What was counted for it, in the mode's unit.
     count: u64,

@@ -230,6 +230,9 @@ fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
         kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN | kind::SPAN_END | kind::ENTERED => {
             record.second = record.second.wrapping_add((run as u64) << 48);
         }
+        kind::TRACE_HIGH | kind::TRACE_LOW | kind::TRACE_SPAN => {
+            record.first = record.first.wrapping_add((run as u64) << 48);
+        }
         _ => {}
     }
 }

@@ -1,10 +1,10 @@
 //! A window of time as a profile: counts made from the ring's samples.
 
-use std::collections::BTreeMap;
+use indexmap::IndexSet;
 
 use super::count::{Counted, Selection, Stacks, length_within_ns, union};
 use super::recording_spans::RecordingSpan;
-use super::spans::SpanFilter;
+use super::spans::{SpanFilter, SpanOf};
 use super::times::Times;
 use super::{Timeline, Window};
 use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
@@ -26,7 +26,7 @@ impl Timeline {
         let window = self.bounded(of, window);
         let info = whole.recording();
         let selection = Selection::new(self, of, inside);
-        let mut span_names: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut spans: IndexSet<SpanOf> = IndexSet::new();
         let (mut samples, mut vcpus) = (Vec::new(), Vec::new());
         for ring in &self.rings {
             let mut vcpu = selection.on(ring);
@@ -55,20 +55,17 @@ impl Timeline {
                 freed_samples: 0,
             });
             for ((node, span), count) in stacks {
-                let next = span_names.len() as u32;
                 samples.push(Sample {
                     node,
                     vcpu: ring.vcpu,
-                    span: span.map(|name| *span_names.entry(name).or_insert(next)),
+                    span: span.map(|span| spans.insert_full(span).0 as u32),
                     count,
                 });
             }
         }
         samples.sort_unstable_by_key(|s| (s.node, s.vcpu, s.span));
-        let mut spans = vec![String::new(); span_names.len()];
-        for (name, at) in span_names {
-            spans[at as usize] = self.name_or_id(name);
-        }
+        let span_traces = spans.iter().map(|span| span.trace).collect();
+        let span_names = spans.iter().map(|span| self.name_or_id(span.name)).collect();
         let mut recording = info.clone();
         recording.elapsed_ns = window.length_ns();
         recording.started_unix_ns = self.wall_clock().unix_ns(window.from_ns);
@@ -96,7 +93,8 @@ impl Timeline {
             tree: whole.tree.clone(),
             samples,
             heap: None,
-            span_names: spans,
+            span_names,
+            span_traces,
             vcpus,
             recording,
         }

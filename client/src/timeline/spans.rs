@@ -129,6 +129,25 @@ pub(crate) struct GuestSpan {
     /// The vCPU and the moment.
     pub(crate) ended: Option<(u32, u64)>,
     pub(crate) nesting: Nesting,
+    pub(crate) trace: Option<TraceIds>,
+}
+
+/// The place of a span in a distributed trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TraceIds {
+    /// The trace's id, whose first byte is the highest.
+    pub trace: u128,
+    /// The span's id in it, likewise.
+    pub span: u64,
+}
+
+/// The span that a sample or a wait belongs to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SpanOf {
+    /// The name id of the innermost span.
+    pub(crate) name: u64,
+    /// The ids of the innermost span that has any.
+    pub(crate) trace: Option<TraceIds>,
 }
 
 /// Whether the samples in a span's time, on its vCPU, are its own.
@@ -143,6 +162,9 @@ pub(crate) enum Nesting {
     /// It overlapped another one, and was not within it.
     Overlapped,
 }
+
+/// How many spans around a sample may give it the ids of a trace. A hostile file may have millions.
+const MOST_AROUND: usize = 64;
 
 /// All spans, by their beginnings.
 #[derive(Debug, Default)]
@@ -160,10 +182,15 @@ impl Pairs {
         let mut pairs = Pairs::default();
         let mut ends = Vec::new();
         let mut begins = Vec::new();
+        let mut traces: HashMap<u64, [Option<u64>; 3]> = HashMap::new();
         for (vcpu, record) in timeline.all_records(Window::ALL) {
             match record.kind {
                 kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN => begins.push((vcpu, *record)),
                 kind::SPAN_END => ends.push((vcpu, *record)),
+                kind::TRACE_HIGH | kind::TRACE_LOW | kind::TRACE_SPAN => {
+                    let part = usize::from(record.kind - kind::TRACE_HIGH);
+                    traces.entry(record.first).or_default()[part] = Some(record.second);
+                }
                 _ => {}
             }
         }
@@ -181,6 +208,13 @@ impl Pairs {
                 nesting: match begin.kind {
                     kind::ASYNC_SPAN_BEGIN => Nesting::Asynchronous,
                     _ => Nesting::Nested,
+                },
+                trace: match traces.get(&begin.second) {
+                    Some([Some(high), Some(low), Some(span)]) => Some(TraceIds {
+                        trace: u128::from(*high) << 64 | u128::from(*low),
+                        span: *span,
+                    }),
+                    _ => None,
                 },
             });
         }
@@ -229,11 +263,6 @@ impl Pairs {
         let pair = self.pairs.get(*self.by_number.get(&(name, number))?)?;
         let (_, ended_ns) = pair.ended?;
         Some(ended_ns.saturating_sub(pair.began_ns))
-    }
-
-    /// When the span that code ran for began, if that is known.
-    fn began_ns(&self, entered: Entered) -> Option<u64> {
-        Some(self.pairs.get(self.place(entered)?)?.began_ns)
     }
 
     /// All spans as they are open in a ring's time, whatever vCPU they began on.
@@ -384,21 +413,29 @@ impl Inside {
         Inside { stretches, next: 0, open: BTreeMap::new(), pairs }
     }
 
-    /// The name of the span that began last: of the nested ones that hold this moment, and the one
-    /// that code ran for. Moments must come in order.
-    pub(super) fn innermost(&mut self, at_ns: u64, entered: Option<Entered>) -> Option<u64> {
-        let nested = self.nested(at_ns);
-        let Some(entered) = entered else {
-            return Some(nested?.name);
+    /// The span that began last: of the nested ones that hold this moment, and the one that code
+    /// ran for. Moments must come in order.
+    pub(super) fn innermost(&mut self, at_ns: u64, entered: Option<Entered>) -> Option<SpanOf> {
+        self.move_to(at_ns);
+        let nested = self.open.values().next_back();
+        let pair = |place: usize| self.pairs.pairs.get(place);
+        let pair_of = |entered| pair(self.pairs.place(entered)?);
+        let began_ns = entered.and_then(pair_of).map_or(0, |pair| pair.began_ns);
+        let name = match (nested, entered) {
+            (Some(nested), Some(entered)) if nested.window.from_ns < began_ns => entered.name,
+            (Some(nested), _) => nested.name,
+            (None, entered) => entered?.name,
         };
-        let began_ns = self.pairs.began_ns(entered).unwrap_or(0);
-        match nested {
-            Some(nested) if nested.window.from_ns >= began_ns => Some(nested.name),
-            _ => Some(entered.name),
-        }
+        let holding = self.open.values().rev().take(MOST_AROUND);
+        let mut holding = holding.filter(|span| span.window.contains(at_ns));
+        let trace = entered
+            .and_then(|entered| pair_of(entered)?.trace)
+            .or_else(|| holding.find_map(|span| pair(span.place)?.trace));
+        Some(SpanOf { name, trace })
     }
 
-    fn nested(&mut self, at_ns: u64) -> Option<VcpuSpan> {
+    /// Opens what has begun. Of the spans that have ended, takes out those that began last.
+    fn move_to(&mut self, at_ns: u64) {
         while let Some(stretch) = self.stretches.get(self.next) {
             if stretch.window.from_ns > at_ns {
                 break;
@@ -409,11 +446,10 @@ impl Inside {
         // Each is taken out once: what has ended holds no later moment either.
         while let Some(last) = self.open.last_entry() {
             if last.get().window.contains(at_ns) {
-                return Some(*last.get());
+                break;
             }
             last.remove();
         }
-        None
     }
 }
 
@@ -475,8 +511,9 @@ mod tests {
         ]);
         let pairs = Pairs::of(&timeline);
         let mut inside = Inside::new(pairs.on(&timeline.rings()[0]), Rc::new(pairs));
-        let names: Vec<Option<u64>> =
-            [5, 10, 25, 30, 49, 50, 61].map(|at_ns| inside.innermost(at_ns, None)).into();
+        let names: Vec<Option<u64>> = [5, 10, 25, 30, 49, 50, 61]
+            .map(|at_ns| Some(inside.innermost(at_ns, None)?.name))
+            .into();
         let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];
         assert_eq!(names, expected);
     }

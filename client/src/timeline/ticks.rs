@@ -6,7 +6,7 @@ use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
 use super::count::{Entered, Selection};
 use super::recording_spans::RecordingSpan;
-use super::spans::Inside;
+use super::spans::{Inside, SpanOf};
 use super::{Ring, SpanFilter, Timeline, Window};
 use crate::profile::NodeId;
 
@@ -19,8 +19,7 @@ pub(crate) struct Tick {
     pub(crate) vcpu: u32,
     pub(crate) outcome: Outcome,
     pub(crate) stack: Option<NodeId>,
-    /// The name id of the innermost span.
-    pub(crate) span: Option<u64>,
+    pub(crate) span: Option<SpanOf>,
     /// The span that the code ran for, as the guest told.
     pub(crate) entered: Option<Entered>,
 }

@@ -4,6 +4,7 @@
 #[path = "../../src/golden.rs"]
 mod golden;
 
+use std::io::Read as _;
 use std::path::Path;
 
 use crate::peer::ring::{self, record};
@@ -595,12 +596,38 @@ fn requests_side_by_side_have_no_samples_by_time() {
         assert_eq!([&depth["name"], &batch["name"]], ["depth", "batch"]);
         assert_eq!([&depth["total_ns"], &batch["total_ns"]], [21 * SECOND / 10, 18 * SECOND / 10]);
         let counts = |span: &serde_json::Value| {
-            [&span["asynchronous"], &span["overlapped"]].map(|n| n.as_u64())
+            [&span["asynchronous"], &span["overlapped"]].map(serde_json::Value::as_u64)
         };
         let expected = [u64::from(is_async), u64::from(!is_async)].map(Some);
         assert_eq!([counts(depth), counts(batch)], [expected; 2]);
         let (lines, _) = run(0, &file, "script", &["--json"]);
         assert!(lines.lines().count() == 30 && !lines.contains(r#""span":""#), "{lines}");
+    }
+}
+
+/// Guards samples in pprof that cannot be found from a request's trace.
+#[test]
+fn pprof_labels_samples_with_the_ids_of_a_distributed_trace() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let file = samples_and(
+        &[
+            record(kind::SPAN_BEGIN, at(2), 0, 7),
+            record(kind::TRACE_HIGH, at(2), 7, 0x0102_0304_0506_0708),
+            record(kind::TRACE_LOW, at(2), 7, 0x090a_0b0c_0d0e_0f10),
+            record(kind::TRACE_SPAN, at(2), 7, 0x00a2_a3a4_a5a6_a7a8),
+            record(kind::SPAN_END, at(4), 0, 7),
+        ],
+        None,
+    );
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), file).unwrap();
+    program::run(0, &["report", "r.unikprof", "--from", "0s", "-o", "r.pb.gz"], here.path());
+    let mut bytes = Vec::new();
+    let packed = std::fs::File::open(here.path().join("r.pb.gz")).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    for text in ["span_id", "00a2a3a4a5a6a7a8", "trace_id", "0102030405060708090a0b0c0d0e0f10"] {
+        let is_there = bytes.windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(is_there, "{text}");
     }
 }
 

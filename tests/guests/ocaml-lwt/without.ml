@@ -4,6 +4,9 @@ let () =
   Unikprof.counter "counter" 2;
   Unikprof.span_end (Unikprof.span_begin "span");
   assert (Unikprof.with_span "span" (fun () -> 3) = 3);
+  let span = Unikprof.async_span_begin "span" in
+  Unikprof.span_trace span ~trace_id:(String.make 16 't') ~span_id:(String.make 8 's');
+  assert (Unikprof.within span (fun () -> 3) = 3);
   assert (Unikprof.connect () = None);
   assert (Unikprof.refusal () = "");
   assert (Unikprof.poll 4 = Unikprof.never);

@@ -5,6 +5,7 @@ external counter : string -> int -> unit = "unikprof_ml_counter" [@@noalloc]
 external ml_span_begin : string -> int = "unikprof_ml_span_begin" [@@noalloc]
 external ml_async_span_begin : string -> int = "unikprof_ml_async_span_begin" [@@noalloc]
 external ml_span_end : string -> int -> unit = "unikprof_ml_span_end" [@@noalloc]
+external ml_span_trace : int -> string -> string -> unit = "unikprof_ml_span_trace" [@@noalloc]
 external ml_span_enter : int -> int = "unikprof_ml_span_enter" [@@noalloc]
 external poll : int -> int = "unikprof_ml_poll" [@@noalloc]
 external deadline : unit -> int = "unikprof_ml_deadline" [@@noalloc]
@@ -21,6 +22,11 @@ type span = { name : string; id : int }
 let span_begin name = { name; id = ml_span_begin name }
 let async_span_begin name = { name; id = ml_async_span_begin name }
 let span_end { name; id } = ml_span_end name id
+
+let span_trace { id; _ } ~trace_id ~span_id =
+  if String.length trace_id <> 16 || String.length span_id <> 8 then
+    invalid_arg "Unikprof.span_trace: expected 16 bytes and 8 bytes";
+  ml_span_trace id trace_id span_id
 
 let finally finish f =
   match f () with

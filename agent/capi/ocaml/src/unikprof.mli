@@ -32,6 +32,12 @@ val async_span_begin : string -> span
 (** Begins an asynchronous span: code of others runs before it ends. Such spans may overlap, and no sample is theirs by time
     alone: see {!within}. *)
 
+val span_trace : span -> trace_id:string -> span_id:string -> unit
+(** Records that a span is the one with this id of a distributed trace, such as one of OpenTelemetry: 16 and 8 bytes, not
+    hexadecimal digits. Clients give the ids to the span's samples.
+
+    @raise Invalid_argument if the lengths are others. *)
+
 val within : span -> (unit -> 'a) -> 'a
 (** [within span f] is [f ()]. The samples of its time are those of the asynchronous [span], until [f] returns or raises. Use
     it around each stretch of code that runs for the span: [f] must not wait. *)

@@ -17,6 +17,7 @@ WEAK extern int32_t unikprof_counter(int32_t name, int64_t value);
 WEAK extern uint64_t unikprof_span_begin(int32_t name);
 WEAK extern uint64_t unikprof_async_span_begin(int32_t name);
 WEAK extern int32_t unikprof_span_end(int32_t name, uint64_t span);
+WEAK extern int32_t unikprof_span_trace(uint64_t span, const uint8_t *trace_id, const uint8_t *span_id);
 WEAK extern uint64_t unikprof_span_enter(uint64_t span);
 WEAK extern void unikprof_on_sampled_alloc(const void *key, size_t size, size_t interval);
 WEAK extern void unikprof_on_free(const void *pointer);
@@ -89,6 +90,15 @@ value unikprof_ml_span_end(value name, value span)
     int32_t id = Long_val(span) != 0 ? id_of(name) : NOT_STARTED;
     if (id >= 0) {
         unikprof_span_end(id, (uint64_t)Long_val(span));
+    }
+    return Val_unit;
+}
+
+/* `unikprof.ml` checks the lengths. */
+value unikprof_ml_span_trace(value span, value trace_id, value span_id)
+{
+    if (unikprof_span_trace != NULL) {
+        unikprof_span_trace((uint64_t)Long_val(span), Bytes_val(trace_id), Bytes_val(span_id));
     }
     return Val_unit;
 }

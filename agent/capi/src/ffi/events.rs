@@ -96,6 +96,23 @@ pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     aligned!(span_end)
 }
 
+/// Records that a span is the one with this id of a distributed trace, such as one of OpenTelemetry:
+/// `trace_id` points to 16 bytes, `span_id` to 8. Clients give the ids to the span's samples. Call it
+/// once, after the span has begun; a trace id of zeros is none. Otherwise like `unikprof_mark`.
+///
+/// # Safety
+///
+/// For C: the pointers are NULL or point to so many bytes.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unikprof_span_trace(
+    span: u64,
+    trace_id: *const u8,
+    span_id: *const u8,
+) -> i32 {
+    aligned!(span_trace)
+}
+
 /// Says that the code that runs on this vCPU from now on works for this asynchronous span: ticks and
 /// waits until `unikprof_span_leave` are its own. Stores one word. Call it around each stretch of
 /// code that runs for a span, such as a callback of an event loop. Code that gives up the vCPU to
@@ -219,6 +236,19 @@ fn begun(span: Result<SpanId, Misuse>) -> u64 {
 extern "C" fn span_end(name: i32, span: u64) -> i32 {
     let span = SpanId::from_number(span);
     code_of(named(name, |agent, name| agent.span_end(name, span)))
+}
+
+unsafe extern "C" fn span_trace(span: u64, trace_id: *const u8, span_id: *const u8) -> i32 {
+    code_of(recorder(|agent| {
+        // SAFETY: guaranteed by the caller; arrays of bytes have no alignment.
+        let ids =
+            unsafe { (trace_id.cast::<[u8; 16]>().as_ref(), span_id.cast::<[u8; 8]>().as_ref()) };
+        let (Some(trace_id), Some(span_id)) = ids else {
+            return Err(Misuse(UNIKPROF_E_NULL));
+        };
+        agent.span_trace(SpanId::from_number(span), *trace_id, *span_id);
+        Ok(())
+    }))
 }
 
 extern "C" fn span_enter(span: u64) -> u64 {

@@ -276,6 +276,7 @@ int main(void)
     CHECK(is_for_upcalls((uint64_t)unikprof_span_begin, (uint64_t)name, 0));
     CHECK(is_for_upcalls((uint64_t)unikprof_span_end, (uint64_t)name, 5));
     CHECK(is_for_upcalls((uint64_t)unikprof_async_span_begin, (uint64_t)name, 0));
+    CHECK(is_for_upcalls((uint64_t)unikprof_span_trace, 0, 0));
     CHECK(is_for_upcalls((uint64_t)unikprof_span_enter, 0, 0));
     CHECK(is_for_upcalls((uint64_t)unikprof_span_leave, 0, 0));
     /* It may call the memory functions, and uses no such registers itself. */

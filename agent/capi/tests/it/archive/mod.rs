@@ -16,7 +16,7 @@ use object::{
 use crate::build;
 
 /// The calls for upcalls.
-const UPCALLS: [&str; 21] = [
+const UPCALLS: [&str; 22] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
@@ -29,6 +29,7 @@ const UPCALLS: [&str; 21] = [
     "unikprof_span_begin",
     "unikprof_async_span_begin",
     "unikprof_span_end",
+    "unikprof_span_trace",
     "unikprof_span_enter",
     "unikprof_span_leave",
     "unikprof_on_alloc",
