@@ -377,6 +377,7 @@ impl RecordingCells {
         let Begin { period_ns, fixed, seed, .. } = *begin;
         self.sampler.begin(period_ns, fixed, snapshot.running_ns, seed);
         self.block.sampler.begin(period_ns, fixed, snapshot.blocked_ns, seed.rotate_left(32));
+        self.block.set_counted(snapshot.at_ns, times(snapshot));
         self.boundaries[(begin.epoch & 3) as usize].store(snapshot);
         self.epoch.store(begin.epoch, Ordering::Release);
         self.active.store(begin.recording, Ordering::Release);
@@ -526,13 +527,16 @@ impl RecordingCells {
         self.block.recording.store(self.active(), Ordering::Release);
     }
 
-    /// The targets on blocked time before `times` that belongs to no block, if wall-clock time is
-    /// sampled. The caller must own the slot, and no block may be open.
-    pub(crate) fn pass_other_waits(&self, times: Times) -> u64 {
-        match self.mode() {
-            mode::WALL => self.block.sampler.pass(times.blocked_ns),
-            _ => 0,
+    /// Returns since when blocked time that belongs to no block was not counted, and the targets on
+    /// it up to `now_ns`, if wall-clock time is sampled. Marks it as counted. The caller must own
+    /// the slot, and no block may be open.
+    pub(crate) fn pass_other_waits(&self, now_ns: u64, times: Times) -> (u64, u64) {
+        if self.mode() != mode::WALL {
+            return (now_ns, 0);
         }
+        let (since_ns, _) = self.block.counted();
+        self.block.set_counted(now_ns, times);
+        (since_ns, self.block.sampler.pass(times.blocked_ns))
     }
 
     /// Closes the block. Its time must have been counted before.

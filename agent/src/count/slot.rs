@@ -807,13 +807,15 @@ impl<'m> Owned<'m> {
         times: Times,
         ring: Option<Ring<'_>>,
     ) {
-        let targets = recording.pass_other_waits(times);
+        let (since_ns, targets) = recording.pass_other_waits(now_ns, times);
         if targets == 0 {
             return;
         }
         recording.counters.add_owned(Counter::BlockedOverflow, targets);
         if let Some(ring) = ring {
-            let wait = Wait { ring_bits: 1 << index, is_overflow: true, ..Wait::default() };
+            let length_ns = now_ns.saturating_sub(since_ns);
+            let wait =
+                Wait { ring_bits: 1 << index, is_overflow: true, length_ns, ..Wait::default() };
             ring.push_wait(now_ns, self.slot.cells.entered(), 0, targets, wait);
         }
     }

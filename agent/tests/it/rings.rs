@@ -119,6 +119,7 @@ fn a_span_has_its_ids_in_a_distributed_trace() {
 fn ticks_and_waits_tell_of_the_span_that_is_entered() {
     with_rings(1000, |agent| {
         let request = agent.event_name("request").unwrap();
+        agent.platform().stolen_ns.store(0, Ordering::Relaxed);
         let mut client = Client::connect(&serve(agent));
         client.start(Start { mode: mode::WALL, ..one_ms() });
         let [older, younger] = [(); 2].map(|()| agent.async_span_begin(request));

@@ -185,12 +185,16 @@ impl Guest {
     /// Delivers the timer, and again at once if the first ticks of a recording have armed it for a
     /// time that has passed. Returns the next deadline.
     fn tick(&self) -> Option<u64> {
-        let next = self.ticks.on_timer(Some(&REGISTERS));
+        self.tick_in(&REGISTERS)
+    }
+
+    fn tick_in(&self, registers: &Registers) -> Option<u64> {
+        let next = self.ticks.on_timer(Some(registers));
         let has_fired = match self.ticks.source() {
             TickSource::Owned => self.armed().is_none(),
             TickSource::Host => next.is_some_and(|at| at <= self.xen.now_ns()),
         };
-        if has_fired { self.ticks.on_timer(Some(&REGISTERS)) } else { next }
+        if has_fired { self.ticks.on_timer(Some(registers)) } else { next }
     }
 }
 
@@ -298,9 +302,8 @@ fn what_runs_after_a_wake_is_sampled_in_proportion_on_a_contended_cpu() {
         let mut guest = Guest::new(source);
         guest.client.start(Start { mode: mode::WALL, ..client::one_ms() });
         let mut next_ns = guest.ticks.on_kick(None);
-        let deliver = |guest: &Guest, function: u64| {
-            guest.ticks.on_timer(Some(&Registers::new(CODE + function, 0, 0)))
-        };
+        let deliver =
+            |guest: &Guest, function: u64| guest.tick_in(&Registers::new(CODE + function, 0, 0));
         for _ in 0..WAITS {
             let end_ns = guest.xen.now_ns() + 2 * MS;
             guest.ticks.set_guest_deadline(Some(end_ns));

@@ -131,9 +131,10 @@ impl Totals {
 impl Total {
     fn stats(self, vcpu: u32, mode: Mode, period_ns: u64) -> VcpuStats {
         let mut counters = self.counters;
-        let (running_ns, blocked_ns) = (Some(self.running_ns), Some(self.blocked_ns));
-        counters.find_missing(mode, period_ns, running_ns, blocked_ns);
         let states = self.runstate.filter(|_| !self.runstate_unknown);
+        // Where the kinds of time are told, without the time in which the vCPU was offline.
+        let blocked_ns = states.map_or(self.blocked_ns, |told| told.blocked_ns);
+        counters.find_missing(mode, period_ns, Some(self.running_ns), Some(blocked_ns));
         VcpuStats {
             vcpu,
             counters,

@@ -103,16 +103,22 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
             let found: Stacks = found.iter().filter_map(of_vcpu).collect();
             let count = found.values().sum::<u64>() as usize;
             assert_eq!(found, newest(&all, vcpu, count), "vCPU {vcpu}, {end} lines");
-            assert!(count >= told[vcpu as usize], "vCPU {vcpu}, {end} lines");
-            told[vcpu as usize] = count;
-            // Marks lie between the samples: as many are told, or one more or less.
-            let marks = timeline.events(Window::ALL).into_iter().filter(|event| event.vcpu == vcpu);
-            let marks = marks.filter_map(|event| match event.what {
-                What::Mark { value, .. } => Some(value),
-                _ => None,
-            });
-            let marks: Vec<u64> = marks.collect();
-            assert!(marks.len().abs_diff(count) <= 1, "{} {count}", marks.len());
+            let marks = |from_ns| {
+                let events = timeline.events(Window::new(from_ns, u64::MAX)).into_iter();
+                let marks = events.filter(|event| event.vcpu == vcpu);
+                let marks = marks.filter_map(|event| match event.what {
+                    What::Mark { value, .. } => Some(value),
+                    _ => None,
+                });
+                marks.collect::<Vec<u64>>()
+            };
+            // Samples are shown from where both vCPUs tell of them. Marks lie between them: as many
+            // are told, or one more or less.
+            let beside = marks(timeline.held_since());
+            assert!(beside.len().abs_diff(count) <= 1, "{} {count}", beside.len());
+            let marks = marks(0);
+            assert!(marks.len() >= told[vcpu as usize], "vCPU {vcpu}, {end} lines");
+            told[vcpu as usize] = marks.len();
             let last = (2 * TICKS) as u64 - 2 + u64::from(vcpu);
             assert!(marks.iter().rev().zip(0..).all(|(mark, back)| *mark == last - 2 * back));
         }

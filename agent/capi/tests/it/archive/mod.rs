@@ -172,9 +172,9 @@ fn what_the_header_declares_is_all_it_exports() {
 
 #[test]
 fn it_takes_no_more_room_than_it_may() {
-    const MOST: u64 = 98 << 10;
+    const MOST: u64 = 103 << 10;
     const CRYPTOGRAPHY: u64 = 32 << 10;
-    const FLIGHT_RECORDER: u64 = 24 << 10;
+    const FLIGHT_RECORDER: u64 = 25 << 10;
     // With 576 bytes of countdowns.
     const HEAP: u64 = 11 << 10;
     // Beside 2,048 slots of 20 bytes.
