@@ -92,8 +92,8 @@ pub(super) fn check_wall(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Resul
     if request.mode != mode::WALL || agent.tells_runstate() {
         return Ok(());
     }
-    let text = "mode wall needs run states, which the guest's platform does not report: stolen time \
-                would count as blocked";
+    let text = "mode wall needs run states, which the guest's platform does not report: stolen \
+                time would count as blocked";
     Err(Refused { code: refusal::UNSUPPORTED_MODE, text: Text::from(text) })
 }
 

@@ -124,8 +124,8 @@ fn what_runs(
     let (inside, others) = (Tally::of(subject, &in_slow), Tally::of(subject, &in_fast));
     if inside.samples < 1.0 && !slow.iter().any(|span| span.is_nested) {
         finding.evidence.push(
-            "what runs in the slow ones is not known: others ran beside them, and the guest entered \
-             none of them"
+            "what runs in the slow ones is not known: others ran beside them, and the guest \
+             entered none of them"
                 .into(),
         );
         return;
@@ -136,8 +136,8 @@ fn what_runs(
     if subject.is_sampled().is_ok() && length_ns > 0 {
         let ran = inside.samples * subject.info().period_ns as f64 / length_ns as f64;
         finding.evidence.push(format!(
-            "code of theirs ran for about {} of the time in which slow ones were open; the rest they \
-             waited, or others had the processor",
+            "code of theirs ran for about {} of the time in which slow ones were open; the rest \
+             they waited, or others had the processor",
             percent(ran.min(1.0))
         ));
         finding.figures.insert("running_share", Figure::Real(ran.min(1.0)));
