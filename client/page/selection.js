@@ -429,7 +429,12 @@ function partsWithin(windows, from, to) {
 /** What a wait counts within a range: its part of what was counted for it, in proportion to the time. */
 function countWithin({ from, to, count }, first, last) {
   if (from === to) return first <= from && from < last ? count : 0;
-  const until = (at) => Math.floor(count * (Math.min(Math.max(at - from, 0), to - from) / (to - from)));
+  // As whole numbers, so that it is what reports count.
+  const until = (at) => {
+    const passed = Math.min(Math.max(at - from, 0), to - from);
+    if (count * passed <= Number.MAX_SAFE_INTEGER) return Math.floor((count * passed) / (to - from));
+    return Number((BigInt(count) * BigInt(passed)) / BigInt(to - from));
+  };
   return until(last) - until(first);
 }
 

@@ -329,9 +329,19 @@ impl Timeline {
         // What concerns the whole guest is in every vCPU's ring, and each recording that counts a
         // wait has a record of it.
         events.dedup_by(|next, kept| {
-            let is_same = next.vcpu == kept.vcpu && matches!(next.what, What::Wake { .. });
-            let is_same = is_same || next.what.is_of_the_guest();
-            next.what == kept.what && is_same && next.at_ns == kept.at_ns
+            if next.at_ns != kept.at_ns {
+                return false;
+            }
+            match (&next.what, &mut kept.what) {
+                // A recording that began in the wait has counted only a part of it.
+                (What::Wake { length_ns: one }, What::Wake { length_ns: other })
+                    if next.vcpu == kept.vcpu =>
+                {
+                    *other = (*one).max(*other);
+                    true
+                }
+                (one, other) => one == other && one.is_of_the_guest(),
+            }
         });
         events
     }

@@ -535,8 +535,18 @@ impl RecordingCells {
             return (now_ns, 0);
         }
         let (since_ns, _) = self.block.counted();
+        let (now_ns, times) = self.not_before_counted(now_ns, times);
         self.block.set_counted(now_ns, times);
         (since_ns, self.block.sampler.pass(times.blocked_ns))
+    }
+
+    /// The moment, or the one until which blocked time has been counted if that is later. Others see
+    /// a vCPU that has woken and waits for its CPU blocked, and may have counted more than there is;
+    /// and a guest may tell of a wait that began before the recording.
+    pub(crate) fn not_before_counted(&self, at_ns: u64, times: Times) -> (u64, Times) {
+        let (counted_at_ns, counted) = self.block.counted();
+        let blocked_ns = times.blocked_ns.max(counted.blocked_ns);
+        (at_ns.max(counted_at_ns), Times { blocked_ns, ..times })
     }
 
     /// Closes the block. Its time must have been counted before.
@@ -733,6 +743,22 @@ mod tests {
         vcpu.times.blocked_ns += PERIOD / 2;
         let (at_ns, times) = vcpu.recording.until_end(13 * PERIOD, vcpu.times);
         assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD + PERIOD / 2));
+    }
+
+    /// Guards against blocked time that is counted twice: others have counted more than there was,
+    /// as they see a vCPU that waits for its CPU blocked.
+    #[test]
+    fn what_was_counted_too_early_is_not_counted_again() {
+        let recording = Vcpu::sampled(false).recording;
+        let at = |blocked_ns| Times { running_ns: 0, blocked_ns };
+        recording.open_block(7, 0, at(0));
+        let early = recording.take_blocked(0, at(8 * PERIOD));
+        let mut counted = early + recording.take_blocked(0, at(5 * PERIOD));
+        recording.close_block();
+        let (at_ns, times) = recording.not_before_counted(0, at(5 * PERIOD));
+        recording.open_block(7, at_ns, times);
+        counted += recording.take_blocked(0, at(10 * PERIOD));
+        assert!(counted.abs_diff(10) <= 1, "{counted}");
     }
 
     /// A timer that stays armed ends sleeps. Guards against blocked and running time that have

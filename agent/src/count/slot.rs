@@ -13,6 +13,7 @@
 //! Why: docs/decisions.md#due-recordings-are-judged-twice,
 //! docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
+use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counter, Snapshot};
 use unikprof_proto::ring::Wait;
 
@@ -280,7 +281,7 @@ impl SlotCells {
     pub(crate) fn waited_ns(&self, blocked_ns: impl FnOnce() -> u64) -> u64 {
         let open_ns = match self.waits_from_ns.load(Ordering::Relaxed) {
             0 => 0,
-            from_ns => (blocked_ns() + 1).saturating_sub(from_ns),
+            from_ns => blocked_ns().saturating_add(1).saturating_sub(from_ns),
         };
         self.waited_ns.load(Ordering::Relaxed).wrapping_add(open_ns)
     }
@@ -561,7 +562,9 @@ impl<'m> Slot<'m> {
             if cfg!(feature = "heap") {
                 self.cells.points.seed(begin.seed);
             }
-            self.cells.measurements_left.demand();
+            if matches!(begin.mode, mode::CPU | mode::WALL) {
+                self.cells.measurements_left.demand();
+            }
             self.cells.live.fetch_or(1 << index, Ordering::Release);
         }
     }
@@ -831,8 +834,9 @@ impl<'m> Owned<'m> {
     }
 
     /// Counts the blocked time of the open block until `at_ns`, when the vCPU's times are `times`,
-    /// and writes what it counted to the ring, and whether the vCPU has woken. This is the only place that counts blocked time, so
-    /// that the ring's records sum to the counters.
+    /// and writes what it counted to the ring, and whether the vCPU has woken. Blocked time is
+    /// counted here and in [`count_other_waits`](Self::count_other_waits) only, so that the ring's
+    /// records sum to the counters.
     fn count_blocked(
         &self,
         index: usize,

@@ -80,12 +80,14 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         for (vcpu, slot) in self.slots().filter(|(_, slot)| !slot.live().is_empty()) {
             let ring = rings.ring(vcpu);
             if let Some(ring) = ring.filter(|ring| ring.is_time_due(now_ns, TIMES_EVERY_NS)) {
-                // If the slot is busy, the vCPU is waking, and counts the wait itself.
-                if slot.has_open_block()
-                    && let Some(owned) = slot.take()
-                {
+                // If the slot is busy, the vCPU is waking, and counts the wait itself. The clocks are
+                // read before, so that it is busy for a moment only.
+                if slot.has_open_block() {
                     let times = recording::times(&self.snapshot(vcpu));
-                    owned.count_open_blocks(self.platform().now_ns(), times, Some(ring));
+                    let now_ns = self.platform().now_ns();
+                    if let Some(owned) = slot.take().filter(|_| slot.cells.is_blocked()) {
+                        owned.count_open_blocks(now_ns, times, Some(ring));
+                    }
                 }
                 let Some(times) = self.platform().runstate(vcpu) else {
                     let running_ns = self.platform().running_ns(vcpu);

@@ -125,6 +125,13 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
             )
         })?),
     };
+    if others.is_some() && arguments.per.is_some() {
+        return Err(Failure::Usage(
+            "--per counts the work of a whole recording, and spans of one recording are compared: \
+             leave it out"
+                .into(),
+        ));
+    }
     let parts = [others.as_ref().unwrap_or(&arguments.time), &arguments.time];
     let read = |at: usize| {
         let mut recording = open_by_epoch(std::slice::from_ref(files[at]), arguments.salvage)?;

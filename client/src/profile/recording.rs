@@ -319,14 +319,18 @@ impl Cost {
         self.sampling_ns.saturating_add(self.delivery_ns.unwrap_or(0))
     }
 
-    /// The cost of two vCPUs, without the cycles of samples. The estimate is unknown if it is for
-    /// one of them that has deliveries.
+    /// The cost of two vCPUs, without the cycles of samples. Where one has no estimate, as one that
+    /// hardly runs, its deliveries are taken to cost as much as the other's.
     pub(crate) fn plus(&self, other: &Cost) -> Cost {
+        let alike = |known: &Cost, unknown: &Cost| {
+            let all = u128::from(known.deliveries) + u128::from(unknown.deliveries);
+            let ns = u128::from(known.delivery_ns?) * all;
+            let ns = ns.checked_div(known.deliveries.into());
+            Some(ns.map_or(0, |ns| u64::try_from(ns).unwrap_or(u64::MAX)))
+        };
         let delivery_ns = match (self.delivery_ns, other.delivery_ns) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
-            (a, _) if other.deliveries == 0 => a,
-            (_, b) if self.deliveries == 0 => b,
-            _ => None,
+            _ => alike(self, other).or_else(|| alike(other, self)),
         };
         Cost {
             sampling_ns: self.sampling_ns.saturating_add(other.sampling_ns),
@@ -355,6 +359,21 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Guards against an idle vCPU, which has too few deliveries for an estimate, taking that of all
+    /// others away.
+    #[test]
+    fn a_vcpu_without_an_estimate_costs_what_the_others_do() {
+        let busy = Cost { deliveries: 5_000, delivery_ns: Some(70_000), ..Cost::default() };
+        let idle = Cost { deliveries: 50, ..Cost::default() };
+        let none = Cost { sampling_ns: 3, ..Cost::default() };
+        for sum in [busy.plus(&idle), idle.plus(&busy)] {
+            assert_eq!((sum.deliveries, sum.delivery_ns), (5_050, Some(70_700)));
+        }
+        assert_eq!(busy.plus(&none).delivery_ns, Some(70_000));
+        assert_eq!(none.plus(&busy).delivery_ns, Some(70_000));
+        assert_eq!(idle.plus(&none).delivery_ns, None);
+    }
 
     #[test]
     fn the_share_of_an_unknown_running_time_is_unknown() {

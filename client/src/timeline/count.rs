@@ -266,8 +266,11 @@ impl<'t> VcpuCount<'t> {
         waits.filter_map(move |wait| {
             let parts = match &self.allowed {
                 Some(allowed) if !allowed.has(wait.entered) => {
-                    let allowed = allowed.nested.iter().map(|allowed| allowed.and(window));
-                    allowed.filter(|part| wait.meets(*part)).collect()
+                    let first =
+                        allowed.nested.partition_point(|one| one.to_ns < wait.window.from_ns);
+                    let near = allowed.nested[first..].iter();
+                    let near = near.take_while(|one| one.from_ns <= wait.window.to_ns);
+                    near.map(|one| one.and(window)).filter(|part| wait.meets(*part)).collect()
                 }
                 _ if wait.meets(window) => vec![window],
                 _ => Vec::new(),

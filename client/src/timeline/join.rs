@@ -287,7 +287,9 @@ fn leave_out_between(rings: &mut [Ring], recordings: &[Window]) {
     for ring in rings {
         ring.records.retain(|record| match record.kind {
             kind::MARK | kind::SPAN_END => is_in(record),
-            kind::SPAN_BEGIN => is_in(record) || ended.contains(&(record.first, record.second)),
+            kind::SPAN_BEGIN | kind::ASYNC_SPAN_BEGIN => {
+                is_in(record) || ended.contains(&(record.first, record.second))
+            }
             _ => true,
         });
     }

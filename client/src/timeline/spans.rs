@@ -248,7 +248,10 @@ impl Pairs {
             let still_open = open.split_off(&(to_ns, 0));
             let ended_first = std::mem::replace(&mut open, still_open);
             if ended_first.is_empty() && overlapping.range(..to_ns).next().is_none() {
-                open.insert((to_ns, at));
+                // One whose end is lost in a gap was perhaps open for longer: it proves nothing.
+                if self.pairs[at].ended.is_some() {
+                    open.insert((to_ns, at));
+                }
                 continue;
             }
             for (to_ns, at) in ended_first.into_iter().chain([(to_ns, at)]) {
@@ -427,10 +430,13 @@ impl Inside {
             (None, entered) => entered?.name,
         };
         let holding = self.open.values().rev().take(MOST_AROUND);
-        let mut holding = holding.filter(|span| span.window.contains(at_ns));
-        let trace = entered
-            .and_then(|entered| pair_of(entered)?.trace)
-            .or_else(|| holding.find_map(|span| pair(span.place)?.trace));
+        let mut holding = holding.filter(|span| span.window.contains(at_ns)).peekable();
+        let ids = |span: &VcpuSpan| pair(span.place)?.trace;
+        // By their beginnings: nested spans in the one that was entered, that, and those around it.
+        let mut within = std::iter::from_fn(|| holding.next_if(|it| it.window.from_ns >= began_ns));
+        let trace = within.find_map(ids);
+        let trace = trace.or_else(|| entered.and_then(|entered| pair_of(entered)?.trace));
+        let trace = trace.or_else(|| holding.find_map(ids));
         Some(SpanOf { name, trace })
     }
 
@@ -516,5 +522,34 @@ mod tests {
             .into();
         let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];
         assert_eq!(names, expected);
+    }
+
+    /// Guards against a span whose end is lost in a gap taking the samples of all that are open
+    /// across the gap.
+    #[test]
+    fn a_span_whose_end_is_lost_overlaps_no_other() {
+        let mut timeline =
+            timeline(&[(0, BEGIN, 100, 0, 1), (0, BEGIN, 150, 1, 2), (0, END, 500, 1, 2)]);
+        timeline.rings[0].gaps.push(Window::new(200, 300));
+        let pairs = Pairs::of(&timeline);
+        assert!(pairs.pairs.iter().all(|pair| pair.nesting == Nesting::Nested));
+    }
+
+    /// Guards against the ids of a request in place of those of a call within it.
+    #[test]
+    fn a_span_within_an_entered_one_has_its_own_ids() {
+        let ids = |number, id| {
+            [(kind::TRACE_HIGH, 7), (kind::TRACE_LOW, 7), (kind::TRACE_SPAN, id)]
+                .map(|(kind, second)| (0, kind, 20, number, second))
+        };
+        let begins = [(0, kind::ASYNC_SPAN_BEGIN, 10, 0, 1), (0, BEGIN, 20, 1, 2)];
+        let ends = [(0, END, 30, 1, 2), (0, END, 40, 0, 1)];
+        let timeline = timeline(&[&begins[..], &ids(1, 101), &ids(2, 102), &ends].concat());
+        let pairs = Pairs::of(&timeline);
+        let mut inside = Inside::new(pairs.on(&timeline.rings()[0]), Rc::new(pairs));
+        let entered = Some(Entered { name: 0, number: 1 });
+        let traces = [25, 35].map(|at_ns| inside.innermost(at_ns, entered).unwrap().trace.unwrap());
+        assert_ne!(traces[0], traces[1]);
+        assert!(format!("{:?}", traces[0]).contains("102"), "{:?}", traces[0]);
     }
 }

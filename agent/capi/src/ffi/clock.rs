@@ -21,6 +21,10 @@ pub(super) struct SteadyClock {
     latest: &'static [Latest],
 }
 
+/// The latest time, in 292 years. What is beyond is a guest's mistake, after which the clock would
+/// stand still.
+const MOST_NS: u64 = u64::MAX >> 1;
+
 /// The latest reading on a CPU.
 #[derive(Default)]
 #[repr(align(64))]
@@ -44,7 +48,11 @@ impl SteadyClock {
             // Read before the clock: an upcall in between reads a later time.
             let latest_ns = latest.load(Ordering::Relaxed);
             let offset_ns = self.offset_ns.load(Ordering::Acquire);
-            let now_ns = ask().wrapping_add(offset_ns);
+            let asked_ns = ask();
+            if asked_ns > MOST_NS {
+                return latest_ns;
+            }
+            let now_ns = asked_ns.wrapping_add(offset_ns);
             if self.offset_ns.load(Ordering::Acquire) != offset_ns {
                 continue;
             }

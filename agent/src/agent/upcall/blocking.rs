@@ -62,6 +62,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             if let Some(ring) = self.ring(vcpu)
                 && since_ns != 0
                 && !live.is_empty()
+                && !slot.counts_blocked(live)
             {
                 let now_ns = self.platform.now_ns();
                 let waited_ns = now_ns.saturating_sub(since_ns);
@@ -185,6 +186,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 _ => 0,
             };
             let (now_ns, times) = (self.platform.now_ns(), self.all_times(vcpu));
+            let (now_ns, times) = recording.not_before_counted(now_ns, times);
             // A block without a stack is counted as waits that are not reported.
             if let Some(owned) = owned.filter(|_| stack != 0) {
                 owned.count_other_waits(index, recording, now_ns, times, self.ring(vcpu));

@@ -11,6 +11,7 @@ use libc::{sigaction, sigevent, siginfo_t, timer_t, ucontext_t};
 use super::alternate_stack::AlternateStack;
 use super::platform::{Thread, Timer};
 use super::{AGENT, Error, HostedAgent, arch};
+use crate::SpanId;
 use crate::ground::platform::{Platform, Registers};
 use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
 
@@ -79,6 +80,8 @@ impl Vcpu {
 
 impl Drop for Vcpu {
     fn drop(&mut self) {
+        // The next thread on this vCPU works for no span of this one.
+        self.agent.leave(SpanId::NONE);
         self.agent.platform().leave(self.id);
         delete_timer(self.timer);
     }
