@@ -19,23 +19,22 @@ fn every_kind_is_printed() {
     let guest = Guest::start("events");
     assert_eq!(guest.told("refused "), "46");
     let client = guest.client();
-    // Blocks are noted where a recording counts blocked time.
+    // Waits are noted where a recording counts blocked time.
     let words = ["start", "--name", "a", "--mode", "wall"];
     client.must(&words);
-    wait_until("blocks, a resume and some spans while it is recorded", || {
+    wait_until("waits, a resume and some spans while it is recorded", || {
         let found = events(&client);
         let began = found.iter().position(|e| e["kind"] == "recording_began")?;
         let since = &found[began..];
         let there = kinds(since);
         let spans = since.iter().filter(|e| e["kind"] == "span_begin").count();
-        let all = ["block", "wake", "resumed"].iter().all(|kind| there.contains(kind));
+        let all = ["wake", "resumed"].iter().all(|kind| there.contains(kind));
         // Two begin at a time; the first two may be over with nothing behind them.
         (all && spans > 6).then_some(())
     });
     client.must(&["stop", "--name", "a", "-o", "a.unikprof"]);
     let found = events(&client);
     let expected = [
-        "block",
         "counter",
         "mark",
         "recording_began",
