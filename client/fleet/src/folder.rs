@@ -302,6 +302,9 @@ pub(super) mod tests {
     use std::process::Command;
 
     use jiff::Timestamp;
+    use std::thread;
+    use std::time::Instant;
+
     use tempfile::TempDir;
     use unikprof_client::frame_reader::encoded;
     use unikprof_client::recording::{Completeness, Reading, Recording, RecordingWriter};
@@ -504,8 +507,18 @@ pub(super) mod tests {
             Place { folder: dir.path().join("fleet"), parcel: dir.path().join("parcel"), _dir: dir }
         }
 
+        /// Opens the folder. A process that another test starts has a copy of each lock until its
+        /// program begins.
         fn open(&self) -> Folder {
-            Folder::open(&self.folder, None, None).unwrap()
+            let until = Instant::now() + Duration::from_secs(10);
+            loop {
+                match Folder::open(&self.folder, None, None) {
+                    Err(FolderError::InUse { .. }) if Instant::now() < until => {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    opened => return opened.unwrap(),
+                }
+            }
         }
 
         fn add(&self, folder: &Folder, sent: &Sent) -> Result<(), FolderError> {
