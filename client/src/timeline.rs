@@ -261,11 +261,6 @@ impl Timeline {
         WallClock::new(heads.chain(records.map(|(_, r)| (r.at_ns, r.first))))
     }
 
-    /// Whether all records of a window are there, of all vCPUs.
-    pub(crate) fn holds(&self, window: Window) -> bool {
-        self.rings.iter().all(|ring| ring.covered(window) == [window])
-    }
-
     /// Whether no part of a window lies between files that were merged.
     pub(crate) fn covers(&self, window: Window) -> bool {
         let mut uncovered = self.rings.iter().flat_map(|ring| &ring.uncovered);

@@ -691,7 +691,7 @@ int32_t unikprof_span_end(int32_t name, uint64_t span);
 
 // Records that a span is the one with this id of a distributed trace, such as one of OpenTelemetry:
 // trace_id points to 16 bytes, span_id to 8. Clients give the ids to the span's samples. Call it
-// once, after the span has begun; a trace id of zeros is none. Otherwise like unikprof_mark.
+// once, after the span has begun; a trace id of zeros is ignored. Otherwise like unikprof_mark.
 int32_t unikprof_span_trace(uint64_t span,
                             const uint8_t *trace_id,
                             const uint8_t *span_id);

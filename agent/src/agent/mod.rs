@@ -220,7 +220,7 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     }
 
     #[inline]
-    fn current(&self) -> Option<(u32, &'m Slot<'m>)> {
+    pub(crate) fn current(&self) -> Option<(u32, &'m Slot<'m>)> {
         let vcpu = self.platform.vcpu()?;
         Some((vcpu, self.slot(vcpu)?))
     }

@@ -522,6 +522,7 @@ impl RecordingCells {
     pub(crate) fn open_block(&self, stack: u32, at_ns: u64, times: Times) {
         self.counters.add_shared(Counter::Blocks, 1);
         self.block.stack.store(stack, Ordering::Relaxed);
+        let (at_ns, times) = self.not_before_counted(at_ns, times);
         self.block.set_counted(at_ns, times);
         self.block.parts.store(0, Ordering::Relaxed);
         self.block.recording.store(self.active(), Ordering::Release);
@@ -543,7 +544,7 @@ impl RecordingCells {
     /// The moment, or the one until which blocked time has been counted if that is later. Others see
     /// a vCPU that has woken and waits for its CPU blocked, and may have counted more than there is;
     /// and a guest may tell of a wait that began before the recording.
-    pub(crate) fn not_before_counted(&self, at_ns: u64, times: Times) -> (u64, Times) {
+    fn not_before_counted(&self, at_ns: u64, times: Times) -> (u64, Times) {
         let (counted_at_ns, counted) = self.block.counted();
         let blocked_ns = times.blocked_ns.max(counted.blocked_ns);
         (at_ns.max(counted_at_ns), Times { blocked_ns, ..times })
@@ -755,8 +756,7 @@ mod tests {
         let early = recording.take_blocked(0, at(8 * PERIOD));
         let mut counted = early + recording.take_blocked(0, at(5 * PERIOD));
         recording.close_block();
-        let (at_ns, times) = recording.not_before_counted(0, at(5 * PERIOD));
-        recording.open_block(7, at_ns, times);
+        recording.open_block(7, 0, at(5 * PERIOD));
         counted += recording.take_blocked(0, at(10 * PERIOD));
         assert!(counted.abs_diff(10) <= 1, "{counted}");
     }

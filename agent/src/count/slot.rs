@@ -13,7 +13,6 @@
 //! Why: docs/decisions.md#due-recordings-are-judged-twice,
 //! docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
-use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counter, Snapshot};
 use unikprof_proto::ring::Wait;
 
@@ -149,6 +148,14 @@ const _: () = assert!(size_of::<Needs>() == 16);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served(Live);
 
+/// A moment, for which time is counted: the vCPU's times until then, and where to tell of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now<'r> {
+    pub(crate) ns: u64,
+    pub(crate) times: Times,
+    pub(crate) ring: Option<Ring<'r>>,
+}
+
 /// How a sample was counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
@@ -269,7 +276,7 @@ impl SlotCells {
         self.waits_from_ns.store(blocked_ns.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Ends such a wait; does nothing if there is none.
+    /// Ends the wait that [`begin_traced_wait`](Self::begin_traced_wait) noted, if it noted one.
     #[cfg(feature = "trace")]
     pub(crate) fn end_traced_wait(&self, blocked_ns: impl FnOnce() -> u64) {
         self.waited_ns.store(self.waited_ns(blocked_ns), Ordering::Relaxed);
@@ -562,7 +569,7 @@ impl<'m> Slot<'m> {
             if cfg!(feature = "heap") {
                 self.cells.points.seed(begin.seed);
             }
-            if matches!(begin.mode, mode::CPU | mode::WALL) {
+            if recording.samples(false) {
                 self.cells.measurements_left.demand();
             }
             self.cells.live.fetch_or(1 << index, Ordering::Release);
@@ -571,8 +578,8 @@ impl<'m> Slot<'m> {
 
     /// Ends the recordings whose time is over, and returns the others. Called by a tick. If the
     /// slot is busy, a later tick ends them.
-    pub(crate) fn expire(&self, now_ns: u64, times: Times, ring: Option<Ring<'_>>) -> Live {
-        let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
+    pub(crate) fn expire(&self, now: Now<'_>) -> Live {
+        let is_over = |(_, recording): (usize, &RecordingCells)| now.ns >= recording.until_ns();
         if !self.each(self.live()).any(is_over) {
             return self.live();
         }
@@ -580,10 +587,10 @@ impl<'m> Slot<'m> {
         let live = self.live();
         let mut bits = live.bits();
         for (index, recording) in self.each(live) {
-            if now_ns >= recording.until_ns() {
+            if now.ns >= recording.until_ns() {
                 bits &= !(1 << index);
                 if let Some(owned) = &owned {
-                    owned.expire(index, recording, now_ns, times, ring);
+                    owned.expire(index, recording, now);
                 }
             }
         }
@@ -753,29 +760,22 @@ impl<'m> Owned<'m> {
 
     /// Counts the blocked time since the last flip for each recording with an open block, when the
     /// vCPU wakes. Ends the recordings whose time was over before.
-    pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times, ring: Option<Ring<'_>>) {
+    pub(crate) fn end_block(&self, live: Live, now: Now<'_>) {
         for (index, recording) in self.slot.each(live) {
             if !recording.has_block() {
                 recording.close_block();
-            } else if now_ns >= recording.until_ns() {
-                self.expire(index, recording, now_ns, times, ring);
+            } else if now.ns >= recording.until_ns() {
+                self.expire(index, recording, now);
             } else {
-                self.count_blocked(index, recording, now_ns, (now_ns, times), (ring, true));
+                self.count_blocked(index, recording, now.ns, now, true);
                 recording.close_block();
             }
         }
     }
 
     /// Ends a recording whose time is over. An open block is counted up to the end of that time.
-    fn expire(
-        &self,
-        index: usize,
-        recording: &RecordingCells,
-        now_ns: u64,
-        times: Times,
-        ring: Option<Ring<'_>>,
-    ) {
-        let (at_ns, times) = self.count_until_end(index, recording, now_ns, times, ring);
+    fn expire(&self, index: usize, recording: &RecordingCells, now: Now<'_>) {
+        let (at_ns, times) = self.count_until_end(index, recording, now);
         recording.close_block();
         recording.expire(at_ns, times);
         self.end(index, recording);
@@ -787,73 +787,64 @@ impl<'m> Owned<'m> {
         &self,
         index: usize,
         recording: &RecordingCells,
-        now_ns: u64,
-        times: Times,
-        ring: Option<Ring<'_>>,
+        now: Now<'_>,
     ) -> (u64, Times) {
         if !recording.has_block() {
-            self.count_other_waits(index, recording, now_ns, times, ring);
-            return (now_ns, times);
+            self.count_other_waits(index, recording, now);
+            return (now.ns, now.times);
         }
-        let (at_ns, times) = recording.until_end(now_ns, times);
-        self.count_blocked(index, recording, now_ns, (at_ns, times), (ring, false));
+        let (at_ns, times) = recording.until_end(now.ns, now.times);
+        self.count_blocked(index, recording, at_ns, Now { times, ..now }, false);
         (at_ns, times)
     }
 
-    /// Counts the blocked time before `times` that belongs to no block, if wall-clock time is
-    /// sampled. No block may be open.
-    pub(crate) fn count_other_waits(
-        &self,
-        index: usize,
-        recording: &RecordingCells,
-        now_ns: u64,
-        times: Times,
-        ring: Option<Ring<'_>>,
-    ) {
-        let (since_ns, targets) = recording.pass_other_waits(now_ns, times);
+    /// Counts the blocked time until now that belongs to no block, if wall-clock time is sampled. No
+    /// block may be open.
+    pub(crate) fn count_other_waits(&self, index: usize, recording: &RecordingCells, now: Now<'_>) {
+        let (since_ns, targets) = recording.pass_other_waits(now.ns, now.times);
         if targets == 0 {
             return;
         }
         recording.counters.add_owned(Counter::BlockedOverflow, targets);
-        if let Some(ring) = ring {
-            let length_ns = now_ns.saturating_sub(since_ns);
+        if let Some(ring) = now.ring {
+            let length_ns = now.ns.saturating_sub(since_ns);
             let wait =
                 Wait { ring_bits: 1 << index, is_overflow: true, length_ns, ..Wait::default() };
-            ring.push_wait(now_ns, self.slot.cells.entered(), 0, targets, wait);
+            ring.push_wait(now.ns, self.slot.cells.entered(), 0, targets, wait);
         }
     }
 
     /// Counts the open blocks of the recordings that go on, while the vCPU blocks: the ring then
     /// tells of a long wait before it ends.
-    pub(crate) fn count_open_blocks(&self, now_ns: u64, times: Times, ring: Option<Ring<'_>>) {
+    pub(crate) fn count_open_blocks(&self, now: Now<'_>) {
         for (index, recording) in self.slot.each(self.slot.live()) {
-            if recording.has_block() && now_ns < recording.until_ns() {
-                self.count_blocked(index, recording, now_ns, (now_ns, times), (ring, false));
+            if recording.has_block() && now.ns < recording.until_ns() {
+                self.count_blocked(index, recording, now.ns, now, false);
             }
         }
     }
 
-    /// Counts the blocked time of the open block until `at_ns`, when the vCPU's times are `times`,
-    /// and writes what it counted to the ring, and whether the vCPU has woken. Blocked time is
+    /// Counts the blocked time of the open block until `at_ns`, of which the times are, and writes
+    /// what it counted to the ring now, and whether the vCPU has woken. Blocked time is
     /// counted here and in [`count_other_waits`](Self::count_other_waits) only, so that the ring's
     /// records sum to the counters.
     fn count_blocked(
         &self,
         index: usize,
         recording: &RecordingCells,
-        now_ns: u64,
-        (at_ns, times): (u64, Times),
-        (ring, is_last): (Option<Ring<'_>>, bool),
+        at_ns: u64,
+        now: Now<'_>,
+        is_last: bool,
     ) {
-        let part = recording.next_part(now_ns);
-        let weight = recording.take_blocked(at_ns, times);
+        let part = recording.next_part(now.ns);
+        let weight = recording.take_blocked(at_ns, now.times);
         let place = recording.blocked_stack();
         let is_counted = place != 0 && self.add(index, recording, place, weight);
         let counter = if is_counted { Counter::Blocked } else { Counter::BlockedOverflow };
         recording.counters.add_owned(counter, weight);
-        if let Some(ring) = ring {
+        if let Some(ring) = now.ring {
             let wait = Wait { ring_bits: 1 << index, is_last, is_overflow: !is_counted, ..part };
-            ring.push_wait(now_ns, self.slot.cells.entered(), place, weight, wait);
+            ring.push_wait(now.ns, self.slot.cells.entered(), place, weight, wait);
         }
     }
 
@@ -874,7 +865,8 @@ impl<'m> Owned<'m> {
             return;
         }
         let now = recording.at_the_end(now);
-        let (at_ns, times) = self.count_until_end(index, recording, now.at_ns, times(&now), ring);
+        let until = Now { ns: now.at_ns, times: times(&now), ring };
+        let (at_ns, times) = self.count_until_end(index, recording, until);
         let mut now = recording.earlier(now, at_ns, times);
         // A vCPU that was woken and waits for a processor is seen blocked by others until it runs:
         // blocked time can be taken back.

@@ -156,7 +156,7 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Records that a span is the one with this id of a distributed trace, such as one of
     /// OpenTelemetry. Clients give the ids to the span's samples. Call it once, after the span has
-    /// begun; a trace id of zeros is none.
+    /// begun; a trace id of zeros is ignored.
     pub fn span_trace(&self, span: SpanId, trace_id: [u8; 16], span_id: [u8; 8]) {
         if span == SpanId::NONE || trace_id == [0; 16] {
             return;
@@ -192,8 +192,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// ```
     #[inline]
     pub fn enter(&self, span: SpanId) -> SpanId {
-        let slot = self.platform().vcpu().and_then(|vcpu| self.slot(vcpu));
-        SpanId(slot.map_or(0, |slot| slot.cells.enter(span.0)))
+        SpanId(self.current().map_or(0, |(_, slot)| slot.cells.enter(span.0)))
     }
 
     /// Ends what [`enter`](Self::enter) began, which returned `before`.

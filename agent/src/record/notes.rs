@@ -7,6 +7,7 @@ use unikprof_proto::ring::kind;
 
 use crate::agent::Agent;
 use crate::count::recording;
+use crate::count::slot::Now;
 use crate::ground::platform::Platform;
 use crate::ring::{Entry, Ring};
 
@@ -84,9 +85,9 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
                 // read before, so that it is busy for a moment only.
                 if slot.has_open_block() {
                     let times = recording::times(&self.snapshot(vcpu));
-                    let now_ns = self.platform().now_ns();
+                    let now = Now { ns: self.platform().now_ns(), times, ring: Some(ring) };
                     if let Some(owned) = slot.take().filter(|_| slot.cells.is_blocked()) {
-                        owned.count_open_blocks(now_ns, times, Some(ring));
+                        owned.count_open_blocks(now);
                     }
                 }
                 let Some(times) = self.platform().runstate(vcpu) else {

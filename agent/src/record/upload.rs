@@ -50,8 +50,8 @@ impl Upload {
     /// Begins the upload of a part, or continues it. A part that overlaps others replaces the
     /// table. `recording` is the reason why the table cannot be replaced now, if anything is
     /// recorded; then the part is added to the others. `is_read` returns whether a snapshot of a
-    /// vCPU may be under way that began before the call: the table is replaced when there is none,
-    /// and `None` is returned until then.
+    /// vCPU may be under way that began before the call: until there is none, the table is not
+    /// replaced, and this returns `None`.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
@@ -90,18 +90,25 @@ impl Upload {
             return Ok(ready(self.id, progress.rows()));
         }
         let replaces = recording.is_none() && table.overlaps(first, end);
-        if !self.is_read && (replaces || table.begin(first, end, rows).is_none()) {
-            if let Some(recording) = recording {
-                return Err(recording);
+        let is_beside = !replaces && !self.is_read;
+        let beside = if is_beside { table.begin(first, end, rows) } else { None };
+        let writing = match beside {
+            Some(writing) => writing,
+            None => {
+                if !self.is_read {
+                    if let Some(recording) = recording {
+                        return Err(recording);
+                    }
+                    table.forget();
+                    self.is_read = true;
+                }
+                if is_read() {
+                    return Ok(None);
+                }
+                self.is_read = false;
+                table.begin(first, end, rows).ok_or_else(too_large)?
             }
-            table.forget();
-            self.is_read = true;
-        }
-        if self.is_read && is_read() {
-            return Ok(None);
-        }
-        self.is_read = false;
-        let writing = table.begin(first, end, rows).ok_or_else(too_large)?;
+        };
         self.id += 1;
         self.state = State::Open { part, progress: writing.pause(), fault: None };
         Ok(ready(self.id, 0))

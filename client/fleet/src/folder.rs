@@ -300,11 +300,10 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
     use std::process::Command;
-
-    use jiff::Timestamp;
     use std::thread;
     use std::time::Instant;
 
+    use jiff::Timestamp;
     use tempfile::TempDir;
     use unikprof_client::frame_reader::encoded;
     use unikprof_client::recording::{Completeness, Reading, Recording, RecordingWriter};

@@ -222,8 +222,8 @@ impl VcpuStats {
         }
     }
 
-    /// The share of the running time that sampling and its timer took, between 0 and 1 in a sound recording; `None`
-    /// where either is unknown or nothing ran.
+    /// The share of the running time that sampling and its timer took, between 0 and 1 in a sound
+    /// recording; `None` where either is unknown or nothing ran.
     pub(crate) fn cost_share(&self) -> Option<f64> {
         let cost = self.cost.as_ref()?;
         let running = self.runstate.running_ns.filter(|ns| *ns != 0)?;

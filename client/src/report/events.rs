@@ -27,13 +27,12 @@ pub(super) fn write(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let spans = timeline.spans(window);
-    let has_any = !spans.is_empty()
-        || !timeline.counters(window).is_empty()
-        || !timeline.marks(window).is_empty();
+    let counters = timeline.counters(window);
+    let marks = timeline.marks(window);
+    let has_any = !spans.is_empty() || !counters.is_empty() || !marks.is_empty();
     write_spans(&spans, out)?;
     let extent = timeline.extent().map_or(window, |extent| extent.and(window));
-    write_counters(&timeline.counters(window), extent, out)?;
-    let marks = timeline.marks(window);
+    write_counters(&counters, extent, out)?;
     if !marks.is_empty() {
         writeln!(out, "\nmarks of the guest\n     count  name")?;
     }

@@ -220,7 +220,7 @@ fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
         kind::WAIT => {
             let mut wait = Wait { ring_bits: 0, ..Wait::from_number(record.third) };
             if let Some((_, window)) = recordings.iter().find_map(|r| r.wait(record)) {
-                // What lies behind the recording's end is none of the next one's.
+                // What lies behind the recording's end does not belong to the next one.
                 wait.ring_bits = 1 << RING_BIT;
                 wait.length_ns = window.length_ns();
                 record.at_ns = window.to_ns;
@@ -393,7 +393,10 @@ mod tests {
             .finish(&[0], vec![JoinedRecording { run: 0, span, info: RecordingInfo::default() }]);
         let ring = &timeline.rings()[0];
         assert_eq!((ring.records.len(), ring.left_out), (120, 120));
-        let holds = |from_ns, to_ns| timeline.holds(Window::new(from_ns, to_ns));
+        let holds = |from_ns, to_ns| {
+            let window = Window::new(from_ns, to_ns);
+            ring.covered(window) == [window]
+        };
         assert!(holds(120, 240) && !holds(119, 240));
     }
 }

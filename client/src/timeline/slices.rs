@@ -91,7 +91,7 @@ impl Timeline {
             Slice {
                 window,
                 counters,
-                is_held: self.holds(window),
+                is_held: covered.iter().all(|parts| parts[..] == [window]),
                 is_covered: self.covers(window),
                 coverage: covered_ns
                     / (covered.len().max(1) as f64 * window.length_ns().max(1) as f64),

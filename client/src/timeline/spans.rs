@@ -27,8 +27,8 @@ pub struct SpanTable {
     /// How many were begun as nested spans and ended on another vCPU: they are taken as
     /// asynchronous.
     pub(crate) moved: u64,
-    /// How many were begun as nested spans and overlapped others, so that the one that began first
-    /// also ended first: they are taken as asynchronous.
+    /// How many were begun as nested spans, but ended in the order in which they began: they are
+    /// taken as asynchronous.
     pub(crate) overlapped: u64,
 }
 
@@ -242,7 +242,7 @@ impl Pairs {
         // By their ends: the spans that are open, and those of them known to overlap others.
         let mut open: BTreeSet<(u64, usize)> = BTreeSet::new();
         let mut overlapping: BTreeSet<u64> = BTreeSet::new();
-        for (at, Window { from_ns, to_ns }) in self.nested_on(ring) {
+        for VcpuSpan { place: at, window: Window { from_ns, to_ns }, .. } in self.on(ring) {
             open = open.split_off(&(from_ns.saturating_add(1), 0));
             overlapping = overlapping.split_off(&from_ns.saturating_add(1));
             let still_open = open.split_off(&(to_ns, 0));
@@ -303,18 +303,10 @@ impl Pairs {
     /// The nested spans of a vCPU, by their beginnings. What has not ended is known to be open up
     /// to the first gap of the ring: its end may be in the gap.
     pub(super) fn on(&self, ring: &Ring) -> Vec<VcpuSpan> {
-        let nested = self.nested_on(ring).into_iter();
-        nested
-            .map(|(place, window)| VcpuSpan { name: self.pairs[place].name, place, window })
-            .collect()
-    }
-
-    /// The same, with their places among the pairs.
-    fn nested_on(&self, ring: &Ring) -> Vec<(usize, Window)> {
         let gaps = ring.all_gaps();
         let is_here = |pair: &GuestSpan| pair.vcpu == ring.vcpu && pair.nesting == Nesting::Nested;
         let here = self.pairs.iter().enumerate().filter(|(_, pair)| is_here(pair));
-        let stretch = |(at, pair): (usize, &GuestSpan)| {
+        let stretch = |(place, pair): (usize, &GuestSpan)| {
             let to_ns = pair.ended.map_or_else(
                 || {
                     let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
@@ -322,7 +314,8 @@ impl Pairs {
                 },
                 |(_, ended_ns)| ended_ns,
             );
-            (at, Window::new(pair.began_ns, to_ns.max(pair.began_ns)))
+            let window = Window::new(pair.began_ns, to_ns.max(pair.began_ns));
+            VcpuSpan { name: pair.name, place, window }
         };
         here.map(stretch).collect()
     }
@@ -416,8 +409,8 @@ impl Inside {
         Inside { stretches, next: 0, open: BTreeMap::new(), pairs }
     }
 
-    /// The span that began last: of the nested ones that hold this moment, and the one that code
-    /// ran for. Moments must come in order.
+    /// Of the nested spans that hold this moment and the one that was entered, the one that began
+    /// last. Moments must come in order.
     pub(super) fn innermost(&mut self, at_ns: u64, entered: Option<Entered>) -> Option<SpanOf> {
         self.move_to(at_ns);
         let nested = self.open.values().next_back();
@@ -432,7 +425,7 @@ impl Inside {
         let holding = self.open.values().rev().take(MOST_AROUND);
         let mut holding = holding.filter(|span| span.window.contains(at_ns)).peekable();
         let ids = |span: &VcpuSpan| pair(span.place)?.trace;
-        // By their beginnings: nested spans in the one that was entered, that, and those around it.
+        // From the inside out: nested spans within the entered one, the entered one, and those around.
         let mut within = std::iter::from_fn(|| holding.next_if(|it| it.window.from_ns >= began_ns));
         let trace = within.find_map(ids);
         let trace = trace.or_else(|| entered.and_then(|entered| pair_of(entered)?.trace));

@@ -98,7 +98,7 @@ pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
 
 /// Records that a span is the one with this id of a distributed trace, such as one of OpenTelemetry:
 /// `trace_id` points to 16 bytes, `span_id` to 8. Clients give the ids to the span's samples. Call it
-/// once, after the span has begun; a trace id of zeros is none. Otherwise like `unikprof_mark`.
+/// once, after the span has begun; a trace id of zeros is ignored. Otherwise like `unikprof_mark`.
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
-use unikprof_proto::ring::{kind, outcome};
+use unikprof_proto::ring::outcome;
 
 use super::{INTERRUPTED_CYCLES, charge_cycles, count_lost};
 use crate::agent::Agent;
@@ -15,7 +15,6 @@ use crate::count::points::Point;
 use crate::count::recording::Sample;
 use crate::count::slot::{Live, Owned, Served, Slot};
 use crate::ground::platform::{Platform, Registers};
-use crate::ring::Entry;
 use crate::stack::path::Path;
 
 /// An allocation that is sampled.
@@ -111,10 +110,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             None => {
                 let due = slot.left(due);
                 count_lost(slot, due);
-                if let Some(ring) = self.ring(vcpu) {
-                    let lost = Entry::new(kind::NO_SAMPLE, outcome::LOST, due.bits().into());
-                    ring.push_tick(now_ns, slot.cells.entered(), lost);
-                }
+                self.write_no_sample(vcpu, slot, now_ns, outcome::LOST, due.bits());
             }
         }
         self.count_deferred(vcpu, slot);

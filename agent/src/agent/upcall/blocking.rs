@@ -6,14 +6,13 @@
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;
-use unikprof_proto::ring::{Wait, kind, outcome};
+use unikprof_proto::ring::{Wait, outcome};
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
 use crate::count::recording::RecordingCells;
 use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
-use crate::ring::Entry;
 
 /// The shortest wait that is written to the ring if only running time is recorded. There are at
 /// most fifty a second.
@@ -90,8 +89,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.cells.has_uncounted_wait()
             && let Some(owned) = &owned
         {
-            let now_ns = self.platform.now_ns();
-            owned.end_block(slot.live(), now_ns, self.all_times(vcpu), self.ring(vcpu));
+            owned.end_block(slot.live(), self.now(vcpu));
             slot.cells.set_running(true);
         }
         self.note_block(owned.as_ref(), slot, vcpu, registers);
@@ -106,11 +104,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline(never)]
     fn account_wake(&self, vcpu: u32, slot: &'m Slot<'m>, live: Live) {
         let cycles = self.platform.cycles();
-        let times = self.all_times(vcpu);
-        let now_ns = self.platform.now_ns();
+        let now = self.now(vcpu);
         let owned = slot.take_for_accounting();
         if let Some(owned) = &owned {
-            owned.end_block(live, now_ns, times, self.ring(vcpu));
+            owned.end_block(live, now);
         }
         slot.cells.set_running(owned.is_some());
         drop(owned);
@@ -129,11 +126,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 for (_, recording) in slot.each(recordings) {
                     recording.counters.add_shared(Counter::Lost, 1);
                 }
-                if let Some(ring) = self.ring(vcpu) {
-                    let bits = recordings.bits().into();
-                    let lost = Entry::new(kind::NO_SAMPLE, outcome::LOST, bits);
-                    ring.push_tick(now_ns, slot.cells.entered(), lost);
-                }
+                self.write_no_sample(vcpu, slot, now_ns, outcome::LOST, recordings.bits());
                 continue;
             };
             if let Some((recorded, recordings, sample)) = owned.record_deferred() {
@@ -185,13 +178,12 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 _ => 0,
             };
-            let (now_ns, times) = (self.platform.now_ns(), self.all_times(vcpu));
-            let (now_ns, times) = recording.not_before_counted(now_ns, times);
+            let now = self.now(vcpu);
             // A block without a stack is counted as waits that are not reported.
             if let Some(owned) = owned.filter(|_| stack != 0) {
-                owned.count_other_waits(index, recording, now_ns, times, self.ring(vcpu));
+                owned.count_other_waits(index, recording, now);
             }
-            recording.open_block(stack, now_ns, times);
+            recording.open_block(stack, now.ns, now.times);
         }
     }
 

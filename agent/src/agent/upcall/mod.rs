@@ -14,7 +14,7 @@ use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
-use crate::count::slot::{Asked, Live, Recorded, Slot, SlotCells};
+use crate::count::slot::{Asked, Live, Now, Recorded, Slot, SlotCells};
 use crate::ground::platform::{Continuation, Moment, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
@@ -296,7 +296,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         for (_, recording) in slot.each(recordings) {
             recording.counters.add_owned(counter, 1);
         }
-        self.write(entry, slot, kind::NO_SAMPLE, outcome, recordings.bits().into());
+        self.write_no_sample(entry.vcpu, slot, entry.now_ns, outcome, recordings.bits());
     }
 
     /// Handles a tick that found the slot busy. If it interrupted this vCPU's own block accounting,
@@ -325,7 +325,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             slot.cells.defer(&path, Sample { walked, late }, due);
         } else {
             count_lost(slot, due);
-            self.write(entry, slot, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
+            self.write_no_sample(entry.vcpu, slot, entry.now_ns, outcome::LOST, due.bits());
         }
         self.charge(entry, slot, delivered.live)
     }
@@ -335,14 +335,14 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[cold]
     #[inline(never)]
     fn settle(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64) -> Live {
-        let times = self.all_times(vcpu);
+        let now = Now { ns: now_ns, times: self.all_times(vcpu), ring: self.ring(vcpu) };
         if slot.cells.has_uncounted_wait()
             && let Some(owned) = slot.take()
         {
-            owned.end_block(slot.live(), now_ns, times, self.ring(vcpu));
+            owned.end_block(slot.live(), now);
             slot.cells.set_running(true);
         }
-        slot.expire(now_ns, times, self.ring(vcpu))
+        slot.expire(now)
     }
 
     /// Prefetches the first entry for the lookup of the interrupted function's caller.
@@ -353,12 +353,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Writes a tick's outcome to the ring.
+    /// Writes to the ring why these recordings have no sample of a tick or an allocation.
     #[inline]
-    fn write(&self, entry: &Entry, slot: &Slot<'_>, kind: u8, first: u64, second: u64) {
-        if let Some(ring) = self.ring(entry.vcpu) {
-            let entered = slot.cells.entered();
-            ring.push_tick(entry.now_ns, entered, RingEntry::new(kind, first, second));
+    fn write_no_sample(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64, outcome: u64, of: u32) {
+        if let Some(ring) = self.ring(vcpu) {
+            let entry = RingEntry::new(kind::NO_SAMPLE, outcome, of.into());
+            ring.push_tick(now_ns, slot.cells.entered(), entry);
         }
     }
 
@@ -385,8 +385,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             ring.push_tick(now_ns, entered, RingEntry::new(kind::SAMPLE, place.into(), second));
         }
         if overflow != 0 {
-            let overflowed = RingEntry::new(kind::NO_SAMPLE, outcome::OVERFLOW, overflow.into());
-            ring.push_tick(now_ns, slot.cells.entered(), overflowed);
+            self.write_no_sample(vcpu, slot, now_ns, outcome::OVERFLOW, overflow);
         }
     }
 
@@ -415,6 +414,13 @@ impl<'m, P: Platform> Agent<'m, P> {
             path.push(frame_code::AGENT);
         }
         walked
+    }
+
+    /// This moment, the vCPU's times until then, and its ring.
+    fn now(&self, vcpu: u32) -> Now<'m> {
+        // The clock is read last, so that no time is longer than what has passed.
+        let times = self.all_times(vcpu);
+        Now { times, ns: self.platform.now_ns(), ring: self.ring(vcpu) }
     }
 
     fn all_times(&self, vcpu: u32) -> Times {

@@ -181,8 +181,7 @@ impl Hosted {
     /// Whether the timer of the calling thread may be armed for a deadline of the sampler.
     #[inline]
     pub(super) fn is_armed(&self) -> bool {
-        let cells = self.vcpu().and_then(|vcpu| self.cells.get(vcpu as usize));
-        cells.is_some_and(|cells| cells.is_armed.load(Ordering::Relaxed))
+        self.own_cells().is_some_and(|cells| cells.is_armed.load(Ordering::Relaxed))
     }
 
     /// Disarms the timer of the calling thread.
@@ -192,23 +191,28 @@ impl Hosted {
 
     /// Notes that the calling thread's timer has fired, before the signal is handled.
     pub(super) fn note_signal(&self) {
-        if let Some(cells) = self.vcpu().and_then(|vcpu| self.cells.get(vcpu as usize)) {
+        if let Some(cells) = self.own_cells() {
             cells.is_armed.store(false, Ordering::Relaxed);
             cells.is_kicked.store(false, Ordering::SeqCst);
         }
     }
 
     fn set_own_timer(&self, deadline_ns: u64, is_armed: bool) {
-        let (vcpu, timer) = VCPU.get();
-        let Some(cells) = self.cells.get(vcpu as usize) else {
+        let Some(cells) = self.own_cells() else {
             return;
         };
+        let (_, timer) = VCPU.get();
         cells.is_armed.store(is_armed, Ordering::Relaxed);
         set_timer(timer, libc::TIMER_ABSTIME, deadline_ns);
         // The kick has used the same timer.
         if cells.is_kicked.load(Ordering::SeqCst) {
             set_timer(timer, 0, 1);
         }
+    }
+
+    /// The cells of the calling thread's vCPU; `None` if it is none.
+    fn own_cells(&self) -> Option<&VcpuCells> {
+        self.cells.get(self.vcpu()? as usize)
     }
 
     /// How long the vCPU of these cells has run and waited for a processor. Called in its thread.

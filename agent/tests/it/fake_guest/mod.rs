@@ -45,7 +45,7 @@ pub struct FakePlatform {
     pub logged: Mutex<Vec<String>>,
     /// The time that passes with each read of the clock.
     pub step_ns: AtomicU64,
-    /// The rate of the cycle counter per ns; 0: there is none.
+    /// The rate of the cycle counter per ns; 0 if there is no counter.
     pub cycles_per_ns: AtomicU64,
     /// When the clock began to follow the machine's clock as well.
     pub followed: OnceLock<Instant>,
