@@ -306,8 +306,10 @@ export class Recording {
       const counters = byVcpu.get(wait.vcpu);
       if (counters === undefined || wait.to < from || wait.from >= to) continue;
       const isWhole = allowed === null || wait.entered === allowed.entered;
-      const parts = isWhole ? [[from, to]] : partsWithin(allowed.windows.get(wait.vcpu) ?? [], from, to);
-      const amount = parts.reduce((sum, [first, last]) => sum + countWithin(wait, first, last), 0);
+      // The windows about the wait, and not all in the range: there may be as many as waits.
+      const [first, last] = [Math.max(from, wait.from), Math.min(to, wait.to + 1)];
+      const parts = isWhole ? [[from, to]] : partsWithin(allowed.windows.get(wait.vcpu) ?? [], first, last);
+      const amount = parts.reduce((sum, [begin, end]) => sum + countWithin(wait, begin, end), 0);
       if (wait.isFirst && holds(parts, wait.from)) counters.blocks += 1;
       if (!wait.hasStack) {
         counters.blocked_overflow += amount;

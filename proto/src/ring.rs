@@ -34,11 +34,11 @@ pub mod kind {
     pub const NO_SAMPLE: u8 = 2;
     /// A wait, or a part of one, at the moment that a recording counted its blocked time: when the
     /// vCPU woke, when an epoch or the recording ended, and about each second while the agent is
-    /// served. The number of the leaf-most node of the
-    /// stack that blocked, or 0 if it is not known or was discarded; the blocked time counted, in
-    /// the unit of the recording's mode (samples or ns); and a [`Wait`](super::Wait). Each
-    /// recording that counts a wait has a record of its own. While none counts blocked time, long
-    /// waits have a record of no recording, which tells their length only.
+    /// served. The number of the leaf-most node of the stack that blocked, or 0 if it is not known
+    /// or was discarded; the blocked time counted, in the unit of the recording's mode (samples or
+    /// ns); and a [`Wait`](super::Wait). Each recording that counts a wait has a record of its own.
+    /// While none counts blocked time, long waits have a record of no recording, which tells their
+    /// length only.
     pub const WAIT: u8 = 3;
     /// A recording began: its id, and its bit in samples.
     pub const BEGAN: u8 = 5;

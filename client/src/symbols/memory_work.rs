@@ -60,11 +60,8 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
         return None;
     }
     let is = |names: &Option<Regex>| names.as_ref().is_some_and(|it| it.is_match(&function.name));
-    match () {
-        () if is(&COPIES) => Some(MemoryWork::Copy),
-        () if is(&ALLOCATORS) => Some(MemoryWork::Allocation),
-        () => None,
-    }
+    let copies = is(&COPIES).then_some(MemoryWork::Copy);
+    copies.or_else(|| is(&ALLOCATORS).then_some(MemoryWork::Allocation))
 }
 
 /// Whether a function allocates memory, or is the agent's: in the stack of an allocation it is not
