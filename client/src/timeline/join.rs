@@ -125,8 +125,16 @@ impl Join {
             let of_run: Vec<RecordingSpan> = of_run.map(|r| r.span).collect();
             for mut ring in part.rings {
                 shift(&mut ring, shift_of(part.run));
-                for record in &mut ring.records {
-                    relabel(record, part.run, &of_run);
+                for at in 0..ring.records.len() {
+                    let told_ns = ring.records[at].at_ns;
+                    relabel(&mut ring.records[at], part.run, &of_run);
+                    // What tells the span of a wait that was cut goes with it.
+                    let moved_ns = ring.records[at].at_ns;
+                    if let Some(before) = at.checked_sub(1).map(|at| &mut ring.records[at])
+                        && (before.kind, before.at_ns) == (kind::ENTERED, told_ns)
+                    {
+                        before.at_ns = moved_ns;
+                    }
                 }
                 match rings.get_mut(&ring.vcpu) {
                     Some((last_run, joined)) => {

@@ -355,6 +355,29 @@ fn the_timeline_goes_on_in_the_next_run() {
     assert_eq!((spans[0].times.count(), spans[0].cut), (2, 0));
 }
 
+/// A wait that lasts beyond the end of its recording is cut there. Guards that the cut part belongs
+/// to no span although the guest told which it waits for.
+#[test]
+fn a_wait_that_is_cut_stays_in_the_span_it_is_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, instance, epoch, at_ns: u64, records: &[Record]| {
+        let script = Script { instance, mode: mode::WALL, ..Script::default() };
+        let begin = record(kind::ASYNC_SPAN_BEGIN, at_ns, 0, 5);
+        let records = [&[begin][..], records].concat();
+        write(folder.path(), name, &script, &[epoch], &ring_of(&records, 0, at_ns + 20 * MS))
+    };
+    let waits = |from_ns: u64, to_ns: u64| {
+        [record(kind::ENTERED, to_ns, 0, 5), ring::wait(from_ns, to_ns, ring::stack(1), 100)]
+    };
+    let first = file("1.unikprof", 1, FIRST, 2_000, &waits(2_000, 25 * MS));
+    let second = file("2.unikprof", 2, FIRST + 400, 20 * MS, &waits(21 * MS, 22 * MS));
+    let all = merge(&[&first, &second]).unwrap();
+    let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
+    let counted = |inside| timeline.profile(&all.profile, &of, Window::ALL, inside).sample_count();
+    assert!(counted(None) > 100, "{}", counted(None));
+    assert_eq!(counted(Some(SpanFilter::named("batch"))), counted(None));
+}
+
 /// Lines are made of times: counts alone have none.
 #[test]
 fn a_script_of_counts_alone_is_an_error_that_says_what_lacks() {

@@ -696,8 +696,11 @@ fn requests_have_the_samples_of_code_that_ran_for_them() {
     }
     records.push(record(kind::SPAN_END, at(25), 0, 1));
     records.push(record(kind::SPAN_END, at(26), 1, 2));
-    // A wait of the older, after both are known to have ended: its request came late.
+    // A wait of the older, after both are known to have ended: its request came late. A tick of the
+    // younger comes while it is written.
     records.push(record(kind::ENTERED, at(29), 0, 1));
+    records.push(record(kind::ENTERED, at(29) + 1, 1, 2));
+    records.push(record(kind::SAMPLE, at(29) + 1, ring::stack(1), 1));
     records.push(ring::wait(at(27), at(29), ring::stack(2), 2));
     let file = file_of_mode(mode::WALL, &one_ring(&records), true);
     let inside = |name: &str| {
@@ -705,12 +708,12 @@ fn requests_have_the_samples_of_code_that_ran_for_them() {
         assert!(told["warnings"].to_string().contains("1 of these spans is asynchronous"));
         told["samples"]["recorded"].as_u64().unwrap()
     };
-    assert_eq!([inside("batch"), inside("depth")], [10 + 2, 5]);
+    assert_eq!([inside("batch"), inside("depth")], [10 + 2, 5 + 1]);
     let (lines, _) = run(0, &file, "script", &["--json"]);
     let with = |span: &str| lines.lines().filter(|line| line.contains(span)).count();
     let labels =
         [r#""span":"batch""#, r#""span":"depth""#, r#""span":"[name 2]""#, r#""span":null"#];
-    assert_eq!(labels.map(with), [11, 2, 3, 5]);
+    assert_eq!(labels.map(with), [11, 3, 3, 5]);
 }
 
 /// Spans within one another, without an end, without a beginning, and cut by
