@@ -1,5 +1,7 @@
 //! On a CPU that three busy loops share: sleeps of 2 ms, each followed by four functions that work
-//! for 200 µs by the thread's CPU clock. It prints how long each has worked so far.
+//! for 200 µs by the thread's CPU clock. One round of four is for the request `rare`, the others are
+//! for `common`, which is under way at the same time. It prints how long each function and each
+//! request has worked so far.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -16,7 +18,7 @@ use crate::stop::Stop;
 const BUSY: u32 = 3;
 const SLEEP: Duration = Duration::from_millis(2);
 const WORK_NS: u64 = 200_000;
-const ROUNDS: u32 = 50;
+const ROUNDS: usize = 48;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     use_one_cpu()?;
@@ -29,24 +31,38 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         });
     }
     let vcpu = guest.register_thread()?;
-    let mut worked = [0; 4];
+    let agent = guest.agent();
+    let names = [agent.event_name("rare")?, agent.event_name("common")?];
+    let (mut worked, mut for_requests) = ([0; 4], [0; 2]);
     while !stop.is_set() {
-        (0..ROUNDS).for_each(|_| round(&vcpu, &mut worked));
-        let [first, second, third, fourth] = worked;
-        println!("worked {first} {second} {third} {fourth}");
+        let requests = names.map(|name| agent.async_span_begin(name));
+        for number in 0..ROUNDS {
+            let request = usize::from(number % 4 != 0);
+            let before = agent.enter(requests[request]);
+            for_requests[request] += round(&vcpu, &mut worked);
+            agent.leave(before);
+        }
+        for (name, request) in names.into_iter().zip(requests) {
+            agent.span_end(name, request);
+        }
+        let ([first, second, third, fourth], [rare, common]) = (worked, for_requests);
+        println!("worked {first} {second} {third} {fourth} {rare} {common}");
     }
     Ok(())
 }
 
+/// Returns how long it worked.
 #[inline(never)]
-fn round(vcpu: &Vcpu, worked: &mut [u64; 4]) {
+fn round(vcpu: &Vcpu, worked: &mut [u64; 4]) -> u64 {
     vcpu.block(|| thread::sleep(SLEEP));
     let mut began_ns = cpu_ns();
+    let first_ns = began_ns;
     for (work, worked) in [first, second, third, fourth].into_iter().zip(worked) {
         let ended_ns = work(began_ns);
         *worked += ended_ns - began_ns;
         began_ns = ended_ns;
     }
+    began_ns - first_ns
 }
 
 #[inline(never)]
