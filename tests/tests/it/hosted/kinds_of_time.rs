@@ -119,9 +119,8 @@ fn what_runs_after_a_wake_has_its_share_on_a_contended_cpu() {
     let requests = ["rare", "common"].map(|name| report_of(&["--in-span", name]));
     let shown = [&of_work(&report)[..], &requests.each_ref().map(|of| of_work(of).iter().sum())];
     let shown = shown.concat();
-    let ratios: Vec<f64> = (0..6)
-        .map(|at| shown[at] as f64 * period_ns / (after[at] - before[at]) as f64)
-        .collect();
+    let ratios: Vec<f64> =
+        (0..6).map(|at| shown[at] as f64 * period_ns / (after[at] - before[at]) as f64).collect();
     println!("shown / true: {ratios:.3?}; {}", report["vcpus"][0]["runstate"]);
     // Six standard deviations of 1,000 samples are 0.19; the recording is a little longer than the
     // time between the two lines.

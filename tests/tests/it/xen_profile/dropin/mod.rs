@@ -1,6 +1,7 @@
 //! The drop-in: the kernel in C, compiled without an agent, is profiled through a second network
 //! device.
 
+mod contended;
 mod kernels;
 mod meddlers;
 mod others;
