@@ -48,8 +48,7 @@ struct VcpuCells {
     /// The monotonic clock, less the time that the vCPU has been online.
     offline_ns: AtomicU64,
     /// The greatest blocked time returned so far. Blocked time is the remainder of the other
-    /// clocks, which are not read at the same moment, and a wait for a processor is counted when it
-    /// ends: the remainder can go back.
+    /// clocks, which are not read at the same moment: the remainder can go back.
     blocked_ns: AtomicU64,
     /// An open descriptor of the thread's scheduler statistics, because the signal handler may not
     /// allocate. Negative if the kernel keeps none.
@@ -108,7 +107,7 @@ impl Hosted {
             #[cfg(feature = "trace")]
             process: std::process::id(),
             // SAFETY: always succeeds.
-            keeps_statistics: waited_ns(unsafe { libc::gettid() }).is_some(),
+            keeps_statistics: waited(unsafe { libc::gettid() }).is_some(),
             threads: Mutex::new((0..vcpus).map(state).collect()),
         }
     }
@@ -132,7 +131,7 @@ impl Hosted {
         let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
         // The thread may have run before its registration: only the time from now on counts.
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
-        let waited_ns = waited_ns(thread.id).unwrap_or(0);
+        let waited_ns = waited(thread.id).map_or(0, |waited| waited.ns);
         let cells = &self.cells[index];
         for (earlier, before_ns) in
             [(&cells.earlier_ns, ran_ns), (&cells.earlier_waited_ns, waited_ns)]
@@ -218,19 +217,41 @@ impl Hosted {
     /// How long the vCPU of these cells has run and waited for a processor. Called in its thread.
     fn own_times(&self, cells: &VcpuCells) -> (u64, u64) {
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
-        let waited_ns = waited_by(cells.statistics.load(Ordering::Relaxed));
-        cells.times(ran_ns, waited_ns)
+        let waited = waited_by(cells.statistics.load(Ordering::Relaxed));
+        cells.times(ran_ns, waited.map(|waited| waited.ns))
     }
 
-    /// The same for a vCPU whose thread is not the calling one, and whether it has a thread.
-    fn times_of(&self, vcpu: u32, cells: &VcpuCells) -> (u64, u64, bool) {
+    /// The same for a vCPU whose thread is not the calling one.
+    fn times_of(&self, vcpu: u32, cells: &VcpuCells) -> (u64, u64) {
         // Held until the times are added up: the thread may leave.
         let threads = self.threads();
         let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
         let ran_ns = thread.and_then(|thread| read_clock(thread.clock));
-        let waited_ns = thread.and_then(|thread| waited_ns(thread.id));
-        let (ran_ns, waited_ns) = cells.times(ran_ns, waited_ns);
-        (ran_ns, waited_ns, thread.is_some())
+        let waited = thread.and_then(|thread| waited(thread.id));
+        cells.times(ran_ns, waited.map(|waited| waited.ns))
+    }
+
+    /// How long a vCPU, whose thread is not the calling one, has not been blocked, in time that it
+    /// was online, and the clock before that was read.
+    ///
+    /// The kernel counts a wait for a processor when it ends, so nothing tells how much of the time
+    /// since the thread last ran it was blocked while it waits for a processor.
+    fn not_blocked(&self, vcpu: u32, cells: &VcpuCells) -> Look {
+        // Held until the times are added up: the thread may leave.
+        let threads = self.threads();
+        let Some(thread) = threads.get(vcpu as usize).and_then(|state| state.thread) else {
+            return Look::Unknown;
+        };
+        let waited_before = waited(thread.id);
+        let now_ns = self.now_ns();
+        let ran_ns = read_clock(thread.clock);
+        // A thread that runs meanwhile does not wait.
+        let waits = || is_ready(thread.id) && read_clock(thread.clock) == ran_ns;
+        if waited_before.is_some() && (waits() || waited(thread.id) != waited_before) {
+            return Look::Waits;
+        }
+        let (ran_ns, waited_ns) = cells.times(ran_ns, waited_before.map(|waited| waited.ns));
+        Look::At { now_ns, not_blocked_ns: ran_ns.saturating_add(waited_ns) }
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<ThreadState>> {
@@ -287,31 +308,38 @@ unsafe impl Platform for Hosted {
             let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
             return cells.times(ran_ns, None).0;
         }
-        let (ran_ns, ..) = self.times_of(vcpu, cells);
-        ran_ns
+        self.times_of(vcpu, cells).0
     }
 
     /// The time that the vCPU was online, minus running time and, if the kernel keeps statistics,
-    /// time waiting for a processor.
+    /// time waiting for a processor. If another thread asks while the vCPU's waits for a processor,
+    /// waits for its turn; if that does not come in time, returns what is surely blocked time.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
+        /// Some turns of other threads.
+        const TRIES: u32 = 50;
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return 0;
         };
-        // Read first: if the thread is preempted before the other clocks are read, the remainder is
-        // too small, and not too large.
-        let now_ns = self.now_ns();
-        let (ran_ns, waited_ns) = if self.vcpu() == Some(vcpu) {
-            self.own_times(cells)
-        } else {
-            let (ran_ns, waited_ns, is_online) = self.times_of(vcpu, cells);
-            if !is_online {
-                return cells.blocked_ns.load(Ordering::Relaxed);
-            }
-            (ran_ns, waited_ns)
+        let remainder = |now_ns: u64, not_blocked_ns: u64| {
+            let online_ns = now_ns.saturating_sub(cells.offline_ns.load(Ordering::Relaxed));
+            let blocked_ns = online_ns.saturating_sub(not_blocked_ns);
+            cells.blocked_ns.fetch_max(blocked_ns, Ordering::Relaxed).max(blocked_ns)
         };
-        let online_ns = now_ns.saturating_sub(cells.offline_ns.load(Ordering::Relaxed));
-        let blocked_ns = online_ns.saturating_sub(ran_ns).saturating_sub(waited_ns);
-        cells.blocked_ns.fetch_max(blocked_ns, Ordering::Relaxed).max(blocked_ns)
+        if self.vcpu() == Some(vcpu) {
+            // Read first: if the thread is preempted before the other clocks are read, the
+            // remainder is too small, and not too large.
+            let now_ns = self.now_ns();
+            let (ran_ns, waited_ns) = self.own_times(cells);
+            return remainder(now_ns, ran_ns.saturating_add(waited_ns));
+        }
+        for _ in 0..TRIES {
+            match self.not_blocked(vcpu, cells) {
+                Look::At { now_ns, not_blocked_ns } => return remainder(now_ns, not_blocked_ns),
+                Look::Waits => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Look::Unknown => break,
+            }
+        }
+        cells.blocked_ns.load(Ordering::Relaxed)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
@@ -320,7 +348,7 @@ unsafe impl Platform for Hosted {
         }
         let cells = self.cells.get(vcpu as usize)?;
         let blocked_ns = self.blocked_ns(vcpu);
-        let (running_ns, runnable_ns, _) = self.times_of(vcpu, cells);
+        let (running_ns, runnable_ns) = self.times_of(vcpu, cells);
         let now_ns = self.now_ns();
         let threads = self.threads();
         let state = threads.get(vcpu as usize)?;
@@ -383,14 +411,31 @@ unsafe impl Platform for Hosted {
     }
 }
 
+/// What another thread sees of a vCPU's times.
+enum Look {
+    /// At this time of the clock.
+    At { now_ns: u64, not_blocked_ns: u64 },
+    /// Its thread waits for a processor, or began to run meanwhile.
+    Waits,
+    /// It has no thread.
+    Unknown,
+}
+
+/// How long a thread waited for a processor, and how often it has got one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Waited {
+    ns: u64,
+    times: u64,
+}
+
 /// How long a thread of this process waited for a processor, from the scheduler's statistics;
 /// `None` if the kernel keeps none.
-fn waited_ns(thread: pid_t) -> Option<u64> {
+fn waited(thread: pid_t) -> Option<Waited> {
     waited_in(&std::fs::read(statistics_path(thread)).ok()?)
 }
 
 /// The same from an open file. Async-signal-safe: one system call, no allocation.
-fn waited_by(statistics: c_int) -> Option<u64> {
+fn waited_by(statistics: c_int) -> Option<Waited> {
     if statistics < 0 {
         return None;
     }
@@ -403,9 +448,18 @@ fn waited_by(statistics: c_int) -> Option<u64> {
 
 /// Scheduler statistics are three numbers: running time in ns, waiting time in ns, number of time
 /// slices.
-fn waited_in(text: &[u8]) -> Option<u64> {
-    let waited = text.split(u8::is_ascii_whitespace).nth(1)?;
-    core::str::from_utf8(waited).ok()?.parse().ok()
+fn waited_in(text: &[u8]) -> Option<Waited> {
+    let mut numbers = text.split(u8::is_ascii_whitespace).skip(1);
+    let mut number = || core::str::from_utf8(numbers.next()?).ok()?.parse().ok();
+    Some(Waited { ns: number()?, times: number()? })
+}
+
+/// Whether a thread of this process runs or waits for a processor.
+fn is_ready(thread: pid_t) -> bool {
+    // "ID (NAME) STATE ...", where the name may contain anything.
+    let text = std::fs::read(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    let state = text.rsplit(|byte| *byte == b')').next();
+    state.is_some_and(|state| state.starts_with(b" R"))
 }
 
 fn statistics_path(thread: pid_t) -> String {
@@ -433,6 +487,7 @@ fn set_timer(timer: timer_t, flags: i32, ns: u64) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn thread() -> Thread {
@@ -474,18 +529,73 @@ mod tests {
         assert!(back_ns - left_ns < pause_ns, "{left_ns} {back_ns}");
     }
 
+    /// Restricts this thread, and those that it starts, to one CPU.
+    fn use_one_cpu() {
+        // SAFETY: zeros are an empty set, and both calls use the set only. `sched_getcpu` returns
+        // the number of a CPU that the thread may use.
+        unsafe {
+            let mut cpus: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap_or(0), &mut cpus);
+            libc::sched_setaffinity(0, size_of_val(&cpus), &raw const cpus);
+        }
+    }
+
+    /// A thread that never blocks, among others on its CPU, and another thread that asks for its
+    /// blocked time. Guards against a wait for the CPU that is taken for blocked time, for good.
+    #[test]
+    fn waiting_for_a_processor_is_not_blocked_time() {
+        const LOOKS: usize = 20;
+        let platform = Hosted::new(1, 0, 0..0);
+        if !platform.keeps_statistics {
+            std::println!("SKIPPED: the kernel keeps no scheduler statistics");
+            return;
+        }
+        let is_done = AtomicBool::new(false);
+        let spin = || {
+            while !is_done.load(Ordering::Relaxed) {
+                core::hint::spin_loop();
+            }
+        };
+        let (occupied, begun) = std::sync::mpsc::channel();
+        let (seen_ns, truth_ns) = std::thread::scope(|scope| {
+            let spinner = scope.spawn(|| {
+                use_one_cpu();
+                let mut clock = 0;
+                // SAFETY: the thread is this one, and the pointer that of a clock.
+                unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+                platform.occupy(Thread { clock, ..thread() }, &(0..0));
+                occupied.send(()).unwrap();
+                std::thread::scope(|scope| {
+                    (0..3).for_each(|_| drop(scope.spawn(spin)));
+                    spin();
+                    let cells = &platform.cells[0];
+                    let online_ns = platform.now_ns() - cells.offline_ns.load(Ordering::Relaxed);
+                    let (ran_ns, waited_ns) = platform.own_times(cells);
+                    online_ns - ran_ns - waited_ns
+                })
+            });
+            begun.recv().unwrap();
+            let seen = (0..LOOKS).map(|_| platform.blocked_ns(0)).max();
+            is_done.store(true, Ordering::Relaxed);
+            (seen.unwrap(), spinner.join().unwrap())
+        });
+        // The clocks are read one after the other. A wait for the CPU takes several milliseconds.
+        assert!(seen_ns < truth_ns + 1_000_000, "{seen_ns} of {truth_ns} ns");
+    }
+
     #[test]
     fn time_waited_is_the_second_number() {
-        assert_eq!(waited_in(b"123 456 7\n"), Some(456));
-        for other in [&b""[..], b"123", b"123 ", b"1 x 2", b"1 99999999999999999999 2"] {
-            assert_eq!(waited_in(other), None);
+        assert_eq!(waited_in(b"123 456 7\n").map(|waited| waited.ns), Some(456));
+        for other in [&b""[..], b"123", b"123 4", b"1 x 2", b"1 99999999999999999999 2"] {
+            assert!(waited_in(other).is_none(), "{other:?}");
         }
         // SAFETY: always succeeds.
         let thread = unsafe { libc::gettid() };
-        let by_path = waited_ns(thread);
+        let by_path = waited(thread).map(|waited| waited.ns);
         let file = std::fs::File::open(statistics_path(thread));
         let by_file = file.ok().and_then(|file| waited_by(file.into_raw_fd()));
+        let by_file = by_file.map(|waited| waited.ns);
         assert!(by_file >= by_path, "{by_file:?} after {by_path:?}");
-        assert_eq!(waited_by(-1), None);
+        assert!(waited_by(-1).is_none());
     }
 }
