@@ -112,7 +112,7 @@ impl ProgressLine {
         if self.is_terminal {
             self.bar.println(text);
         } else {
-            eprintln!("{text}");
+            tell!("{text}");
         }
     }
 }
@@ -201,6 +201,7 @@ fn style(template: &str) -> ProgressStyle {
     // The templates are this file's own and tested; a wrong one would only look plain.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
+        .tick_chars("|/-\\ ")
         .progress_chars("=> ")
 }
 

@@ -20,6 +20,7 @@ use super::recordings::{
 use super::top::{self, TopArguments};
 use super::{snapshot, status, trace};
 use crate::caller_table::{self, Prepared, Reserve};
+use crate::charset::local;
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let access = arguments.access.access()?;
     let session = Session::with_access(address, access, patience, interrupt.clone())?;
     if session.key().is_none() {
-        eprintln!(
+        tell!(
             "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a \
              key)",
             session.address()
@@ -130,7 +131,7 @@ pub(super) struct Warnings;
 impl Observer for Warnings {
     fn event(&mut self, event: Event<'_>) {
         if let Event::CallerTableNotTaken { uses_held } = event {
-            eprintln!("warning: {}", caller_table_warning(uses_held));
+            tell!("warning: {}", caller_table_warning(uses_held));
         }
     }
 }
@@ -149,7 +150,7 @@ impl Conversation {
         print(if self.json {
             json::info(&self.session, &recorder)
         } else {
-            describe::info(&self.session, &recorder)
+            local(describe::info(&self.session, &recorder))
         })
     }
 
@@ -166,8 +167,8 @@ impl Conversation {
                 found.recordings = vec![one];
                 json::status(&found, &rings, &self.session)
             }
-            (false, None) => status::all(&found, &rings, &self.session),
-            (false, Some(one)) => status::one(&one, &found, &rings, &self.session),
+            (false, None) => local(status::all(&found, &rings, &self.session)),
+            (false, Some(one)) => local(status::one(&one, &found, &rings, &self.session)),
         })
     }
 
@@ -184,7 +185,7 @@ impl Conversation {
         print(if self.json {
             json::started(&settings, started.recording)
         } else {
-            describe::started(&settings, started.recording, self.session.address())
+            local(describe::started(&settings, started.recording, self.session.address()))
         })
     }
 
@@ -274,7 +275,7 @@ impl Conversation {
             settings.partial = Some(partial);
         }
         for note in notes.iter().filter(|_| !self.json) {
-            eprintln!("warning: {note}");
+            tell!("warning: {note}");
         }
         Ok(())
     }
@@ -355,11 +356,11 @@ impl Conversation {
         })?;
         match &outcome.unacknowledged {
             None => {}
-            Some((_, RecordError::Leased { text })) => eprintln!(
+            Some((_, RecordError::Leased { text })) => tell!(
                 "warning: these samples will be in another client's file too: {}",
                 Printable(text)
             ),
-            Some((epoch, _)) => eprintln!(
+            Some((epoch, _)) => tell!(
                 "warning: the connection was lost before the guest learned that the recording is \
                  saved; the guest \
                  keeps epoch {epoch} until `stop --discard --name {}`",
@@ -424,7 +425,7 @@ impl Conversation {
         if plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
             for warning in &recording.profile.recording().warnings {
-                eprintln!("warning: {}", Printable(warning));
+                tell!("warning: {}", Printable(warning));
             }
         } else {
             ReportOutput::write_all(&plan.reports, &report)?;
@@ -435,7 +436,7 @@ impl Conversation {
         print(if self.json {
             json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
         } else {
-            describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names)
+            local(describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names))
         })
     }
 }

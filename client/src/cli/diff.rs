@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::open_by_epoch;
 use super::time::PartArguments;
-use super::{print, screen, values};
+use super::{print_local, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
 use crate::recording::Recording;
@@ -208,7 +208,7 @@ fn traces(
         };
         written.map_err(Failure::Stdout)?;
         match path {
-            None => print(bytes)?,
+            None => print_local(matches!(format, Format::Text), bytes)?,
             Some(path) => AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?,
         }
     }
@@ -244,7 +244,8 @@ fn write(
     let Some(path) = path else {
         let mut bytes = Vec::new();
         let written = compared.write(format, top, screen::columns(), &mut bytes);
-        return written.map_err(Failure::Stdout).and_then(|()| print(bytes));
+        written.map_err(Failure::Stdout)?;
+        return print_local(matches!(format, Format::Text), bytes);
     };
     let file = AtomicFile::create(path)?;
     Ok(file.write_whole(|file| compared.write(format, top, DEFAULT_COLUMNS, file))?)
@@ -287,6 +288,6 @@ fn judge(compared: &Comparison<'_>, fail_on: FailOn) -> Result<(), Failure> {
         total,
     };
     let line = serde_json::to_string(&line).unwrap_or_default();
-    eprintln!("{line}");
+    tell!("{line}");
     if fails { Err(Failure::Slower) } else { Ok(()) }
 }

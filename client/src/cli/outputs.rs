@@ -7,7 +7,7 @@ use tempfile::TempPath;
 
 use super::failure::Failure;
 use super::shared::CommandError;
-use super::{print, screen};
+use super::{print_local, screen};
 use crate::output::{
     AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
 };
@@ -191,7 +191,7 @@ impl ReportOutput {
         };
         if !outputs.iter().any(shows_warnings) {
             for warning in report.warnings() {
-                eprintln!("warning: {warning}");
+                tell!("warning: {warning}");
             }
         }
         Ok(outputs.iter().try_for_each(|output| output.write(report))?)
@@ -211,7 +211,7 @@ impl ReportOutput {
                 let mut bytes = Vec::new();
                 let written = report.write(self.format, &mut bytes);
                 written.map_err(|source| failed(STDOUT.as_ref(), source))?;
-                print(bytes)
+                print_local(self.format == Format::Text, bytes)
             }
             Target::File(path) => write_report(report, self.format, path),
         }

@@ -11,7 +11,7 @@ use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::outputs::{Plan, ReportOutput, Target};
-use super::{print, screen, values};
+use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
@@ -298,10 +298,10 @@ fn write_all(
         if summarizes {
             let mut text = Vec::new();
             view.write_summary(&mut text).map_err(Failure::Stdout)?;
-            return print(text);
+            return print_local(true, text);
         }
         for warning in view.warnings() {
-            eprintln!("warning: {warning}");
+            tell!("warning: {warning}");
         }
     }
     Ok(())
@@ -334,7 +334,7 @@ impl ReportOutput {
             Target::Stdout => {
                 let mut bytes = Vec::new();
                 write(&mut bytes).map_err(|error| Failure::Usage(error.to_string()))?;
-                print(bytes)
+                print_local(self.format == Format::Text, bytes)
             }
             Target::File(path) => Ok(AtomicFile::create(path)?.write_whole(|file| write(file))?),
         }

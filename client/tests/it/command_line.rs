@@ -614,27 +614,82 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// Records until the signals end it; with `begin`, the shell's commands before.
 #[cfg(unix)]
-#[test]
-fn ctrl_c_keeps_what_was_sampled() {
+fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<i32>, String) {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script { ends_by_itself: false, ..Script::default() });
-    let child = Command::new(PROGRAM)
-        .args(["connect", &peer.address.to_string(), "record"])
-        .args(["-o", "r.unikprof"])
+    let record = format!("connect {} record -o r.unikprof -o r.folded", peer.address);
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{begin} exec {PROGRAM} {record}")])
         .current_dir(here.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     peer.wait_for("check");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
+    if !keeps_stderr {
+        drop((child.stdout.take(), child.stderr.take()));
+    }
+    for signal in signals {
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("the samples so far are kept"));
-    assert_eq!(peer.asked("stop"), 1);
+    assert_eq!(peer.asked("stop"), 1, "{signals:?}");
     expect(0, "report r.unikprof", here.path());
+    assert!(here.path().join("r.folded").exists(), "{signals:?}");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_was_sampled() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let (code, stderr) = recorded_until(&[signal], "", true);
+        assert_eq!(code, Some(0), "SIG{signal}: {stderr}");
+        assert!(stderr.contains("the samples so far are kept"), "SIG{signal}: {stderr}");
+    }
+}
+
+/// Guards against a recording that stays in the guest because a warning cannot be printed.
+#[cfg(unix)]
+#[test]
+fn a_terminal_that_is_closed_keeps_what_was_sampled() {
+    assert_eq!(recorded_until(&["HUP"], "", false).0, Some(0));
+}
+
+/// A second signal would drop what was sampled.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let (code, stderr) = recorded_until(&["HUP", "INT"], "trap '' HUP;", true);
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
+/// Guards against characters that a terminal shows as others. Formats for programs keep them.
+#[test]
+fn text_is_in_the_characters_of_the_locale() {
+    let here = tempfile::tempdir().unwrap();
+    let file = recorded(Script::default(), here.path());
+    let printed = |locale: [(&str, &str); 2], words: &str| {
+        let mut command = program::command(&words.split(' ').collect::<Vec<_>>(), here.path());
+        for name in ["LC_ALL", "LC_CTYPE", "LANG"] {
+            command.env_remove(name);
+        }
+        let output = command.envs(locale.into_iter().filter(|(name, _)| !name.is_empty()));
+        String::from_utf8(output.output().unwrap().stdout).unwrap()
+    };
+    let (unset, c) = (("", ""), ("LC_ALL", "C"));
+    let utf8 = ("LANG", "en_US.UTF-8");
+    let doctor = format!("doctor {file}");
+    let ascii = printed([c, utf8], &doctor);
+    assert!(ascii.is_ascii() && ascii.contains("+-"), "{ascii}");
+    for locale in [[unset, unset], [unset, utf8], [("LC_ALL", ""), utf8]] {
+        assert!(printed(locale, &doctor).contains('±'));
+    }
+    let json = format!("{doctor} --json");
+    assert_eq!(printed([c, unset], &json), printed([unset, utf8], &json));
 }
 
 /// A recording of this script, downloaded by the program itself.
