@@ -30,7 +30,7 @@ use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
-use crate::recording::{Reading, Recording};
+use crate::recording::{Reading, Recording, holds};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -198,7 +198,7 @@ impl Conversation {
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
-            &settings.name,
+            (&settings.name, None),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -302,8 +302,9 @@ impl Conversation {
         // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
+        let taken = (!matches!(request, Request::Copy { .. })).then_some(recording);
         self.download(
-            &name,
+            (&name, taken),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -318,10 +319,11 @@ impl Conversation {
         Ok((found.recording, found.name.clone()))
     }
 
-    /// Brings a recording home with `get`, writes what was asked for and tells about it.
+    /// Brings a recording home with `get`, writes what was asked for and tells about it. `taken` is
+    /// its number, if the guest has given away what earlier files hold of it.
     fn download(
         &mut self,
-        recording: &str,
+        (recording, taken): (&str, Option<u64>),
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -337,6 +339,12 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
+        let path = plan.recording.path();
+        if plan.recording.is_wanted()
+            && taken.is_some_and(|taken| holds(path, agent.instance, taken))
+        {
+            return Err(Failure::Replaces { path: path.into() });
+        }
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         self.interrupt.listen().map_err(Failure::Signals)?;

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::write_each;
 use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print_local, screen, values};
@@ -175,9 +176,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     if arguments.fail_on == Some(FailOn::Significant) && compared.basis() == "counts" {
         return Err(DiffError::NoTimes.into());
     }
-    for (format, path) in outputs {
-        write(&compared, format, path, arguments.top)?;
-    }
+    write_each(outputs, |(format, path)| write(&compared, format, path, arguments.top))?;
     arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }
 
@@ -192,7 +191,7 @@ fn traces(
             "--fail-on and --per are for recordings, and these are traces".into(),
         ));
     }
-    for (format, path) in outputs {
+    write_each(outputs, |(format, path)| {
         let mut bytes = Vec::new();
         let written = match format {
             Format::Text => {
@@ -208,11 +207,10 @@ fn traces(
         };
         written.map_err(Failure::Stdout)?;
         match path {
-            None => print_local(matches!(format, Format::Text), bytes)?,
-            Some(path) => AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?,
+            None => print_local(matches!(format, Format::Text), bytes),
+            Some(path) => Ok(AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?),
         }
-    }
-    Ok(())
+    })
 }
 
 fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {

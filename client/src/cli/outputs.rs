@@ -194,7 +194,7 @@ impl ReportOutput {
                 tell!("warning: {warning}");
             }
         }
-        Ok(outputs.iter().try_for_each(|output| output.write(report))?)
+        Ok(write_each(outputs, |output| output.write(report))?)
     }
 
     /// Writes the report, whole or not at all.
@@ -216,6 +216,23 @@ impl ReportOutput {
             Target::File(path) => write_report(report, self.format, path),
         }
     }
+}
+
+/// Writes all outputs that can be written. Of several errors, all but the last are printed.
+pub(super) fn write_each<T>(
+    outputs: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut result = Ok(());
+    for output in outputs {
+        if let Err(error) = write(output)
+            && let Err(earlier) = std::mem::replace(&mut result, Err(error))
+            && let Some(text) = earlier.text()
+        {
+            tell!("error: {text}");
+        }
+    }
+    result
 }
 
 /// Writes a report to a file, whole or not at all.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::{Plan, ReportOutput, Target};
+use super::outputs::{Plan, ReportOutput, Target, write_each};
 use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
@@ -281,7 +281,7 @@ fn write_all(
     let Some(traced) = &recording.trace else {
         return Err(Failure::Usage("the file has no trace".into()));
     };
-    for output in outputs {
+    write_each(outputs, |output| {
         let lines = (output.target == Target::Stdout).then_some(LINES);
         let options = TraceOptions {
             lines,
@@ -289,8 +289,8 @@ fn write_all(
             ..options.clone()
         };
         let view = TraceView::new(traced, recording.timeline.as_ref(), options);
-        output.write_with(&mut |out| view.write(output.format, out))?;
-    }
+        output.write_with(&mut |out| view.write(output.format, out))
+    })?;
     let is_shown =
         |output: &ReportOutput| output.target == Target::Stdout && output.format == Format::Text;
     if !outputs.iter().any(is_shown) {

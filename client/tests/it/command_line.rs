@@ -514,6 +514,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     connect(0, &peer, "dump -o whole.unikprof", here.path());
     let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
     let dump = |limit: &str| {
+        let _ = fs::remove_file(here.path().join("cut.unikprof"));
         // It breaks within the last 1,000 bytes of the file or so.
         let peer = Peer::start(Script {
             cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
@@ -667,6 +668,38 @@ fn an_ignored_hangup_stays_ignored() {
     assert_eq!(code, Some(0), "{stderr}");
 }
 
+#[test]
+fn an_output_that_cannot_be_written_drops_no_other() {
+    let here = tempfile::tempdir().unwrap();
+    let idle = Script { vcpus: vec![Vec::new()], ..Script::default() };
+    let file = recorded(idle, here.path());
+    let outputs = "-o e.svg -o none/e.txt -o e.pb.gz -o e.txt";
+    let (_, stderr) = expect(7, &format!("report {file} {outputs}"), here.path());
+    has(&stderr, &["error: cannot write e.svg", "error: cannot write none/e.txt"]);
+    let written = ["e.svg", "e.pb.gz", "e.txt"].map(|name| here.path().join(name).exists());
+    assert_eq!(written, [false, true, true], "{stderr}");
+}
+
+/// The guest clears what a dump has fetched: a second one under the same name would replace the
+/// only copy of the first.
+#[test]
+fn a_dump_replaces_no_other_of_the_same_recording() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    connect(0, &peer, "dump -o r.unikprof", here.path());
+    let first = fs::read(here.path().join("r.unikprof")).unwrap();
+    for subcommand in ["dump", "stop"] {
+        let words = format!("{subcommand} -o r.unikprof");
+        let (_, stderr) = connect(7, &peer, &words, here.path());
+        has(&stderr, &["r.unikprof holds earlier samples", "choose another name"]);
+        assert_eq!(fs::read(here.path().join("r.unikprof")).unwrap(), first);
+    }
+    assert_eq!((peer.asked("dump"), peer.asked("stop")), (1, 0));
+    // Another recording replaces it, as any output does.
+    let other = Peer::start(Script { instance: 8, ..Script::default() });
+    connect(0, &other, "stop -o r.unikprof", here.path());
+}
+
 /// Guards against characters that a terminal shows as others. Formats for programs keep them.
 #[test]
 fn text_is_in_the_characters_of_the_locale() {
@@ -696,6 +729,7 @@ fn text_is_in_the_characters_of_the_locale() {
 fn recorded(script: Script, directory: &Path) -> String {
     let peer = Peer::start(script);
     let file = "run.unikprof";
+    let _ = fs::remove_file(directory.join(file));
     connect(0, &peer, &format!("stop -o {file}"), directory);
     file.into()
 }
