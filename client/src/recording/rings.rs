@@ -8,7 +8,7 @@ use unikprof_proto::ring::{self, Record, kind};
 
 use super::error::Damage;
 use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
-use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline, Window};
+use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline, WallClock, Window};
 
 /// What was read of the rings so far.
 #[derive(Default)]
@@ -83,16 +83,18 @@ impl Rings {
         all.map(|(vcpu, parts)| (*vcpu, named(parts))).collect()
     }
 
-    /// Ends the reading, also of a ring that is cut: the timeline with these stacks; `None` if
-    /// there is no ring.
+    /// Ends the reading, also of a ring that is cut: the timeline with these stacks, dated by
+    /// `clock` where the guest tells no date; `None` if there is no ring.
     pub(super) fn finish(
         self,
+        clock: &WallClock,
         mut stacks: BTreeMap<u32, Vec<(u64, NodeId)>>,
         builder: &mut ProfileBuilder,
     ) -> Result<Option<Timeline>, TooManyStacks> {
         let mut rings = Vec::new();
         for (vcpu, parts) in self.rings {
             let mut ring = parts.finish();
+            ring.read_at_unix_ns = ring.read_at_unix_ns.or_else(|| clock.unix_ns(ring.read_at_ns));
             ring.stacks = stacks.remove(&vcpu).unwrap_or_default();
             let mut special = |special| builder.step(NodeId::ROOT, ProfileFrame::Special(special));
             let (mut has_aged, mut has_unknown) = (false, false);
