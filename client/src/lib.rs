@@ -4,6 +4,7 @@
 mod charset;
 
 pub(crate) mod agent_info;
+pub mod allocator;
 pub mod caller_table;
 pub mod cli;
 pub mod connection;

@@ -668,6 +668,21 @@ fn an_ignored_hangup_stays_ignored() {
     assert_eq!(code, Some(0), "{stderr}");
 }
 
+/// Guards against an abort, which leaves a core file and a backtrace.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_memory_is_an_error() {
+    let here = tempfile::tempdir().unwrap();
+    let file = recorded(Script::default(), here.path());
+    // As large as a list of symbols may be; it has no blocks on the disk.
+    fs::File::create(here.path().join("large")).unwrap().set_len(1 << 30).unwrap();
+    let report = format!("report {file} --symbols large");
+    let output = run_after("ulimit -v 800000", &report, here.path());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr, "error: out of memory: no room for 1073741824 bytes more\n");
+}
+
 #[test]
 fn an_output_that_cannot_be_written_drops_no_other() {
     let here = tempfile::tempdir().unwrap();
