@@ -263,8 +263,12 @@ impl Timeline {
 
     /// Whether no part of a window lies between files that were merged.
     pub(crate) fn covers(&self, window: Window) -> bool {
-        let mut uncovered = self.rings.iter().flat_map(|ring| &ring.uncovered);
-        uncovered.all(|gap| gap.and(window).length_ns() == 0)
+        self.uncovered().iter().all(|gap| gap.and(window).length_ns() == 0)
+    }
+
+    /// The times between files that were merged which none of them covers.
+    pub(crate) fn uncovered(&self) -> Vec<Window> {
+        union(self.rings.iter().flat_map(|ring| &ring.uncovered).copied().collect())
     }
 
     /// From when on no record of any vCPU is missing, but for those that were evicted before they
