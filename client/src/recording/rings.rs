@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use unikprof_proto::frame::{Frame, Message as _};
 use unikprof_proto::message::{RingEnd, RingHead, RingRun};
-use unikprof_proto::ring::{self, Record, kind};
+use unikprof_proto::ring::{self, Record, Wait, kind};
 
 use super::error::Damage;
 use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
@@ -101,7 +101,8 @@ impl Rings {
             for record in &ring.records {
                 match (record.kind, record.first) {
                     (kind::SAMPLE, 0) => has_aged = true,
-                    (kind::SAMPLE | kind::WAIT, number) if number != 0 => {
+                    (kind::WAIT, 0) => has_aged |= !Wait::from_number(record.third).is_overflow,
+                    (kind::SAMPLE | kind::WAIT, number) => {
                         let known = ring.stacks.binary_search_by_key(&number, |(known, _)| *known);
                         has_unknown |= known.is_err();
                     }

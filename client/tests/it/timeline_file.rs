@@ -176,6 +176,26 @@ fn blocked_samples_are_labelled_with_their_span() {
     }
 }
 
+/// Guards that a wait whose stack the agent gave up counts as one whose stack is known: a window
+/// over the whole recording has the recording's counts.
+#[test]
+fn waits_whose_stacks_are_gone_are_aged() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let records = [
+        record(kind::BEGAN, at(0), 4, 0),
+        ring::wait(at(1), at(3), ring::stack(1), 2),
+        ring::wait(at(6), at(10), 0, 4),
+    ];
+    let file = file_of_mode(mode::WALL, &one_ring(&records), true);
+    let recording = read(&file, Reading::Strict).unwrap();
+    let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+    let profile = timeline.profile(&recording.profile, &of, Window::ALL, None);
+    let counters = profile.counters();
+    assert_eq!((counters.blocks, counters.blocked, counters.blocked_aged), (2, 2, 4));
+    let aged = report(&file, &["--from", "500ms"])["functions"].to_string();
+    assert!(aged.contains("[aged]"), "{aged}");
+}
+
 #[test]
 fn what_was_evicted_is_told() {
     let recording = read(&crash(123, true), Reading::Strict).unwrap();
