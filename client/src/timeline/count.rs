@@ -145,6 +145,11 @@ impl<'t> Selection<'t> {
         }
     }
 
+    /// How many spans are left out because it is not known how long they took.
+    pub(super) fn unknown_spans(&self) -> u64 {
+        self.inside.as_ref().map_or(0, |chosen| chosen.unknown)
+    }
+
     /// A count of this vCPU's records.
     pub(super) fn on(&self, ring: &'t Ring) -> VcpuCount<'t> {
         let nested = self.pairs.on(ring);
