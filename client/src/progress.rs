@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unikprof_proto::code::state;
 use unikprof_proto::message::TraceState;
 
+use crate::charset;
 use crate::printable::Printable;
 use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
 use crate::units::grouped;
@@ -110,7 +111,7 @@ impl ProgressLine {
 
     fn say(&self, text: &str) {
         if self.is_terminal {
-            self.bar.println(text);
+            self.bar.println(charset::local(text.to_owned()));
         } else {
             tell!("{text}");
         }

@@ -93,7 +93,7 @@ pub struct Ring {
     pub(crate) given_up: u64,
     /// When the ring was read.
     pub(crate) read_at_ns: u64,
-    /// The date at that moment, in ns since 1970 (UTC), if the guest knows it.
+    /// The date at that moment, in ns since 1970 (UTC), if it is known.
     pub(crate) read_at_unix_ns: Option<u64>,
     /// From when on no record is missing, but for `gaps` and `uncovered`.
     pub(crate) held_since_ns: u64,
