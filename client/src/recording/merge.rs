@@ -130,8 +130,10 @@ pub(super) fn merge(
 
 /// Whether a file holds counts of this recording.
 pub(crate) fn holds(path: &Path, instance: u64, recording: u64) -> bool {
-    Head::read(path, Reading::Salvage)
-        .is_ok_and(|head| head.run.0 == instance && head.recording == recording)
+    // Opening a pipe would wait for its writer.
+    path.is_file()
+        && Head::read(path, Reading::Salvage)
+            .is_ok_and(|head| head.run.0 == instance && head.recording == recording)
 }
 
 impl Head {

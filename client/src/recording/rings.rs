@@ -101,7 +101,10 @@ impl Rings {
             for record in &ring.records {
                 match (record.kind, record.first) {
                     (kind::SAMPLE, 0) => has_aged = true,
-                    (kind::WAIT, 0) => has_aged |= !Wait::from_number(record.third).is_overflow,
+                    (kind::WAIT, 0) => {
+                        let wait = Wait::from_number(record.third);
+                        has_aged |= wait.ring_bits != 0 && !wait.is_overflow;
+                    }
                     (kind::SAMPLE | kind::WAIT, number) => {
                         let known = ring.stacks.binary_search_by_key(&number, |(known, _)| *known);
                         has_unknown |= known.is_err();

@@ -240,9 +240,10 @@ impl Pairs {
         }
         for ring in &timeline.rings {
             let gaps = ring.all_gaps();
-            for pair in pairs.pairs.iter_mut().filter(|pair| pair.is_of(ring)) {
+            let is_cut = |pair: &&mut GuestSpan| pair.ended.is_none() && pair.is_of(ring);
+            for pair in pairs.pairs.iter_mut().filter(is_cut) {
                 let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
-                if let Some(gap) = gaps.get(next).filter(|_| pair.ended.is_none()) {
+                if let Some(gap) = gaps.get(next) {
                     pair.seen_until_ns = pair.seen_until_ns.min(gap.from_ns.max(pair.began_ns));
                 }
             }
