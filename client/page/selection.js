@@ -104,7 +104,7 @@ export class Recording {
         if (outcome[index] === BLOCKED) {
           const bits = flags[wait];
           const is = (bit) => (bits & bit) !== 0;
-          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], entered: entered[index], count: count[wait], hasStack: is(1), isFirst: is(2) });
+          waits.push({ from: at[index], to: at[index] + ns[wait], vcpu: vcpu[index], node: node[index], entered: entered[index], count: count[wait], hasStack: is(1), isFirst: is(2), isAged: is(4) });
           wait += 1;
           continue;
         }
@@ -315,7 +315,7 @@ export class Recording {
         counters.blocked_overflow += amount;
         continue;
       }
-      counters.blocked += amount;
+      counters[wait.isAged ? "blocked_aged" : "blocked"] += amount;
       recorded += amount;
       own[cells === null ? wait.node : cells[wait.node]] += amount;
     }

@@ -6,6 +6,7 @@ use unikprof_proto::message::{self, Welcome};
 
 use crate::printable::Printable;
 use crate::profile::{BuildId, Frame, Mapping, SpecialFrame};
+use crate::timeline::WallClock;
 
 /// The most mappings taken from one agent; a program has one for each of its libraries.
 pub(crate) const MAX_MAPPINGS: u32 = 65_536;
@@ -83,6 +84,18 @@ impl AgentInfo {
             instance: welcome.instance,
             mappings: CodeMap::default(),
         }
+    }
+
+    /// Dates by the clock of the client that took this information at `unix_ns` (0: unknown), if the
+    /// guest knows none.
+    pub(crate) fn client_clock(&self, unix_ns: u64) -> WallClock {
+        let is_needed = self.wall_clock_ns.is_none() && unix_ns != 0;
+        WallClock::new(is_needed.then_some((self.monotonic_ns, unix_ns)))
+    }
+
+    /// By how much the guest's clock was ahead of the client's, which was at `unix_ns`.
+    pub(crate) fn clock_off_ns(&self, unix_ns: i128) -> Option<i128> {
+        Some(i128::from(self.wall_clock_ns?) - unix_ns)
     }
 
     /// Whether running, runnable, blocked and offline time are told apart.

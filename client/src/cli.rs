@@ -42,7 +42,7 @@ pub(crate) use failure::Failure;
 pub(crate) use outputs::write_report;
 #[cfg(feature = "demo")]
 pub(crate) use screen::columns;
-pub(crate) use screen::print;
+pub(crate) use screen::{print, print_local};
 #[cfg(feature = "demo")]
 pub(crate) use values::nanoseconds;
 

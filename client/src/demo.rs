@@ -87,10 +87,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let address = guest::start(&guest_ends)?;
     let path = directory.join("demo.unikprof");
     let mut session = Session::open(address.clone(), Patience::default(), interrupt)?;
-    eprintln!(
-        "recording the demo guest at {address} for {}",
-        units::duration(arguments.duration_ns)
-    );
+    tell!("recording the demo guest at {address} for {}", units::duration(arguments.duration_ns));
     let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
     // The C library keeps no frame pointers.
     let unwind = Unwind::Table;
@@ -122,7 +119,7 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         .with_timeline(TimelineView::of(&recording))
         .write(Format::Text, &mut screen)
         .map_err(|source| Failure::Report { path: "-".into(), source })?;
-    cli::print(screen)?;
+    cli::print_local(true, screen)?;
 
     let report = Report::new(&symbolized, ReportOptions::default())
         .with_timeline(TimelineView::of(&recording))

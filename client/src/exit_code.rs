@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | anything else, such as a thread that could not be started |
+//! | 1 | anything else, such as a thread that could not be started, or too little memory |
 //! | 2 | the command line is wrong |
 //! | 3 | no connection to the agent, or it was lost and nothing could be kept |
 //! | 4 | the peer is not an agent, uses other protocol versions or violates the protocol |

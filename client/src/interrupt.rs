@@ -1,13 +1,13 @@
 //! Ctrl-C, counted.
 
 use std::ffi::c_int;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::deadline;
@@ -39,24 +39,21 @@ impl Interrupt {
         Interrupt { quits_after: 1, ..self.clone() }
     }
 
-    /// Counts SIGINT and SIGTERM from now on, instead of dying of them; the one after giving up
-    /// ends the process at once with `exit_code::INTERRUPTED`.
+    /// Counts SIGINT, SIGTERM and SIGHUP (the terminal was closed) from now on, instead of dying of
+    /// them; the one after giving up ends the process at once with `exit_code::INTERRUPTED`. A
+    /// SIGHUP that is ignored, as by `nohup`, stays ignored.
     ///
     /// # Errors
     /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
     pub fn listen(&self) -> io::Result<()> {
-        self.listen_to(&[], || ())
+        self.listen_restoring(|| ())
     }
 
-    /// [`listen`](Self::listen) to these signals as well; `restore` is called before the process is
-    /// ended.
-    pub(crate) fn listen_to(
-        &self,
-        more: &[c_int],
-        restore: impl Fn() + Send + 'static,
-    ) -> io::Result<()> {
+    /// [`listen`](Self::listen); `restore` is called before the process is ended.
+    pub(crate) fn listen_restoring(&self, restore: impl Fn() + Send + 'static) -> io::Result<()> {
         let counted = self.clone();
-        let mut signals = Signals::new([SIGINT, SIGTERM].iter().chain(more))?;
+        let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
             for _ in signals.forever() {
                 if counted.raise() > counted.quits_after {
@@ -112,6 +109,15 @@ impl Interrupt {
     pub(crate) fn quit(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.quits_after
     }
+}
+
+/// Whether the process ignores a signal, which it then inherited. Known on Linux only: its mask of
+/// ignored signals has bit `signal - 1`.
+fn is_ignored(signal: c_int) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 #[cfg(test)]

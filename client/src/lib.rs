@@ -1,6 +1,10 @@
 //! Records running unikernels, symbolizes the recordings and reports where time is spent.
 
+#[macro_use]
+mod charset;
+
 pub(crate) mod agent_info;
+pub mod allocator;
 pub mod caller_table;
 pub mod cli;
 pub mod connection;

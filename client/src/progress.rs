@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unikprof_proto::code::state;
 use unikprof_proto::message::TraceState;
 
+use crate::charset;
 use crate::printable::Printable;
 use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
 use crate::units::grouped;
@@ -110,9 +111,9 @@ impl ProgressLine {
 
     fn say(&self, text: &str) {
         if self.is_terminal {
-            self.bar.println(text);
+            self.bar.println(charset::local(text.to_owned()));
         } else {
-            eprintln!("{text}");
+            tell!("{text}");
         }
     }
 }
@@ -201,6 +202,7 @@ fn style(template: &str) -> ProgressStyle {
     // The templates are this file's own and tested; a wrong one would only look plain.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
+        .tick_chars("|/-\\ ")
         .progress_chars("=> ")
 }
 

@@ -93,7 +93,7 @@ pub struct Ring {
     pub(crate) given_up: u64,
     /// When the ring was read.
     pub(crate) read_at_ns: u64,
-    /// The date at that moment, in ns since 1970 (UTC), if the guest knows it.
+    /// The date at that moment, in ns since 1970 (UTC), if it is known.
     pub(crate) read_at_unix_ns: Option<u64>,
     /// From when on no record is missing, but for `gaps` and `uncovered`.
     pub(crate) held_since_ns: u64,
@@ -263,8 +263,12 @@ impl Timeline {
 
     /// Whether no part of a window lies between files that were merged.
     pub(crate) fn covers(&self, window: Window) -> bool {
-        let mut uncovered = self.rings.iter().flat_map(|ring| &ring.uncovered);
-        uncovered.all(|gap| gap.and(window).length_ns() == 0)
+        self.uncovered().iter().all(|gap| gap.and(window).length_ns() == 0)
+    }
+
+    /// The times between files that were merged which none of them covers.
+    pub(crate) fn uncovered(&self) -> Vec<Window> {
+        union(self.rings.iter().flat_map(|ring| &ring.uncovered).copied().collect())
     }
 
     /// From when on no record of any vCPU is missing, but for those that were evicted before they

@@ -20,6 +20,8 @@ mod text;
 mod tree;
 mod view;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 
 use data::CallsFrom;
@@ -33,12 +35,20 @@ pub(crate) use view::{Sort, TraceOptions, TraceView};
 use crate::printable::Printable;
 use crate::report::Format;
 
-/// A caller's name, or its code if it has none.
-fn caller_name(caller: &CallsFrom) -> String {
-    match caller.name.as_str() {
-        "" => format!("unknown code (frame code {:#x})", caller.code),
-        name => Printable(name).to_string(),
+/// The calls of a function by caller, the most first. A caller without a name is named by its code.
+fn by_caller(callers: &[CallsFrom]) -> Vec<(String, u64)> {
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    for caller in callers {
+        let name = match caller.name.as_str() {
+            "" => format!("unknown code (frame code {:#x})", caller.code),
+            name => Printable(name).to_string(),
+        };
+        let calls = all.entry(name).or_default();
+        *calls = calls.saturating_add(caller.calls);
     }
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, calls)| Reverse(*calls));
+    all
 }
 
 /// Rejects a format that traces cannot be written in, or none that `keeps_calls` says to have no

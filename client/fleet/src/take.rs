@@ -243,17 +243,32 @@ fn count(member: &Member, profile: &Profile) {
     let counters = profile.counters();
     profiles.missing = counters.missing;
     profiles.counters = profiles.counters.plus(&counters);
-    for vcpu in profile.vcpus() {
-        let cost_ns = vcpu.cost.map_or(0, |cost| cost.total_ns());
-        profiles.cost_ns = profiles.cost_ns.saturating_add(cost_ns);
-    }
+    let cost_ns = profile.cost().map_or(0, |(cost, _)| cost.total_ns());
+    profiles.cost_ns = profiles.cost_ns.saturating_add(cost_ns);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Guest;
+    use unikprof_client::profile::{Cost, ProfileBuilder, Runstate, VcpuStats};
     use unikprof_proto::code::state;
 
     use super::*;
+
+    /// Guards against a vCPU without an estimate, whose deliveries would cost nothing.
+    #[test]
+    fn the_cost_is_the_profiles() {
+        let mut builder = ProfileBuilder::new();
+        for (vcpu, (deliveries, delivery_ns)) in [(0, (10, Some(1_000))), (1, (20, None))] {
+            let cost = Cost { sampling_ns: 5, deliveries, delivery_ns, ..Cost::default() };
+            let runstate = Runstate { running_ns: Some(1_000_000), ..Runstate::default() };
+            let stats = VcpuStats { vcpu, cost: Some(cost), runstate, ..VcpuStats::default() };
+            builder.add_vcpu(stats);
+        }
+        let member = Member::new(Guest::named("web"));
+        count(&member, &builder.finish());
+        assert_eq!(member.known().profiles.cost_ns, 10 + 3_000);
+    }
 
     /// A recording of three minutes whose client reconnects for as long must still be there then.
     #[test]

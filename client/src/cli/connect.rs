@@ -20,6 +20,7 @@ use super::recordings::{
 use super::top::{self, TopArguments};
 use super::{snapshot, status, trace};
 use crate::caller_table::{self, Prepared, Reserve};
+use crate::charset::local;
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
@@ -29,7 +30,7 @@ use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
-use crate::recording::{Reading, Recording};
+use crate::recording::{Reading, Recording, holds};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let access = arguments.access.access()?;
     let session = Session::with_access(address, access, patience, interrupt.clone())?;
     if session.key().is_none() {
-        eprintln!(
+        tell!(
             "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a \
              key)",
             session.address()
@@ -130,7 +131,7 @@ pub(super) struct Warnings;
 impl Observer for Warnings {
     fn event(&mut self, event: Event<'_>) {
         if let Event::CallerTableNotTaken { uses_held } = event {
-            eprintln!("warning: {}", caller_table_warning(uses_held));
+            tell!("warning: {}", caller_table_warning(uses_held));
         }
     }
 }
@@ -149,7 +150,7 @@ impl Conversation {
         print(if self.json {
             json::info(&self.session, &recorder)
         } else {
-            describe::info(&self.session, &recorder)
+            local(describe::info(&self.session, &recorder))
         })
     }
 
@@ -166,8 +167,8 @@ impl Conversation {
                 found.recordings = vec![one];
                 json::status(&found, &rings, &self.session)
             }
-            (false, None) => status::all(&found, &rings, &self.session),
-            (false, Some(one)) => status::one(&one, &found, &rings, &self.session),
+            (false, None) => local(status::all(&found, &rings, &self.session)),
+            (false, Some(one)) => local(status::one(&one, &found, &rings, &self.session)),
         })
     }
 
@@ -184,7 +185,7 @@ impl Conversation {
         print(if self.json {
             json::started(&settings, started.recording)
         } else {
-            describe::started(&settings, started.recording, self.session.address())
+            local(describe::started(&settings, started.recording, self.session.address()))
         })
     }
 
@@ -197,7 +198,7 @@ impl Conversation {
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
-            &settings.name,
+            (&settings.name, None),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -274,7 +275,7 @@ impl Conversation {
             settings.partial = Some(partial);
         }
         for note in notes.iter().filter(|_| !self.json) {
-            eprintln!("warning: {note}");
+            tell!("warning: {note}");
         }
         Ok(())
     }
@@ -301,8 +302,9 @@ impl Conversation {
         // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
+        let taken = (!matches!(request, Request::Copy { .. })).then_some(recording);
         self.download(
-            &name,
+            (&name, taken),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -317,10 +319,11 @@ impl Conversation {
         Ok((found.recording, found.name.clone()))
     }
 
-    /// Brings a recording home with `get`, writes what was asked for and tells about it.
+    /// Brings a recording home with `get`, writes what was asked for and tells about it. `taken` is
+    /// its number, if the guest has given away what earlier files hold of it.
     fn download(
         &mut self,
-        recording: &str,
+        (recording, taken): (&str, Option<u64>),
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -336,6 +339,12 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
+        let path = plan.recording.path();
+        if plan.recording.is_wanted()
+            && taken.is_some_and(|taken| holds(path, agent.instance, taken))
+        {
+            return Err(Failure::Replaces { path: path.into() });
+        }
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         self.interrupt.listen().map_err(Failure::Signals)?;
@@ -355,11 +364,11 @@ impl Conversation {
         })?;
         match &outcome.unacknowledged {
             None => {}
-            Some((_, RecordError::Leased { text })) => eprintln!(
+            Some((_, RecordError::Leased { text })) => tell!(
                 "warning: these samples will be in another client's file too: {}",
                 Printable(text)
             ),
-            Some((epoch, _)) => eprintln!(
+            Some((epoch, _)) => tell!(
                 "warning: the connection was lost before the guest learned that the recording is \
                  saved; the guest \
                  keeps epoch {epoch} until `stop --discard --name {}`",
@@ -424,7 +433,7 @@ impl Conversation {
         if plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
             for warning in &recording.profile.recording().warnings {
-                eprintln!("warning: {}", Printable(warning));
+                tell!("warning: {}", Printable(warning));
             }
         } else {
             ReportOutput::write_all(&plan.reports, &report)?;
@@ -435,7 +444,7 @@ impl Conversation {
         print(if self.json {
             json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
         } else {
-            describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names)
+            local(describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names))
         })
     }
 }

@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::write_each;
 use super::report::open_by_epoch;
 use super::time::PartArguments;
-use super::{print, screen, values};
+use super::{print_local, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
 use crate::recording::Recording;
@@ -175,9 +176,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     if arguments.fail_on == Some(FailOn::Significant) && compared.basis() == "counts" {
         return Err(DiffError::NoTimes.into());
     }
-    for (format, path) in outputs {
-        write(&compared, format, path, arguments.top)?;
-    }
+    write_each(outputs, |(format, path)| write(&compared, format, path, arguments.top))?;
     arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }
 
@@ -192,7 +191,7 @@ fn traces(
             "--fail-on and --per are for recordings, and these are traces".into(),
         ));
     }
-    for (format, path) in outputs {
+    write_each(outputs, |(format, path)| {
         let mut bytes = Vec::new();
         let written = match format {
             Format::Text => {
@@ -208,11 +207,10 @@ fn traces(
         };
         written.map_err(Failure::Stdout)?;
         match path {
-            None => print(bytes)?,
-            Some(path) => AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?,
+            None => print_local(matches!(format, Format::Text), bytes),
+            Some(path) => Ok(AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?),
         }
-    }
-    Ok(())
+    })
 }
 
 fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {
@@ -244,7 +242,8 @@ fn write(
     let Some(path) = path else {
         let mut bytes = Vec::new();
         let written = compared.write(format, top, screen::columns(), &mut bytes);
-        return written.map_err(Failure::Stdout).and_then(|()| print(bytes));
+        written.map_err(Failure::Stdout)?;
+        return print_local(matches!(format, Format::Text), bytes);
     };
     let file = AtomicFile::create(path)?;
     Ok(file.write_whole(|file| compared.write(format, top, DEFAULT_COLUMNS, file))?)
@@ -287,6 +286,6 @@ fn judge(compared: &Comparison<'_>, fail_on: FailOn) -> Result<(), Failure> {
         total,
     };
     let line = serde_json::to_string(&line).unwrap_or_default();
-    eprintln!("{line}");
+    tell!("{line}");
     if fails { Err(Failure::Slower) } else { Ok(()) }
 }

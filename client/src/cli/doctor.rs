@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::arguments::DoctorArguments;
 use super::failure::Failure;
 use super::{names, print, screen};
+use crate::charset;
 use crate::connection::{Address, Timeouts};
 use crate::doctor::{Answers, Diagnosis, Verdict};
 use crate::interrupt::Interrupt;
@@ -27,10 +28,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
             if let Ok(address) = arguments.target.parse::<Address>()
                 && !looks_like_a_file(&arguments.target)
             {
-                eprintln!(
-                    "note: using the file {}; for the agent, write `{address}`",
-                    path.display()
-                );
+                tell!("note: using the file {}; for the agent, write `{address}`", path.display());
             }
             let taken = format!("the file {}", path.display());
             (taken, recording(&path, arguments)?)
@@ -38,7 +36,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
         Target::Agent(address) => {
             let taken = format!("the agent at {address}");
             let asked = agent(address, arguments).inspect_err(|_| {
-                eprintln!(
+                tell!(
                     "note: there is no file `{}`, so it was taken for an agent's address",
                     arguments.target
                 );
@@ -53,7 +51,8 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
         }
         format!("{document:#}\n")
     } else {
-        format!("source                {taken}\n{}", diagnosis.text(screen::columns()))
+        let text = diagnosis.text(screen::columns());
+        charset::local(format!("source                {taken}\n{text}"))
     })?;
     match diagnosis.verdict() {
         Verdict::Bad => Err(Failure::Untrustworthy),

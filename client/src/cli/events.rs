@@ -12,6 +12,7 @@ use unikprof_proto::code::{mode, state};
 use super::arguments::EventsArguments;
 use super::failure::Failure;
 use super::print;
+use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::record::{EventReader, RecordError, RecordingStatus, Session};
@@ -100,7 +101,7 @@ pub(super) fn run(
         if look.evicted > 0 {
             let since =
                 if is_first { "since the agent started" } else { "before they could be fetched" };
-            eprintln!("warning: {} records were evicted {since}", grouped(look.evicted));
+            tell!("warning: {} records were evicted {since}", grouped(look.evicted));
         }
         is_first = false;
         let mut text = String::new();
@@ -112,7 +113,7 @@ pub(super) fn run(
             let _ = if as_json {
                 writeln!(text, "{}", value(event, &look.clock, &names))
             } else {
-                writeln!(text, "{}", line(event, &look.clock, &names))
+                writeln!(text, "{}", charset::local(line(event, &look.clock, &names)))
             };
         }
         if !text.is_empty() {
@@ -164,7 +165,7 @@ fn warn_where_few_blocks_are_kept(session: &mut Session) -> Result<(), RecordErr
         one.state == state::RECORDING && matches!(one.mode, mode::WALL | mode::OFF_CPU)
     };
     if !there.iter().any(keeps_all) {
-        eprintln!(
+        tell!(
             "warning: no recording in mode wall or off-cpu is running, so the agent keeps only \
              waits of at least 20 ms, \
              and only while it records; `start --name waits --mode off-cpu` starts one that keeps \

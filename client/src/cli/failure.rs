@@ -30,6 +30,11 @@ pub(crate) enum Failure {
     Record(#[from] RecordError),
     #[error("{source}. Nothing is lost: the guest keeps the data until `{command}` fetches it")]
     Unwritten { command: String, source: OutputError },
+    #[error(
+        "{} holds earlier samples of this recording, and the guest has them no longer; choose \
+         another name: `report` reads several files as one", path.display()
+    )]
+    Replaces { path: PathBuf },
     #[error(transparent)]
     Recording(#[from] RecordingError),
     #[error(transparent)]
@@ -129,7 +134,7 @@ impl Failure {
                 ReportError::NotBuiltIn { .. } => exit_code::USAGE,
                 _ => exit_code::OUTPUT,
             },
-            Failure::Stdout(_) => exit_code::OUTPUT,
+            Failure::Stdout(_) | Failure::Replaces { .. } => exit_code::OUTPUT,
             Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::Processor(_)) => {
                 exit_code::INPUT
             }

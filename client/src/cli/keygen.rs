@@ -86,7 +86,7 @@ fn to_stdout(arguments: &KeygenArguments) -> Result<(), Failure> {
     }
     let key = Key::generate().map_err(Failure::Randomness)?;
     print(key.file_text(arguments.role, Timestamp::now()).as_bytes())?;
-    eprintln!("key {} was written to standard output", key.id());
+    tell!("key {} was written to standard output", key.id());
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::UnwindArguments;
-use super::{print, values};
+use super::{print, print_local, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
 use crate::output::OutputError;
@@ -293,10 +293,10 @@ fn show(
         return print(format!("{all:#}\n"));
     }
     for warning in &warned {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     let mut text = Vec::new();
     leaks::write(&growth, &symbolized, arguments.top, super::screen::columns(), &mut text)
         .map_err(Failure::Stdout)?;
-    print(text)
+    print_local(true, text)
 }

@@ -7,7 +7,7 @@ use tempfile::TempPath;
 
 use super::failure::Failure;
 use super::shared::CommandError;
-use super::{print, screen};
+use super::{print_local, screen};
 use crate::output::{
     AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
 };
@@ -191,10 +191,10 @@ impl ReportOutput {
         };
         if !outputs.iter().any(shows_warnings) {
             for warning in report.warnings() {
-                eprintln!("warning: {warning}");
+                tell!("warning: {warning}");
             }
         }
-        Ok(outputs.iter().try_for_each(|output| output.write(report))?)
+        Ok(write_each(outputs, |output| output.write(report))?)
     }
 
     /// Writes the report, whole or not at all.
@@ -211,11 +211,28 @@ impl ReportOutput {
                 let mut bytes = Vec::new();
                 let written = report.write(self.format, &mut bytes);
                 written.map_err(|source| failed(STDOUT.as_ref(), source))?;
-                print(bytes)
+                print_local(self.format == Format::Text, bytes)
             }
             Target::File(path) => write_report(report, self.format, path),
         }
     }
+}
+
+/// Writes all outputs that can be written. Of several errors, all but the last are printed.
+pub(super) fn write_each<T>(
+    outputs: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut result = Ok(());
+    for output in outputs {
+        if let Err(error) = write(output)
+            && let Err(earlier) = std::mem::replace(&mut result, Err(error))
+            && let Some(text) = earlier.text()
+        {
+            tell!("error: {text}");
+        }
+    }
+    result
 }
 
 /// Writes a report to a file, whole or not at all.

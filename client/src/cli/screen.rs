@@ -3,12 +3,21 @@
 use std::io::{self, Write};
 
 use super::Failure;
+use crate::charset;
 use crate::report::DEFAULT_COLUMNS;
 
 /// Writes to stdout. A reader that has gone, as in `| head`, ends the program quietly.
 pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()).map_err(Failure::Stdout)
+}
+
+/// [`print`], with text for people in the characters of the locale, and other formats as they are.
+pub(crate) fn print_local(is_text: bool, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    match str::from_utf8(bytes.as_ref()) {
+        Ok(text) if is_text => print(charset::local(text.to_owned())),
+        _ => print(bytes),
+    }
 }
 
 /// How wide a text for stdout may be: as wide as the terminal, where it is one.

@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     };
     let report = Report::new(&symbolized, options).with_timeline(part.view(timeline));
     for warning in symbolized.warnings() {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     let format = if arguments.json { ScriptFormat::Json } else { ScriptFormat::Columns };
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());

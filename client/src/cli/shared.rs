@@ -59,7 +59,7 @@ pub fn run<A>(
         Ok(()) => exit_code::SUCCESS,
         Err(CommandError(failure)) => {
             if let Some(text) = failure.text() {
-                eprintln!("error: {text}");
+                tell!("error: {text}");
             }
             failure.exit_code()
         }
@@ -71,7 +71,12 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandError> {
     Ok(super::print(bytes)?)
 }
 
-/// Counts SIGINT and SIGTERM from now on instead of ending the process.
+/// [`print`] for text that people read: in the characters of the locale.
+pub fn print_text(text: impl AsRef<[u8]>) -> Result<(), CommandError> {
+    Ok(super::print_local(true, text)?)
+}
+
+/// Counts SIGINT, SIGTERM and SIGHUP from now on instead of ending the process.
 pub fn interrupt() -> Result<Interrupt, CommandError> {
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(Failure::Signals)?;

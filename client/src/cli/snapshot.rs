@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::{print, values};
+use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::profile::{Architecture, ProfileBuilder, RecordingInfo};
@@ -114,7 +115,7 @@ fn show(
     let profile = builder.finish();
     let symbolized = symbolizer.resolve(&profile)?;
     for warning in symbolized.warnings() {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     let unix_ns = |at_ns: u64| {
         let connected_unix_ns = agent.wall_clock_ns?;
@@ -135,7 +136,7 @@ fn show(
         }
         text.push('\n');
     }
-    Ok(text)
+    Ok(charset::local(text))
 }
 
 /// The names of the program counter, the stack pointer, the frame pointer and the link register, if

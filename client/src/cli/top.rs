@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::SamplingArguments;
 use super::{print, values};
+use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::record::{RecordError, Session, Settings, own_name};
 use crate::symbols::Symbolizer;
@@ -157,7 +158,7 @@ pub(super) fn run(
         let text = if json {
             format!("{}\n", picture.json(arguments.top))
         } else {
-            text::table(&picture, arguments.top, super::screen::columns())
+            charset::local(text::table(&picture, arguments.top, super::screen::columns()))
         };
         print(text)?;
         left = left.map(|left| left.saturating_sub(1));

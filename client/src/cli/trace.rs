@@ -10,8 +10,8 @@ use serde_json::json;
 use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::{Plan, ReportOutput, Target};
-use super::{print, screen, values};
+use super::outputs::{Plan, ReportOutput, Target, write_each};
+use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
@@ -281,7 +281,7 @@ fn write_all(
     let Some(traced) = &recording.trace else {
         return Err(Failure::Usage("the file has no trace".into()));
     };
-    for output in outputs {
+    write_each(outputs, |output| {
         let lines = (output.target == Target::Stdout).then_some(LINES);
         let options = TraceOptions {
             lines,
@@ -289,8 +289,8 @@ fn write_all(
             ..options.clone()
         };
         let view = TraceView::new(traced, recording.timeline.as_ref(), options);
-        output.write_with(&mut |out| view.write(output.format, out))?;
-    }
+        output.write_with(&mut |out| view.write(output.format, out))
+    })?;
     let is_shown =
         |output: &ReportOutput| output.target == Target::Stdout && output.format == Format::Text;
     if !outputs.iter().any(is_shown) {
@@ -298,10 +298,10 @@ fn write_all(
         if summarizes {
             let mut text = Vec::new();
             view.write_summary(&mut text).map_err(Failure::Stdout)?;
-            return print(text);
+            return print_local(true, text);
         }
         for warning in view.warnings() {
-            eprintln!("warning: {warning}");
+            tell!("warning: {warning}");
         }
     }
     Ok(())
@@ -334,7 +334,7 @@ impl ReportOutput {
             Target::Stdout => {
                 let mut bytes = Vec::new();
                 write(&mut bytes).map_err(|error| Failure::Usage(error.to_string()))?;
-                print(bytes)
+                print_local(self.format == Format::Text, bytes)
             }
             Target::File(path) => Ok(AtomicFile::create(path)?.write_whole(|file| write(file))?),
         }

@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
         report = report.with_timeline(part.view(timeline));
     }
     for warning in report.warnings() {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     let view = View::of(report, profile, &symbolizer, &arguments.source)?;
     let server = Server::listen(arguments.port)?;
@@ -90,9 +90,7 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     if !arguments.no_open {
         let address = if arguments.page { &page } else { &front_end };
         if let Err(error) = ::open::that(address) {
-            eprintln!(
-                "warning: cannot start a browser: {error}; open one of the addresses yourself"
-            );
+            tell!("warning: cannot start a browser: {error}; open one of the addresses yourself");
         }
     }
     Err(server.serve(&view).into())

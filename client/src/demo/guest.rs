@@ -61,7 +61,7 @@ mod linux {
                 .stack_size(STACK_BYTES)
                 .spawn(move || {
                     if let Err(error) = serve(guest, seed, load, &ends) {
-                        eprintln!("error: {}", DemoError::Agent(error));
+                        tell!("error: {}", DemoError::Agent(error));
                     }
                 })
                 .map_err(DemoError::Start)?;

@@ -272,7 +272,7 @@ fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
     }
     let counters = view.timeline.counters(window);
     let counter = counters.iter().find(|counter| counter.name == name);
-    let growth = counter.ok_or_else(unknown)?.growth();
+    let growth = counter.ok_or_else(unknown)?.growth(&view.timeline.uncovered());
     growth.ok_or_else(|| DiffError::Falls { file: input.title.to_owned(), name: name.to_owned() })
 }
 

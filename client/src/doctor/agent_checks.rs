@@ -138,15 +138,14 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
 }
 
 fn clock(answers: &Answers<'_>) -> Check {
-    let Some(theirs) = answers.agent.wall_clock_ns else {
+    let Some(off_ns) = answers.agent.clock_off_ns(answers.asked_unix_ns) else {
         return Check::new(
             "clock",
             Verdict::Look,
-            "the guest has no wall clock: its recordings have no dates",
+            "the guest has no wall clock: its recordings are dated by the client's",
         )
-        .advise("use the client's clock in file names: -o run-%t.unikprof");
+        .advise("give the agent the guest's wall clock, if there is one");
     };
-    let off_ns = i128::from(theirs) - answers.asked_unix_ns;
     let apart = duration(u64::try_from(off_ns.unsigned_abs()).unwrap_or(u64::MAX));
     let check = if off_ns.abs() >= CLOCK_OFF_NS {
         Check::new(

@@ -41,9 +41,10 @@ pub(crate) fn write(
     writeln!(out, "held       {at_least}{before} at its beginning, {at_least}{after} at its end")?;
     writeln!(
         out,
-        "looked at  {} {} allocated since then what is still held",
+        "survivors  of {} {}: allocated since its beginning, older than {}, and still held",
         grouped(growth.stacks as u64),
-        if growth.stacks == 1 { "stack that" } else { "stacks that" }
+        if growth.stacks == 1 { "stack" } else { "stacks" },
+        duration(growth.older_ns)
     )?;
     if growth.growing.is_empty() {
         out.write_all(match growth.is_lower_bound {

@@ -80,9 +80,9 @@ impl AtomicFile {
 
     fn begin(path: &Path, access: Access) -> Result<AtomicFile, OutputError> {
         let failed = OutputError::at(path);
-        // A link keeps pointing where it points: its target is replaced.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        let target = target_of(path);
         match fs::metadata(&target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             Ok(found) if found.is_dir() => {
                 return Err(failed(io::Error::new(
                     io::ErrorKind::IsADirectory,
@@ -279,6 +279,18 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// What is replaced where a link is written to: its target, whether there is one yet or not.
+fn target_of(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    while let Err(error) = fs::metadata(&target)
+        && error.kind() == io::ErrorKind::NotFound
+        && let Ok(next) = fs::read_link(&target)
+    {
+        target = folder_of(&target).join(next);
+    }
+    fs::canonicalize(&target).unwrap_or(target)
+}
+
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound => "; check that its directory exists",
@@ -364,14 +376,21 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_link_stays_a_link() {
+        use std::os::unix::fs::symlink;
         let directory = tempfile::tempdir().unwrap();
-        let (link, target) = (directory.path().join("link"), directory.path().join("target"));
-        fs::write(&target, "old").unwrap();
-        std::os::unix::fs::symlink(&target, &link).unwrap();
-        let mut file = AtomicFile::create(&link).unwrap();
-        file.write_all(b"new").unwrap();
-        file.publish().unwrap();
-        assert!(link.is_symlink());
-        assert_eq!(fs::read(&target).unwrap(), b"new");
+        let path = |name| directory.path().join(name);
+        symlink("middle", path("link")).unwrap();
+        symlink("target", path("middle")).unwrap();
+        symlink("loop", path("loop")).unwrap();
+        // Also where its target is not there yet.
+        for text in ["new", "newer"] {
+            let mut file = AtomicFile::create(&path("link")).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file.publish().unwrap();
+            assert!(path("link").is_symlink() && path("middle").is_symlink());
+            assert_eq!(fs::read_to_string(path("target")).unwrap(), text);
+        }
+        AtomicFile::create(&path("loop")).unwrap_err();
+        assert_eq!(names(directory.path()).len(), 4);
     }
 }

@@ -46,7 +46,8 @@ pub struct RecordingInfo {
     pub caller_table: Option<u32>,
     /// How the frames of a stack were found.
     pub unwind: Unwind,
-    /// When it started, in nanoseconds since 1970 (UTC), if the guest knows the date.
+    /// When it started, in nanoseconds since 1970 (UTC): by the guest's clock, or if it has none by
+    /// the client's.
     pub started_unix_ns: Option<u64>,
     /// How long it ran, in nanoseconds of the guest's monotonic clock.
     pub elapsed_ns: u64,

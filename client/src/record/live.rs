@@ -118,10 +118,9 @@ impl LiveReader {
     /// What is kept, as a recording file.
     fn file(&self, session: &Session, status: &RecordingStatus) -> Result<Vec<u8>, RingOrderError> {
         let mut file = preamble(session.protocol()).to_vec();
-        let created = session.connected().as_nanosecond();
         file.extend(encoded(&FileHeader {
             client: CLIENT,
-            created_unix_ns: u64::try_from(created).unwrap_or(0),
+            created_unix_ns: session.connected_unix_ns(),
         })?);
         file.extend_from_slice(session.greeting_frames());
         file.extend(encoded(&status.as_epoch(&session.wall_clock()))?);

@@ -100,11 +100,14 @@ impl Session {
         (0..vcpus).map(fill).collect()
     }
 
-    /// The dates of the guest's clock, as they were when the session was opened.
+    /// The dates of the guest's clock, as they were when the session was opened; if it knows none,
+    /// those of the client's.
     pub(super) fn wall_clock(&self) -> WallClock {
         let agent = self.agent();
-        let told = agent.wall_clock_ns.map(|unix| (agent.monotonic_ns, unix));
-        WallClock::new(told)
+        match agent.wall_clock_ns {
+            Some(unix_ns) => WallClock::new([(agent.monotonic_ns, unix_ns)]),
+            None => agent.client_clock(self.connected_unix_ns()),
+        }
     }
 
     /// The part of a recording that is asked for.

@@ -153,6 +153,11 @@ impl Session {
         self.connected
     }
 
+    /// The same in ns since 1970, for files.
+    pub(super) fn connected_unix_ns(&self) -> u64 {
+        u64::try_from(self.connected.as_nanosecond()).unwrap_or(0)
+    }
+
     /// Sends the caller table given in the settings, unless the agent already has it, and starts a
     /// recording. While other recordings run the agent replaces no table: if it has no room for a
     /// second one, the recording uses the one that is there. If there is none, it starts without,

@@ -336,7 +336,10 @@ impl Contents {
             },
             started_unix_ns: epoch
                 .ended_wall_clock_ns
-                .and_then(|ended| ended.checked_sub(length_ns)),
+                .and_then(|ended| ended.checked_sub(length_ns))
+                .or_else(|| {
+                    self.agent.client_clock(self.created_unix_ns).unix_ns(epoch.started_ns)
+                }),
             late_threshold_ns: epoch.late_threshold_ns,
             ..self.info_of_agent()
         }

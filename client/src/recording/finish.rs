@@ -7,6 +7,12 @@ use super::reader::{Reading, Recording};
 use super::stacks::{Meaning, Missing};
 use crate::profile::{Frame, Held, LiveSample, Mode, NodeId, RecordingInfo, SpecialFrame};
 use crate::timeline::{RecordingSpan, Timeline, Window};
+use crate::units::duration;
+
+/// A guest's clock that is this far from the client's gets a warning, in ns.
+const CLOCK_OFF_NS: u64 = 3_600_000_000_000;
+
+const DAY_NS: u64 = 24 * 3_600_000_000_000;
 
 /// What the end of a file brings.
 pub(super) struct EndOfFile {
@@ -115,7 +121,8 @@ impl Contents {
             .zip(found.epochs)
             .map(|(span, stacks)| EpochCounts { window: span.window, stacks })
             .collect();
-        let mut timeline = rings.finish(found.named, &mut self.builder)?;
+        let clock = self.agent.client_clock(self.created_unix_ns);
+        let mut timeline = rings.finish(&clock, found.named, &mut self.builder)?;
         if let Some(timeline) = &mut timeline {
             let own = self.span.map(|span| (span, self.info.clone()));
             for (span, info) in self.heads.iter().cloned().chain(own) {
@@ -162,6 +169,7 @@ impl Contents {
                 self.gaps
             ));
         }
+        warnings.extend(self.clock_warning());
         let (vcpus, of_totals) = self.totals.finish(self.info.mode, self.info.period_ns);
         self.contradictions.extend(of_totals);
         warnings.extend(self.contradictions.iter().cloned());
@@ -202,6 +210,20 @@ impl Contents {
             span,
             asked: self.asked,
             epoch_counts: self.epoch_counts,
+        })
+    }
+
+    /// The warning that the dates, which are the guest's, are not the client's.
+    fn clock_warning(&self) -> Option<String> {
+        let off_ns = self.agent.clock_off_ns(self.created_unix_ns.into())?;
+        let apart_ns = u64::try_from(off_ns.unsigned_abs()).unwrap_or(u64::MAX);
+        (self.created_unix_ns != 0 && apart_ns >= CLOCK_OFF_NS).then(|| {
+            format!(
+                "the guest's clock was {} {} the client's when this was fetched; dates are by the \
+                 guest's",
+                if apart_ns < DAY_NS { duration(apart_ns) } else { "more than a day".into() },
+                if off_ns < 0 { "behind" } else { "ahead of" }
+            )
         })
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use unikprof_proto::frame::{Frame, Message as _};
 use unikprof_proto::message::{RingEnd, RingHead, RingRun};
-use unikprof_proto::ring::{self, Record, kind};
+use unikprof_proto::ring::{self, Record, Wait, kind};
 
 use super::error::Damage;
 use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
-use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline, Window};
+use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline, WallClock, Window};
 
 /// What was read of the rings so far.
 #[derive(Default)]
@@ -83,23 +83,29 @@ impl Rings {
         all.map(|(vcpu, parts)| (*vcpu, named(parts))).collect()
     }
 
-    /// Ends the reading, also of a ring that is cut: the timeline with these stacks; `None` if
-    /// there is no ring.
+    /// Ends the reading, also of a ring that is cut: the timeline with these stacks, dated by
+    /// `clock` where the guest tells no date; `None` if there is no ring.
     pub(super) fn finish(
         self,
+        clock: &WallClock,
         mut stacks: BTreeMap<u32, Vec<(u64, NodeId)>>,
         builder: &mut ProfileBuilder,
     ) -> Result<Option<Timeline>, TooManyStacks> {
         let mut rings = Vec::new();
         for (vcpu, parts) in self.rings {
             let mut ring = parts.finish();
+            ring.read_at_unix_ns = ring.read_at_unix_ns.or_else(|| clock.unix_ns(ring.read_at_ns));
             ring.stacks = stacks.remove(&vcpu).unwrap_or_default();
             let mut special = |special| builder.step(NodeId::ROOT, ProfileFrame::Special(special));
             let (mut has_aged, mut has_unknown) = (false, false);
             for record in &ring.records {
                 match (record.kind, record.first) {
                     (kind::SAMPLE, 0) => has_aged = true,
-                    (kind::SAMPLE | kind::WAIT, number) if number != 0 => {
+                    (kind::WAIT, 0) => {
+                        let wait = Wait::from_number(record.third);
+                        has_aged |= wait.ring_bits != 0 && !wait.is_overflow;
+                    }
+                    (kind::SAMPLE | kind::WAIT, number) => {
                         let known = ring.stacks.binary_search_by_key(&number, |(known, _)| *known);
                         has_unknown |= known.is_err();
                     }

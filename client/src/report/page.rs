@@ -296,15 +296,16 @@ fn add_time(
     columns.add("tick_entered", entered.into_iter());
     let waits = || {
         ticks().filter_map(|tick| match tick.outcome {
-            Outcome::Blocked { length_ns, count, is_first } => {
-                Some((length_ns, count, u64::from(tick.stack.is_some()) | u64::from(is_first) << 1))
+            Outcome::Blocked { length_ns, count, is_first, is_aged } => {
+                let flags = [tick.stack.is_some(), is_first, is_aged].map(u64::from);
+                Some((length_ns, count, flags[0] | flags[1] << 1 | flags[2] << 2))
             }
             _ => None,
         })
     };
     columns.add("wait_ns", waits().map(|(length_ns, ..)| length_ns));
     columns.add("wait_count", waits().map(|(_, count, _)| count));
-    // Whether the stack is known, and whether the wait began there.
+    // Whether the wait is counted in a stack, whether it began there, and whether the stack has aged.
     columns.add("wait_flags", waits().map(|(.., flags)| flags));
 
     let window = timeline.bounded(&view.of, view.window);

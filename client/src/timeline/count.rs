@@ -94,6 +94,8 @@ pub(super) struct CountedWait {
     window: Window,
     /// `None` if it was counted as overflow.
     stack: Option<NodeId>,
+    /// Whether the agent gave up the stack before the record was fetched.
+    is_aged: bool,
     /// The span that the call was made in.
     span: Option<SpanOf>,
     entered: Option<Entered>,
@@ -141,6 +143,11 @@ impl<'t> Selection<'t> {
             inside: inside.map(|filter| Rc::new(pairs.chosen(timeline, filter))),
             pairs: Rc::new(pairs),
         }
+    }
+
+    /// How many spans are left out because it is not known how long they took.
+    pub(super) fn unknown_spans(&self) -> u64 {
+        self.inside.as_ref().map_or(0, |chosen| chosen.unknown)
     }
 
     /// A count of this vCPU's records.
@@ -196,7 +203,8 @@ impl<'t> VcpuCount<'t> {
                 c.blocked_overflow = c.blocked_overflow.saturating_add(count);
                 continue;
             };
-            c.blocked = c.blocked.saturating_add(count);
+            let sum = if wait.is_aged { &mut c.blocked_aged } else { &mut c.blocked };
+            *sum = sum.saturating_add(count);
             if count != 0 {
                 let sum = counted.stacks.entry((stack, wait.span)).or_default();
                 *sum = sum.saturating_add(count);
@@ -249,6 +257,7 @@ impl<'t> VcpuCount<'t> {
                     length_ns: parts.iter().map(length_ns).fold(0, u64::saturating_add),
                     count: parts.iter().map(|part| wait.within(*part)).sum(),
                     is_first: wait.is_first && first.contains(wait.window.from_ns),
+                    is_aged: wait.is_aged,
                 },
                 stack: wait.stack,
                 span: wait.span,
@@ -306,6 +315,7 @@ fn waits(ring: &Ring, of: &RecordingSpan, mut spans: Inside) -> Vec<CountedWait>
         Some(CountedWait {
             window,
             stack: (!wait.is_overflow).then(|| ring.stack(record.first)),
+            is_aged: !wait.is_overflow && record.first == 0,
             span: None,
             entered,
             count: record.second,

@@ -40,9 +40,14 @@ impl CounterSeries {
         self.each().next_back().unwrap_or(0)
     }
 
-    /// When it grew by how much, from its first value on; `None` if it fell at any time.
-    pub(crate) fn growth(&self) -> Option<Vec<(u64, f64)>> {
-        let steps = self.values.windows(2).map(|step| {
+    /// When it grew by how much, from its first value on; `None` if it fell at any time. How it
+    /// changed from before one of the `gaps` to after it is left out.
+    pub(crate) fn growth(&self, gaps: &[Window]) -> Option<Vec<(u64, f64)>> {
+        let is_across = |step: &[(u64, i64)]| {
+            let between = Window::new(step[0].0, step[1].0);
+            gaps.iter().any(|gap| gap.and(between).length_ns() > 0)
+        };
+        let steps = self.values.windows(2).filter(|step| !is_across(step)).map(|step| {
             let ((_, before), (at_ns, value)) = (step[0], step[1]);
             (value >= before).then(|| (at_ns, value.abs_diff(before) as f64))
         });
@@ -147,7 +152,7 @@ mod tests {
     fn a_counter_that_falls_counts_no_work() {
         let growth = |values: &[(u64, i64)]| {
             let series = CounterSeries { name: String::new(), values: values.to_vec() };
-            series.growth()
+            series.growth(&[Window::new(40, 50)])
         };
         assert_eq!(
             growth(&[(1, i64::MIN), (5, 0), (7, 0), (9, 3)]),
@@ -155,6 +160,9 @@ mod tests {
         );
         assert_eq!(growth(&[(1, 4), (2, 3), (3, 9)]), None);
         assert_eq!(growth(&[(1, 4)]), Some(vec![]), "it grew by nothing known");
+        // Between two recordings, whose second may be of another run of the guest.
+        let runs = growth(&[(1, 4), (30, 9), (60, 2), (70, 5)]);
+        assert_eq!(runs, Some(vec![(30, 5.0), (70, 3.0)]));
     }
 
     #[test]

@@ -72,6 +72,13 @@ impl Timeline {
         recording.server_ns = 0;
         recording.warnings.extend(self.what_is_gone(of, asked));
         recording.warnings.extend(inside.and_then(|spans| self.not_nested(spans.name, window)));
+        if selection.unknown_spans() > 0 {
+            recording.warnings.push(format!(
+                "spans left out: {}, whose ends the rings do not hold, so that it is not known how \
+                 long they took",
+                grouped(selection.unknown_spans())
+            ));
+        }
         if info.mode.is_heap() {
             recording.warnings.push(format!(
                 "mode {}: the rings hold when allocations were sampled, so samples are shown and \

@@ -101,6 +101,8 @@ pub(super) struct Chosen {
     names: Vec<u64>,
     /// Their places among the pairs; `None` if all of these names are.
     places: Option<HashSet<usize>>,
+    /// How many spans of these names are left out because it is not known how long they took.
+    pub(super) unknown: u64,
 }
 
 impl Chosen {
@@ -128,6 +130,9 @@ pub(crate) struct GuestSpan {
     pub(crate) began_ns: u64,
     /// The vCPU and the moment.
     pub(crate) ended: Option<(u32, u64)>,
+    /// Up to when it is known to be open: to its end, or if that is not in the rings to the first
+    /// gap of a ring that may have held it.
+    seen_until_ns: u64,
     pub(crate) nesting: Nesting,
     pub(crate) trace: Option<TraceIds>,
 }
@@ -205,6 +210,7 @@ impl Pairs {
                 vcpu,
                 began_ns: begin.at_ns,
                 ended: None,
+                seen_until_ns: u64::MAX,
                 nesting: match begin.kind {
                     kind::ASYNC_SPAN_BEGIN => Nesting::Asynchronous,
                     _ => Nesting::Nested,
@@ -224,11 +230,22 @@ impl Pairs {
             match pair {
                 Some(pair) if pair.ended.is_none() => {
                     pair.ended = Some((vcpu, end.at_ns));
+                    pair.seen_until_ns = end.at_ns;
                     if pair.vcpu != vcpu && pair.nesting == Nesting::Nested {
                         pair.nesting = Nesting::Moved;
                     }
                 }
                 _ => pairs.cut.push((end.first, end.at_ns)),
+            }
+        }
+        for ring in &timeline.rings {
+            let gaps = ring.all_gaps();
+            let is_cut = |pair: &&mut GuestSpan| pair.ended.is_none() && pair.is_of(ring);
+            for pair in pairs.pairs.iter_mut().filter(is_cut) {
+                let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
+                if let Some(gap) = gaps.get(next) {
+                    pair.seen_until_ns = pair.seen_until_ns.min(gap.from_ns.max(pair.began_ns));
+                }
             }
         }
         for ring in &timeline.rings {
@@ -268,12 +285,14 @@ impl Pairs {
         Some(ended_ns.saturating_sub(pair.began_ns))
     }
 
-    /// All spans as they are open in a ring's time, whatever vCPU they began on.
+    /// All spans as they are known to be open in a ring's time, whatever vCPU they began on.
     pub(super) fn open_in(&self, ring: &Ring) -> Vec<VcpuSpan> {
-        let to_ns = |pair: &GuestSpan| pair.ended.map_or(ring.read_at_ns, |(_, at_ns)| at_ns);
+        let to_ns = |pair: &GuestSpan| match pair.ended {
+            Some((_, at_ns)) => at_ns,
+            None => pair.seen_until_ns.min(ring.read_at_ns),
+        };
         let window = |pair: &GuestSpan| Window::new(pair.began_ns, to_ns(pair).max(pair.began_ns));
-        let is_here = |pair: &GuestSpan| pair.vcpu == ring.vcpu || pair.nesting != Nesting::Nested;
-        let all = self.pairs.iter().enumerate().filter(|(_, pair)| is_here(pair));
+        let all = self.pairs.iter().enumerate().filter(|(_, pair)| pair.is_of(ring));
         all.map(|(place, pair)| VcpuSpan { name: pair.name, place, window: window(pair) }).collect()
     }
 
@@ -282,42 +301,46 @@ impl Pairs {
         self.by_number.get(&(entered.name, entered.number)).copied()
     }
 
-    /// The spans of a filter. How long one took that has not ended, or began before the rings do,
-    /// is not known, except that it took as long as it was seen open.
+    /// The spans of a filter. How long one took that has not ended, or whose end is lost, is not
+    /// known, except that it took as long as it was seen open.
     pub(super) fn chosen(&self, timeline: &Timeline, filter: SpanFilter<'_>) -> Chosen {
         let names = timeline.name_ids(filter.name);
         let until_ns = timeline.read_until().unwrap_or(0);
-        let is_one = |pair: &GuestSpan| {
-            let to_ns = pair.ended.map_or(until_ns, |(_, at_ns)| at_ns);
-            let length_ns = to_ns.saturating_sub(pair.began_ns);
-            names.contains(&pair.name)
-                && filter.longer_ns.is_none_or(|least| length_ns >= least)
-                && filter.shorter_ns.is_none_or(|most| pair.ended.is_some() && length_ns < most)
-        };
         let is_of_length = filter.longer_ns.or(filter.shorter_ns).is_some();
-        let all = self.pairs.iter().enumerate().filter(|(_, pair)| is_one(pair));
-        let places = is_of_length.then(|| all.map(|(place, _)| place).collect());
-        Chosen { names, places }
+        let (mut places, mut unknown) = (HashSet::new(), 0);
+        let named = self.pairs.iter().enumerate().filter(|(_, pair)| names.contains(&pair.name));
+        for (place, pair) in named.filter(|_| is_of_length) {
+            let to_ns = pair.ended.map_or(pair.seen_until_ns.min(until_ns), |(_, at_ns)| at_ns);
+            let length_ns = to_ns.saturating_sub(pair.began_ns);
+            let is_longer = filter.longer_ns.is_none_or(|least| length_ns >= least);
+            let is_shorter = filter.shorter_ns.is_none_or(|most| length_ns < most);
+            let is_known = pair.ended.is_some() || filter.shorter_ns.is_none();
+            if is_longer && is_shorter && is_known {
+                places.insert(place);
+            } else if pair.ended.is_none() && is_shorter {
+                unknown += 1;
+            }
+        }
+        Chosen { names, places: is_of_length.then_some(places), unknown }
     }
 
     /// The nested spans of a vCPU, by their beginnings. What has not ended is known to be open up
     /// to the first gap of the ring: its end may be in the gap.
     pub(super) fn on(&self, ring: &Ring) -> Vec<VcpuSpan> {
-        let gaps = ring.all_gaps();
         let is_here = |pair: &GuestSpan| pair.vcpu == ring.vcpu && pair.nesting == Nesting::Nested;
         let here = self.pairs.iter().enumerate().filter(|(_, pair)| is_here(pair));
         let stretch = |(place, pair): (usize, &GuestSpan)| {
-            let to_ns = pair.ended.map_or_else(
-                || {
-                    let next = gaps.partition_point(|gap| gap.to_ns <= pair.began_ns);
-                    gaps.get(next).map_or(u64::MAX, |gap| gap.from_ns)
-                },
-                |(_, ended_ns)| ended_ns,
-            );
-            let window = Window::new(pair.began_ns, to_ns.max(pair.began_ns));
+            let window = Window::new(pair.began_ns, pair.seen_until_ns.max(pair.began_ns));
             VcpuSpan { name: pair.name, place, window }
         };
         here.map(stretch).collect()
+    }
+}
+
+impl GuestSpan {
+    /// Whether it may be open in a ring's time: an asynchronous one is on no vCPU.
+    fn is_of(&self, ring: &Ring) -> bool {
+        self.vcpu == ring.vcpu || self.nesting != Nesting::Nested
     }
 }
 
@@ -526,6 +549,34 @@ mod tests {
         timeline.rings[0].gaps.push(Window::new(200, 300));
         let pairs = Pairs::of(&timeline);
         assert!(pairs.pairs.iter().all(|pair| pair.nesting == Nesting::Nested));
+    }
+
+    /// Guards against spans that last up to the ring's end because their own was evicted.
+    #[test]
+    fn a_span_whose_end_is_lost_is_neither_long_nor_short() {
+        let mut timeline = timeline(&[
+            (0, BEGIN, 100, 0, 1),
+            (0, kind::ASYNC_SPAN_BEGIN, 100, 0, 2),
+            (0, BEGIN, 400, 0, 3),
+            (1, BEGIN, 100, 1, 4),
+        ]);
+        timeline.rings[0].gaps.push(Window::new(200, 300));
+        timeline.rings[1].gaps.push(Window::new(150, 160));
+        timeline.rings.iter_mut().for_each(|ring| ring.read_at_ns = 1_000);
+        let pairs = Pairs::of(&timeline);
+        let open = pairs.open_in(&timeline.rings[0]);
+        let ends: Vec<u64> = open.iter().map(|span| span.window.to_ns).collect();
+        assert_eq!(ends, [200, 150, 1_000], "an asynchronous one may have ended on another vCPU");
+        let chosen = |longer_ns, shorter_ns| {
+            let name = "request";
+            let chosen = pairs.chosen(&timeline, SpanFilter { name, longer_ns, shorter_ns });
+            let has = [0, 1, 3].map(|place| chosen.has(0, Some(place)));
+            (has, chosen.unknown)
+        };
+        assert_eq!(chosen(Some(500), None), ([false, false, true], 2));
+        assert_eq!(chosen(Some(100), None), ([true, false, true], 1), "open for so long at least");
+        assert_eq!(chosen(None, Some(500)), ([false, false, false], 2));
+        assert_eq!(chosen(None, None), ([true; 3], 0));
     }
 
     /// Guards against the ids of a request in place of those of a call within it.

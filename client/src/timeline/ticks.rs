@@ -42,6 +42,8 @@ pub(crate) enum Outcome {
         count: u64,
         /// Whether the wait began there.
         is_first: bool,
+        /// Whether the agent gave up its stack before the record was fetched.
+        is_aged: bool,
     },
 }
 

@@ -70,8 +70,8 @@ fn function(view: &TraceView<'_>, row: &Row, over_time: Option<&Vec<u64>>) -> Va
             "calls": calls,
         })
     });
-    let callers = traced.callers.iter();
-    let callers = callers.map(|it| json!({"function": super::caller_name(it), "calls": it.calls}));
+    let callers = super::by_caller(&traced.callers).into_iter();
+    let callers = callers.map(|(name, calls)| json!({"function": name, "calls": calls}));
     json!({
         "function": view.name(row.function),
         "calls": row.calls,

@@ -33,7 +33,9 @@ fn trace() -> Trace {
                 ..FunctionTotals::default()
             },
             histogram,
-            callers: vec![CallsFrom { code: 16, name: "main".into(), calls }],
+            callers: [1, calls - 1]
+                .map(|calls| CallsFrom { code: 16 + calls as u32, name: "main".into(), calls })
+                .into(),
             ..TracedFunction::default()
         }
     };
@@ -205,6 +207,10 @@ fn details_are_callers_a_histogram_and_a_plot() {
     for part in ["2 calls from main", "duration", "calls over time, in steps of", "└─"] {
         assert!(text.contains(part), "{part}\nin\n{text}");
     }
+    let json: serde_json::Value =
+        serde_json::from_str(&shown(options_of("serve"), Format::Json)).unwrap();
+    let callers = &json["functions"][0]["callers"];
+    assert_eq!(*callers, serde_json::json!([{"function": "main", "calls": 2}]));
 }
 
 /// Each time between two events is a sample, whose weight is its length.

@@ -239,12 +239,9 @@ fn marks(view: &TraceView<'_>, row: &Row) -> String {
 fn write_details(view: &TraceView<'_>, at: usize, out: &mut dyn Write) -> io::Result<()> {
     let function = &view.trace.functions[at];
     writeln!(out, "\n{}", view.name(at))?;
-    let mut callers: Vec<_> = function.callers.iter().collect();
-    callers.sort_by_key(|caller| (std::cmp::Reverse(caller.calls), caller.code));
-    for caller in callers {
-        let name = super::caller_name(caller);
+    for (name, calls) in super::by_caller(&function.callers) {
         let room = view.options.columns.map_or(usize::MAX, |all| all.saturating_sub(23));
-        writeln!(out, "{:>11} calls from {}", grouped(caller.calls), shorten::name(&name, room))?;
+        writeln!(out, "{:>11} calls from {}", grouped(calls), shorten::name(&name, room))?;
     }
     write_histogram(&function.histogram, plot_width(view), out)?;
     if let Some(over_time) = view.over_time(plot_width(view)) {

@@ -514,6 +514,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     connect(0, &peer, "dump -o whole.unikprof", here.path());
     let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
     let dump = |limit: &str| {
+        let _ = fs::remove_file(here.path().join("cut.unikprof"));
         // It breaks within the last 1,000 bytes of the file or so.
         let peer = Peer::start(Script {
             cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
@@ -614,33 +615,136 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// Records until the signals end it; with `begin`, the shell's commands before.
 #[cfg(unix)]
-#[test]
-fn ctrl_c_keeps_what_was_sampled() {
+fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<i32>, String) {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script { ends_by_itself: false, ..Script::default() });
-    let child = Command::new(PROGRAM)
-        .args(["connect", &peer.address.to_string(), "record"])
-        .args(["-o", "r.unikprof"])
+    let record = format!("connect {} record -o r.unikprof -o r.folded", peer.address);
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{begin} exec {PROGRAM} {record}")])
         .current_dir(here.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     peer.wait_for("check");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
+    if !keeps_stderr {
+        drop((child.stdout.take(), child.stderr.take()));
+    }
+    for signal in signals {
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("the samples so far are kept"));
-    assert_eq!(peer.asked("stop"), 1);
+    assert_eq!(peer.asked("stop"), 1, "{signals:?}");
     expect(0, "report r.unikprof", here.path());
+    assert!(here.path().join("r.folded").exists(), "{signals:?}");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_was_sampled() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let (code, stderr) = recorded_until(&[signal], "", true);
+        assert_eq!(code, Some(0), "SIG{signal}: {stderr}");
+        assert!(stderr.contains("the samples so far are kept"), "SIG{signal}: {stderr}");
+    }
+}
+
+/// Guards against a recording that stays in the guest because a warning cannot be printed.
+#[cfg(unix)]
+#[test]
+fn a_terminal_that_is_closed_keeps_what_was_sampled() {
+    assert_eq!(recorded_until(&["HUP"], "", false).0, Some(0));
+}
+
+/// A second signal would drop what was sampled.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let (code, stderr) = recorded_until(&["HUP", "INT"], "trap '' HUP;", true);
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
+/// Guards against an abort, which leaves a core file and a backtrace.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_memory_is_an_error() {
+    let here = tempfile::tempdir().unwrap();
+    let file = recorded(Script::default(), here.path());
+    // As large as a list of symbols may be; it has no blocks on the disk.
+    fs::File::create(here.path().join("large")).unwrap().set_len(1 << 30).unwrap();
+    let report = format!("report {file} --symbols large");
+    let output = run_after("ulimit -v 800000", &report, here.path());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr, "error: out of memory: no room for 1073741824 bytes more\n");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_drops_no_other() {
+    let here = tempfile::tempdir().unwrap();
+    let idle = Script { vcpus: vec![Vec::new()], ..Script::default() };
+    let file = recorded(idle, here.path());
+    let outputs = "-o e.svg -o none/e.txt -o e.pb.gz -o e.txt";
+    let (_, stderr) = expect(7, &format!("report {file} {outputs}"), here.path());
+    has(&stderr, &["error: cannot write e.svg", "error: cannot write none/e.txt"]);
+    let written = ["e.svg", "e.pb.gz", "e.txt"].map(|name| here.path().join(name).exists());
+    assert_eq!(written, [false, true, true], "{stderr}");
+}
+
+/// The guest clears what a dump has fetched: a second one under the same name would replace the
+/// only copy of the first.
+#[test]
+fn a_dump_replaces_no_other_of_the_same_recording() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    connect(0, &peer, "dump -o r.unikprof", here.path());
+    let first = fs::read(here.path().join("r.unikprof")).unwrap();
+    for subcommand in ["dump", "stop"] {
+        let words = format!("{subcommand} -o r.unikprof");
+        let (_, stderr) = connect(7, &peer, &words, here.path());
+        has(&stderr, &["r.unikprof holds earlier samples", "choose another name"]);
+        assert_eq!(fs::read(here.path().join("r.unikprof")).unwrap(), first);
+    }
+    assert_eq!((peer.asked("dump"), peer.asked("stop")), (1, 0));
+    // Another recording replaces it, as any output does.
+    let other = Peer::start(Script { instance: 8, ..Script::default() });
+    connect(0, &other, "stop -o r.unikprof", here.path());
+}
+
+/// Guards against characters that a terminal shows as others. Formats for programs keep them.
+#[test]
+fn text_is_in_the_characters_of_the_locale() {
+    let here = tempfile::tempdir().unwrap();
+    let file = recorded(Script::default(), here.path());
+    let printed = |locale: [(&str, &str); 2], words: &str| {
+        let mut command = program::command(&words.split(' ').collect::<Vec<_>>(), here.path());
+        for name in ["LC_ALL", "LC_CTYPE", "LANG"] {
+            command.env_remove(name);
+        }
+        let output = command.envs(locale.into_iter().filter(|(name, _)| !name.is_empty()));
+        String::from_utf8(output.output().unwrap().stdout).unwrap()
+    };
+    let (unset, c) = (("", ""), ("LC_ALL", "C"));
+    let utf8 = ("LANG", "en_US.UTF-8");
+    let doctor = format!("doctor {file}");
+    let ascii = printed([c, utf8], &doctor);
+    assert!(ascii.is_ascii() && ascii.contains("+-"), "{ascii}");
+    for locale in [[unset, unset], [unset, utf8], [("LC_ALL", ""), utf8]] {
+        assert!(printed(locale, &doctor).contains('±'));
+    }
+    let json = format!("{doctor} --json");
+    assert_eq!(printed([c, unset], &json), printed([unset, utf8], &json));
 }
 
 /// A recording of this script, downloaded by the program itself.
 fn recorded(script: Script, directory: &Path) -> String {
     let peer = Peer::start(script);
     let file = "run.unikprof";
+    let _ = fs::remove_file(directory.join(file));
     connect(0, &peer, &format!("stop -o {file}"), directory);
     file.into()
 }

@@ -290,6 +290,7 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     let both = stays.chain(fluctuates(900_000)).collect();
     write(directory.path(), "b.unikprof", &live(both), &[27]);
     let (text, _) = run(0, &["leaks", "a.unikprof", "b.unikprof"], directory.path());
+    has(&text, &["survivors  of 2 stacks: allocated since its beginning, older than 62.5 µs,"]);
     has(&text, &["1. grows by", "in 39 objects of 2.9 KiB", "39 samples", "0x10004f"]);
     assert!(!text.contains("2. grows"), "{text}");
     let (_, rejected) = text.split_once("\nrejected, by what is held of them\n").unwrap();

@@ -168,6 +168,7 @@ fn the_bounds_of_a_recording_bound_what_is_fetched() {
         let peer = Peer::start(Script { keeps, ..script(honest()) });
         let words = [&["dump", "-o", "r.unikprof"], words].concat();
         connect(0, &peer, &words, here.path());
+        std::fs::remove_file(here.path().join("r.unikprof")).unwrap();
         let last = *peer.asked_rings().last().unwrap();
         (last.position, last.since_ns)
     };
@@ -356,6 +357,7 @@ fn absurd_rings_are_survived() {
                 assert!(!text.contains('\x1b'), "{text}");
                 assert!(text.len() < 1 << 20, "{} bytes", text.len());
             }
+            std::fs::remove_file(here.path().join("r.unikprof")).unwrap();
         }
     }
 }
@@ -372,6 +374,7 @@ fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
         let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
         assert_eq!(kept.profile.sample_count(), 15);
         assert_eq!(kept.timeline, None);
+        std::fs::remove_file(here.path().join("r.unikprof")).unwrap();
         let code = if closes_after == 0 { 3 } else { 4 };
         connect(code, &peer, &["--retry", "0s", "events"], here.path());
     }

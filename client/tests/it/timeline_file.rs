@@ -70,6 +70,18 @@ fn file(rings: &[u8], heads: bool) -> Vec<u8> {
 }
 
 fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
+    let header = FileHeader { client: "agent", created_unix_ns: 1_700_000_000 * SECOND };
+    file_of_client(&header, Script::default().wall_clock_ns, mode, rings, heads)
+}
+
+/// The same, fetched by a client when the guest's monotonic clock and wall clock were at these.
+fn file_of_client(
+    header: &FileHeader<'_>,
+    wall_clock_ns: Option<u64>,
+    mode: u32,
+    rings: &[u8],
+    heads: bool,
+) -> Vec<u8> {
     let head = Epoch {
         interval_bytes: 0,
         epoch: 1,
@@ -92,8 +104,8 @@ fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
     };
     [
         preamble(1).to_vec(),
-        encode(&FileHeader { client: "agent", created_unix_ns: 1 }),
-        peer::welcome(&Script::default(), 1_000).concat(),
+        encode(header),
+        peer::welcome(&Script { wall_clock_ns, ..Script::default() }, 9 * SECOND).concat(),
         if heads { encode(&head) } else { Vec::new() },
         ring::names(&["batch", "depth"], 0),
         rings.to_vec(),
@@ -162,6 +174,26 @@ fn blocked_samples_are_labelled_with_their_span() {
         let expected = [(None, 2), (Some("batch"), 1), (Some("depth"), 4)];
         assert_eq!(found, expected, "mode {mode}");
     }
+}
+
+/// Guards that a wait whose stack the agent gave up counts as one whose stack is known: a window
+/// over the whole recording has the recording's counts.
+#[test]
+fn waits_whose_stacks_are_gone_are_aged() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let records = [
+        record(kind::BEGAN, at(0), 4, 0),
+        ring::wait(at(1), at(3), ring::stack(1), 2),
+        ring::wait(at(6), at(10), 0, 4),
+    ];
+    let file = file_of_mode(mode::WALL, &one_ring(&records), true);
+    let recording = read(&file, Reading::Strict).unwrap();
+    let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+    let profile = timeline.profile(&recording.profile, &of, Window::ALL, None);
+    let counters = profile.counters();
+    assert_eq!((counters.blocks, counters.blocked, counters.blocked_aged), (2, 2, 4));
+    let aged = report(&file, &["--from", "500ms"])["functions"].to_string();
+    assert!(aged.contains("[aged]"), "{aged}");
 }
 
 #[test]
@@ -438,6 +470,50 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
     let (_, stderr) = run(2, &none, "report", &["--from", "22:13:21"]);
     assert!(stderr.contains("has no wall clock"), "{stderr}");
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
+}
+
+/// Guards against dates of 1970, and against dates that are trusted where the clocks disagree.
+#[test]
+fn a_guest_without_a_clock_is_dated_by_its_client() {
+    // The client connected at 9 s of the guest's clock; the recording began at 10 s.
+    const BEGAN: u64 = 1_700_000_001 * SECOND;
+    let header = FileHeader { client: "test", created_unix_ns: BEGAN - SECOND };
+    let of = |wall_clock_ns| {
+        let rings = one_ring(&[
+            record(kind::BEGAN, 10 * SECOND, 4, 0),
+            record(kind::SAMPLE, 11 * SECOND, ring::stack(1), 1),
+        ]);
+        file_of_client(&header, wall_clock_ns, mode::CPU, &rings, true)
+    };
+    let told = report(&of(None), &["--timeline"]);
+    assert_eq!(told["recording"]["started_unix_ns"], BEGAN);
+    assert_eq!(told["seconds"][0]["unix_ns"], BEGAN);
+    let second = report(&of(None), &["--from", "22:13:22", "--to", "22:13:23"]);
+    assert_eq!(second["samples"]["recorded"], 1);
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), of(None)).unwrap();
+    let words = ["report", "r.unikprof", "-o", "r.pb.gz", "-o", "r.profile.json.gz"];
+    program::run(0, &words, here.path());
+    let unpacked = |name: &str| {
+        let file = std::fs::File::open(here.path().join(name)).unwrap();
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+        bytes
+    };
+    // Field 9, a varint.
+    let mut time_nanos = vec![9 << 3];
+    prost::encoding::encode_varint(BEGAN, &mut time_nanos);
+    assert!(unpacked("r.pb.gz").windows(time_nanos.len()).any(|found| found == time_nanos));
+    let firefox: serde_json::Value =
+        serde_json::from_slice(&unpacked("r.profile.json.gz")).unwrap();
+    assert_eq!(firefox["meta"]["startTime"], (BEGAN / 1_000_000) as f64);
+
+    let warned = |wall_clock_ns| report(&of(wall_clock_ns), &[])["warnings"].to_string();
+    let off = warned(Some(BEGAN - 2 * 3_600 * SECOND));
+    assert!(off.contains("the guest's clock was 1 h 59 min 59 s behind the client's"), "{off}");
+    for near in [None, Some(BEGAN), Some(BEGAN + 600 * SECOND)] {
+        assert!(!warned(near).contains("clock"), "{near:?}");
+    }
 }
 
 /// What a report of such a file tells of the seconds: how many samples each has, how many are

@@ -384,7 +384,8 @@ fn counts(recording: &Recording, window: Window, inside: Option<&str>) -> ByVcpu
     let part = timeline.profile(&recording.profile, &of, window, inside.map(SpanFilter::named));
     let stacks: u64 = part.samples().iter().map(|sample| sample.count).sum();
     let sum = part.counters();
-    assert_eq!(stacks, sum.recorded + sum.aged + sum.blocked, "each count has a stack");
+    let blocked = sum.blocked + sum.blocked_aged;
+    assert_eq!(stacks, sum.recorded + sum.aged + blocked, "each count has a stack");
     part.vcpus().iter().map(|vcpu| told(vcpu.vcpu, &vcpu.counters)).collect()
 }
 

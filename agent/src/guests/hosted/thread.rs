@@ -13,6 +13,7 @@ use super::platform::{Thread, Timer};
 use super::{AGENT, Error, HostedAgent, arch};
 use crate::SpanId;
 use crate::ground::platform::{Platform, Registers};
+use crate::stack::code_map::CodeMap;
 use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
 
 /// A registered thread. Dropping the value ends the registration. It cannot be sent to another
@@ -27,12 +28,14 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
+    // Not inlined, so that its own frame is not the outermost one.
+    #[inline(never)]
     pub(super) fn register(agent: &'static HostedAgent) -> Result<Self, Error> {
         let platform = agent.platform();
         if platform.vcpu().is_some() {
             return Err(Error::Registered);
         }
-        let stack = outermost_frame(agent, &stack_of_this_thread()?);
+        let stack = outermost_frame(agent.code(), &stack_of_this_thread()?, &Registers::here());
         // SAFETY: always succeeds.
         let id = unsafe { libc::gettid() };
         let mut clock = 0;
@@ -163,14 +166,16 @@ fn stack_of_this_thread() -> Result<Range<u64>, Error> {
 ///
 /// The C library code that calls `main` uses the frame pointer for another value, so a chain that
 /// reaches it would look broken. This function follows the chain once to find its last good frame.
-#[inline(never)]
-fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
-    let mut fp = Registers::here().fp;
-    // SAFETY: the calling thread's stack, read from its own frame upwards only.
-    let memory = unsafe { StackMemory::new(fp..stack.end) };
+/// In code without frame pointers the register may hold any value.
+fn outermost_frame(code: &CodeMap, stack: &Range<u64>, registers: &Registers) -> Range<u64> {
+    let mut fp = registers.fp;
+    let is_own = stack.contains(&registers.sp);
+    let used = if is_own { registers.sp..stack.end } else { 0..0 };
+    // SAFETY: the part of the calling thread's stack that its frames occupy.
+    let memory = unsafe { StackMemory::new(used) };
     let mut end = None;
     while let Some([caller_fp, return_address]) = memory.frame_record(fp) {
-        if agent.code().code(return_address).is_none() || caller_fp != 0 && caller_fp <= fp {
+        if code.code(return_address).is_none() || caller_fp != 0 && caller_fp <= fp {
             break;
         }
         end = Some(fp + FRAME_RECORD);
@@ -187,4 +192,30 @@ fn check(call: &'static str, error: c_int) -> Result<(), Error> {
 /// For calls that set `errno`.
 pub(super) fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
     if result == 0 { Ok(()) } else { Err(Error::System(call, io::Error::last_os_error())) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::guests::hosted::mappings;
+
+    /// Guards against reads of memory that is not mapped: without frame pointers, the compiler
+    /// keeps other values in the register.
+    #[test]
+    #[inline(never)]
+    fn a_frame_pointer_with_another_value_is_not_followed() {
+        let code = CodeMap::new(&mappings::of_this_process()).unwrap();
+        let stack = stack_of_this_thread().unwrap();
+        let here = Registers::here();
+        let cut = outermost_frame(&code, &stack, &here);
+        assert!(cut.start == stack.start && (here.fp..=stack.end).contains(&cut.end), "{cut:x?}");
+        for fp in [0, 1, 8, 4096, here.sp - 8, stack.start, stack.end, stack.end - 8, u64::MAX - 7]
+        {
+            let cut = outermost_frame(&code, &stack, &Registers { fp, ..here });
+            assert_eq!(cut, stack, "{fp:#x}");
+        }
+        // On a stack that is not the thread's, such as a coroutine's.
+        assert_eq!(outermost_frame(&code, &stack, &Registers { sp: 4096, ..here }), stack);
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use unikprof_client::cli::shared::{CommandError, interrupt, print};
+use unikprof_client::cli::shared::{CommandError, interrupt, print, print_text};
 use unikprof_client::exit_code;
 
 use crate::{Audit, CollectError, Config, Shard, collect};
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &CollectArguments) -> Result<(), CommandError> {
         if arguments.json {
             print(audit.json())?;
         } else {
-            print(audit.to_string())?;
+            print_text(audit.to_string())?;
         }
         return match audit.adds_up() {
             true => Ok(()),

@@ -7,7 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 use unikprof_client::cli::shared::{
-    CommandError, ReportOutput, Target, interrupt, nanoseconds, print, rate,
+    CommandError, ReportOutput, Target, interrupt, nanoseconds, print, print_text, rate,
 };
 use unikprof_client::exit_code;
 use unikprof_client::output::{NamePattern, NamedAfter, OutputError};
@@ -134,7 +134,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
         .iter()
         .any(|output| output.target == Target::Stdout && output.format != Format::Text)
     {
-        print(as_text(&recorded))?;
+        print_text(as_text(&recorded))?;
     }
     if recorded.guests.iter().any(|guest| guest.outcome.is_ok()) {
         let FleetRecording { profile, names, .. } = recorded;

@@ -15,11 +15,11 @@ use crossterm::terminal::{
 };
 use crossterm::{execute, queue};
 use regex_lite::Regex;
-use signal_hook::consts::SIGHUP;
 
 use super::picture::{Measure, Picture, Sort};
 use super::text;
 use super::watch::Watch;
+use crate::charset;
 use crate::cli::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
@@ -43,11 +43,9 @@ const KEYS: [(&str, &str); 9] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// Counts the signals that end a program on a terminal, and restores the terminal before it is
-/// ended at once.
+/// Counts the signals that end a program, and restores the terminal before it is ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    // The terminal goes away: an own recording in the guest is still to be discarded.
-    interrupt.listen_to(&[SIGHUP], restore)
+    interrupt.listen_restoring(restore)
 }
 
 /// Restores the terminal, as far as it is still there.
@@ -74,7 +72,7 @@ fn frame(lines: &[Line], columns: u16) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     queue!(bytes, BeginSynchronizedUpdate)?;
     for (row, Line { text, style }) in (0..).zip(lines) {
-        let text = Printable(text).to_string();
+        let text = charset::local(Printable(text).to_string());
         let text: String = text.chars().take(columns.into()).collect();
         // Cleared first: how many columns a text fills depends on the terminal, and behind a full
         // line the cursor is still on its last character.

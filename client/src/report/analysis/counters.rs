@@ -17,7 +17,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let quarter_ns = time.window.length_ns().div_ceil(QUARTERS).max(1);
     let series = time.view.timeline.counters(time.window);
     let found = series.iter().filter_map(|series| {
-        let growth = series.growth()?;
+        let growth = series.growth(&[])?;
         let mut rises = [0_usize; QUARTERS as usize];
         for (at_ns, step) in &growth {
             let quarter = at_ns.saturating_sub(time.window.from_ns) / quarter_ns;

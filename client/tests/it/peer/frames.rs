@@ -22,7 +22,7 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             vcpus: script.vcpus.len() as u32,
             mappings: 1,
             monotonic_ns,
-            wall_clock_ns: Some(1_700_000_000_000_000_000),
+            wall_clock_ns: script.wall_clock_ns,
             capabilities: 1 | script.ring.as_ref().map_or(0, |_| capability::RING),
             min_period_ns: 10_000,
             max_period_ns: 10_000_000_000,

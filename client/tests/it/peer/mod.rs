@@ -60,6 +60,8 @@ pub struct Script {
     pub looked_at_ns: u64,
     /// The clock at the welcome of connection `n`: tells a restarted guest.
     pub clock_ns: fn(usize) -> u64,
+    /// The date at the welcome, if the guest knows any.
+    pub wall_clock_ns: Option<u64>,
     /// What the end of the first vCPU's share says beyond the truth.
     pub extra_samples: u64,
     /// How many samples of each epoch and vCPU the agent gave up.
@@ -183,6 +185,7 @@ impl Default for Script {
             ends_by_itself: true,
             looked_at_ns: 2_000,
             clock_ns: |connection| 1_000 + connection as u64,
+            wall_clock_ns: Some(1_700_000_000_000_000_000),
             extra_samples: 0,
             aged: 0,
             fold: None,
