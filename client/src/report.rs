@@ -173,7 +173,7 @@ impl<'a> TimelineView<'a> {
         Some(TimelineView {
             timeline,
             of,
-            window: recording.asked.unwrap_or(of.window),
+            window: recording.asked.or(recording.counted).map_or(of.window, |it| of.window.and(it)),
             seconds: false,
             step_ns: None,
         })

@@ -185,7 +185,7 @@ impl PartArguments {
                 false => Ok(None),
             };
         };
-        let Some(extent) = extent(timeline, &of) else {
+        let Some(extent) = extent(recording, timeline, &of) else {
             return Ok(None);
         };
         let Asked { from, to } = self.window.asked();
@@ -209,15 +209,20 @@ impl PartArguments {
     }
 }
 
-/// From a recording's beginning to its end, as far as the timeline knows.
-fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
+/// From a recording's beginning to its end, as far as the timeline knows. If a part of it was fetched
+/// before, the ring may hold that, too: what counts is the time of the file's counts, and that for
+/// which the file was made.
+fn extent(recording: &Recording, timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
     let held = timeline.extent()?;
     let from_ns = match of.window.from_ns {
         0 => held.from_ns,
         began_ns => began_ns,
     };
-    let to_ns = of.window.to_ns.min(held.to_ns).max(from_ns);
-    Some(Extent { whole: Window { from_ns, to_ns }, clock: timeline.wall_clock() })
+    let held = Window::new(from_ns, of.window.to_ns.min(held.to_ns).max(from_ns));
+    let wanted = recording.counted.into_iter().chain(recording.asked);
+    let wanted = wanted.reduce(|a, b| Window::new(a.from_ns.min(b.from_ns), a.to_ns.max(b.to_ns)));
+    let whole = wanted.map_or(held, |wanted| held.and(wanted));
+    Some(Extent { whole, clock: timeline.wall_clock() })
 }
 
 fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {

@@ -208,6 +208,7 @@ impl Parts {
             created_unix_ns: 0,
             epochs: self.epochs,
             ended_ns: 0,
+            counted: None,
             completeness: self.completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,

@@ -37,6 +37,8 @@ pub(super) struct Contents {
     recording: Option<Settings>,
     pub(super) epochs: u32,
     pub(super) gaps: u32,
+    /// When the last vCPU's last share ended.
+    pub(super) last_told_ns: u64,
     pub(super) progress: EpochProgress,
     nodes: KnownNodes,
     pub(super) stacks: Stacks,
@@ -124,6 +126,7 @@ impl Contents {
             recording: None,
             epochs: 0,
             gaps: 0,
+            last_told_ns: 0,
             progress: EpochProgress::default(),
             nodes,
             stacks: Stacks::default(),
@@ -242,6 +245,7 @@ impl Contents {
             }
             Part::Vcpu(share) => {
                 let both = [share.start, share.end];
+                self.last_told_ns = self.last_told_ns.max(share.end.at_ns);
                 self.told.extend(both.map(|told| (share.vcpu, told)));
                 let counted = self.totals.add(&share, self.info.mode);
                 self.counted = self.counted.saturating_add(counted);

@@ -188,6 +188,12 @@ impl Contents {
             self.builder.add_vcpu(stats);
         }
         let own_warnings = self.info.warnings.clone();
+        let is_merged = self.info.merged.is_some();
+        let ends = self.counted_epochs.first().zip(self.counted_epochs.last());
+        let counted = ends.map(|(first, last)| {
+            let to_ns = last.window.to_ns.max(self.last_told_ns);
+            Window::new(first.window.from_ns, to_ns.saturating_add(1))
+        });
         self.builder.set_recording(self.info);
         let mut profile = self.builder.finish();
         if self.epochs == 0
@@ -200,7 +206,8 @@ impl Contents {
             agent: self.agent,
             created_unix_ns: self.created_unix_ns,
             epochs: self.epochs,
-            ended_ns: self.counted_epochs.last().map_or(0, |epoch| epoch.window.to_ns),
+            ended_ns: ends.map_or(0, |(_, last)| last.window.to_ns),
+            counted: counted.filter(|_| !is_merged),
             completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
@@ -275,6 +282,7 @@ impl Recording {
         self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
         self.span = Some(span);
         self.asked = None;
+        self.counted = None;
         self.epoch_counts.clear();
         Ok(())
     }

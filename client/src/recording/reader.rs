@@ -54,6 +54,9 @@ pub struct Recording {
     pub epochs: u32,
     /// When the last epoch ended, on the guest's monotonic clock in ns; 0 if there is none.
     pub ended_ns: u64,
+    /// When it was counted, from the first epoch in the file to the last; `None` without counts, and
+    /// of merged files, which may have counted with interruptions.
+    pub(crate) counted: Option<Window>,
     /// Whether anything is missing.
     pub completeness: Completeness,
     /// How often the guest was suspended and resumed meanwhile.

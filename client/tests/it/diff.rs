@@ -359,7 +359,7 @@ fn parts_of_the_time_are_compared() {
 /// The rings of a dump go back to before the dump before it: compared is the time of what each of
 /// them counted.
 #[test]
-fn a_dump_is_compared_without_the_time_before_it() {
+fn a_dump_is_compared_and_shown_without_the_time_before_it() {
     let folder = folder();
     // Two epochs of the peer, one after the other, with 400 samples each.
     let (began, middle, step) = (1_000, 51_000, 120);
@@ -392,6 +392,9 @@ fn a_dump_is_compared_without_the_time_before_it() {
     }
     let hash = &function(&found, "hash")["self"];
     assert_eq!((&hash["base"], &hash["new"]), (&0.25.into(), &0.75.into()));
+    let window = ["report", "next.unikprof", "--from", "0s", "--json"];
+    let (told, _) = program::run(0, &window, folder.path());
+    assert_eq!(program::json(&told)["samples"]["recorded"], 400, "as many as were counted");
 }
 
 /// What was fetched again and again has its times by the fetches: a file of a long recording, and a
