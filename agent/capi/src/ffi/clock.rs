@@ -57,6 +57,13 @@ impl SteadyClock {
                 continue;
             }
             let Some(behind_ns) = latest_ns.checked_sub(now_ns) else {
+                // A CPU that was idle for long may have missed that the clock was set back.
+                if now_ns - latest_ns >= WAITED_FOR_NS
+                    && self.newest_ns().saturating_sub(now_ns) >= WAITED_FOR_NS
+                {
+                    self.shift(offset_ns, now_ns);
+                    continue;
+                }
                 latest.store(now_ns, Ordering::Relaxed);
                 return now_ns;
             };
@@ -73,11 +80,16 @@ impl SteadyClock {
     #[cold]
     #[inline(never)]
     fn shift(&self, offset_ns: u64, now_ns: u64) {
-        let all = self.latest.iter().map(|Latest(latest)| latest.load(Ordering::Relaxed));
-        let newest_ns = all.fold(now_ns, u64::max);
-        let shifted_ns = offset_ns.wrapping_add(newest_ns - now_ns);
+        let behind_ns = self.newest_ns().saturating_sub(now_ns);
+        let shifted_ns = offset_ns.wrapping_add(behind_ns);
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self.offset_ns.compare_exchange(offset_ns, shifted_ns, success, failure);
+    }
+
+    /// The latest reading on any CPU.
+    fn newest_ns(&self) -> u64 {
+        let all = self.latest.iter().map(|Latest(latest)| latest.load(Ordering::Relaxed));
+        all.fold(0, u64::max)
     }
 
     /// Converts a time of this clock to the guest's.
@@ -126,6 +138,19 @@ mod tests {
         assert_eq!(read(1, HOUR + 1), 7 * HOUR + 1);
         assert_eq!(read(2, HOUR + 2), 7 * HOUR + 2);
         assert_eq!(clock.to_guest(7 * HOUR + 3), HOUR + 3);
+    }
+
+    /// Guards a CPU that has not read the clock for long, or never, before it was set back: it would
+    /// be behind the others until one of them notices.
+    #[test]
+    fn a_cpu_that_was_idle_notices_a_step_back() {
+        let clock = clock(2);
+        let read = |vcpu: u32, ns: u64| clock.read(|| (vcpu < 2).then_some(vcpu), || ns);
+        assert_eq!(read(1, HOUR), HOUR);
+        assert_eq!(read(0, 7 * HOUR), 7 * HOUR);
+        assert_eq!(read(1, 6 * HOUR), 7 * HOUR);
+        assert_eq!(read(2, 6 * HOUR + 1), 7 * HOUR + 1);
+        assert_eq!(read(0, 6 * HOUR + 2), 7 * HOUR + 2);
     }
 
     /// A step of less than a second is waited for, so many there are.
