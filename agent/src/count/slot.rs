@@ -810,7 +810,8 @@ impl<'m> Owned<'m> {
             let length_ns = now.ns.saturating_sub(since_ns);
             let wait =
                 Wait { ring_bits: 1 << index, is_overflow: true, length_ns, ..Wait::default() };
-            ring.push_wait(now.ns, self.slot.cells.entered(), 0, targets, wait);
+            // For which span it waited nobody knows.
+            ring.push_wait(now.ns, 0, 0, targets, wait);
         }
     }
 

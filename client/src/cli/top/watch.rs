@@ -172,14 +172,12 @@ impl<'a> Watch<'a> {
             return Ok(None);
         };
         let read_ns = timeline.read_until().unwrap_or(status.now_ns);
-        let window = Window { from_ns: read_ns.saturating_sub(self.window_ns), to_ns: read_ns };
+        let to_ns = settled_ns(timeline, read_ns);
+        let window = Window { from_ns: to_ns.saturating_sub(self.window_ns), to_ns };
         let window = timeline.bounded(&of, window);
         let symbolized = self.symbolizer.resolve_new(whole, &mut self.names)?;
 
-        let part = Window {
-            from_ns: self.added_to_ns.unwrap_or(window.from_ns),
-            to_ns: settled_ns(timeline, read_ns),
-        };
+        let part = Window { from_ns: self.added_to_ns.unwrap_or(window.from_ns), to_ns };
         let (part_profile, has_part) =
             (timeline.profile(whole, &of, part, None), part.from_ns < part.to_ns);
         let symbolized = symbolized.of_window(&part_profile);
