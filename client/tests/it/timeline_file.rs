@@ -196,6 +196,31 @@ fn waits_whose_stacks_are_gone_are_aged() {
     assert!(aged.contains("[aged]"), "{aged}");
 }
 
+/// Guards that a span whose end was evicted is taken to be open up to the end, and so a slow one.
+#[test]
+fn spans_of_unknown_length_are_told() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let sample = |tenths| record(kind::SAMPLE, at(tenths), ring::stack(1), 1);
+    let began = [record(kind::BEGAN, at(0), 4, 0), record(kind::SPAN_BEGIN, at(1), 0, 7)];
+    let before = [began[0], began[1], sample(2), sample(3)];
+    let after = [sample(8), sample(20)];
+    let head = RingHead { now_ns: at(30), ..ring::head(0, 0, 12) };
+    let runs = [ring::run(0, 0, &before), ring::run(0, 10, &after), ring::end(0, 12)].concat();
+    let file = file(&[encode(&head), runs, ring::stacks(0, &[&[0x150, 0x110]])].concat(), true);
+    let told = |more: &[&str]| report(&file, &[&["--in-span", "batch"], more].concat());
+    assert_eq!(told(&[])["samples"]["recorded"], 1);
+    let is_told = |told: &serde_json::Value| {
+        told["warnings"].to_string().contains("spans left out: 1, whose ends")
+    };
+    for more in [["--longer", "500ms"], ["--shorter", "500ms"]] {
+        let told = told(&more);
+        assert_eq!(told["samples"]["recorded"], 0, "{more:?}");
+        assert!(is_told(&told), "{more:?}: {told:#}");
+    }
+    let long = told(&["--longer", "100ms"]);
+    assert!(long["samples"]["recorded"] == 1 && !is_told(&long), "{long:#}");
+}
+
 #[test]
 fn what_was_evicted_is_told() {
     let recording = read(&crash(123, true), Reading::Strict).unwrap();
