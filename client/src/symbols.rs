@@ -32,6 +32,7 @@ mod demangle;
 mod error;
 mod image;
 mod images;
+mod linkage_table;
 mod memory_work;
 mod merged;
 mod name_table;

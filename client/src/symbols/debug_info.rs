@@ -9,7 +9,7 @@ use gimli::{
     ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian,
     SectionId, UnitOffset,
 };
-use object::{Object, ObjectSection};
+use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
 use super::scopes::Scopes;
@@ -70,15 +70,18 @@ impl<'a> DebugSections<'a> {
     }
 }
 
-/// The bytes of a section, decompressed; empty if that takes more memory than any compiler's
-/// sections do.
+/// The bytes of a section, [decompressed](decompress).
 pub(crate) fn section_bytes<'a>(
     section: &object::Section<'a, '_>,
 ) -> object::Result<Cow<'a, [u8]>> {
+    decompress(section.compressed_data()?)
+}
+
+/// The bytes, decompressed; empty if that takes more memory than any compiler's sections do.
+pub(super) fn decompress(data: CompressedData<'_>) -> object::Result<Cow<'_, [u8]>> {
     /// The size is whatever the file says.
     const MAX_DECOMPRESSED: u64 = 2 << 30;
-    let data = section.compressed_data()?;
-    let is_compressed = data.format != object::CompressionFormat::None;
+    let is_compressed = data.format != CompressionFormat::None;
     if is_compressed && data.uncompressed_size > MAX_DECOMPRESSED {
         return Ok(Cow::default());
     }

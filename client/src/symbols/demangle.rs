@@ -32,6 +32,10 @@ pub(crate) fn demangle_at(raw: &str, place: impl FnOnce() -> Option<String>) -> 
     if raw.len() > MAX_NAME {
         return None;
     }
+    // An entry of a linkage table is called by what it jumps to.
+    if let Some(target) = raw.strip_suffix("@plt") {
+        return Some(demangle_at(target, place)? + "@plt");
+    }
     if let Ok(rust) = rustc_demangle::try_demangle(raw) {
         return bounded(|out| write!(out, "{rust:#}"));
     }
@@ -92,6 +96,13 @@ mod tests {
         ] {
             assert_eq!(without_generics(bare), name);
         }
+    }
+
+    #[test]
+    fn entries_of_linkage_tables_are_named_as_their_targets() {
+        let name = demangle("_ZNSt6thread4joinEv@plt");
+        assert_eq!(name.as_deref(), Some("std::thread::join()@plt"));
+        assert_eq!(demangle("memcpy@plt"), None);
     }
 
     #[test]

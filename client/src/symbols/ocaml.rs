@@ -36,7 +36,12 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
         return None;
     }
     let modules: Option<Vec<String>> = modules.into_iter().map(unescape).collect();
-    let modules = modules?.join(".");
+    let mut modules = modules?;
+    // Dune names the modules of a program so.
+    if modules.len() > 2 && modules[..2] == ["Dune", "exe"] {
+        modules.drain(..2);
+    }
+    let modules = modules.join(".");
     let (identifier, stamped) = without_stamp(rest);
     let name = unescape(identifier)?;
     let name = match name.as_str() {
@@ -60,8 +65,9 @@ fn split(text: &str) -> (&str, &str) {
     for at in 0..bytes.len() {
         let skip = match bytes[at] {
             b'.' => 1,
-            // A module's name may end in underscores, and the last two are the separator.
-            b'_' if bytes.get(at + 1) == Some(&b'_') && bytes.get(at + 2) != Some(&b'_') => 2,
+            // An identifier may begin with underscores, and the first two are the separator: more
+            // functions begin with one than units end with one.
+            b'_' if bytes.get(at + 1) == Some(&b'_') => 2,
             b'$' if escape(&text[at..]).is_none() => 1,
             _ => continue,
         };
@@ -147,7 +153,11 @@ mod tests {
         // 4.13
         ("camlLwt__return_1319", "Lwt.return"),
         ("camlStdlib__List__map_487", "Stdlib.List.map"),
-        ("camlDune__exe__Main__serve_203", "Dune.exe.Main.serve"),
+        ("camlDune__exe__Main__serve_203", "Main.serve"),
+        ("camlDune__exe__Main__Inner__serve_203", "Main.Inner.serve"),
+        ("camlUnd___start_81", "Und._start"),
+        ("camlUnd____priv_170", "Und.__priv"),
+        ("camlDune__exe__Main___start_81", "Main._start"),
         ("camlA_thing__$3e$3e$3d_84", "A_thing.(>>=)"),
         ("camlA_thing__$7c$2b$7c_88", "A_thing.(|+|)"),
         ("camlStdlib__$40_197", "Stdlib.(@)"),
@@ -168,12 +178,17 @@ mod tests {
         // 5.1, 5.2
         ("camlStdlib__List.map_487", "Stdlib.List.map"),
         ("camlModule.Submodule.identifier_12", "Module.Submodule.identifier"),
+        ("camlUnd.T.__priv_12", "Und.T.__priv"),
+        ("camlInner_._start_12", "Inner_._start"),
+        ("camlDune__exe__Main.serve_203", "Main.serve"),
         ("camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567", "Main.(fun main.ml:12,4--20)"),
         // 5.3
         ("camlModule$Submodule$identifier_12", "Module.Submodule.identifier"),
         ("camlStdlib__List$map_487", "Stdlib.List.map"),
         ("camlA_thing$$$3e$$3e$$3d_84", "A_thing.(>>=)"),
         ("camlA_thing$be_12", "A_thing.be"),
+        ("camlUnd$T$__priv_12", "Und.T.__priv"),
+        ("camlDune__exe__Main$serve_203", "Main.serve"),
         ("camlA_thing$fun_385", "A_thing.(fun 385)"),
     ];
 

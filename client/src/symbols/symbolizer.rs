@@ -176,23 +176,18 @@ impl Symbolizer {
             return;
         };
         let mut sections = DebugSections::of(&file);
-        let mut table = NameTable::from_elf(&file);
         let mut info_path = image.path();
 
         let separate = match sections {
             None => self.separate_file(image, &file, &mut names.warnings),
             Some(_) => None,
         };
-        if let Some(separate) = &separate
-            && let Ok(debug) = object::File::parse(separate.bytes())
-        {
-            sections = DebugSections::of(&debug);
+        let debug = separate.as_ref().and_then(|file| object::File::parse(file.bytes()).ok());
+        if let (Some(separate), Some(debug)) = (&separate, &debug) {
+            sections = DebugSections::of(debug);
             info_path = separate.path();
-            let full = NameTable::from_elf(&debug);
-            if !full.is_empty() {
-                table = full;
-            }
         }
+        let table = NameTable::from_elf(&file, debug.as_ref());
         let mut damage = Damage::default();
         let info = sections.as_ref().and_then(|sections| {
             if let Some(problem) = &sections.damage {
@@ -202,7 +197,7 @@ impl Symbolizer {
         });
         if sections.is_none() {
             let path = image.path().to_owned();
-            names.warnings.push(if table.is_empty() && self.images.symbol_files.is_empty() {
+            names.warnings.push(if table.is_stripped() && self.images.symbol_files.is_empty() {
                 SymbolWarning::Stripped { path }
             } else {
                 SymbolWarning::NoDebugInfo { path }

@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use tempfile::TempDir;
-use unikprof_client::profile::{Frame, FrameId, Mapping, Profile};
+use unikprof_client::profile::{
+    Architecture, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo,
+};
 use unikprof_client::symbols::{
     Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
     Symbolized, Symbolizer,
@@ -165,6 +167,18 @@ fn rust_names_are_demangled_without_their_hash() {
     assert!(!name.contains("::h"), "{name}");
 }
 
+/// Whether a test is skipped, aloud, because this machine lacks a program.
+fn is_skipped(program: &str, test: &str) -> bool {
+    if Command::new(program).arg("-v").output().is_ok() {
+        return false;
+    }
+    const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
+    let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    assert!(!is_required, "{REQUIRE} is set, but there is no `{program}`");
+    writeln!(std::io::stderr(), "SKIPPED {test}: there is no `{program}`").unwrap();
+    true
+}
+
 /// Two functions without a name; the first instruction of the one on line 7 is that of a function
 /// that was inlined. The other is the argument on line 9.
 const OCAML_SOURCE: &str = "
@@ -182,13 +196,7 @@ let () =
 /// function it is.
 #[test]
 fn ocaml_functions_without_a_name_have_their_place() {
-    if Command::new("ocamlopt").arg("-version").output().is_err() {
-        const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
-        let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
-        assert!(!is_required, "{REQUIRE} is set, but there is no `ocamlopt`");
-        let line =
-            "SKIPPED ocaml_functions_without_a_name_have_their_place: there is no `ocamlopt`";
-        writeln!(std::io::stderr(), "{line}").unwrap();
+    if is_skipped("ocamlopt", "ocaml_functions_without_a_name_have_their_place") {
         return;
     }
     let names = |options: &[&str]| {
@@ -399,6 +407,146 @@ fn without_debug_information_the_symbol_table_names_functions() {
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_eq!(first(&symbolized, &profile), "outer ?:?");
     assert_is!(symbolized.warnings(), [SymbolWarning::NoDebugInfo { .. }]);
+}
+
+/// Names that begin as the assembler's own labels do, which are neither global nor have a size.
+#[test]
+fn functions_may_be_named_like_labels() {
+    let source = "int odd(int x) __asm__(\"$odd\"); int odd(int x) { return x * 3; }
+        static int kept(int x) __asm__(\".Lkept\");
+        static __attribute__((noinline)) int kept(int x) { return x * 5; }
+        int main(int argc, char **argv) { return odd(argc) + kept(argc); }";
+    let program = Program::build("cc", "c", source, &["-O1", "-no-pie", "-Wl,--build-id"]);
+    let list = run("objdump", &["-d", "-j", ".text", program.path.to_str().unwrap()]);
+    let after_odd = list.split("<$odd>:").nth(1).unwrap_or_else(|| panic!("{list}"));
+    let odd = after_odd.trim_start().split(':').next().unwrap();
+    let odd = u64::from_str_radix(odd, 16).unwrap();
+    let profile = profile(program.mappings(0), [Frame::leaf(odd)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert_eq!(first(&symbolized, &profile), "$odd ?:?");
+}
+
+const LINKED_SOURCE: &str = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+    size_t (*volatile length)(const char *) = strlen;
+    const char *home = getenv(argv[0]);
+    return puts(argv[0]) + strcmp(argv[0], argv[argc - 1]) + length(argv[0]) + (home != 0);
+}
+";
+
+/// `objdump` names the entries of linkage tables, too.
+#[test]
+fn entries_of_linkage_tables_are_named_as_binutils_names_them() {
+    let guarded = &["-fcf-protection=full", "-Wl,-z,ibtplt"][..];
+    let arm_guarded = &["-mbranch-protection=standard", "-Wl,-z,force-bti"][..];
+    for (prefix, options, stripped) in [
+        ("", &["-no-pie"][..], false),
+        ("", &["-pie", "-fPIE", "-Wl,-z,now"], true),
+        ("", guarded, false),
+        ("aarch64-linux-gnu-", &[], false),
+        ("aarch64-linux-gnu-", arm_guarded, true),
+    ] {
+        let compiler = format!("{prefix}gcc");
+        if !prefix.is_empty() && is_skipped(&compiler, "entries_of_linkage_tables") {
+            continue;
+        }
+        let usual = ["-O1", "-fno-builtin", "-Wl,--build-id"];
+        let all = [&usual[..], options].concat();
+        let program = Program::build(&compiler, "c", LINKED_SOURCE, &all);
+        let path = program.path.to_str().unwrap();
+        let tables = ["-d", "-j", ".plt", "-j", ".plt.got", "-j", ".plt.sec", path];
+        let listed = Command::new(format!("{prefix}objdump")).args(tables).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let entry = |line: &str| {
+            let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+            let address = u64::from_str_radix(address, 16).unwrap();
+            name.ends_with("@plt").then(|| (address, name.to_owned()))
+        };
+        let expected: Vec<(u64, String)> = listed.lines().filter_map(entry).collect();
+        assert!(expected.len() >= 3, "{options:?}: {listed}");
+        if stripped {
+            run(&format!("{prefix}strip"), &[path]);
+        }
+        let mut builder = ProfileBuilder::new();
+        let architecture = match prefix {
+            "" => Architecture::X86_64,
+            _ => Architecture::Aarch64,
+        };
+        builder.set_recording(RecordingInfo { architecture, ..RecordingInfo::default() });
+        program.mappings(0).into_iter().for_each(|mapping| builder.add_mapping(mapping));
+        for address in expected.iter().flat_map(|(start, _)| [*start, start + 5]) {
+            builder.add_stack(0, 1, &[Frame::leaf(address)]).unwrap();
+        }
+        let profile = builder.finish();
+        let symbolized = resolve(&profile, &program.path).unwrap();
+        let names = profile.frame_ids().map(|frame| shown(&symbolized, frame).remove(0));
+        let expected =
+            expected.iter().flat_map(|(_, name)| [name, name].map(|it| format!("{it} ?:?")));
+        assert_eq!(names.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{options:?}");
+    }
+}
+
+/// In a static program the entries lead to what a function of the library chooses, which has the
+/// name that callers use.
+#[test]
+fn entries_of_a_static_program_are_named_by_who_chooses_their_targets() {
+    let options = ["-O1", "-fno-builtin", "-static", "-Wl,--build-id"];
+    let program = Program::build("gcc", "c", LINKED_SOURCE, &options);
+    let path = program.path.to_str().unwrap();
+    let headers = run("readelf", &["-SW", path]);
+    let table = headers.lines().find_map(|line| line.split_once("] .plt ")).unwrap().1;
+    let fields: Vec<&str> = table.split_whitespace().collect();
+    let number = |at: usize| u64::from_str_radix(fields[at], 16).unwrap();
+    let (start, size) = (number(1), number(3));
+    let profile = profile(program.mappings(0), (start..start + size).step_by(4).map(Frame::leaf));
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    let names: BTreeSet<String> =
+        profile.frame_ids().map(|frame| shown(&symbolized, frame).remove(0)).collect();
+    assert!(names.iter().all(|name| name.ends_with("@plt ?:?")), "{names:?}");
+    assert!(names.contains("strlen@plt ?:?"), "{names:?}");
+}
+
+/// Newer tools compress these, too. None of the machine's own may do so.
+#[test]
+fn compressed_symbol_tables_are_read() {
+    let program = Program::c(&["-no-pie"]);
+    let (address, mappings) = (program.function("outer").start, program.mappings(0));
+    let mut bytes = fs::read(&program.path).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let mut packed = Vec::new();
+    for name in [".symtab", ".strtab"] {
+        let section = file.section_by_name(name).unwrap();
+        let mut stream = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        stream.write_all(section.data().unwrap()).unwrap();
+        let head = [1, section.size(), section.align()].map(u64::to_le_bytes).concat();
+        let header = word(40) + section.index().0 * 64;
+        packed.push((header, [head, stream.finish().unwrap()].concat()));
+    }
+    for (header, data) in packed {
+        for (at, value) in [(8, 0x800), (24, bytes.len()), (32, data.len())] {
+            bytes[header + at..][..8].copy_from_slice(&(value as u64).to_le_bytes());
+        }
+        bytes.extend(data);
+    }
+    fs::write(&program.path, bytes).unwrap();
+    let read = run("readelf", &["-SW", program.path.to_str().unwrap()]);
+    assert!(read.lines().any(|line| line.contains(".symtab") && line.contains(" C ")), "{read}");
+    let profile = profile(mappings, [Frame::leaf(address)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert_eq!(first(&symbolized, &profile), "outer ?:?");
+}
+
+/// Zeros in place of a build-id are no other build.
+#[test]
+fn a_build_id_of_zeros_is_none() {
+    let zeros = format!("-Wl,--build-id=0x{}", "00".repeat(20));
+    let program = Program::c(&["-g", "-no-pie", &zeros]);
+    assert_eq!(program.image().build_id(), None);
 }
 
 #[test]
