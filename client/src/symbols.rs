@@ -42,6 +42,7 @@ mod source_paths;
 mod symbol_file;
 mod symbolized;
 mod symbolizer;
+mod vdso;
 
 pub use code::CodeError;
 pub(crate) use code::{Code, MappedAddress};

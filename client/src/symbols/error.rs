@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::vdso;
 use crate::profile::{Architecture, BuildId};
 
 /// Why a file that the user named cannot be used.
@@ -158,20 +159,17 @@ pub enum SymbolWarning {
     DebugFileDiffers { debug_file: PathBuf, image: PathBuf },
 }
 
-/// How Linux names the code that its kernel maps into every process, from no file.
-const VDSO: &str = "linux-vdso.so.1";
-
 fn image_advice(mapping: &str) -> &'static str {
-    match mapping {
-        VDSO => "it is code of the host's kernel, which has no file",
-        _ => "name the image with --image",
+    match vdso::is_vdso(mapping.as_ref()) {
+        true => "it is code of the kernel that ran the guest, which is in no file",
+        false => "name the image with --image",
     }
 }
 
 impl SymbolWarning {
     /// Whether names are missing that `--image` could give.
     pub(crate) fn is_image_missing(&self) -> bool {
-        matches!(self, SymbolWarning::NoImage { mapping, .. } if mapping != VDSO)
+        matches!(self, SymbolWarning::NoImage { mapping, .. } if !vdso::is_vdso(mapping.as_ref()))
     }
 
     /// Adds a warning, or what it counts to one that says the same.

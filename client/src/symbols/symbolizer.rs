@@ -11,6 +11,7 @@ use super::name_table::NameTable;
 use super::ocaml;
 use super::symbol_file::SymbolFile;
 use super::symbolized::{Function, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized};
+use super::vdso;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// Names profiles with the images it was given.
@@ -195,7 +196,8 @@ impl Symbolizer {
             }
             sections.open().inspect_err(|problem| damage.note(problem)).ok()
         });
-        if sections.is_none() {
+        // The kernel's own code is as it is.
+        if sections.is_none() && !vdso::is_vdso(image.path()) {
             let path = image.path().to_owned();
             names.warnings.push(if table.is_stripped() && self.images.symbol_files.is_empty() {
                 SymbolWarning::Stripped { path }
