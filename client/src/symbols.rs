@@ -39,6 +39,7 @@ mod name_table;
 mod ocaml;
 mod scopes;
 mod source_paths;
+mod split_info;
 mod symbol_file;
 mod symbolized;
 mod symbolizer;

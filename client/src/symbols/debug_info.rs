@@ -1,19 +1,23 @@
 //! Functions, inlined functions and lines from DWARF.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use addr2line::Context;
+use addr2line::{Context, SplitDwarfLoad};
 use gimli::{
-    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian,
-    SectionId, UnitOffset,
+    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfPackage, DwarfSections, EndianSlice,
+    RunTimeEndian, SectionId, UnitOffset,
 };
 use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
 use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
+use super::split_info::SplitInfo;
 
 pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
@@ -21,6 +25,7 @@ pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 pub(crate) struct DebugSections<'a> {
     sections: DwarfSections<Cow<'a, [u8]>>,
     endian: RunTimeEndian,
+    split: SplitInfo,
     /// The first section that could not be read, and why.
     pub(super) damage: Option<object::Error>,
 }
@@ -48,7 +53,24 @@ impl<'a> DebugSections<'a> {
         let sections = DwarfSections::load(load).ok()?;
         let endian =
             if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-        Some(DebugSections { sections, endian, damage })
+        Some(DebugSections { sections, endian, split: SplitInfo::default(), damage })
+    }
+
+    /// Reads what `file`, which these are of, has in other files; see [`SplitInfo::of`].
+    pub(super) fn read_split(
+        &mut self,
+        file: &object::File<'_>,
+        paths: &[&Path],
+        debug_dirs: &[PathBuf],
+    ) {
+        let mut units = self.dwarf().units();
+        let units = std::iter::from_fn(|| units.next().ok()?).count();
+        self.split = SplitInfo::of(file, units, paths, debug_dirs);
+    }
+
+    /// The first file that was needed and not found.
+    pub(super) fn missing(&self) -> Option<&PathBuf> {
+        self.split.missing.get()
     }
 
     /// Reads the table of units.
@@ -60,13 +82,16 @@ impl<'a> DebugSections<'a> {
         Ok(DebugInfo {
             context: Context::from_dwarf(self.dwarf())?,
             sections: self,
+            package: self.split.package(self.endian),
             scopes: OnceCell::new(),
+            split_scopes: RefCell::default(),
             source_paths: OnceCell::new(),
         })
     }
 
     fn dwarf(&'a self) -> Dwarf<Reader<'a>> {
-        self.sections.borrow(|section| EndianSlice::new(section, self.endian))
+        let borrow = |section| EndianSlice::new(section, self.endian);
+        self.sections.borrow_with_sup(self.split.shared.as_ref(), |section| borrow(section))
     }
 }
 
@@ -92,8 +117,11 @@ pub(super) fn decompress(data: CompressedData<'_>) -> object::Result<Cow<'_, [u8
 pub(crate) struct DebugInfo<'a> {
     context: Context<Reader<'a>>,
     sections: &'a DebugSections<'a>,
+    package: Option<DwarfPackage<Reader<'a>>>,
     /// Read when the first bare name needs them.
     scopes: OnceCell<Scopes<'a>>,
+    /// Those of units in other files, by the units' identities.
+    split_scopes: RefCell<HashMap<u64, Rc<Scopes<'a>>>>,
     source_paths: OnceCell<SourcePaths>,
 }
 
@@ -126,6 +154,10 @@ impl<'a> DebugInfo<'a> {
         address: u64,
         mut each: impl FnMut(FoundFrame<'_>),
     ) -> Result<(), gimli::Error> {
+        for (load, go_on) in self.context.preload_units(address) {
+            // What is wrong with it is told below.
+            let _ = go_on(self.load(&load));
+        }
         let mut frames = self.context.find_frames(address).skip_all_loads()?;
         let mut next = frames.next()?;
         for _ in 0..Self::MAX_INLINED {
@@ -139,7 +171,7 @@ impl<'a> DebugInfo<'a> {
             let bare = raw_name.as_deref().filter(|raw| !is_mangled(raw));
             let path = bare.and_then(|bare| {
                 let entry = frame.dw_die_offset;
-                let declared = entry.and_then(|entry| self.path(address, entry, is_rust));
+                let declared = entry.and_then(|entry| self.path(address, entry));
                 declared.or_else(|| {
                     let file = file.filter(|_| is_rust)?;
                     let module = self.source_paths().module_of(file)?;
@@ -183,12 +215,34 @@ impl<'a> DebugInfo<'a> {
     }
 
     /// The name with its scopes of the function that has this entry in the unit of an address.
-    fn path(&self, address: u64, entry: UnitOffset, is_rust: bool) -> Option<Rc<str>> {
+    fn path(&self, address: u64, entry: UnitOffset) -> Option<Rc<str>> {
+        self.in_scopes(address, entry, Scopes::path)
+    }
+
+    /// Looks an entry in the unit of an address up in the scopes of the file that holds the unit.
+    fn in_scopes<T>(
+        &self,
+        address: u64,
+        entry: UnitOffset,
+        look: impl FnOnce(&Scopes<'a>, usize) -> Option<T>,
+    ) -> Option<T> {
         let unit = self.context.find_dwarf_and_unit(address);
         let unit = unit.skip_all_loads()?;
         let DebugInfoOffset(entry) = entry.to_debug_info_offset(&unit.header)?;
-        let scopes = self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf()));
-        scopes.path(entry, is_rust)
+        let split = unit.dwo_id.and_then(|id| self.split_scopes.borrow().get(&id.0).cloned());
+        let main = || self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf().into()));
+        look(split.as_deref().unwrap_or_else(main), entry)
+    }
+
+    /// The information of a unit that is in another file.
+    fn load(&self, load: &SplitDwarfLoad<Reader<'a>>) -> Option<Arc<Dwarf<Reader<'a>>>> {
+        let package = self.package.as_ref();
+        let packed = package.and_then(|package| package.find_cu(load.dwo_id, &load.parent).ok()?);
+        let unit = packed.map(Arc::new);
+        let unit = unit.or_else(|| self.sections.split.unit(load, self.sections.endian))?;
+        let scopes = Rc::new(Scopes::of(Arc::clone(&unit)));
+        self.split_scopes.borrow_mut().insert(load.dwo_id.0, scopes);
+        Some(unit)
     }
 
     fn source_paths(&self) -> &SourcePaths {

@@ -145,6 +145,17 @@ pub enum SymbolWarning {
         /// How many distinct addresses met it.
         addresses: usize,
     },
+    /// Debug information of the file is in another one, which was not found or is of another build.
+    #[error(
+        "{} has debug information in other files, and {} is missing or of another build: \
+         inlined functions are not shown in its code; put it beside the image",
+        path.display(), missing.display()
+    )]
+    DebugFileMissing {
+        path: PathBuf,
+        /// The first one.
+        missing: PathBuf,
+    },
     /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
     ServerFailed { url: String, build_id: BuildId, problem: String },
@@ -190,6 +201,10 @@ impl SymbolWarning {
                     *addresses += more;
                     return;
                 }
+                (
+                    SymbolWarning::DebugFileMissing { path, .. },
+                    SymbolWarning::DebugFileMissing { path: other, .. },
+                ) if path == other => return,
                 (known, new) if known == new => return,
                 _ => {}
             }

@@ -54,7 +54,8 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
         for &(start, limit) in places {
             let name = name.iter().filter(|name| !name.is_empty());
             let name = name.map(|name| Cow::Owned(format!("{name}@plt")));
-            found.extend(name.map(|name| Entry { start, size: 0, limit, rank: u8::MAX, name }));
+            // Behind every symbol.
+            found.extend(name.map(|name| Entry { start, size: 0, limit, rank: 4, name }));
         }
     }
     found

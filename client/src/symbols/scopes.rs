@@ -7,10 +7,11 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gimli::{
-    AttributeValue, DW_AT_abstract_origin, DW_AT_name, DW_AT_specification, DwTag, Dwarf, Unit,
-    UnitHeader, UnitOffset, constants,
+    AttributeValue, DW_AT_abstract_origin, DW_AT_language, DW_AT_name, DW_AT_specification, DwTag,
+    Dwarf, Unit, UnitHeader, UnitOffset, constants,
 };
 
 use super::debug_info::Reader;
@@ -26,9 +27,11 @@ const ARGUMENTS: &str = "(…)";
 
 /// The scopes of one file's functions.
 pub(super) struct Scopes<'a> {
-    dwarf: Dwarf<Reader<'a>>,
+    dwarf: Arc<Dwarf<Reader<'a>>>,
     /// In the order of their offsets; read when one of their functions is asked for.
     units: Vec<(UnitHeader<Reader<'a>>, OnceCell<Option<ScopedUnit<'a>>>)>,
+    /// Those of the file that others share with this one.
+    shared: Option<Box<Scopes<'a>>>,
     /// By the offset of the function's entry.
     paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
 }
@@ -37,6 +40,7 @@ pub(super) struct Scopes<'a> {
 /// rising order.
 struct ScopedUnit<'a> {
     unit: Unit<Reader<'a>>,
+    is_rust: bool,
     parents: Vec<(usize, usize)>,
 }
 
@@ -47,38 +51,40 @@ struct Named<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    pub(super) fn of(dwarf: Dwarf<Reader<'a>>) -> Scopes<'a> {
+    pub(super) fn of(dwarf: Arc<Dwarf<Reader<'a>>>) -> Scopes<'a> {
         let mut units = Vec::new();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             units.push((header, OnceCell::new()));
         }
-        Scopes { dwarf, units, paths: RefCell::default() }
+        let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared)));
+        Scopes { dwarf, units, shared, paths: RefCell::default() }
     }
 
     /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes,
     /// as in `shop::detail::sorted(…)::{lambda}`; Rust's have no generic arguments. `None` if it
     /// lies in no scope, or the entries are damaged.
-    pub(super) fn path(&self, entry: usize, is_rust: bool) -> Option<Rc<str>> {
+    pub(super) fn path(&self, entry: usize) -> Option<Rc<str>> {
         if let Some(known) = self.paths.borrow().get(&entry) {
             return known.clone();
         }
-        let found = self.find(entry, is_rust).map(Rc::from);
+        let found = self.find(entry).map(Rc::from);
         self.paths.borrow_mut().insert(entry, found.clone());
         found
     }
 
-    fn find(&self, entry: usize, is_rust: bool) -> Option<String> {
+    fn find(&self, entry: usize) -> Option<String> {
+        let is_rust = self.unit(entry)?.1.is_rust;
         let text = |name: Reader<'a>| match (is_rust, name.to_string_lossy()) {
             (true, name) => without_generics(&name).to_owned(),
             (false, name) => name.into_owned(),
         };
-        let (mut at, function) = self.declaration(entry)?;
+        let (mut scopes, mut at, function) = self.declaration(entry)?;
         let mut innermost_first = vec![text(function.name?)];
         for _ in 0..MAX_SCOPES {
-            let Some(parent) = self.parent(at) else { break };
-            let (declared_at, scope) = self.declaration(parent)?;
-            at = declared_at;
+            let Some(parent) = scopes.parent(at) else { break };
+            let scope;
+            (scopes, at, scope) = scopes.declaration(parent)?;
             let name = scope.name.map(text);
             let name = match (scope.tag, name) {
                 // An implementation's number tells nothing; mangled names have none either.
@@ -100,11 +106,12 @@ impl<'a> Scopes<'a> {
         (innermost_first.len() > 1).then(|| innermost_first.join("::"))
     }
 
-    /// The entry that an entry's references lead to, which lies where it was declared.
-    fn declaration(&self, entry: usize) -> Option<(usize, Named<'a>)> {
-        let mut at = entry;
+    /// The entry that an entry's references lead to, which lies where it was declared; maybe in the
+    /// shared file.
+    fn declaration(&self, entry: usize) -> Option<(&Scopes<'a>, usize, Named<'a>)> {
+        let (mut scopes, mut at) = (self, entry);
         for _ in 0..MAX_REFERENCES {
-            let (start, scoped) = self.unit(at)?;
+            let (start, scoped) = scopes.unit(at)?;
             let entry = scoped.unit.entry(UnitOffset(at - start)).ok()?;
             let reference = [DW_AT_abstract_origin, DW_AT_specification]
                 .iter()
@@ -112,13 +119,16 @@ impl<'a> Scopes<'a> {
             match reference {
                 Some(AttributeValue::UnitRef(offset)) => at = start + offset.0,
                 Some(AttributeValue::DebugInfoRef(offset)) => at = offset.0,
+                Some(AttributeValue::DebugInfoRefSup(offset)) => {
+                    (scopes, at) = (scopes.shared.as_deref()?, offset.0);
+                }
                 Some(_) => return None,
                 None => {
                     let name = entry.attr_value(DW_AT_name);
                     let name =
-                        name.and_then(|name| self.dwarf.attr_string(&scoped.unit, name).ok());
+                        name.and_then(|name| scopes.dwarf.attr_string(&scoped.unit, name).ok());
                     let tag = entry.tag();
-                    return Some((at, Named { tag, name }));
+                    return Some((scopes, at, Named { tag, name }));
                 }
             }
         }
@@ -144,6 +154,10 @@ impl<'a> Scopes<'a> {
 impl<'a> ScopedUnit<'a> {
     fn read(dwarf: &Dwarf<Reader<'a>>, header: UnitHeader<Reader<'a>>) -> Option<ScopedUnit<'a>> {
         let unit = dwarf.unit(header).ok()?;
+        let mut root = unit.entries();
+        let root = root.next_dfs().ok()??;
+        let language = root.attr_value(DW_AT_language);
+        let is_rust = language == Some(AttributeValue::Language(constants::DW_LANG_Rust));
         let mut parents = Vec::new();
         // The scopes that are open, with their depths.
         let mut open: Vec<(isize, usize)> = Vec::new();
@@ -165,7 +179,7 @@ impl<'a> ScopedUnit<'a> {
             }
             open.push((depth, at));
         }
-        Some(ScopedUnit { unit, parents })
+        Some(ScopedUnit { unit, is_rust, parents })
     }
 }
 

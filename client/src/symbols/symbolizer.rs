@@ -189,6 +189,11 @@ impl Symbolizer {
             info_path = separate.path();
         }
         let table = NameTable::from_elf(&file, debug.as_ref());
+        if let Some(sections) = &mut sections {
+            let paths = [info_path, image.path()];
+            let dirs = &self.images.options.debug_dirs;
+            sections.read_split(debug.as_ref().unwrap_or(&file), &paths, dirs);
+        }
         let mut damage = Damage::default();
         let info = sections.as_ref().and_then(|sections| {
             if let Some(problem) = &sections.damage {
@@ -213,6 +218,12 @@ impl Symbolizer {
             while let Some((_, frame)) = frames.next_if(|(next, _)| next == address) {
                 names.assign(*frame, begin);
             }
+        }
+        if let Some(missing) = sections.as_ref().and_then(DebugSections::missing) {
+            names.warnings.push(SymbolWarning::DebugFileMissing {
+                path: info_path.to_owned(),
+                missing: missing.clone(),
+            });
         }
         if let Some(problem) = damage.first {
             names.warnings.push(SymbolWarning::DamagedDebugInfo {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -175,7 +175,8 @@ fn is_skipped(program: &str, test: &str) -> bool {
     const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
     let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     assert!(!is_required, "{REQUIRE} is set, but there is no `{program}`");
-    writeln!(std::io::stderr(), "SKIPPED {test}: there is no `{program}`").unwrap();
+    let mut uncaptured = std::io::stderr();
+    writeln!(uncaptured, "SKIPPED {test}: there is no `{program}`").unwrap();
     true
 }
 
@@ -302,12 +303,102 @@ int main(int argc, char **argv)
 }
 ";
 
+/// What is left of a profile's warnings, and the functions at the address of `outer` that has most.
+fn deepest(program: &Program, profile: &Profile) -> (Vec<String>, String) {
+    let symbolized = resolve(profile, &program.path).unwrap();
+    let names = profile.frame_ids().map(|frame| symbolized.frame(frame));
+    let deepest = names.max_by_key(|symbols| symbols.len()).unwrap();
+    let names = deepest.iter().map(|it| symbolized.function(it.function).name.clone()).collect();
+    let warnings: Vec<String> = symbolized.warnings().iter().map(ToString::to_string).collect();
+    (names, warnings.join("\n"))
+}
+
+/// The only file in a folder whose name ends so.
+fn file_ending(folder: &Path, end: &str) -> PathBuf {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut found: Vec<PathBuf> = files.filter(|it| it.to_str().unwrap().ends_with(end)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+/// Guards recordings without inlined functions and without a word why: their descriptions are in
+/// files of their own, and the image has only names and lines.
+#[test]
+fn split_debug_information_is_read_where_it_is() {
+    for (dwarf, has_packer) in [("-gdwarf-4", true), ("-gdwarf-5", false)] {
+        let program = Program::c(&["-gsplit-dwarf", dwarf, "-no-pie"]);
+        let folder = program.dir.path();
+        let outer = program.function("outer");
+        let recorded = profile(program.mappings(0), outer.map(Frame::leaf));
+        let whole = (["innermost", "middle", "outer"].map(String::from).to_vec(), String::new());
+        assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: where it was compiled");
+
+        // All was moved since.
+        let unit = file_ending(folder, ".dwo");
+        let moved = folder.join("moved");
+        fs::create_dir(&moved).unwrap();
+        let beside = moved.join(unit.file_name().unwrap());
+        fs::rename(&unit, &beside).unwrap();
+        let image = moved.join("program.elf");
+        fs::copy(&program.path, &image).unwrap();
+        let program = Program { path: image, ..program };
+        assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: beside the image");
+
+        let package = moved.join("program.elf.dwp");
+        if has_packer {
+            run("dwp", &[beside.to_str().unwrap(), "-o", package.to_str().unwrap()]);
+            fs::remove_file(&beside).unwrap();
+            assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: a package");
+            fs::remove_file(&package).unwrap();
+        }
+        let other = Program::c(&["-gsplit-dwarf", dwarf, "-no-pie", "-Os"]);
+        fs::copy(file_ending(other.dir.path(), ".dwo"), &beside).unwrap();
+        for present in [true, false] {
+            let (names, warnings) = deepest(&program, &recorded);
+            assert_eq!(names, ["outer"], "{dwarf} {present}");
+            let name = unit.file_name().unwrap().to_str().unwrap();
+            assert!(warnings.contains(name), "{dwarf} {present}: {warnings}");
+            if present {
+                fs::remove_file(&beside).unwrap();
+            }
+        }
+    }
+}
+
+/// What several images have in common may be in one more file.
+#[test]
+fn debug_information_that_images_share_is_read() {
+    if is_skipped("dwz", "debug_information_that_images_share_is_read") {
+        return;
+    }
+    let program =
+        Program::build("c++", "cpp", INLINED_CPP_SOURCE, &["-O2", "-g", "-Wl,--build-id"]);
+    let path = program.path.to_str().unwrap().to_owned();
+    let [copy, shared] = ["copy.elf", "shared.debug"].map(|name| program.dir.path().join(name));
+    fs::copy(&path, &copy).unwrap();
+    let arguments = ["-m", shared.to_str().unwrap(), "-M", "shared.debug", &path];
+    run("dwz", &[&arguments[..], &[copy.to_str().unwrap()]].concat());
+    assert!(run("readelf", &["-SW", &path]).contains(".gnu_debugaltlink"));
+    cpp_scopes(&program);
+    let code = program.function("_ZN4shop6detail6sortedEPVi");
+    let recorded = profile(program.mappings(0), code.map(Frame::leaf));
+    assert_eq!(deepest(&program, &recorded).1, "");
+    fs::remove_file(&shared).unwrap();
+    let (_, warnings) = deepest(&program, &recorded);
+    assert!(warnings.contains("shared.debug is missing"), "{warnings}");
+}
+
 /// Guards names that could be anybody's: functions that were only inlined have no mangled name to
 /// tell their scopes.
 #[test]
 fn inlined_cpp_functions_are_named_with_their_scopes() {
-    let options = ["-O2", "-g", "-Wl,--build-id"];
-    let program = Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options);
+    for debug in ["-g", "-gsplit-dwarf"] {
+        let options = ["-O2", "-g", debug, "-Wl,--build-id"];
+        cpp_scopes(&Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options));
+    }
+}
+
+fn cpp_scopes(program: &Program) {
     let names_in = |function: &str| -> BTreeSet<String> {
         let code = program.function_where(|name| name == function);
         let profile = profile(program.mappings(0), code.map(Frame::leaf));
@@ -972,18 +1063,23 @@ fn another_processors_image_is_refused() {
 /// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.
 #[test]
 fn damaged_files_never_panic() {
-    for options in [["-g", "-no-pie"], ["-g", "-gz=zlib"]] {
+    for (options, damaged) in [
+        (["-g", "-no-pie"], ".elf"),
+        (["-g", "-gz=zlib"], ".elf"),
+        (["-g", "-gsplit-dwarf"], ".elf"),
+        (["-g", "-gsplit-dwarf"], ".dwo"),
+    ] {
         let program = Program::c(&options);
-        let good = fs::read(&program.path).unwrap();
+        let damaged = file_ending(program.dir.path(), damaged);
+        let good = fs::read(&damaged).unwrap();
         let addresses: Vec<u64> =
             program.function("outer").chain(program.function("main")).collect();
         let profile = profile(program.mappings(0), addresses.iter().map(|a| Frame::leaf(*a)));
-        let path = program.dir.path().join("damaged.elf");
         let (mut resolved, mut warned) = (0, 0);
         for bad in damaged_copies(&good) {
-            fs::write(&path, &bad).unwrap();
+            fs::write(&damaged, &bad).unwrap();
             let mut images = Images::new(nothing_found());
-            if images.add_image(&path, Force::Yes).is_ok()
+            if images.add_image(&program.path, Force::Yes).is_ok()
                 && let Ok(symbolized) = Symbolizer::new(images).resolve(&profile)
             {
                 resolved += 1;
