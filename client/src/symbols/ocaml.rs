@@ -3,14 +3,17 @@
 //! ocamlopt writes `caml`, the modules, the function and a stamp: `camlLwt__return_1319` up to
 //! OCaml 5.0, `camlLwt.return_1319` in 5.1 and 5.2, `camlLwt$return_1319` from 5.3 on
 //! (ocaml/ocaml#11430, #13050). Characters that assemblers do not take are `$` or, from 5.3 on,
-//! `$$` and two hexadecimal digits.
+//! `$$` and two hexadecimal digits. OxCaml writes `_Caml` and the parts of the path, each behind a
+//! letter for its kind and its length: `_CamlU3LwtF6return`.
 
 /// The source form of a name that ocamlopt wrote, or `None` where it is none.
 ///
 /// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`,
 /// or if that is not known, its stamp.
 pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
-    let body = raw.strip_prefix("caml")?;
+    let Some(body) = raw.strip_prefix("caml") else {
+        return of_oxcaml(raw);
+    };
     // The runtime's own functions are C: caml_alloc, caml_call_gc.
     if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
         return None;
@@ -36,12 +39,7 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
         return None;
     }
     let modules: Option<Vec<String>> = modules.into_iter().map(unescape).collect();
-    let mut modules = modules?;
-    // Dune names the modules of a program so.
-    if modules.len() > 2 && modules[..2] == ["Dune", "exe"] {
-        modules.drain(..2);
-    }
-    let modules = modules.join(".");
+    let modules = modules?.join(".");
     let (identifier, stamped) = without_stamp(rest);
     let name = unescape(identifier)?;
     let name = match name.as_str() {
@@ -56,7 +54,27 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
         name if is_operator(name) => format!("({name})"),
         name => name.to_owned(),
     };
-    Some(format!("{modules}.{name}"))
+    Some(format!("{}.{name}", without_dune(&modules)))
+}
+
+/// A path without what dune puts before the modules of a program.
+fn without_dune(path: &str) -> &str {
+    path.strip_prefix("Dune.exe.").unwrap_or(path)
+}
+
+/// Units, modules, classes and functions; names with others in them, which are anonymous or have
+/// escaped characters, stay raw.
+fn of_oxcaml(raw: &str) -> Option<String> {
+    let (mut left, mut path) = (raw.strip_prefix("_Caml")?, Vec::new());
+    while let Some(part) = left.strip_prefix(['U', 'M', 'O', 'F']) {
+        let digits = part.find(|c: char| !c.is_ascii_digit())?;
+        let end = digits.checked_add(part[..digits].parse().ok()?)?;
+        let text = part.get(digits..end)?;
+        path.push(if path.is_empty() { text.replace("__", ".") } else { text.to_owned() });
+        left = &part[end..];
+    }
+    let is_whole = path.len() > 1 && (left.is_empty() || left.starts_with('_'));
+    is_whole.then(|| without_dune(&path.join(".")).to_owned())
 }
 
 /// A part and what follows its separator; nothing follows the last.
@@ -190,6 +208,10 @@ mod tests {
         ("camlUnd$T$__priv_12", "Und.T.__priv"),
         ("camlDune__exe__Main$serve_203", "Main.serve"),
         ("camlA_thing$fun_385", "A_thing.(fun 385)"),
+        // OxCaml
+        ("_CamlU3WebM6ServerF4poll", "Web.Server.poll"),
+        ("_CamlU10Stdlib__IoF4poll_12_34_code", "Stdlib.Io.poll"),
+        ("_CamlU15Dune__exe__MainF6__init", "Main.__init"),
     ];
 
     #[test]
@@ -226,6 +248,11 @@ mod tests {
             "camlA__$2",
             "camlA b__c_1",
             "camlÄ__b_1",
+            "_CamlU3Web",
+            "_CamlU3WebF99poll",
+            "_CamlU3WebF99999999999999999999poll",
+            "_CamlU3WebFu8A3e3e3d_",
+            "_CamlU3WebF1é",
         ] {
             assert_eq!(demangle(raw, || None), None, "{raw}");
         }
