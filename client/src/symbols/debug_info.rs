@@ -15,6 +15,7 @@ use gimli::{
 use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
+use super::identity::has_place;
 use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
 use super::split_info::SplitInfo;
@@ -86,6 +87,7 @@ impl<'a> DebugSections<'a> {
             scopes: OnceCell::new(),
             split_scopes: RefCell::default(),
             source_paths: OnceCell::new(),
+            starts: RefCell::default(),
         })
     }
 
@@ -123,6 +125,35 @@ pub(crate) struct DebugInfo<'a> {
     /// Those of units in other files, by the units' identities.
     split_scopes: RefCell<HashMap<u64, Rc<Scopes<'a>>>>,
     source_paths: OnceCell<SourcePaths>,
+    /// By unit and address, the first row of a line table for it.
+    starts: RefCell<HashMap<usize, Rc<Starts>>>,
+}
+
+type Starts = HashMap<u64, Rc<Declared>>;
+
+/// Where a function is declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(super) file: String,
+    /// 0 if it is unknown, as the column.
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Declared {
+    fn without_folder(&self) -> Declared {
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        Declared { file: file.to_owned(), ..*self }
+    }
+
+    /// As `main.ml:12,4`.
+    pub(crate) fn text(&self) -> String {
+        let Declared { file, .. } = self.without_folder();
+        match self.column {
+            0 => format!("{file}:{}", self.line),
+            column => format!("{file}:{},{column}", self.line),
+        }
+    }
 }
 
 /// A function at an address, or one inlined there.
@@ -132,6 +163,8 @@ pub(super) struct FoundFrame<'a> {
     /// Its name with the scopes it was declared in, where the raw name lacks them and they are
     /// known.
     pub(super) path: Option<Rc<str>>,
+    /// Where it is declared, if others may have its name.
+    pub(super) declared: Option<Rc<Declared>>,
     /// Whether it was inlined into the function that is handed over next.
     pub(super) inlined: bool,
     pub(super) file: Option<&'a str>,
@@ -178,7 +211,14 @@ impl<'a> DebugInfo<'a> {
                     Some(format!("{module}::{}", without_generics(bare)).into())
                 })
             });
+            let is_told = |raw: &&str| (!is_rust || is_mangled(raw)) && has_place(raw);
+            let declared = raw_name.as_deref().filter(is_told).and_then(|_| {
+                let declared = self.in_scopes(address, frame.dw_die_offset?, Scopes::declared)?;
+                // Copies of Rust's functions have different paths for one file.
+                Some(if is_rust { Rc::new(declared.without_folder()) } else { declared })
+            });
             each(FoundFrame {
+                declared,
                 path,
                 raw_name,
                 inlined: !matches!(after, Ok(None)),
@@ -190,28 +230,21 @@ impl<'a> DebugInfo<'a> {
         Ok(())
     }
 
-    /// Where the function at `start` is declared, as `main.ml:12,4`: the file's name, the line and
-    /// the column of the first row for its first instruction. `None` if no line is known.
+    /// Where the function at `start` is declared: the first row of the line table for its first
+    /// instruction. `None` if no line is known.
     ///
     /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
-    pub(crate) fn declared_at(&self, start: u64) -> Option<String> {
+    pub(crate) fn declared_at(&self, start: u64) -> Option<Rc<Declared>> {
         let unit = self.context.find_dwarf_and_unit(start);
         let unit = unit.skip_all_loads()?;
-        let mut rows = unit.line_program.clone()?.rows();
-        while let Some((header, row)) = rows.next_row().ok()? {
-            if row.address() != start || row.end_sequence() {
-                continue;
-            }
-            let path = unit.attr_string(row.file(header)?.path_name()).ok()?;
-            let path = path.to_string_lossy();
-            let file = path.rsplit('/').next()?;
-            let column = match row.column() {
-                ColumnType::LeftEdge => String::new(),
-                ColumnType::Column(column) => format!(",{column}"),
-            };
-            return Some(format!("{file}:{}{column}", row.line()?));
-        }
-        None
+        let key = unit.header.offset().0;
+        let known = self.starts.borrow().get(&key).cloned();
+        let starts = known.unwrap_or_else(|| {
+            let read = Rc::new(starts_of(&unit).unwrap_or_default());
+            self.starts.borrow_mut().insert(key, Rc::clone(&read));
+            read
+        });
+        starts.get(&start).cloned()
     }
 
     /// The name with its scopes of the function that has this entry in the unit of an address.
@@ -248,4 +281,31 @@ impl<'a> DebugInfo<'a> {
     fn source_paths(&self) -> &SourcePaths {
         self.source_paths.get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
     }
+}
+
+/// By address, the first row of a unit's line table for it.
+fn starts_of(unit: &gimli::UnitRef<'_, Reader<'_>>) -> Option<Starts> {
+    let mut starts = Starts::new();
+    let mut rows = unit.line_program.clone()?.rows();
+    while let Ok(Some((header, row))) = rows.next_row() {
+        if row.end_sequence() || starts.contains_key(&row.address()) {
+            continue;
+        }
+        let path = row.file(header).and_then(|file| unit.attr_string(file.path_name()).ok());
+        let (Some(path), Some(line)) = (path, row.line()) else {
+            continue;
+        };
+        let column = match row.column() {
+            ColumnType::LeftEdge => 0,
+            ColumnType::Column(column) => column.get(),
+        };
+        let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let declared = Declared {
+            file: path.to_string_lossy().into_owned(),
+            line: short(line.get()),
+            column: short(column),
+        };
+        starts.insert(row.address(), Rc::new(declared));
+    }
+    Some(starts)
 }

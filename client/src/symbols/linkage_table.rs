@@ -55,7 +55,14 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
             let name = name.iter().filter(|name| !name.is_empty());
             let name = name.map(|name| Cow::Owned(format!("{name}@plt")));
             // Behind every symbol.
-            found.extend(name.map(|name| Entry { start, size: 0, limit, rank: 4, name }));
+            found.extend(name.map(|name| Entry {
+                start,
+                size: 0,
+                limit,
+                rank: 4,
+                name,
+                file: None,
+            }));
         }
     }
     found

@@ -7,6 +7,7 @@ use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
 use super::linkage_table;
+use crate::caller_table::functions_described;
 
 /// Functions in the order of their addresses; each address has at most one name.
 #[derive(Debug, Default)]
@@ -16,6 +17,10 @@ pub(super) struct NameTable<'a> {
     /// on, by its place in `entries`.
     changes: Vec<(u64, Option<usize>)>,
     is_stripped: bool,
+    /// The functions of the call frame information: their addresses, sorted.
+    described: Vec<Range<u64>>,
+    /// The sections that hold code.
+    code: Vec<Range<u64>>,
 }
 
 /// One symbol, as a table is made from it.
@@ -29,9 +34,16 @@ pub(super) struct Entry<'a> {
     /// Among symbols of one address, the smallest is kept.
     pub(super) rank: u8,
     pub(super) name: Cow<'a, str>,
+    /// The name of the source file, which the table has for local symbols.
+    pub(super) file: Option<&'a str>,
 }
 
 impl Entry<'_> {
+    /// Whether other files may have a function of this name.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.rank, 1 | 3)
+    }
+
     /// The address behind the function; `None` if it goes on to the end of all addresses.
     fn end(&self) -> Option<u64> {
         match self.size {
@@ -65,11 +77,12 @@ impl<'a> NameTable<'a> {
             entry.limit = entry.limit.min(*next);
         }
         let changes = changes_of(&entries);
-        NameTable { entries, changes, is_stripped: false }
+        NameTable { entries, changes, ..NameTable::default() }
     }
 
     /// From `.symtab` of an image's separate debug file or of the image, or else its `.dynsym`; and
-    /// its linkage tables.
+    /// its linkage tables. The image's call frame information tells where functions without a size
+    /// and without a name begin and end.
     pub(super) fn from_elf(
         file: &object::File<'a>,
         debug: Option<&object::File<'a>>,
@@ -85,7 +98,34 @@ impl<'a> NameTable<'a> {
         let is_stripped = entries.is_empty();
         let of_linkage = linkage_table::entries(file, &entries);
         entries.extend(of_linkage);
-        NameTable { is_stripped, ..NameTable::new(entries) }
+        let described = functions_described(file);
+        for entry in entries.iter_mut().filter(|entry| entry.size == 0) {
+            entry.limit = entry.limit.min(end_described(&described, entry.start));
+        }
+        let code = file.sections().filter(is_code);
+        let code = code.map(|s| s.address()..s.address().saturating_add(s.size())).collect();
+        NameTable { is_stripped, described, code, ..NameTable::new(entries) }
+    }
+
+    /// All symbols, in the order of their addresses.
+    pub(super) fn entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+
+    /// The addresses of the function without a name that holds an address: what the call frame
+    /// information, the symbols around it and the section leave. `None` if that is not code.
+    pub(super) fn unnamed(&self, address: u64) -> Option<Range<u64>> {
+        let section = self.code.iter().find(|section| section.contains(&address))?;
+        let after = self.changes.partition_point(|(from, _)| *from <= address);
+        let from = after.checked_sub(1).map_or(0, |before| self.changes[before].0);
+        let to = self.changes.get(after).map_or(u64::MAX, |(to, _)| *to);
+        let described = self.described.partition_point(|it| it.start <= address);
+        let start = self.described[..described].last().map_or(0, |last| match last.end {
+            end if end <= address => end,
+            _ => last.start,
+        });
+        let end = end_described(&self.described, address);
+        Some(start.max(from).max(section.start)..end.min(to).min(section.end))
     }
 
     /// Whether no symbol of the image is a function.
@@ -100,13 +140,10 @@ impl<'a> NameTable<'a> {
 
     /// The addresses of the function that holds an address.
     pub(super) fn range(&self, address: u64) -> Option<Range<u64>> {
-        self.entry(address).map(|e| match e.size {
-            0 => e.start..e.limit,
-            size => e.start..e.start.saturating_add(size),
-        })
+        self.entry(address).map(|e| e.start..e.end().unwrap_or(u64::MAX))
     }
 
-    fn entry(&self, address: u64) -> Option<&Entry<'a>> {
+    pub(super) fn entry(&self, address: u64) -> Option<&Entry<'a>> {
         let after = self.changes.partition_point(|(from, _)| *from <= address);
         let (_, innermost) = self.changes.get(after.checked_sub(1)?)?;
         innermost.map(|at| &self.entries[at])
@@ -151,8 +188,12 @@ fn entries_of<'a, 'file>(
         .filter(is_code)
         .map(|s| (s.index(), s.address().saturating_add(s.size())))
         .collect();
+    let mut source = None;
     symbols
         .filter_map(|symbol| {
+            if symbol.kind() == SymbolKind::File {
+                source = symbol.name().ok().filter(|name| !name.is_empty());
+            }
             let rank = match symbol.kind() {
                 SymbolKind::Text => 0,
                 SymbolKind::Unknown | SymbolKind::Label => 2,
@@ -173,9 +214,17 @@ fn entries_of<'a, 'file>(
                 limit: code[at].1,
                 rank: rank + u8::from(!symbol.is_global()),
                 name,
+                file: source.filter(|_| symbol.is_local()),
             })
         })
         .collect()
+}
+
+/// Where a function that holds this address ends at the latest, by the functions described.
+fn end_described(described: &[Range<u64>], address: u64) -> u64 {
+    let after = described.partition_point(|it| it.start <= address);
+    let around = described[..after].last().filter(|it| address < it.end).map(|it| it.end);
+    around.or(described.get(after).map(|next| next.start)).unwrap_or(u64::MAX)
 }
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
@@ -189,7 +238,7 @@ mod tests {
     use super::*;
 
     fn entry(start: u64, size: u64, name: &str) -> Entry<'_> {
-        Entry { start, size, limit: 0x1000, rank: 0, name: name.into() }
+        Entry { start, size, limit: 0x1000, rank: 0, name: name.into(), file: None }
     }
 
     #[test]

@@ -77,6 +77,25 @@ fn of_oxcaml(raw: &str) -> Option<String> {
     is_whole.then(|| without_dune(&path.join(".")).to_owned())
 }
 
+/// What the raw names of OCaml functions of one name have in common: all but the stamp, and but the
+/// place of an anonymous function. `None` if the name is none of OCaml's.
+pub(super) fn stem(raw: &str) -> Option<&str> {
+    let body = raw.strip_prefix("caml")?;
+    if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    let placed = ["fun$5b", "fun$$5b", "fn$5b", "fn$$5b"].iter().find_map(|place| raw.find(place));
+    Some(match placed {
+        Some(at) => &raw[..at + raw[at..].find('$').unwrap_or(0)],
+        None => without_stamp(raw).0,
+    })
+}
+
+/// The module of an anonymous function's [demangled](demangle) name.
+pub(super) fn module_of_anonymous(name: &str) -> Option<&str> {
+    name.ends_with(')').then(|| name.split_once(".(fun").map(|(module, _)| module)).flatten()
+}
+
 /// A part and what follows its separator; nothing follows the last.
 fn split(text: &str) -> (&str, &str) {
     let bytes = text.as_bytes();

@@ -10,12 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gimli::{
-    AttributeValue, DW_AT_abstract_origin, DW_AT_language, DW_AT_name, DW_AT_specification, DwTag,
-    Dwarf, Unit, UnitHeader, UnitOffset, constants,
+    AttributeValue, DW_AT_abstract_origin, DW_AT_decl_column, DW_AT_decl_file, DW_AT_decl_line,
+    DW_AT_language, DW_AT_name, DW_AT_specification, DebuggingInformationEntry, DwTag, Dwarf, Unit,
+    UnitHeader, UnitOffset, constants,
 };
 
-use super::debug_info::Reader;
+use super::debug_info::{Declared, Reader};
 use super::demangle::without_generics;
+use super::source_paths::without_dots;
 
 /// More scopes around a function, and more references from an entry to its declaration, than any
 /// program has.
@@ -34,20 +36,22 @@ pub(super) struct Scopes<'a> {
     shared: Option<Box<Scopes<'a>>>,
     /// By the offset of the function's entry.
     paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
+    declared: RefCell<HashMap<usize, Option<Rc<Declared>>>>,
 }
 
 /// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in
-/// rising order.
+/// rising order, read when the first one is asked for.
 struct ScopedUnit<'a> {
     unit: Unit<Reader<'a>>,
     is_rust: bool,
-    parents: Vec<(usize, usize)>,
+    parents: OnceCell<Vec<(usize, usize)>>,
 }
 
 /// What an entry says of a scope or a function.
 struct Named<'a> {
     tag: DwTag,
     name: Option<Reader<'a>>,
+    declared: Option<Declared>,
 }
 
 impl<'a> Scopes<'a> {
@@ -58,7 +62,20 @@ impl<'a> Scopes<'a> {
             units.push((header, OnceCell::new()));
         }
         let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared)));
-        Scopes { dwarf, units, shared, paths: RefCell::default() }
+        let (paths, declared) = Default::default();
+        Scopes { dwarf, units, shared, paths, declared }
+    }
+
+    /// Where the function whose entry has this offset in `.debug_info` is declared. `None` if it
+    /// does not say, or the entries are damaged.
+    pub(super) fn declared(&self, entry: usize) -> Option<Rc<Declared>> {
+        if let Some(known) = self.declared.borrow().get(&entry) {
+            return known.clone();
+        }
+        let found = self.declaration(entry).and_then(|(.., function)| function.declared);
+        let found = found.map(Rc::new);
+        self.declared.borrow_mut().insert(entry, found.clone());
+        found
     }
 
     /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes,
@@ -127,17 +144,59 @@ impl<'a> Scopes<'a> {
                     let name = entry.attr_value(DW_AT_name);
                     let name =
                         name.and_then(|name| scopes.dwarf.attr_string(&scoped.unit, name).ok());
-                    let tag = entry.tag();
-                    return Some((scopes, at, Named { tag, name }));
+                    let declared = scopes.declared_in(&scoped.unit, &entry);
+                    return Some((scopes, at, Named { tag: entry.tag(), name, declared }));
                 }
             }
         }
         None
     }
 
+    /// The place that an entry's own attributes tell.
+    fn declared_in(
+        &self,
+        unit: &Unit<Reader<'a>>,
+        entry: &DebuggingInformationEntry<Reader<'a>>,
+    ) -> Option<Declared> {
+        let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
+        let short = |number: Option<u64>| u32::try_from(number?).ok();
+        let file = match entry.attr_value(DW_AT_decl_file)? {
+            AttributeValue::FileIndex(index) => index,
+            value => value.udata_value()?,
+        };
+        let text = |value| {
+            let text = self.dwarf.attr_string(unit, value).ok()?;
+            Some(text.to_string_lossy().into_owned())
+        };
+        let header = unit.line_program.as_ref()?.header();
+        let file = header.file(file)?;
+        let mut path = text(file.path_name())?;
+        let folder = file.directory(header).and_then(text);
+        let home = unit.comp_dir.map(|home| home.to_string_lossy().into_owned());
+        for above in folder.into_iter().chain(home) {
+            if !path.starts_with('/') {
+                path = format!("{above}/{path}");
+            }
+        }
+        // Rust's closures have a number in the order of the source.
+        let name = entry.attr_value(DW_AT_name);
+        let name = name.and_then(|name| self.dwarf.attr_string(unit, name).ok());
+        let closure = name.and_then(|name| {
+            let name = name.to_string_lossy();
+            name.strip_prefix("{closure#")?.split('}').next()?.parse().ok()
+        });
+        Some(Declared {
+            file: without_dots(&path),
+            line: short(number(DW_AT_decl_line)).unwrap_or(0),
+            column: short(number(DW_AT_decl_column)).or(closure).unwrap_or(0),
+        })
+    }
+
     /// The scope that an entry lies in.
     fn parent(&self, entry: usize) -> Option<usize> {
-        let (start, ScopedUnit { parents, .. }) = self.unit(entry)?;
+        let (start, scoped) = self.unit(entry)?;
+        let read = || ScopedUnit::parents(&scoped.unit).unwrap_or_default();
+        let parents = scoped.parents.get_or_init(read);
         let at = parents.binary_search_by_key(&(entry - start), |(child, _)| *child);
         at.ok().map(|at| start + parents[at].1)
     }
@@ -158,6 +217,10 @@ impl<'a> ScopedUnit<'a> {
         let root = root.next_dfs().ok()??;
         let language = root.attr_value(DW_AT_language);
         let is_rust = language == Some(AttributeValue::Language(constants::DW_LANG_Rust));
+        Some(ScopedUnit { unit, is_rust, parents: OnceCell::new() })
+    }
+
+    fn parents(unit: &Unit<Reader<'a>>) -> Option<Vec<(usize, usize)>> {
         let mut parents = Vec::new();
         // The scopes that are open, with their depths.
         let mut open: Vec<(isize, usize)> = Vec::new();
@@ -179,7 +242,7 @@ impl<'a> ScopedUnit<'a> {
             }
             open.push((depth, at));
         }
-        Some(ScopedUnit { unit, is_rust, parents })
+        Some(parents)
     }
 }
 
