@@ -176,10 +176,11 @@ mod tests {
         (builder.finish(), Symbolizer::new(images))
     }
 
-    /// One build's address is another function in the other.
+    /// One build's address is another function in the other, and its compiler made a copy.
     #[test]
     fn builds_meet_by_names_and_not_by_addresses() {
-        let (old, of_old) = guest("1000 10 T work\n2000 10 T main\n", &[(&[0x1000, 0x2000], 3)]);
+        let (old, of_old) =
+            guest("1000 10 T work.constprop.0\n2000 10 T main\n", &[(&[0x1000, 0x2000], 3)]);
         let (new, of_new) =
             guest("1000 10 T main\n2000 10 T work\n", &[(&[0x2008, 0x1000], 4), (&[0x1000], 1)]);
         let mut merger = GuestMerger::default();

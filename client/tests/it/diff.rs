@@ -678,7 +678,7 @@ fn doctor_tells_which_share_has_no_name() {
     let output = program::command(&words, folder.path()).output().unwrap();
     let found = program::json(&String::from_utf8_lossy(&output.stdout));
     let names = found["checks"].as_array().unwrap().iter().find(|it| it["name"] == "names");
-    let share = names.unwrap()["values"]["unnamed_share"].as_f64().unwrap();
+    let share = names.unwrap()["figures"]["unnamed_share"].as_f64().unwrap();
     assert!((share - 0.5).abs() < 0.1, "{names:#?}");
 }
 
