@@ -1,7 +1,7 @@
 //! The functions of an image that share their name with one that occurs in a profile: labels must
 //! not change with what the next recording happens to contain.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::identity::stem;
 use super::ocaml;
@@ -18,10 +18,14 @@ impl NameSource<'_, '_> {
         if stems.is_empty() {
             return;
         }
+        let mut starts: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for symbol in self.table.entries() {
-            if stem(&symbol.name).is_some_and(|stem| stems.contains(stem)) {
-                self.function_at(symbol.start, names);
+            if let Some(stem) = stem(&symbol.name).filter(|stem| stems.contains(*stem)) {
+                starts.entry(stem).or_default().push(symbol.start);
             }
+        }
+        for start in starts.into_values().filter(|starts| starts.len() > 1).flatten() {
+            self.function_at(start, names);
         }
         if !names.raw {
             self.enclose(known, names);
