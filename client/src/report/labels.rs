@@ -42,9 +42,10 @@ impl Labels {
             for symbol in shown_symbols(symbolized.frame(frame), options) {
                 let line = options.lines.then(|| symbol.file.zip(symbol.line)).flatten();
                 let function = symbolized.function(symbol.function);
-                // Code without a name has no lines, but offsets in its image.
+                // Code without a name has no lines, but offsets in its image; the first is its name.
                 let is_unnamed = options.lines && function.kind == FunctionKind::Address;
                 let offset = is_unnamed.then(|| symbolized.offset_of(frame)).flatten();
+                let offset = offset.filter(|at| !function.name.ends_with(&format!("+{at:#x}")));
                 let id = *known.entry((symbol.function, line, offset)).or_insert_with(|| {
                     let name = Printable(&function.name);
                     let text = match (line, offset) {

@@ -80,8 +80,9 @@ fn of_oxcaml(raw: &str) -> Option<String> {
 /// What the raw names of OCaml functions of one name have in common: all but the stamp, and but the
 /// place of an anonymous function. `None` if the name is none of OCaml's.
 pub(super) fn stem(raw: &str) -> Option<&str> {
-    let body = raw.strip_prefix("caml")?;
-    if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
+    let is_upper = |c: char| c.is_ascii_uppercase();
+    let is_ocaml = raw.strip_prefix("caml").is_some_and(|body| body.starts_with(is_upper));
+    if !is_ocaml && !raw.starts_with("_Caml") {
         return None;
     }
     let placed = ["fun$5b", "fun$$5b", "fn$5b", "fn$$5b"].iter().find_map(|place| raw.find(place));
