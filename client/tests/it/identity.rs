@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder};
+use unikprof_client::report::{Format, Report, ReportOptions};
 use unikprof_client::symbols::{Force, Images, Symbolizer};
 
 use crate::compiled::{Program, nothing_found, run};
@@ -64,6 +65,28 @@ fn code_without_a_name_is_named_by_the_start_of_its_function() {
     assert_eq!(names[0], names[1], "one function");
     assert_ne!(names[1], names[2], "the next one");
     assert_ne!(names[2], names[3], "the one before `main`");
+}
+
+/// A line for each address of it, as for code with lines.
+#[test]
+fn lines_of_code_without_a_name_are_offsets() {
+    let text = format!(".text\n.globl main\nmain: ret\n.balign 32, 0xcc\n{UNNAMED}");
+    let program = link(&[("program.s", &text)], &["-pie"]);
+    let start = program.function("main").start + 32;
+    let profile = crate::compiled::profile(
+        program.mappings(0x5555_5000_0000),
+        [0, 4].map(|distance| Frame::leaf(0x5555_5000_0000 + start + distance)),
+    );
+    let mut images = Images::new(nothing_found());
+    images.add_image(&program.path, Force::No).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let options = ReportOptions { lines: true, ..ReportOptions::default() };
+    let mut folded = Vec::new();
+    Report::new(&symbolized, options).write(Format::Folded, &mut folded).unwrap();
+    let folded = String::from_utf8(folded).unwrap();
+    let offset = program.mappings(0).iter().find_map(|mapping| mapping.offset_of(start)).unwrap();
+    let name = format!("program.elf+{offset:#x}");
+    assert_eq!(folded, format!("{name} 1\n{name} at {:#x} 1\n", offset + 4));
 }
 
 /// The functions behind it have descriptions but no symbols.
