@@ -228,6 +228,7 @@ impl Builds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::symbolized::FunctionKind;
     use super::*;
 
     #[test]
@@ -246,6 +247,40 @@ mod tests {
         ] {
             assert_eq!(without_suffixes(name), bare);
         }
+    }
+
+    fn function(name: &str, place: Option<(u32, u32)>) -> Function {
+        let mut function = Function::new(name.to_owned(), None, FunctionKind::Named);
+        function.place = place.map(|(file, line)| Place { file: FileId(file), line, column: 0 });
+        function
+    }
+
+    #[test]
+    fn as_much_of_a_path_is_shown_as_tells_files_apart() {
+        let files = ["/x/a/h.c", "/x/b/h.c"].map(str::to_owned);
+        let helpers = [(0, 1), (1, 2), (1, 9)].map(|place| function("helper", Some(place)));
+        let (helpers, first) = labelled(&helpers, &files);
+        let names: Vec<&str> = helpers.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["helper (a/h.c)", "helper (b/h.c:2)", "helper (b/h.c:9)"]);
+        assert_eq!(helpers[0].bare_name(), "helper");
+        assert_eq!(first, [0, 1, 2].map(FunctionId));
+
+        let mut builds = Builds::default();
+        builds.add(&helpers);
+        let across = [0, 1, 2].map(|at| builds.name(&helpers[at]));
+        // Which of the two in one file it is differs from recording to recording.
+        assert_eq!(across, ["helper (a/h.c)", "helper (b/h.c)", "helper (b/h.c)"]);
+        builds.add(&helpers[1..]);
+        assert_eq!(builds.name(&helpers[0]), "helper", "builds have not the same files");
+    }
+
+    /// An instance that a library brings has no debug information.
+    #[test]
+    fn an_instance_whose_place_is_unknown_is_the_same_function() {
+        let functions = [function("push", None), function("push", Some((0, 7)))];
+        let (functions, first) = labelled(&functions, &["vec.rs".to_owned()]);
+        assert_eq!(functions[1].name, "push");
+        assert_eq!(first, [0, 0].map(FunctionId));
     }
 
     #[test]
