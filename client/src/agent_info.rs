@@ -222,13 +222,8 @@ impl CodeMap {
         if u64::from(mapping.code_base) < free {
             return Err(MappingError::Codes { path: path(), code_base: mapping.code_base, free });
         }
-        let build_id = match mapping.build_id {
-            [] => None,
-            bytes => Some(
-                BuildId::new(bytes)
-                    .map_err(|_| MappingError::BuildId { path: path(), length: bytes.len() })?,
-            ),
-        };
+        let build_id = BuildId::of_file(mapping.build_id)
+            .map_err(|_| MappingError::BuildId { path: path(), length: mapping.build_id.len() })?;
         self.stretches.push(CodeMapping {
             code_base: mapping.code_base,
             mapping: Mapping {

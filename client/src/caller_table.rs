@@ -47,6 +47,7 @@ pub use error::{CallerTableError, CompileError};
 pub(crate) use guest_table::Prepared;
 pub use guest_table::prepare;
 pub use image_table::ImageTable;
+pub(crate) use image_table::functions_described;
 pub(crate) use of_frames::rules_of_frames;
 pub(crate) use partial::{Interrupted, PartialTable, Reserve};
 

@@ -1,10 +1,15 @@
 //! The caller table of one image.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian};
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice,
+    LittleEndian, UnwindSection,
+};
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags, elf};
 use unikprof_proto::caller_table::{Row, Rule, file_head};
 
@@ -272,18 +277,11 @@ fn call_frames(
     processor: Processor,
     segments: &[Segment],
 ) -> Result<Option<SectionCalls>, CompileError> {
-    let address = |name| file.section_by_name(name).map_or(0, |s| s.address());
-    let bases = BaseAddresses::default()
-        .set_eh_frame(address(".eh_frame"))
-        .set_eh_frame_hdr(address(".eh_frame_hdr"))
-        .set_text(address(".text"))
-        .set_got(address(".got"));
+    let bases = bases(file);
     let damaged = |section, problem| CompileError::section(path, section, problem);
     let mut found: Option<SectionCalls> = None;
-    const EH_FRAME: &str = ".eh_frame";
     if let Some(data) = section_data(path, file, EH_FRAME)? {
-        let mut section = EhFrame::new(&data, LittleEndian);
-        section.set_address_size(8);
+        let mut section = eh_frame(&data);
         section.set_vendor(processor.vendor());
         let calls = section::read(&section, data.len(), &bases, processor, segments, false);
         found = Some(calls.map_err(|problem| damaged(EH_FRAME, problem))?);
@@ -309,6 +307,51 @@ fn call_frames(
         });
     }
     Ok(found)
+}
+
+const EH_FRAME: &str = ".eh_frame";
+
+fn eh_frame(data: &[u8]) -> EhFrame<EndianSlice<'_, LittleEndian>> {
+    let mut section = EhFrame::new(data, LittleEndian);
+    section.set_address_size(8);
+    section
+}
+
+fn bases(file: &object::File<'_>) -> BaseAddresses {
+    let address = |name| file.section_by_name(name).map_or(0, |s| s.address());
+    BaseAddresses::default()
+        .set_eh_frame(address(EH_FRAME))
+        .set_eh_frame_hdr(address(".eh_frame_hdr"))
+        .set_text(address(".text"))
+        .set_got(address(".got"))
+}
+
+/// The addresses of the functions that an image's `.eh_frame` describes, sorted. Functions at
+/// address 0 are those that the linker left out.
+pub(crate) fn functions_described(file: &object::File<'_>) -> Vec<Range<u64>> {
+    let data = file.section_by_name(EH_FRAME).and_then(|section| section_bytes(&section).ok());
+    let data = data.unwrap_or_default();
+    let (section, bases) = (eh_frame(&data), bases(file));
+    let mut shared = HashMap::new();
+    let mut found = Vec::new();
+    let mut entries = section.entries(&bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let parsed = partial.parse(|section, bases, offset| match shared.entry(offset.0) {
+            Entry::Occupied(known) => Ok(CommonInformationEntry::clone(known.get())),
+            Entry::Vacant(new) => Ok(new.insert(section.cie_from_offset(bases, offset)?).clone()),
+        });
+        if let Ok(function) = parsed
+            && function.initial_address() != 0
+            && let Some(end) = function.initial_address().checked_add(function.len())
+        {
+            found.push(function.initial_address()..end);
+        }
+    }
+    found.sort_unstable_by_key(|range| (range.start, range.end));
+    found
 }
 
 /// The bytes of a section that is there and not empty.

@@ -8,7 +8,7 @@ use crate::printable::Printable;
 use crate::profile::{NodeId, RecordingInfo, Unit};
 use crate::recording::{EpochCounts as Piece, Recording};
 use crate::report::TimelineView;
-use crate::symbols::Symbolized;
+use crate::symbols::{Builds, Function, Symbolized};
 use crate::timeline::Window;
 
 /// Into how many blocks the shorter recording is divided.
@@ -31,9 +31,20 @@ pub(super) type NameId = usize;
 pub(super) struct Names {
     pub(super) all: Vec<String>,
     ids: HashMap<String, NameId>,
+    builds: Builds,
 }
 
 impl Names {
+    fn of_builds(inputs: [&Input<'_>; 2]) -> Names {
+        let mut names = Names::default();
+        inputs.iter().for_each(|input| names.builds.add(input.symbolized.functions()));
+        names
+    }
+
+    fn of(&mut self, function: &Function) -> NameId {
+        self.id(&Printable(&self.builds.name(function)).to_string())
+    }
+
     fn id(&mut self, name: &str) -> NameId {
         if let Some(id) = self.ids.get(name) {
             return *id;
@@ -148,7 +159,7 @@ impl Sides {
     /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and
     /// counts are in ns.
     pub(super) fn of(inputs: [&Input<'_>; 2], per: Option<&str>) -> Result<Sides, DiffError> {
-        let mut names = Names::default();
+        let mut names = Names::of_builds(inputs);
         let pieces = inputs.map(|input| match per {
             None => input.pieces(),
             // When work was done is known from the rings alone.
@@ -255,11 +266,7 @@ impl Side {
 fn path(input: &Input<'_>, node: NodeId, names: &mut Names) -> Vec<NameId> {
     let frames = input.symbolized.profile().stack(node);
     let symbols = frames.flat_map(|frame| input.symbolized.frame(frame));
-    let name = |symbol: &crate::symbols::Symbol| {
-        let name = &input.symbolized.function(symbol.function).name;
-        names.id(&Printable(name).to_string())
-    };
-    symbols.map(name).collect()
+    symbols.map(|symbol| names.of(input.symbolized.function(symbol.function))).collect()
 }
 
 /// When how much of a unit of work was done, in the order of time.

@@ -86,9 +86,13 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
             _ => format!("no function name in {} of {what}", percent(share)),
         },
     );
-    let missing = symbolized.warnings().iter().find(|warning| {
+    let find = |wanted: fn(&SymbolWarning) -> bool| {
+        symbolized.warnings().iter().find(|warning| wanted(warning))
+    };
+    let mendable = |warning: &SymbolWarning| {
         warning.is_image_missing() || matches!(warning, SymbolWarning::Stripped { .. })
-    });
+    };
+    let missing = find(mendable).or(find(|it| matches!(it, SymbolWarning::NoImage { .. })));
     check
         .advise(match missing {
             Some(missing) => Printable(&missing.to_string()).to_string(),
@@ -100,4 +104,27 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
             None => "use --image with the guest's unstripped image".to_owned(),
         })
         .real("unnamed_share", share)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::profile::{Frame, Mapping, ProfileBuilder};
+    use crate::symbols::Symbolizer;
+
+    /// No file holds the code of another kernel than this host's.
+    #[test]
+    fn no_image_of_kernel_code_is_asked_for() {
+        for (path, is_asked_for) in [("linux-vdso.so.1", false), ("guest.elf", true)] {
+            let mut builder = ProfileBuilder::new();
+            let build_id = "c0ffee01".parse().ok();
+            let (end, path) = (0x20_0000, path.to_owned());
+            builder.add_mapping(Mapping { start: 0, end, file_offset: 0, build_id, path });
+            builder.add_stack(0, 1, &[Frame::leaf(0x10_1000)]).unwrap();
+            let profile = builder.finish();
+            let advice = names(&Symbolizer::default().resolve(&profile).unwrap()).advice.unwrap();
+            assert_eq!(advice.contains("--image"), is_asked_for, "{advice}");
+        }
+    }
 }

@@ -16,11 +16,20 @@ impl BuildId {
     pub(crate) const MAX_BYTES: usize = 64;
 
     /// Checks and keeps the bytes: between one and [`BuildId::MAX_BYTES`].
-    pub(crate) fn new(bytes: &[u8]) -> Result<BuildId, BuildIdError> {
+    fn new(bytes: &[u8]) -> Result<BuildId, BuildIdError> {
         if bytes.is_empty() || bytes.len() > Self::MAX_BYTES {
             return Err(BuildIdError::Length { found: bytes.len() });
         }
         Ok(BuildId(bytes.into()))
+    }
+
+    /// The build-id that a file has; `None` for no bytes, or only zeros: linkers and build systems
+    /// write those in place of a hash.
+    pub(crate) fn of_file(bytes: &[u8]) -> Result<Option<BuildId>, BuildIdError> {
+        match bytes {
+            [] => Ok(None),
+            _ => Ok(Some(BuildId::new(bytes)?).filter(|id| id.0.iter().any(|byte| *byte != 0))),
+        }
     }
 
     /// The raw bytes.
@@ -78,6 +87,14 @@ pub enum BuildIdError {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn zeros_are_no_build_id() {
+        assert_eq!(BuildId::of_file(&[0; 20]), Ok(None));
+        assert_eq!(BuildId::of_file(&[]), Ok(None));
+        assert_eq!(BuildId::of_file(&[0, 1]), Ok("0001".parse().ok()));
+        assert_eq!(BuildId::of_file(&[1; 65]), Err(BuildIdError::Length { found: 65 }));
+    }
 
     #[test]
     fn hostile_text_is_refused() {

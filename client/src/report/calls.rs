@@ -95,6 +95,7 @@ impl FunctionName {
     /// The function, or those of this name in several images.
     pub(super) fn find(&self, report: &Report<'_>) -> Result<Vec<FunctionId>, FunctionError> {
         let name_of = |id: FunctionId| report.symbolized.function(id).name.as_str();
+        let bare_name_of = |id: FunctionId| report.symbolized.function(id).bare_name();
         let mut found: Vec<(FunctionId, u64)> = Vec::new();
         for row in &report.functions().rows {
             match found.iter_mut().find(|(id, _)| *id == row.function) {
@@ -104,8 +105,9 @@ impl FunctionName {
             }
         }
         let ids = |found: &[(FunctionId, u64)]| found.iter().map(|(id, _)| *id).collect();
-        let (exact, mut rest): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|(id, _)| name_of(*id) == self.text);
+        let (exact, mut rest): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .partition(|(id, _)| [name_of(*id), bare_name_of(*id)].contains(&self.text.as_str()));
         if !exact.is_empty() {
             return Ok(ids(&exact));
         }
@@ -113,9 +115,10 @@ impl FunctionName {
             let path = name.strip_suffix(&self.text);
             path.is_some_and(|path| path.ends_with("::"))
         };
-        let ends: Vec<_> = rest.iter().copied().filter(|(id, _)| last_part(name_of(*id))).collect();
+        let ends: Vec<_> =
+            rest.iter().copied().filter(|(id, _)| last_part(bare_name_of(*id))).collect();
         if let Some((first, _)) = ends.first()
-            && ends.iter().all(|(id, _)| name_of(*id) == name_of(*first))
+            && ends.iter().all(|(id, _)| bare_name_of(*id) == bare_name_of(*first))
         {
             return Ok(ids(&ends));
         }

@@ -77,7 +77,8 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
     const IGNORED: u8 = 2;
     let marks_of = |function: &Function| {
         let matches = |regex: &Option<regex_lite::Regex>| {
-            regex.as_ref().is_some_and(|regex| regex.is_match(&function.name))
+            let names = [&function.name, function.bare_name()];
+            regex.as_ref().is_some_and(|regex| names.iter().any(|name| regex.is_match(name)))
         };
         u8::from(matches(&options.focus)) * FOCUSED + u8::from(matches(&options.ignore)) * IGNORED
     };

@@ -156,10 +156,8 @@ pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
         let mut mapping = Some(0);
         match frame {
             Frame::Special(mark) => {
-                let name = mark.to_string();
                 let kind = FunctionKind::Special(*mark);
-                let function =
-                    names.intern(Function { raw_name: name.clone(), name, image: None, kind });
+                let function = names.intern(Function::new(mark.to_string(), None, kind));
                 names.push(Symbol { function, file: None, line: None, inlined: false });
                 mapping = None;
             }
@@ -173,10 +171,8 @@ pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
                 FIB => push("fib", Some(("src/fib.c", 3)), false),
                 SERVE => push("unikprof_agent::server::poll", None, false),
                 _ => {
-                    let name = "0x7f0000001234 libc.so.6+0x1234".to_owned();
-                    let kind = FunctionKind::Address;
-                    let function =
-                        names.intern(Function { raw_name: name.clone(), name, image: None, kind });
+                    let name = "libc.so.6+0x1234".to_owned();
+                    let function = names.intern(Function::new(name, None, FunctionKind::Address));
                     names.push(Symbol { function, file: None, line: None, inlined: false });
                     mapping = Some(1);
                 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::printable::Printable;
 use crate::profile::FrameId;
-use crate::symbols::{FileId, FunctionId, Symbolized};
+use crate::symbols::{FileId, FunctionId, FunctionKind, Symbolized};
 
 use super::ReportOptions;
 use super::filter::shown_symbols;
@@ -15,7 +15,8 @@ pub(super) struct Label {
     pub(super) function: FunctionId,
     /// Only if lines are shown separately.
     pub(super) line: Option<(FileId, u32)>,
-    /// The function's name, with `file:line` if lines are shown separately.
+    /// The function's name, with `file:line` or the offset in the image if lines are shown
+    /// separately.
     pub(super) text: String,
 }
 
@@ -40,13 +41,19 @@ impl Labels {
         for frame in symbolized.profile().frame_ids() {
             for symbol in shown_symbols(symbolized.frame(frame), options) {
                 let line = options.lines.then(|| symbol.file.zip(symbol.line)).flatten();
-                let id = *known.entry((symbol.function, line)).or_insert_with(|| {
-                    let name = Printable(&symbolized.function(symbol.function).name);
-                    let text = match line {
-                        Some((file, line)) => {
+                let function = symbolized.function(symbol.function);
+                // Code without a name has no lines, but offsets in its image; the first is its name.
+                let is_unnamed = options.lines && function.kind == FunctionKind::Address;
+                let offset = is_unnamed.then(|| symbolized.offset_of(frame)).flatten();
+                let offset = offset.filter(|at| !function.name.ends_with(&format!("+{at:#x}")));
+                let id = *known.entry((symbol.function, line, offset)).or_insert_with(|| {
+                    let name = Printable(&function.name);
+                    let text = match (line, offset) {
+                        (Some((file, line)), _) => {
                             format!("{name} {}:{line}", Printable(symbolized.file(file)))
                         }
-                        None => name.to_string(),
+                        (None, Some(offset)) => format!("{name} at {offset:#x}"),
+                        (None, None) => name.to_string(),
                     };
                     all.push(Label { function: symbol.function, line, text });
                     all.len() - 1

@@ -1,5 +1,8 @@
 //! Finds the mapping of each address of a profile.
 
+use std::collections::HashMap;
+
+use super::symbolized::ImageId;
 use crate::profile::{FrameId, Profile};
 
 /// The addresses of a profile, by the mapping that holds them.
@@ -10,6 +13,18 @@ pub(super) struct ByMapping {
     pub(super) of_frame: Vec<Option<u32>>,
     /// What no mapping holds.
     pub(super) outside: Vec<(u64, FrameId)>,
+    /// The functions without a name that were found, by frame.
+    pub(super) unnamed: HashMap<FrameId, Unnamed>,
+}
+
+/// A function without a name, and an address in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unnamed {
+    pub(super) image: ImageId,
+    /// Its first address in the image.
+    pub(super) start: u64,
+    /// How far behind that the address is.
+    pub(super) distance: u64,
 }
 
 impl ByMapping {
@@ -34,6 +49,7 @@ impl ByMapping {
             mapped: vec![Vec::new(); mappings.len()],
             of_frame: vec![None; profile.frames().len()],
             outside: Vec::new(),
+            unnamed: HashMap::new(),
         };
         for (at, frame) in profile.frames().iter().enumerate() {
             let Some(address) = frame.lookup_address() else {

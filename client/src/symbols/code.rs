@@ -230,10 +230,7 @@ impl Symbolizer {
         };
         let separate = separate.as_ref();
         let separate = separate.and_then(|file| object::File::parse(file.bytes()).ok());
-        let full = separate.as_ref().map(NameTable::from_elf);
-        let table =
-            full.filter(|table| !table.is_empty()).unwrap_or_else(|| NameTable::from_elf(&file));
-        read(&file, &table)
+        read(&file, &NameTable::from_elf(&file, separate.as_ref()))
     }
 
     /// Adds the functions of an image that hold these addresses, given in the image and in the

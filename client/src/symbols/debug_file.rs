@@ -7,7 +7,7 @@ use flate2::Crc;
 use object::Object;
 
 use super::error::SymbolWarning;
-use super::image::Image;
+use super::image::{Image, read_regular_file};
 
 /// Looks where distributions and debuggers put debug files: by build-id, then by the name in
 /// `.gnu_debuglink` beside the image, in `.debug` beside it, and under each debug directory.
@@ -59,9 +59,10 @@ fn by_debug_link(
     let below_root = folder.strip_prefix("/").unwrap_or(folder);
     places.extend(debug_dirs.iter().map(|dir| dir.join(below_root).join(name)));
     places.iter().filter(|path| **path != image_path).find_map(|path| {
-        let found = Image::open(path).ok()?;
+        let bytes = read_regular_file(path, Image::MAX_BYTES).ok()?;
         let mut crc = Crc::new();
-        crc.update(found.bytes());
+        crc.update(&bytes);
+        let found = Image::parse(path, bytes).ok()?;
         let same_id = image.build_id().is_none() || found.build_id() == image.build_id();
         if crc.sum() != checksum || !same_id {
             warnings.push(differs(image, path));

@@ -1,19 +1,24 @@
 //! Functions, inlined functions and lines from DWARF.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use addr2line::Context;
+use addr2line::{Context, SplitDwarfLoad};
 use gimli::{
-    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian,
-    SectionId, UnitOffset,
+    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfPackage, DwarfSections, EndianSlice,
+    RunTimeEndian, SectionId, UnitOffset,
 };
-use object::{Object, ObjectSection};
+use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
+use super::identity::has_place;
 use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
+use super::split_info::SplitInfo;
 
 pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
@@ -21,6 +26,7 @@ pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 pub(crate) struct DebugSections<'a> {
     sections: DwarfSections<Cow<'a, [u8]>>,
     endian: RunTimeEndian,
+    split: SplitInfo,
     /// The first section that could not be read, and why.
     pub(super) damage: Option<object::Error>,
 }
@@ -48,7 +54,24 @@ impl<'a> DebugSections<'a> {
         let sections = DwarfSections::load(load).ok()?;
         let endian =
             if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-        Some(DebugSections { sections, endian, damage })
+        Some(DebugSections { sections, endian, split: SplitInfo::default(), damage })
+    }
+
+    /// Reads what `file`, which these are of, has in other files; see [`SplitInfo::of`].
+    pub(super) fn read_split(
+        &mut self,
+        file: &object::File<'_>,
+        paths: &[&Path],
+        debug_dirs: &[PathBuf],
+    ) {
+        let mut units = self.dwarf().units();
+        let units = std::iter::from_fn(|| units.next().ok()?).count();
+        self.split = SplitInfo::of(file, units, paths, debug_dirs);
+    }
+
+    /// The first file that was needed and not found.
+    pub(super) fn missing(&self) -> Option<&PathBuf> {
+        self.split.missing.get()
     }
 
     /// Reads the table of units.
@@ -60,25 +83,32 @@ impl<'a> DebugSections<'a> {
         Ok(DebugInfo {
             context: Context::from_dwarf(self.dwarf())?,
             sections: self,
+            package: self.split.package(self.endian),
             scopes: OnceCell::new(),
+            split_scopes: RefCell::default(),
             source_paths: OnceCell::new(),
+            starts: RefCell::default(),
         })
     }
 
     fn dwarf(&'a self) -> Dwarf<Reader<'a>> {
-        self.sections.borrow(|section| EndianSlice::new(section, self.endian))
+        let borrow = |section| EndianSlice::new(section, self.endian);
+        self.sections.borrow_with_sup(self.split.shared.as_ref(), |section| borrow(section))
     }
 }
 
-/// The bytes of a section, decompressed; empty if that takes more memory than any compiler's
-/// sections do.
+/// The bytes of a section, [decompressed](decompress).
 pub(crate) fn section_bytes<'a>(
     section: &object::Section<'a, '_>,
 ) -> object::Result<Cow<'a, [u8]>> {
+    decompress(section.compressed_data()?)
+}
+
+/// The bytes, decompressed; empty if that takes more memory than any compiler's sections do.
+pub(super) fn decompress(data: CompressedData<'_>) -> object::Result<Cow<'_, [u8]>> {
     /// The size is whatever the file says.
     const MAX_DECOMPRESSED: u64 = 2 << 30;
-    let data = section.compressed_data()?;
-    let is_compressed = data.format != object::CompressionFormat::None;
+    let is_compressed = data.format != CompressionFormat::None;
     if is_compressed && data.uncompressed_size > MAX_DECOMPRESSED {
         return Ok(Cow::default());
     }
@@ -89,9 +119,41 @@ pub(crate) fn section_bytes<'a>(
 pub(crate) struct DebugInfo<'a> {
     context: Context<Reader<'a>>,
     sections: &'a DebugSections<'a>,
+    package: Option<DwarfPackage<Reader<'a>>>,
     /// Read when the first bare name needs them.
     scopes: OnceCell<Scopes<'a>>,
+    /// Those of units in other files, by the units' identities.
+    split_scopes: RefCell<HashMap<u64, Rc<Scopes<'a>>>>,
     source_paths: OnceCell<SourcePaths>,
+    /// By unit and address, the first row of a line table for it.
+    starts: RefCell<HashMap<usize, Rc<Starts>>>,
+}
+
+type Starts = HashMap<u64, Rc<Declared>>;
+
+/// Where a function is declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(super) file: String,
+    /// 0 if it is unknown, as the column.
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Declared {
+    fn without_folder(&self) -> Declared {
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        Declared { file: file.to_owned(), ..*self }
+    }
+
+    /// As `main.ml:12,4`.
+    pub(crate) fn text(&self) -> String {
+        let Declared { file, .. } = self.without_folder();
+        match self.column {
+            0 => format!("{file}:{}", self.line),
+            column => format!("{file}:{},{column}", self.line),
+        }
+    }
 }
 
 /// A function at an address, or one inlined there.
@@ -101,6 +163,8 @@ pub(super) struct FoundFrame<'a> {
     /// Its name with the scopes it was declared in, where the raw name lacks them and they are
     /// known.
     pub(super) path: Option<Rc<str>>,
+    /// Where it is declared, if others may have its name.
+    pub(super) declared: Option<Rc<Declared>>,
     /// Whether it was inlined into the function that is handed over next.
     pub(super) inlined: bool,
     pub(super) file: Option<&'a str>,
@@ -123,6 +187,10 @@ impl<'a> DebugInfo<'a> {
         address: u64,
         mut each: impl FnMut(FoundFrame<'_>),
     ) -> Result<(), gimli::Error> {
+        for (load, go_on) in self.context.preload_units(address) {
+            // What is wrong with it is told below.
+            let _ = go_on(self.load(&load));
+        }
         let mut frames = self.context.find_frames(address).skip_all_loads()?;
         let mut next = frames.next()?;
         for _ in 0..Self::MAX_INLINED {
@@ -136,14 +204,21 @@ impl<'a> DebugInfo<'a> {
             let bare = raw_name.as_deref().filter(|raw| !is_mangled(raw));
             let path = bare.and_then(|bare| {
                 let entry = frame.dw_die_offset;
-                let declared = entry.and_then(|entry| self.path(address, entry, is_rust));
+                let declared = entry.and_then(|entry| self.path(address, entry));
                 declared.or_else(|| {
                     let file = file.filter(|_| is_rust)?;
                     let module = self.source_paths().module_of(file)?;
                     Some(format!("{module}::{}", without_generics(bare)).into())
                 })
             });
+            let is_told = |raw: &&str| (!is_rust || is_mangled(raw)) && has_place(raw);
+            let declared = raw_name.as_deref().filter(is_told).and_then(|_| {
+                let declared = self.in_scopes(address, frame.dw_die_offset?, Scopes::declared)?;
+                // Copies of Rust's functions have different paths for one file.
+                Some(if is_rust { Rc::new(declared.without_folder()) } else { declared })
+            });
             each(FoundFrame {
+                declared,
                 path,
                 raw_name,
                 inlined: !matches!(after, Ok(None)),
@@ -155,40 +230,82 @@ impl<'a> DebugInfo<'a> {
         Ok(())
     }
 
-    /// Where the function at `start` is declared, as `main.ml:12,4`: the file's name, the line and
-    /// the column of the first row for its first instruction. `None` if no line is known.
+    /// Where the function at `start` is declared: the first row of the line table for its first
+    /// instruction. `None` if no line is known.
     ///
     /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
-    pub(crate) fn declared_at(&self, start: u64) -> Option<String> {
+    pub(crate) fn declared_at(&self, start: u64) -> Option<Rc<Declared>> {
         let unit = self.context.find_dwarf_and_unit(start);
         let unit = unit.skip_all_loads()?;
-        let mut rows = unit.line_program.clone()?.rows();
-        while let Some((header, row)) = rows.next_row().ok()? {
-            if row.address() != start || row.end_sequence() {
-                continue;
-            }
-            let path = unit.attr_string(row.file(header)?.path_name()).ok()?;
-            let path = path.to_string_lossy();
-            let file = path.rsplit('/').next()?;
-            let column = match row.column() {
-                ColumnType::LeftEdge => String::new(),
-                ColumnType::Column(column) => format!(",{column}"),
-            };
-            return Some(format!("{file}:{}{column}", row.line()?));
-        }
-        None
+        let key = unit.header.offset().0;
+        let known = self.starts.borrow().get(&key).cloned();
+        let starts = known.unwrap_or_else(|| {
+            let read = Rc::new(starts_of(&unit).unwrap_or_default());
+            self.starts.borrow_mut().insert(key, Rc::clone(&read));
+            read
+        });
+        starts.get(&start).cloned()
     }
 
     /// The name with its scopes of the function that has this entry in the unit of an address.
-    fn path(&self, address: u64, entry: UnitOffset, is_rust: bool) -> Option<Rc<str>> {
+    fn path(&self, address: u64, entry: UnitOffset) -> Option<Rc<str>> {
+        self.in_scopes(address, entry, Scopes::path)
+    }
+
+    /// Looks an entry in the unit of an address up in the scopes of the file that holds the unit.
+    fn in_scopes<T>(
+        &self,
+        address: u64,
+        entry: UnitOffset,
+        look: impl FnOnce(&Scopes<'a>, usize) -> Option<T>,
+    ) -> Option<T> {
         let unit = self.context.find_dwarf_and_unit(address);
         let unit = unit.skip_all_loads()?;
         let DebugInfoOffset(entry) = entry.to_debug_info_offset(&unit.header)?;
-        let scopes = self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf()));
-        scopes.path(entry, is_rust)
+        let split = unit.dwo_id.and_then(|id| self.split_scopes.borrow().get(&id.0).cloned());
+        let main = || self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf().into()));
+        look(split.as_deref().unwrap_or_else(main), entry)
+    }
+
+    /// The information of a unit that is in another file.
+    fn load(&self, load: &SplitDwarfLoad<Reader<'a>>) -> Option<Arc<Dwarf<Reader<'a>>>> {
+        let package = self.package.as_ref();
+        let packed = package.and_then(|package| package.find_cu(load.dwo_id, &load.parent).ok()?);
+        let unit = packed.map(Arc::new);
+        let unit = unit.or_else(|| self.sections.split.unit(load, self.sections.endian))?;
+        let scopes = Rc::new(Scopes::of(Arc::clone(&unit)));
+        self.split_scopes.borrow_mut().insert(load.dwo_id.0, scopes);
+        Some(unit)
     }
 
     fn source_paths(&self) -> &SourcePaths {
         self.source_paths.get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
     }
+}
+
+/// By address, the first row of a unit's line table for it.
+fn starts_of(unit: &gimli::UnitRef<'_, Reader<'_>>) -> Option<Starts> {
+    let mut starts = Starts::new();
+    let mut rows = unit.line_program.clone()?.rows();
+    while let Ok(Some((header, row))) = rows.next_row() {
+        if row.end_sequence() || starts.contains_key(&row.address()) {
+            continue;
+        }
+        let path = row.file(header).and_then(|file| unit.attr_string(file.path_name()).ok());
+        let (Some(path), Some(line)) = (path, row.line()) else {
+            continue;
+        };
+        let column = match row.column() {
+            ColumnType::LeftEdge => 0,
+            ColumnType::Column(column) => column.get(),
+        };
+        let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let declared = Declared {
+            file: path.to_string_lossy().into_owned(),
+            line: short(line.get()),
+            column: short(column),
+        };
+        starts.insert(row.address(), Rc::new(declared));
+    }
+    Some(starts)
 }

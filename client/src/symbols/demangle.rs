@@ -32,8 +32,14 @@ pub(crate) fn demangle_at(raw: &str, place: impl FnOnce() -> Option<String>) -> 
     if raw.len() > MAX_NAME {
         return None;
     }
-    if let Ok(rust) = rustc_demangle::try_demangle(raw) {
-        return bounded(|out| write!(out, "{rust:#}"));
+    // An entry of a linkage table is called by what it jumps to.
+    if let Some(target) = raw.strip_suffix("@plt") {
+        return Some(demangle_at(target, place)? + "@plt");
+    }
+    // Behind a `$` is what a linker or another tool added.
+    let added = raw.find('$').filter(|_| raw.starts_with("_R")).unwrap_or(raw.len());
+    if let Ok(rust) = rustc_demangle::try_demangle(&raw[..added]) {
+        return bounded(|out| write!(out, "{rust:#}{}", &raw[added..]));
     }
     if let Some(name) = ocaml::demangle(raw, place) {
         return Some(name);
@@ -41,8 +47,22 @@ pub(crate) fn demangle_at(raw: &str, place: impl FnOnce() -> Option<String>) -> 
     if !raw.starts_with("_Z") && !raw.starts_with("__Z") {
         return None;
     }
+    if let Some((kind, target)) = thunk(raw) {
+        return Some(format!("{kind} thunk to {}", demangle(&format!("_Z{target}"))?));
+    }
     let symbol = cpp_demangle::Symbol::new(raw).ok()?;
     bounded(|out| symbol.structured_demangle(out, &cpp_demangle::DemangleOptions::default()))
+}
+
+/// The kind of a C++ thunk that corrects a pointer by one or two offsets, and the mangled name of
+/// the function that it calls.
+fn thunk(raw: &str) -> Option<(&'static str, &str)> {
+    let (kind, offsets) = match raw.get(..4)? {
+        "_ZTh" => ("non-virtual", 1),
+        "_ZTv" => ("virtual", 2),
+        _ => return None,
+    };
+    Some((kind, raw.splitn(offsets + 2, '_').nth(offsets + 1)?))
 }
 
 /// Whether a name looks as Rust's and C++'s compilers write it; it may still be no such name.
@@ -91,6 +111,47 @@ mod tests {
             ("<impl>", "<impl>"),
         ] {
             assert_eq!(without_generics(bare), name);
+        }
+    }
+
+    #[test]
+    fn entries_of_linkage_tables_are_named_as_their_targets() {
+        let name = demangle("_ZNSt6thread4joinEv@plt");
+        assert_eq!(name.as_deref(), Some("std::thread::join()@plt"));
+        assert_eq!(demangle("memcpy@plt"), None);
+    }
+
+    /// As c++filt names them.
+    #[test]
+    fn thunks_are_named_by_the_functions_that_they_call() {
+        for (raw, name) in [
+            ("_ZThn16_N3app6Server4pollEv", "non-virtual thunk to app::Server::poll()"),
+            ("_ZTv0_n24_N3app6Server4pollEv", "virtual thunk to app::Server::poll()"),
+        ] {
+            assert_eq!(demangle(raw).as_deref(), Some(name));
+        }
+        for raw in ["_ZTh", "_ZThn16_", "_ZTv0_n24", "_ZThn16_é"] {
+            assert_eq!(demangle(raw), None, "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_tools_add_to_rust_names_stays_behind_them() {
+        let name = demangle("_RNvNvCs7qp2U7fqm6G_3web7COUNTER5___KEY$tlv$init");
+        assert_eq!(name.as_deref(), Some("web::COUNTER::__KEY$tlv$init"));
+        assert_eq!(demangle("_RNvC6_123foo3bar$").as_deref(), Some("123foo::bar$"));
+    }
+
+    /// Newer than the parsers of names that are used.
+    #[test]
+    fn names_that_no_parser_knows_stay_raw() {
+        for raw in [
+            "_ZN3app4Item4makeIcQeqstT_Li1EEEvPKS1_m",
+            "_ZN3appL3hotIiQ8integralIT_EEES1_S1_",
+            "_ZZ3runvENKUlTyT_E_clIiEEDaS_",
+            "_ZN3appW4core6launchEv",
+        ] {
+            assert_eq!(demangle(raw), None, "{raw}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::vdso;
 use crate::profile::{Architecture, BuildId};
 
 /// Why a file that the user named cannot be used.
@@ -144,6 +145,17 @@ pub enum SymbolWarning {
         /// How many distinct addresses met it.
         addresses: usize,
     },
+    /// Debug information of the file is in another one, which was not found or is of another build.
+    #[error(
+        "{} has debug information in other files, and {} is missing or of another build: \
+         inlined functions are not shown in its code; put it beside the image",
+        path.display(), missing.display()
+    )]
+    DebugFileMissing {
+        path: PathBuf,
+        /// The first one.
+        missing: PathBuf,
+    },
     /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
     ServerFailed { url: String, build_id: BuildId, problem: String },
@@ -158,20 +170,17 @@ pub enum SymbolWarning {
     DebugFileDiffers { debug_file: PathBuf, image: PathBuf },
 }
 
-/// How Linux names the code that its kernel maps into every process, from no file.
-const VDSO: &str = "linux-vdso.so.1";
-
 fn image_advice(mapping: &str) -> &'static str {
-    match mapping {
-        VDSO => "it is code of the host's kernel, which has no file",
-        _ => "name the image with --image",
+    match vdso::is_vdso(mapping.as_ref()) {
+        true => "it is code of the kernel that ran the guest, which is in no file",
+        false => "name the image with --image",
     }
 }
 
 impl SymbolWarning {
     /// Whether names are missing that `--image` could give.
     pub(crate) fn is_image_missing(&self) -> bool {
-        matches!(self, SymbolWarning::NoImage { mapping, .. } if mapping != VDSO)
+        matches!(self, SymbolWarning::NoImage { mapping, .. } if !vdso::is_vdso(mapping.as_ref()))
     }
 
     /// Adds a warning, or what it counts to one that says the same.
@@ -192,6 +201,10 @@ impl SymbolWarning {
                     *addresses += more;
                     return;
                 }
+                (
+                    SymbolWarning::DebugFileMissing { path, .. },
+                    SymbolWarning::DebugFileMissing { path: other, .. },
+                ) if path == other => return,
                 (known, new) if known == new => return,
                 _ => {}
             }

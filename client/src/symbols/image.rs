@@ -4,10 +4,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use object::elf::{ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID};
-use object::read::elf::NoteIterator;
-use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSegment, SectionKind};
+use object::elf::{self, ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID};
+use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, SectionHeader};
+use object::{
+    CompressedData, CompressionFormat, Endian, Endianness, Object, ObjectKind, ObjectSection,
+    ObjectSegment, ReadRef, SectionKind,
+};
 
+use super::debug_info::decompress;
 use super::error::SymbolError;
 use crate::profile::{Architecture, BuildId, Mapping};
 
@@ -45,14 +49,17 @@ impl Image {
     }
 
     /// Checks bytes that came from `path`.
-    pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Image, SymbolError> {
+    pub fn parse(path: &Path, mut bytes: Vec<u8>) -> Result<Image, SymbolError> {
         if !bytes.starts_with(&object::elf::ELFMAG) {
             let found = bytes.iter().take(4).copied().collect();
             return Err(SymbolError::NotElf { path: path.to_owned(), found });
         }
         let damaged = |problem| SymbolError::Damaged { path: path.to_owned(), problem };
+        // What is damaged is so for the parser, too.
+        let _ = decompress_symbols(&mut bytes);
         let file = object::File::parse(bytes.as_slice()).map_err(damaged)?;
-        let build_id = build_id(&file).map_err(damaged)?.and_then(|id| BuildId::new(id).ok());
+        let build_id = build_id(&file).map_err(damaged)?;
+        let build_id = build_id.and_then(|id| BuildId::of_file(id).ok().flatten());
         let segments = file
             .segments()
             .map(|s| {
@@ -189,6 +196,43 @@ fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
         }
     }
     Ok(None)
+}
+
+/// Puts the compressed symbol tables of a file behind it, plain, and has their section headers say
+/// so: the parser reads other compressed sections, but not these. Damaged ones stay as they are.
+fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
+    let header = FileHeader64::<Endianness>::parse(&file[..])?;
+    let endian = header.endian()?;
+    let headers = usize::try_from(header.e_shoff(endian)).unwrap_or(usize::MAX);
+    let mut tables = Vec::new();
+    for (number, section) in header.section_headers(endian, &file[..])?.iter().enumerate() {
+        let (kind, flags) = (section.sh_type(endian), section.sh_flags(endian));
+        if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_STRTAB) {
+            continue;
+        }
+        if let Some((head, offset, size)) = section.compression(endian, &file[..])? {
+            let data = CompressedData {
+                format: match head.ch_type(endian) {
+                    elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+                    elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+                    _ => CompressionFormat::Unknown,
+                },
+                data: (&file[..]).read_bytes_at(offset, size).unwrap_or_default(),
+                uncompressed_size: head.ch_size(endian),
+            };
+            let plain_flags = flags.0 & !elf::SHF_COMPRESSED.0;
+            tables.push((number, plain_flags, decompress(data)?.into_owned()));
+        }
+    }
+    for (number, flags, table) in tables {
+        let header = headers + number * size_of::<elf::SectionHeader64<Endianness>>();
+        // Flags, offset and size, which the address lies between.
+        for (at, value) in [(8, flags), (24, file.len() as u64), (32, table.len() as u64)] {
+            file[header + at..][..8].copy_from_slice(&endian.write_u64(value));
+        }
+        file.extend(table);
+    }
+    Ok(())
 }
 
 /// Reads a whole file, which must be a regular one: a recorded path may name a device that never

@@ -7,6 +7,7 @@ use super::by_build_id::open_checked;
 use super::error::{SymbolError, SymbolWarning};
 use super::image::Image;
 use super::symbol_file::SymbolFile;
+use super::vdso;
 use crate::profile::{Architecture, BuildId, Mapping};
 
 /// Where to look for files besides the given images.
@@ -222,10 +223,15 @@ fn accept(
     }
 }
 
-/// The file at the recorded path, if it is the one that was recorded.
+/// The file at the recorded path, or this host's code of the kernel, if it is the one that was
+/// recorded.
 fn open_recorded(group: &Group<'_>, warnings: &mut Vec<SymbolWarning>) -> Option<Box<Image>> {
     let expected = group.build_id?;
     let path = Path::new(group.path);
+    if vdso::is_vdso(path) {
+        let own = vdso::of_this_process().filter(|own| own.build_id() == Some(expected));
+        return own.map(Box::new);
+    }
     if !path.is_absolute() {
         return None;
     }

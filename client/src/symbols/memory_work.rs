@@ -59,7 +59,8 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
     if function.kind != FunctionKind::Named {
         return None;
     }
-    let is = |names: &Option<Regex>| names.as_ref().is_some_and(|it| it.is_match(&function.name));
+    let is =
+        |names: &Option<Regex>| names.as_ref().is_some_and(|it| it.is_match(function.bare_name()));
     let copies = is(&COPIES).then_some(MemoryWork::Copy);
     copies.or_else(|| is(&ALLOCATORS).then_some(MemoryWork::Allocation))
 }
@@ -69,7 +70,7 @@ pub(crate) fn memory_work(function: &Function) -> Option<MemoryWork> {
 fn is_allocator(function: &Function) -> bool {
     function.kind == FunctionKind::Agent
         || memory_work(function) == Some(MemoryWork::Allocation)
-        || MEMPROF.as_ref().is_some_and(|names| names.is_match(&function.name))
+        || MEMPROF.as_ref().is_some_and(|names| names.is_match(function.bare_name()))
         || function.name.trim_start_matches('<').starts_with("alloc::raw_vec::")
 }
 

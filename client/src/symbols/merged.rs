@@ -1,9 +1,10 @@
-//! Profiles of several guests as one. Code is the same if it has the same names, files and lines,
-//! so that guests may be of different builds and lie at different addresses.
+//! Profiles of several guests as one. Code is the same if it has the same names across builds, files
+//! and lines, so that guests may be of different builds and lie at different addresses.
 
 use std::collections::HashMap;
 
 use super::error::SymbolWarning;
+use super::identity::Builds;
 use super::symbolized::{Function, FunctionId, Names, Symbol, Symbolized};
 use crate::profile::{
     Frame, NodeId, Profile, ProfileBuilder, RecordingInfo, TooManyStacks, VcpuStats,
@@ -18,6 +19,7 @@ pub struct GuestMerger {
     code: HashMap<Vec<Symbol>, Frame>,
     symbols: HashMap<Frame, Vec<Symbol>>,
     info: RecordingInfo,
+    builds: Builds,
 }
 
 /// The names of a merged profile.
@@ -41,10 +43,11 @@ impl GuestMerger {
         for warning in guest.warnings() {
             SymbolWarning::add(&mut self.names.warnings, warning.clone());
         }
+        self.builds.add(guest.functions());
         let functions: Vec<FunctionId> = guest
             .functions()
             .iter()
-            .map(|function| self.names.intern(Function { image: None, ..function.clone() }))
+            .map(|function| self.names.intern(function.in_any_image()))
             .collect();
         let frames: Vec<Frame> = profile
             .frame_ids()
@@ -131,6 +134,7 @@ impl GuestMerger {
     pub fn finish(mut self) -> (Profile, MergedNames) {
         self.info.guest_name = format!("{} guests", self.info.guests.len());
         self.builder.set_recording(self.info);
+        self.names.rename(|function| self.builds.name(function));
         let names = MergedNames { names: self.names, symbols: self.symbols };
         (self.builder.finish(), names)
     }
@@ -172,10 +176,11 @@ mod tests {
         (builder.finish(), Symbolizer::new(images))
     }
 
-    /// One build's address is another function in the other.
+    /// One build's address is another function in the other, and its compiler made a copy.
     #[test]
     fn builds_meet_by_names_and_not_by_addresses() {
-        let (old, of_old) = guest("1000 10 T work\n2000 10 T main\n", &[(&[0x1000, 0x2000], 3)]);
+        let (old, of_old) =
+            guest("1000 10 T work.constprop.0\n2000 10 T main\n", &[(&[0x1000, 0x2000], 3)]);
         let (new, of_new) =
             guest("1000 10 T main\n2000 10 T work\n", &[(&[0x2008, 0x1000], 4), (&[0x1000], 1)]);
         let mut merger = GuestMerger::default();

@@ -6,10 +6,21 @@ use std::ops::Range;
 use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
+use super::linkage_table;
+use crate::caller_table::functions_described;
+
 /// Functions in the order of their addresses; each address has at most one name.
 #[derive(Debug, Default)]
 pub(super) struct NameTable<'a> {
     entries: Vec<Entry<'a>>,
+    /// Where the function that holds an address changes, by address: the innermost one from there
+    /// on, by its place in `entries`.
+    changes: Vec<(u64, Option<usize>)>,
+    is_stripped: bool,
+    /// The functions of the call frame information: their addresses, sorted.
+    described: Vec<Range<u64>>,
+    /// The sections that hold code.
+    code: Vec<Range<u64>>,
 }
 
 /// One symbol, as a table is made from it.
@@ -23,12 +34,26 @@ pub(super) struct Entry<'a> {
     /// Among symbols of one address, the smallest is kept.
     pub(super) rank: u8,
     pub(super) name: Cow<'a, str>,
+    /// The name of the source file, which the table has for local symbols.
+    pub(super) file: Option<&'a str>,
+}
+
+impl Entry<'_> {
+    /// Whether other files may have a function of this name.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.rank, 1 | 3)
+    }
+
+    /// The address behind the function; `None` if it goes on to the end of all addresses.
+    fn end(&self) -> Option<u64> {
+        match self.size {
+            0 => Some(self.limit),
+            size => self.start.checked_add(size),
+        }
+    }
 }
 
 impl<'a> NameTable<'a> {
-    /// How many symbols that overlap each other a look-up steps back over.
-    const MAX_NESTED: usize = 16;
-
     pub(super) fn new(mut entries: Vec<Entry<'a>>) -> NameTable<'a> {
         entries.sort_by(|a, b| {
             let sized = |e: &Entry| e.size == 0;
@@ -51,21 +76,61 @@ impl<'a> NameTable<'a> {
         for (entry, next) in entries.iter_mut().zip(starts.iter().skip(1)) {
             entry.limit = entry.limit.min(*next);
         }
-        NameTable { entries }
+        let changes = changes_of(&entries);
+        NameTable { entries, changes, ..NameTable::default() }
     }
 
-    /// From `.symtab`, or `.dynsym` where that is all there is.
-    pub(super) fn from_elf(file: &object::File<'a>) -> NameTable<'a> {
-        let table = NameTable::new(entries_of(file, file.symbols()));
-        if table.is_empty() {
-            NameTable::new(entries_of(file, file.dynamic_symbols()))
-        } else {
-            table
+    /// From `.symtab` of an image's separate debug file or of the image, or else its `.dynsym`; and
+    /// its linkage tables. The image's call frame information tells where functions without a size
+    /// and without a name begin and end.
+    pub(super) fn from_elf(
+        file: &object::File<'a>,
+        debug: Option<&object::File<'a>>,
+    ) -> NameTable<'a> {
+        let of_debug = debug.map(|debug| entries_of(debug, debug.symbols()));
+        let mut entries = of_debug.unwrap_or_default();
+        if entries.is_empty() {
+            entries = entries_of(file, file.symbols());
         }
+        if entries.is_empty() {
+            entries = entries_of(file, file.dynamic_symbols());
+        }
+        let is_stripped = entries.is_empty();
+        let of_linkage = linkage_table::entries(file, &entries);
+        entries.extend(of_linkage);
+        let described = functions_described(file);
+        for entry in entries.iter_mut().filter(|entry| entry.size == 0) {
+            entry.limit = entry.limit.min(end_described(&described, entry.start));
+        }
+        let code = file.sections().filter(is_code);
+        let code = code.map(|s| s.address()..s.address().saturating_add(s.size())).collect();
+        NameTable { is_stripped, described, code, ..NameTable::new(entries) }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// All symbols, in the order of their addresses.
+    pub(super) fn entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+
+    /// The addresses of the function without a name that holds an address: what the call frame
+    /// information, the symbols around it and the section leave. `None` if that is not code.
+    pub(super) fn unnamed(&self, address: u64) -> Option<Range<u64>> {
+        let section = self.code.iter().find(|section| section.contains(&address))?;
+        let after = self.changes.partition_point(|(from, _)| *from <= address);
+        let from = after.checked_sub(1).map_or(0, |before| self.changes[before].0);
+        let to = self.changes.get(after).map_or(u64::MAX, |(to, _)| *to);
+        let described = self.described.partition_point(|it| it.start <= address);
+        let start = self.described[..described].last().map_or(0, |last| match last.end {
+            end if end <= address => end,
+            _ => last.start,
+        });
+        let end = end_described(&self.described, address);
+        Some(start.max(from).max(section.start)..end.min(to).min(section.end))
+    }
+
+    /// Whether no symbol of the image is a function.
+    pub(super) fn is_stripped(&self) -> bool {
+        self.is_stripped
     }
 
     /// The name of the function that holds an address.
@@ -75,24 +140,42 @@ impl<'a> NameTable<'a> {
 
     /// The addresses of the function that holds an address.
     pub(super) fn range(&self, address: u64) -> Option<Range<u64>> {
-        self.entry(address).map(|e| match e.size {
-            0 => e.start..e.limit,
-            size => e.start..e.start.saturating_add(size),
-        })
+        self.entry(address).map(|e| e.start..e.end().unwrap_or(u64::MAX))
     }
 
-    fn entry(&self, address: u64) -> Option<&Entry<'a>> {
-        let after = self.entries.partition_point(|e| e.start <= address);
-        self.entries[..after].iter().rev().take(Self::MAX_NESTED).find(|e| match e.size {
-            0 => address < e.limit,
-            size => address - e.start < size,
-        })
+    pub(super) fn entry(&self, address: u64) -> Option<&Entry<'a>> {
+        let after = self.changes.partition_point(|(from, _)| *from <= address);
+        let (_, innermost) = self.changes.get(after.checked_sub(1)?)?;
+        innermost.map(|at| &self.entries[at])
     }
 
     /// The lowest and the highest start.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         Some((self.entries.first()?.start, self.entries.last()?.start))
     }
+}
+
+/// Where the innermost of the functions that hold an address changes, and to which.
+fn changes_of(entries: &[Entry<'_>]) -> Vec<(u64, Option<usize>)> {
+    let mut changes: Vec<(u64, Option<usize>)> = Vec::with_capacity(entries.len() * 2);
+    // Those that hold the present address, innermost last, and some that end before it.
+    let mut open: Vec<usize> = Vec::new();
+    let starts = entries.iter().enumerate().map(|(at, entry)| (entry.start, Some(at)));
+    for (start, next) in starts.chain([(u64::MAX, None)]) {
+        let ended = |open: &[usize], by: u64| {
+            open.last().and_then(|at| entries[*at].end()).filter(|end| *end <= by)
+        };
+        while let Some(end) = ended(&open, start) {
+            let end = changes.last().map_or(end, |(last, _)| end.max(*last));
+            while ended(&open, end).is_some() {
+                open.pop();
+            }
+            changes.push((end, open.last().copied()));
+        }
+        open.extend(next);
+        changes.extend(next.map(|at| (start, Some(at))));
+    }
+    changes
 }
 
 fn entries_of<'a, 'file>(
@@ -105,8 +188,12 @@ fn entries_of<'a, 'file>(
         .filter(is_code)
         .map(|s| (s.index(), s.address().saturating_add(s.size())))
         .collect();
+    let mut source = None;
     symbols
         .filter_map(|symbol| {
+            if symbol.kind() == SymbolKind::File {
+                source = symbol.name().ok().filter(|name| !name.is_empty());
+            }
             let rank = match symbol.kind() {
                 SymbolKind::Text => 0,
                 SymbolKind::Unknown | SymbolKind::Label => 2,
@@ -115,8 +202,10 @@ fn entries_of<'a, 'file>(
             let section = symbol.section_index()?;
             let at = code.binary_search_by_key(&section.0, |(index, _)| index.0).ok()?;
             let name = String::from_utf8_lossy(symbol.name_bytes().ok()?);
-            // Mapping symbols ($x) and the assembler's labels name no function.
-            if name.is_empty() || name.starts_with('$') || name.starts_with(".L") {
+            // Mapping symbols ($x) and the assembler's labels name no function, but a function's
+            // name may begin like theirs.
+            let is_label = symbol.size() == 0 && !symbol.is_global();
+            if name.is_empty() || is_label && (name.starts_with('$') || name.starts_with(".L")) {
                 return None;
             }
             Some(Entry {
@@ -125,9 +214,17 @@ fn entries_of<'a, 'file>(
                 limit: code[at].1,
                 rank: rank + u8::from(!symbol.is_global()),
                 name,
+                file: source.filter(|_| symbol.is_local()),
             })
         })
         .collect()
+}
+
+/// Where a function that holds this address ends at the latest, by the functions described.
+fn end_described(described: &[Range<u64>], address: u64) -> u64 {
+    let after = described.partition_point(|it| it.start <= address);
+    let around = described[..after].last().filter(|it| address < it.end).map(|it| it.end);
+    around.or(described.get(after).map(|next| next.start)).unwrap_or(u64::MAX)
 }
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
@@ -141,7 +238,7 @@ mod tests {
     use super::*;
 
     fn entry(start: u64, size: u64, name: &str) -> Entry<'_> {
-        Entry { start, size, limit: 0x1000, rank: 0, name: name.into() }
+        Entry { start, size, limit: 0x1000, rank: 0, name: name.into(), file: None }
     }
 
     #[test]
@@ -170,6 +267,30 @@ mod tests {
     fn behind_a_nested_function_the_outer_one_goes_on() {
         let table = NameTable::new(vec![entry(0x10, 0x20, "outer"), entry(0x18, 4, "inner")]);
         assert_eq!((table.find(0x19), table.find(0x1c)), (Some("inner"), Some("outer")));
+    }
+
+    #[test]
+    fn an_outer_function_is_found_behind_any_number_of_others() {
+        let inner = (0..100).map(|at| entry(0x100 + at * 4, 2, "inner"));
+        let table =
+            NameTable::new([entry(0x80, 0x900, "outer")].into_iter().chain(inner).collect());
+        for (address, name) in [(0x101, "inner"), (0x102, "outer"), (0x97f, "outer")] {
+            assert_eq!(table.find(address), Some(name), "{address:#x}");
+        }
+        assert_eq!((table.find(0x7f), table.find(0x980)), (None, None));
+    }
+
+    #[test]
+    fn functions_that_overlap_end_where_they_say() {
+        let list = [(0x10, 0x30, "a"), (0x18, 8, "b"), (0x1c, 0x10, "c"), (0x38, 0x40, "d")];
+        let entries = list.map(|(start, size, name)| entry(start, size, name));
+        let table = NameTable::new(entries.to_vec());
+        for address in 0..0x100 {
+            let holds =
+                |(start, size, _): &&(u64, u64, _)| (*start..start + size).contains(&address);
+            let innermost = list.iter().rev().find(holds).map(|(_, _, name)| *name);
+            assert_eq!(table.find(address), innermost, "{address:#x}");
+        }
     }
 
     #[test]

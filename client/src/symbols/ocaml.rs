@@ -3,14 +3,17 @@
 //! ocamlopt writes `caml`, the modules, the function and a stamp: `camlLwt__return_1319` up to
 //! OCaml 5.0, `camlLwt.return_1319` in 5.1 and 5.2, `camlLwt$return_1319` from 5.3 on
 //! (ocaml/ocaml#11430, #13050). Characters that assemblers do not take are `$` or, from 5.3 on,
-//! `$$` and two hexadecimal digits.
+//! `$$` and two hexadecimal digits. OxCaml writes `_Caml` and the parts of the path, each behind a
+//! letter for its kind and its length: `_CamlU3LwtF6return`.
 
 /// The source form of a name that ocamlopt wrote, or `None` where it is none.
 ///
 /// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`,
 /// or if that is not known, its stamp.
 pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
-    let body = raw.strip_prefix("caml")?;
+    let Some(body) = raw.strip_prefix("caml") else {
+        return of_oxcaml(raw);
+    };
     // The runtime's own functions are C: caml_alloc, caml_call_gc.
     if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
         return None;
@@ -51,7 +54,47 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
         name if is_operator(name) => format!("({name})"),
         name => name.to_owned(),
     };
-    Some(format!("{modules}.{name}"))
+    Some(format!("{}.{name}", without_dune(&modules)))
+}
+
+/// A path without what dune puts before the modules of a program.
+fn without_dune(path: &str) -> &str {
+    path.strip_prefix("Dune.exe.").unwrap_or(path)
+}
+
+/// Units, modules, classes and functions; names with others in them, which are anonymous or have
+/// escaped characters, stay raw.
+fn of_oxcaml(raw: &str) -> Option<String> {
+    let (mut left, mut path) = (raw.strip_prefix("_Caml")?, Vec::new());
+    while let Some(part) = left.strip_prefix(['U', 'M', 'O', 'F']) {
+        let digits = part.find(|c: char| !c.is_ascii_digit())?;
+        let end = digits.checked_add(part[..digits].parse().ok()?)?;
+        let text = part.get(digits..end)?;
+        path.push(if path.is_empty() { text.replace("__", ".") } else { text.to_owned() });
+        left = &part[end..];
+    }
+    let is_whole = path.len() > 1 && (left.is_empty() || left.starts_with('_'));
+    is_whole.then(|| without_dune(&path.join(".")).to_owned())
+}
+
+/// What the raw names of OCaml functions of one name have in common: all but the stamp, and but the
+/// place of an anonymous function. `None` if the name is none of OCaml's.
+pub(super) fn stem(raw: &str) -> Option<&str> {
+    let is_upper = |c: char| c.is_ascii_uppercase();
+    let is_ocaml = raw.strip_prefix("caml").is_some_and(|body| body.starts_with(is_upper));
+    if !is_ocaml && !raw.starts_with("_Caml") {
+        return None;
+    }
+    let placed = ["fun$5b", "fun$$5b", "fn$5b", "fn$$5b"].iter().find_map(|place| raw.find(place));
+    Some(match placed {
+        Some(at) => &raw[..at + raw[at..].find('$').unwrap_or(0)],
+        None => without_stamp(raw).0,
+    })
+}
+
+/// The module of an anonymous function's [demangled](demangle) name.
+pub(super) fn module_of_anonymous(name: &str) -> Option<&str> {
+    name.ends_with(')').then(|| name.split_once(".(fun").map(|(module, _)| module)).flatten()
 }
 
 /// A part and what follows its separator; nothing follows the last.
@@ -60,8 +103,9 @@ fn split(text: &str) -> (&str, &str) {
     for at in 0..bytes.len() {
         let skip = match bytes[at] {
             b'.' => 1,
-            // A module's name may end in underscores, and the last two are the separator.
-            b'_' if bytes.get(at + 1) == Some(&b'_') && bytes.get(at + 2) != Some(&b'_') => 2,
+            // An identifier may begin with underscores, and the first two are the separator: more
+            // functions begin with one than units end with one.
+            b'_' if bytes.get(at + 1) == Some(&b'_') => 2,
             b'$' if escape(&text[at..]).is_none() => 1,
             _ => continue,
         };
@@ -147,7 +191,11 @@ mod tests {
         // 4.13
         ("camlLwt__return_1319", "Lwt.return"),
         ("camlStdlib__List__map_487", "Stdlib.List.map"),
-        ("camlDune__exe__Main__serve_203", "Dune.exe.Main.serve"),
+        ("camlDune__exe__Main__serve_203", "Main.serve"),
+        ("camlDune__exe__Main__Inner__serve_203", "Main.Inner.serve"),
+        ("camlUnd___start_81", "Und._start"),
+        ("camlUnd____priv_170", "Und.__priv"),
+        ("camlDune__exe__Main___start_81", "Main._start"),
         ("camlA_thing__$3e$3e$3d_84", "A_thing.(>>=)"),
         ("camlA_thing__$7c$2b$7c_88", "A_thing.(|+|)"),
         ("camlStdlib__$40_197", "Stdlib.(@)"),
@@ -168,13 +216,22 @@ mod tests {
         // 5.1, 5.2
         ("camlStdlib__List.map_487", "Stdlib.List.map"),
         ("camlModule.Submodule.identifier_12", "Module.Submodule.identifier"),
+        ("camlUnd.T.__priv_12", "Und.T.__priv"),
+        ("camlInner_._start_12", "Inner_._start"),
+        ("camlDune__exe__Main.serve_203", "Main.serve"),
         ("camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567", "Main.(fun main.ml:12,4--20)"),
         // 5.3
         ("camlModule$Submodule$identifier_12", "Module.Submodule.identifier"),
         ("camlStdlib__List$map_487", "Stdlib.List.map"),
         ("camlA_thing$$$3e$$3e$$3d_84", "A_thing.(>>=)"),
         ("camlA_thing$be_12", "A_thing.be"),
+        ("camlUnd$T$__priv_12", "Und.T.__priv"),
+        ("camlDune__exe__Main$serve_203", "Main.serve"),
         ("camlA_thing$fun_385", "A_thing.(fun 385)"),
+        // OxCaml
+        ("_CamlU3WebM6ServerF4poll", "Web.Server.poll"),
+        ("_CamlU10Stdlib__IoF4poll_12_34_code", "Stdlib.Io.poll"),
+        ("_CamlU15Dune__exe__MainF6__init", "Main.__init"),
     ];
 
     #[test]
@@ -211,6 +268,11 @@ mod tests {
             "camlA__$2",
             "camlA b__c_1",
             "camlÄ__b_1",
+            "_CamlU3Web",
+            "_CamlU3WebF99poll",
+            "_CamlU3WebF99999999999999999999poll",
+            "_CamlU3WebFu8A3e3e3d_",
+            "_CamlU3WebF1é",
         ] {
             assert_eq!(demangle(raw, || None), None, "{raw}");
         }

@@ -7,14 +7,17 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gimli::{
-    AttributeValue, DW_AT_abstract_origin, DW_AT_name, DW_AT_specification, DwTag, Dwarf, Unit,
+    AttributeValue, DW_AT_abstract_origin, DW_AT_decl_column, DW_AT_decl_file, DW_AT_decl_line,
+    DW_AT_language, DW_AT_name, DW_AT_specification, DebuggingInformationEntry, DwTag, Dwarf, Unit,
     UnitHeader, UnitOffset, constants,
 };
 
-use super::debug_info::Reader;
+use super::debug_info::{Declared, Reader};
 use super::demangle::without_generics;
+use super::source_paths::without_dots;
 
 /// More scopes around a function, and more references from an entry to its declaration, than any
 /// program has.
@@ -26,59 +29,79 @@ const ARGUMENTS: &str = "(…)";
 
 /// The scopes of one file's functions.
 pub(super) struct Scopes<'a> {
-    dwarf: Dwarf<Reader<'a>>,
+    dwarf: Arc<Dwarf<Reader<'a>>>,
     /// In the order of their offsets; read when one of their functions is asked for.
     units: Vec<(UnitHeader<Reader<'a>>, OnceCell<Option<ScopedUnit<'a>>>)>,
+    /// Those of the file that others share with this one.
+    shared: Option<Box<Scopes<'a>>>,
     /// By the offset of the function's entry.
     paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
+    declared: RefCell<HashMap<usize, Option<Rc<Declared>>>>,
 }
 
 /// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in
-/// rising order.
+/// rising order, read when the first one is asked for.
 struct ScopedUnit<'a> {
     unit: Unit<Reader<'a>>,
-    parents: Vec<(usize, usize)>,
+    is_rust: bool,
+    parents: OnceCell<Vec<(usize, usize)>>,
 }
 
 /// What an entry says of a scope or a function.
 struct Named<'a> {
     tag: DwTag,
     name: Option<Reader<'a>>,
+    declared: Option<Declared>,
 }
 
 impl<'a> Scopes<'a> {
-    pub(super) fn of(dwarf: Dwarf<Reader<'a>>) -> Scopes<'a> {
+    pub(super) fn of(dwarf: Arc<Dwarf<Reader<'a>>>) -> Scopes<'a> {
         let mut units = Vec::new();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             units.push((header, OnceCell::new()));
         }
-        Scopes { dwarf, units, paths: RefCell::default() }
+        let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared)));
+        let (paths, declared) = Default::default();
+        Scopes { dwarf, units, shared, paths, declared }
+    }
+
+    /// Where the function whose entry has this offset in `.debug_info` is declared. `None` if it
+    /// does not say, or the entries are damaged.
+    pub(super) fn declared(&self, entry: usize) -> Option<Rc<Declared>> {
+        if let Some(known) = self.declared.borrow().get(&entry) {
+            return known.clone();
+        }
+        let found = self.declaration(entry).and_then(|(.., function)| function.declared);
+        let found = found.map(Rc::new);
+        self.declared.borrow_mut().insert(entry, found.clone());
+        found
     }
 
     /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes,
     /// as in `shop::detail::sorted(…)::{lambda}`; Rust's have no generic arguments. `None` if it
     /// lies in no scope, or the entries are damaged.
-    pub(super) fn path(&self, entry: usize, is_rust: bool) -> Option<Rc<str>> {
+    pub(super) fn path(&self, entry: usize) -> Option<Rc<str>> {
         if let Some(known) = self.paths.borrow().get(&entry) {
             return known.clone();
         }
-        let found = self.find(entry, is_rust).map(Rc::from);
+        let found = self.find(entry).map(Rc::from);
         self.paths.borrow_mut().insert(entry, found.clone());
         found
     }
 
-    fn find(&self, entry: usize, is_rust: bool) -> Option<String> {
+    fn find(&self, entry: usize) -> Option<String> {
+        let is_rust = self.unit(entry)?.1.is_rust;
         let text = |name: Reader<'a>| match (is_rust, name.to_string_lossy()) {
             (true, name) => without_generics(&name).to_owned(),
             (false, name) => name.into_owned(),
         };
-        let (mut at, function) = self.declaration(entry)?;
+        let (mut scopes, mut at, function) = self.declaration(entry)?;
         let mut innermost_first = vec![text(function.name?)];
         for _ in 0..MAX_SCOPES {
-            let Some(parent) = self.parent(at) else { break };
-            let (declared_at, scope) = self.declaration(parent)?;
-            at = declared_at;
+            let Some(parent) = scopes.parent(at) else { break };
+            let scope;
+            (scopes, at, scope) = scopes.declaration(parent)?;
             let name = scope.name.map(text);
             let name = match (scope.tag, name) {
                 // An implementation's number tells nothing; mangled names have none either.
@@ -100,11 +123,12 @@ impl<'a> Scopes<'a> {
         (innermost_first.len() > 1).then(|| innermost_first.join("::"))
     }
 
-    /// The entry that an entry's references lead to, which lies where it was declared.
-    fn declaration(&self, entry: usize) -> Option<(usize, Named<'a>)> {
-        let mut at = entry;
+    /// The entry that an entry's references lead to, which lies where it was declared; maybe in the
+    /// shared file.
+    fn declaration(&self, entry: usize) -> Option<(&Scopes<'a>, usize, Named<'a>)> {
+        let (mut scopes, mut at) = (self, entry);
         for _ in 0..MAX_REFERENCES {
-            let (start, scoped) = self.unit(at)?;
+            let (start, scoped) = scopes.unit(at)?;
             let entry = scoped.unit.entry(UnitOffset(at - start)).ok()?;
             let reference = [DW_AT_abstract_origin, DW_AT_specification]
                 .iter()
@@ -112,22 +136,67 @@ impl<'a> Scopes<'a> {
             match reference {
                 Some(AttributeValue::UnitRef(offset)) => at = start + offset.0,
                 Some(AttributeValue::DebugInfoRef(offset)) => at = offset.0,
+                Some(AttributeValue::DebugInfoRefSup(offset)) => {
+                    (scopes, at) = (scopes.shared.as_deref()?, offset.0);
+                }
                 Some(_) => return None,
                 None => {
                     let name = entry.attr_value(DW_AT_name);
                     let name =
-                        name.and_then(|name| self.dwarf.attr_string(&scoped.unit, name).ok());
-                    let tag = entry.tag();
-                    return Some((at, Named { tag, name }));
+                        name.and_then(|name| scopes.dwarf.attr_string(&scoped.unit, name).ok());
+                    let declared = scopes.declared_in(&scoped.unit, &entry);
+                    return Some((scopes, at, Named { tag: entry.tag(), name, declared }));
                 }
             }
         }
         None
     }
 
+    /// The place that an entry's own attributes tell.
+    fn declared_in(
+        &self,
+        unit: &Unit<Reader<'a>>,
+        entry: &DebuggingInformationEntry<Reader<'a>>,
+    ) -> Option<Declared> {
+        let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
+        let short = |number: Option<u64>| u32::try_from(number?).ok();
+        let file = match entry.attr_value(DW_AT_decl_file)? {
+            AttributeValue::FileIndex(index) => index,
+            value => value.udata_value()?,
+        };
+        let text = |value| {
+            let text = self.dwarf.attr_string(unit, value).ok()?;
+            Some(text.to_string_lossy().into_owned())
+        };
+        let header = unit.line_program.as_ref()?.header();
+        let file = header.file(file)?;
+        let mut path = text(file.path_name())?;
+        let folder = file.directory(header).and_then(text);
+        let home = unit.comp_dir.map(|home| home.to_string_lossy().into_owned());
+        for above in folder.into_iter().chain(home) {
+            if !path.starts_with('/') {
+                path = format!("{above}/{path}");
+            }
+        }
+        // Rust's closures have a number in the order of the source.
+        let name = entry.attr_value(DW_AT_name);
+        let name = name.and_then(|name| self.dwarf.attr_string(unit, name).ok());
+        let closure = name.and_then(|name| {
+            let name = name.to_string_lossy();
+            name.strip_prefix("{closure#")?.split('}').next()?.parse().ok()
+        });
+        Some(Declared {
+            file: without_dots(&path),
+            line: short(number(DW_AT_decl_line)).unwrap_or(0),
+            column: short(number(DW_AT_decl_column)).or(closure).unwrap_or(0),
+        })
+    }
+
     /// The scope that an entry lies in.
     fn parent(&self, entry: usize) -> Option<usize> {
-        let (start, ScopedUnit { parents, .. }) = self.unit(entry)?;
+        let (start, scoped) = self.unit(entry)?;
+        let read = || ScopedUnit::parents(&scoped.unit).unwrap_or_default();
+        let parents = scoped.parents.get_or_init(read);
         let at = parents.binary_search_by_key(&(entry - start), |(child, _)| *child);
         at.ok().map(|at| start + parents[at].1)
     }
@@ -144,6 +213,14 @@ impl<'a> Scopes<'a> {
 impl<'a> ScopedUnit<'a> {
     fn read(dwarf: &Dwarf<Reader<'a>>, header: UnitHeader<Reader<'a>>) -> Option<ScopedUnit<'a>> {
         let unit = dwarf.unit(header).ok()?;
+        let mut root = unit.entries();
+        let root = root.next_dfs().ok()??;
+        let language = root.attr_value(DW_AT_language);
+        let is_rust = language == Some(AttributeValue::Language(constants::DW_LANG_Rust));
+        Some(ScopedUnit { unit, is_rust, parents: OnceCell::new() })
+    }
+
+    fn parents(unit: &Unit<Reader<'a>>) -> Option<Vec<(usize, usize)>> {
         let mut parents = Vec::new();
         // The scopes that are open, with their depths.
         let mut open: Vec<(isize, usize)> = Vec::new();
@@ -165,7 +242,7 @@ impl<'a> ScopedUnit<'a> {
             }
             open.push((depth, at));
         }
-        Some(ScopedUnit { unit, parents })
+        Some(parents)
     }
 }
 

@@ -142,7 +142,7 @@ fn module(name: &str, below: &str) -> Option<String> {
 }
 
 /// A path without `.` and `..`, as far as that is possible without the file system.
-fn without_dots(path: &str) -> String {
+pub(super) fn without_dots(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {

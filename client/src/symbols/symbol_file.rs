@@ -96,6 +96,7 @@ fn symbol_of(line: &str) -> Line {
             limit: u64::MAX,
             rank: u8::from(letter.is_lowercase()),
             name: name.trim().to_owned().into(),
+            file: None,
         }))
     }
     parse(line).unwrap_or(Line::NotASymbol)

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::debug_info::Declared;
 use super::demangle::demangle;
 use super::error::SymbolWarning;
+use super::identity::{AcrossBuilds, Place, labelled};
 use super::memory_work::allocator_depth;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
@@ -26,18 +28,56 @@ impl FunctionId {
     }
 }
 
-/// A function's name. Functions of one name in one image are one: the instances of a generic
-/// function count together.
+/// A function. Those of one name in one image are one, unless they are declared at different
+/// places: the instances of a generic function count together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled; an address if there is no name.
+    /// Demangled, with its file, as in `helper (a.c)`, if the image has others of this name. Code
+    /// without a name is `libc.so.6+0x1234`, or an address.
     pub name: String,
+    /// The length of the name without its file, in bytes.
+    bare: usize,
     /// As in the image (of the first instance met).
     pub(crate) raw_name: String,
     /// The program or library, if known.
     pub(crate) image: Option<ImageId>,
     /// The kind of the name.
     pub(crate) kind: FunctionKind,
+    pub(crate) place: Option<Place>,
+    pub(super) across: AcrossBuilds,
+}
+
+impl Function {
+    pub(crate) fn new(name: String, image: Option<ImageId>, kind: FunctionKind) -> Function {
+        Function {
+            bare: name.len(),
+            raw_name: name.clone(),
+            name,
+            image,
+            kind,
+            place: None,
+            across: AcrossBuilds::default(),
+        }
+    }
+
+    /// The name without its file.
+    pub(crate) fn bare_name(&self) -> &str {
+        &self.name[..self.bare]
+    }
+
+    /// As the function of a profile of several builds.
+    pub(super) fn in_any_image(&self) -> Function {
+        let AcrossBuilds { name, namesake } = &self.across;
+        let name = format!("{name}{namesake}");
+        let (image, place, bare) = (None, None, name.len());
+        Function { name, bare, image, place, ..self.clone() }
+    }
+
+    /// Gives it a name across builds.
+    pub(super) fn across(mut self, name: String) -> Function {
+        self.across.name = name;
+        self
+    }
 }
 
 /// The kind of a function's name.
@@ -149,6 +189,12 @@ impl<'p> Symbolized<'p> {
         self.mapping_of_frame[id.index()].map(|mapping| mapping as usize)
     }
 
+    /// The place of a frame's code in its file; `None` if it lies in no mapping.
+    pub(crate) fn offset_of(&self, id: FrameId) -> Option<u64> {
+        let mapping = &self.profile.mappings()[self.mapping_of(id)?];
+        mapping.offset_of(self.profile.frame(id).lookup_address()?)
+    }
+
     /// Warnings about the names.
     pub fn warnings(&self) -> &[SymbolWarning] {
         &self.warnings
@@ -197,9 +243,9 @@ pub(crate) struct Names {
     frames: Vec<(u32, u32)>,
     symbols: Vec<Symbol>,
     functions: Vec<Function>,
-    function_ids: HashMap<(Option<ImageId>, String), FunctionId>,
-    /// Demangling is dear and names repeat. By image, then path, a NUL and the raw name.
-    by_raw_name: HashMap<Option<ImageId>, HashMap<String, FunctionId>>,
+    function_ids: HashMap<(Option<ImageId>, String, Option<Place>), FunctionId>,
+    /// Demangling is dear and names repeat. By image and place, then path, a NUL and the raw name.
+    by_raw_name: HashMap<(Option<ImageId>, Option<Place>), HashMap<String, FunctionId>>,
     /// The key under which a name is looked up.
     key: String,
     /// Names stay as their compilers wrote them.
@@ -230,6 +276,49 @@ impl Names {
         &self.functions[id.index()]
     }
 
+    /// All that were met.
+    pub(super) fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Gives them other names.
+    pub(super) fn rename(&mut self, name: impl Fn(&Function) -> String) {
+        for function in &mut self.functions {
+            function.name = name(function);
+            function.bare = function.name.len();
+        }
+    }
+
+    /// The name of a program or library.
+    pub(super) fn image(&self, id: ImageId) -> &str {
+        &self.images[id.0 as usize]
+    }
+
+    pub(super) fn place(&mut self, declared: &Declared) -> Place {
+        let Declared { line, column, .. } = *declared;
+        Place { line, column, ..self.place_in(&declared.file) }
+    }
+
+    /// Somewhere in a file.
+    pub(super) fn place_in(&mut self, file: &str) -> Place {
+        Place { file: self.file(file), line: 0, column: 0 }
+    }
+
+    /// In an unknown file, by the order of addresses.
+    pub(super) fn place_at(&mut self, address: u64) -> Place {
+        Place { line: (address >> 32) as u32, column: address as u32, ..self.place_in("") }
+    }
+
+    /// Names one of them across builds.
+    pub(super) fn name_across(&mut self, at: usize, name: String) {
+        self.functions[at].across.name = name;
+    }
+
+    /// The path of a source file.
+    pub(super) fn path(&self, id: FileId) -> &str {
+        &self.files[id.0 as usize]
+    }
+
     pub(crate) fn add_image(&mut self, name: &str) -> ImageId {
         if let Some(at) = self.images.iter().position(|known| known == name) {
             return ImageId(at as u32);
@@ -239,21 +328,23 @@ impl Names {
     }
 
     pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
-        self.function_in(image, None, raw_name)
+        self.function_in(image, None, raw_name, None)
     }
 
-    /// A function by its name; `path` is the name with its scopes where the raw name lacks them.
+    /// A function by its name and place; `path` is the name with its scopes where the raw name lacks
+    /// them.
     pub(crate) fn function_in(
         &mut self,
         image: Option<ImageId>,
         path: Option<&str>,
         raw_name: &str,
+        place: Option<Place>,
     ) -> FunctionId {
         self.key.clear();
         self.key.push_str(path.unwrap_or_default());
         self.key.push('\0');
         self.key.push_str(raw_name);
-        let known = self.by_raw_name.entry(image).or_default();
+        let known = self.by_raw_name.entry((image, place)).or_default();
         if let Some(id) = known.get(&self.key) {
             return *id;
         }
@@ -264,15 +355,17 @@ impl Names {
         };
         let kind = if is_agent(&name) { FunctionKind::Agent } else { FunctionKind::Named };
         let key = self.key.clone();
-        let id = self.intern(Function { name, raw_name: raw_name.to_owned(), image, kind });
-        self.by_raw_name.entry(image).or_default().insert(key, id);
+        let raw_name = raw_name.to_owned();
+        let id = self.intern(Function { raw_name, place, ..Function::new(name, image, kind) });
+        self.by_raw_name.entry((image, place)).or_default().insert(key, id);
         id
     }
 
     /// A function with a name that needs no reading.
     pub(crate) fn intern(&mut self, function: Function) -> FunctionId {
         let next = FunctionId(self.functions.len() as u32);
-        let id = *self.function_ids.entry((function.image, function.name.clone())).or_insert(next);
+        let key = (function.image, function.name.clone(), function.place);
+        let id = *self.function_ids.entry(key).or_insert(next);
         if id == next {
             self.functions.push(function);
         }
@@ -296,6 +389,11 @@ impl Names {
 
     pub(crate) fn push(&mut self, symbol: Symbol) {
         self.symbols.push(symbol);
+    }
+
+    /// Drops the symbols that were pushed since `begin`.
+    pub(super) fn forget(&mut self, begin: u32) {
+        self.symbols.truncate(begin as usize);
     }
 
     /// The symbols that were pushed since `begin`.
@@ -352,6 +450,7 @@ impl Names {
         }
     }
 
+    /// Computes the functions' labels: whether a name is unique shows when all names are known.
     pub(crate) fn finish<'p>(
         &self,
         profile: &'p Profile,
@@ -369,11 +468,15 @@ impl Names {
             });
             ends.push(symbols.len() as u32);
         }
+        let (functions, first) = labelled(&self.functions, &self.files);
+        for symbol in &mut symbols {
+            symbol.function = first[symbol.function.index()];
+        }
         Symbolized {
             profile,
             ends,
             symbols,
-            functions: self.functions.clone(),
+            functions,
             files: self.files.clone(),
             images: self.images.clone(),
             mappings: self.mappings.clone(),

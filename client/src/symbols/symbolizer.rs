@@ -1,16 +1,22 @@
 //! Names every frame of a profile.
 
-use super::by_mapping::ByMapping;
+use std::collections::HashMap;
+
+use super::by_mapping::{ByMapping, Unnamed};
 use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
+use super::identity::{Place, has_place, stem};
 use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
 use super::ocaml;
 use super::symbol_file::SymbolFile;
-use super::symbolized::{Function, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized};
+use super::symbolized::{
+    Function, FunctionId, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized,
+};
+use super::vdso;
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// Names profiles with the images it was given.
@@ -62,7 +68,7 @@ impl Symbolizer {
             let found = self.look_up(profile, &mut by_mapping, &mut names);
             found.inspect_err(|_| *known = KnownNames::default())?;
         }
-        name_the_rest(profile, &by_mapping.of_frame, &mut names);
+        name_the_rest(profile, &by_mapping, &mut names);
         let symbolized = names.finish(profile, by_mapping.of_frame);
         known.end(profile, names);
         Ok(symbolized)
@@ -86,7 +92,7 @@ impl Symbolizer {
             let id = names.add_image(&file_name(image));
             let open: Vec<(u64, FrameId)> =
                 linked.iter().copied().filter(|(_, frame)| !names.has(*frame)).collect();
-            self.resolve_image(image, id, open, names);
+            self.resolve_image(image, id, open, names, &mut by_mapping.unnamed);
         }
         for (address, frame) in linked {
             if mappings.is_empty() && !names.has(frame) {
@@ -132,7 +138,7 @@ impl Symbolizer {
                     Some((image.link_address(&mappings[*at], *address)?, *frame))
                 })
                 .collect();
-            self.resolve_image(image, id, linked, names);
+            self.resolve_image(image, id, linked, names, &mut by_mapping.unnamed);
         }
         if is_program {
             for (at, address, frame) in &frames {
@@ -169,6 +175,7 @@ impl Symbolizer {
         id: ImageId,
         mut linked: Vec<(u64, FrameId)>,
         names: &mut Names,
+        unnamed: &mut HashMap<FrameId, Unnamed>,
     ) {
         linked.sort_unstable();
         // It was parsed when it was opened.
@@ -176,22 +183,22 @@ impl Symbolizer {
             return;
         };
         let mut sections = DebugSections::of(&file);
-        let mut table = NameTable::from_elf(&file);
         let mut info_path = image.path();
 
         let separate = match sections {
             None => self.separate_file(image, &file, &mut names.warnings),
             Some(_) => None,
         };
-        if let Some(separate) = &separate
-            && let Ok(debug) = object::File::parse(separate.bytes())
-        {
-            sections = DebugSections::of(&debug);
+        let debug = separate.as_ref().and_then(|file| object::File::parse(file.bytes()).ok());
+        if let (Some(separate), Some(debug)) = (&separate, &debug) {
+            sections = DebugSections::of(debug);
             info_path = separate.path();
-            let full = NameTable::from_elf(&debug);
-            if !full.is_empty() {
-                table = full;
-            }
+        }
+        let table = NameTable::from_elf(&file, debug.as_ref());
+        if let Some(sections) = &mut sections {
+            let paths = [info_path, image.path()];
+            let dirs = &self.images.options.debug_dirs;
+            sections.read_split(debug.as_ref().unwrap_or(&file), &paths, dirs);
         }
         let mut damage = Damage::default();
         let info = sections.as_ref().and_then(|sections| {
@@ -200,22 +207,36 @@ impl Symbolizer {
             }
             sections.open().inspect_err(|problem| damage.note(problem)).ok()
         });
-        if sections.is_none() {
+        // The kernel's own code is as it is.
+        if sections.is_none() && !vdso::is_vdso(image.path()) {
             let path = image.path().to_owned();
-            names.warnings.push(if table.is_empty() && self.images.symbol_files.is_empty() {
+            names.warnings.push(if table.is_stripped() && self.images.symbol_files.is_empty() {
                 SymbolWarning::Stripped { path }
             } else {
                 SymbolWarning::NoDebugInfo { path }
             });
         }
-        let mut frames = linked.iter().peekable();
-        while let Some((address, frame)) = frames.next() {
+        let known = names.functions().len();
+        let source = NameSource { image: id, info: info.as_ref(), table: &table };
+        for here in linked.chunk_by(|(one, _), (next, _)| one == next) {
+            let (address, _) = here[0];
             let begin = names.begin();
-            name_address(*address, id, info.as_ref(), &table, names, &mut damage);
-            names.assign(*frame, begin);
-            while let Some((_, frame)) = frames.next_if(|(next, _)| next == address) {
-                names.assign(*frame, begin);
+            source.name_address(address, names, &mut damage);
+            here.iter().for_each(|(_, frame)| names.assign(*frame, begin));
+            if names.begin() == begin
+                && let Some(range) = table.unnamed(address)
+            {
+                let (start, distance) = (range.start, address - range.start);
+                let found = Unnamed { image: id, start, distance };
+                unnamed.extend(here.iter().map(|(_, frame)| (*frame, found)));
             }
+        }
+        source.add_namesakes(known, names);
+        if let Some(missing) = sections.as_ref().and_then(DebugSections::missing) {
+            names.warnings.push(SymbolWarning::DebugFileMissing {
+                path: info_path.to_owned(),
+                missing: missing.clone(),
+            });
         }
         if let Some(problem) = damage.first {
             names.warnings.push(SymbolWarning::DamagedDebugInfo {
@@ -254,67 +275,102 @@ impl Damage {
     }
 }
 
-/// Pushes the symbols of one address: from DWARF, with the symbol table for what DWARF leaves
-/// out.
-fn name_address(
-    address: u64,
-    image: ImageId,
-    info: Option<&DebugInfo<'_>>,
-    table: &NameTable<'_>,
-    names: &mut Names,
-    damage: &mut Damage,
-) {
-    let begin = names.begin();
-    let mut nameless = None;
-    if let Some(info) = info {
-        let result = info.find(address, |found| {
-            let file = found.file.map(|path| names.file(path));
-            let Some(raw_name) = found.raw_name else {
-                nameless.get_or_insert((file, found.line));
-                return;
-            };
-            // What was not inlined has a symbol; that tells crate and module where DWARF does not.
-            let symbol = (!found.inlined).then(|| table.find(address)).flatten();
-            let function = match symbol {
-                Some(symbol) if is_mangled(symbol) && !is_mangled(&raw_name) => {
-                    names.function(Some(image), symbol)
-                }
-                // Named as C or OCaml name functions.
-                Some(_) => names.function_in(
-                    Some(image),
-                    ocaml_name(address, &raw_name, Some(info), table, names.raw).as_deref(),
-                    &raw_name,
-                ),
-                None => names.function_in(Some(image), found.path.as_deref(), &raw_name),
-            };
-            names.push(Symbol { function, file, line: found.line, inlined: found.inlined });
-        });
-        if let Err(problem) = result {
-            damage.note(&problem);
-            damage.addresses += 1;
+/// What names the functions of one image.
+pub(super) struct NameSource<'s, 'a> {
+    pub(super) image: ImageId,
+    pub(super) info: Option<&'s DebugInfo<'a>>,
+    pub(super) table: &'s NameTable<'s>,
+}
+
+impl NameSource<'_, '_> {
+    /// Pushes the symbols of one address: from DWARF, with the symbol table for what DWARF leaves
+    /// out.
+    fn name_address(&self, address: u64, names: &mut Names, damage: &mut Damage) {
+        let begin = names.begin();
+        let mut nameless = None;
+        if let Some(info) = self.info {
+            let result = info.find(address, |found| {
+                let file = found.file.map(|path| names.file(path));
+                let Some(raw_name) = found.raw_name else {
+                    nameless.get_or_insert((file, found.line));
+                    return;
+                };
+                let place = found.declared.map(|declared| names.place(&declared));
+                // What was not inlined has a symbol; that tells crate and module where DWARF does
+                // not.
+                let symbol = (!found.inlined).then(|| self.table.find(address)).flatten();
+                let function = match symbol {
+                    Some(symbol) if is_mangled(symbol) && !is_mangled(&raw_name) => {
+                        let place = place.filter(|_| has_place(symbol));
+                        names.function_in(Some(self.image), None, symbol, place)
+                    }
+                    // Named as C or OCaml name functions.
+                    Some(_) => self.plain_function(address, &raw_name, place, names),
+                    None => {
+                        let path = found.path.as_deref();
+                        names.function_in(Some(self.image), path, &raw_name, place)
+                    }
+                };
+                names.push(Symbol { function, file, line: found.line, inlined: found.inlined });
+            });
+            if let Err(problem) = result {
+                damage.note(&problem);
+                damage.addresses += 1;
+            }
+        }
+        if let Some(outermost) = names.since(begin).last_mut() {
+            outermost.inlined = false;
+        } else if let Some(raw_name) = self.table.find(address) {
+            let function = self.plain_function(address, raw_name, None, names);
+            let (file, line) = nameless.unwrap_or_default();
+            names.push(Symbol { function, file, line, inlined: false });
         }
     }
-    if let Some(outermost) = names.since(begin).last_mut() {
-        outermost.inlined = false;
-    } else if let Some(raw_name) = table.find(address) {
-        let path = ocaml_name(address, raw_name, info, table, names.raw);
-        let function = names.function_in(Some(image), path.as_deref(), raw_name);
-        let (file, line) = nameless.unwrap_or_default();
-        names.push(Symbol { function, file, line, inlined: false });
+
+    /// The function that holds an address, by a name of the symbol table. The `place` is what DWARF
+    /// tells.
+    fn plain_function(
+        &self,
+        address: u64,
+        raw_name: &str,
+        place: Option<Place>,
+        names: &mut Names,
+    ) -> FunctionId {
+        let symbol = self.table.entry(address).filter(|_| stem(raw_name).is_some());
+        let start = symbol.map_or(address, |symbol| symbol.start);
+        if ocaml::stem(raw_name).is_none() {
+            // A program's functions have different names, but for those that only one file sees.
+            let place = place.or_else(|| match symbol.map(|it| (it.is_local(), it.file))? {
+                (true, None) => Some(names.place_at(start)),
+                // A unit of Rust's compiler holds copies of others' functions.
+                (_, Some(file)) if !is_source(file) => None,
+                (_, file) => Some(names.place_in(file.unwrap_or_default())),
+            });
+            return names.function_in(Some(self.image), None, raw_name, place);
+        }
+        let declared = self.info.and_then(|info| info.declared_at(start));
+        let text = || declared.as_ref().map(|declared| declared.text());
+        let path = (!names.raw).then(|| ocaml::demangle(raw_name, text)).flatten();
+        let place = match &declared {
+            Some(declared) => names.place(declared),
+            None => names.place_at(start),
+        };
+        names.function_in(Some(self.image), path.as_deref(), raw_name, Some(place))
+    }
+
+    /// The function that holds an address, which may not occur in the profile.
+    pub(super) fn function_at(&self, address: u64, names: &mut Names) {
+        let begin = names.begin();
+        self.name_address(address, names, &mut Damage::default());
+        names.forget(begin);
     }
 }
 
-/// The name of the OCaml function at `address`, with its place if it is anonymous; `None` for other
-/// functions, and if names are to stay raw.
-fn ocaml_name(
-    address: u64,
-    raw_name: &str,
-    info: Option<&DebugInfo<'_>>,
-    table: &NameTable<'_>,
-    raw: bool,
-) -> Option<String> {
-    let place = || info?.declared_at(table.range(address)?.start);
-    (!raw).then(|| ocaml::demangle(raw_name, place)).flatten()
+/// Whether a symbol table names a file of the source, and not a unit made by a compiler, such as
+/// `core.1f0e5c-cgu.0` or `a.ltrans0.o`.
+fn is_source(file: &str) -> bool {
+    let kind = file.rsplit_once('.').map_or("o", |(_, kind)| kind);
+    kind != "o" && kind.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
 /// Names a frame from the first list that knows one of the addresses.
@@ -338,8 +394,10 @@ fn from_lists(
     }
 }
 
-/// Marks get their text, and addresses without a name their hexadecimal form.
-fn name_the_rest(profile: &Profile, mapping_of: &[Option<u32>], names: &mut Names) {
+/// Marks get their text. Code without a name is named by its image and the offset in it: of its
+/// function if that is known, else of the address itself.
+fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
+    let mappings = profile.mappings();
     for (at, frame) in profile.frames().iter().enumerate() {
         let id = FrameId(at as u32);
         if names.has(id) {
@@ -347,37 +405,42 @@ fn name_the_rest(profile: &Profile, mapping_of: &[Option<u32>], names: &mut Name
         }
         let function = match frame {
             Frame::Special(mark) => {
-                let name = mark.to_string();
-                Function {
-                    raw_name: name.clone(),
-                    name,
-                    image: None,
-                    kind: FunctionKind::Special(*mark),
-                }
+                Function::new(mark.to_string(), None, FunctionKind::Special(*mark))
             }
             Frame::Address { address, .. } => {
                 let address = frame.lookup_address().unwrap_or(*address);
-                let name = hexadecimal(
-                    address,
-                    mapping_of[at].map(|mapping| &profile.mappings()[mapping as usize]),
-                );
-                Function { raw_name: name.clone(), name, image: None, kind: FunctionKind::Address }
+                let mapping = by_mapping.of_frame[at].map(|mapping| &mappings[mapping as usize]);
+                let unnamed = by_mapping.unnamed.get(&id);
+                let distance = unnamed.map_or(0, |unnamed| unnamed.distance);
+                let image = match (unnamed, mapping) {
+                    (Some(unnamed), _) => names.image(unnamed.image).to_owned(),
+                    (None, Some(mapping)) => mapping.file_name().to_owned(),
+                    (None, None) => String::new(),
+                };
+                let offset = match (unnamed, mapping) {
+                    (_, Some(mapping)) => {
+                        mapping.offset_of(address).map(|it| it.wrapping_sub(distance))
+                    }
+                    (unnamed, None) => unnamed.map(|unnamed| unnamed.start),
+                };
+                let name = match offset.filter(|_| !image.is_empty()) {
+                    Some(offset) => format!("{image}+{offset:#x}"),
+                    None => format!("{:#x}", address.wrapping_sub(distance)),
+                };
+                let is_program = mapping.map_or(mappings.is_empty(), |mapping| {
+                    mappings.first().is_some_and(|program| program.path == mapping.path)
+                });
+                let across = match image.as_str() {
+                    _ if is_program => "[program]".to_owned(),
+                    "" => "[outside of all images]".to_owned(),
+                    image => format!("[{image}]"),
+                };
+                let image = unnamed.map(|unnamed| unnamed.image);
+                Function::new(name, image, FunctionKind::Address).across(across)
             }
         };
         let function = names.intern(function);
         names.assign_function(id, function);
-    }
-}
-
-/// `0x7f12a0001234 libc.so.6+0x1234`: the address, and its place in the file.
-fn hexadecimal(address: u64, mapping: Option<&Mapping>) -> String {
-    let place = mapping.and_then(|mapping| {
-        let name = mapping.file_name();
-        (!name.is_empty()).then_some((name, mapping.offset_of(address)?))
-    });
-    match place {
-        Some((name, offset)) => format!("{address:#x} {name}+{offset:#x}"),
-        None => format!("{address:#x}"),
     }
 }
 

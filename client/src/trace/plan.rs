@@ -139,7 +139,7 @@ impl<'i> Planner<'i> {
         // Only for images of OCaml.
         let sections = LazyCell::new(|| DebugSections::of(names.as_ref().unwrap_or(&file)));
         let info = LazyCell::new(|| sections.as_ref()?.open().ok());
-        let place = |start| info.as_ref()?.declared_at(start);
+        let place = |start| Some(info.as_ref()?.declared_at(start)?.text());
         Ok(Planner::analyse(code, place))
     }
 

@@ -13,6 +13,7 @@ mod diff;
 mod drain;
 mod every_format;
 mod heap_file;
+mod identity;
 #[cfg(unix)]
 mod key_files;
 mod keyed;

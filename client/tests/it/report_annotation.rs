@@ -226,10 +226,11 @@ fn what_has_no_code_is_an_error_that_says_why() {
     assert!(matches!(unknown, AnnotationError::Function(_)), "{unknown}");
 
     let nothing = Symbolizer::new(Images::new(nothing_found()));
-    let no_image = fails(&nothing, &profile, "^0x[0-9a-f]*1[0-9a-f] program.elf");
+    let no_image = fails(&nothing, &profile, "^program.elf.0x[0-9a-f]*1[0-9a-f]$");
     assert_is!(no_image, AnnotationError::Function(_));
     let at = BIAS + program.function("outer").start;
-    let no_image = fails(&nothing, &profile, &format!("^{at:#x}"));
+    let offset = program.mappings(BIAS).iter().find_map(|mapping| mapping.offset_of(at)).unwrap();
+    let no_image = fails(&nothing, &profile, &format!("program.elf+{offset:#x}"));
     assert!(no_image.to_string().contains("--image"), "{no_image}");
 
     let stripped = program.dir.path().join("stripped");
@@ -237,7 +238,7 @@ fn what_has_no_code_is_an_error_that_says_why() {
     let path = program.path.to_str().unwrap();
     run("objcopy", &["--strip-all", path, stripped.to_str().unwrap()]);
     run("objcopy", &["--only-keep-debug", path, debug.to_str().unwrap()]);
-    let no_function = fails(&symbolizer(&stripped), &profile, &format!("^{at:#x}"));
+    let no_function = fails(&symbolizer(&stripped), &profile, &format!("stripped+{offset:#x}"));
     let source = |error: &AnnotationError| match error {
         AnnotationError::Code { source, .. } => source.to_string(),
         other => panic!("{other}"),

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use tempfile::TempDir;
-use unikprof_client::profile::{Frame, FrameId, Mapping, Profile};
+use unikprof_client::profile::{
+    Architecture, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo,
+};
 use unikprof_client::symbols::{
     Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
     Symbolized, Symbolizer,
@@ -165,6 +167,19 @@ fn rust_names_are_demangled_without_their_hash() {
     assert!(!name.contains("::h"), "{name}");
 }
 
+/// Whether a test is skipped, aloud, because this machine lacks a program.
+fn is_skipped(program: &str, test: &str) -> bool {
+    if Command::new(program).arg("-v").output().is_ok() {
+        return false;
+    }
+    const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
+    let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    assert!(!is_required, "{REQUIRE} is set, but there is no `{program}`");
+    let mut uncaptured = std::io::stderr();
+    writeln!(uncaptured, "SKIPPED {test}: there is no `{program}`").unwrap();
+    true
+}
+
 /// Two functions without a name; the first instruction of the one on line 7 is that of a function
 /// that was inlined. The other is the argument on line 9.
 const OCAML_SOURCE: &str = "
@@ -182,13 +197,7 @@ let () =
 /// function it is.
 #[test]
 fn ocaml_functions_without_a_name_have_their_place() {
-    if Command::new("ocamlopt").arg("-version").output().is_err() {
-        const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
-        let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
-        assert!(!is_required, "{REQUIRE} is set, but there is no `ocamlopt`");
-        let line =
-            "SKIPPED ocaml_functions_without_a_name_have_their_place: there is no `ocamlopt`";
-        writeln!(std::io::stderr(), "{line}").unwrap();
+    if is_skipped("ocamlopt", "ocaml_functions_without_a_name_have_their_place") {
         return;
     }
     let names = |options: &[&str]| {
@@ -242,13 +251,17 @@ fn main() {
 #[test]
 fn inlined_rust_functions_have_their_paths_whatever_the_debug_information() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    for (level, spin, black_box) in [
-        ("line-tables-only", "program::spin", "core::hint::black_box"),
-        ("1", "program::engine::gears::spin", "core::hint::black_box"),
-        ("2", "program::engine::gears::spin", "core::hint::black_box"),
+    let (bare, spin) = ("program::spin", "program::engine::gears::spin");
+    for (level, extra, spin) in [
+        ("line-tables-only", &[][..], bare),
+        ("1", &[], spin),
+        ("2", &[], spin),
+        ("2", &["-Csplit-debuginfo=unpacked"], spin),
+        ("2", &["-Csplit-debuginfo=packed", "-Cdwarf-version=5"], spin),
     ] {
-        let level = format!("-Cdebuginfo={level}");
-        let options = ["-Copt-level=2", level.as_str(), "-Clink-arg=-Wl,--build-id"];
+        let debug = format!("-Cdebuginfo={level}");
+        let usual = ["-Copt-level=2", debug.as_str(), "-Clink-arg=-Wl,--build-id"];
+        let options = [&usual[..], extra].concat();
         let program = Program::build(&rustc, "rs", INLINED_RUST_SOURCE, &options);
         let turn = program.function_where(|name| name.contains("Engine4turn"));
         let profile = profile(program.mappings(0), turn.map(Frame::leaf));
@@ -262,7 +275,8 @@ fn inlined_rust_functions_have_their_paths_whatever_the_debug_information() {
             .collect();
         names.sort_by_key(Vec::len);
         let deepest = names.last().unwrap();
-        assert_eq!(*deepest, [black_box, spin, "program::engine::Engine::turn"], "{level}");
+        let expected = ["core::hint::black_box", spin, "program::engine::Engine::turn"];
+        assert_eq!(*deepest, expected, "{level} {extra:?}");
     }
 }
 
@@ -294,12 +308,102 @@ int main(int argc, char **argv)
 }
 ";
 
+/// What is left of a profile's warnings, and the functions at the address of `outer` that has most.
+fn deepest(program: &Program, profile: &Profile) -> (Vec<String>, String) {
+    let symbolized = resolve(profile, &program.path).unwrap();
+    let names = profile.frame_ids().map(|frame| symbolized.frame(frame));
+    let deepest = names.max_by_key(|symbols| symbols.len()).unwrap();
+    let names = deepest.iter().map(|it| symbolized.function(it.function).name.clone()).collect();
+    let warnings: Vec<String> = symbolized.warnings().iter().map(ToString::to_string).collect();
+    (names, warnings.join("\n"))
+}
+
+/// The only file in a folder whose name ends so.
+fn file_ending(folder: &Path, end: &str) -> PathBuf {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut found: Vec<PathBuf> = files.filter(|it| it.to_str().unwrap().ends_with(end)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+/// Guards recordings without inlined functions and without a word why: their descriptions are in
+/// files of their own, and the image has only names and lines.
+#[test]
+fn split_debug_information_is_read_where_it_is() {
+    for (dwarf, has_packer) in [("-gdwarf-4", true), ("-gdwarf-5", false)] {
+        let program = Program::c(&["-gsplit-dwarf", dwarf, "-no-pie"]);
+        let folder = program.dir.path();
+        let outer = program.function("outer");
+        let recorded = profile(program.mappings(0), outer.map(Frame::leaf));
+        let whole = (["innermost", "middle", "outer"].map(String::from).to_vec(), String::new());
+        assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: where it was compiled");
+
+        // All was moved since.
+        let unit = file_ending(folder, ".dwo");
+        let moved = folder.join("moved");
+        fs::create_dir(&moved).unwrap();
+        let beside = moved.join(unit.file_name().unwrap());
+        fs::rename(&unit, &beside).unwrap();
+        let image = moved.join("program.elf");
+        fs::copy(&program.path, &image).unwrap();
+        let program = Program { path: image, ..program };
+        assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: beside the image");
+
+        let package = moved.join("program.elf.dwp");
+        if has_packer {
+            run("dwp", &[beside.to_str().unwrap(), "-o", package.to_str().unwrap()]);
+            fs::remove_file(&beside).unwrap();
+            assert_eq!(deepest(&program, &recorded), whole, "{dwarf}: a package");
+            fs::remove_file(&package).unwrap();
+        }
+        let other = Program::c(&["-gsplit-dwarf", dwarf, "-no-pie", "-Os"]);
+        fs::copy(file_ending(other.dir.path(), ".dwo"), &beside).unwrap();
+        for present in [true, false] {
+            let (names, warnings) = deepest(&program, &recorded);
+            assert_eq!(names, ["outer"], "{dwarf} {present}");
+            let name = unit.file_name().unwrap().to_str().unwrap();
+            assert!(warnings.contains(name), "{dwarf} {present}: {warnings}");
+            if present {
+                fs::remove_file(&beside).unwrap();
+            }
+        }
+    }
+}
+
+/// What several images have in common may be in one more file.
+#[test]
+fn debug_information_that_images_share_is_read() {
+    if is_skipped("dwz", "debug_information_that_images_share_is_read") {
+        return;
+    }
+    let program =
+        Program::build("c++", "cpp", INLINED_CPP_SOURCE, &["-O2", "-g", "-Wl,--build-id"]);
+    let path = program.path.to_str().unwrap().to_owned();
+    let [copy, shared] = ["copy.elf", "shared.debug"].map(|name| program.dir.path().join(name));
+    fs::copy(&path, &copy).unwrap();
+    let arguments = ["-m", shared.to_str().unwrap(), "-M", "shared.debug", &path];
+    run("dwz", &[&arguments[..], &[copy.to_str().unwrap()]].concat());
+    assert!(run("readelf", &["-SW", &path]).contains(".gnu_debugaltlink"));
+    cpp_scopes(&program);
+    let code = program.function("_ZN4shop6detail6sortedEPVi");
+    let recorded = profile(program.mappings(0), code.map(Frame::leaf));
+    assert_eq!(deepest(&program, &recorded).1, "");
+    fs::remove_file(&shared).unwrap();
+    let (_, warnings) = deepest(&program, &recorded);
+    assert!(warnings.contains("shared.debug is missing"), "{warnings}");
+}
+
 /// Guards names that could be anybody's: functions that were only inlined have no mangled name to
 /// tell their scopes.
 #[test]
 fn inlined_cpp_functions_are_named_with_their_scopes() {
-    let options = ["-O2", "-g", "-Wl,--build-id"];
-    let program = Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options);
+    for debug in ["-g", "-gsplit-dwarf"] {
+        let options = ["-O2", "-g", debug, "-Wl,--build-id"];
+        cpp_scopes(&Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options));
+    }
+}
+
+fn cpp_scopes(program: &Program) {
     let names_in = |function: &str| -> BTreeSet<String> {
         let code = program.function_where(|name| name == function);
         let profile = profile(program.mappings(0), code.map(Frame::leaf));
@@ -399,6 +503,146 @@ fn without_debug_information_the_symbol_table_names_functions() {
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert_eq!(first(&symbolized, &profile), "outer ?:?");
     assert_is!(symbolized.warnings(), [SymbolWarning::NoDebugInfo { .. }]);
+}
+
+/// Names that begin as the assembler's own labels do, which are neither global nor have a size.
+#[test]
+fn functions_may_be_named_like_labels() {
+    let source = "int odd(int x) __asm__(\"$odd\"); int odd(int x) { return x * 3; }
+        static int kept(int x) __asm__(\".Lkept\");
+        static __attribute__((noinline)) int kept(int x) { return x * 5; }
+        int main(int argc, char **argv) { return odd(argc) + kept(argc); }";
+    let program = Program::build("cc", "c", source, &["-O1", "-no-pie", "-Wl,--build-id"]);
+    let list = run("objdump", &["-d", "-j", ".text", program.path.to_str().unwrap()]);
+    let after_odd = list.split("<$odd>:").nth(1).unwrap_or_else(|| panic!("{list}"));
+    let odd = after_odd.trim_start().split(':').next().unwrap();
+    let odd = u64::from_str_radix(odd, 16).unwrap();
+    let profile = profile(program.mappings(0), [Frame::leaf(odd)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert_eq!(first(&symbolized, &profile), "$odd ?:?");
+}
+
+const LINKED_SOURCE: &str = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+    size_t (*volatile length)(const char *) = strlen;
+    const char *home = getenv(argv[0]);
+    return puts(argv[0]) + strcmp(argv[0], argv[argc - 1]) + length(argv[0]) + (home != 0);
+}
+";
+
+/// `objdump` names the entries of linkage tables, too.
+#[test]
+fn entries_of_linkage_tables_are_named_as_binutils_names_them() {
+    let guarded = &["-fcf-protection=full", "-Wl,-z,ibtplt"][..];
+    let arm_guarded = &["-mbranch-protection=standard", "-Wl,-z,force-bti"][..];
+    for (prefix, options, stripped) in [
+        ("", &["-no-pie"][..], false),
+        ("", &["-pie", "-fPIE", "-Wl,-z,now"], true),
+        ("", guarded, false),
+        ("aarch64-linux-gnu-", &[], false),
+        ("aarch64-linux-gnu-", arm_guarded, true),
+    ] {
+        let compiler = format!("{prefix}gcc");
+        if !prefix.is_empty() && is_skipped(&compiler, "entries_of_linkage_tables") {
+            continue;
+        }
+        let usual = ["-O1", "-fno-builtin", "-Wl,--build-id"];
+        let all = [&usual[..], options].concat();
+        let program = Program::build(&compiler, "c", LINKED_SOURCE, &all);
+        let path = program.path.to_str().unwrap();
+        let tables = ["-d", "-j", ".plt", "-j", ".plt.got", "-j", ".plt.sec", path];
+        let listed = Command::new(format!("{prefix}objdump")).args(tables).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let entry = |line: &str| {
+            let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+            let address = u64::from_str_radix(address, 16).unwrap();
+            name.ends_with("@plt").then(|| (address, name.to_owned()))
+        };
+        let expected: Vec<(u64, String)> = listed.lines().filter_map(entry).collect();
+        assert!(expected.len() >= 3, "{options:?}: {listed}");
+        if stripped {
+            run(&format!("{prefix}strip"), &[path]);
+        }
+        let mut builder = ProfileBuilder::new();
+        let architecture = match prefix {
+            "" => Architecture::X86_64,
+            _ => Architecture::Aarch64,
+        };
+        builder.set_recording(RecordingInfo { architecture, ..RecordingInfo::default() });
+        program.mappings(0).into_iter().for_each(|mapping| builder.add_mapping(mapping));
+        for address in expected.iter().flat_map(|(start, _)| [*start, start + 5]) {
+            builder.add_stack(0, 1, &[Frame::leaf(address)]).unwrap();
+        }
+        let profile = builder.finish();
+        let symbolized = resolve(&profile, &program.path).unwrap();
+        let names = profile.frame_ids().map(|frame| shown(&symbolized, frame).remove(0));
+        let expected =
+            expected.iter().flat_map(|(_, name)| [name, name].map(|it| format!("{it} ?:?")));
+        assert_eq!(names.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{options:?}");
+    }
+}
+
+/// In a static program the entries lead to what a function of the library chooses, which has the
+/// name that callers use.
+#[test]
+fn entries_of_a_static_program_are_named_by_who_chooses_their_targets() {
+    let options = ["-O1", "-fno-builtin", "-static", "-Wl,--build-id"];
+    let program = Program::build("gcc", "c", LINKED_SOURCE, &options);
+    let path = program.path.to_str().unwrap();
+    let headers = run("readelf", &["-SW", path]);
+    let table = headers.lines().find_map(|line| line.split_once("] .plt ")).unwrap().1;
+    let fields: Vec<&str> = table.split_whitespace().collect();
+    let number = |at: usize| u64::from_str_radix(fields[at], 16).unwrap();
+    let (start, size) = (number(1), number(3));
+    let profile = profile(program.mappings(0), (start..start + size).step_by(4).map(Frame::leaf));
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    let names: BTreeSet<String> =
+        profile.frame_ids().map(|frame| shown(&symbolized, frame).remove(0)).collect();
+    assert!(names.iter().all(|name| name.ends_with("@plt ?:?")), "{names:?}");
+    assert!(names.contains("strlen@plt ?:?"), "{names:?}");
+}
+
+/// Newer tools compress these, too. None of the machine's own may do so.
+#[test]
+fn compressed_symbol_tables_are_read() {
+    let program = Program::c(&["-no-pie"]);
+    let (address, mappings) = (program.function("outer").start, program.mappings(0));
+    let mut bytes = fs::read(&program.path).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let mut packed = Vec::new();
+    for name in [".symtab", ".strtab"] {
+        let section = file.section_by_name(name).unwrap();
+        let mut stream = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        stream.write_all(section.data().unwrap()).unwrap();
+        let head = [1, section.size(), section.align()].map(u64::to_le_bytes).concat();
+        let header = word(40) + section.index().0 * 64;
+        packed.push((header, [head, stream.finish().unwrap()].concat()));
+    }
+    for (header, data) in packed {
+        for (at, value) in [(8, 0x800), (24, bytes.len()), (32, data.len())] {
+            bytes[header + at..][..8].copy_from_slice(&(value as u64).to_le_bytes());
+        }
+        bytes.extend(data);
+    }
+    fs::write(&program.path, bytes).unwrap();
+    let read = run("readelf", &["-SW", program.path.to_str().unwrap()]);
+    assert!(read.lines().any(|line| line.contains(".symtab") && line.contains(" C ")), "{read}");
+    let profile = profile(mappings, [Frame::leaf(address)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert_eq!(first(&symbolized, &profile), "outer ?:?");
+}
+
+/// Zeros in place of a build-id are no other build.
+#[test]
+fn a_build_id_of_zeros_is_none() {
+    let zeros = format!("-Wl,--build-id=0x{}", "00".repeat(20));
+    let program = Program::c(&["-g", "-no-pie", &zeros]);
+    assert_eq!(program.image().build_id(), None);
 }
 
 #[test]
@@ -824,18 +1068,23 @@ fn another_processors_image_is_refused() {
 /// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.
 #[test]
 fn damaged_files_never_panic() {
-    for options in [["-g", "-no-pie"], ["-g", "-gz=zlib"]] {
+    for (options, damaged) in [
+        (["-g", "-no-pie"], ".elf"),
+        (["-g", "-gz=zlib"], ".elf"),
+        (["-g", "-gsplit-dwarf"], ".elf"),
+        (["-g", "-gsplit-dwarf"], ".dwo"),
+    ] {
         let program = Program::c(&options);
-        let good = fs::read(&program.path).unwrap();
+        let damaged = file_ending(program.dir.path(), damaged);
+        let good = fs::read(&damaged).unwrap();
         let addresses: Vec<u64> =
             program.function("outer").chain(program.function("main")).collect();
         let profile = profile(program.mappings(0), addresses.iter().map(|a| Frame::leaf(*a)));
-        let path = program.dir.path().join("damaged.elf");
         let (mut resolved, mut warned) = (0, 0);
         for bad in damaged_copies(&good) {
-            fs::write(&path, &bad).unwrap();
+            fs::write(&damaged, &bad).unwrap();
             let mut images = Images::new(nothing_found());
-            if images.add_image(&path, Force::Yes).is_ok()
+            if images.add_image(&program.path, Force::Yes).is_ok()
                 && let Ok(symbolized) = Symbolizer::new(images).resolve(&profile)
             {
                 resolved += 1;

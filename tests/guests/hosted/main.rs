@@ -18,6 +18,7 @@
 
 mod access;
 mod burst;
+mod clock;
 mod contended;
 mod deep;
 mod errno;
@@ -46,10 +47,11 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 22] = [
+const LOADS: [(&str, u32, Load); 23] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
+    ("clock", 1, clock::run),
     ("once", 1, burst::once),
     ("waits", 1, waits::run),
     ("contended", 1, contended::run),

@@ -164,12 +164,7 @@ mod tests {
     use crate::symbols::{Function, FunctionKind};
 
     fn kind(name: &str) -> Option<Kind> {
-        kind_of(&Function {
-            name: name.to_owned(),
-            raw_name: name.to_owned(),
-            image: None,
-            kind: FunctionKind::Named,
-        })
+        kind_of(&Function::new(name.to_owned(), None, FunctionKind::Named))
     }
 
     #[test]

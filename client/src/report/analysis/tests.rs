@@ -230,12 +230,10 @@ fn symbolized<'p>(profile: &'p Profile, known: &[&'static str]) -> Symbolized<'p
     for id in profile.frame_ids() {
         let begin = names.begin();
         let function = match profile.frame(id) {
-            Frame::Special(mark) => names.intern(Function {
-                raw_name: mark.to_string(),
-                name: mark.to_string(),
-                image: None,
-                kind: FunctionKind::Special(mark),
-            }),
+            Frame::Special(mark) => {
+                let kind = FunctionKind::Special(mark);
+                names.intern(Function::new(mark.to_string(), None, kind))
+            }
             Frame::Address { address, .. } => {
                 names.function(Some(image), known[(address / 0x1000) as usize - 1])
             }

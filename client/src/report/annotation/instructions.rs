@@ -11,7 +11,9 @@ use super::super::Report;
 use super::super::filter::shown_symbols;
 use crate::printable::Printable;
 use crate::profile::{Architecture, FrameId, Profile, TooManyStacks};
-use crate::symbols::{Code, CodeError, FunctionId, MappedAddress, Symbol, Symbolized, Symbolizer};
+use crate::symbols::{
+    Code, CodeError, Function, FunctionId, MappedAddress, Symbol, Symbolized, Symbolizer,
+};
 
 /// An instruction of a function's code.
 #[derive(Debug, Clone)]
@@ -127,10 +129,16 @@ fn is_same(
     id: FunctionId,
 ) -> bool {
     let (found, meant) = (named.function(symbol.function), symbolized.function(id));
-    let image_of = |symbolized: &Symbolized<'_>, image| symbolized.image(image).to_owned();
-    found.name == meant.name
-        && found.image.map(|image| image_of(named, image))
-            == meant.image.map(|image| image_of(symbolized, image))
+    let image_of = |of: &Symbolized<'_>, function: &Function| {
+        function.image.map(|image| of.image(image).to_owned())
+    };
+    let place_of = |of: &Symbolized<'_>, function: &Function| {
+        function.place.map(|place| (of.file(place.file).to_owned(), place.line, place.column))
+    };
+    let places = place_of(named, found).zip(place_of(symbolized, meant));
+    found.bare_name() == meant.bare_name()
+        && image_of(named, found) == image_of(symbolized, meant)
+        && places.is_none_or(|(found, meant)| found == meant)
 }
 
 /// A profile with a sample at each instruction, and at each address that one leads to.

@@ -184,6 +184,22 @@ fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
     found
 }
 
+/// The kernel's code in a process keeps no frame records, and it is in no file that a user could
+/// name; the client has the same.
+#[test]
+#[ignore = "full: records a guest"]
+fn callers_of_the_kernels_own_code_are_found() {
+    let guest = Guest::start("clock");
+    let client = guest.client();
+    let counters = client.record_samples(300, &[]).profile.counters();
+    adds_up(&counters);
+    let (right, wrong) = by_caller(&client, "__vdso_clock_gettime", "clock_gettime");
+    assert!(right > 100 && right > 50 * wrong, "{right} right, {wrong} wrong: {counters:?}");
+    assert!(counters.by_table > counters.recorded * 9 / 10, "{counters:?}");
+    let doctor = client.run(&["doctor", "run.unikprof"]).stdout;
+    assert!(!doctor.contains("--image"), "{doctor}");
+}
+
 /// Of a table for which there is little room, the rows of what runs are there from the first sample
 /// on; those of a function that begins to run later are added meanwhile; and how many samples had
 /// rows is told as it was.

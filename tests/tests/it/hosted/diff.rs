@@ -137,3 +137,35 @@ fn time_is_compared_for_each_call() {
     let line: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
     assert_eq!(line["diff"], "passed");
 }
+
+/// Runs of one program, each at other addresses, at most three of ten pairs of which may differ by
+/// chance: 5 % are expected.
+#[test]
+#[ignore = "full: records a guest"]
+fn runs_of_one_program_are_alike() {
+    let client = Guest::start("shares").client();
+    let mut flagged = 0;
+    for pair in 0..10 {
+        let files = [0, 1].map(|side| client.path(&format!("{pair}-{side}.unikprof")));
+        for file in &files {
+            let guest = Guest::start("shares");
+            let of_guest = guest.client();
+            of_guest.record_samples(1_000, &["-F", "997"]);
+            std::fs::copy(of_guest.path("run.unikprof"), file).unwrap();
+        }
+        let [base, new] = files.each_ref().map(|file| file.to_str().unwrap());
+        let image = client.image().to_str().unwrap();
+        let words = ["diff", base, new, "--image", image, "--fail-on", "significant", "--json"];
+        let finished = client.run(&words);
+        let found: Value = serde_json::from_str(&finished.stdout).unwrap();
+        let functions = found["functions"].as_array().unwrap();
+        let addresses = functions.iter().filter(|it| it["name"].as_str().unwrap().contains("0x"));
+        assert_eq!(addresses.count(), 0, "{found:#}");
+        flagged += match finished.code {
+            Some(0) => 0,
+            Some(13) => 1,
+            other => panic!("{other:?} {finished:?}"),
+        };
+    }
+    assert!(flagged <= 3, "{flagged} of 10 pairs differ");
+}

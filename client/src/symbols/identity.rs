@@ -1,0 +1,300 @@
+//! The identity of functions.
+//!
+//! Within a profile a function is its image, its name and the [`Place`] that declares it: instances
+//! of a generic function have one place, static functions of two files have two. [`labelled`] adds
+//! the place to the names that are not unique.
+//!
+//! Across builds, addresses and lines differ. There a function is its name without what compilers
+//! add to it and, among functions of one name, its file, and its order in it if the symbol table has
+//! all of them; an anonymous function of OCaml is the function around it and the order. All code of an image that has no name is one.
+//! [`Builds`] matches functions by that.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::demangle::is_mangled;
+use super::ocaml;
+use super::symbolized::{FileId, Function, FunctionId, ImageId};
+
+/// Where a function is declared. Only functions whose names may not be unique have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// An empty path if the file is unknown.
+    pub(crate) file: FileId,
+    /// 0 if it is unknown. If the file is unknown, line and column only give an order.
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+/// What a function is called across builds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct AcrossBuilds {
+    /// Without what compilers add, and without what tells namesakes apart.
+    pub(super) name: String,
+    /// What tells it from the other functions of its image with this name, as in ` (a.c #2)`. Empty
+    /// if it is the only one.
+    pub(super) namesake: String,
+}
+
+/// The name without the suffixes that compilers give to copies and parts of a function:
+/// `.constprop.0`, `.llvm.123`, ` [clone .cold]`.
+fn without_suffixes(name: &str) -> &str {
+    const NUMBERED: [&str; 7] =
+        [".__uniq", ".cold", ".constprop", ".isra", ".llvm", ".lto_priv", ".part"];
+    const ALONE: [&str; 2] = [".cold", ".localalias"];
+    let without = |name: &str, suffixes: &[&str]| {
+        let bare = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).map(str::len);
+        bare.filter(|length| *length > 0)
+    };
+    let mut name = name;
+    loop {
+        let numbered = name.rsplit_once('.').filter(|(_, number)| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let numbered = || without(numbered?.0, &NUMBERED);
+        let clone = || name.strip_suffix(']')?.rfind(" [clone .").filter(|length| *length > 0);
+        match numbered().or_else(|| without(name, &ALONE)).or_else(clone) {
+            Some(length) => name = &name[..length],
+            None => return name,
+        }
+    }
+}
+
+/// What raw names of functions that may have one name in common: C's and OCaml's names, and C++'s
+/// of functions that other files do not see. `None` for a raw name that means one function, and for
+/// Rust's, which differ between instances of a function.
+pub(super) fn stem(raw: &str) -> Option<&str> {
+    if let Some(stem) = ocaml::stem(raw) {
+        return Some(stem);
+    }
+    let bare = without_suffixes(raw);
+    let hash = bare.len().checked_sub("17h0123456789abcdefE".len());
+    let is_rust = bare.starts_with("_R")
+        || hash.is_some_and(|at| bare.as_bytes()[at..].starts_with(b"17h") && bare.ends_with('E'));
+    (!is_mangled(bare) || (!is_rust && is_internal(bare))).then_some(bare)
+}
+
+/// Whether functions of this raw name are told apart by the places that declare them. Beside those
+/// with a [`stem`], these are Rust's closures, whose names have no number.
+pub(super) fn has_place(raw: &str) -> bool {
+    stem(raw).is_some() || (raw.starts_with("_ZN") && raw.contains("$closure$"))
+}
+
+/// Whether C++'s compilers gave this name to a function that other files do not see.
+fn is_internal(raw: &str) -> bool {
+    let is_local = |pair: &[u8]| pair[0] == b'L' && pair[1].is_ascii_digit();
+    raw.contains("_GLOBAL__N_") || raw.as_bytes().windows(2).any(is_local)
+}
+
+/// The functions with their labels and their names across builds. Beside them, by function, the
+/// first one that is the same: of one name in one image, unless their places tell them apart.
+pub(super) fn labelled(
+    functions: &[Function],
+    files: &[String],
+) -> (Vec<Function>, Vec<FunctionId>) {
+    let mut all = functions.to_vec();
+    let mut first: Vec<FunctionId> = (0..all.len() as u32).map(FunctionId).collect();
+    let mut namesakes: HashMap<(Option<ImageId>, &str), Vec<usize>> = HashMap::new();
+    for (at, function) in functions.iter().enumerate() {
+        let across = function.across.name.as_str();
+        let name = match across {
+            "" if ocaml::stem(&function.raw_name).is_some() => &function.name,
+            "" => without_suffixes(&function.name),
+            across => across,
+        };
+        namesakes.entry((function.image, name)).or_default().push(at);
+    }
+    for ((_, name), members) in namesakes {
+        let places: BTreeSet<Place> =
+            members.iter().filter_map(|at| functions[*at].place).collect();
+        let of_name = |at: usize| {
+            let name = &functions[at].name;
+            members.iter().copied().filter(move |other| functions[*other].name == *name)
+        };
+        // The symbol table has all functions of these kinds; of others only those that occur are
+        // known, whose order differs from recording to recording.
+        let is_complete = members.iter().all(|at| {
+            let function = &functions[*at];
+            let file = function.place.map(|place| files[place.file.0 as usize].as_str());
+            ocaml::stem(&function.raw_name).is_some() || file == Some("")
+        });
+        let told = Told::of(&places, files);
+        for at in members.iter().copied() {
+            all[at].across.name = name.to_owned();
+            let place = functions[at].place.filter(|_| places.len() > 1);
+            match place {
+                None if places.len() > 1 => {}
+                None => first[at] = FunctionId(of_name(at).next().unwrap_or(at) as u32),
+                Some(place) => {
+                    all[at].across.namesake = told.across(place, is_complete);
+                    if of_name(at).any(|it| functions[it].place.is_some_and(|it| it != place)) {
+                        all[at].name += &told.label(place);
+                    }
+                }
+            }
+        }
+    }
+    (all, first)
+}
+
+/// What tells the functions of one name in an image apart.
+struct Told<'f> {
+    /// By file: as much of its path as is needed, and the places in it.
+    files: BTreeMap<FileId, (&'f str, Vec<Place>)>,
+}
+
+impl<'f> Told<'f> {
+    fn of(places: &BTreeSet<Place>, paths: &'f [String]) -> Told<'f> {
+        let mut files: BTreeMap<FileId, (&str, Vec<Place>)> = BTreeMap::new();
+        for place in places {
+            files.entry(place.file).or_default().1.push(*place);
+        }
+        /// More folders than paths that differ have in common at their ends.
+        const MOST: usize = 16;
+        for parts in 1..MOST {
+            for (file, (shown, _)) in &mut files {
+                let path = &paths[file.0 as usize];
+                let start = path.rmatch_indices('/').nth(parts - 1).map_or(0, |(at, _)| at + 1);
+                *shown = &path[start..];
+            }
+            let different: BTreeSet<&str> = files.values().map(|(shown, _)| *shown).collect();
+            if different.len() == files.len() {
+                break;
+            }
+        }
+        Told { files }
+    }
+
+    /// The file, and the line if it has several of the functions: ` (a.c)`, ` (a.c:12)`.
+    fn label(&self, place: Place) -> String {
+        match &self.files[&place.file] {
+            ("", _) => self.across(place, true),
+            (file, places) if places.len() == 1 => format!(" ({file})"),
+            (file, places) => {
+                let of_line = places.iter().filter(|it| it.line == place.line).count();
+                let column = if of_line > 1 { format!(",{}", place.column) } else { String::new() };
+                format!(" ({file}:{}{column})", place.line)
+            }
+        }
+    }
+
+    /// The file, if there are several, and the order in it if that is known: ` (a.c)`, ` (#2)`,
+    /// ` (a.c #2)`.
+    fn across(&self, place: Place, is_complete: bool) -> String {
+        let (file, places) = &self.files[&place.file];
+        let order = places.iter().position(|it| *it == place).map_or(0, |at| at + 1);
+        match (self.files.len() > 1 && !file.is_empty(), is_complete && places.len() > 1) {
+            (true, true) => format!(" ({file} #{order})"),
+            (true, false) => format!(" ({file})"),
+            (false, true) => format!(" (#{order})"),
+            (false, false) => String::new(),
+        }
+    }
+}
+
+/// Matches the functions of builds. Functions of one name are told apart only if all builds that
+/// have some have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Builds {
+    /// By name, what tells its functions apart; `None` if builds differ in that.
+    namesakes: HashMap<String, Option<BTreeSet<String>>>,
+}
+
+impl Builds {
+    /// Adds the functions of a build.
+    pub(crate) fn add(&mut self, functions: &[Function]) {
+        let mut added: HashMap<&str, BTreeSet<String>> = HashMap::new();
+        for AcrossBuilds { name, namesake } in functions.iter().map(|it| &it.across) {
+            added.entry(name).or_default().insert(namesake.clone());
+        }
+        for (name, namesakes) in added {
+            match self.namesakes.get_mut(name) {
+                None => {
+                    self.namesakes.insert(name.to_owned(), Some(namesakes));
+                }
+                Some(known) => *known = known.take().filter(|known| *known == namesakes),
+            }
+        }
+    }
+
+    /// What a function of one of the builds is called in all of them.
+    pub(crate) fn name(&self, function: &Function) -> String {
+        let AcrossBuilds { name, namesake } = &function.across;
+        match self.namesakes.get(name) {
+            Some(Some(_)) => format!("{name}{namesake}"),
+            _ => name.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::symbolized::FunctionKind;
+    use super::*;
+
+    #[test]
+    fn what_compilers_add_is_no_part_of_a_name() {
+        for (name, bare) in [
+            ("poll.constprop.0.isra.1", "poll"),
+            ("poll.part.0.cold", "poll"),
+            ("poll.lto_priv.12.lto_priv.0", "poll"),
+            ("poll.__uniq.32489073.llvm.117", "poll"),
+            ("foo() [clone .isra.0] [clone .cold]", "foo()"),
+            ("shop::buy.llvm.44", "shop::buy"),
+            ("shop.part", "shop.part"),
+            (".cold", ".cold"),
+            ("poll.12", "poll.12"),
+            ("[u8]", "[u8]"),
+        ] {
+            assert_eq!(without_suffixes(name), bare);
+        }
+    }
+
+    fn function(name: &str, place: Option<(u32, u32)>) -> Function {
+        let mut function = Function::new(name.to_owned(), None, FunctionKind::Named);
+        function.place = place.map(|(file, line)| Place { file: FileId(file), line, column: 0 });
+        function
+    }
+
+    #[test]
+    fn as_much_of_a_path_is_shown_as_tells_files_apart() {
+        let files = ["/x/a/h.c", "/x/b/h.c"].map(str::to_owned);
+        let helpers = [(0, 1), (1, 2), (1, 9)].map(|place| function("helper", Some(place)));
+        let (helpers, first) = labelled(&helpers, &files);
+        let names: Vec<&str> = helpers.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["helper (a/h.c)", "helper (b/h.c:2)", "helper (b/h.c:9)"]);
+        assert_eq!(helpers[0].bare_name(), "helper");
+        assert_eq!(first, [0, 1, 2].map(FunctionId));
+
+        let mut builds = Builds::default();
+        builds.add(&helpers);
+        let across = [0, 1, 2].map(|at| builds.name(&helpers[at]));
+        // Which of the two in one file it is differs from recording to recording.
+        assert_eq!(across, ["helper (a/h.c)", "helper (b/h.c)", "helper (b/h.c)"]);
+        builds.add(&helpers[1..]);
+        assert_eq!(builds.name(&helpers[0]), "helper", "builds have not the same files");
+    }
+
+    /// An instance that a library brings has no debug information.
+    #[test]
+    fn an_instance_whose_place_is_unknown_is_the_same_function() {
+        let functions = [function("push", None), function("push", Some((0, 7)))];
+        let (functions, first) = labelled(&functions, &["vec.rs".to_owned()]);
+        assert_eq!(functions[1].name, "push");
+        assert_eq!(first, [0, 0].map(FunctionId));
+    }
+
+    #[test]
+    fn raw_names_tell_which_functions_may_have_namesakes() {
+        for (raw, expected) in [
+            ("helper.part.0", Some("helper")),
+            ("_ZL6helperi.constprop.0", Some("_ZL6helperi")),
+            ("_ZN12_GLOBAL__N_16helperEi", Some("_ZN12_GLOBAL__N_16helperEi")),
+            ("_ZN6Server4pollEi", None),
+            ("_ZN4core3fmt9Formatter3pad17h1234567890abcdefE", None),
+            ("camlWeb__loop_84", Some("camlWeb__loop")),
+            ("camlWeb.fun$5bweb.ml$3a12$2c4$2d$2d20$5d_567", Some("camlWeb.fun")),
+        ] {
+            assert_eq!(stem(raw), expected, "{raw}");
+        }
+    }
+}
