@@ -26,6 +26,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::profile::Mode;
+use crate::units::sum;
 use cause::{Cause, Role};
 pub(crate) use side::Input;
 use side::{NameId, Sides};
@@ -168,15 +169,15 @@ impl Measure {
             if self.has_blocks {
                 Rate::of_blocks(&hits[at], &self.of[at])
             } else {
-                let sum = hits[at].iter().map(|(_, hits)| hits).sum();
-                Rate::of_samples(sum, self.of[at].iter().sum())
+                let hits = sum(hits[at].iter().map(|(_, hits)| *hits));
+                Rate::of_samples(hits, sum(self.of[at].iter().copied()))
             }
         })
     }
 
     /// Whether nothing of a recording is left in it.
     fn is_empty(&self) -> bool {
-        self.of.iter().any(|of| of.iter().sum::<f64>() <= 0.0)
+        self.of.iter().any(|of| sum(of.iter().copied()) <= 0.0)
     }
 
     /// Without what these functions were counted, where rates are shares: shares of the rest.
@@ -258,7 +259,10 @@ impl<'a> Comparison<'a> {
             per: options.per.clone(),
             blocks: sides.has_blocks.then(|| [0, 1].map(|at| sides.sides[at].of.len())),
             counted: [0, 1].map(|at| sides.sides[at].counted),
-            work: options.per.as_ref().map(|_| [0, 1].map(|at| measure.of[at].iter().sum())),
+            work: options
+                .per
+                .as_ref()
+                .map(|_| [0, 1].map(|at| sum(measure.of[at].iter().copied()))),
             total: all,
             functions,
             tested,

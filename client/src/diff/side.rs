@@ -10,6 +10,7 @@ use crate::recording::{EpochCounts as Piece, Recording};
 use crate::report::TimelineView;
 use crate::symbols::Symbolized;
 use crate::timeline::Window;
+use crate::units::sum;
 
 /// Into how many blocks the shorter recording is divided.
 const BLOCKS: f64 = 40.0;
@@ -224,7 +225,7 @@ impl Side {
                 _ => sum as f64,
             });
         }
-        if side.of.iter().sum::<f64>() <= 0.0 {
+        if sum(side.of.iter().copied()) <= 0.0 {
             return Err(DiffError::NoWork {
                 file: input.title.to_owned(),
                 name: per.unwrap_or_default().to_owned(),
@@ -279,5 +280,5 @@ fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
 fn done(work: &[(u64, f64)], from_ns: u64, to_ns: u64) -> f64 {
     let from = work.partition_point(|(at, _)| *at < from_ns);
     let to = work.partition_point(|(at, _)| *at < to_ns);
-    work[from..to.max(from)].iter().map(|(_, done)| done).sum()
+    sum(work[from..to.max(from)].iter().map(|(_, done)| *done))
 }

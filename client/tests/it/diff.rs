@@ -490,6 +490,27 @@ fn counts_without_times_claim_less() {
     }
 }
 
+/// Guards a share of −0 and a change by −inf: a sum of no floats is negative zero.
+#[test]
+fn a_function_of_new_alone_has_no_share_in_base() {
+    let folder = folder();
+    for (name, words) in [("old.unikprof", None), ("new.unikprof", Some((0, vec![0x140], 300)))] {
+        let usual = [(0, vec![0x120], 500), (0, vec![0x130], 1_000)];
+        let stacks = usual.into_iter().chain(words).collect();
+        let script = Script { guest_name: "web", vcpus: vec![stacks], ..Script::default() };
+        peer::write_file(&folder.path().join(name), &script, &[1], &[], None);
+    }
+    let found = json("new", &[], folder.path());
+    let words = &function(&found, "words")["self"];
+    assert_eq!(words["base"].to_string(), "0.0", "{words}");
+    assert!(words["interval"][0].as_f64().unwrap() > 1.0, "{words}");
+    let (text, _) = diff(0, "new", &[], folder.path());
+    let row = text.lines().find(|line| line.ends_with(" words")).unwrap();
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!([&row[..4], &row[5..8]].concat(), ["0.0", "%", "16.7", "%", "%", "or", "more"]);
+    assert!(row[4].starts_with('+'), "{row:?}");
+}
+
 /// Requests of 10 ms, and some of 100 ms, in which only `copy` runs: one command tells what is special
 /// to the slow ones.
 #[test]
