@@ -25,7 +25,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::profile::Mode;
+use crate::profile::{Mode, Unit};
 use crate::units::sum;
 use cause::{Cause, Role};
 pub(crate) use side::Input;
@@ -129,7 +129,7 @@ pub(crate) enum DiffError {
     #[error("{file} has no samples to compare")]
     Empty { file: String },
     #[error(
-        "--per and --fail-on significant need samples with times in both recordings, at least 30 \
+        "--per and --fail-on significant need samples with times in both recordings, at least 8 \
          blocks of them; give \
          the agent memory for a ring, or record longer"
     )]
@@ -161,13 +161,18 @@ struct Measure {
     has_blocks: bool,
     /// Whether it is the samples themselves, and rates are shares of them.
     is_share: bool,
+    /// What a sample counts: 1, or its period in ns.
+    one: [f64; 2],
+    /// What all samples together count.
+    whole: [f64; 2],
 }
 
 impl Measure {
     fn rates(&self, hits: &[Vec<Hits>; 2]) -> [Rate; 2] {
         [0, 1].map(|at| {
             if self.has_blocks {
-                Rate::of_blocks(&hits[at], &self.of[at])
+                let rate = Rate::of_blocks(&hits[at], &self.of[at]);
+                rate.sampled(self.one[at], self.whole[at])
             } else {
                 let hits = sum(hits[at].iter().map(|(_, hits)| *hits));
                 Rate::of_samples(hits, sum(self.of[at].iter().copied()))
@@ -189,6 +194,7 @@ impl Measure {
                     let of = &mut rest.of[at][*block];
                     *of = (*of - hits).max(0.0);
                 }
+                rest.whole[at] = sum(rest.of[at].iter().copied());
             }
         }
         rest
@@ -211,10 +217,16 @@ impl<'a> Comparison<'a> {
         }
         rename(&mut sides, &options.renames)?;
         let hits = by_function(&sides);
+        let one = [&base, &new].map(|input| match options.per {
+            Some(_) if input.info().unit() == Unit::Samples => input.info().period_ns as f64,
+            _ => 1.0,
+        });
         let measure = Measure {
             of: [0, 1].map(|at| sides.sides[at].of.clone()),
             has_blocks: sides.has_blocks,
             is_share: options.per.is_none(),
+            one,
+            whole: [0, 1].map(|at| sides.sides[at].counted as f64 * one[at]),
         };
         let own: Vec<&[Vec<Hits>; 2]> = hits.iter().map(|hits| &hits.own).collect();
         let chances = chances(&measure, &own);
@@ -453,8 +465,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     }
     if !sides.has_blocks {
         all.push(
-            "the recordings have counts without times, from fewer than 30 fetches, or too few \
-             samples for 30 blocks of \
+            "the recordings have counts without times, from fewer than 8 fetches, or too few \
+             samples for 8 blocks of \
              time: samples are taken as independent. If they come in bursts, intervals are too \
              narrow and changes shown \
              as possible may be chance; give the agent memory for a ring"

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::DiffError;
-use super::statistics::Hits;
+use super::statistics::{Hits, LEAST_BLOCKS};
 use crate::printable::Printable;
 use crate::profile::{NodeId, RecordingInfo, Unit};
 use crate::recording::{EpochCounts as Piece, Recording};
@@ -17,9 +17,6 @@ const BLOCKS: f64 = 40.0;
 
 /// The most blocks of a recording that is longer than the other one.
 const MOST_BLOCKS: f64 = 160.0;
-
-/// In fewer blocks than this, nothing can be said about how samples are clustered.
-const LEAST_BLOCKS: usize = 30;
 
 /// How finely the time is cut before blocks are made of the pieces.
 const PIECES: u64 = 1_000;

@@ -9,15 +9,12 @@ use serde_json::{Value, json};
 use super::calls::End;
 use super::table::{Row as Line, Table};
 use super::view::{Row, TraceView};
-use crate::diff::statistics::{self, Factor, LEVEL, Rate};
+use crate::diff::statistics::{self, Factor, LEAST_BLOCKS, LEVEL, Rate};
 use crate::diff::text::interval_of;
 use crate::units::{duration, grouped};
 
 /// The equal parts of a trace whose differences say what chance does.
 const BLOCKS: usize = 40;
-
-/// In fewer of them, calls of a function tell nothing of chance.
-const LEAST_BLOCKS: usize = 8;
 
 /// Two traces, function by function.
 pub(crate) struct TraceDiff {

@@ -419,7 +419,8 @@ fn counts_of_many_fetches_are_compared_by_these() {
     write("same", 1..=50, &usual);
     write("slow", 1..=40, &|fetch| 2 * usual(fetch));
     write("burst", 1..=40, &|fetch| usual(fetch) + if fetch == 9 { 900 } else { 0 });
-    write("few", 1..=29, &|fetch| 2 * usual(fetch));
+    write("few", 1..=8, &|fetch| 2 * usual(fetch));
+    write("eight", 1..=9, &|fetch| 2 * usual(fetch));
 
     let slow = json("slow", &[], folder.path());
     assert_eq!(slow["basis"], "blocks");
@@ -436,6 +437,14 @@ fn counts_of_many_fetches_are_compared_by_these() {
         );
     }
     assert_eq!(json("few", &[], folder.path())["basis"], "counts");
+    let eight = json("eight", &[], folder.path());
+    assert_eq!(
+        (&eight["basis"], &eight["new"]["blocks"]),
+        (&"blocks".into(), &8.into()),
+        "{eight:#}"
+    );
+    let ends = &function(&eight, "hash")["cause"]["interval"];
+    assert!(ends[0].as_f64() < Some(2.0) && ends[1].as_f64() > Some(2.0), "{ends}");
 
     // One file with as many epochs.
     let one = folder.path().join("one.unikprof");
