@@ -105,6 +105,14 @@ impl Function {
     fn is_changed(&self) -> bool {
         self.false_discoveries.is_some_and(|share| share <= LEVEL)
     }
+
+    /// Those of which one may be part of the cause in its place.
+    fn or(&self) -> Vec<&str> {
+        match &self.role {
+            Some(Role::Either(either)) => either.others.iter().map(|it| it.0.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// Recordings cannot be compared.
@@ -295,15 +303,16 @@ impl<'a> Comparison<'a> {
     /// how much of the base's whole time. At least by this much.
     ///
     /// Of shares, the functions outside of the cause are the reference: a function of one half that
-    /// takes twice as long has two thirds of the new time, and one half of the base's time more.
-    pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64)> {
+    /// takes twice as long has two thirds of the new time, and one half of the base's time more. Of
+    /// functions of which one is the cause, those are meant that would be slower, with the others.
+    pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64, Vec<&str>)> {
         let whole = self.total.map_or(1.0, |total| total.base);
         let scale = self.base_time_of_new();
         let grown = self.functions.iter().filter_map(|function| {
             let growth = (function.own.new * scale - function.own.base) / whole;
-            let is_cause = matches!(function.role, Some(Role::Cause(_)));
+            let is_cause = matches!(function.role, Some(Role::Cause(_) | Role::Either(_)));
             (is_cause && growth > 0.0 && growth >= least)
-                .then_some((function.name.as_str(), growth))
+                .then(|| (function.name.as_str(), growth, function.or()))
         });
         grown.collect()
     }
@@ -311,8 +320,11 @@ impl<'a> Comparison<'a> {
     /// How long the new recording's time is in the base's, by the functions outside of the cause:
     /// they are unchanged. 1 if there are none, and if times are compared by work.
     fn base_time_of_new(&self) -> f64 {
-        let is_outside = |function: &&Function| {
-            !matches!(function.role, Some(Role::Cause(_) | Role::Moved { .. }))
+        let is_outside = |function: &&Function| match function.role {
+            Some(Role::Cause(_) | Role::Moved { .. }) => false,
+            // If it is another one, this one is the slower one.
+            Some(Role::Either(_)) => function.own.difference() < 0.0,
+            _ => true,
         };
         let rest = self.functions.iter().filter(is_outside);
         let [base, new] = rest.fold([0.0, 0.0], |[base, new], function| {

@@ -202,6 +202,14 @@ pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
     (2.0 * as_many.min(as_few)).min(1.0)
 }
 
+/// The square of how far two shares are apart, in standard deviations, for Pearson's sum over all
+/// functions: each counts by the share of the others.
+pub(super) fn square([base, new]: &[Rate; 2]) -> f64 {
+    let variance = base.variance / base.known + new.variance / new.known;
+    let others = 1.0 - (base.rate() + new.rate()) / 2.0;
+    if variance > 0.0 { (new.rate() - base.rate()).powi(2) / variance * others } else { 0.0 }
+}
+
 /// The fewest blocks that tell how samples are clustered, and in which a function must occur to be
 /// tested: in fewer, the permutations differ too little. Which functions are tested does not depend
 /// on which recording a block is from, so the tests stay valid (R. Bourgon, R. Gentleman and W.

@@ -67,7 +67,7 @@ fn color(verdict: &str) -> Color {
     let (r, g, b) = match verdict {
         "slower" | "new" => (0xe0, 0x6c, 0x5a),
         "faster" | "gone" => (0x6a, 0x9f, 0xd8),
-        "moved" | "maybe" => (0xe3, 0xc2, 0x6b),
+        "moved" | "maybe" | "either" => (0xe3, 0xc2, 0x6b),
         _ => (0xdd, 0xd8, 0xcc),
     };
     Color { r, g, b }

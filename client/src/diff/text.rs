@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::cause::Either;
 use super::statistics::Factor;
 use super::{Change, Comparison, Function, Role};
 use crate::printable::Printable;
@@ -101,6 +102,7 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
     let (factor, others) = match function.role.as_ref()? {
         Role::Cause(factor) => (factor, None),
         Role::Moved { factor, others } => (factor, Some(others)),
+        Role::Either(either) => return either.is_first.then(|| either_or(of, name, either)),
         Role::Carries | Role::Displaced => return None,
     };
     if let Some(others) = others {
@@ -112,11 +114,34 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
     Some(match (function.own, factor) {
         (Change { base: 0.0, .. }, _) => format!("`{name}` is new"),
         (Change { new: 0.0, .. }, _) => format!("`{name}` is gone"),
-        (_, Some(Factor { factor, low, high })) => {
-            format!("`{name}` takes {factor:.2} times as long ({low:.2} to {high:.2}){condition}")
-        }
+        (_, Some(factor)) => format!("`{name}` {}{condition}", takes(factor)),
         (_, None) => format!("`{name}` has another share; no function is left as a reference"),
     })
+}
+
+fn takes(Factor { factor, low, high }: &Factor) -> String {
+    format!("takes {factor:.2} times as long ({low:.2} to {high:.2})")
+}
+
+/// The functions of which one is part of the cause, and how to find out which.
+fn either_or(of: &Comparison<'_>, name: &str, either: &Either) -> String {
+    let one = |name: &str, factor: &Option<Factor>| {
+        let takes = factor.as_ref().map_or("has another share".to_owned(), takes);
+        format!("`{name}` {takes}")
+    };
+    let mut line = format!("either {}", one(name, &either.factor));
+    for (name, factor) in &either.others {
+        line += &format!(", or {}", one(name, factor));
+    }
+    line += " if all others are unchanged; ";
+    // More than this is no advice.
+    line += &if either.times_longer < 100.0 {
+        let [base, new] = of.longer(either.times_longer);
+        format!("to tell which, record {base} and {new}, or compare by --per SPAN")
+    } else {
+        "shares do not tell which, --per SPAN does".to_owned()
+    };
+    line
 }
 
 /// What the recordings could show at all, of the function that they show most finely.
@@ -142,20 +167,26 @@ fn power(of: &Comparison<'_>) -> String {
     if times <= 1.0 {
         return small;
     }
-    let [base, new] = [0, 1].map(|at| {
-        let needed_s = two_digits((of.inputs[at].info().elapsed_ns as f64 * times / 1e9) as u64);
-        let unit_s = match needed_s {
-            36_000.. => 3_600,
-            3_600.. => 600,
-            _ => 1,
-        };
-        let rounded_s = needed_s.div_ceil(unit_s).saturating_mul(unit_s);
-        duration(rounded_s.saturating_mul(1_000_000_000))
-    });
+    let [base, new] = of.longer(times);
     format!("{small}; to find 1 %, record {base} and {new}")
 }
 
 impl Comparison<'_> {
+    /// The lengths of recordings that are so many times as long, rounded up.
+    fn longer(&self, times: f64) -> [String; 2] {
+        [0, 1].map(|at| {
+            let elapsed_ns = self.inputs[at].info().elapsed_ns as f64;
+            let needed_s = two_digits((elapsed_ns * times / 1e9).ceil() as u64);
+            let unit_s = match needed_s {
+                36_000.. => 3_600,
+                3_600.. => 600,
+                _ => 1,
+            };
+            let rounded_s = needed_s.div_ceil(unit_s).saturating_mul(unit_s);
+            duration(rounded_s.saturating_mul(1_000_000_000))
+        })
+    }
+
     /// The function whose slow-down is found from the smallest one on, and that.
     pub(super) fn finest(&self) -> Option<(f64, &Function)> {
         let least = |function| Function::least(function).map(|least| (least, function));
@@ -246,6 +277,7 @@ pub(super) fn verdict(of: &Comparison<'_>, function: &Function) -> &'static str 
         Some(Role::Carries) => "carries",
         Some(Role::Displaced) => "share",
         Some(_) if of.blocks.is_none() => "maybe",
+        Some(Role::Either(_)) => "either",
         Some(Role::Moved { .. }) => "moved",
         Some(Role::Cause(_)) if function.own.base == 0.0 => "new",
         Some(Role::Cause(_)) if function.own.new == 0.0 => "gone",

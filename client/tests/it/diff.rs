@@ -159,11 +159,19 @@ fn the_function_that_became_slower_is_the_cause() {
     let folder = folder();
     let by_share = json("slow", &[], folder.path());
     assert_eq!(by_share["basis"], "blocks");
-    assert_eq!(function(&by_share, "hash")["verdict"], "slower");
-    assert_eq!(function(&by_share, "copy")["verdict"], "share");
-    holds(&function(&by_share, "hash")["cause"]["interval"], 1.5);
+    // By shares of two functions, one is slower or the other faster.
+    for (name, other, factor) in [("hash", "copy", 1.5), ("copy", "hash", 1.0 / 1.5)] {
+        let found = function(&by_share, name);
+        assert_eq!(
+            (&found["verdict"], &found["cause"]["or"][0]),
+            (&"either".into(), &other.into())
+        );
+        assert_eq!(found["cause"]["times_longer"], Value::Null);
+        holds(&found["cause"]["interval"], factor);
+    }
     holds(&function(&by_share, "hash")["self"]["interval"], 6.0 / 16.0 / (4.0 / 14.0));
     let by_call = json("slow", &["--per", "request"], folder.path());
+    assert_eq!(function(&by_call, "hash")["verdict"], "slower");
     assert_eq!(function(&by_call, "copy")["verdict"], "");
     holds(&function(&by_call, "hash")["self"]["interval"], 1.5);
     holds(&function(&by_call, "copy")["self"]["interval"], 1.0);
@@ -181,7 +189,9 @@ fn the_function_that_became_slower_is_the_cause() {
         &[
             "base       old.unikprof",
             "new        slow.unikprof",
-            "`hash` takes 1.",
+            "either `hash` takes 1.",
+            ", or `copy` takes 0.",
+            "shares do not tell which, --per SPAN does",
             "shares of the time",
         ],
     );
@@ -278,6 +288,7 @@ fn a_slower_recording_fails_if_asked() {
     let slower = line(13, "slow", &["--fail-on", "significant"]);
     assert_eq!((&slower["diff"], &slower["basis"]), (&"slower".into(), &"blocks".into()));
     assert_eq!(slower["slower"][0]["function"], "hash");
+    assert_eq!(slower["slower"][0]["or"][0], "copy", "or faster: there is no other function");
     assert_eq!(line(13, "slow", &["--fail-on", "5%"])["slower"][0]["function"], "hash");
     // `hash` takes a seventh of all time more, though its share grows by an eleventh only.
     let by_share = line(13, "slow", &["--fail-on", "10%"]);
@@ -348,10 +359,10 @@ fn parts_of_the_time_are_compared() {
     // The last samples are in the 36th second.
     let share = counted(&part) / counted(&whole);
     assert!((0.53..0.58).contains(&share), "{share}");
-    assert_eq!(function(&part, "hash")["verdict"], "slower");
+    assert_eq!(function(&part, "hash")["verdict"], "either");
     // What a span's samples are, is of both recordings too.
     let inside = json("slow", &["--in-span", "request"], folder.path());
-    assert_eq!(function(&inside, "hash")["verdict"], "slower");
+    assert_eq!(function(&inside, "hash")["verdict"], "either");
     let (_, stderr) = diff(2, "slow", &["--in-span", "nothing"], folder.path());
     program::has(&stderr, &["`nothing`", "`request`"]);
 }
@@ -425,7 +436,7 @@ fn counts_of_many_fetches_are_compared_by_these() {
     let slow = json("slow", &[], folder.path());
     assert_eq!(slow["basis"], "blocks");
     assert!(slow["base"]["blocks"].as_u64().unwrap() >= 30, "{slow:#}");
-    assert_eq!(function(&slow, "hash")["verdict"], "slower");
+    assert_eq!(function(&slow, "hash")["verdict"], "either", "there is one other function");
     holds(&function(&slow, "hash")["cause"]["interval"], 2.0);
     diff(13, "slow", &["--fail-on", "significant"], folder.path());
     for unchanged in ["same", "burst"] {
