@@ -36,8 +36,8 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
         (Some(per), Some([base, new])) => format!(
             "time for each `{}`: {} and {} of them",
             Printable(per),
-            grouped(base as u64),
-            grouped(new as u64)
+            grouped(base.round() as u64),
+            grouped(new.round() as u64)
         ),
         _ => "shares of the time".to_owned(),
     };
