@@ -31,7 +31,7 @@
 //! # }
 //! ```
 
-mod accounting;
+pub(crate) mod accounting;
 mod analysis;
 mod annotation;
 pub(crate) mod broken;

@@ -433,9 +433,9 @@ impl Conversation {
             return Ok(());
         }
         print(if self.json {
-            json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
+            json::recorded(&recording, cut.as_ref(), &files)
         } else {
-            describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names)
+            describe::recorded(&recording, cut.as_ref(), &files, names)
         })
     }
 }
