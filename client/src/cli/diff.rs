@@ -143,10 +143,11 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let [base, new] = [read(0)?, read(1)?];
     match (&base.trace, &new.trace) {
         (Some(traced), Some(new_traced)) => {
-            let view = |trace, recording: &'_ Recording| {
+            let view = |(trace, recording)| {
+                let recording: &Recording = recording;
                 TraceView::new(trace, recording.timeline.as_ref(), TraceOptions::default())
             };
-            let compared = TraceDiff::of(&[view(traced, &base), view(new_traced, &new)]);
+            let compared = TraceDiff::of(&[(traced, &base), (new_traced, &new)].map(view));
             return traces(&compared, arguments, outputs);
         }
         (None, None) => {}

@@ -10,8 +10,8 @@ use crate::profile::Unit;
 use crate::report::shorten;
 use crate::units::{amount_with_unit, duration, grouped, percent, two_digits};
 
-/// The column in which the names of the functions begin.
-const NAMES_BEGIN: usize = 88;
+/// The least widths of the columns of figures, with the spaces before them.
+const WIDTHS: [usize; 7] = [9, 9, 19, 9, 9, 17, 9];
 const LEAST_NAME: usize = 24;
 
 pub(super) fn write(
@@ -210,41 +210,36 @@ fn write_functions(
         Unit::Nanoseconds => "blocked time",
         Unit::Bytes | Unit::Objects => "memory",
     };
+    let shown: Vec<_> = of.functions[..shown].iter().map(|it| (cells(of, it), it)).collect();
+    let mut widths = WIDTHS;
+    for (at, width) in widths.iter_mut().enumerate() {
+        let cells = shown.iter().map(|(cells, _)| cells[at].chars().count() + 1);
+        *width = cells.fold(*width, usize::max);
+    }
+    let [base, new, change, base_total, new_total, change_total, least] = widths;
     writeln!(
         out,
         "\n{} of {} functions, by the change of their own {values}; 95 % intervals\n\
-         {:>37}{:>35}{:>9}\n\
-         {:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} function",
-        grouped(shown as u64),
+         {:>own$}{:>total$}{:>least$}",
+        grouped(shown.len() as u64),
         grouped(of.functions.len() as u64),
         "self",
         "with callees",
         "found",
-        "base",
-        "new",
-        "change",
-        "base",
-        "new",
-        "change",
-        "from",
-        "",
+        own = base + new + change,
+        total = base_total + new_total + change_total,
     )?;
-    let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
-    for function in &of.functions[..shown] {
-        let [base, new, change, base_total, new_total, change_total, least] = cells(of, function);
-        writeln!(
-            out,
-            "{:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} {}",
-            base,
-            new,
-            change,
-            base_total,
-            new_total,
-            change_total,
-            least,
-            verdict(of, function),
-            shorten::name(&function.name, name_columns)
-        )?;
+    let line = |cells: [&str; 7]| -> String {
+        cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}")).collect()
+    };
+    let heads = ["base", "new", "change", "base", "new", "change", "from"];
+    writeln!(out, "{}  {:<7} function", line(heads), "")?;
+    let names_begin = widths.iter().sum::<usize>() + "  slower  ".len();
+    let name_columns = columns.saturating_sub(names_begin).max(LEAST_NAME);
+    for (cells, function) in &shown {
+        let cells = line(cells.each_ref().map(String::as_str));
+        let name = shorten::name(&function.name, name_columns);
+        writeln!(out, "{cells}  {:<7} {name}", verdict(of, function))?;
     }
     Ok(())
 }

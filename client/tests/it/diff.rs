@@ -532,6 +532,25 @@ fn a_function_of_new_alone_has_no_share_in_base() {
     assert!(row[4].starts_with('+'), "{row:?}");
 }
 
+/// Guards names that do not stand below each other.
+#[test]
+fn columns_are_as_wide_as_their_figures() {
+    let folder = folder();
+    for (name, words) in [("old.unikprof", 0), ("new.unikprof", 4_000_000_000)] {
+        let stacks = vec![(0, vec![0x120], 4_000_000_000), (0, vec![0x140], words)];
+        let stacks = stacks.into_iter().filter(|(_, _, count)| *count > 0).collect();
+        let script = Script { guest_name: "web", vcpus: vec![stacks], ..Script::default() };
+        peer::write_file(&folder.path().join(name), &script, &[1], &[], None);
+    }
+    let (text, _) = diff(0, "new", &[], folder.path());
+    let place = |name: &str| {
+        let line = text.lines().find(|line| line.ends_with(&format!(" {name}"))).unwrap();
+        line.chars().count() - name.len()
+    };
+    assert!(text.contains("00 % or more"), "{text}");
+    assert_eq!([place("function"), place("words")], [place("hash"); 2], "{text}");
+}
+
 /// Requests of 10 ms, and some of 100 ms, in which only `copy` runs: one command tells what is special
 /// to the slow ones.
 #[test]
