@@ -17,6 +17,7 @@ export const VERDICTS = {
   gone: "hsl(214 80% 62%)",
   moved: "hsl(42 80% 62%)",
   maybe: "hsl(42 80% 62%)",
+  either: "hsl(42 80% 62%)",
 };
 const COLUMNS_OF_DIFF = [["own", "base self"], [null, "new self"], ["change", "change"], ["total", "base total"], [null, "new total"],
   [null, "change"], [null, "found from"], [null, ""], ["name", "function"]];
@@ -57,7 +58,7 @@ class DiffPage extends Shell {
     });
     $("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
     $("warnings").append(...head.warnings.map((text) => warningLine(text)));
-    const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or may be chance"]];
+    const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or not sure"]];
     $("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
     this.addViews(VIEWS_OF_DIFF);
     this.listen();

@@ -7,7 +7,7 @@ import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, s
 import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
 import { COLORS, MERGES, VIEWS } from "./state.js";
-import { change, design, interval, significant, sumsOf, unplaced } from "./statistics.js";
+import { change, interval, significant, sumsOf, unplaced } from "./statistics.js";
 import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
@@ -591,13 +591,10 @@ class Page extends Shell {
   }
 
   addIntervals(rows) {
-    const found = this.partsOf(this.shown);
     const { recorded, unknown, late } = this.certainty();
     for (const row of rows) {
-      for (const [key, hits] of [["own", row.own], ["total", row.total]]) {
-        const clusters = found && design(found.parts, found.results.map((result) => result[key][row.label]));
-        row[`${key}Interval`] = interval(hits, recorded, clusters, unknown, key === "total" ? late[row.label] : 0);
-      }
+      row.ownInterval = interval(row.own, recorded, unknown, 0);
+      row.totalInterval = interval(row.total, recorded, unknown, late[row.label]);
     }
   }
 
@@ -765,7 +762,6 @@ class Page extends Shell {
   /** The interval of a cell's share. */
   cellInterval(node, total, part) {
     if (this.recording.unit !== "samples" || node === 0) return null;
-    const found = this.cellParts(node, part, this.shown);
     const { recorded, unknown } = this.certainty();
     let late = 0;
     const mark = part.labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
@@ -774,7 +770,7 @@ class Page extends Shell {
       const goesThrough = this.throughCell(node, part);
       for (let at = 1; at < tree.length; at += 1) if (tree.label[at] === mark && goesThrough(at)) late += this.now.own[at];
     }
-    return interval(total, recorded, found && design(found.parts, found.counts), unknown, late);
+    return interval(total, recorded, unknown, late);
   }
 
   /** How the share of a cell changed from the base, in words. */

@@ -6,15 +6,16 @@ const Z = 1.959963984540054;
 /** From this share of samples without a known place on, intervals include what these could change. */
 const NOTABLE = 0.02;
 
-/** Into how many equal parts of the time samples are sorted to see whether they come in clusters. */
+/** Into how many equal parts of the time samples are sorted to see whether they come in clusters, and how many tell. */
 export const PARTS = 32;
+const LEAST_PARTS = 8;
 
 /** Wilson's score interval of a share of `n` independent samples. */
-export function wilson(share, n, z = Z) {
+export function wilson(share, n) {
   if (n === 0) return [0, 1];
-  const z2 = z * z;
+  const z2 = Z * Z;
   const center = share + z2 / (2 * n);
-  const spread = z * Math.sqrt((share * (1 - share)) / n + z2 / (4 * n * n));
+  const spread = Z * Math.sqrt((share * (1 - share)) / n + z2 / (4 * n * n));
   const scale = 1 + z2 / n;
   const low = (center - spread) / scale;
   const high = (center + spread) / scale;
@@ -29,34 +30,6 @@ export function student(freedom) {
     (3 * Z ** 7 + 19 * Z ** 5 + 17 * Z ** 3 - 15 * Z) / 384,
   ];
   return terms.reduce((sum, term, at) => sum + term / freedom ** (at + 1), Z);
-}
-
-/**
- * The design effect of a share of which each part of the time has these counts, if it is more than chance makes it:
- * the variance between the parts (W. G. Cochran, "Sampling Techniques", 1977, section 6.3) over that of independent
- * samples.
- */
-export function design(parts, counts) {
-  let samples = 0;
-  let hits = 0;
-  for (let at = 0; at < parts.length; at += 1) {
-    samples += parts[at];
-    hits += counts[at];
-  }
-  const share = hits / samples;
-  const independent = samples * share * (1 - share);
-  const freedom = parts.length - 1;
-  if (!(independent > 0) || freedom < 1) return null;
-  const effect = (squares(parts, counts, share) * (parts.length / freedom)) / independent;
-  const spread = 2 / (9 * freedom);
-  const chance = (1 - spread + Z * Math.sqrt(spread)) ** 3;
-  return effect > chance ? { effect, z: student(freedom) } : null;
-}
-
-function squares(parts, counts, share) {
-  let sum = 0;
-  for (let at = 0; at < parts.length; at += 1) sum += (counts[at] - share * parts[at]) ** 2;
-  return sum;
 }
 
 /** Samples that were due and whose place is not known, of the counters of each vCPU; `null` where they are too few to matter. */
@@ -78,12 +51,12 @@ export function unplaced(vcpus, mode, samples) {
 }
 
 /**
- * The 95 % interval of `hits` of so many samples. `clusters` is the design effect, if there is one; `unknown` are the
- * samples without a known place, of which `inDoubt` are among the hits.
+ * The 95 % interval of `hits` of so many samples of this recording; `unknown` are the samples without a known place, of
+ * which `inDoubt` are among the hits.
  */
-export function interval(hits, samples, clusters, unknown, inDoubt) {
+export function interval(hits, samples, unknown, inDoubt) {
   const share = Math.min(hits / samples, 1) || 0;
-  const [low, high] = clusters ? wilson(share, samples / clusters.effect, clusters.z) : wilson(share, samples);
+  const [low, high] = wilson(share, samples);
   if (!unknown) return [low, high];
   const due = samples + unknown.outside;
   return [
@@ -115,11 +88,11 @@ export function sumsOf(parts, counts) {
 
 /**
  * How a share changed from one range of time to another: the difference, its 95 % interval, and how likely chance makes
- * it as large. `null` for p and interval where a range has fewer than 30 parts with samples.
+ * it as large. `null` for p and interval where a range has too few parts with samples.
  */
 export function change(base, now) {
   const difference = now.hits / now.samples - base.hits / base.samples;
-  if (base.parts < 30 || now.parts < 30) return { difference, interval: null, p: null };
+  if (Math.min(base.parts, now.parts) < LEAST_PARTS) return { difference, interval: null, p: null };
   const deviation = Math.sqrt(variance(base) + variance(now));
   const freedom = Math.min(base.parts, now.parts) - 1;
   const reach = student(freedom) * deviation;

@@ -25,7 +25,8 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::profile::Mode;
+use crate::profile::{Mode, Unit};
+use crate::units::sum;
 use cause::{Cause, Role};
 pub(crate) use side::Input;
 use side::{NameId, Sides};
@@ -104,6 +105,14 @@ impl Function {
     fn is_changed(&self) -> bool {
         self.false_discoveries.is_some_and(|share| share <= LEVEL)
     }
+
+    /// Those of which one may be part of the cause in its place.
+    fn or(&self) -> Vec<&str> {
+        match &self.role {
+            Some(Role::Either(either)) => either.others.iter().map(|it| it.0.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// Recordings cannot be compared.
@@ -128,7 +137,7 @@ pub(crate) enum DiffError {
     #[error("{file} has no samples to compare")]
     Empty { file: String },
     #[error(
-        "--per and --fail-on significant need samples with times in both recordings, at least 30 \
+        "--per and --fail-on significant need samples with times in both recordings, at least 8 \
          blocks of them; give \
          the agent memory for a ring, or record longer"
     )]
@@ -160,23 +169,28 @@ struct Measure {
     has_blocks: bool,
     /// Whether it is the samples themselves, and rates are shares of them.
     is_share: bool,
+    /// What a sample counts: 1, or its period in ns.
+    one: [f64; 2],
+    /// What all samples together count.
+    whole: [f64; 2],
 }
 
 impl Measure {
     fn rates(&self, hits: &[Vec<Hits>; 2]) -> [Rate; 2] {
         [0, 1].map(|at| {
             if self.has_blocks {
-                Rate::of_blocks(&hits[at], &self.of[at])
+                let rate = Rate::of_blocks(&hits[at], &self.of[at]);
+                rate.sampled(self.one[at], self.whole[at])
             } else {
-                let sum = hits[at].iter().map(|(_, hits)| hits).sum();
-                Rate::of_samples(sum, self.of[at].iter().sum())
+                let hits = sum(hits[at].iter().map(|(_, hits)| *hits));
+                Rate::of_samples(hits, sum(self.of[at].iter().copied()))
             }
         })
     }
 
     /// Whether nothing of a recording is left in it.
     fn is_empty(&self) -> bool {
-        self.of.iter().any(|of| of.iter().sum::<f64>() <= 0.0)
+        self.of.iter().any(|of| sum(of.iter().copied()) <= 0.0)
     }
 
     /// Without what these functions were counted, where rates are shares: shares of the rest.
@@ -188,6 +202,7 @@ impl Measure {
                     let of = &mut rest.of[at][*block];
                     *of = (*of - hits).max(0.0);
                 }
+                rest.whole[at] = sum(rest.of[at].iter().copied());
             }
         }
         rest
@@ -210,10 +225,16 @@ impl<'a> Comparison<'a> {
         }
         rename(&mut sides, &options.renames)?;
         let hits = by_function(&sides);
+        let one = [&base, &new].map(|input| match options.per {
+            Some(_) if input.info().unit() == Unit::Samples => input.info().period_ns as f64,
+            _ => 1.0,
+        });
         let measure = Measure {
             of: [0, 1].map(|at| sides.sides[at].of.clone()),
             has_blocks: sides.has_blocks,
             is_share: options.per.is_none(),
+            one,
+            whole: [0, 1].map(|at| sides.sides[at].counted as f64 * one[at]),
         };
         let own: Vec<&[Vec<Hits>; 2]> = hits.iter().map(|hits| &hits.own).collect();
         let chances = chances(&measure, &own);
@@ -258,7 +279,10 @@ impl<'a> Comparison<'a> {
             per: options.per.clone(),
             blocks: sides.has_blocks.then(|| [0, 1].map(|at| sides.sides[at].of.len())),
             counted: [0, 1].map(|at| sides.sides[at].counted),
-            work: options.per.as_ref().map(|_| [0, 1].map(|at| measure.of[at].iter().sum())),
+            work: options
+                .per
+                .as_ref()
+                .map(|_| [0, 1].map(|at| sum(measure.of[at].iter().copied()))),
             total: all,
             functions,
             tested,
@@ -279,15 +303,16 @@ impl<'a> Comparison<'a> {
     /// how much of the base's whole time. At least by this much.
     ///
     /// Of shares, the functions outside of the cause are the reference: a function of one half that
-    /// takes twice as long has two thirds of the new time, and one half of the base's time more.
-    pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64)> {
+    /// takes twice as long has two thirds of the new time, and one half of the base's time more. Of
+    /// functions of which one is the cause, those are meant that would be slower, with the others.
+    pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64, Vec<&str>)> {
         let whole = self.total.map_or(1.0, |total| total.base);
         let scale = self.base_time_of_new();
         let grown = self.functions.iter().filter_map(|function| {
             let growth = (function.own.new * scale - function.own.base) / whole;
-            let is_cause = matches!(function.role, Some(Role::Cause(_)));
+            let is_cause = matches!(function.role, Some(Role::Cause(_) | Role::Either(_)));
             (is_cause && growth > 0.0 && growth >= least)
-                .then_some((function.name.as_str(), growth))
+                .then(|| (function.name.as_str(), growth, function.or()))
         });
         grown.collect()
     }
@@ -295,8 +320,11 @@ impl<'a> Comparison<'a> {
     /// How long the new recording's time is in the base's, by the functions outside of the cause:
     /// they are unchanged. 1 if there are none, and if times are compared by work.
     fn base_time_of_new(&self) -> f64 {
-        let is_outside = |function: &&Function| {
-            !matches!(function.role, Some(Role::Cause(_) | Role::Moved { .. }))
+        let is_outside = |function: &&Function| match function.role {
+            Some(Role::Cause(_) | Role::Moved { .. }) => false,
+            // If it is another one, this one is the slower one.
+            Some(Role::Either(_)) => function.own.difference() < 0.0,
+            _ => true,
         };
         let rest = self.functions.iter().filter(is_outside);
         let [base, new] = rest.fold([0.0, 0.0], |[base, new], function| {
@@ -449,8 +477,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     }
     if !sides.has_blocks {
         all.push(
-            "the recordings have counts without times, from fewer than 30 fetches, or too few \
-             samples for 30 blocks of \
+            "the recordings have counts without times, from fewer than 8 fetches, or too few \
+             samples for 8 blocks of \
              time: samples are taken as independent. If they come in bursts, intervals are too \
              narrow and changes shown \
              as possible may be chance; give the agent memory for a ring"

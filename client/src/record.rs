@@ -51,7 +51,6 @@ pub use discard::discard;
 pub use epochs::EpochReader;
 pub use error::RecordError;
 pub use events::EventReader;
-pub(crate) use growth::Coverage;
 use growth::Growth;
 #[cfg(test)]
 pub(crate) use held::dump_times;
@@ -160,9 +159,6 @@ pub struct Outcome {
     /// The next recording may have to discard it, unless [another client](RecordError::Leased)
     /// fetches it.
     pub unacknowledged: Option<(u64, RecordError)>,
-    /// If the agent had no room for the whole caller table: the share of samples whose callers its
-    /// rows covered.
-    pub(crate) coverage: Option<Coverage>,
 }
 
 /// Records according to `settings` and writes the recording to `path`.

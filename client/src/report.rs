@@ -31,7 +31,7 @@
 //! # }
 //! ```
 
-mod accounting;
+pub(crate) mod accounting;
 mod analysis;
 mod annotation;
 pub(crate) mod broken;
@@ -70,7 +70,7 @@ mod speedscope;
 pub(crate) mod stack_warnings;
 #[cfg(feature = "svg")]
 mod svg;
-mod text;
+pub(crate) mod text;
 mod times;
 pub(crate) mod uncertainty;
 pub(crate) mod warnings;

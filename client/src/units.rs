@@ -114,6 +114,12 @@ pub(crate) fn amount_with_unit(count: u64, unit: Unit) -> String {
     }
 }
 
+/// The sum of floats; of none 0, where `Iterator::sum` has −0, which is shown as such and divides to
+/// −∞.
+pub(crate) fn sum(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(0.0, |sum, value| sum + value)
+}
+
 /// A share between 0 and 1 as a percentage with one digit.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)

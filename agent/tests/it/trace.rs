@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::tracing::{Client, Planned, plan_of};
 use unikprof_agent::{
     Access, Agent, Breakpoint, CallStack, Config, Mapping, Platform, Runstate, Service, SessionId,
-    TrapFrame, trace_bytes,
+    TrapFrame, ring_bytes, trace_bytes,
 };
 use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
 use unikprof_proto::message::{
     Refusal, TraceArm, TraceArmed, TraceBegin, TraceFetch, TraceState, TraceStop,
 };
+use unikprof_proto::ring::kind;
 use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
@@ -223,7 +224,9 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
+    let mut ring = vec![MaybeUninit::uninit(); ring_bytes(1, 300)];
     let agent = Agent::new(guest, config, &mut own).unwrap().with_trace(&mut block, 4);
+    let agent = agent.with_ring(&mut ring);
     assert!(agent.can_trace());
     let service = Rc::new(RefCell::new(Service::new(&agent, Access::Open).unwrap()));
     service.borrow_mut().set_cpu_share(1000);
@@ -816,6 +819,28 @@ fn probes_that_do_not_fit_the_code_are_refused() {
             assert_eq!(world.code(), before, "{number}");
         });
     }
+}
+
+/// How much of a call's time was stolen is known from the vCPUs' times, which nobody else has
+/// written: no recording runs.
+#[test]
+fn the_times_of_vcpus_are_written_while_a_trace_runs() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let told = |client: &mut Client<_>, world: &World<'_, '_>| {
+            for _ in 0..3 {
+                world.pass(1_000_000_000);
+                world.poll();
+            }
+            client.ring(0).iter().filter(|record| record.kind == kind::RAN).count()
+        };
+        assert_eq!(told(&mut client, world), 0, "nothing is recorded or traced");
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        let found = told(&mut client, world);
+        assert!(found >= 3, "{found}");
+        client.stop(trace);
+        assert_eq!(told(&mut client, world), found, "the trace has ended");
+    });
 }
 
 /// A thread that was preempted in a slot of an earlier agent may still run there when the next

@@ -442,9 +442,9 @@ impl Conversation {
             return Ok(());
         }
         print(if self.json {
-            json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
+            json::recorded(&recording, cut.as_ref(), &files)
         } else {
-            local(describe::recorded(&recording, cut.as_ref(), outcome.coverage, &files, names))
+            local(describe::recorded(&recording, cut.as_ref(), &files, names))
         })
     }
 }

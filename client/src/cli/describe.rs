@@ -11,12 +11,11 @@ use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Cost, Mapping, Mode, Profile, Unit};
-use crate::record::{
-    self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
-};
+use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
 use crate::recording::Recording;
+use crate::report::accounting::how_callers_were_found;
 use crate::report::heap::estimated_from;
-use crate::units::{amount_with_unit, duration, grouped, share, size};
+use crate::units::{amount_with_unit, duration, grouped, size};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -176,7 +175,6 @@ pub(super) fn word(name: &str) -> String {
 pub(super) fn recorded(
     recording: &Recording,
     cut: Option<&Profile>,
-    coverage: Option<Coverage>,
     files: &[PathBuf],
     names: &str,
 ) -> String {
@@ -237,23 +235,8 @@ pub(super) fn recorded(
     } else {
         rows.add("ticks", c.equation());
     }
-    if let Some(Coverage { covered, samples }) = coverage.filter(|found| found.samples != 0) {
-        rows.add(
-            "callers",
-            format!(
-                "the caller table covered the functions of {} of the samples",
-                share(covered, samples)
-            ),
-        );
-    } else if info.caller_table.is_some() && c.sampled() != 0 {
-        let found = c.by_table.saturating_add(c.by_bytes);
-        rows.add(
-            "callers",
-            format!(
-                "found by caller table or instructions in {} of the samples",
-                share(found, c.sampled())
-            ),
-        );
+    if info.caller_table.is_some() && c.sampled() != 0 {
+        rows.add("callers", how_callers_were_found(&c));
     }
     if let Some((cut, ring)) = cut.and_then(|cut| Some((cut, cut.recording().ring.as_ref()?))) {
         rows.add(

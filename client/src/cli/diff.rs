@@ -144,10 +144,11 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let [base, new] = [read(0)?, read(1)?];
     match (&base.trace, &new.trace) {
         (Some(traced), Some(new_traced)) => {
-            let view = |trace, recording: &'_ Recording| {
+            let view = |(trace, recording)| {
+                let recording: &Recording = recording;
                 TraceView::new(trace, recording.timeline.as_ref(), TraceOptions::default())
             };
-            let compared = TraceDiff::of(&[view(traced, &base), view(new_traced, &new)]);
+            let compared = TraceDiff::of(&[(traced, &base), (new_traced, &new)].map(view));
             return traces(&compared, arguments, outputs);
         }
         (None, None) => {}
@@ -264,6 +265,9 @@ struct Judged<'a> {
 struct Slower<'a> {
     function: &'a str,
     growth: f64,
+    /// Those of which one may have become faster instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    or: Vec<&'a str>,
 }
 
 fn judge(compared: &Comparison<'_>, fail_on: FailOn) -> Result<(), Failure> {
@@ -275,7 +279,7 @@ fn judge(compared: &Comparison<'_>, fail_on: FailOn) -> Result<(), Failure> {
     let slower: Vec<Slower<'_>> = compared
         .slower_by(least)
         .into_iter()
-        .map(|(function, growth)| Slower { function, growth })
+        .map(|(function, growth, or)| Slower { function, growth, or })
         .collect();
     let counts_total = matches!(fail_on, FailOn::Growth(_));
     let fails = !slower.is_empty() || (counts_total && total.is_some());

@@ -7,7 +7,7 @@ use unikprof_proto::code::start_flag;
 
 use crate::agent_info::role_name;
 use crate::profile::Profile;
-use crate::record::{Coverage, Keep, RecorderStatus, RecordingStatus, RingFill, Session, Settings};
+use crate::record::{Keep, RecorderStatus, RecordingStatus, RingFill, Session, Settings};
 use crate::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
@@ -160,12 +160,7 @@ pub(super) fn discarded(name: &str, recording: u64) -> String {
 
 /// What was recorded and where it is, for programs.
 /// `cut` is the window that was asked for.
-pub(super) fn recorded(
-    recording: &Recording,
-    cut: Option<&Profile>,
-    coverage: Option<Coverage>,
-    files: &[PathBuf],
-) -> String {
+pub(super) fn recorded(recording: &Recording, cut: Option<&Profile>, files: &[PathBuf]) -> String {
     let info = recording.profile.recording();
     let incomplete = match &recording.completeness {
         Completeness::Complete => None,
@@ -180,7 +175,6 @@ pub(super) fn recorded(
         "elapsed_ns": info.elapsed_ns,
         "samples": recording.profile.sample_count(),
         "counters": recording.profile.counters(),
-        "caller_coverage": coverage,
         "window": cut.map(|cut| json!({
             "from_ns": cut.recording().ring.as_ref().map(|ring| ring.from_ns),
             "to_ns": cut.recording().ring.as_ref().map(|ring| ring.to_ns),

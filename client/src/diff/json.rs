@@ -19,7 +19,8 @@
 //!     "self": { "base": 100000, "new": 150000, "factor": 1.5, "interval": [1.42, 1.58] },
 //!     "total": { "base": 100000, "new": 150000, "factor": 1.5, "interval": [1.42, 1.58] },
 //!     "chance": 0.0001, "false_discoveries": 0.003,
-//!     "cause": { "factor": 1.5, "interval": [1.42, 1.58], "moved": [] },
+//!     "cause": { "factor": 1.5, "interval": [1.42, 1.58], "moved": [],
+//!                "or": [], "times_longer": null },
 //!     "smallest_slowdown": 0.032, "power": [0.97, 1.0, 1.0]
 //!   }],
 //!   "warnings": ["..."]
@@ -29,7 +30,8 @@
 //! - `basis` is `blocks` if samples were compared in blocks of time, else `counts`: then `blocks`
 //!   is 0, samples are taken as independent, and `verdict` says `maybe` at most.
 //! - `work` is `null` without `per`, and so is `total`: all time for each unit of work.
-//! - `verdict` is `slower`, `faster`, `new`, `gone` or `moved` for a function in the cause,
+//! - `verdict` is `slower`, `faster`, `new`, `gone` or `moved` for a function in the cause, `either`
+//!   if another one explains the change about as well,
 //!   `carries` if only callees in the cause changed its total, `share` if only its share changed
 //!   because others took more or less time; else empty.
 //! - `chance` is that of such a difference of its own time if nothing changed, `null` if the
@@ -37,7 +39,8 @@
 //!   all functions that are as sure.
 //! - `cause` is `null` for functions outside of it. Its factor holds if all functions outside of
 //!   the cause are unchanged. `moved` names functions of the cause that have less or more by as
-//!   much.
+//!   much, `or` those of which one may be the cause instead; recordings `times_longer` would tell
+//!   which (`null`: by shares none would).
 //! - `smallest_slowdown` would be found with a probability of 80 %; `power` are the probabilities
 //!   of finding slow-downs by 5, 10 and 50 %.
 
@@ -118,6 +121,8 @@ struct JsonCause<'a> {
     #[serde(flatten)]
     factor: JsonFactor,
     moved: &'a [String],
+    or: Vec<&'a str>,
+    times_longer: Option<f64>,
 }
 
 impl JsonFactor {
@@ -156,11 +161,17 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
         chance: function.chance,
         false_discoveries: function.false_discoveries,
         cause: match &function.role {
-            Some(Role::Cause(factor)) => Some((factor, &[][..])),
-            Some(Role::Moved { factor, others }) => Some((factor, &others[..])),
+            Some(Role::Cause(factor)) => Some((factor, &[][..], None)),
+            Some(Role::Moved { factor, others }) => Some((factor, &others[..], None)),
+            Some(Role::Either(either)) => Some((&either.factor, &[][..], Some(either))),
             _ => None,
         }
-        .map(|(factor, moved)| JsonCause { factor: JsonFactor::of(*factor), moved }),
+        .map(|(factor, moved, either)| JsonCause {
+            factor: JsonFactor::of(*factor),
+            moved,
+            or: function.or(),
+            times_longer: either.map(|it| it.times_longer),
+        }),
         smallest_slowdown: function.least(),
         power: function.sight.map(|sight| [0.05, 0.1, 0.5].map(|slowdown| sight.power(slowdown))),
     });

@@ -3,22 +3,20 @@
 use std::collections::HashMap;
 
 use super::DiffError;
-use super::statistics::Hits;
+use super::statistics::{Hits, LEAST_BLOCKS};
 use crate::printable::Printable;
 use crate::profile::{NodeId, RecordingInfo, Unit};
 use crate::recording::{EpochCounts as Piece, Recording};
 use crate::report::TimelineView;
 use crate::symbols::{Builds, Function, Symbolized};
 use crate::timeline::Window;
+use crate::units::sum;
 
 /// Into how many blocks the shorter recording is divided.
 const BLOCKS: f64 = 40.0;
 
 /// The most blocks of a recording that is longer than the other one.
 const MOST_BLOCKS: f64 = 160.0;
-
-/// In fewer blocks than this, nothing can be said about how samples are clustered.
-const LEAST_BLOCKS: usize = 30;
 
 /// How finely the time is cut before blocks are made of the pieces.
 const PIECES: u64 = 1_000;
@@ -213,7 +211,12 @@ impl Side {
         per: Option<&str>,
         names: &mut Names,
     ) -> Result<Side, DiffError> {
-        let work = per.map(|name| work(input, name)).transpose()?;
+        let windows = blocks.iter().filter_map(|pieces| {
+            let (first, last) = (pieces.first()?, pieces.last()?);
+            Some(Window::new(first.window.from_ns, last.window.to_ns))
+        });
+        let windows: Vec<Window> = windows.collect();
+        let done = per.map(|name| Ok(done(&work(input, name)?, &windows))).transpose()?;
         let mut known: HashMap<NodeId, usize> = HashMap::new();
         let mut side = Side::default();
         for (at, pieces) in blocks.iter().enumerate() {
@@ -227,21 +230,18 @@ impl Side {
                 side.stacks[stack].hits.push((at, *count as f64));
             }
             side.counted += sum;
-            side.of.push(match (&work, pieces) {
-                (Some(work), [first, .., last]) => {
-                    done(work, first.window.from_ns, last.window.to_ns)
-                }
-                (Some(work), [only]) => done(work, only.window.from_ns, only.window.to_ns),
-                _ => sum as f64,
+            side.of.push(match &done {
+                Some(done) => done[at],
+                None => sum as f64,
             });
         }
-        if side.of.iter().sum::<f64>() <= 0.0 {
+        if sum(side.of.iter().copied()) <= 0.0 {
             return Err(DiffError::NoWork {
                 file: input.title.to_owned(),
                 name: per.unwrap_or_default().to_owned(),
             });
         }
-        if work.is_some() && input.info().unit() == Unit::Samples {
+        if per.is_some() && input.info().unit() == Unit::Samples {
             let period_ns = input.info().period_ns as f64;
             let hits = side.stacks.iter_mut().flat_map(|stack| &mut stack.hits);
             hits.for_each(|(_, hits)| *hits *= period_ns);
@@ -269,13 +269,14 @@ fn path(input: &Input<'_>, node: NodeId, names: &mut Names) -> Vec<NameId> {
     symbols.map(|symbol| names.of(input.symbolized.function(symbol.function))).collect()
 }
 
-/// When how much of a unit of work was done, in the order of time.
-fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
+/// When how much of a unit of work was done. What takes time is done evenly: a span, and what a
+/// counter grows by between two of its values.
+fn work(input: &Input<'_>, name: &str) -> Result<Vec<(Window, f64)>, DiffError> {
     let unknown = || DiffError::NoWork { file: input.title.to_owned(), name: name.to_owned() };
     let (view, window) = input.view().ok_or(DiffError::NoTimes)?;
-    let ends = view.timeline.span_ends(name, window);
-    if !ends.is_empty() {
-        return Ok(ends.into_iter().map(|at_ns| (at_ns, 1.0)).collect());
+    let spans = view.timeline.ended_spans(name, window);
+    if !spans.is_empty() {
+        return Ok(spans.into_iter().map(|span| (span, 1.0)).collect());
     }
     let counters = view.timeline.counters(window);
     let counter = counters.iter().find(|counter| counter.name == name);
@@ -283,8 +284,21 @@ fn work(input: &Input<'_>, name: &str) -> Result<Vec<(u64, f64)>, DiffError> {
     growth.ok_or_else(|| DiffError::Falls { file: input.title.to_owned(), name: name.to_owned() })
 }
 
-fn done(work: &[(u64, f64)], from_ns: u64, to_ns: u64) -> f64 {
-    let from = work.partition_point(|(at, _)| *at < from_ns);
-    let to = work.partition_point(|(at, _)| *at < to_ns);
-    work[from..to.max(from)].iter().map(|(_, done)| done).sum()
+/// How much of it was done in each of these blocks, which follow each other.
+fn done(work: &[(Window, f64)], blocks: &[Window]) -> Vec<f64> {
+    let mut all = vec![0.0; blocks.len()];
+    for (window, amount) in work {
+        let first = blocks.partition_point(|block| block.to_ns <= window.from_ns);
+        for (block, done) in blocks[first..].iter().zip(&mut all[first..]) {
+            if block.from_ns > window.to_ns {
+                break;
+            }
+            *done += match window.length_ns() {
+                0 if block.contains(window.from_ns) => *amount,
+                0 => 0.0,
+                length_ns => amount * block.and(*window).length_ns() as f64 / length_ns as f64,
+            };
+        }
+    }
+    all
 }

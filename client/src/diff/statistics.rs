@@ -8,6 +8,8 @@ use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF as _, Normal};
 use statrs::function::beta::beta_reg;
 
+use crate::report::Interval;
+
 /// The level of intervals, and the share of wrong ones among the functions shown as changed.
 pub(crate) const LEVEL: f64 = 0.05;
 
@@ -31,6 +33,8 @@ pub(crate) struct Rate {
     hits: f64,
     of: f64,
     variance: f64,
+    /// By what its certainty is less because the variance is an estimate from a few blocks.
+    known: f64,
 }
 
 impl Rate {
@@ -46,8 +50,22 @@ impl Rate {
 
     /// The rate of samples that are taken as independent: a binomial proportion.
     pub(super) fn of_samples(hits: f64, of: f64) -> Rate {
-        let share = if of > 0.0 { hits / of } else { 0.0 };
-        Rate { hits, of, variance: (share * (1.0 - share) / of.max(1.0)).max(0.0) }
+        Rate { hits, of, variance: 0.0, known: 1.0 }.sampled(1.0, of)
+    }
+
+    /// At least as uncertain as if the hits were independent samples that count `one` each, of
+    /// those that count `whole` together. Samples that are all of one function have no variance,
+    /// but could have missed others (A. Agresti and B. A. Coull, "Approximate is better than
+    /// \"exact\"", 1998).
+    pub(super) fn sampled(self, one: f64, whole: f64) -> Rate {
+        if self.of <= 0.0 {
+            return self;
+        }
+        let (hits, all) = (self.hits / one, whole / one);
+        let added = Interval::Z * Interval::Z;
+        let others = ((all - hits).max(0.0) + added / 2.0) / (all + added);
+        let independent = hits * others * (one / self.of).powi(2);
+        Rate { variance: self.variance.max(independent), ..self }
     }
 
     pub(super) fn rate(&self) -> f64 {
@@ -55,10 +73,21 @@ impl Rate {
     }
 
     /// How many independent samples have the same relative variance (L. Kish, "Survey Sampling",
-    /// 1965, section 8.2).
+    /// 1965, section 8.2), fewer by what Student's t makes intervals wider (E. L. Korn and B. I.
+    /// Graubard, "Confidence intervals for proportions with small expected number of positive
+    /// counts estimated from survey data", 1998).
     fn independent(&self) -> f64 {
         let squared = self.rate() * self.rate();
-        if self.variance > 0.0 { squared / self.variance } else { self.hits }
+        let as_many = if self.variance > 0.0 { squared / self.variance } else { self.hits };
+        as_many * self.known
+    }
+
+    /// How many times as many samples it takes for the certainty of independent ones, at least 1,
+    /// if this is a share.
+    fn effect(&self) -> f64 {
+        let independent = self.rate() * (1.0 - self.rate()) / self.of;
+        // Of 0/0 the maximum is 1.
+        (self.variance / independent).max(1.0)
     }
 }
 
@@ -173,11 +202,19 @@ pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
     (2.0 * as_many.min(as_few)).min(1.0)
 }
 
-/// The fewest blocks in which a function must occur to be tested: in fewer, the permutations differ
-/// too little. Which functions are tested does not depend on which recording a block is from, so
-/// the tests stay valid (R. Bourgon, R. Gentleman and W. Huber, "Independent filtering increases
-/// detection power", 2010).
-const LEAST_BLOCKS: usize = 8;
+/// The square of how far two shares are apart, in standard deviations, for Pearson's sum over all
+/// functions: each counts by the share of the others.
+pub(super) fn square([base, new]: &[Rate; 2]) -> f64 {
+    let variance = base.variance / base.known + new.variance / new.known;
+    let others = 1.0 - (base.rate() + new.rate()) / 2.0;
+    if variance > 0.0 { (new.rate() - base.rate()).powi(2) / variance * others } else { 0.0 }
+}
+
+/// The fewest blocks that tell how samples are clustered, and in which a function must occur to be
+/// tested: in fewer, the permutations differ too little. Which functions are tested does not depend
+/// on which recording a block is from, so the tests stay valid (R. Bourgon, R. Gentleman and W.
+/// Huber, "Independent filtering increases detection power", 2010).
+pub(crate) const LEAST_BLOCKS: usize = 8;
 
 /// Permutations with a greater difference than the one seen, after which a function is not looked
 /// at further.
@@ -289,7 +326,7 @@ impl Sums {
     fn of<'a>(blocks: impl IntoIterator<Item = &'a f64>) -> Sums {
         let mut sums = Sums::default();
         for of in blocks {
-            sums.blocks += 1.0;
+            sums.blocks += f64::from(u8::from(*of > 0.0));
             sums.of += of;
             sums.of_squares += of * of;
         }
@@ -339,8 +376,48 @@ impl Sums {
         } else {
             0.0
         };
-        Rate { hits, of, variance }
+        let known = if freedom > 0.0 { (Interval::Z / student(freedom)).powi(2) } else { 0.0 };
+        Rate { hits, of, variance, known }
     }
+}
+
+/// What is known of a share in the long run, beyond the recording.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LongRun {
+    pub(crate) interval: Interval,
+    /// Whether samples come in clusters, beyond what chance does in one of 200 steady shares.
+    pub(crate) is_clustered: bool,
+}
+
+/// The share of the hits in all blocks; `None` if there are too few of them.
+pub(crate) fn long_run(hits: &[Hits], of: &[f64]) -> Option<LongRun> {
+    if of.len() < LEAST_BLOCKS {
+        return None;
+    }
+    let rate = Rate::of_blocks(hits, of);
+    let effect = rate.effect();
+    let freedom = of.len() as f64 - 1.0;
+    // The quantile of a χ² distribution over its degrees of freedom (Wilson and Hilferty, 1931).
+    let spread = 2.0 / (9.0 * freedom);
+    let chance = (1.0 - spread + quantile(0.995) * spread.sqrt()).powi(3);
+    Some(LongRun {
+        interval: Interval::of_share(rate.rate(), rate.of * rate.known / effect),
+        is_clustered: effect > chance,
+    })
+}
+
+/// The number of standard deviations that contains 95 % if the deviation itself is estimated with
+/// `freedom` degrees of freedom: Student's t by the expansion of Cornish and Fisher.
+fn student(freedom: f64) -> f64 {
+    let z = Interval::Z;
+    let terms = [
+        (z.powi(3) + z) / 4.0,
+        (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
+        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
+    ];
+    let powers = [freedom, freedom.powi(2), freedom.powi(3)];
+    let terms = terms.iter().zip(powers);
+    z + terms.map(|(term, power)| term / power).sum::<f64>()
 }
 
 /// For each chance the least share of wrong ones among all functions that are shown with it or a
@@ -481,6 +558,46 @@ mod tests {
         }
         assert_eq!(factor(&counts(0.0, 9.0), &counts(0.0, 9.0)), None);
         assert_eq!(factor(&counts(1.0, 9.0), &counts(0.0, 0.0)), None);
+    }
+
+    /// A function that has all samples of half of the parts: each part tells as much as one sample.
+    /// Samples that are spread evenly tell no more than independent ones.
+    #[test]
+    fn the_long_run_is_known_by_as_many_samples_as_there_are_bursts() {
+        let of = [100.0; 32];
+        let hits = |count: &dyn Fn(usize) -> f64| -> Vec<Hits> {
+            (0..of.len()).map(|block| (block, count(block))).collect()
+        };
+        let bursts = hits(&|block| (block % 2) as f64 * 100.0);
+        let found = long_run(&bursts, &of).unwrap();
+        assert!(found.is_clustered, "{found:?}");
+        // 31 blocks at 2.0395 standard deviations, 97.5 % of a t distribution.
+        let expected = Interval::of_share(0.5, 31.0 * (Interval::Z / 2.0395).powi(2));
+        assert!((found.interval.low - expected.low).abs() < 1e-4, "{found:?}");
+        let even = long_run(&hits(&|block| 48.0 + (block % 5) as f64), &of).unwrap();
+        assert!(!even.is_clustered, "{even:?}");
+        let independent = Interval::of_share(even.interval.share, 3_200.0);
+        assert!(even.interval.low < independent.low, "{even:?}, {independent:?}");
+        assert!(even.interval.low > independent.low - 0.002, "{even:?}, {independent:?}");
+        for all in [0.0, 100.0] {
+            let found = long_run(&hits(&|_| all), &of).unwrap();
+            assert!(!found.is_clustered && found.interval.high - found.interval.low < 0.002);
+        }
+        assert_eq!(long_run(&bursts[..7], &of[..7]), None);
+        assert!(long_run(&bursts[..8], &of[..8]).is_some());
+    }
+
+    /// Guards a change of −2.5 to +2.6 % of what is all of both recordings, and is sure to be.
+    #[test]
+    fn a_function_that_has_all_samples_cannot_change_by_much() {
+        let of = [100.0; 40];
+        let all: Vec<Hits> = of.iter().copied().enumerate().collect();
+        let by_blocks = Rate::of_blocks(&all, &of).sampled(1.0, 4_000.0);
+        for rate in [counts(4_000.0, 4_000.0), by_blocks] {
+            let found = factor(&rate, &rate).unwrap();
+            assert!(found.low > 0.998 && found.low < 1.0, "{found:?}");
+            assert!(found.high < 1.002 && found.high > 1.0, "{found:?}");
+        }
     }
 
     /// Of two recordings in which a block has all or nothing, a block tells as much as a sample.

@@ -11,6 +11,7 @@ use inferno::flamegraph::{self, Direction, Options};
 use super::text::{interval, lines, verdict};
 use super::{Comparison, Function};
 use crate::report::LEAST_SHARE;
+use crate::units::sum;
 
 /// The sum of all widths.
 const WHOLE: f64 = 1e6;
@@ -25,12 +26,12 @@ pub(super) fn write(of: &Comparison<'_>, out: &mut impl Write) -> io::Result<()>
     let mut widths: BTreeMap<String, f64> = BTreeMap::new();
     for side in &of.sides.sides {
         let hits = || side.stacks.iter().flat_map(|stack| &stack.hits);
-        let all: f64 = hits().map(|(_, hits)| hits).sum();
+        let all = sum(hits().map(|(_, hits)| *hits));
         for stack in &side.stacks {
             let path = stack.path.iter().rev();
             let path: Vec<&str> =
                 path.map(|name| names[of.sides.names.all[*name].as_str()].as_str()).collect();
-            let hits: f64 = stack.hits.iter().map(|(_, hits)| hits).sum();
+            let hits = sum(stack.hits.iter().map(|(_, hits)| *hits));
             *widths.entry(path.join(";")).or_default() += hits / all / 2.0 * WHOLE;
         }
     }
@@ -66,7 +67,7 @@ fn color(verdict: &str) -> Color {
     let (r, g, b) = match verdict {
         "slower" | "new" => (0xe0, 0x6c, 0x5a),
         "faster" | "gone" => (0x6a, 0x9f, 0xd8),
-        "moved" | "maybe" => (0xe3, 0xc2, 0x6b),
+        "moved" | "maybe" | "either" => (0xe3, 0xc2, 0x6b),
         _ => (0xdd, 0xd8, 0xcc),
     };
     Color { r, g, b }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::cause::Either;
 use super::statistics::Factor;
 use super::{Change, Comparison, Function, Role};
 use crate::printable::Printable;
@@ -9,8 +10,8 @@ use crate::profile::Unit;
 use crate::report::shorten;
 use crate::units::{amount_with_unit, duration, grouped, percent, two_digits};
 
-/// The column in which the names of the functions begin.
-const NAMES_BEGIN: usize = 88;
+/// The least widths of the columns of figures, with the spaces before them.
+const WIDTHS: [usize; 7] = [9, 9, 19, 9, 9, 17, 9];
 const LEAST_NAME: usize = 24;
 
 pub(super) fn write(
@@ -35,8 +36,8 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
         (Some(per), Some([base, new])) => format!(
             "time for each `{}`: {} and {} of them",
             Printable(per),
-            grouped(base as u64),
-            grouped(new as u64)
+            grouped(base.round() as u64),
+            grouped(new.round() as u64)
         ),
         _ => "shares of the time".to_owned(),
     };
@@ -101,6 +102,7 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
     let (factor, others) = match function.role.as_ref()? {
         Role::Cause(factor) => (factor, None),
         Role::Moved { factor, others } => (factor, Some(others)),
+        Role::Either(either) => return either.is_first.then(|| either_or(of, name, either)),
         Role::Carries | Role::Displaced => return None,
     };
     if let Some(others) = others {
@@ -112,11 +114,34 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
     Some(match (function.own, factor) {
         (Change { base: 0.0, .. }, _) => format!("`{name}` is new"),
         (Change { new: 0.0, .. }, _) => format!("`{name}` is gone"),
-        (_, Some(Factor { factor, low, high })) => {
-            format!("`{name}` takes {factor:.2} times as long ({low:.2} to {high:.2}){condition}")
-        }
+        (_, Some(factor)) => format!("`{name}` {}{condition}", takes(factor)),
         (_, None) => format!("`{name}` has another share; no function is left as a reference"),
     })
+}
+
+fn takes(Factor { factor, low, high }: &Factor) -> String {
+    format!("takes {factor:.2} times as long ({low:.2} to {high:.2})")
+}
+
+/// The functions of which one is part of the cause, and how to find out which.
+fn either_or(of: &Comparison<'_>, name: &str, either: &Either) -> String {
+    let one = |name: &str, factor: &Option<Factor>| {
+        let takes = factor.as_ref().map_or("has another share".to_owned(), takes);
+        format!("`{name}` {takes}")
+    };
+    let mut line = format!("either {}", one(name, &either.factor));
+    for (name, factor) in &either.others {
+        line += &format!(", or {}", one(name, factor));
+    }
+    line += " if all others are unchanged; ";
+    // More than this is no advice.
+    line += &if either.times_longer < 100.0 {
+        let [base, new] = of.longer(either.times_longer);
+        format!("to tell which, record {base} and {new}, or compare by --per SPAN")
+    } else {
+        "shares do not tell which, --per SPAN does".to_owned()
+    };
+    line
 }
 
 /// What the recordings could show at all, of the function that they show most finely.
@@ -142,20 +167,26 @@ fn power(of: &Comparison<'_>) -> String {
     if times <= 1.0 {
         return small;
     }
-    let [base, new] = [0, 1].map(|at| {
-        let needed_s = two_digits((of.inputs[at].info().elapsed_ns as f64 * times / 1e9) as u64);
-        let unit_s = match needed_s {
-            36_000.. => 3_600,
-            3_600.. => 600,
-            _ => 1,
-        };
-        let rounded_s = needed_s.div_ceil(unit_s).saturating_mul(unit_s);
-        duration(rounded_s.saturating_mul(1_000_000_000))
-    });
+    let [base, new] = of.longer(times);
     format!("{small}; to find 1 %, record {base} and {new}")
 }
 
 impl Comparison<'_> {
+    /// The lengths of recordings that are so many times as long, rounded up.
+    fn longer(&self, times: f64) -> [String; 2] {
+        [0, 1].map(|at| {
+            let elapsed_ns = self.inputs[at].info().elapsed_ns as f64;
+            let needed_s = two_digits((elapsed_ns * times / 1e9).ceil() as u64);
+            let unit_s = match needed_s {
+                36_000.. => 3_600,
+                3_600.. => 600,
+                _ => 1,
+            };
+            let rounded_s = needed_s.div_ceil(unit_s).saturating_mul(unit_s);
+            duration(rounded_s.saturating_mul(1_000_000_000))
+        })
+    }
+
     /// The function whose slow-down is found from the smallest one on, and that.
     pub(super) fn finest(&self) -> Option<(f64, &Function)> {
         let least = |function| Function::least(function).map(|least| (least, function));
@@ -179,41 +210,36 @@ fn write_functions(
         Unit::Nanoseconds => "blocked time",
         Unit::Bytes | Unit::Objects => "memory",
     };
+    let shown: Vec<_> = of.functions[..shown].iter().map(|it| (cells(of, it), it)).collect();
+    let mut widths = WIDTHS;
+    for (at, width) in widths.iter_mut().enumerate() {
+        let cells = shown.iter().map(|(cells, _)| cells[at].chars().count() + 1);
+        *width = cells.fold(*width, usize::max);
+    }
+    let [base, new, change, base_total, new_total, change_total, least] = widths;
     writeln!(
         out,
         "\n{} of {} functions, by the change of their own {values}; 95 % intervals\n\
-         {:>37}{:>35}{:>9}\n\
-         {:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} function",
-        grouped(shown as u64),
+         {:>own$}{:>total$}{:>least$}",
+        grouped(shown.len() as u64),
         grouped(of.functions.len() as u64),
         "self",
         "with callees",
         "found",
-        "base",
-        "new",
-        "change",
-        "base",
-        "new",
-        "change",
-        "from",
-        "",
+        own = base + new + change,
+        total = base_total + new_total + change_total,
     )?;
-    let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
-    for function in &of.functions[..shown] {
-        let [base, new, change, base_total, new_total, change_total, least] = cells(of, function);
-        writeln!(
-            out,
-            "{:>9}{:>9}  {:>17}{:>9}{:>9}  {:>15}{:>9}  {:<7} {}",
-            base,
-            new,
-            change,
-            base_total,
-            new_total,
-            change_total,
-            least,
-            verdict(of, function),
-            shorten::name(&function.name, name_columns)
-        )?;
+    let line = |cells: [&str; 7]| -> String {
+        cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}")).collect()
+    };
+    let heads = ["base", "new", "change", "base", "new", "change", "from"];
+    writeln!(out, "{}  {:<7} function", line(heads), "")?;
+    let names_begin = widths.iter().sum::<usize>() + "  slower  ".len();
+    let name_columns = columns.saturating_sub(names_begin).max(LEAST_NAME);
+    for (cells, function) in &shown {
+        let cells = line(cells.each_ref().map(String::as_str));
+        let name = shorten::name(&function.name, name_columns);
+        writeln!(out, "{cells}  {:<7} {name}", verdict(of, function))?;
     }
     Ok(())
 }
@@ -246,6 +272,7 @@ pub(super) fn verdict(of: &Comparison<'_>, function: &Function) -> &'static str 
         Some(Role::Carries) => "carries",
         Some(Role::Displaced) => "share",
         Some(_) if of.blocks.is_none() => "maybe",
+        Some(Role::Either(_)) => "either",
         Some(Role::Moved { .. }) => "moved",
         Some(Role::Cause(_)) if function.own.base == 0.0 => "new",
         Some(Role::Cause(_)) if function.own.new == 0.0 => "gone",

@@ -93,7 +93,13 @@ impl Recorded {
         for hits in functions.iter_mut().flatten() {
             *hits = merged(std::mem::take(hits));
         }
-        Drawn { functions, measure: Measure { of, has_blocks: true, is_share: !per_work } }
+        let whole = [0, 1].map(|side| {
+            let all = functions.iter().flat_map(|sides: &[Vec<Hits>; 2]| &sides[side]);
+            all.map(|(_, count)| count).sum()
+        });
+        let is_share = !per_work;
+        let measure = Measure { of, has_blocks: true, is_share, one: [1.0; 2], whole };
+        Drawn { functions, measure }
     }
 }
 

@@ -90,7 +90,9 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     let half_width = |interval: &Interval| (interval.high - interval.low) / 2.0;
     let half = half_width(&example) * 100.0;
     let own = table.rows.iter().map(|row| half_width(&row.own_share));
-    let widest = own.fold(half_width(&example), f64::max);
+    let in_recording = own.fold(half_width(&example), f64::max);
+    let long_run = table.long_run.map_or(0.0, |(_, interval)| half_width(&interval));
+    let widest = in_recording.max(long_run);
     let finding = format!(
         "{} samples: the share of a function with 10 % is accurate to about ±{half:.1} points",
         grouped(counted)
@@ -106,14 +108,18 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
             .advise("record for longer or at a higher rate: -F 9973")
     } else if widest > WIDE {
         let verdict = if widest > TOO_WIDE { Verdict::Bad } else { Verdict::Look };
-        let finding = format!("{finding}; the widest interval is ±{:.1} points", widest * 100.0);
-        Check::new("enough", verdict, finding).advise(match table.unplaced {
-            0 => "the samples come in bursts: record for longer to cover more bursts",
-            _ => {
+        let (of, advice) = if widest > in_recording {
+            (" in the long run", "the samples come in bursts: record for longer to cover more")
+        } else {
+            (
+                "",
                 "the interval includes the worst-case effect of missing and late samples: see \
-                  those checks"
-            }
-        })
+                 those checks",
+            )
+        };
+        let finding =
+            format!("{finding}; the widest interval{of} is ±{:.1} points", widest * 100.0);
+        Check::new("enough", verdict, finding).advise(advice)
     } else {
         let tie = table.first_tie(RANKED_ROWS);
         match tie.filter(|at| notable(table.rows[*at].own, counted)) {

@@ -3,6 +3,7 @@
 use super::check::{Check, Verdict, part_of};
 use super::frame_records::PassedOver;
 use crate::profile::{Counters, Mode, Unit, Unwind};
+use crate::report::accounting::how_callers_were_found;
 use crate::report::broken;
 use crate::report::marks::Marked;
 use crate::report::stack_warnings::{BY_FRAME_POINTER, listed, where_broken};
@@ -96,10 +97,8 @@ pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
 pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Check {
     let guessed = part_of(counters.by_frame_pointer, counters.sampled());
     let finding = format!(
-        "by caller table {}, by instructions {}, by frame pointer {}{}",
-        percent(part_of(counters.by_table, counters.sampled())),
-        percent(part_of(counters.by_bytes, counters.sampled())),
-        percent(guessed),
+        "{}{}",
+        how_callers_were_found(counters),
         match unwind {
             Unwind::FramePointers => String::new(),
             Unwind::Table => format!(

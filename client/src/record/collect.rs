@@ -558,12 +558,7 @@ impl<'a> Collector<'a> {
     }
 
     fn outcome(self, incomplete: Option<RecordError>) -> Outcome {
-        Outcome {
-            path: self.writer.path().into(),
-            incomplete,
-            unacknowledged: self.unacknowledged,
-            coverage: self.growth.as_ref().and_then(Growth::coverage),
-        }
+        Outcome { path: self.writer.path().into(), incomplete, unacknowledged: self.unacknowledged }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use unikprof_proto::code::frame_code;
 use unikprof_proto::frame::{self, Frame, Message as _};
 use unikprof_proto::message::Nodes;
@@ -24,14 +23,6 @@ const SLOWER: u32 = 4;
 /// A part is sent once functions without rows have one of this many samples.
 const WORTH: u64 = 100;
 
-/// The number of samples in functions for which the agent had rows of the caller table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Coverage {
-    /// Samples in functions whose rows the agent had.
-    pub(crate) covered: u64,
-    pub(crate) samples: u64,
-}
-
 /// Follows which code is interrupted, and sends the rows that are missing.
 #[derive(Debug)]
 pub(super) struct Growth {
@@ -45,7 +36,6 @@ pub(super) struct Growth {
     interrupted: Interrupted,
     since: u64,
     uncovered: u64,
-    coverage: Coverage,
     /// When rows may be added next, and how long to wait after that.
     next: Instant,
     pause: Duration,
@@ -61,7 +51,6 @@ impl Growth {
             interrupted: Interrupted::new(),
             since: 0,
             uncovered: 0,
-            coverage: Coverage::default(),
             next: Instant::now(),
             pause: LOOK_EVERY,
         }
@@ -102,10 +91,7 @@ impl Growth {
             _ => false,
         };
         self.since += count;
-        self.coverage.samples += count;
-        if is_covered {
-            self.coverage.covered += count;
-        } else {
+        if !is_covered {
             self.uncovered += count;
         }
         if let Some(code) = code {
@@ -116,11 +102,6 @@ impl Growth {
     /// The samples so far by the code that was interrupted.
     pub(super) fn into_interrupted(self) -> Interrupted {
         self.interrupted
-    }
-
-    /// How many samples the rows covered, where they were too few for all code.
-    pub(super) fn coverage(&self) -> Option<Coverage> {
-        self.table.as_ref().map(|_| self.coverage)
     }
 
     /// Sends rows of functions that have been interrupted since, if they are worth a part. Answers

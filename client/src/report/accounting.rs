@@ -286,6 +286,17 @@ pub(super) fn write_accounting(
     Ok(())
 }
 
+/// How the interrupted function's callers were found, in words.
+pub(crate) fn how_callers_were_found(c: &Counters) -> String {
+    let of_sampled = |n| share(n, c.sampled());
+    format!(
+        "by caller table {}, by instructions {}, by frame pointer {}",
+        of_sampled(c.by_table),
+        of_sampled(c.by_bytes),
+        of_sampled(c.by_frame_pointer)
+    )
+}
+
 fn write_callers(
     c: &Counters,
     recording: &RecordingInfo,

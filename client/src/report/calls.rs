@@ -4,7 +4,6 @@
 //! innermost call, its callees those of the outermost.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -17,7 +16,7 @@ use super::Report;
 use super::interval::Interval;
 use super::labels::LabelId;
 use super::text::{LEAST_NAME, label_name, share_columns};
-use super::uncertainty::{self, Design, Recorded, Unplaced};
+use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount, amount_with_unit, percent};
 use crate::printable::Printable;
 use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
@@ -282,15 +281,12 @@ struct Tree {
     totals: Vec<u64>,
     /// Of the totals, late samples.
     late: Vec<u64>,
-    /// The node in which a stack of the profile ends.
-    ends: HashMap<NodeId, NodeId>,
 }
 
 impl Tree {
     fn of(report: &Report<'_>, functions: &[FunctionId], direction: Direction) -> Tree {
         let profile = report.symbolized.profile();
         let mut tree = StackTree::new();
-        let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
         let mut counts: Vec<(NodeId, u64, bool)> = Vec::new();
         let mut labels = Vec::new();
         for sample in profile.samples() {
@@ -316,7 +312,6 @@ impl Tree {
             // A tree of stacks has no more nodes than the profile's, which could be numbered.
             let end = path.iter().try_fold(NodeId::ROOT, |node, label| tree.child(node, *label));
             let Ok(end) = end else { continue };
-            ends.insert(sample.node, end);
             let leaf = profile.stack(sample.node).next();
             let is_late =
                 leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
@@ -327,7 +322,6 @@ impl Tree {
             totals: vec![0; tree.len()],
             late: vec![0; tree.len()],
             tree,
-            ends,
         };
         for (end, count, is_late) in counts {
             let at = end.index();
@@ -352,15 +346,7 @@ impl Tree {
             unit: profile.recording().unit(),
             unplaced: Unplaced::of(profile),
         };
-        let designs = match all.unit {
-            Unit::Samples => self.designs(report),
-            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => HashMap::new(),
-        };
-        let share = |node: NodeId| {
-            let at = node.index();
-            let design = designs.get(&node).copied();
-            all.share(self.totals[at], design, self.late[at])
-        };
+        let share = |node: NodeId| all.share(self.totals[node.index()], self.late[node.index()]);
         let children = crate::profile::ChildLists::of(&self.tree);
         let mut open = vec![(NodeId::ROOT, 0)];
         let mut rows = Vec::new();
@@ -381,33 +367,6 @@ impl Tree {
             open.extend(below.into_iter().map(|child| (child, depth + 1)));
         }
         rows
-    }
-
-    /// How far the samples of each node come in bursts, where the rings tell and it is more than
-    /// chance.
-    fn designs(&self, report: &Report<'_>) -> HashMap<NodeId, Design> {
-        let Some(slices) = uncertainty::slices(report) else {
-            return HashMap::new();
-        };
-        let parts: Vec<f64> = slices
-            .iter()
-            .map(|slice| slice.stacks.iter().map(|(_, count)| *count as f64).sum())
-            .collect();
-        let mut counts: HashMap<NodeId, Vec<f64>> = HashMap::new();
-        for (part, slice) in slices.iter().enumerate() {
-            for (stack, count) in &slice.stacks {
-                let mut at = self.ends.get(stack).copied();
-                while let Some(node) = at.filter(|node| *node != NodeId::ROOT) {
-                    let of_parts = || vec![0.0; slices.len()];
-                    counts.entry(node).or_insert_with(of_parts)[part] += *count as f64;
-                    at = self.tree.parent(node);
-                }
-            }
-        }
-        let design = |(node, counts): (NodeId, Vec<f64>)| {
-            Some((node, uncertainty::design_of_share(&parts, &counts)?))
-        };
-        counts.into_iter().filter_map(design).collect()
     }
 }
 

@@ -8,10 +8,11 @@ use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
 use super::heap::{HeapTable, RowAmounts};
-use super::interval::{Interval, Scatter, differ, times_to_differ};
+use super::interval::{Interval, differ, times_to_differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
-use super::uncertainty::{Clusters, Design, Hits, Recorded, Unplaced, late_samples};
+use super::uncertainty::{Recorded, Unplaced, clustered, late_samples};
+use super::warnings::RANKED_ROWS;
 use super::{Report, ReportOptions};
 
 /// Functions (or lines, if they are shown separately) by their own samples, most first.
@@ -28,10 +29,9 @@ pub struct FunctionTable {
     /// Samples that were due at an unknown place, if the intervals include what they could change;
     /// 0 if there are too few.
     pub(crate) unplaced: u64,
-    /// Whether some intervals are wider because the samples come in bursts.
-    pub(crate) is_clustered: bool,
-    /// For each row but the last, how far its count and that of the row below scatter apart.
-    scatter: Vec<Scatter>,
+    /// The first of the first rows whose own samples come in bursts, and its share in the long run:
+    /// another recording may differ by more than the rows' intervals.
+    pub(crate) long_run: Option<(usize, Interval)>,
 }
 
 /// One function, or one line of a function.
@@ -70,23 +70,9 @@ impl FunctionTable {
             None => HashMap::new(),
             Some(_) => late_samples(report),
         };
-        let clusters = match unit {
-            Unit::Samples => Clusters::of(report),
-            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => None,
-        };
         let heap = HeapTable::of(report);
-        let mut clustered = 0;
         let all = Recorded { count: recorded, unit, unplaced };
-        let mut interval = |label: usize, part, hits| {
-            let clusters = clusters.as_ref();
-            let design = clusters.and_then(|clusters| clusters.design(label as LabelId, hits));
-            clustered += u64::from(design.is_some());
-            let late = match hits {
-                Hits::Own => None,
-                Hits::Total => late.get(&(label as LabelId)).copied(),
-            };
-            all.share(part, design, late.unwrap_or(0))
-        };
+        let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
         let mut rows: Vec<(LabelId, FunctionRow)> = sums
             .by_label
             .iter()
@@ -97,9 +83,7 @@ impl FunctionTable {
                 let allocated = heap.as_ref().map(|heap| (heap, heap.row(at as LabelId)));
                 let (own_share, total_share) = match &allocated {
                     Some((heap, row)) => (heap.share(&row.own), heap.share(&row.total)),
-                    None => {
-                        (interval(at, sum.own, Hits::Own), interval(at, sum.total, Hits::Total))
-                    }
+                    None => (all.share(sum.own, 0), all.share(sum.total, late(at))),
                 };
                 let row = FunctionRow {
                     function: label.function,
@@ -116,20 +100,14 @@ impl FunctionTable {
             .collect();
         // Stable: equal rows stay in the order of their texts.
         rows.sort_by_key(|(_, row)| (Reverse(row.own), Reverse(row.total)));
-        let scatter = rows.windows(2).map(|pair| {
-            let clusters = clusters.as_ref();
-            let design = clusters.and_then(|it| it.design_of_difference(pair[0].0, pair[1].0));
-            design
-                .map_or(Scatter::INDEPENDENT, |Design { effect, z }| Scatter::clustered(effect, z))
-        });
+        let first = rows.iter().take(RANKED_ROWS).map(|(label, _)| *label);
         FunctionTable {
-            scatter: scatter.collect(),
+            long_run: clustered(report, &all, first),
             rows: rows.into_iter().map(|(_, row)| row).collect(),
             shown: report.weights.shown(),
             recorded,
             unit,
             unplaced: unplaced.map_or(0, |unplaced| unplaced.count()),
-            is_clustered: clustered != 0,
         }
     }
 
@@ -143,17 +121,14 @@ impl FunctionTable {
             .windows(2)
             .take(within)
             .take_while(|pair| pair[0].own != 0)
-            .zip(&self.scatter)
-            .position(|(pair, scatter)| {
-                pair[1].own != 0 && !differ(pair[0].own, pair[1].own, *scatter)
-            })
+            .position(|pair| pair[1].own != 0 && !differ(pair[0].own, pair[1].own))
     }
 
     /// How many times as many samples would tell the row at this place from the one below; `None`
     /// if none would.
     pub(crate) fn times_to_differ(&self, at: usize) -> Option<f64> {
         let (a, b) = (self.rows.get(at)?, self.rows.get(at + 1)?);
-        times_to_differ(a.own, b.own, *self.scatter.get(at)?)
+        times_to_differ(a.own, b.own)
     }
 }
 

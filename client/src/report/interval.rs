@@ -23,20 +23,15 @@ impl Interval {
     /// interval collapses (E. B. Wilson, 1927).
     pub fn wilson(hits: u64, samples: u64) -> Interval {
         let share = (hits as f64 / samples as f64).min(1.0);
-        Interval::of_share(share, samples as f64, Self::Z)
+        Interval::of_share(share, samples as f64)
     }
 
-    /// The same for clustered samples, `effect` of which carry as much information as one
-    /// independent sample, with a number of standard deviations other than [`Interval::Z`].
-    pub(super) fn wilson_clustered(hits: u64, samples: u64, effect: f64, z: f64) -> Interval {
-        let share = (hits as f64 / samples as f64).min(1.0);
-        Interval::of_share(share, samples as f64 / effect, z)
-    }
-
-    fn of_share(share: f64, n: f64, z: f64) -> Interval {
+    /// The same of a share of so many independent samples, which need not be a whole number.
+    pub(crate) fn of_share(share: f64, n: f64) -> Interval {
         if n == 0.0 {
             return Interval { share: 0.0, low: 0.0, high: 1.0 };
         }
+        let z = Self::Z;
         let z2 = z * z;
         let center = share + z2 / (2.0 * n);
         let spread = z * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
@@ -75,51 +70,21 @@ impl Interval {
     }
 }
 
-/// How far the difference of two counts of one recording scatters by chance: by how many times
-/// their sum its square stays below in 95 % of all recordings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Scatter(f64);
-
-impl Scatter {
-    /// Of samples that tell nothing of each other.
-    pub(crate) const INDEPENDENT: Scatter = Scatter(Interval::Z * Interval::Z);
-
-    /// Of samples of which `effect` tell as much as an independent one, with another number of
-    /// standard deviations than [`Interval::Z`].
-    pub(super) fn clustered(effect: f64, z: f64) -> Scatter {
-        Scatter(z * z * effect)
-    }
-}
-
 /// Whether two functions that have `a` and `b` of the samples of one recording differ in their true
 /// shares. Functions with the same share are seen that far apart in 5 % of all recordings.
 ///
 /// With equal shares each of the `a + b` independent samples falls on either function with the same
 /// chance, so the variance of `a - b` is `a + b`. Whether the [intervals](Interval::wilson) of the
 /// two shares overlap is another question: shares can differ although they do.
-pub(crate) fn differ(a: u64, b: u64, scatter: Scatter) -> bool {
-    a.abs_diff(b) as f64 > (scatter.0 * (a as f64 + b as f64)).sqrt()
+pub(crate) fn differ(a: u64, b: u64) -> bool {
+    a.abs_diff(b) as f64 > Interval::Z * (a as f64 + b as f64).sqrt()
 }
 
 /// How many times as many samples it takes for two counts to [`differ`], if their shares stay as
 /// they are. `None` if they are equal.
-pub(crate) fn times_to_differ(a: u64, b: u64, scatter: Scatter) -> Option<f64> {
+pub(crate) fn times_to_differ(a: u64, b: u64) -> Option<f64> {
     let apart = a.abs_diff(b) as f64;
-    (a != b).then(|| scatter.0 / apart.powi(2) * (a as f64 + b as f64))
-}
-
-/// The number of standard deviations that contains 95 % if the deviation itself is estimated with
-/// `freedom` degrees of freedom: Student's t by the expansion of Cornish and Fisher.
-pub(super) fn student(freedom: f64) -> f64 {
-    let z = Interval::Z;
-    let terms = [
-        (z.powi(3) + z) / 4.0,
-        (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
-        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
-    ];
-    let powers = [freedom, freedom.powi(2), freedom.powi(3)];
-    let terms = terms.iter().zip(powers);
-    z + terms.map(|(term, power)| term / power).sum::<f64>()
+    (a != b).then(|| (Interval::Z / apart).powi(2) * (a as f64 + b as f64))
 }
 
 #[cfg(test)]
@@ -164,7 +129,6 @@ mod tests {
             (u64::MAX, 0, true),
             (u64::MAX, u64::MAX, false),
         ] {
-            let differ = |a, b| differ(a, b, Scatter::INDEPENDENT);
             assert_eq!(differ(a, b), expected, "{a} beside {b}");
             assert_eq!(differ(b, a), expected, "{b} beside {a}");
         }
@@ -172,19 +136,16 @@ mod tests {
 
     #[test]
     fn so_many_times_as_many_samples_just_differ() {
-        let clustered = Scatter::clustered(9.0, 2.0);
         for (a, b) in [(120, 105), (12, 10), (2_000, 1_999)] {
-            for scatter in [Scatter::INDEPENDENT, clustered] {
-                let times = times_to_differ(a, b, scatter).unwrap_or(0.0);
-                let at = |times: f64| {
-                    let more = |count: u64| (count as f64 * times).round() as u64;
-                    differ(more(a), more(b), scatter)
-                };
-                assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
-            }
+            let times = times_to_differ(a, b).unwrap_or(0.0);
+            let at = |times: f64| {
+                let more = |count: u64| (count as f64 * times).round() as u64;
+                differ(more(a), more(b))
+            };
+            assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
         }
-        assert_eq!(times_to_differ(7, 7, clustered), None);
-        let one = times_to_differ(u64::MAX, 0, Scatter::INDEPENDENT);
+        assert_eq!(times_to_differ(7, 7), None);
+        let one = times_to_differ(u64::MAX, 0);
         assert!(one.is_some_and(f64::is_finite));
     }
 

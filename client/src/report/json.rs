@@ -114,9 +114,10 @@
 //!   include both.
 //! - `functions` contains all functions of the shown stacks, most `self` first. If lines are shown
 //!   separately there is an entry for each line; otherwise `line` is the function's line with the
-//!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson). If
-//!   samples come in bursts, or many have no known place, intervals are wider and there is a
-//!   warning.
+//!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson) of
+//!   what ran in this recording. If many samples have no known place, they are wider and there is a
+//!   warning; another warning says if samples come in bursts, so that other recordings may differ by
+//!   more.
 //! - `filter.vcpus` exists only with `--vcpu`.
 //! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the
 //!   function, each row followed by its callers or callees, one level deeper. `self` counts the

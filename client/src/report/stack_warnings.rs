@@ -181,16 +181,15 @@ pub(super) fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind
         ),
         (true, Unwind::FramePointers) => Told::new(
             format!(
-                "the caller table does not cover {guessed} of the samples, so their callers were \
-                 taken from the frame \
-                 pointer"
+                "in {guessed} of the samples the caller was taken from the frame pointer, since \
+                 neither the caller table nor the instructions tell it"
             ),
             ALL_IMAGES,
         ),
         (true, Unwind::Table) => Told::new(
             format!(
-                "the caller table does not cover {guessed} of the samples, although every frame is \
-                 unwound with it"
+                "in {guessed} of the samples the caller was taken from the frame pointer, although \
+                 every frame is unwound with the caller table, which does not cover that code"
             ),
             ALL_IMAGES,
         ),
@@ -261,7 +260,10 @@ mod tests {
                 |text| text.contains("90.0 % of the samples") && text.contains("--image")
             )
         );
-        assert!(about(900, true).is_some_and(|text| text.contains("does not cover 90.0 %")));
+        assert!(
+            about(900, true)
+                .is_some_and(|text| text.contains("in 90.0 % of the samples the caller was taken"))
+        );
         assert_eq!(about_callers(&Counters::default(), false, Unwind::Table), None);
     }
 }

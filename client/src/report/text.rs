@@ -197,14 +197,32 @@ fn short_name<'r>(
     }
 }
 
+/// The ends of a sampled share's interval, in at most 12 columns: 100 % is seen, but not known.
+pub(crate) fn ends(Interval { low, high, .. }: &Interval) -> String {
+    format!("{:.1} - {:.1}", (low * 100.0).min(99.9), high * 100.0)
+}
+
 /// `  42.0 %   41.1 - 43.0` in columns of fixed width; what was measured has no interval.
 pub(super) fn share_columns(interval: &Interval, unit: Unit) -> String {
     let share = percent(interval.share);
     match unit {
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => format!("{share:>7}"),
         Unit::Samples => {
-            let ends = format!("{:.1} - {:.1}", interval.low * 100.0, interval.high * 100.0);
-            format!("{share:>7}  {ends:>12}")
+            format!("{share:>7}  {:>12}", ends(interval))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards a line that is a column wider than the others.
+    #[test]
+    fn the_columns_of_a_share_have_one_width() {
+        for (hits, samples) in [(0, 9), (5, 10), (6_000, 6_000), (10_000_000, 10_000_000)] {
+            let columns = share_columns(&Interval::wilson(hits, samples), Unit::Samples);
+            assert_eq!(columns.chars().count(), 21, "{columns}");
         }
     }
 }

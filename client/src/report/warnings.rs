@@ -188,14 +188,7 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             unplaced.kinds()
         ));
     }
-    if table.is_clustered {
-        all.push(
-            "the samples of some functions come in bursts, so their intervals are wider; record \
-             for longer to cover \
-             more bursts"
-                .to_owned(),
-        );
-    }
+    all.extend(about_long_run(report, table));
     if let Some(at) =
         table.first_tie(RANKED_ROWS).filter(|at| notable(table.rows[*at].own, table.recorded))
     {
@@ -208,6 +201,19 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             samples_needed(table.recorded, table.times_to_differ(at))
         ));
     }
+}
+
+/// How far another recording may differ, if by more than the intervals of this one.
+pub(crate) fn about_long_run(report: &Report<'_>, table: &FunctionTable) -> Option<String> {
+    let (row, interval) = table.long_run?;
+    Some(format!(
+        "samples come in bursts, so another recording may differ by more than the intervals of \
+         this one: in the long run {:?} has {:.1} to {:.1} %; record for longer to cover more \
+         bursts",
+        row_name(report, &table.rows[row], RANKED_NAME),
+        interval.low * 100.0,
+        interval.high * 100.0
+    ))
 }
 
 /// How many samples would rank two functions, if it takes so many times as many.

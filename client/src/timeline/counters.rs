@@ -42,16 +42,15 @@ impl CounterSeries {
 
     /// When it grew by how much, from its first value on; `None` if it fell at any time. How it
     /// changed from before one of the `gaps` to after it is left out.
-    pub(crate) fn growth(&self, gaps: &[Window]) -> Option<Vec<(u64, f64)>> {
-        let is_across = |step: &[(u64, i64)]| {
-            let between = Window::new(step[0].0, step[1].0);
-            gaps.iter().any(|gap| gap.and(between).length_ns() > 0)
-        };
-        let steps = self.values.windows(2).filter(|step| !is_across(step)).map(|step| {
-            let ((_, before), (at_ns, value)) = (step[0], step[1]);
-            (value >= before).then(|| (at_ns, value.abs_diff(before) as f64))
+    pub(crate) fn growth(&self, gaps: &[Window]) -> Option<Vec<(Window, f64)>> {
+        let steps = self.values.windows(2).map(|step| {
+            let ((from_ns, before), (to_ns, value)) = (step[0], step[1]);
+            let grown = (value >= before).then(|| value.abs_diff(before) as f64);
+            (Window::new(from_ns, to_ns), grown)
         });
-        steps.collect()
+        let is_across = |step: &Window| gaps.iter().any(|gap| gap.and(*step).length_ns() > 0);
+        let steps = steps.filter(|(step, _)| !is_across(step));
+        steps.map(|(step, grown)| Some((step, grown?))).collect()
     }
 
     /// The mean over each of `parts` equal parts of a window; `None` before the first value.
@@ -152,7 +151,8 @@ mod tests {
     fn a_counter_that_falls_counts_no_work() {
         let growth = |values: &[(u64, i64)]| {
             let series = CounterSeries { name: String::new(), values: values.to_vec() };
-            series.growth(&[Window::new(40, 50)])
+            let growth = series.growth(&[Window::new(40, 50)])?.into_iter();
+            Some(growth.map(|(step, grown)| (step.to_ns, grown)).collect::<Vec<_>>())
         };
         assert_eq!(
             growth(&[(1, i64::MIN), (5, 0), (7, 0), (9, 3)]),

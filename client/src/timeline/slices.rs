@@ -7,6 +7,7 @@ use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{SpanFilter, Timeline, Window};
 use crate::profile::{Counters, NodeId, Runstate};
+use crate::units::sum;
 
 /// The most slices of one window: longer ones have longer slices.
 pub(crate) const MOST_SLICES: u64 = 1_000;
@@ -86,7 +87,7 @@ impl Timeline {
             let covered: Vec<Vec<Window>> =
                 self.rings.iter().map(|ring| ring.covered(window)).collect();
             let length_ns = |parts: &[Window]| parts.iter().map(Window::length_ns).sum::<u64>();
-            let covered_ns = covered.iter().map(|parts| length_ns(parts) as f64).sum::<f64>();
+            let covered_ns = sum(covered.iter().map(|parts| length_ns(parts) as f64));
             let told = times.iter().zip(&covered);
             Slice {
                 window,

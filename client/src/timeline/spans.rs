@@ -397,15 +397,19 @@ impl Timeline {
         spans
     }
 
-    /// When spans of this name ended within a window, in order; also those that began before the
-    /// rings do.
-    pub(crate) fn span_ends(&self, name: &str, window: Window) -> Vec<u64> {
+    /// When spans of this name ran that have ended, as far as they overlap a window. Those whose
+    /// beginning the rings do not hold have no length.
+    pub(crate) fn ended_spans(&self, name: &str, window: Window) -> Vec<Window> {
         let names = self.name_ids(name);
-        let records = self.all_records(window).map(|(_, record)| record);
-        let ends = records.filter(|r| r.kind == kind::SPAN_END && names.contains(&r.first));
-        let mut ends: Vec<u64> = ends.map(|record| record.at_ns).collect();
-        ends.sort_unstable();
-        ends
+        let Pairs { pairs, cut, .. } = Pairs::of(self);
+        let pairs = pairs.into_iter().map(|pair| (pair.name, Some(pair.began_ns), pair.ended));
+        let cut = cut.into_iter().map(|(name, at_ns)| (name, None, Some((0, at_ns))));
+        let spans = pairs.chain(cut).filter(|(name, ..)| names.contains(name));
+        let spans = spans.filter_map(|(_, began_ns, ended)| {
+            let (_, to_ns) = ended?;
+            Some(Window::new(began_ns.unwrap_or(to_ns).min(to_ns), to_ns))
+        });
+        spans.filter(|span| span.to_ns >= window.from_ns && span.from_ns < window.to_ns).collect()
     }
 
     /// A name of events; where the file holds none, its number.

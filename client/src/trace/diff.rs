@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 use super::calls::End;
 use super::table::{Row as Line, Table};
 use super::view::{Row, TraceView};
-use crate::diff::statistics::{self, Factor, LEVEL, Rate};
+use crate::diff::statistics::{self, Factor, LEAST_BLOCKS, LEVEL, Rate};
 use crate::diff::text::interval_of;
-use crate::units::{duration, grouped};
+use crate::timeline::{Timeline, Window};
+use crate::units::{duration, grouped, sum};
 
 /// The equal parts of a trace whose differences say what chance does.
 const BLOCKS: usize = 40;
-
-/// In fewer of them, calls of a function tell nothing of chance.
-const LEAST_BLOCKS: usize = 8;
 
 /// Two traces, function by function.
 pub(crate) struct TraceDiff {
     /// Those with the largest change of their own time first.
     rows: Vec<DiffRow>,
     lengths_ns: [u64; 2],
+    /// Whether own times are without stolen time.
+    is_running: bool,
     /// Why there are no intervals.
     without: Option<String>,
 }
@@ -53,6 +53,7 @@ struct Changed {
 struct Side {
     calls: u64,
     total_ns: u64,
+    /// While it ran itself.
     self_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
@@ -71,10 +72,11 @@ impl TraceDiff {
     pub(crate) fn of(views: &[TraceView<'_>; 2]) -> TraceDiff {
         let [base, new] = views;
         let without = lacks("BASE", base).or_else(|| lacks("NEW", new));
+        let is_running = views.iter().all(knows_stolen);
         let removed: BTreeSet<String> = views.iter().flat_map(removed).collect();
         let mut by_name: BTreeMap<String, [Option<Side>; 2]> = BTreeMap::new();
         for (at, view) in views.iter().enumerate() {
-            for (name, side) in sides(view, without.is_none(), &removed) {
+            for (name, side) in sides(view, without.is_none(), is_running, &removed) {
                 by_name.entry(name).or_default()[at] = Some(side);
             }
         }
@@ -85,7 +87,7 @@ impl TraceDiff {
             .collect();
         judge(&mut rows);
         rows.sort_by(|a, b| b.change().total_cmp(&a.change()).then_with(|| a.name.cmp(&b.name)));
-        TraceDiff { rows, lengths_ns: [base, new].map(length_ns), without }
+        TraceDiff { rows, lengths_ns: [base, new].map(length_ns), is_running, without }
     }
 
     /// A table: each column has the value before and the one after.
@@ -98,7 +100,12 @@ impl TraceDiff {
         let [base, new] = self.lengths_ns.map(duration);
         writeln!(
             out,
-            "two traces, of {base} and {new}: calls in a second, and the mean own time of a call"
+            "two traces, of {base} and {new}: calls in a second, and the mean own time of a call \
+             without waits{}",
+            match self.is_running {
+                true => " and stolen time",
+                false => "; stolen time is not known, and included",
+            }
         )?;
         match &self.without {
             Some(why) => writeln!(out, "warning: what is chance is not known, since {why}\n")?,
@@ -185,6 +192,7 @@ impl TraceDiff {
         let all = json!({
             "base_ns": base_ns,
             "new_ns": new_ns,
+            "stolen_included": !self.is_running,
             "no_intervals": self.without,
             "functions": rows.collect::<Vec<_>>(),
         });
@@ -208,6 +216,21 @@ fn lacks(name: &str, view: &TraceView<'_>) -> Option<String> {
     Some(format!("{name} {why}"))
 }
 
+/// Whether the rings tell how much of the trace's time was stolen.
+fn knows_stolen(view: &TraceView<'_>) -> bool {
+    let shares = view.timeline.map(Timeline::running_shares);
+    let vcpus = view.calls.iter().flat_map(|calls| &calls.all).map(|call| call.vcpu);
+    let vcpus: BTreeSet<u32> = vcpus.collect();
+    let whole = extent(view);
+    let known = |vcpu: &u32| shares.as_ref().and_then(|it| it.of(*vcpu, whole, whole)).is_some();
+    !vcpus.is_empty() && vcpus.iter().all(known)
+}
+
+fn extent(view: &TraceView<'_>) -> Window {
+    let (from_ns, to_ns) = view.trace.extent();
+    Window::new(from_ns, to_ns)
+}
+
 /// The names of the functions whose probes the agent removed, perhaps before it counted.
 fn removed(view: &TraceView<'_>) -> Vec<String> {
     let functions = view.trace.functions.iter().enumerate();
@@ -220,6 +243,7 @@ fn removed(view: &TraceView<'_>) -> Vec<String> {
 fn sides(
     view: &TraceView<'_>,
     has_blocks: bool,
+    is_running: bool,
     removed: &BTreeSet<String>,
 ) -> BTreeMap<String, Side> {
     let functions = &view.trace.functions;
@@ -232,7 +256,10 @@ fn sides(
         rows[at] = row;
     }
     let mut blocks = vec![[[0.0; 2]; BLOCKS]; functions.len()];
+    let mut walls = vec![0_u64; functions.len()];
     let mut call_removed = vec![false; functions.len()];
+    let shares = view.timeline.filter(|_| is_running).map(Timeline::running_shares);
+    let whole = extent(view);
     if let Some(calls) = view.calls.as_ref().filter(|_| has_blocks) {
         let inside_ns = view.inside_ns(calls);
         for (at, call) in calls.all.iter().enumerate() {
@@ -246,7 +273,11 @@ fn sides(
                 let bin = view.bin(call.start_ns, BLOCKS);
                 let [number, own_ns] = &mut blocks[usize::from(call.function)][bin];
                 *number += 1.0;
-                *own_ns += call.duration_ns().saturating_sub(inside_ns[at]) as f64;
+                let own = call.duration_ns().saturating_sub(inside_ns[at]);
+                let window = Window::new(call.start_ns, call.end_ns);
+                let share = shares.as_ref().and_then(|it| it.of(call.vcpu, window, whole));
+                *own_ns += own.saturating_sub(call.blocked_ns) as f64 * share.unwrap_or(1.0);
+                walls[usize::from(call.function)] += own;
             }
         }
     }
@@ -259,7 +290,15 @@ fn sides(
         side.seconds = length_ns(view).max(1) as f64 / 1e9;
         side.calls = side.calls.saturating_add(row.calls);
         side.total_ns = side.total_ns.saturating_add(row.total_ns);
-        side.self_ns = side.self_ns.saturating_add(row.self_ns);
+        // The agent's sums are complete; of their time as much ran as of the calls'.
+        let own_ns = match walls[at] {
+            0 => row.self_ns.saturating_sub(row.blocked_ns),
+            wall => {
+                let ran = sum(blocks.iter().map(|[_, own_ns]| *own_ns));
+                (row.self_ns as f64 * ran / wall as f64) as u64
+            }
+        };
+        side.self_ns = side.self_ns.saturating_add(own_ns);
         side.p50_ns = side.p50_ns.max(row.p50_ns);
         side.p99_ns = side.p99_ns.max(row.p99_ns);
         side.is_removed |= functions[at].is_removed();

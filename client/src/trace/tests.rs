@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use unikprof_proto::message::{BUCKETS, TraceReady, TraceState, bucket};
-use unikprof_proto::ring::how;
+use unikprof_proto::ring::{Record, how};
 use unikprof_proto::trace::{FunctionTotals, totals_flag};
 
 use super::calls::tests::{TRACE, enter, leave, timeline};
@@ -316,7 +316,9 @@ fn in_turns(serve_ns: u64) -> (Trace, Timeline) {
         let lengths = [serve_ns, 700].map(|ns| ns + random.u64(0..100));
         for ((number, length), start) in (0..).zip(lengths).zip([at, at + 2_500]) {
             records.push(enter(number, 1, start));
-            records.push(leave(number, 1, start + length, how::RETURNED));
+            let left = leave(number, 1, start + length, how::RETURNED);
+            // Without its blocked time.
+            records.push(Record { first: left.first & ((1 << 34) - 1), ..left });
             let totals = &mut trace.functions[usize::from(number)].totals;
             totals.calls += 1;
             totals.self_ns += length;
@@ -350,6 +352,33 @@ fn traces_compare_by_function_and_tell_chance() {
     assert!(1.15 < low && low < 1.2 && 1.15 < high && high < 1.25, "{json:#}");
     assert_eq!(serve["significant"], true);
     assert_eq!(json["functions"][1]["self_per_call_change"]["significant"], false);
+}
+
+/// Calls that take twice as long where half of the time is stolen are as fast as before, and those
+/// that take as long are faster.
+#[test]
+fn stolen_time_is_no_change_of_a_function() {
+    let mut traces = [in_turns(1_000), in_turns(2_050)];
+    for ((_, timeline), running) in traces.iter_mut().zip([100, 50]) {
+        for part in 0..12 {
+            let sums = [part * running * 1_000, part * (100 - running) * 1_000, 0, 0];
+            timeline.know_times(0, 900_000 + part * 100_000, sums);
+        }
+    }
+    let (text, json) = compared(&traces);
+    let change = |name: &str| {
+        let functions = json["functions"].as_array().unwrap();
+        let row = functions.iter().find(|it| it["function"].as_str().unwrap().contains(name));
+        row.unwrap()["self_per_call_change"]["factor"].as_f64().unwrap()
+    };
+    assert!((change("serve") - 1.0).abs() < 0.01, "{json:#}");
+    assert!((change("parse") - 0.5).abs() < 0.01, "{json:#}");
+    assert_eq!(json["stolen_included"], false);
+    let row = text.lines().find(|line| line.contains("serve")).unwrap();
+    assert!(row.ends_with("serve"), "{text}");
+    let (text, json) = compared(&[in_turns(1_000), in_turns(1_000)]);
+    assert_eq!(json["stolen_included"], true);
+    assert!(text.contains("stolen time is not known, and included"), "{text}");
 }
 
 /// Guards against a change that is the removal of probes: calls of the function end early, and its

@@ -60,6 +60,7 @@ pub(crate) struct TraceView<'t> {
     pub(crate) options: TraceOptions,
     /// `None` if no calls were kept.
     pub(crate) calls: Option<Calls>,
+    pub(crate) timeline: Option<&'t Timeline>,
     inside: Option<Inside>,
     hidden: Vec<bool>,
     within: Option<Vec<bool>>,
@@ -91,7 +92,7 @@ pub(crate) struct Row {
 impl<'t> TraceView<'t> {
     pub(crate) fn new(
         trace: &'t Trace,
-        timeline: Option<&Timeline>,
+        timeline: Option<&'t Timeline>,
         options: TraceOptions,
     ) -> TraceView<'t> {
         let (began_ns, _) = trace.extent();
@@ -115,6 +116,7 @@ impl<'t> TraceView<'t> {
             within: within.map(|pattern| matching(&[pattern])),
             began_unix_ns: timeline.and_then(|it| it.wall_clock().unix_ns(began_ns)),
             calls,
+            timeline,
             options,
         }
     }

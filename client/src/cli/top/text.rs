@@ -10,6 +10,7 @@ use crate::record::rate_text;
 use crate::report::running::Summary;
 use crate::report::shares::Shares;
 use crate::report::shorten;
+use crate::report::text::ends;
 use crate::units::{amount_with_unit, date, duration, grouped, percent};
 
 /// The width of the columns of one part of the time.
@@ -117,7 +118,7 @@ fn columns(shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
     };
     let first = measure.share(shares);
     let interval = match unit {
-        Unit::Samples => format!("{:.1} - {:.1}", first.low * 100.0, first.high * 100.0),
+        Unit::Samples => ends(&first),
         // Measured, not sampled.
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => String::new(),
     };

@@ -19,8 +19,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let found = series.iter().filter_map(|series| {
         let growth = series.growth(&[])?;
         let mut rises = [0_usize; QUARTERS as usize];
-        for (at_ns, step) in &growth {
-            let quarter = at_ns.saturating_sub(time.window.from_ns) / quarter_ns;
+        for (between, step) in &growth {
+            let quarter = between.to_ns.saturating_sub(time.window.from_ns) / quarter_ns;
             if *step > 0.0 {
                 rises[quarter.min(QUARTERS - 1) as usize] += 1;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
+use super::super::uncertainty::{Recorded, Unplaced};
 use super::{FEW, Finding, Found, Subject, score};
 use crate::profile::NodeId;
 use crate::symbols::{MemoryWork as Kind, memory_work as kind_of};
@@ -96,18 +96,12 @@ fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Fin
         }
     }
     let table = subject.table();
-    let clusters = Clusters::by(subject.report, |stack| {
-        let is_there = place(subject, kinds, kind, stack).is_some();
-        let hits: Vec<u32> = is_there.then_some(0).into_iter().collect();
-        (hits.clone(), hits)
-    });
     let all = Recorded {
         count: table.recorded,
         unit: table.unit,
         unplaced: Unplaced::of(subject.profile),
     };
-    let design = clusters.and_then(|clusters| clusters.design(0, Hits::Own));
-    let share = all.share(part, design, 0);
+    let share = all.share(part, 0);
     if share.low < NOTABLE {
         return None;
     }

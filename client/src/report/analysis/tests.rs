@@ -692,3 +692,45 @@ fn text_and_json_tell_the_same() {
         assert_eq!(json["quiet"].as_array().unwrap().len(), 8);
     });
 }
+
+/// Recordings of a process that is in one of two phases at a time. The interval of a recording's
+/// share is to hold what ran while it was recorded, and that of the long run what the process does.
+/// Guards intervals that hold both, three times as wide, and say of neither that they do.
+#[test]
+fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
+    let (mut of_itself, mut of_process, mut told) = (0, 0, 0);
+    for seed in 0..100 {
+        let mut random = Rng::with_seed(seed);
+        let mut guest = Guest::idle();
+        let (mut at, mut hot) = (BEGAN, 0.0);
+        let end = BEGAN + 20 * SECOND;
+        while at < end {
+            let until = end.min(at + random.u64(SECOND / 20..SECOND / 3));
+            let part = if random.bool() { 0.6 } else { 0.3 };
+            hot += part * (until - at) as f64;
+            let from = at;
+            while at < until {
+                let stack = if random.f64() < part { "hot" } else { "cold" };
+                guest.samples.push((at, false, vec![stack, "main"]));
+                at += random.u64(..8 * PERIOD);
+            }
+            at = at.max(from + 1);
+        }
+        let own = hot / (20 * SECOND) as f64;
+        guest.analyze(|_, report| {
+            let table = report.functions();
+            let row = table.rows.iter().find(|row| row.text == "hot").unwrap();
+            let interval = row.own_share;
+            assert!(interval.high - interval.low < 0.03, "{interval:?}");
+            of_itself += u32::from((interval.low..=interval.high).contains(&own));
+            let Some((top, interval)) = table.long_run else { return };
+            told += 1;
+            assert_eq!(top, 0);
+            let truth = if table.rows[0].text == "hot" { 0.45 } else { 0.55 };
+            of_process += u32::from((interval.low..=interval.high).contains(&truth));
+        });
+    }
+    assert!((90..=99).contains(&of_itself), "{of_itself}");
+    assert!(told >= 95, "{told}");
+    assert!(of_process * 100 >= told * 90 && of_process < told, "{of_process} of {told}");
+}

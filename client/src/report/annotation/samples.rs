@@ -2,9 +2,9 @@
 
 use super::super::Report;
 use super::super::shares::Shares;
-use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
+use super::super::uncertainty::{Recorded, Unplaced};
 use super::instructions::{self, Instruction};
-use crate::profile::{Frame, FrameId, NodeId, SpecialFrame, Unit};
+use crate::profile::{Frame, FrameId, NodeId, SpecialFrame};
 use crate::symbols::MappedAddress;
 
 pub(super) struct Counted {
@@ -41,9 +41,9 @@ pub(super) fn count(
     let hits = |stack: NodeId| {
         let mut stack = profile.stack(stack).map(|frame| instruction_of[frame.index()]);
         let leaf = stack.next().flatten();
-        let own: Vec<u32> = leaf.into_iter().flat_map(parts_of).map(number).collect();
+        let own: Vec<usize> = leaf.into_iter().flat_map(parts_of).collect();
         let mut all = own.clone();
-        all.extend(stack.flatten().flat_map(parts_of).map(number));
+        all.extend(stack.flatten().flat_map(parts_of));
         all.sort_unstable();
         all.dedup();
         (own, all)
@@ -56,11 +56,11 @@ pub(super) fn count(
         let is_late =
             leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
         for at in own {
-            let own = &mut sums[at as usize].own;
+            let own = &mut sums[at].own;
             *own = own.saturating_add(sample.count);
         }
         for at in all {
-            let Sum { total, late, .. } = &mut sums[at as usize];
+            let Sum { total, late, .. } = &mut sums[at];
             *total = total.saturating_add(sample.count);
             if is_late {
                 *late = late.saturating_add(sample.count);
@@ -72,26 +72,14 @@ pub(super) fn count(
         unit: profile.recording().unit(),
         unplaced: Unplaced::of(profile),
     };
-    let clusters = match recorded.unit {
-        Unit::Samples => Clusters::by(report, hits),
-        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => None,
+    let counts = |sum: &Sum| Shares {
+        own: sum.own,
+        total: sum.total,
+        own_share: recorded.share(sum.own, 0),
+        total_share: recorded.share(sum.total, sum.late),
     };
-    let counts = |(at, sum): (usize, &Sum)| {
-        let design = |hits| clusters.as_ref()?.design(number(at), hits);
-        Shares {
-            own: sum.own,
-            total: sum.total,
-            own_share: recorded.share(sum.own, design(Hits::Own), 0),
-            total_share: recorded.share(sum.total, design(Hits::Total), sum.late),
-        }
-    };
-    let mut all: Vec<Shares> = sums.iter().enumerate().map(counts).collect();
+    let mut all: Vec<Shares> = sums.iter().map(counts).collect();
     let code = all.pop().unwrap_or_default();
     let lines = all.split_off(instructions.len());
     Counted { instructions: all, lines, code }
-}
-
-/// The code of a function is bounded, so its parts can be numbered.
-fn number(at: usize) -> u32 {
-    u32::try_from(at).unwrap_or(u32::MAX)
 }

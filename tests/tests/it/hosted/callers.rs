@@ -238,11 +238,11 @@ fn what_runs_has_its_rows_where_there_is_little_room() {
     let (right, wrong) = by_caller(&client, "late_leaf", "late::late_caller");
     assert!(right > SAMPLES / 2, "{right} right, {wrong} wrong");
     assert!(wrong > 0, "the late function had its rows at the start");
-    let coverage = |name: &str| said["caller_coverage"][name].as_u64().unwrap();
-    let (covered, samples) = (coverage("covered"), coverage("samples"));
-    assert_eq!(samples, said["samples"].as_u64().unwrap());
+    let counted = |name: &str| said["counters"][name].as_u64().unwrap();
+    let by_table = counted("by_table");
     assert!(
-        covered >= SAMPLES && covered + wrong <= samples,
-        "{covered} of {samples} are said to be covered, {wrong} were not"
+        by_table >= SAMPLES && by_table + wrong <= said["samples"].as_u64().unwrap(),
+        "{by_table} of {} are said to be by table, {wrong} were not",
+        said["samples"]
     );
 }
