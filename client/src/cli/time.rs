@@ -171,6 +171,15 @@ impl PartArguments {
         if let Some(option) = self.given().filter(|_| recording.trace.is_some()) {
             return Err(no_samples(option));
         }
+        if let (Some(longer), Some(shorter)) = (self.longer, self.shorter)
+            && longer >= shorter
+        {
+            return Err(Failure::Usage(
+                "no span is at least as long as --longer and shorter than --shorter: --longer must \
+                 be the shorter time"
+                    .into(),
+            ));
+        }
         let mode = recording.profile.recording().mode;
         if mode.is_heap() && is_part {
             return Err(Failure::Usage(format!(

@@ -378,7 +378,13 @@ pub(super) fn overhead(profile: &Profile) -> Check {
     let (parts, running_ns) = profile.cost().unwrap_or_default();
     let share = |ns: u64| ns as f64 / running_ns as f64;
     let sampling = share(parts.sampling_ns);
+    let blocks = profile.counters().blocks;
     let took = match parts.delivery_ns {
+        _ if info.mode == Mode::OffCpu => format!(
+            "the calls before and after waits took {:.2} % of running time, {} a wait",
+            sampling * 100.0,
+            duration(parts.sampling_ns / blocks.max(1))
+        ),
         _ if parts.deliveries == 0 => {
             format!("sampling took {:.2} % of running time", sampling * 100.0)
         }
@@ -401,11 +407,6 @@ pub(super) fn overhead(profile: &Profile) -> Check {
         false => TOO_COSTLY,
     };
     let check = match cost {
-        _ if info.mode == Mode::OffCpu => Check::new(
-            "overhead",
-            Verdict::of_share(server, COSTLY, TOO_COSTLY),
-            format!("nothing was sampled; {served}"),
-        ),
         None => Check::new(
             "overhead",
             Verdict::Look,
@@ -431,6 +432,7 @@ pub(super) fn overhead(profile: &Profile) -> Check {
                 "sample less often (--every above {}), or use a smaller --depth",
                 size(info.interval_bytes)
             ),
+            Some(_) if info.mode == Mode::OffCpu => "use a smaller --depth".into(),
             Some(_) => "use a lower rate (-F) or a smaller --depth".into(),
         })
         .real("server_share", server)

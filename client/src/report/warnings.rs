@@ -160,7 +160,11 @@ pub(crate) const STILL_CORRECT: &str =
 
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
+        let is_inside = report.symbolized.profile().recording().inside().is_some();
         all.push(match table.unit {
+            Unit::Samples if is_inside => {
+                "no samples: none is known to be of these spans".to_owned()
+            }
             Unit::Samples => {
                 "no samples: the guest did not run, or the recording was too short".to_owned()
             }

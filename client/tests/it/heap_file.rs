@@ -291,10 +291,10 @@ fn leaks_shows_what_stays_and_not_what_is_replaced() {
     write(directory.path(), "b.unikprof", &live(both), &[27]);
     let (text, _) = run(0, &["leaks", "a.unikprof", "b.unikprof"], directory.path());
     has(&text, &["survivors  of 2 stacks: allocated since its beginning, older than 62.5 µs,"]);
-    has(&text, &["1. grows by", "in 39 objects of 2.9 KiB", "39 samples", "0x10004f"]);
+    has(&text, &["1. grows by", "in 39 objects of 2.9 KiB", "39 samples", "guest.elf+0x104f"]);
     assert!(!text.contains("2. grows"), "{text}");
     let (_, rejected) = text.split_once("\nrejected, by what is held of them\n").unwrap();
-    has(rejected, &["58.6 KiB  thins out with age ", "0x10006f", " < 0x10002f"]);
+    has(rejected, &["58.6 KiB  thins out with age ", "+0x106f", " < guest.elf+0x102f"]);
     let words = ["leaks", "a.unikprof", "b.unikprof", "--json", "--older", "100us"];
     let found = json(&run(0, &words, directory.path()).0);
     assert_eq!(found["stacks"], 2);

@@ -559,8 +559,8 @@ fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option
     told["seconds"].as_array().unwrap().iter().map(second).collect()
 }
 
-const FIRST: &str = "0x100050 guest.elf+0x1050";
-const SECOND_FUNCTION: &str = "0x100070 guest.elf+0x1070";
+const FIRST: &str = "guest.elf+0x1050";
+const SECOND_FUNCTION: &str = "guest.elf+0x1070";
 
 /// Three seconds of ten samples each, three of them of the second function; a span holds the first
 /// half of the second second.
@@ -596,7 +596,7 @@ fn the_seconds_show_what_the_filters_leave() {
         &[
             "max 3 samples/s",
             "shown: 9 of 30 samples (30.0 %), focus \"1070\"; shares are of the total",
-            "3/s           -           -    30.0 %  0x100070 guest.elf+0x1070",
+            "3/s           -           -    30.0 %  guest.elf+0x1070",
         ],
     );
 }
@@ -626,7 +626,7 @@ fn the_seconds_show_blocked_time() {
     assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
     let (told, _) = run(0, &off_cpu, "report", &["--timeline", "--step", "1s"]);
     assert!(!told.contains("/s  "), "nothing has a rate: {told}");
-    program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  0x100070"]);
+    program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  guest.elf+0x1070"]);
 }
 
 /// One vCPU's ring holds all three seconds, the other's only the last: shares of both are of the
@@ -774,6 +774,11 @@ fn only_spans_of_a_length_are_shown() {
     assert_eq!(inside(&["--longer", "300ms", "--shorter", "500ms"]).0, 3);
     let (text, _) = run(0, &file, "report", &["--in-span", "batch", "--longer", "500ms"]);
     assert!(text.contains("inside spans `batch` of at least 500 ms"), "{text}");
+    let words = ["--in-span", "batch", "--longer", "50ms", "--shorter", "20ms"];
+    let (_, refused) = run(2, &file, "report", &words);
+    assert!(refused.contains("--longer must be the shorter time"), "{refused}");
+    let (text, _) = run(0, &file, "report", &["--in-span", "batch", "--longer", "1h"]);
+    assert!(text.contains("none is known to be of these spans"), "{text}");
     let (_, refused) = run(2, &file, "report", &["--longer", "500ms"]);
     assert!(refused.contains("--in-span"), "{refused}");
 }
