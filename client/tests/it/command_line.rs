@@ -621,8 +621,9 @@ fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script { ends_by_itself: false, ..Script::default() });
     let record = format!("connect {} record -o r.unikprof -o r.folded", peer.address);
-    let mut child = Command::new("sh")
-        .args(["-c", &format!("{begin} exec {PROGRAM} {record}")])
+    // Tests may run where SIGHUP is ignored, as by `nohup`.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", "sh", "-c", &format!("{begin} exec {PROGRAM} {record}")])
         .current_dir(here.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
