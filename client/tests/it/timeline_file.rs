@@ -626,7 +626,10 @@ fn the_seconds_show_blocked_time() {
     assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
     let (told, _) = run(0, &off_cpu, "report", &["--timeline", "--step", "1s"]);
     assert!(!told.contains("/s  "), "nothing has a rate: {told}");
-    program::has(&told, &["max 800 ms", "    800 ms           -           -   100.0 %  guest.elf+0x1070"]);
+    program::has(
+        &told,
+        &["max 800 ms", "    800 ms           -           -   100.0 %  guest.elf+0x1070"],
+    );
 }
 
 /// One vCPU's ring holds all three seconds, the other's only the last: shares of both are of the
