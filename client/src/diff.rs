@@ -188,9 +188,11 @@ impl Measure {
         })
     }
 
-    /// Whether nothing of a recording is left in it.
+    /// Whether too little of a recording is left in it to be a reference: fewer blocks tell no
+    /// variance.
     fn is_empty(&self) -> bool {
-        self.of.iter().any(|of| sum(of.iter().copied()) <= 0.0)
+        let least = if self.has_blocks { statistics::LEAST_BLOCKS } else { 1 };
+        self.of.iter().any(|of| of.iter().filter(|of| **of > 0.0).count() < least)
     }
 
     /// Without what these functions were counted, where rates are shares: shares of the rest.

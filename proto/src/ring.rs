@@ -255,16 +255,6 @@ pub struct Record {
     pub third: u64,
 }
 
-impl Record {
-    /// When what it tells of began: a wait at its block, anything else at its time.
-    pub fn began_ns(&self) -> u64 {
-        match self.kind {
-            kind::WAIT => self.at_ns.saturating_sub(Wait::from_number(self.third).length_ns),
-            _ => self.at_ns,
-        }
-    }
-}
-
 /// What a run's items are called in errors.
 const ITEM: &str = "ring record";
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::write_each;
+use super::outputs::{no_input_is_replaced, write_each};
 use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print_local, screen, values};
@@ -73,7 +73,7 @@ pub(super) struct DiffArguments {
 const DIFF_HELP: &str = "\
 A change is shown as one if it is more than chance between blocks of time, at
 most 5 % of such results being wrong. This needs recordings of an agent that
-keeps a ring, or that were fetched in at least 30 parts; from counts without
+keeps a ring, or that were fetched in at least 8 parts; from counts without
 times, changes are shown as possible only.
 
 `slower`, `faster`, `new`, `gone` and `moved` functions are the cause of the
@@ -116,6 +116,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let outputs = outputs(arguments)?;
     let symbolizer = arguments.names.symbolizer()?;
     let files = [&arguments.base, arguments.new.as_ref().unwrap_or(&arguments.base)];
+    no_input_is_replaced(&files.map(Clone::clone), arguments.output.iter().map(PathBuf::as_path))?;
     let others = match arguments.new {
         Some(_) => None,
         None => Some(arguments.time.with_others().ok_or_else(|| {

@@ -278,6 +278,33 @@ fn targets(
     patterns.iter().map(one).collect()
 }
 
+/// What is written must not replace what is read, whatever links lead there.
+pub(super) fn no_input_is_replaced<'p>(
+    inputs: &[PathBuf],
+    outputs: impl IntoIterator<Item = &'p Path>,
+) -> Result<(), Failure> {
+    let inputs: Vec<PathBuf> =
+        inputs.iter().filter_map(|input| input.canonicalize().ok()).collect();
+    let is_input = |path: &&Path| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
+    match outputs.into_iter().find(is_input) {
+        None => Ok(()),
+        Some(path) => Err(Failure::Usage(format!(
+            "{} is read: it would be replaced by what is written; give another name",
+            path.display()
+        ))),
+    }
+}
+
+impl ReportOutput {
+    /// The file that it is written to, if it is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match &self.target {
+            Target::Stdout => None,
+            Target::File(path) => Some(path),
+        }
+    }
+}
+
 /// Two results under one name: the second would replace the first.
 fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(), Failure> {
     let mut names: Vec<&Path> = recordings.iter().map(PathBuf::as_path).collect();

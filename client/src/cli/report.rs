@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::arguments::ReportArguments;
 use super::failure::Failure;
-use super::outputs::ReportOutput;
+use super::outputs::{ReportOutput, no_input_is_replaced};
 use super::time::no_samples;
 use super::values;
 use crate::output::NamedAfter;
@@ -39,6 +39,10 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         let outputs = ReportOutput::plan(&arguments.outputs.output, format, &after)?;
         (outputs, None)
     };
+    no_input_is_replaced(
+        &arguments.input.recordings,
+        outputs.iter().filter_map(ReportOutput::file),
+    )?;
     if super::trace::report(&recording, &arguments.trace, &outputs, arguments.top)? {
         return open_page(opened);
     }

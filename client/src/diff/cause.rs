@@ -77,32 +77,19 @@ impl Cause {
         measure: &Measure,
         is_changed: &dyn Fn(NameId) -> bool,
     ) -> Cause {
-        let mut found: Vec<NameId> = Vec::new();
-        let mut rest = measure.clone();
-        while found.len() < MOST {
-            let differing = differing(&found, hits, &rest);
-            let differs = |at: &NameId| match found.is_empty() || !measure.is_share {
-                true => is_changed(*at) && !found.contains(at),
-                false => differing[*at],
+        let mut found = searched(0.0, hits, measure, is_changed);
+        if measure.is_share {
+            // The greatest change may be that of a function that is as it was: where several became
+            // slower, they all took from its share.
+            let score = |found: &[NameId]| {
+                let misfit = misfit(found, hits, measure).unwrap_or(f64::INFINITY);
+                misfit + APART * found.len() as f64
             };
-            let size = |at: &NameId| {
-                let [base, new] = rest.rates(&hits[*at].own);
-                let (base, new) = (base.rate(), new.rate());
-                ((new - base).abs(), base.max(new) / base.min(new))
-            };
-            let next = (0..hits.len()).filter(differs).max_by(|a, b| {
-                let (a, b) = (size(a), size(b));
-                // Of two functions that make up everything, the one with the greater factor,
-                // whatever rounding does.
-                let is_tie = (a.0 - b.0).abs() <= 1e-9 * a.0;
-                let (a, b) = if is_tie { (a.1, b.1) } else { (a.0, b.0) };
-                a.total_cmp(&b)
-            });
-            let Some(next) = next else { break };
-            found.push(next);
-            rest = without(&found, hits, measure);
-            if rest.is_empty() {
-                break;
+            for way in [1.0, -1.0] {
+                let other = searched(way, hits, measure, is_changed);
+                if score(&other) < score(&found) {
+                    found = other;
+                }
             }
         }
         let replaced = if measure.is_share { weighed(&mut found, hits, measure) } else { vec![] };
@@ -111,7 +98,7 @@ impl Cause {
         let more = (0..hits.len()).filter(|at| is_changed(*at) && is_in_one(at));
         let more: Vec<NameId> = more.filter(|at| !found.contains(at)).collect();
         found.extend(more);
-        rest = without(&found, hits, measure);
+        let rest = without(&found, hits, measure);
         if rest.is_empty() {
             // Nothing is left that could serve as a reference.
             found = (0..hits.len()).filter(|at| is_changed(*at)).collect();
@@ -186,6 +173,9 @@ impl Part {
 }
 
 fn factor(at: NameId, hits: &[FunctionHits], rest: &Measure) -> Option<Factor> {
+    if rest.is_empty() {
+        return None;
+    }
     let [base, new] = rest.rates(&hits[at].own);
     statistics::factor(&base, &new)
 }
@@ -266,6 +256,46 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         }
     }
     replaced
+}
+
+/// The functions that must be taken out, the one with the greatest change first, until nothing in the
+/// rest differs more than chance explains. First those whose share rose if `way` is positive, or
+/// fell if it is negative.
+fn searched(
+    way: f64,
+    hits: &[FunctionHits],
+    measure: &Measure,
+    is_changed: &dyn Fn(NameId) -> bool,
+) -> Vec<NameId> {
+    let mut found: Vec<NameId> = Vec::new();
+    let mut rest = measure.clone();
+    while found.len() < MOST {
+        let differing = differing(&found, hits, &rest);
+        let differs = |at: &NameId| match found.is_empty() || !measure.is_share {
+            true => is_changed(*at) && !found.contains(at),
+            false => differing[*at],
+        };
+        let size = |at: &NameId| {
+            let [base, new] = rest.rates(&hits[*at].own);
+            let (base, new) = (base.rate(), new.rate());
+            ((new - base) * way > 0.0, (new - base).abs(), base.max(new) / base.min(new))
+        };
+        let next = (0..hits.len()).filter(differs).max_by(|a, b| {
+            let (a, b) = (size(a), size(b));
+            // Of two functions that make up everything, the one with the greater factor, whatever
+            // rounding does.
+            let is_tie = (a.1 - b.1).abs() <= 1e-9 * a.1;
+            let (c, d) = if is_tie { (a.2, b.2) } else { (a.1, b.1) };
+            a.0.cmp(&b.0).then(c.total_cmp(&d))
+        });
+        let Some(next) = next else { break };
+        found.push(next);
+        rest = without(&found, hits, measure);
+        if rest.is_empty() {
+            break;
+        }
+    }
+    found
 }
 
 /// What is left without these functions.

@@ -195,6 +195,10 @@ pub(crate) fn chance(base: &Rate, new: &Rate) -> f64 {
         let apart = (new.rate() / base.rate()).ln().abs() / counts.variance().sqrt();
         return 2.0 * normal().cdf(-apart);
     }
+    // All that one side has lies in one block, which tells no variance.
+    if !counts.exposure.is_finite() || counts.exposure <= 0.0 {
+        return 1.0;
+    }
     let (a, b) = (counts.new, counts.base);
     let share = counts.exposure / (1.0 + counts.exposure);
     let as_many = if a > 0.0 { beta_reg(a, b + 1.0, share) } else { 1.0 };

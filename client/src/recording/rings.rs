@@ -179,7 +179,7 @@ impl Parts {
             let evicted = first.saturating_sub(*after);
             let ends = before.last().zip(next.first());
             if let Some((last, first)) = ends.filter(|_| evicted > 0) {
-                ring.gaps.push(Window::new(last.at_ns, first.began_ns().max(last.at_ns)));
+                ring.gaps.push(Window { from_ns: last.at_ns, to_ns: first.at_ns.max(last.at_ns) });
             }
             ring.overwritten = ring.overwritten.saturating_add(evicted);
         }

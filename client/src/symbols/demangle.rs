@@ -6,7 +6,7 @@ use super::ocaml;
 
 /// The longest name taken or given, in bytes: a mangled name can stand for one that is
 /// exponentially longer.
-const MAX_NAME: usize = 16 * 1024;
+pub(super) const MAX_NAME: usize = 16 * 1024;
 
 /// The source form of a mangled Rust, C++ or OCaml name; `None` if it is not one of them, or too
 /// long.
@@ -48,7 +48,10 @@ pub(crate) fn demangle_at(raw: &str, place: impl FnOnce() -> Option<String>) -> 
         return None;
     }
     if let Some((kind, target)) = thunk(raw) {
-        return Some(format!("{kind} thunk to {}", demangle(&format!("_Z{target}"))?));
+        // A thunk calls no other thunk.
+        let target = format!("_Z{target}");
+        let name = thunk(&target).is_none().then(|| demangle(&target)).flatten()?;
+        return Some(format!("{kind} thunk to {name}"));
     }
     let symbol = cpp_demangle::Symbol::new(raw).ok()?;
     bounded(|out| symbol.structured_demangle(out, &cpp_demangle::DemangleOptions::default()))

@@ -51,7 +51,12 @@ fn without_suffixes(name: &str) -> &str {
             !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
         });
         let numbered = || without(numbered?.0, &NUMBERED);
-        let clone = || name.strip_suffix(']')?.rfind(" [clone .").filter(|length| *length > 0);
+        // Other clones, such as the loops of OpenMP, are functions of their own.
+        let clone = || {
+            let (bare, suffix) = name.strip_suffix(']')?.rsplit_once(" [clone ")?;
+            let is_added = without_suffixes(&format!("f{suffix}")) == "f";
+            (is_added && !bare.is_empty()).then_some(bare.len())
+        };
         match numbered().or_else(|| without(name, &ALONE)).or_else(clone) {
             Some(length) => name = &name[..length],
             None => return name,
@@ -239,6 +244,7 @@ mod tests {
             ("poll.lto_priv.12.lto_priv.0", "poll"),
             ("poll.__uniq.32489073.llvm.117", "poll"),
             ("foo() [clone .isra.0] [clone .cold]", "foo()"),
+            ("foo() [clone ._omp_fn.0]", "foo() [clone ._omp_fn.0]"),
             ("shop::buy.llvm.44", "shop::buy"),
             ("shop.part", "shop.part"),
             (".cold", ".cold"),

@@ -235,9 +235,27 @@ fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
     Ok(())
 }
 
-/// Reads a whole file, which must be a regular one: a recorded path may name a device that never
-/// ends.
+/// Reads as many bytes of a file as it says that it has. It must be a regular one: a recorded path
+/// may name a device that never ends. Files in /proc say that they are empty.
 pub(crate) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
+    let (file, length) = open_regular_file(path, limit)?;
+    read_up_to(file, path, length, length)
+}
+
+/// Reads a whole file that the user named, which may be one in /proc.
+pub(super) fn read_named_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
+    let (file, length) = open_regular_file(path, limit)?;
+    let bytes = read_up_to(file, path, length, limit.saturating_add(1))?;
+    match bytes.len() as u64 {
+        found if found > limit => {
+            Err(SymbolError::TooLarge { path: path.to_owned(), found, limit })
+        }
+        _ => Ok(bytes),
+    }
+}
+
+/// Opens a regular file; returns the size that it says it has.
+fn open_regular_file(path: &Path, limit: u64) -> Result<(File, u64), SymbolError> {
     let read = |source| SymbolError::Read { path: path.to_owned(), source };
     // Asked before opening as well: opening a pipe waits for its writer.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
@@ -248,16 +266,17 @@ pub(crate) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, Symb
     if !metadata.is_file() {
         return Err(SymbolError::NotAFile { path: path.to_owned() });
     }
-    let too_large = |found| SymbolError::TooLarge { path: path.to_owned(), found, limit };
-    if metadata.len() > limit {
-        return Err(too_large(metadata.len()));
+    let found = metadata.len();
+    if found > limit {
+        return Err(SymbolError::TooLarge { path: path.to_owned(), found, limit });
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-    // Files in /proc say they are empty, and a file may grow meanwhile.
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(read)?;
-    if bytes.len() as u64 > limit {
-        return Err(too_large(bytes.len() as u64));
-    }
+    Ok((file, found))
+}
+
+fn read_up_to(file: File, path: &Path, length: u64, most: u64) -> Result<Vec<u8>, SymbolError> {
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    let read = |source| SymbolError::Read { path: path.to_owned(), source };
+    file.take(most).read_to_end(&mut bytes).map_err(read)?;
     Ok(bytes)
 }
 
@@ -335,6 +354,15 @@ mod tests {
         assert!(parse(b"#!/bin/sh\n").contains("found 23 21 2f 62"));
         assert!(parse(b"").contains("found an empty file"));
         assert!(parse(b"\x7fELF").contains("damaged ELF file"));
+    }
+
+    /// A recording may name a file that has no end, or that waits for ever.
+    #[test]
+    fn files_that_say_they_are_empty_are() {
+        let path = Path::new("/proc/self/maps");
+        assert_eq!(read_regular_file(path, 1 << 20).unwrap(), b"");
+        assert!(!read_named_file(path, 1 << 20).unwrap().is_empty());
+        assert!(matches!(read_named_file(path, 10), Err(SymbolError::TooLarge { .. })));
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
         file.sections().filter(|it| it.name().is_ok_and(|name| name.starts_with(".got")));
     let of_static = pointers.flat_map(|section| section.relocations().collect::<Vec<_>>());
     for (pointer, relocation) in file.dynamic_relocations().into_iter().flatten().chain(of_static) {
-        let Some(places) = by_pointer.get(&pointer) else { continue };
+        // Once for each pointer, whatever a file repeats.
+        let Some(places) = by_pointer.remove(&pointer) else { continue };
         let name = match relocation.target() {
             RelocationTarget::Symbol(index) => {
                 let symbol = dynamic.as_ref().and_then(|all| all.symbol_by_index(index).ok());
@@ -51,7 +52,7 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
                 chooser.map(|it| it.name.clone())
             }
         };
-        for &(start, limit) in places {
+        for (start, limit) in places {
             let name = name.iter().filter(|name| !name.is_empty());
             let name = name.map(|name| Cow::Owned(format!("{name}@plt")));
             // Behind every symbol.

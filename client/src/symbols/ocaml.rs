@@ -6,11 +6,16 @@
 //! `$$` and two hexadecimal digits. OxCaml writes `_Caml` and the parts of the path, each behind a
 //! letter for its kind and its length: `_CamlU3LwtF6return`.
 
+use super::demangle::MAX_NAME;
+
 /// The source form of a name that ocamlopt wrote, or `None` where it is none.
 ///
 /// An anonymous function whose name contains only a stamp gets its `place`, such as `main.ml:12,4`,
 /// or if that is not known, its stamp.
 pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Option<String> {
+    if raw.len() > MAX_NAME {
+        return None;
+    }
     let Some(body) = raw.strip_prefix("caml") else {
         return of_oxcaml(raw);
     };
@@ -20,7 +25,7 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
     }
     // An identifier may hold two underscores, too: the modules end with the last part that is
     // written as one, and dune's `Dune__exe__Main` has a part that is not.
-    let (mut modules, mut rest) = (Vec::new(), "");
+    let (mut modules, mut rest) = (0, "");
     let (mut parts, mut left) = (Vec::new(), body);
     while !left.is_empty() {
         let (part, after) = split(left);
@@ -29,16 +34,16 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
         }
         parts.push(part);
         if !after.is_empty() && part.starts_with(|c: char| c.is_ascii_uppercase()) {
-            modules.clone_from(&parts);
+            modules = parts.len();
             rest = after;
         }
         left = after;
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_'$.".contains(c);
-    if modules.is_empty() || !body.chars().all(is_plain) {
+    if modules == 0 || !body.chars().all(is_plain) {
         return None;
     }
-    let modules: Option<Vec<String>> = modules.into_iter().map(unescape).collect();
+    let modules: Option<Vec<String>> = parts[..modules].iter().map(|part| unescape(part)).collect();
     let modules = modules?.join(".");
     let (identifier, stamped) = without_stamp(rest);
     let name = unescape(identifier)?;

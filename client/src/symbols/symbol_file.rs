@@ -20,7 +20,7 @@ impl SymbolFile {
 
     /// Reads a file.
     pub(crate) fn open(path: &Path) -> Result<SymbolFile, SymbolError> {
-        let bytes = super::image::read_regular_file(path, Self::MAX_BYTES)?;
+        let bytes = super::image::read_named_file(path, Self::MAX_BYTES)?;
         Self::parse(path, &bytes)
     }
 

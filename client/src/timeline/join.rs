@@ -248,7 +248,7 @@ fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
 /// Appends what a vCPU's ring held at a later reading.
 fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
     let last_ns = joined.records.last().map(|record| record.at_ns);
-    let first_ns = ring.records.first().map(Record::began_ns);
+    let first_ns = ring.records.first().map(|record| record.at_ns);
     if same_run {
         let missing = ring.positions.start.saturating_sub(joined.positions.end);
         if missing > 0 && !ring.records.is_empty() {

@@ -397,8 +397,9 @@ impl Timeline {
         spans
     }
 
-    /// When spans of this name ran that have ended, as far as they overlap a window. Those whose
-    /// beginning the rings do not hold have no length.
+    /// When spans of this name ran that ended in a window, as far as they lie in it. Those whose
+    /// beginning the rings do not hold have no length. What had begun before is in it in place of
+    /// what has not ended, as many in the long run.
     pub(crate) fn ended_spans(&self, name: &str, window: Window) -> Vec<Window> {
         let names = self.name_ids(name);
         let Pairs { pairs, cut, .. } = Pairs::of(self);
@@ -407,9 +408,10 @@ impl Timeline {
         let spans = pairs.chain(cut).filter(|(name, ..)| names.contains(name));
         let spans = spans.filter_map(|(_, began_ns, ended)| {
             let (_, to_ns) = ended?;
-            Some(Window::new(began_ns.unwrap_or(to_ns).min(to_ns), to_ns))
+            let from_ns = began_ns.unwrap_or(to_ns).max(window.from_ns).min(to_ns);
+            Some(Window::new(from_ns, to_ns))
         });
-        spans.filter(|span| span.to_ns >= window.from_ns && span.from_ns < window.to_ns).collect()
+        spans.filter(|span| window.contains(span.to_ns)).collect()
     }
 
     /// A name of events; where the file holds none, its number.

@@ -797,3 +797,49 @@ fn work_is_divided_over_the_blocks_that_it_crosses() {
         assert_eq!(function(&found, "hash")["verdict"], "slower", "{found:#}");
     }
 }
+
+/// Nearly all of BASE is one function: what remains beside it is one sample. Guards a panic, and a
+/// reference of one block.
+#[test]
+fn what_lies_in_one_block_is_no_reference() {
+    let folder = folder();
+    let write = |name: &str, is_new: bool| {
+        let step_ns = (ENDED - BEGAN) / 4_100;
+        let stack = |at: u64| match (is_new, at % 4) {
+            (true, 2) => 2,
+            (true, 3) => 3,
+            (false, _) if at == 1_234 => 2,
+            _ => 1,
+        };
+        let samples = (0..4_000)
+            .map(|at| record(kind::SAMPLE, BEGAN + (at + 1) * step_ns, ring::stack(stack(at)), 1));
+        let began = record(kind::BEGAN, BEGAN, 4, 0);
+        let records: Vec<Record> = [began].into_iter().chain(samples).collect();
+        fs::write(folder.path().join(name), file("web", &rings(&records))).unwrap();
+    };
+    write("one.unikprof", false);
+    write("other.unikprof", true);
+    for files in [["one.unikprof", "other.unikprof"], ["other.unikprof", "one.unikprof"]] {
+        let words = ["diff", files[0], files[1], "--symbols", "symbols"];
+        let (text, _) = program::run(0, &words, folder.path());
+        assert!(!text.contains("to inf"), "{text}");
+    }
+}
+
+/// Guards a recording that is lost because a picture has its name, or is a link to it.
+#[test]
+fn what_is_written_replaces_nothing_that_is_read() {
+    let folder = folder();
+    for name in ["a.unikprof", "b.unikprof"] {
+        fs::write(folder.path().join(name), recording("web", 400, [4, 10, 0], 1)).unwrap();
+    }
+    std::os::unix::fs::symlink("b.unikprof", folder.path().join("link.txt")).unwrap();
+    for words in [
+        &["report", "a.unikprof", "--format", "svg", "-o", "a.unikprof"][..],
+        &["report", "b.unikprof", "-o", "link.txt"],
+        &["diff", "a.unikprof", "b.unikprof", "-o", "link.txt"],
+    ] {
+        let (_, refused) = program::run(2, words, folder.path());
+        assert!(refused.contains("is read: it would be replaced"), "{refused}");
+    }
+}
