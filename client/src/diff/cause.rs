@@ -248,9 +248,12 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         found[place] = best;
         let factor = |at: NameId| factor(at, hits, &without(&with(at), hits, measure));
         let close = fits[1..].iter().filter(|(_, misfit)| misfit - least < APART);
+        let close = close.map(|(at, misfit)| ((*at, factor(*at)), misfit));
+        // One that may be as it was explains nothing.
+        let close = close.filter(|((_, factor), _)| factor.is_none_or(|it| it.is_apart()));
         let times = close.clone().map(|(_, misfit)| APART / (misfit - least));
         let times = times.fold(0.0, f64::max);
-        let either: Vec<_> = close.map(|(at, _)| (*at, factor(*at))).collect();
+        let either: Vec<_> = close.map(|(either, _)| either).collect();
         if !either.is_empty() {
             replaced.push(Part { name: best, either, times_longer: times, ..Part::default() });
         }
