@@ -194,7 +194,7 @@ impl PartArguments {
                 false => Ok(None),
             };
         };
-        let Some(extent) = extent(recording, timeline, &of) else {
+        let Some(extent) = extent(timeline, &of) else {
             return Ok(None);
         };
         let Asked { from, to } = self.window.asked();
@@ -203,6 +203,9 @@ impl PartArguments {
             (None, None) => recording.asked,
             (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
         };
+        // If a part was fetched before, the ring may hold that, too: who names no time means that of
+        // the file's counts.
+        let counted = recording.counted.map_or(extent.whole, |counted| extent.whole.and(counted));
         let span = self.spans();
         if let Some(span) = span {
             expect_span(timeline, span.name)?;
@@ -210,28 +213,23 @@ impl PartArguments {
         let profile = match (window, span) {
             (None, None) => None,
             (window, span) => {
-                let window = window.unwrap_or(extent.whole);
+                let window = window.unwrap_or(counted);
                 Some(timeline.profile(&recording.profile, &of, window, span))
             }
         };
-        Ok(Some(Part { of, window: window.unwrap_or(extent.whole), profile }))
+        Ok(Some(Part { of, window: window.unwrap_or(counted), profile }))
     }
 }
 
-/// From a recording's beginning to its end, as far as the timeline knows. If a part of it was fetched
-/// before, the ring may hold that, too: what counts is the time of the file's counts, and that for
-/// which the file was made.
-fn extent(recording: &Recording, timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
+/// From a recording's beginning to its end, as far as the timeline knows.
+fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
     let held = timeline.extent()?;
     let from_ns = match of.window.from_ns {
         0 => held.from_ns,
         began_ns => began_ns,
     };
-    let held = Window::new(from_ns, of.window.to_ns.min(held.to_ns).max(from_ns));
-    let wanted = recording.counted.into_iter().chain(recording.asked);
-    let wanted = wanted.reduce(|a, b| Window::new(a.from_ns.min(b.from_ns), a.to_ns.max(b.to_ns)));
-    let whole = wanted.map_or(held, |wanted| held.and(wanted));
-    Some(Extent { whole, clock: timeline.wall_clock() })
+    let to_ns = of.window.to_ns.min(held.to_ns).max(from_ns);
+    Some(Extent { whole: Window { from_ns, to_ns }, clock: timeline.wall_clock() })
 }
 
 fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {

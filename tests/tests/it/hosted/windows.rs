@@ -98,7 +98,8 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
     let [waited, worked, inside] = parts(&client, &span, worked_ns);
     let due = span.length_ns() * 331 / 1_000_000_000;
     let blocked = waited["counters"]["blocked"].as_u64().unwrap();
-    assert!(blocked > due / 4 && blocked <= due, "{blocked} of {due}");
+    // Intervals are random: the number has a deviation of a third of its root.
+    assert!(blocked > due / 4 && blocked <= due + due / 12, "{blocked} of {due}");
     assert!(total(&waited, "waits::wait") >= blocked, "{waited:#}");
     assert_eq!(total(&waited, "waits::work"), 0, "{waited:#}");
     assert_eq!(worked["counters"]["blocked"], 0, "{worked:#}");
