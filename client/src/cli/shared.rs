@@ -71,7 +71,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandError> {
     Ok(super::print(bytes)?)
 }
 
-/// [`print`] for text that people read: in the characters of the locale.
+/// `print` for text that people read: in the characters of the locale.
 pub fn print_text(text: impl AsRef<[u8]>) -> Result<(), CommandError> {
     Ok(super::print_local(true, text)?)
 }
