@@ -273,10 +273,12 @@ fn searched(
     let mut found: Vec<NameId> = Vec::new();
     let mut rest = measure.clone();
     while found.len() < MOST {
-        let differing = differing(&found, hits, &rest);
-        let differs = |at: &NameId| match found.is_empty() || !measure.is_share {
-            true => is_changed(*at) && !found.contains(at),
-            false => differing[*at],
+        // In the whole, what differs is known.
+        let is_rest = !found.is_empty() && measure.is_share;
+        let differing = if is_rest { differing(&found, hits, &rest) } else { Vec::new() };
+        let differs = |at: &NameId| match is_rest {
+            true => differing[*at],
+            false => is_changed(*at) && !found.contains(at),
         };
         let size = |at: &NameId| {
             let [base, new] = rest.rates(&hits[*at].own);

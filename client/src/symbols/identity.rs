@@ -111,10 +111,12 @@ pub(super) fn labelled(
     for ((_, name), members) in namesakes {
         let places: BTreeSet<Place> =
             members.iter().filter_map(|at| functions[*at].place).collect();
-        let of_name = |at: usize| {
-            let name = &functions[at].name;
-            members.iter().copied().filter(move |other| functions[*other].name == *name)
-        };
+        // By their whole names, the first one and the places.
+        let mut by_name: HashMap<&str, (usize, BTreeSet<Place>)> = HashMap::new();
+        for at in members.iter().copied() {
+            let (_, places) = by_name.entry(&functions[at].name).or_insert((at, BTreeSet::new()));
+            places.extend(functions[at].place);
+        }
         // The symbol table has all functions of these kinds; of others only those that occur are
         // known, whose order differs from recording to recording.
         let is_complete = members.iter().all(|at| {
@@ -125,13 +127,14 @@ pub(super) fn labelled(
         let told = Told::of(&places, files);
         for at in members.iter().copied() {
             all[at].across.name = name.to_owned();
+            let (first_at, places_of_name) = &by_name[functions[at].name.as_str()];
             let place = functions[at].place.filter(|_| places.len() > 1);
             match place {
                 None if places.len() > 1 => {}
-                None => first[at] = FunctionId(of_name(at).next().unwrap_or(at) as u32),
+                None => first[at] = FunctionId(*first_at as u32),
                 Some(place) => {
                     all[at].across.namesake = told.across(place, is_complete);
-                    if of_name(at).any(|it| functions[it].place.is_some_and(|it| it != place)) {
+                    if places_of_name.len() > 1 {
                         all[at].name += &told.label(place);
                     }
                 }
@@ -143,7 +146,7 @@ pub(super) fn labelled(
 
 /// What tells the functions of one name in an image apart.
 struct Told<'f> {
-    /// By file: as much of its path as is needed, and the places in it.
+    /// By file: as much of its path as is needed, and the places in it, in order.
     files: BTreeMap<FileId, (&'f str, Vec<Place>)>,
 }
 
@@ -186,7 +189,7 @@ impl<'f> Told<'f> {
     /// ` (a.c #2)`.
     fn across(&self, place: Place, is_complete: bool) -> String {
         let (file, places) = &self.files[&place.file];
-        let order = places.iter().position(|it| *it == place).map_or(0, |at| at + 1);
+        let order = places.binary_search(&place).map_or(0, |at| at + 1);
         match (self.files.len() > 1 && !file.is_empty(), is_complete && places.len() > 1) {
             (true, true) => format!(" ({file} #{order})"),
             (true, false) => format!(" ({file})"),
