@@ -50,8 +50,8 @@ impl Upload {
     /// Begins the upload of a part, or continues it. A part that overlaps others replaces the
     /// table. `recording` is the reason why the table cannot be replaced now, if anything is
     /// recorded; then the part is added to the others. `is_read` returns whether a snapshot of a
-    /// vCPU may be under way that began before the call: until there is none, the table is not
-    /// replaced, and this returns `None`.
+    /// vCPU may be under way that began before the call: while one may be, the table is not replaced,
+    /// and this returns `None`.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,

@@ -337,8 +337,8 @@ fn a_tick_within_a_wake_opens_no_block() {
     assert_eq!(got.stacks.get(&vec![1, 2]), Some(&(5 * MS)), "{:?}", got.stacks);
 }
 
-/// A tick that comes as the vCPU wakes, before its wait is counted, is
-/// not counted as a target in the wait.
+/// A tick that comes as the vCPU wakes, before its wait is counted, is not counted as a target in
+/// the wait.
 #[test]
 fn a_tick_within_a_wake_takes_no_blocked_time() {
     let (agent, mut client) = started(WALL);

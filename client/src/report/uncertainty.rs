@@ -159,7 +159,7 @@ impl Recorded {
 }
 
 /// Of these functions the first one whose own samples come in clusters, by its place, and what its
-/// share is in the long run. `None` if there is none, or if the file has no timeline.
+/// share is in the long run. `None` if no function's samples do, or if the file has no timeline.
 pub(super) fn clustered(
     report: &Report<'_>,
     recorded: &Recorded,

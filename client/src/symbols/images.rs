@@ -223,8 +223,8 @@ fn accept(
     }
 }
 
-/// The file at the recorded path, or this host's code of the kernel, if it is the one that was
-/// recorded.
+/// The image of a recorded path: the file there, or for the kernel's code in a process this host's
+/// own; if its build-id is the recorded one.
 fn open_recorded(group: &Group<'_>, warnings: &mut Vec<SymbolWarning>) -> Option<Box<Image>> {
     let expected = group.build_id?;
     let path = Path::new(group.path);

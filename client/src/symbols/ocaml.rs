@@ -83,7 +83,7 @@ fn of_oxcaml(raw: &str) -> Option<String> {
 }
 
 /// What the raw names of OCaml functions of one name have in common: all but the stamp, and but the
-/// place of an anonymous function. `None` if the name is none of OCaml's.
+/// place of an anonymous function. `None` if the name is not one of OCaml's.
 pub(super) fn stem(raw: &str) -> Option<&str> {
     let is_upper = |c: char| c.is_ascii_uppercase();
     let is_ocaml = raw.strip_prefix("caml").is_some_and(|body| body.starts_with(is_upper));

@@ -438,8 +438,8 @@ impl Inside {
         Inside { stretches, next: 0, open: BTreeMap::new(), pairs }
     }
 
-    /// Of the nested spans that hold this moment and the one that was entered, the one that began
-    /// last. Moments must come in order.
+    /// The one that began last: of the nested spans that hold this moment, and the one that code had
+    /// entered. Moments must come in order.
     pub(super) fn innermost(&mut self, at_ns: u64, entered: Option<Entered>) -> Option<SpanOf> {
         self.move_to(at_ns);
         let nested = self.open.values().next_back();

@@ -209,7 +209,7 @@ impl Hosted {
         }
     }
 
-    /// The cells of the calling thread's vCPU; `None` if it is none.
+    /// The cells of the calling thread's vCPU; `None` if the thread is not a vCPU.
     fn own_cells(&self) -> Option<&VcpuCells> {
         self.cells.get(self.vcpu()? as usize)
     }
