@@ -123,6 +123,19 @@ fn a_recording_that_begins_late_lasts_its_duration() {
     }
 }
 
+/// Guards against a head that tells how late the guest polled: rates and shares of time are computed
+/// from it.
+#[test]
+fn a_recording_that_is_polled_late_ended_when_it_was_due() {
+    let (agent, _, mut client) = guest();
+    let id = client.start(Start { duration_ns: 100 * MS, ..named("short", MS) });
+    run(agent, 100, 1);
+    agent.platform().run(5_000 * MS);
+    client.advance();
+    let ended = end(&mut client, id);
+    assert_eq!(ended.epoch_ns, 100 * MS);
+}
+
 #[test]
 fn modes_live_side_by_side() {
     let (agent, _, mut client) = guest();

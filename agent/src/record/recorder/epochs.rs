@@ -146,10 +146,15 @@ impl Recording {
         true
     }
 
+    /// Stores when `epoch` begins: now, or when the recording ended by itself, which is noticed
+    /// late where the guest polls rarely.
     pub(super) fn set_mark(&mut self, agent: &AnyAgent<'_, '_>, epoch: u64, server_ns: u64) {
+        let now_ns = agent.platform().now_ns();
+        let at_ns = now_ns.min(self.until_ns());
+        let wall_clock_ns = agent.platform().wall_clock_ns();
         self.epochs.marks[(epoch & 3) as usize] = Mark {
-            at_ns: agent.platform().now_ns(),
-            wall_clock_ns: agent.platform().wall_clock_ns(),
+            at_ns,
+            wall_clock_ns: wall_clock_ns.map(|ns| ns.saturating_sub(now_ns - at_ns)),
             server_ns,
             gaps: agent.gaps().wrapping_sub(self.gaps_before),
         };

@@ -345,7 +345,7 @@ impl Recording {
     }
 
     /// When it ends by itself; `u64::MAX` if it does not.
-    fn until_ns(&self) -> u64 {
+    pub(super) fn until_ns(&self) -> u64 {
         match self.settings.duration_ns {
             0 => u64::MAX,
             duration_ns => self.settings.started_ns.saturating_add(duration_ns),

@@ -347,6 +347,8 @@ pub struct Download {
     /// Allocations that are still held: stack, size and birth.
     pub live: Vec<(Vec<u32>, u64, u64)>,
     pub running_ns: u64,
+    /// How long the epoch is by its head.
+    pub epoch_ns: u64,
     /// The difference of the vCPU's clocks over the epoch: the monotonic clock and the blocked
     /// time.
     pub passed_ns: u64,
@@ -392,7 +394,7 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
     let [head, vcpu, runs @ .., end] = frames else {
         panic!("a head and an end: {frames:?}");
     };
-    let _: Epoch<'_> = read(head);
+    let head: Epoch<'_> = read(head);
     let vcpu: VcpuEpoch = read(vcpu);
     for frame in runs {
         match frame.kind {
@@ -421,6 +423,7 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
         samples: end.samples,
         live,
         running_ns: vcpu.end.running_ns - vcpu.start.running_ns,
+        epoch_ns: head.ended_ns - head.started_ns,
         passed_ns: vcpu.end.at_ns - vcpu.start.at_ns,
         blocked_ns: vcpu.end.blocked_ns - vcpu.start.blocked_ns,
         end: vcpu.end,
