@@ -23,27 +23,24 @@ pub(super) fn demangle(raw: &str, place: impl FnOnce() -> Option<String>) -> Opt
     if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
         return None;
     }
-    // An identifier may hold two underscores, too: the modules end with the last part that is
-    // written as one, and dune's `Dune__exe__Main` has a part that is not.
-    let (mut modules, mut rest) = (0, "");
-    let (mut parts, mut left) = (Vec::new(), body);
-    while !left.is_empty() {
-        let (part, after) = split(left);
-        if part.is_empty() && after.is_empty() {
+    // An identifier may hold two underscores, too: the modules end before the first part that is
+    // not written as one, but for dune's `Dune__exe__Main`.
+    let (mut modules, mut rest, mut in_unit) = (Vec::new(), body, true);
+    while let Some((part, separator, after)) = split(rest, in_unit) {
+        let is_module = part.starts_with(|c: char| c.is_ascii_uppercase());
+        if after.is_empty() || !is_module && (modules != ["Dune"] || part != "exe") {
             break;
         }
-        parts.push(part);
-        if !after.is_empty() && part.starts_with(|c: char| c.is_ascii_uppercase()) {
-            modules = parts.len();
-            rest = after;
-        }
-        left = after;
+        // Later compilers write another separator behind the unit, and no `__` but of identifiers.
+        in_unit = separator == "__";
+        modules.push(part);
+        rest = after;
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_'$.".contains(c);
-    if modules == 0 || !body.chars().all(is_plain) {
+    if modules.is_empty() || !body.chars().all(is_plain) {
         return None;
     }
-    let modules: Option<Vec<String>> = parts[..modules].iter().map(|part| unescape(part)).collect();
+    let modules: Option<Vec<String>> = modules.into_iter().map(unescape).collect();
     let modules = modules?.join(".");
     let (identifier, stamped) = without_stamp(rest);
     let name = unescape(identifier)?;
@@ -102,21 +99,21 @@ pub(super) fn module_of_anonymous(name: &str) -> Option<&str> {
     name.ends_with(')').then(|| name.split_once(".(fun").map(|(module, _)| module)).flatten()
 }
 
-/// A part and what follows its separator; nothing follows the last.
-fn split(text: &str) -> (&str, &str) {
+/// A part, its separator and what follows; `None` for the last part.
+fn split(text: &str, in_unit: bool) -> Option<(&str, &str, &str)> {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
-        let skip = match bytes[at] {
+        let length = match bytes[at] {
             b'.' => 1,
             // An identifier may begin with underscores, and the first two are the separator: more
             // functions begin with one than units end with one.
-            b'_' if bytes.get(at + 1) == Some(&b'_') => 2,
+            b'_' if in_unit && bytes.get(at + 1) == Some(&b'_') => 2,
             b'$' if escape(&text[at..]).is_none() => 1,
             _ => continue,
         };
-        return (&text[..at], &text[at + skip..]);
+        return Some((&text[..at], &text[at..at + length], &text[at + length..]));
     }
-    (text, "")
+    None
 }
 
 /// The character that an escape at the start of `text` stands for, and the escape's length.
@@ -208,6 +205,7 @@ mod tests {
         ("camlA_thing__prime$27_187", "A_thing.prime'"),
         ("camlCamlinternalFormat__k$27_3451", "CamlinternalFormat.k'"),
         ("camlA_thing__b__c_184", "A_thing.b__c"),
+        ("camlA_thing__of__Json__x_190", "A_thing.of__Json__x"),
         ("camlA_thing__return_12_190", "A_thing.return_12"),
         ("camlA_thing__F_180", "A_thing.F"),
         ("camlA_thing__counter_init_365", "A_thing.counter_init"),
@@ -222,6 +220,7 @@ mod tests {
         ("camlStdlib__List.map_487", "Stdlib.List.map"),
         ("camlModule.Submodule.identifier_12", "Module.Submodule.identifier"),
         ("camlUnd.T.__priv_12", "Und.T.__priv"),
+        ("camlUnd.of__Json__x_12", "Und.of__Json__x"),
         ("camlInner_._start_12", "Inner_._start"),
         ("camlDune__exe__Main.serve_203", "Main.serve"),
         ("camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567", "Main.(fun main.ml:12,4--20)"),
@@ -231,6 +230,8 @@ mod tests {
         ("camlA_thing$$$3e$$3e$$3d_84", "A_thing.(>>=)"),
         ("camlA_thing$be_12", "A_thing.be"),
         ("camlUnd$T$__priv_12", "Und.T.__priv"),
+        ("camlUnd$of__Json__x_12", "Und.of__Json__x"),
+        ("camlUnd$Of__Json_12", "Und.Of__Json"),
         ("camlDune__exe__Main$serve_203", "Main.serve"),
         ("camlA_thing$fun_385", "A_thing.(fun 385)"),
         // OxCaml
