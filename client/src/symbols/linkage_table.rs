@@ -33,6 +33,8 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
         return Vec::new();
     }
     let dynamic = file.dynamic_symbol_table();
+    let mut by_start: Vec<&Entry<'_>> = symbols.iter().collect();
+    by_start.sort_by_key(|it| (it.start, it.rank));
     let mut found = Vec::new();
     // A static program has them in no dynamic section.
     let pointers =
@@ -47,9 +49,9 @@ pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec
                 symbol.and_then(|symbol| Some(String::from_utf8_lossy(symbol.name_bytes().ok()?)))
             }
             _ => {
-                let is_it = |it: &&Entry<'_>| it.start == relocation.addend() as u64;
-                let chooser = symbols.iter().filter(is_it).min_by_key(|it| it.rank);
-                chooser.map(|it| it.name.clone())
+                let start = relocation.addend() as u64;
+                let chooser = by_start.get(by_start.partition_point(|it| it.start < start));
+                chooser.filter(|it| it.start == start).map(|it| it.name.clone())
             }
         };
         for (start, limit) in places {
