@@ -64,8 +64,9 @@ pub use images::{Force, ImageOptions, Images};
 pub(crate) use memory_work::{MemoryWork, allocator_depth, memory_work};
 pub use merged::{GuestMerger, MergedNames};
 pub(crate) use name_table::is_code;
+pub(crate) use namesakes::told_apart;
 #[cfg(test)]
 pub(crate) use symbolized::Names;
-pub(crate) use symbolized::{FileId, Function, FunctionKind, ImageId, Symbol};
+pub(crate) use symbolized::{Called, FileId, Function, FunctionKind, ImageId, Symbol};
 pub use symbolized::{FunctionId, KnownNames, Symbolized};
 pub use symbolizer::Symbolizer;

@@ -1,7 +1,7 @@
 //! Records many guests at once: a file for each, all of them as one profile, and which of them
 //! differ from the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,7 +16,7 @@ use unikprof_client::printable::Printable;
 use unikprof_client::profile::{Counters, Profile};
 use unikprof_client::record::{Mode, RecordError, Settings, own_name};
 use unikprof_client::recording::{Completeness, Reading, Recording};
-use unikprof_client::symbols::{GuestMerger, MergedNames, Symbolizer};
+use unikprof_client::symbols::{FunctionId, GuestMerger, MergedNames, Symbolizer};
 
 use super::config::{Config, Guest};
 use super::differ::{Counts, Difference, Differences};
@@ -189,7 +189,6 @@ type Recorded = Result<(PathBuf, Symbolizer, Option<String>), GuestError>;
 
 fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, FleetRecordError> {
     let mut merger = GuestMerger::default();
-    let mut counts: Vec<Counts> = Vec::new();
     // Where each of these stands among all guests.
     let mut places = Vec::new();
     let mut all = Vec::new();
@@ -197,7 +196,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
         let added = recorded.and_then(|(file, symbolizer, incomplete)| {
             let recording = Recording::open(&file, Reading::Strict)?;
             let symbolized = symbolizer.resolve(&recording.profile)?;
-            let own = merger.add(&guest.name, &symbolized);
+            let added = merger.add(&guest.name, &symbolized);
             let incomplete = incomplete.or(match recording.completeness {
                 Completeness::Complete => None,
                 Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => Some(reason),
@@ -208,13 +207,11 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
                 incomplete,
                 distance: None,
             };
-            Ok((counts, own))
+            Ok((counts, added))
         });
         let outcome = match added {
-            Ok((guest_counts, own)) => {
-                let own = own.map_err(|_| FleetRecordError::TooManyStacks)?;
-                let own = own.into_iter().map(|(function, count)| (function, count as f64));
-                counts.push(own.collect());
+            Ok((guest_counts, added)) => {
+                added.map_err(|_| FleetRecordError::TooManyStacks)?;
                 places.push(all.len());
                 Ok(guest_counts)
             }
@@ -228,6 +225,11 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
             outcome,
         });
     }
+    let (profile, names, own) = merger.finish();
+    let of_guest = |own: HashMap<FunctionId, u64>| -> Counts {
+        own.into_iter().map(|(function, count)| (function, count as f64)).collect()
+    };
+    let counts: Vec<Counts> = own.into_iter().map(of_guest).collect();
     let found = Differences::of(&counts);
     for one in found.different.iter().chain(&found.alike) {
         if let Ok(counts) = &mut all[places[one.guest]].outcome {
@@ -235,7 +237,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
         }
     }
     let function = |shares: &super::differ::FunctionShares| DifferentFunction {
-        name: Printable(&merger.function(shares.function).name).to_string(),
+        name: Printable(&names.function(shares.function).name).to_string(),
         share: shares.guest,
         share_of_rest: shares.rest,
     };
@@ -246,7 +248,6 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
         functions: one.functions.iter().map(function).collect(),
     };
     let different = found.different.iter().map(different).collect();
-    let (profile, names) = merger.finish();
     Ok(FleetRecording { guests: all, profile, names, different })
 }
 

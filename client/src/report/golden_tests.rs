@@ -143,7 +143,7 @@ pub(super) fn profile() -> Profile {
 
 pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
     let mut names = Names::new(profile.frames().len(), profile.mappings().len());
-    let image = names.add_image("web.elf");
+    let image = names.add_image("web.elf", None);
     let mut mapping_of = Vec::new();
     for (at, frame) in profile.frames().iter().enumerate() {
         let id = FrameId(at as u32);

@@ -28,6 +28,12 @@ pub(super) struct Unnamed {
 }
 
 impl ByMapping {
+    /// Where the function without a name that a frame lies in begins in its image; behind all code
+    /// if it lies in none.
+    pub(super) fn begin(&self, frame: FrameId) -> u64 {
+        self.unnamed.get(&frame).map_or(u64::MAX, |unnamed| unnamed.start)
+    }
+
     /// Leaves only these frames to look up.
     pub(super) fn retain(&mut self, is_meant: impl Fn(FrameId) -> bool) {
         for frames in self.mapped.iter_mut().chain([&mut self.outside]) {

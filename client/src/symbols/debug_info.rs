@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -129,10 +130,10 @@ pub(crate) struct DebugInfo<'a> {
     starts: RefCell<HashMap<usize, Rc<Starts>>>,
 }
 
-type Starts = HashMap<u64, Rc<Declared>>;
+type Starts = BTreeMap<u64, Rc<Declared>>;
 
-/// Where a function is declared.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a function is declared; in the order of the source.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Declared {
     pub(super) file: String,
     /// 0 if it is unknown, as the column.
@@ -235,16 +236,26 @@ impl<'a> DebugInfo<'a> {
     ///
     /// [`find`](Self::find) has the last row for it, which may be that of an inlined function.
     pub(crate) fn declared_at(&self, start: u64) -> Option<Rc<Declared>> {
-        let unit = self.context.find_dwarf_and_unit(start);
+        self.starts(start)?.get(&start).cloned()
+    }
+
+    /// The places of the code at these addresses of one unit.
+    pub(super) fn places(&self, code: Range<u64>) -> Vec<Rc<Declared>> {
+        let starts = self.starts(code.start).filter(|_| code.start <= code.end);
+        starts.map_or_else(Vec::new, |starts| starts.range(code).map(|it| it.1.clone()).collect())
+    }
+
+    /// The first rows for the addresses of the unit that holds this one.
+    fn starts(&self, address: u64) -> Option<Rc<Starts>> {
+        let unit = self.context.find_dwarf_and_unit(address);
         let unit = unit.skip_all_loads()?;
         let key = unit.header.offset().0;
         let known = self.starts.borrow().get(&key).cloned();
-        let starts = known.unwrap_or_else(|| {
+        Some(known.unwrap_or_else(|| {
             let read = Rc::new(starts_of(&unit).unwrap_or_default());
             self.starts.borrow_mut().insert(key, Rc::clone(&read));
             read
-        });
-        starts.get(&start).cloned()
+        }))
     }
 
     /// The name with its scopes of the function that has this entry in the unit of an address.

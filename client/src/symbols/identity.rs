@@ -6,9 +6,11 @@
 //!
 //! Across builds, addresses and lines differ. There a function is its name without what compilers
 //! add to it and, among functions of one name, its file, and its order in it if the symbol table has
-//! all of them; an anonymous function of OCaml is the function around it and the order. All code of an image that has no name is one.
-//! [`Builds`] matches functions by that.
+//! all of them; an anonymous function is the one around it and its order (OCaml) or the compiler's
+//! number (lambdas, closures). All code of an image that has no name is one. [`Builds`] matches
+//! functions by that.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::demangle::is_mangled;
@@ -37,7 +39,7 @@ pub(crate) struct AcrossBuilds {
 
 /// The name without the suffixes that compilers give to copies and parts of a function:
 /// `.constprop.0`, `.llvm.123`, ` [clone .cold]`.
-fn without_suffixes(name: &str) -> &str {
+pub(super) fn without_suffixes(name: &str) -> &str {
     const NUMBERED: [&str; 7] =
         [".__uniq", ".cold", ".constprop", ".isra", ".llvm", ".lto_priv", ".part"];
     const ALONE: [&str; 2] = [".cold", ".localalias"];
@@ -61,6 +63,32 @@ fn without_suffixes(name: &str) -> &str {
             Some(length) => name = &name[..length],
             None => return name,
         }
+    }
+}
+
+/// The name without the numbers that compilers give to lambdas and closures, and these: `#2` of
+/// `main::{lambda()#2}`, `#3` of `main::$_3`.
+pub(super) fn without_numbers(name: &str) -> (Cow<'_, str>, String) {
+    let (mut bare, mut numbers, mut rest) = (String::new(), Vec::new(), name);
+    while let Some(at) = rest.find(['#', '$']) {
+        let is_clang = rest[at..].starts_with("$_")
+            && !rest[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let digits = at + if is_clang { 2 } else { 1 };
+        let is_digit = |c: char| c.is_ascii_digit();
+        let behind = rest[digits..].trim_start_matches(is_digit);
+        let end = rest.len() - behind.len();
+        let is_number = end > digits && (is_clang || rest.as_bytes()[at] == b'#');
+        if is_number && (is_clang || behind.starts_with('}')) {
+            numbers.push(format!("#{}", &rest[digits..end]));
+            bare.push_str(&rest[..if is_clang { digits } else { at }]);
+        } else {
+            bare.push_str(&rest[..end]);
+        }
+        rest = behind;
+    }
+    match numbers.is_empty() {
+        true => (name.into(), String::new()),
+        false => ((bare + rest).into(), format!(" ({})", numbers.join(" "))),
     }
 }
 
@@ -98,13 +126,13 @@ pub(super) fn labelled(
 ) -> (Vec<Function>, Vec<FunctionId>) {
     let mut all = functions.to_vec();
     let mut first: Vec<FunctionId> = (0..all.len() as u32).map(FunctionId).collect();
-    let mut namesakes: HashMap<(Option<ImageId>, &str), Vec<usize>> = HashMap::new();
+    let mut namesakes: HashMap<(Option<ImageId>, Cow<'_, str>), Vec<usize>> = HashMap::new();
     for (at, function) in functions.iter().enumerate() {
         let across = function.across.name.as_str();
         let name = match across {
-            "" if ocaml::stem(&function.raw_name).is_some() => &function.name,
-            "" => without_suffixes(&function.name),
-            across => across,
+            "" if ocaml::stem(&function.raw_name).is_some() => function.name.as_str().into(),
+            "" => without_numbers(without_suffixes(&function.name)).0,
+            across => across.into(),
         };
         namesakes.entry((function.image, name)).or_default().push(at);
     }
@@ -126,14 +154,15 @@ pub(super) fn labelled(
         });
         let told = Told::of(&places, files);
         for at in members.iter().copied() {
-            all[at].across.name = name.to_owned();
+            all[at].across.name = name.clone().into_owned();
             let (first_at, places_of_name) = &by_name[functions[at].name.as_str()];
             let place = functions[at].place.filter(|_| places.len() > 1);
             match place {
                 None if places.len() > 1 => {}
                 None => first[at] = FunctionId(*first_at as u32),
                 Some(place) => {
-                    all[at].across.namesake = told.across(place, is_complete);
+                    // In front of a compiler's number.
+                    all[at].across.namesake.insert_str(0, &told.across(place, is_complete));
                     if places_of_name.len() > 1 {
                         all[at].name += &told.label(place);
                     }
@@ -142,6 +171,18 @@ pub(super) fn labelled(
         }
     }
     (all, first)
+}
+
+/// As much of the ends of paths as tells them apart, the same number of parts of each.
+pub(super) fn ends<'p>(paths: &[&'p str]) -> Vec<&'p str> {
+    /// More folders than paths that differ have in common at their ends.
+    const MOST: usize = 16;
+    let of_parts = |parts: usize| -> Vec<&'p str> {
+        let start = |path: &str| path.rmatch_indices('/').nth(parts).map_or(0, |(at, _)| at + 1);
+        paths.iter().map(|path| &path[start(path)..]).collect()
+    };
+    let differ = |shown: &Vec<&str>| shown.iter().collect::<BTreeSet<_>>().len() == paths.len();
+    (0..MOST).map(of_parts).find(differ).unwrap_or_else(|| of_parts(0))
 }
 
 /// What tells the functions of one name in an image apart.
@@ -156,18 +197,9 @@ impl<'f> Told<'f> {
         for place in places {
             files.entry(place.file).or_default().1.push(*place);
         }
-        /// More folders than paths that differ have in common at their ends.
-        const MOST: usize = 16;
-        for parts in 1..MOST {
-            for (file, (shown, _)) in &mut files {
-                let path = &paths[file.0 as usize];
-                let start = path.rmatch_indices('/').nth(parts - 1).map_or(0, |(at, _)| at + 1);
-                *shown = &path[start..];
-            }
-            let different: BTreeSet<&str> = files.values().map(|(shown, _)| *shown).collect();
-            if different.len() == files.len() {
-                break;
-            }
+        let whole: Vec<&str> = files.keys().map(|file| &*paths[file.0 as usize]).collect();
+        for ((shown, _), end) in files.values_mut().zip(ends(&whole)) {
+            *shown = end;
         }
         Told { files }
     }
@@ -262,6 +294,23 @@ mod tests {
         let mut function = Function::new(name.to_owned(), None, FunctionKind::Named);
         function.place = place.map(|(file, line)| Place { file: FileId(file), line, column: 0 });
         function
+    }
+
+    #[test]
+    fn numbers_of_lambdas_and_closures_are_told_from_names() {
+        for (name, bare, numbers) in [
+            (
+                "f()::{lambda(int)#2}::operator()(int) const",
+                "f()::{lambda(int)}::operator()(int) const",
+                " (#2)",
+            ),
+            ("f::{closure#0}::{closure#12}", "f::{closure}::{closure}", " (#0 #12)"),
+            ("void call<f()::$_3>(f()::$_3)", "void call<f()::$_>(f()::$_)", " (#3 #3)"),
+            ("shop$_3", "shop$_3", ""),
+            ("f#3 $ #", "f#3 $ #", ""),
+        ] {
+            assert_eq!(without_numbers(name), (bare.into(), numbers.to_owned()));
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct GuestMerger {
     symbols: HashMap<Frame, Vec<Symbol>>,
     info: RecordingInfo,
     builds: Builds,
+    /// By guest.
+    own: Vec<HashMap<FunctionId, u64>>,
 }
 
 /// The names of a merged profile.
@@ -31,13 +33,7 @@ pub struct MergedNames {
 
 impl GuestMerger {
     /// Adds a guest's profile. Its samples have the guest's number as their vCPU.
-    ///
-    /// Answers what was counted in each function itself.
-    pub fn add(
-        &mut self,
-        name: &str,
-        guest: &Symbolized<'_>,
-    ) -> Result<HashMap<FunctionId, u64>, TooManyStacks> {
+    pub fn add(&mut self, name: &str, guest: &Symbolized<'_>) -> Result<(), TooManyStacks> {
         let profile = guest.profile();
         let number = self.begin(name, profile.recording());
         for warning in guest.warnings() {
@@ -89,7 +85,8 @@ impl GuestMerger {
             allocated_bytes: 0,
             freed_samples: 0,
         });
-        Ok(own)
+        self.own.push(own);
+        Ok(())
     }
 
     /// Takes a guest's settings; answers its number.
@@ -125,22 +122,30 @@ impl GuestMerger {
         frame
     }
 
-    /// A function of those that were added.
-    pub fn function(&self, id: FunctionId) -> &Function {
-        self.names.function_of(id)
-    }
-
-    /// All guests together, and the names that [`MergedNames::of`] gives it.
-    pub fn finish(mut self) -> (Profile, MergedNames) {
+    /// All guests together, the names that [`MergedNames::of`] gives it, and by guest what was
+    /// counted in each function itself.
+    pub fn finish(mut self) -> (Profile, MergedNames, Vec<HashMap<FunctionId, u64>>) {
         self.info.guest_name = format!("{} guests", self.info.guests.len());
         self.builder.set_recording(self.info);
-        self.names.rename(|function| self.builds.name(function));
+        // Which functions are one shows when all builds are known.
+        let first = self.names.rename(|function| self.builds.name(function));
+        for own in &mut self.own {
+            for (function, count) in std::mem::take(own) {
+                let sum = own.entry(first[function.index()]).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
         let names = MergedNames { names: self.names, symbols: self.symbols };
-        (self.builder.finish(), names)
+        (self.builder.finish(), names, self.own)
     }
 }
 
 impl MergedNames {
+    /// A function of the merged profile.
+    pub fn function(&self, id: FunctionId) -> &Function {
+        self.names.function_of(id)
+    }
+
     /// The profile with these names.
     pub fn of(mut self, profile: &Profile) -> Symbolized<'_> {
         self.names.make_room(profile.frames().len());
@@ -188,7 +193,7 @@ mod tests {
             let symbolized = symbolizer.resolve(profile).unwrap();
             merger.add(name, &symbolized).unwrap();
         }
-        let (profile, names) = merger.finish();
+        let (profile, names, _) = merger.finish();
         let symbolized = names.of(&profile);
         let stacks: Vec<(u32, Vec<&str>, u64)> = profile
             .samples()
@@ -205,5 +210,33 @@ mod tests {
             [(1, vec!["main"], 1), (0, vec!["work", "main"], 3), (1, vec!["work", "main"], 4)]
         );
         assert_eq!(profile.recording().guests, ["a", "b"]);
+    }
+
+    /// One build has one more function of a name: which is which is not known, in no guest.
+    #[test]
+    fn guests_are_compared_by_the_names_of_all_builds() {
+        let mut merger = GuestMerger::default();
+        for functions in [2, 3] {
+            let mut builder = ProfileBuilder::new();
+            for at in 0..functions {
+                builder.add_stack(0, at + 1, &[Frame::leaf(at)]).unwrap();
+            }
+            let profile = builder.finish();
+            let mut names = Names::new(profile.frames().len(), 0);
+            for (at, frame) in profile.frame_ids().enumerate() {
+                let place = Some(names.place_at(at as u64));
+                let raw = format!("camlWeb__f_{at}");
+                let function = names.function_in(None, Some("Web.f"), &raw, place);
+                names.assign_function(frame, function);
+            }
+            let named = names.finish(&profile, vec![None; profile.frames().len()]);
+            merger.add("web", &named).unwrap();
+        }
+        let (_, names, own) = merger.finish();
+        let named = own.iter().map(|own| {
+            let named = own.iter().map(|(id, count)| (&*names.function(*id).name, *count));
+            named.collect::<Vec<_>>()
+        });
+        assert_eq!(named.collect::<Vec<_>>(), [[("Web.f", 3)], [("Web.f", 6)]]);
     }
 }

@@ -1,11 +1,13 @@
 //! Functions by address, from a symbol table or a list.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
+use super::identity::without_suffixes;
 use super::linkage_table;
 use crate::caller_table::functions_described;
 
@@ -17,6 +19,8 @@ pub(super) struct NameTable<'a> {
     /// on, by its place in `entries`.
     changes: Vec<(u64, Option<usize>)>,
     is_stripped: bool,
+    /// By the start of a local part or copy of a function: the function, by its place in `entries`.
+    wholes: HashMap<u64, usize>,
     /// The functions of the call frame information: their addresses, sorted.
     described: Vec<Range<u64>>,
     /// The sections that hold code.
@@ -104,7 +108,14 @@ impl<'a> NameTable<'a> {
         }
         let code = file.sections().filter(is_code);
         let code = code.map(|s| s.address()..s.address().saturating_add(s.size())).collect();
-        NameTable { is_stripped, described, code, ..NameTable::new(entries) }
+        let table = NameTable::new(entries);
+        let wholes = wholes_of(&table.entries);
+        NameTable { is_stripped, wholes, described, code, ..table }
+    }
+
+    /// The function that a symbol is a part or a copy of, or itself.
+    pub(super) fn whole<'t>(&'t self, symbol: &'t Entry<'a>) -> &'t Entry<'a> {
+        self.wholes.get(&symbol.start).map_or(symbol, |at| &self.entries[*at])
     }
 
     /// All symbols, in the order of their addresses.
@@ -153,6 +164,33 @@ impl<'a> NameTable<'a> {
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         Some((self.entries.first()?.start, self.entries.last()?.start))
     }
+}
+
+/// The functions that local symbols differ from in what compilers add only, where there is one: of
+/// their file if both are local.
+fn wholes_of(entries: &[Entry<'_>]) -> HashMap<u64, usize> {
+    let bare = |part: &Entry<'_>| match without_suffixes(&part.name) {
+        bare if bare.len() < part.name.len() && part.is_local() => Some(bare.to_owned()),
+        _ => None,
+    };
+    let parts: Vec<(&Entry<'_>, String)> =
+        entries.iter().filter_map(|part| Some((part, bare(part)?))).collect();
+    let mut named: HashMap<&str, Vec<usize>> =
+        parts.iter().map(|(_, bare)| (bare.as_str(), Vec::new())).collect();
+    for (at, entry) in entries.iter().enumerate() {
+        if let Some(named) = named.get_mut(&*entry.name) {
+            named.push(at);
+        }
+    }
+    let wholes = parts.iter().filter_map(|(part, bare)| {
+        let mut of_part = named[bare.as_str()].iter().filter(|at| {
+            let whole = &entries[**at];
+            !whole.is_local() || part.file.is_none() || part.file == whole.file
+        });
+        let whole = of_part.next()?;
+        of_part.next().is_none().then_some((part.start, *whole))
+    });
+    wholes.collect()
 }
 
 /// Where the innermost of the functions that hold an address changes, and to which.

@@ -1,25 +1,51 @@
 //! The functions of an image that share their name with one that occurs in a profile: labels must
 //! not change with what the next recording happens to contain.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
-use super::identity::stem;
+use super::debug_info::{DebugInfo, Declared};
+use super::demangle::{demangle, is_mangled};
+use super::identity::{Place, has_place, stem, without_numbers, without_suffixes};
+use super::name_table::NameTable;
 use super::ocaml;
-use super::symbolized::Names;
+use super::symbolized::{FunctionId, Names};
 use super::symbolizer::NameSource;
 
+/// What tells the functions that begin at these addresses from others of their names in all builds,
+/// as in ` (a.c)`. They must be all functions of their names in the image.
+pub(crate) fn told_apart(
+    file: &object::File<'_>,
+    debug: Option<&object::File<'_>>,
+    info: Option<&DebugInfo<'_>>,
+    starts: &[u64],
+) -> Vec<String> {
+    let table = NameTable::from_elf(file, debug);
+    let mut names = Names::default();
+    let image = names.add_image("", None);
+    let source = NameSource { image, info, table: &table };
+    let function = |start: &u64| {
+        table.find(*start).filter(|raw| has_place(raw))?;
+        source.function_at(*start, &mut names)
+    };
+    let found: Vec<Option<FunctionId>> = starts.iter().map(function).collect();
+    let functions = names.labelled().0;
+    let text = |id: FunctionId| functions[id.index()].namesake().to_owned();
+    found.into_iter().map(|found| found.map_or_else(String::new, text)).collect()
+}
+
 impl NameSource<'_, '_> {
-    /// Adds the namesakes of the functions that were met since there were `known`, and finds the
-    /// functions around OCaml's anonymous ones.
+    /// Adds the namesakes of the functions that were met since there were `known`, and names those
+    /// across builds that have no name but a number.
     pub(super) fn add_namesakes(&self, known: usize, names: &mut Names) {
         let new = names.functions()[known..].iter().filter(|it| it.image == Some(self.image));
         let stems: HashSet<String> =
-            new.filter_map(|function| stem(&function.raw_name)).map(str::to_owned).collect();
-        if stems.is_empty() {
-            return;
-        }
+            new.clone().filter_map(|it| stem(&it.raw_name)).map(str::to_owned).collect();
+        let numbered = new.map(|it| without_numbers(without_suffixes(&it.name)));
+        let numbered = numbered.filter(|(_, numbers)| !numbers.is_empty());
+        let numbered: HashSet<String> = numbered.map(|(name, _)| name.into_owned()).collect();
         let mut starts: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        for symbol in self.table.entries() {
+        for symbol in self.table.entries().iter().filter(|_| !stems.is_empty()) {
             if let Some(stem) = stem(&symbol.name).filter(|stem| stems.contains(*stem)) {
                 starts.entry(stem).or_default().push(symbol.start);
             }
@@ -28,53 +54,72 @@ impl NameSource<'_, '_> {
             self.function_at(start, names);
         }
         if !names.raw {
+            self.number(&numbered, names);
             self.enclose(known, names);
         }
     }
 
-    /// Names anonymous OCaml functions across builds: by the last function that begins before them
-    /// in their file.
-    fn enclose(&self, known: usize, names: &mut Names) {
-        let anonymous: Vec<usize> = (known..names.functions().len())
-            .filter(|at| {
-                let function = &names.functions()[*at];
-                let is_ocaml = ocaml::stem(&function.raw_name).is_some();
-                is_ocaml && ocaml::module_of_anonymous(&function.name).is_some()
-            })
-            .collect();
-        let modules: BTreeSet<String> = anonymous
-            .iter()
-            .filter_map(|at| ocaml::module_of_anonymous(&names.functions()[*at].name))
-            .map(str::to_owned)
-            .collect();
-        let mut around: Vec<(String, u32, u32, String)> = Vec::new();
-        for symbol in self.table.entries().iter().filter(|_| !modules.is_empty()) {
-            let name = ocaml::demangle(&symbol.name, || None).filter(|name| {
-                let is_code = ["(entry)", "(code_begin)", "(code_end)"];
-                modules.iter().any(|module| name.starts_with(module))
-                    && ocaml::module_of_anonymous(name).is_none()
-                    && !is_code.iter().any(|it| name.ends_with(it))
-            });
-            let place = || self.info?.declared_at(symbol.start);
-            if let Some(name) = name
-                && let Some(place) = place()
+    /// Tells functions of these names apart by their compiler's numbers. Those that have no symbol,
+    /// as they are inlined, are not: how many there are is not known.
+    fn number(&self, wanted: &HashSet<String>, names: &mut Names) {
+        let may_be_numbered = |raw: &str| {
+            is_mangled(raw) && ["Ul", "Ut", "$_", "NC"].iter().any(|mark| raw.contains(mark))
+        };
+        for symbol in self.table.entries().iter().filter(|_| !wanted.is_empty()) {
+            let name = may_be_numbered(&symbol.name).then(|| demangle(&symbol.name)).flatten();
+            let Some(name) = name else { continue };
+            let (name, numbers) = without_numbers(without_suffixes(&name));
+            if wanted.contains(&*name)
+                && let Some(function) = self.function_at(symbol.start, names)
             {
-                around.push((place.file.clone(), place.line, place.column, name));
+                names.across(function.index()).namesake = numbers;
             }
         }
-        around.sort_unstable();
-        for at in anonymous {
-            let function = &names.functions()[at];
-            let module = ocaml::module_of_anonymous(&function.name).unwrap_or_default();
-            let place = function.place.map(|it| (names.path(it.file), it.line, it.column));
-            let enclosing = place.and_then(|place| {
-                let after = around.partition_point(|(file, line, column, _)| {
-                    (file.as_str(), *line, *column) <= place
-                });
-                around[..after].last().filter(|it| it.0 == place.0)
+    }
+
+    /// Names anonymous OCaml functions across builds: by the function whose code, or which itself,
+    /// is the last in front of them in their file; their module if that is the module's own code.
+    fn enclose(&self, known: usize, names: &mut Names) {
+        let mut anonymous: HashMap<usize, String> = HashMap::new();
+        for (at, function) in names.functions().iter().enumerate().skip(known) {
+            let is_ocaml = ocaml::stem(&function.raw_name).is_some();
+            let module = ocaml::module_of_anonymous(&function.name).filter(|_| is_ocaml);
+            anonymous.extend(module.map(|module| (at, module.to_owned())));
+        }
+        let modules: BTreeSet<&String> = anonymous.values().collect();
+        // Each with the start of its function, if that is not the module itself.
+        type Code = (Rc<Declared>, Option<Rc<Declared>>, String);
+        let mut code: Vec<Code> = Vec::new();
+        for symbol in self.table.entries().iter().filter(|_| !modules.is_empty()) {
+            let name = ocaml::demangle(&symbol.name, || None).filter(|name| {
+                let is_label = ["(code_begin)", "(code_end)"].iter().any(|it| name.ends_with(it));
+                modules.iter().any(|module| name.starts_with(*module))
+                    && ocaml::module_of_anonymous(name).is_none()
+                    && !is_label
             });
-            let name = format!("{}.(fun)", enclosing.map_or(module, |it| it.3.as_str()));
-            names.name_across(at, name);
+            let (Some(name), Some(info)) = (name, self.info) else { continue };
+            let module = name.strip_suffix(".(entry)");
+            let start = info.declared_at(symbol.start).filter(|_| module.is_none());
+            // What is inlined stands in front of the function.
+            let is_own = |place: &Declared| match &start {
+                Some(start) => start.file == place.file && *start.as_ref() <= *place,
+                None => module.is_some(),
+            };
+            let places = info.places(self.table.range(symbol.start).unwrap_or_default());
+            let own = places.into_iter().filter(|place| is_own(place));
+            let name = module.unwrap_or(&name);
+            code.extend(own.map(|place| (place, start.clone(), name.to_owned())));
+        }
+        code.sort_unstable();
+        for (at, module) in anonymous {
+            let place = names.functions()[at].place;
+            let around = place.and_then(|Place { file, line, column }| {
+                let place = Declared { file: names.path(file).to_owned(), line, column };
+                let after = code.partition_point(|(before, ..)| **before <= place);
+                code[..after].last().filter(|it| it.0.file == place.file)
+            });
+            let name = around.map_or(&module, |(.., name)| name);
+            names.across(at).name = format!("{name}.(fun)");
         }
     }
 }

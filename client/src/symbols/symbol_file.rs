@@ -27,12 +27,16 @@ impl SymbolFile {
     /// Reads text that came from `path`.
     pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<SymbolFile, SymbolError> {
         let mut entries = Vec::new();
+        let mut starts = Vec::new();
         let mut first_other = None;
         for line in text.split(|b| *b == b'\n') {
             let line = String::from_utf8_lossy(line);
             match symbol_of(&line) {
-                Line::Function(entry) => entries.push(entry),
-                Line::OtherSymbol => {}
+                Line::Function(entry) => {
+                    starts.push(entry.start);
+                    entries.push(entry);
+                }
+                Line::OtherSymbol(start) => starts.extend(start),
                 Line::NotASymbol => {
                     if first_other.is_none() && !line.trim().is_empty() {
                         first_other = Some(line.chars().take(60).collect::<String>());
@@ -45,12 +49,25 @@ impl SymbolFile {
                 .map_or_else(|| "no line of code".to_owned(), |line| format!("{line:?}"));
             return Err(SymbolError::NoFunctions { path: path.to_owned(), found });
         }
+        starts.sort_unstable();
+        for entry in &mut entries {
+            let next = starts.get(starts.partition_point(|start| *start <= entry.start));
+            entry.limit = next.copied().unwrap_or(u64::MAX);
+        }
         Ok(SymbolFile { table: NameTable::new(entries) })
     }
 
-    /// The function at an address of the linked program.
-    pub(crate) fn find(&self, address: u64) -> Option<&str> {
-        self.table.find(address)
+    /// The function at an address of the linked program. `begin` is where the function that holds
+    /// the address begins, if its image is known. A symbol without a size names that one alone; if
+    /// the image is not known, what lies before the next symbol.
+    pub(crate) fn find(&self, address: u64, begin: Option<u64>) -> Option<&str> {
+        let entry = self.table.entry(address)?;
+        let is_inside = match begin {
+            _ if entry.size != 0 => true,
+            Some(begin) => entry.start >= begin,
+            None => entry.limit != u64::MAX,
+        };
+        is_inside.then_some(&*entry.name)
     }
 
     /// Whether the address lies between the first and the last function.
@@ -61,8 +78,8 @@ impl SymbolFile {
 
 enum Line {
     Function(Entry<'static>),
-    /// Data, undefined or absolute.
-    OtherSymbol,
+    /// Data with its address, or a symbol that is undefined or absolute.
+    OtherSymbol(Option<u64>),
     NotASymbol,
 }
 
@@ -73,7 +90,7 @@ fn symbol_of(line: &str) -> Line {
         let (first, rest) = line.split_once(char::is_whitespace)?;
         let mut kind_and_name = rest.trim_start().split_once(char::is_whitespace)?;
         if first == "U" || first == "w" {
-            return Some(Line::OtherSymbol);
+            return Some(Line::OtherSymbol(None));
         }
         let start = u64::from_str_radix(first, 16).ok()?;
         let mut size = 0;
@@ -88,7 +105,8 @@ fn symbol_of(line: &str) -> Line {
             return None;
         }
         if !matches!(letter, 't' | 'T' | 'w' | 'W' | 'i' | 'I') {
-            return Some(Line::OtherSymbol);
+            let is_data = "bBdDgGrRsSvV".contains(letter);
+            return Some(Line::OtherSymbol(is_data.then_some(start)));
         }
         Some(Line::Function(Entry {
             start,
@@ -119,14 +137,17 @@ mod tests {
              0000000000101040 0000000000000010 t helper\n\
              ffffffff81000000 T _stext\n\
              0000000000101080 T std::vector<int, x>::size() const\tvector.h:12\n\
-             0000000000200000 D data\n",
+             0000000000101090 D data\n\
+             ffffffff81000010 A absolute\n",
         )
         .unwrap();
-        assert_eq!(file.find(0x101000), Some("main"));
-        assert_eq!(file.find(0x10104f), Some("helper"));
-        assert_eq!(file.find(0x101050), None);
-        assert_eq!(file.find(0x101080), Some("std::vector<int, x>::size() const"));
-        assert_eq!(file.find(0xffff_ffff_8100_0010), Some("_stext"));
+        assert_eq!(file.find(0x101000, None), Some("main"));
+        assert_eq!(file.find(0x10104f, None), Some("helper"));
+        assert_eq!(file.find(0x101050, None), None);
+        assert_eq!(file.find(0x101080, None), Some("std::vector<int, x>::size() const"));
+        assert_eq!(file.find(0x10108f, None), file.find(0x101080, None));
+        assert_eq!(file.find(0x101090, None), None, "data begins");
+        assert_eq!(file.find(0xffff_ffff_8100_0000, None), None, "nothing tells where it ends");
         assert!(file.spans(0x101000) && !file.spans(0x100fff));
     }
 
@@ -142,9 +163,9 @@ mod tests {
     #[test]
     fn hostile_lines_are_skipped() {
         let file =
-            parse("zzz T a\n1 T\n1 2 3 4 5\n1 TT x\nffffffffffffffffff T b\n10 T ok\n").unwrap();
-        assert_eq!(file.find(0x10), Some("ok"));
-        assert_eq!(file.find(1), None);
+            parse("zzz T a\n1 T\n1 2 3 4 5\n1 TT x\nffffffffffffffffff T b\n10 10 T ok\n").unwrap();
+        assert_eq!(file.find(0x10, None), Some("ok"));
+        assert_eq!(file.find(1, None), None);
         assert!(SymbolFile::parse(Path::new("x"), &[0xff, 0xfe, b'\n', 0]).is_err());
     }
 }

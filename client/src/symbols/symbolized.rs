@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use super::debug_info::Declared;
 use super::demangle::demangle;
 use super::error::SymbolWarning;
-use super::identity::{AcrossBuilds, Place, labelled};
+use super::identity::{AcrossBuilds, Place, ends, labelled};
 use super::memory_work::allocator_depth;
-use crate::profile::{Frame, FrameId, Mapping, Profile};
+use crate::printable::Printable;
+use crate::profile::{BuildId, Frame, FrameId, Mapping, Profile};
 
 /// A function of a [`Symbolized`] profile, by its place in the table of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +66,22 @@ impl Function {
         &self.name[..self.bare]
     }
 
+    /// What tells it from its namesakes in all builds, or nothing.
+    pub(super) fn namesake(&self) -> &str {
+        &self.across.namesake
+    }
+
+    /// Whether tables call it so.
+    pub(crate) fn is_called(&self, text: &str, called: Called) -> bool {
+        let AcrossBuilds { name, namesake } = &self.across;
+        let names = match called {
+            Called::Here => [&self.name, self.bare_name()].map(str::to_owned),
+            Called::AcrossBuilds => [format!("{name}{namesake}"), String::new()],
+            Called::WithNamesakes => [name.clone(), String::new()],
+        };
+        !text.is_empty() && names.iter().any(|name| Printable(name).to_string() == text)
+    }
+
     /// As the function of a profile of several builds.
     pub(super) fn in_any_image(&self) -> Function {
         let AcrossBuilds { name, namesake } = &self.across;
@@ -78,6 +95,21 @@ impl Function {
         self.across.name = name;
         self
     }
+}
+
+/// By which of its names a function is meant, in the order of their precedence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Called {
+    /// That of reports.
+    Here,
+    /// That of comparisons of builds which have the same namesakes.
+    AcrossBuilds,
+    /// That of comparisons of other builds, where it stands for all namesakes.
+    WithNamesakes,
+}
+
+impl Called {
+    pub(crate) const ALL: [Called; 3] = [Called::Here, Called::AcrossBuilds, Called::WithNamesakes];
 }
 
 /// The kind of a function's name.
@@ -174,8 +206,17 @@ impl<'p> Symbolized<'p> {
         &self.files[id.0 as usize]
     }
 
-    /// The name of a program or library.
+    /// The name of a program or library, with its folder if another one's file has this name.
     pub(crate) fn image(&self, id: ImageId) -> &str {
+        let path = self.image_path(id);
+        let paths = self.images.iter().map(String::as_str);
+        let namesakes: Vec<&str> = paths.filter(|it| ends(&[it]) == ends(&[path])).collect();
+        let at = namesakes.iter().position(|it| *it == path).unwrap_or(0);
+        ends(&namesakes)[at]
+    }
+
+    /// The path of a program's or library's file.
+    pub(crate) fn image_path(&self, id: ImageId) -> &str {
         &self.images[id.0 as usize]
     }
 
@@ -252,7 +293,9 @@ pub(crate) struct Names {
     pub(crate) raw: bool,
     files: Vec<String>,
     file_ids: HashMap<String, FileId>,
+    /// The paths of their files.
     images: Vec<String>,
+    image_ids: HashMap<(String, String), ImageId>,
     pub(crate) mappings: Vec<MappingSymbols>,
     pub(crate) warnings: Vec<SymbolWarning>,
 }
@@ -281,17 +324,20 @@ impl Names {
         &self.functions
     }
 
-    /// Gives them other names.
-    pub(super) fn rename(&mut self, name: impl Fn(&Function) -> String) {
-        for function in &mut self.functions {
+    /// Gives them other names. Answers, by function, the first one that has its name now.
+    pub(super) fn rename(&mut self, name: impl Fn(&Function) -> String) -> Vec<FunctionId> {
+        let mut first: HashMap<String, FunctionId> = HashMap::new();
+        let renamed = self.functions.iter_mut().enumerate().map(|(at, function)| {
             function.name = name(function);
             function.bare = function.name.len();
-        }
+            *first.entry(function.name.clone()).or_insert(FunctionId(at as u32))
+        });
+        renamed.collect()
     }
 
-    /// The name of a program or library.
-    pub(super) fn image(&self, id: ImageId) -> &str {
-        &self.images[id.0 as usize]
+    /// The name of the file of a program or library.
+    pub(super) fn image_name(&self, id: ImageId) -> &str {
+        ends(&[&self.images[id.0 as usize]])[0]
     }
 
     pub(super) fn place(&mut self, declared: &Declared) -> Place {
@@ -300,18 +346,23 @@ impl Names {
     }
 
     /// Somewhere in a file.
-    pub(super) fn place_in(&mut self, file: &str) -> Place {
+    pub(crate) fn place_in(&mut self, file: &str) -> Place {
         Place { file: self.file(file), line: 0, column: 0 }
     }
 
     /// In an unknown file, by the order of addresses.
-    pub(super) fn place_at(&mut self, address: u64) -> Place {
+    pub(crate) fn place_at(&mut self, address: u64) -> Place {
         Place { line: (address >> 32) as u32, column: address as u32, ..self.place_in("") }
     }
 
-    /// Names one of them across builds.
-    pub(super) fn name_across(&mut self, at: usize, name: String) {
-        self.functions[at].across.name = name;
+    /// What one of them is called across builds.
+    pub(super) fn across(&mut self, at: usize) -> &mut AcrossBuilds {
+        &mut self.functions[at].across
+    }
+
+    /// See [`labelled`].
+    pub(super) fn labelled(&self) -> (Vec<Function>, Vec<FunctionId>) {
+        labelled(&self.functions, &self.files)
     }
 
     /// The path of a source file.
@@ -319,12 +370,16 @@ impl Names {
         &self.files[id.0 as usize]
     }
 
-    pub(crate) fn add_image(&mut self, name: &str) -> ImageId {
-        if let Some(at) = self.images.iter().position(|known| known == name) {
-            return ImageId(at as u32);
+    /// Images are the same if their files have one name and one build-id; without one, one path.
+    pub(crate) fn add_image(&mut self, path: &str, build_id: Option<&BuildId>) -> ImageId {
+        let file = ends(&[path])[0].to_owned();
+        let key = (file, build_id.map_or_else(|| path.to_owned(), BuildId::to_string));
+        let next = ImageId(self.images.len() as u32);
+        let id = *self.image_ids.entry(key).or_insert(next);
+        if id == next {
+            self.images.push(path.to_owned());
         }
-        self.images.push(name.to_owned());
-        ImageId(self.images.len() as u32 - 1)
+        id
     }
 
     pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
@@ -468,7 +523,7 @@ impl Names {
             });
             ends.push(symbols.len() as u32);
         }
-        let (functions, first) = labelled(&self.functions, &self.files);
+        let (functions, first) = self.labelled();
         for symbol in &mut symbols {
             symbol.function = first[symbol.function.index()];
         }

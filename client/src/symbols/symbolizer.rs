@@ -88,15 +88,17 @@ impl Symbolizer {
             self.resolve_group(group, mappings, by_mapping, names);
         }
         let linked = std::mem::take(&mut by_mapping.outside);
+        let has_image = !assignment.unmapped.is_empty();
         for image in assignment.unmapped {
-            let id = names.add_image(&file_name(image));
+            let id = names.add_image(&path_text(image), image.build_id());
             let open: Vec<(u64, FrameId)> =
                 linked.iter().copied().filter(|(_, frame)| !names.has(*frame)).collect();
             self.resolve_image(image, id, open, names, &mut by_mapping.unnamed);
         }
         for (address, frame) in linked {
             if mappings.is_empty() && !names.has(frame) {
-                from_lists(&self.images.symbol_files, None, &[address], frame, names);
+                let begin = has_image.then(|| by_mapping.begin(frame));
+                from_lists(&self.images.symbol_files, None, &[address], begin, frame, names);
             }
         }
         let new = std::mem::replace(&mut names.warnings, warned);
@@ -130,7 +132,7 @@ impl Symbolizer {
         };
         let image = assigned.or(found.as_ref());
         if let Some(image) = image {
-            let id = names.add_image(&file_name(image));
+            let id = names.add_image(&path_text(image), image.build_id());
             image_id = Some(id);
             let linked = frames
                 .iter()
@@ -151,7 +153,9 @@ impl Symbolizer {
                         None => vec![Some(*address), mapping.offset_of(*address)],
                     };
                     let candidates: Vec<u64> = candidates.into_iter().flatten().collect();
-                    from_lists(&self.images.symbol_files, image_id, &candidates, *frame, names);
+                    let begin = image.map(|_| by_mapping.begin(*frame));
+                    let lists = &self.images.symbol_files;
+                    from_lists(lists, image_id, &candidates, begin, *frame, names);
                 }
             }
         }
@@ -337,17 +341,18 @@ impl NameSource<'_, '_> {
         names: &mut Names,
     ) -> FunctionId {
         let symbol = self.table.entry(address).filter(|_| stem(raw_name).is_some());
-        let start = symbol.map_or(address, |symbol| symbol.start);
         if ocaml::stem(raw_name).is_none() {
+            let whole = symbol.map(|symbol| self.table.whole(symbol));
             // A program's functions have different names, but for those that only one file sees.
-            let place = place.or_else(|| match symbol.map(|it| (it.is_local(), it.file))? {
-                (true, None) => Some(names.place_at(start)),
+            let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
+                (true, None) => Some(names.place_at(whole?.start)),
                 // A unit of Rust's compiler holds copies of others' functions.
                 (_, Some(file)) if !is_source(file) => None,
                 (_, file) => Some(names.place_in(file.unwrap_or_default())),
             });
             return names.function_in(Some(self.image), None, raw_name, place);
         }
+        let start = symbol.map_or(address, |symbol| symbol.start);
         let declared = self.info.and_then(|info| info.declared_at(start));
         let text = || declared.as_ref().map(|declared| declared.text());
         let path = (!names.raw).then(|| ocaml::demangle(raw_name, text)).flatten();
@@ -359,10 +364,12 @@ impl NameSource<'_, '_> {
     }
 
     /// The function that holds an address, which may not occur in the profile.
-    pub(super) fn function_at(&self, address: u64, names: &mut Names) {
+    pub(super) fn function_at(&self, address: u64, names: &mut Names) -> Option<FunctionId> {
         let begin = names.begin();
         self.name_address(address, names, &mut Damage::default());
+        let outermost = names.since(begin).last().map(|symbol| symbol.function);
         names.forget(begin);
+        outermost
     }
 }
 
@@ -378,6 +385,7 @@ fn from_lists(
     lists: &[SymbolFile],
     image: Option<ImageId>,
     candidates: &[u64],
+    begin: Option<u64>,
     frame: FrameId,
     names: &mut Names,
 ) {
@@ -385,8 +393,8 @@ fn from_lists(
         candidates
             .iter()
             .filter(|a| list.spans(**a))
-            .find_map(|a| list.find(*a))
-            .or_else(|| candidates.iter().find_map(|a| list.find(*a)))
+            .find_map(|a| list.find(*a, begin))
+            .or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))
     });
     if let Some(raw_name) = found {
         let function = names.function(image, raw_name);
@@ -413,7 +421,7 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
                 let unnamed = by_mapping.unnamed.get(&id);
                 let distance = unnamed.map_or(0, |unnamed| unnamed.distance);
                 let image = match (unnamed, mapping) {
-                    (Some(unnamed), _) => names.image(unnamed.image).to_owned(),
+                    (Some(unnamed), _) => names.image_name(unnamed.image).to_owned(),
                     (None, Some(mapping)) => mapping.file_name().to_owned(),
                     (None, None) => String::new(),
                 };
@@ -442,6 +450,10 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
         let function = names.intern(function);
         names.assign_function(id, function);
     }
+}
+
+fn path_text(image: &Image) -> String {
+    image.path().to_string_lossy().into_owned()
 }
 
 pub(super) fn file_name(image: &Image) -> String {

@@ -602,13 +602,18 @@ const BUILD_IDS: [&[u8]; 2] = [&[0xab; 20], &[0xcd; 20]];
 /// functions of 16 bytes, each with a line and a column of `srv.ml`; code without a name if that is
 /// empty.
 fn image(path: &Path, build: usize, functions: &[(&str, u32, u32)]) {
-    let mut text =
-        String::from(".file 1 \"srv.ml\"\n.text\n.globl main\nmain:\n.fill 32, 1, 0x90\n");
+    let mut text = String::from(
+        ".file \"srv.ml\"\n.file 1 \"srv.ml\"\n.text\n.globl main\nmain:\n.fill 32, 1, 0x90\n",
+    );
     for (name, line, column) in functions {
         let (label, size) = match *name {
             "" => (String::new(), String::new()),
+            // Parts of functions are local.
             name => (
-                format!(".globl {name}\n.type {name},@function\n{name}:\n"),
+                format!(
+                    "{} {name}\n.type {name},@function\n{name}:\n",
+                    if name.contains(".part") { ".local" } else { ".globl" }
+                ),
                 if name == "hash" { String::new() } else { format!(".size {name}, . - {name}\n") },
             ),
         };
@@ -692,6 +697,53 @@ fn anonymous_ocaml_functions_are_known_by_the_function_around_them() {
     let moved = [old[0], old[1], old[2], old[3]];
     let json = diff_of_builds(0, [&moved, &more], folder.path());
     is_unchanged(&json, &["Srv.handle", "Srv.handle.(fun)", "main"]);
+
+    // The module's own code passes the second one on, behind the function.
+    let build = |line: u32| {
+        let entry = ("camlSrv__entry", line + 3, 9);
+        let [handle, first, second, reply] = build(line);
+        [handle, first, (second.0, line + 3, 20), reply, entry]
+    };
+    let json = diff_of_builds(0, [&build(1), &build(2)], folder.path());
+    is_unchanged(&json, &["Srv.(fun)", "Srv.handle", "Srv.handle.(fun)", "main"]);
+}
+
+/// As gcc and clang number lambdas, and rustc closures.
+#[test]
+fn numbers_that_compilers_give_tell_functions_apart_if_builds_have_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for (around, numbered, name) in [
+        (
+            ["_Z4pollv", "poll()"],
+            ["_ZZ4pollvENKUlvE_clEv", "_ZZ4pollvENKUlvE0_clEv", "_ZZ4pollvENKUlvE1_clEv"],
+            ["poll()::{lambda()}::operator()() const", "#1", "#2"],
+        ),
+        (
+            ["_Z4pollv", "poll()"],
+            ["_ZZ4pollvENK3$_0clEv", "_ZZ4pollvENK3$_1clEv", "_ZZ4pollvENK3$_2clEv"],
+            ["poll()::$_::operator()() const", "#0", "#1"],
+        ),
+        (
+            ["_RNvC3web4poll", "web::poll"],
+            ["_RNCNvC3web4poll0B3_", "_RNCNvC3web4polls_0B3_", "_RNCNvC3web4polls0_0B3_"],
+            ["web::poll::{closure}", "#0", "#1"],
+        ),
+    ] {
+        let old = [(around[0], 1, 1), (numbered[0], 2, 1), (numbered[1], 3, 1)];
+        let json = diff_of_builds(0, [&old, &old], folder.path());
+        let [all, first, second] = name;
+        let [first, second] = [first, second].map(|number| format!("{all} ({number})"));
+        let mut names = ["main", around[1], &first, &second];
+        names.sort_unstable();
+        is_unchanged(&json, &names);
+
+        // One more, before both: none of them can be told from the others.
+        let new = [old[0], old[1], old[2], (numbered[2], 4, 1)];
+        let json = diff_of_builds(0, [&old, &new], folder.path());
+        let mut names = ["main", around[1], all];
+        names.sort_unstable();
+        is_unchanged(&json, &names);
+    }
 }
 
 #[test]
@@ -701,6 +753,11 @@ fn what_compilers_add_to_names_makes_no_other_function() {
     let new = [("hash.constprop.0", 1, 1), ("copy.part.0.cold", 2, 1), ("words.llvm.4711", 3, 1)];
     let json = diff_of_builds(0, [&old, &new], folder.path());
     is_unchanged(&json, &["copy", "hash", "main", "words"]);
+
+    // A part beside the whole, whose file is unknown.
+    let parted = [("hash", 1, 1), ("hash.part.0", 2, 1), ("copy", 3, 1)];
+    let json = diff_of_builds(0, [&parted, &parted], folder.path());
+    is_unchanged(&json, &["copy", "hash", "main"]);
 }
 
 /// How many pairs of recordings of one build at random addresses differ beyond chance. The functions

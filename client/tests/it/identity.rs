@@ -12,14 +12,18 @@ use crate::compiled::{Program, nothing_found, run};
 
 /// The name of the function at each of these addresses.
 fn names_of(image: &Path, mappings: Vec<Mapping>, addresses: &[u64]) -> Vec<String> {
+    let mut images = Images::new(nothing_found());
+    images.add_image(image, Force::No).unwrap();
+    names_by(images, mappings, addresses)
+}
+
+fn names_by(images: Images, mappings: Vec<Mapping>, addresses: &[u64]) -> Vec<String> {
     let mut builder = ProfileBuilder::new();
     mappings.into_iter().for_each(|mapping| builder.add_mapping(mapping));
     for address in addresses {
         builder.add_stack(0, 1, &[Frame::leaf(*address)]).unwrap();
     }
     let profile: Profile = builder.finish();
-    let mut images = Images::new(nothing_found());
-    images.add_image(image, Force::No).unwrap();
     let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
     let outermost = |frame| symbolized.frame(frame).last().unwrap().function;
     let frames = profile.frame_ids();
@@ -100,6 +104,56 @@ fn a_symbol_without_a_size_ends_where_the_next_function_begins() {
     assert!(names[1..].iter().all(|name| name.starts_with("program.elf+0x")), "{names:?}");
     assert_eq!(names[1], names[2]);
     assert_ne!(names[2], names[3]);
+}
+
+/// A list names no more than what the image's descriptions hold of a function.
+#[test]
+fn the_last_symbol_of_a_list_ends_where_its_function_does() {
+    let main = ".text\n.globl main\n.type main,@function\nmain: ret\n.size main,1\n";
+    let program = link(&[("program.s", &format!("{main}{UNNAMED}{UNNAMED}"))], &["-no-pie"]);
+    let first = program.function("main").end;
+    let list = program.dir.path().join("list");
+    for mappings in [Vec::new(), program.mappings(0)] {
+        fs::write(&list, format!("{first:x} T first\n")).unwrap();
+        let mut images = Images::new(nothing_found());
+        images.add_image(&program.path, Force::No).unwrap();
+        images.add_symbols(&list).unwrap();
+        let names = names_by(images, mappings, &[first, first + 31, first + 32]);
+        assert_eq!(names[..2], ["first", "first"]);
+        assert!(names[2].starts_with("program.elf+0x"), "{names:?}");
+    }
+}
+
+/// Two libraries of one file name.
+#[test]
+fn images_of_one_file_name_are_told_apart_by_their_folders() {
+    let programs = ["-O1", "-O2"].map(|level| Program::c(&["-g", "-pie", "-fPIE", level]));
+    let bias = [0x5555_5000_0000, 0x7f12_3400_0000];
+    let mut images = Images::new(nothing_found());
+    let mut builder = ProfileBuilder::new();
+    for (program, bias) in programs.iter().zip(bias) {
+        images.add_image(&program.path, Force::No).unwrap();
+        program.mappings(bias).into_iter().for_each(|mapping| builder.add_mapping(mapping));
+        let outer = program.function("outer").start;
+        builder.add_stack(0, 1, &[Frame::leaf(bias + outer)]).unwrap();
+    }
+    let profile = builder.finish();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let mut json = Vec::new();
+    Report::new(&symbolized, ReportOptions::default()).write(Format::Json, &mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let rows = json["functions"].as_array().unwrap();
+    let mut found: Vec<&str> = rows
+        .iter()
+        .filter(|row| row["name"] == "outer")
+        .map(|row| row["image"].as_str().unwrap())
+        .collect();
+    let folder = |it: &Program| it.path.parent().unwrap().file_name().unwrap().to_owned();
+    let mut expected =
+        programs.each_ref().map(|it| format!("{}/program.elf", folder(it).display()));
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
 }
 
 const HELPER: &str =

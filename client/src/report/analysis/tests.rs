@@ -226,7 +226,7 @@ fn times(runstate: &Runstate) -> [u64; 4] {
 
 fn symbolized<'p>(profile: &'p Profile, known: &[&'static str]) -> Symbolized<'p> {
     let mut names = Names::new(profile.frames().len(), 0);
-    let image = names.add_image("web.elf");
+    let image = names.add_image("web.elf", None);
     for id in profile.frame_ids() {
         let begin = names.begin();
         let function = match profile.frame(id) {

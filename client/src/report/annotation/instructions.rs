@@ -130,7 +130,7 @@ fn is_same(
 ) -> bool {
     let (found, meant) = (named.function(symbol.function), symbolized.function(id));
     let image_of = |of: &Symbolized<'_>, function: &Function| {
-        function.image.map(|image| of.image(image).to_owned())
+        function.image.map(|image| of.image_path(image).to_owned())
     };
     let place_of = |of: &Symbolized<'_>, function: &Function| {
         function.place.map(|place| (of.file(place.file).to_owned(), place.line, place.column))
