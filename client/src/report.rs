@@ -77,8 +77,8 @@ pub(crate) mod warnings;
 
 pub use annotation::{Annotation, AnnotationError};
 pub(crate) use annotation::{decode_of, listing, source_text};
-pub use calls::{Calls, Direction};
-pub(crate) use calls::{FunctionError, FunctionName};
+pub(crate) use calls::FunctionError;
+pub use calls::{Calls, Direction, FunctionName};
 pub(crate) use firefox::library_key as firefox_library;
 pub use format::Format;
 pub(crate) use format::UnknownFormat;
@@ -95,7 +95,6 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use regex_lite::Regex;
 use thiserror::Error;
 use unikprof_proto::caller_table::{Caller, Rule};
 
@@ -114,10 +113,10 @@ pub(crate) const DEFAULT_COLUMNS: usize = 120;
 /// Selects what a report shows of a profile.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
-    /// Only stacks where some function's name matches.
-    pub focus: Option<Regex>,
-    /// No stacks where some function's name matches.
-    pub ignore: Option<Regex>,
+    /// Only stacks where some function's name matches or is this.
+    pub focus: Option<FunctionName>,
+    /// No stacks where some function's name matches or is this.
+    pub ignore: Option<FunctionName>,
     /// Whether each source line is a row and a frame of its own.
     pub lines: bool,
     /// Whether inlined functions count as the function they were inlined into.

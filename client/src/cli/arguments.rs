@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use regex_lite::Regex;
 
 use super::access::{AccessArguments, CONNECTION};
 use super::failure::Failure;
@@ -365,10 +364,10 @@ pub(super) struct ReportArguments {
     pub(super) by: Option<Measure>,
     /// Keep only stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
-    pub(super) focus: Option<Regex>,
+    pub(super) focus: Option<FunctionName>,
     /// Drop stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
-    pub(super) ignore: Option<Regex>,
+    pub(super) ignore: Option<FunctionName>,
     /// Show who calls a function, with shares: its whole name, or a regular expression that one
     /// name matches
     #[arg(

@@ -76,6 +76,9 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
     }
+    for name in arguments.focus.iter().chain(&arguments.ignore) {
+        name.check(&symbolized).map_err(Failure::Function)?;
+    }
     let mut report = Report::new(
         &symbolized,
         ReportOptions {

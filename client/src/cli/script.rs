@@ -3,13 +3,12 @@
 use std::io::{self, BufWriter, Write as _};
 
 use clap::Args;
-use regex_lite::Regex;
 
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::InputArguments;
 use super::time::{PartArguments, no_times};
-use crate::report::{Report, ReportOptions, ScriptFormat};
+use crate::report::{FunctionName, Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRIPT_HELP, arg_required_else_help = true)]
@@ -18,10 +17,10 @@ pub(super) struct ScriptArguments {
     input: InputArguments,
     /// Only stacks with a function whose name matches
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
-    focus: Option<Regex>,
+    focus: Option<FunctionName>,
     /// No stacks with a function whose name matches
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
-    ignore: Option<Regex>,
+    ignore: Option<FunctionName>,
     /// Leave inlined functions out of the stacks
     #[arg(long, help_heading = "Selection")]
     no_inlines: bool,
@@ -61,6 +60,9 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     };
     let cut = part.profile.as_ref();
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
+    for name in arguments.focus.iter().chain(&arguments.ignore) {
+        name.check(&symbolized).map_err(Failure::Function)?;
+    }
     let options = ReportOptions {
         focus: arguments.focus.clone(),
         ignore: arguments.ignore.clone(),

@@ -20,7 +20,7 @@ use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount, amount_with_unit, percent};
 use crate::printable::Printable;
 use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
-use crate::symbols::FunctionId;
+use crate::symbols::{Called, Function, FunctionId, Symbolized};
 
 /// The text shows calls with at least one of this many of the function's samples.
 const SHOWN_PART: u64 = 200;
@@ -91,6 +91,26 @@ struct Row {
 }
 
 impl FunctionName {
+    /// As the user wrote it.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a table calls a function so, or the regular expression matches its name.
+    pub(super) fn matches(&self, function: &Function) -> bool {
+        let is_match = |name: &str| self.regex.as_ref().is_some_and(|regex| regex.is_match(name));
+        let names = [&*function.name, function.bare_name()];
+        names.into_iter().any(is_match)
+            || Called::ALL.into_iter().any(|manner| function.is_called(&self.text, manner))
+    }
+
+    /// Rejects a text that is no regular expression and no function's name.
+    pub(crate) fn check(&self, symbolized: &Symbolized<'_>) -> Result<(), FunctionError> {
+        let is_known = || symbolized.functions().iter().any(|it| self.matches(it));
+        let is_name = self.regex.is_some() || is_known();
+        is_name.then_some(()).ok_or_else(|| FunctionError::None(self.text.clone()))
+    }
+
     /// The function, or those of this name in several images.
     pub(super) fn find(&self, report: &Report<'_>) -> Result<Vec<FunctionId>, FunctionError> {
         let name_of = |id: FunctionId| report.symbolized.function(id).name.as_str();
@@ -104,12 +124,15 @@ impl FunctionName {
             }
         }
         let ids = |found: &[(FunctionId, u64)]| found.iter().map(|(id, _)| *id).collect();
-        let (exact, mut rest): (Vec<_>, Vec<_>) = found
-            .into_iter()
-            .partition(|(id, _)| [name_of(*id), bare_name_of(*id)].contains(&self.text.as_str()));
-        if !exact.is_empty() {
-            return Ok(ids(&exact));
+        for manner in Called::ALL {
+            let is_meant = |id| report.symbolized.function(id).is_called(&self.text, manner);
+            let mut exact = found.clone();
+            exact.retain(|(id, _)| is_meant(*id));
+            if !exact.is_empty() {
+                return Ok(ids(&exact));
+            }
         }
+        let mut rest = found;
         let last_part = |name: &str| {
             let path = name.strip_suffix(&self.text);
             path.is_some_and(|path| path.ends_with("::"))
@@ -378,33 +401,71 @@ mod tests {
     use crate::report::ReportOptions;
     use crate::symbols::{Names, Symbol};
 
-    /// Guards that a function whose closures have samples too can be named only by its whole path.
-    #[test]
-    fn the_last_part_of_a_path_names_its_function() {
-        let functions = ["note::is_spam", "note::is_spam::{{closure}}", "rule::is_spam_word"];
+    /// A report of a stack with each of these functions, at the line of its number.
+    fn with_functions(functions: &[&str], test: impl Fn(&Report<'_>)) {
         let mut builder = ProfileBuilder::new();
         for at in 0..functions.len() as u64 {
-            let frame = Frame::caller(0x1000 * (at + 1));
-            builder.add_stack(0, 1, &[frame]).unwrap();
+            builder.add_stack(0, 1, &[Frame::caller(0x1000 * (at + 1))]).unwrap();
         }
         let profile = builder.finish();
         let mut names = Names::new(profile.frames().len(), 0);
-        for (at, name) in functions.into_iter().enumerate() {
+        for (at, name) in functions.iter().enumerate() {
             let begin = names.begin();
-            let function = names.function(None, name);
+            let place = name.starts_with("caml").then(|| names.place_at(at as u64));
+            let name = crate::symbols::demangle(name).unwrap_or_else(|| (*name).to_owned());
+            let function = names.function_in(None, Some(&name), functions[at], place);
             names.push(Symbol { function, file: None, line: None, inlined: false });
             names.assign(FrameId(at as u32), begin);
         }
         let symbolized = names.finish(&profile, vec![None; functions.len()]);
-        let report = Report::new(&symbolized, ReportOptions::default());
-        let find = |text: &str| {
-            let name: FunctionName = text.parse().unwrap();
-            let found = name.find(&report)?;
-            Ok(symbolized.function(found[0]).name.clone())
-        };
-        assert_eq!(find("is_spam").as_deref(), Ok("note::is_spam"));
-        let several: Result<_, FunctionError> = find("spam");
-        let several = several.unwrap_err().to_string();
-        assert!(several.contains("matches 3 functions"), "{several}");
+        test(&Report::new(&symbolized, ReportOptions::default()));
+    }
+
+    /// The functions that a name means, in their order.
+    fn found(report: &Report<'_>, text: &str) -> Result<Vec<usize>, FunctionError> {
+        let name: FunctionName = text.parse().unwrap();
+        let mut found: Vec<usize> = name.find(report)?.iter().map(|id| id.index()).collect();
+        found.sort_unstable();
+        let functions = report.symbolized.functions().iter().enumerate();
+        let matching = functions.filter(|(_, function)| name.matches(function));
+        let matching: Vec<usize> = matching.map(|(at, _)| at).collect();
+        assert!(found.iter().all(|id| matching.contains(id)), "{text}: {found:?} {matching:?}");
+        Ok(found)
+    }
+
+    /// Guards that a function whose closures have samples too can be named only by its whole path.
+    #[test]
+    fn the_last_part_of_a_path_names_its_function() {
+        let functions = ["note::is_spam", "note::is_spam::{{closure}}", "rule::is_spam_word"];
+        with_functions(&functions, |report| {
+            assert_eq!(found(report, "note::is_spam"), Ok(vec![0]));
+            let name: FunctionName = "is_spam".parse().unwrap();
+            assert_eq!(name.find(report), Ok(vec![FunctionId(0)]));
+            let several = found(report, "spam").unwrap_err().to_string();
+            assert!(several.contains("matches 3 functions"), "{several}");
+        });
+    }
+
+    /// Also those of `diff`, which are no regular expressions.
+    #[test]
+    fn a_function_is_found_by_each_name_that_a_table_has_for_it() {
+        let functions = [
+            "camlWork__f_1",
+            "camlWork__f_2",
+            "poll.constprop.0",
+            "web::poll::{closure#0}",
+            "web::poll::{closure#1}",
+        ];
+        with_functions(&functions, |report| {
+            for (text, expected) in [
+                ("Work.f (#2)", vec![1]),
+                ("Work.f", vec![0, 1]),
+                ("poll", vec![2]),
+                ("web::poll::{closure#1}", vec![4]),
+                ("web::poll::{closure}", vec![3, 4]),
+            ] {
+                assert_eq!(found(report, text), Ok(expected), "{text}");
+            }
+        });
     }
 }

@@ -3,7 +3,7 @@
 use crate::profile::{NodeId, Sample};
 use crate::symbols::{Function, Symbol, Symbolized};
 
-use super::ReportOptions;
+use super::{FunctionName, ReportOptions};
 
 /// The samples below each node, as far as the filters keep them.
 #[derive(Debug)]
@@ -76,10 +76,8 @@ fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Ve
     const FOCUSED: u8 = 1;
     const IGNORED: u8 = 2;
     let marks_of = |function: &Function| {
-        let matches = |regex: &Option<regex_lite::Regex>| {
-            let names = [&function.name, function.bare_name()];
-            regex.as_ref().is_some_and(|regex| names.iter().any(|name| regex.is_match(name)))
-        };
+        let matches =
+            |name: &Option<FunctionName>| name.as_ref().is_some_and(|name| name.matches(function));
         u8::from(matches(&options.focus)) * FOCUSED + u8::from(matches(&options.ignore)) * IGNORED
     };
     let by_function: Vec<u8> = symbolized.functions().iter().map(marks_of).collect();

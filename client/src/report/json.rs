@@ -154,7 +154,7 @@ use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
 use super::functions::FunctionRow;
 use super::shares::{JsonShares, Shares};
-use super::{Report, heap, json_time, warnings};
+use super::{FunctionName, Report, heap, json_time, warnings};
 use crate::profile::{Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats};
 use crate::symbols::FunctionKind;
 
@@ -224,8 +224,8 @@ pub(super) fn document<'r>(
         cost_share: profile.cost_share(),
         vcpus: profile.vcpus().iter().map(Vcpu::of).collect(),
         filter: Filter {
-            focus: report.options.focus.as_ref().map(regex_lite::Regex::as_str),
-            ignore: report.options.ignore.as_ref().map(regex_lite::Regex::as_str),
+            focus: report.options.focus.as_ref().map(FunctionName::text),
+            ignore: report.options.ignore.as_ref().map(FunctionName::text),
             lines: report.options.lines,
             no_inlines: report.options.no_inlines,
             vcpus: recording.only_vcpus.as_deref(),

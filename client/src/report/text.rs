@@ -144,7 +144,7 @@ fn write_shown(report: &Report<'_>, table: &FunctionTable, out: &mut impl Write)
     let filters = [("focus", &report.options.focus), ("ignore", &report.options.ignore)];
     let filters: Vec<String> = filters
         .iter()
-        .filter_map(|(name, regex)| Some(format!("{name} {:?}", regex.as_ref()?.as_str())))
+        .filter_map(|(name, regex)| Some(format!("{name} {:?}", regex.as_ref()?.text())))
         .collect();
     if filters.is_empty() {
         return Ok(());

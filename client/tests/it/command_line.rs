@@ -154,7 +154,6 @@ fn a_wrong_command_line_is_usage() {
         ("connect h record --unwind dwarf", &["fp", "table"]),
         ("connect h record --format pdf", &["pprof"]),
         ("connect h record --force-image", &["--image"]),
-        ("report f --focus (", &["--focus"]),
         ("report f --last -3s", &["`30s`", "without a sign"]),
         ("report f --vcpu x", &["a vCPU's number", "`--vcpu 0,2`"]),
         ("report f --top x", &["a whole number"]),

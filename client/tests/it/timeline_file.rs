@@ -590,6 +590,9 @@ fn the_seconds_show_what_the_filters_leave() {
     let inside = seconds(&file, &["--in-span", "batch", "--focus", "1070"]);
     assert_eq!(inside[1], (5, 0, None, None));
 
+    let (_, refused) = run(2, &file, "report", &["--focus", "("]);
+    program::has(&refused, &["is called or matches `(`"]);
+
     let (told, _) = run(0, &file, "report", &["--timeline", "--focus", "1070"]);
     program::has(
         &told,
