@@ -145,7 +145,7 @@ fn starts(name: &str) -> Vec<usize> {
     starts
 }
 
-/// A C++ name without its parameters and what follows them.
+/// A C++ name without its parameters and what follows them; any name without its file.
 fn without_parameters(name: &str) -> &str {
     let from = match name.find("operator()") {
         Some(at) => at + "operator()".len(),
@@ -159,7 +159,7 @@ fn without_parameters(name: &str) -> &str {
             rest = at + "(anonymous namespace)".len();
             continue;
         }
-        return if at == 0 { name } else { &name[..at] };
+        return if at == 0 { name } else { name[..at].trim_end() };
     }
     name
 }
@@ -189,6 +189,7 @@ mod tests {
             ("poll", "ns::Server::poll(ns::Request const&)", true),
             ("poll", "ns::(anonymous namespace)::poll(int)", true),
             ("Box::operator()", "Box::operator()(int) const", true),
+            ("helper", "helper (a.c)", true),
             ("lwt*", "Lwt.return", true),
             ("Lwt.*", "Lwt.return", true),
             ("return", "Lwt.return", true),

@@ -22,7 +22,7 @@ use object::Object;
 use thiserror::Error;
 use unikprof_proto::trace::{MAX_PARTS, probe_kind};
 
-use crate::symbols::{DebugSections, Image, demangle_at, find_debug_file};
+use crate::symbols::{DebugSections, Image, demangle_at, find_debug_file, told_apart};
 use code::Code;
 use piece::{Piece, Table};
 
@@ -140,7 +140,17 @@ impl<'i> Planner<'i> {
         let sections = LazyCell::new(|| DebugSections::of(names.as_ref().unwrap_or(&file)));
         let info = LazyCell::new(|| sections.as_ref()?.open().ok());
         let place = |start| Some(info.as_ref()?.declared_at(start)?.text());
-        Ok(Planner::analyse(code, place))
+        let mut planner = Planner::analyse(code, place);
+        let mut times: HashMap<&str, u32> = HashMap::new();
+        planner.names.iter().for_each(|name| *times.entry(name).or_default() += 1);
+        let all = 0..planner.names.len();
+        let shared: Vec<usize> = all.filter(|at| times[&*planner.names[*at]] > 1).collect();
+        let starts: Vec<u64> = shared.iter().map(|at| planner.entry(*at)).collect();
+        if !starts.is_empty() {
+            let told = told_apart(&file, names.as_ref(), info.as_ref(), &starts);
+            shared.iter().zip(told).for_each(|(at, told)| planner.names[*at] += &told);
+        }
+        Ok(planner)
     }
 
     fn analyse(code: Code<'i>, place: impl Fn(u64) -> Option<String>) -> Planner<'i> {

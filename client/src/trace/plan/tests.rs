@@ -307,6 +307,37 @@ fn a_function_may_be_at_address_0() {
     assert_eq!(places, [0, 2]);
 }
 
+/// As `diff` names them: without lines, which differ between builds.
+#[test]
+fn static_functions_of_one_name_are_told_apart_by_their_files() {
+    let code = [0x55, 0x5d, 0xc3, 0x55, 0x5d, 0xc3];
+    let names = b"\0helper\0a.c\0b.c\0";
+    // Name, kind, section, address and size.
+    let symbols = [
+        (0, 0, 0, 0, 0),
+        (8, 4, 0xf1, 0, 0),
+        (1, 2, 1, 0, 3),
+        (12, 4, 0xf1, 0, 0),
+        (1, 2, 1, 3, 3),
+    ];
+    let symbols = symbols.map(|(name, kind, section, address, size)| {
+        let mut symbol = [0; 24];
+        symbol[0] = name;
+        (symbol[4], symbol[6], symbol[8], symbol[16]) = (kind, section, address, size);
+        symbol[7] = if section == 0xf1 { 0xff } else { 0 };
+        symbol
+    });
+    let symbols = symbols.concat();
+    let mut elf = TestElf::new(
+        &code,
+        &[(".text", 0, &code), (".symtab", 0, &symbols), (".strtab", 0, names)],
+    );
+    elf.segments[0].1 = 0;
+    let image = Image::parse("kernel".as_ref(), elf.bytes()).unwrap();
+    let planner = Planner::of(&image, &[]).unwrap();
+    assert_eq!([planner.name(0), planner.name(1)], ["helper (a.c)", "helper (b.c)"]);
+}
+
 /// At least 98 % of the functions of a Rust program, but for those of the agent, can be traced.
 #[test]
 fn most_functions_can_be_traced() {
